@@ -1,0 +1,81 @@
+"""`NAME:key=value,key=value`: how data, models and algorithms are named on one line.
+
+The same line works on the command line, in a TOML file and in Python, and the options are the
+fields of the dataclass (or the parameters of the function) that the name stands for.
+
+>>> parse_spec("synthetic:clients=40,alpha=0.5")
+('synthetic', {'clients': '40', 'alpha': '0.5'})
+>>> parse_spec("package.module:factory")
+('package.module:factory', {})
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, get_type_hints
+
+from pmtl.errors import PmtlError
+
+T = TypeVar("T")
+
+
+def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
+    """Split a spec into its name and its options; a colon without `=` behind it is part of the
+    name (a path, or `package.module:factory`)."""
+    name, colon, tail = spec.rpartition(":")
+    if not colon or "=" not in tail:
+        return spec, {}
+    options: dict[str, str] = {}
+    for item in tail.split(","):
+        key, equals, value = item.partition("=")
+        if not equals or not key.strip() or not value.strip():
+            raise PmtlError(
+                f"The options of {spec!r} cannot be read at {item!r}: write NAME:key=value,key=value."
+            )
+        if key.strip() in options:
+            raise PmtlError(f"{spec!r} gives {key.strip()!r} twice: keep one of them.")
+        options[key.strip()] = value.strip()
+    return name, options
+
+
+def unknown(what: str, given: str, known: Iterable[str]) -> PmtlError:
+    """The sentence for a name that does not exist, with the nearest one that does."""
+    known = sorted(known)
+    near = difflib.get_close_matches(given, known, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return PmtlError(f"There is no {what} {given!r}.{hint} Known: {', '.join(known)}.")
+
+
+def construct(
+    build: Callable[..., T], options: Mapping[str, Any], what: str, **fixed: Any
+) -> T:
+    """Call `build` with `options` turned from text into the types of its parameters."""
+    parameters = inspect.signature(build).parameters
+    known = [name for name in parameters if name not in fixed]
+    hints = get_type_hints(build.__init__ if isinstance(build, type) else build)
+    arguments: dict[str, Any] = {}
+    for key, value in options.items():
+        if key not in known:
+            raise unknown(f"option of {what} named", key, known or ["(none)"])
+        arguments[key] = _coerce(value, hints.get(key, str), f"{key} of {what}")
+    return build(**arguments, **fixed)
+
+
+def _coerce(value: Any, kind: Any, where: str) -> Any:
+    if not isinstance(value, str):
+        return value
+    kinds = getattr(kind, "__args__", (kind,))
+    if bool in kinds and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    for number in (int, float):
+        if number in kinds:
+            try:
+                return number(value)
+            except ValueError:
+                continue
+    if str in kinds or not {int, float, bool} & set(kinds):
+        return value
+    names = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
+    raise PmtlError(f"The option {where} must be {names}, but {value!r} was given.")
