@@ -32,7 +32,8 @@ def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
         key, equals, value = item.partition("=")
         if not equals or not key.strip() or not value.strip():
             raise PmtlError(
-                f"The options of {spec!r} cannot be read at {item!r}: write NAME:key=value,key=value."
+                f"The options of {spec!r} cannot be read at {item!r}: write "
+                "NAME:key=value,key=value."
             )
         if key.strip() in options:
             raise PmtlError(f"{spec!r} gives {key.strip()!r} twice: keep one of them.")
@@ -48,19 +49,32 @@ def unknown(what: str, given: str, known: Iterable[str]) -> PmtlError:
     return PmtlError(f"There is no {what} {given!r}.{hint} Known: {', '.join(known)}.")
 
 
-def construct(
-    build: Callable[..., T], options: Mapping[str, Any], what: str, **fixed: Any
-) -> T:
+def construct(build: Callable[..., T], options: Mapping[str, Any], what: str, **fixed: Any) -> T:
     """Call `build` with `options` turned from text into the types of its parameters."""
     parameters = inspect.signature(build).parameters
     known = [name for name in parameters if name not in fixed]
-    hints = get_type_hints(build.__init__ if isinstance(build, type) else build)
+    hints = _hints(build)
     arguments: dict[str, Any] = {}
     for key, value in options.items():
         if key not in known:
             raise unknown(f"option of {what} named", key, known or ["(none)"])
         arguments[key] = _coerce(value, hints.get(key, str), f"{key} of {what}")
     return build(**arguments, **fixed)
+
+
+def _hints(build: Callable[..., Any]) -> dict[str, Any]:
+    """The types of `build`'s parameters: as annotated, else as their default values are."""
+    parameters = inspect.signature(build).parameters
+    guessed = {
+        name: type(parameter.default)
+        for name, parameter in parameters.items()
+        if parameter.default not in (inspect.Parameter.empty, None)
+    }
+    try:
+        annotated: Any = build.__init__ if isinstance(build, type) else build  # type: ignore[misc]
+        return guessed | get_type_hints(annotated)
+    except NameError:  # An annotation that only a type checker can resolve.
+        return guessed
 
 
 def _coerce(value: Any, kind: Any, where: str) -> Any:

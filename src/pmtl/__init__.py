@@ -1,0 +1,57 @@
+"""One private, personal model per client.
+
+    import pmtl
+
+    run = pmtl.train("synthetic", algorithm="pmtl", privacy=2.0)
+    run.personal("client 7"), run.shared, run.evaluate(), run.privacy
+
+Names are looked up when they are first used: `import pmtl` alone loads neither torch nor the
+accountant.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pmtl._version import __version__
+from pmtl.errors import PmtlError
+
+if TYPE_CHECKING:
+    from pmtl.algorithms import build_algorithm as build_algorithm
+    from pmtl.comparison import compare as compare
+    from pmtl.data import FederatedData as FederatedData
+    from pmtl.data import load as load
+    from pmtl.privacy.plan import PrivacyPlan as PrivacyPlan
+    from pmtl.privacy.plan import PrivacyRequest as PrivacyRequest
+    from pmtl.runs.result import Run as Run
+    from pmtl.runs.result import load_run as load_run
+    from pmtl.runs.training import resume as resume
+    from pmtl.runs.training import train as train
+    from pmtl.simulation import LocalTraining as LocalTraining
+
+_HOMES = {
+    "FederatedData": "pmtl.data",
+    "load": "pmtl.data",
+    "LocalTraining": "pmtl.simulation",
+    "PrivacyPlan": "pmtl.privacy.plan",
+    "PrivacyRequest": "pmtl.privacy.plan",
+    "Run": "pmtl.runs.result",
+    "build_algorithm": "pmtl.algorithms",
+    "compare": "pmtl.comparison",
+    "load_run": "pmtl.runs.result",
+    "resume": "pmtl.runs.training",
+    "train": "pmtl.runs.training",
+}
+
+__all__ = ["PmtlError", "__version__", *sorted(_HOMES)]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'pmtl' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,81 @@
+"""The anatomy that all algorithms share.
+
+An algorithm is a frozen dataclass of its own constants with pure functions on flat vectors,
+written for *one* client:
+
+    start    what a client owns before its first round, given the common start
+    begin    the state with which it enters a round
+    step     one local step, given a gradient function
+    upload   what leaves the client (and is then clipped by the gate, never here)
+    keep     what stays with the client until it is sampled again
+    predict  the weights with which it answers
+
+The simulator maps them over a cohort, a real site calls them for itself: one definition for both.
+`shared` is the part of the billboard that the client reads, already noisy. The *state* within a
+round is one vector or a tuple of vectors.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pmtl.errors import PmtlError
+
+#: The gradient of the client's loss on its present batch, at a vector of weights.
+Gradient = Callable[[Tensor], Tensor]
+State = Any
+
+
+@dataclass(frozen=True)
+class Algorithm(ABC):
+    """What every algorithm must say of itself."""
+
+    name: ClassVar[str]
+    #: Whether anything leaves a client at all.
+    shares: ClassVar[bool] = True
+    #: Whether clients end up with models of their own (False: all answer with what is published).
+    personal: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, (int, float)) and not 0 <= value < float("inf"):
+                raise PmtlError(
+                    f"{self.name}: {field.name} must be a finite number that is not negative, "
+                    f"but {value} was given."
+                )
+
+    def blocks(self, clients: tuple[str, ...]) -> NDArray[np.int64]:
+        """The block of the billboard that each client reads and writes; usually one for all."""
+        return np.zeros(len(clients), dtype=np.int64)
+
+    @abstractmethod
+    def start(self, shared: Tensor) -> Tensor:
+        """What a client owns before its first round (an empty vector if it owns nothing)."""
+
+    @abstractmethod
+    def begin(self, own: Tensor, shared: Tensor) -> State:
+        """The state with which a sampled client enters the round."""
+
+    @abstractmethod
+    def step(self, state: State, shared: Tensor, gradient: Gradient, lr: float) -> State:
+        """One local step."""
+
+    @abstractmethod
+    def upload(self, state: State, own: Tensor, shared: Tensor) -> Tensor:
+        """What leaves the client; `own` is what it owned when the round began."""
+
+    @abstractmethod
+    def keep(self, state: State) -> Tensor:
+        """What the client owns from now on."""
+
+    @abstractmethod
+    def predict(self, own: Tensor, shared: Tensor) -> Tensor:
+        """The weights with which the client predicts."""

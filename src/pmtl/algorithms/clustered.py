@@ -1,0 +1,61 @@
+"""Clustered PMTL: mean-regularisation inside fixed clusters.
+
+The paper's remark on Corollary 2 (after Evgeniou, Micchelli & Pontil, JMLR 2005): with clients
+partitioned beforehand, Algorithm 1 runs inside each cluster. The billboard carries one mean per
+cluster. A client writes to its own cluster only, so replacing its data moves one block, and the
+guarantee is that of a single block. The clusters must be public: chosen without looking at the
+clients' data.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pmtl.algorithms.pmtl import PMTL
+from pmtl.errors import PmtlError
+
+
+@dataclass(frozen=True)
+class ClusteredPMTL(PMTL):
+    """PMTL with one mean per cluster.
+
+    `clusters` maps client to cluster: a mapping, or a file (JSON object, or CSV with the columns
+    client and cluster).
+    """
+
+    name: ClassVar[str] = "clustered"
+
+    clusters: Mapping[str, str] | str = field(default_factory=dict)
+
+    def blocks(self, clients: tuple[str, ...]) -> NDArray[np.int64]:
+        cluster_of = self.clusters if isinstance(self.clusters, Mapping) else _read(self.clusters)
+        missing = [client for client in clients if client not in cluster_of]
+        if missing:
+            raise PmtlError(
+                f"{len(missing)} of {len(clients)} clients have no cluster, the first is "
+                f"{missing[0]!r}: name all of them in the mapping or file that "
+                "clustered:clusters=FILE gives."
+            )
+        names = [str(cluster_of[client]) for client in clients]
+        return np.unique(names, return_inverse=True)[1].astype(np.int64)
+
+
+def _read(path: str) -> Mapping[str, str]:
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        if path.endswith(".json"):
+            return {str(client): str(cluster) for client, cluster in json.loads(text).items()}
+        return {row["client"]: row["cluster"] for row in csv.DictReader(text.splitlines())}
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise PmtlError(
+            f"The clusters in {path!r} cannot be read ({error}): give a JSON object that maps "
+            "client to cluster, or a CSV file with the columns client and cluster."
+        ) from error

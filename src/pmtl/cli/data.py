@@ -1,0 +1,63 @@
+"""`pmtl data …`: look at a federation before training on it."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(help="Look at a federation of data.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Look at a federation of data."""
+
+
+@app.command()
+def show(
+    spec: Annotated[
+        str, typer.Argument(help="PATH[:key=value,…] or synthetic[:key=value,…]", metavar="SPEC")
+    ],
+    client_column: Annotated[
+        str | None, typer.Option(help="The column of a table that names the client.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="The column of a table that is to be predicted.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print how many clients, rows and features there are, and what to beware of."""
+    from pmtl.data import describe, load
+
+    summary = describe(load(spec, client=client_column, target=target))
+    if as_json:
+        typer.echo(json.dumps(summary, indent=2, ensure_ascii=False))
+    else:
+        _print(summary)
+
+
+def _print(summary: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in summary.items():
+        if name != "warnings" and value is not None:
+            table.add_row(f"[bold]{name.replace('_', ' ')}[/bold]", escape(_text(name, value)))
+    console = Console()
+    console.print(table)
+    for warning in summary["warnings"]:
+        console.print(f"[yellow]![/yellow] {escape(warning)}", highlight=False, soft_wrap=True)
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_text(key, inner)}" for key, inner in value.items())
+    if isinstance(value, list):
+        return " × ".join(str(size) for size in value)
+    if isinstance(value, float):
+        return f"{value:.3g}" if name == "density" else f"{value:g}"
+    return str(value)

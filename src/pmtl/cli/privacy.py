@@ -1,0 +1,229 @@
+"""`pmtl privacy`: what a mechanism costs, before anything is trained.
+
+Three questions about the same plan, each leaving out what it asks for: which ε, how much noise, how
+many rounds. Nothing here touches data or a model, and the accountants are imported only when a
+command runs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
+
+import typer
+
+from pmtl.errors import PmtlError
+
+if TYPE_CHECKING:
+    from pmtl.privacy.plan import PrivacyPlan
+
+T = TypeVar("T")
+
+app = typer.Typer(
+    help="What a plan costs in privacy: its ε, the noise for an ε, the rounds an ε leaves.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Clients = Annotated[int | None, typer.Option(help="m: how many clients the federation has.")]
+Cohort = Annotated[
+    int | None, typer.Option(help="q: clients per round, and the divisor. [default: everybody]")
+]
+Sampling = Annotated[
+    str | None,
+    typer.Option(
+        help="full, poisson (a coin per client) or fixed (exactly q, as in the paper). "
+        "[default: full if the cohort is everybody, else poisson]"
+    ),
+]
+Clip = Annotated[float, typer.Option(help="γ: the largest norm of one client's upload, or inf.")]
+Noise = Annotated[
+    float | None,
+    typer.Option(help="σ: the noise's standard deviation on the average over q clients."),
+]
+Rounds = Annotated[int | None, typer.Option(help="T: how many noisy averages are published.")]
+Delta = Annotated[float | None, typer.Option(help="δ. [default: 1/(10m)]")]
+Epsilon = Annotated[float | None, typer.Option(help="The ε to keep.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+
+
+@app.command()
+def epsilon(
+    clients: Clients = None,
+    cohort: Cohort = None,
+    sampling: Sampling = None,
+    clip: Clip = 1.0,
+    noise: Noise = None,
+    rounds: Rounds = None,
+    delta: Delta = None,
+    as_json: Json = False,
+) -> None:
+    """Which ε does this plan guarantee?
+
+    Replacing one client's whole data set by any other, against all other clients together.
+
+    Example: pmtl privacy epsilon --clients 205 --cohort 100 --noise 0.1 --rounds 100
+    """
+    noise = _needed(noise, "--noise", "pmtl privacy noise finds it for an ε")
+    plan = _plan(clients, cohort, sampling, clip, noise, rounds, delta)
+    _show({}, plan, as_json)
+
+
+@app.command()
+def noise(
+    clients: Clients = None,
+    epsilon: Epsilon = None,
+    cohort: Cohort = None,
+    sampling: Sampling = None,
+    clip: Clip = 1.0,
+    rounds: Rounds = None,
+    delta: Delta = None,
+    as_json: Json = False,
+) -> None:
+    """How much noise keeps this ε?
+
+    The smallest standard deviation on the average over q clients, to 0.1%, on the safe side.
+
+    Example: pmtl privacy noise --epsilon 2 --clients 205 --rounds 50
+    """
+    from dataclasses import replace
+
+    from pmtl.privacy import accounting
+
+    target = _needed(epsilon, "--epsilon", "pmtl privacy epsilon finds it for a noise")
+    plan = _plan(clients, cohort, sampling, clip, 0.0, rounds, delta)
+    found = accounting.noise_for(
+        plan.clients,
+        plan.cohort,
+        plan.sampling,
+        plan.clip_norm,
+        plan.rounds,
+        plan.delta,
+        target,
+    )
+    _show({"noise": found}, replace(plan, noise_std=found), as_json)
+
+
+@app.command()
+def rounds(
+    clients: Clients = None,
+    epsilon: Epsilon = None,
+    cohort: Cohort = None,
+    sampling: Sampling = None,
+    clip: Clip = 1.0,
+    noise: Noise = None,
+    delta: Delta = None,
+    as_json: Json = False,
+) -> None:
+    """How many rounds does this ε leave?
+
+    The largest number (up to a million) whose total stays within it.
+
+    Example: pmtl privacy rounds --epsilon 2 --noise 0.1 --clients 205 --cohort 100
+    """
+    from dataclasses import replace
+
+    from pmtl.privacy import accounting
+
+    target = _needed(epsilon, "--epsilon", "pmtl privacy epsilon finds it for given rounds")
+    noise = _needed(noise, "--noise", "pmtl privacy noise finds it for an ε")
+    plan = _plan(clients, cohort, sampling, clip, noise, 1, delta)
+    if math.isinf(target):
+        raise PmtlError(
+            "An infinite epsilon allows any number of rounds: give a finite --epsilon instead."
+        )
+    found = accounting.rounds_for(plan, target)
+    if found == 0:
+        once = accounting.epsilon(plan)
+        raise PmtlError(
+            f"Not even one round fits: with noise {plan.noise_std:g} a single round costs epsilon "
+            f"{once:.4g}, and {target:g} was allowed. Add noise, or allow a larger epsilon."
+        )
+    _show({"rounds": found}, replace(plan, rounds=found), as_json)
+
+
+def _needed(value: T | None, option: str, hint: str) -> T:
+    if value is None:
+        raise PmtlError(f"The option {option} is missing: give it a value ({hint}).")
+    return value
+
+
+def _plan(
+    clients: int | None,
+    cohort: int | None,
+    sampling: str | None,
+    clip: float,
+    noise: float,
+    rounds: int | None,
+    delta: float | None,
+) -> PrivacyPlan:
+    from pmtl.privacy.plan import PrivacyRequest
+
+    clients = _needed(clients, "--clients", "how many clients the federation has")
+    rounds = _needed(rounds, "--rounds", "pmtl privacy rounds finds how many an ε leaves")
+    return PrivacyRequest(
+        noise=noise, delta=delta, clip=clip, sampling=sampling, cohort=cohort, rounds=rounds
+    ).resolve(clients)
+
+
+def _show(answer: dict[str, Any], plan: PrivacyPlan, as_json: bool) -> None:
+    """`answer` (what was searched for) and the whole report of the plan that it leads to."""
+    from pmtl.privacy import accounting
+
+    report = accounting.report(plan)
+    if as_json:
+        plan_values = {"clients": plan.clients, "cohort": plan.cohort, "clip": plan.clip_norm}
+        plan_values |= {"noise": plan.noise_std, "rounds": plan.rounds}
+        print(json.dumps(accounting.jsonable(answer | report | plan_values), ensure_ascii=False))
+        return
+    _print_table(answer, plan, report)
+
+
+def _print_table(answer: dict[str, Any], plan: PrivacyPlan, report: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    for name, value in answer.items():
+        console.print(f"{name}: {value:.6g}" if isinstance(value, float) else f"{name}: {value}")
+    table = Table(title=f"ε at δ = {plan.delta:.4g}", title_justify="left")
+    table.add_column("counted as")
+    table.add_column("ε", justify="right")
+    table.add_row("this plan (the number that holds)", _number(report["epsilon"]), style="bold")
+    for key, label in _LABELS.items():
+        if key in report["also"]:
+            table.add_row(label, _number(report["also"][key]))
+    console.print(table)
+    if reason := report["also"].get("paper_theorem_1_reason"):
+        console.print(f"The paper's Theorem 1 says nothing here: {reason}.")
+    console.print(_meaning(plan, cast(float, report["epsilon"]), report["holds_against"]))
+
+
+_LABELS = {
+    "outsiders": "fixed size, for those who see only the models",
+    "colluders": "fixed size, for clients who compare notes",
+    "zero_out": "a client struck out instead of replaced",
+    "authors": "the authors' code (Rényi, Poisson, add or remove)",
+    "full_participation": "everybody in every round, same noise",
+    "paper_theorem_1": "the paper's Theorem 1, everybody in every round",
+}
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return "∞" if math.isinf(value) else f"{value:.4g}"
+
+
+def _meaning(plan: PrivacyPlan, epsilon: float, holds_against: str) -> str:
+    """What the headline says, in a sentence."""
+    if math.isinf(epsilon):
+        missing = "noise" if math.isfinite(plan.clip_norm) else "clipping"
+        return f"Without {missing} nothing is promised: ε is infinite."
+    factor = f"{math.exp(epsilon):.3g}" if epsilon < 20 else f"e^{epsilon:.0f}, next to no promise"
+    return (
+        "Replacing one client's whole data by any other changes the odds of anything that can be "
+        f"concluded from {plan.rounds} published models by a factor of at most {factor}, except "
+        f"with probability {plan.delta:.3g}. This holds against {holds_against}."
+    )

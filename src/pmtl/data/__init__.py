@@ -1,0 +1,8 @@
+"""Federations of data: one array of rows, and who owns which of them."""
+
+from pmtl.data.describe import describe
+from pmtl.data.federated import SPLITS, FederatedData, Rows, Split
+from pmtl.data.load import load
+from pmtl.data.synthetic import synthetic
+
+__all__ = ["SPLITS", "FederatedData", "Rows", "Split", "describe", "load", "synthetic"]

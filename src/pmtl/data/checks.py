@@ -1,0 +1,221 @@
+"""What features and targets must be before anything is trained on them.
+
+A value that is not a number would not fail in training: the release gate counts such an update as
+zero, and the client would silently never take part. So it is refused here, by row and column.
+Features are looked at in chunks, so that a memory-mapped array is never held in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pmtl.data.names import Coded, encode
+from pmtl.errors import PmtlError
+
+Task = Literal["classification", "multilabel", "regression"]
+TASKS: tuple[Task, ...] = ("classification", "multilabel", "regression")
+
+CHUNK_BYTES = 1 << 24
+
+
+def is_sparse(x: Any) -> bool:
+    """Whether `x` is one of SciPy's sparse matrices (without importing SciPy)."""
+    return hasattr(x, "tocsr")
+
+
+def row_chunks(rows: int, row_bytes: int) -> Iterator[slice]:
+    """Slices over the rows, each of about `CHUNK_BYTES`."""
+    step = max(1, CHUNK_BYTES // max(1, row_bytes))
+    return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
+
+
+def check_features(x: Any, names: Sequence[str] | None) -> Any:
+    """`x` as it will be kept: an array, a memory map or a CSR matrix of finite numbers.
+
+    Arrays of wide floats in memory become float32, which is what models compute in.
+    """
+    if is_sparse(x):
+        return _check_sparse(x, names)
+    x = _array(x, "features")
+    if x.shape[:1] == (0,):
+        _check_size(x.shape)
+    if x.ndim < 2:
+        raise PmtlError(
+            f"The features have shape {x.shape}: one row of features per sample is needed, "
+            "[rows, features] or [rows, channels, height, width]."
+        )
+    if x.dtype.kind not in "fiub":
+        raise PmtlError(f"The features are {x.dtype}, not numbers: encode them as numbers first.")
+    _check_size(x.shape)
+    if x.dtype.kind == "f":
+        for rows in row_chunks(len(x), x.nbytes // len(x)):
+            finite = np.isfinite(as_float32(x[rows]))
+            if not finite.all():
+                where = np.argwhere(~finite)[0]
+                raise _not_finite(x[rows][tuple(where)], where[0] + rows.start, where[1:], names)
+        if x.dtype != np.float32 and not isinstance(x, np.memmap):
+            x = x.astype(np.float32)
+    return x
+
+
+def _array(values: Any, what: str) -> NDArray[Any]:
+    if isinstance(values, np.ndarray):
+        return values
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise PmtlError(f"The {what} are not rows of one length: {error}.") from error
+
+
+def as_float32(values: Any) -> NDArray[np.float32]:
+    """The values as float32, where one that is too large becomes inf without a warning."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(values, dtype=np.float32)
+
+
+def _check_sparse(x: Any, names: Sequence[str] | None) -> Any:
+    csr = x.tocsr()
+    _check_size(csr.shape)
+    if csr.dtype.kind not in "fiub":
+        raise PmtlError(f"The features are {csr.dtype}, not numbers: encode them as numbers first.")
+    if csr.dtype != np.float32:
+        with np.errstate(over="ignore", invalid="ignore"):
+            csr = csr.astype(np.float32)
+    finite = np.isfinite(csr.data)
+    if not finite.all():
+        entry = int(np.argmin(finite))
+        row = int(np.searchsorted(csr.indptr, entry, side="right")) - 1
+        raise _not_finite(csr.data[entry], row, csr.indices[entry : entry + 1], names)
+    if not csr.has_canonical_format or not csr.data.all():
+        csr = csr.copy()
+        csr.sum_duplicates()
+        csr.eliminate_zeros()
+    return csr
+
+
+def _check_size(shape: tuple[int, ...]) -> None:
+    if shape[0] == 0:
+        raise PmtlError("There are no rows: a federation needs data.")
+    if 0 in shape:
+        raise PmtlError(f"The features have shape {shape}: a row needs at least one feature.")
+
+
+def _not_finite(
+    value: Any, row: int, place: NDArray[Any], names: Sequence[str] | None
+) -> PmtlError:
+    if names is not None and len(place) == 1:
+        column = f"column {names[int(place[0])]!r}"
+    else:
+        column = "column " + ", ".join(str(int(index)) for index in place)
+    kind = "a missing value (NaN)" if value != value else f"{value}, which float32 cannot hold,"
+    return PmtlError(
+        f"The features hold {kind} in row {row}, {column} (counting from 0): "
+        "fill it in, scale it, or remove the row."
+    )
+
+
+def check_targets(
+    y: Any, task: Task | None, outputs: int | None, labels: Sequence[str] | None
+) -> tuple[NDArray[Any], Task, int, tuple[str, ...] | None]:
+    """Targets in their kept type, the task, its number of outputs and the names of its classes."""
+    if task is not None and task not in TASKS:
+        raise PmtlError(f"There is no task {task!r}: use {', '.join(TASKS)}.")
+    if outputs is not None and outputs < 1:
+        raise PmtlError(f"outputs={outputs} was given: at least 1 is needed.")
+    if is_sparse(y):
+        y = y.toarray()
+    if not isinstance(y, Coded):
+        y = _array(y, "targets")
+    if isinstance(y, Coded) or y.dtype.kind in "OSUT":
+        if task not in (None, "classification"):
+            raise PmtlError(f"The targets are text, which the task {task} cannot use.")
+        y, names = encode(y, "target")
+        labels, task = names if labels is None else labels, "classification"
+    if y.dtype.kind not in "fiub" or y.ndim not in (1, 2) or 0 in y.shape:
+        raise PmtlError(
+            f"The targets have type {y.dtype} and shape {y.shape}: numbers (or text) in "
+            "[rows] or [rows, outputs] are needed."
+        )
+    if y.dtype.kind == "f" and not np.isfinite(as_float32(y)).all():
+        row = int(np.argwhere(~np.isfinite(as_float32(y)))[0][0])
+        raise PmtlError(f"The target of row {row} (counting from 0) is missing or not finite.")
+
+    task = task or _infer(y)
+    if task == "multilabel":
+        return _multilabel(y, outputs), task, y.shape[1], _names(labels, y.shape[1])
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if task == "classification":
+        kept, outputs = _classes(y, outputs, labels)
+        return kept, task, outputs, _names(labels, outputs)
+    width = 1 if y.ndim == 1 else y.shape[1]
+    if outputs not in (None, width):
+        raise PmtlError(f"outputs={outputs} was given, but every row has {width} target(s).")
+    return as_float32(y), task, width, None
+
+
+def _infer(y: NDArray[Any]) -> Task:
+    if y.ndim == 2 and _binary(y):
+        return "multilabel"
+    if y.dtype.kind == "f":
+        return "regression"
+    return "classification"
+
+
+def _binary(y: NDArray[Any]) -> bool:
+    return bool(((y == 0) | (y == 1)).all())
+
+
+def _multilabel(y: NDArray[Any], outputs: int | None) -> NDArray[Any]:
+    if y.ndim != 2 or not _binary(y):
+        raise PmtlError(
+            "The task multilabel needs targets of 0 and 1 with one column per label; "
+            f"these have shape {y.shape}{'' if y.ndim != 2 else ' and other values'}."
+        )
+    if outputs not in (None, y.shape[1]):
+        raise PmtlError(f"outputs={outputs} was given, but the targets have {y.shape[1]} labels.")
+    return y if y.dtype == np.uint8 else y.astype(np.uint8)
+
+
+def _classes(
+    y: NDArray[Any], outputs: int | None, labels: Sequence[str] | None
+) -> tuple[NDArray[np.int64], int]:
+    if y.ndim != 1:
+        raise PmtlError(
+            f"The targets have shape {y.shape}, but classification needs one class per row; "
+            "targets of several columns must be 0 and 1 (multilabel) or task=regression."
+        )
+    kept = y.astype(np.int64)
+    if (kept != y).any():
+        row = int(np.argmax(kept != y))
+        raise PmtlError(
+            f"The class of row {row} (counting from 0) is {y[row]}, not an integer: "
+            "number the classes 0, 1, 2, … or use task=regression."
+        )
+    if kept.min() < 0:
+        row = int(np.argmin(kept))
+        raise PmtlError(
+            f"The class of row {row} (counting from 0) is {kept[row]}, which is negative: "
+            "number the classes 0, 1, 2, …"
+        )
+    if outputs is None:
+        outputs = len(labels) if labels else max(2, int(kept.max()) + 1)
+    if kept.max() >= outputs:
+        row = int(np.argmax(kept))
+        raise PmtlError(
+            f"The class of row {row} (counting from 0) is {kept[row]}, but there are only "
+            f"{outputs} classes (0 to {outputs - 1}): correct outputs or the targets."
+        )
+    return kept, outputs
+
+
+def _names(labels: Sequence[str] | None, outputs: int) -> tuple[str, ...] | None:
+    if labels is None:
+        return None
+    if len(labels) > outputs:
+        raise PmtlError(f"There are {len(labels)} label names for {outputs} outputs.")
+    return tuple(str(label) for label in labels)

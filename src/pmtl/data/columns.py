@@ -1,0 +1,157 @@
+"""Which column of a table is what.
+
+One column names the client, one is the target, one may name the split, and every other column is
+a feature. Files and DataFrames are given their roles, and refused, by the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NotRequired, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pmtl.errors import PmtlError
+
+CLIENT = ("client", "client_id")
+TARGET = ("target", "y", "label")
+SPLIT = ("split",)
+
+
+class Columns(TypedDict):
+    """What every reader hands on to `FederatedData.from_arrays`."""
+
+    x: Any
+    y: Any
+    client: Any
+    split: NotRequired[Any]
+    feature_names: NotRequired[tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The names of a table's columns, by what they are for."""
+
+    client: str
+    target: str
+    split: str | None
+    features: tuple[str, ...]
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """Every column that has to be read."""
+        special = (self.client, self.target, *((self.split,) if self.split else ()))
+        return special + self.features
+
+
+def assign_roles(
+    columns: Sequence[str],
+    where: str,
+    client: str | None = None,
+    target: str | None = None,
+    split: str | None = None,
+    drop: str | Sequence[str] = (),
+) -> Roles:
+    """Find the client, target and split columns; what is left and not dropped is a feature."""
+    twice = sorted({name for name in columns if list(columns).count(name) > 1})
+    if twice:
+        raise PmtlError(f"{where} has more than one column named {twice[0]!r}: rename one.")
+    dropped = [name for name in drop.split("+") if name] if isinstance(drop, str) else list(drop)
+    for name in dropped:
+        if name not in columns:
+            raise PmtlError(f"{where} has no column {name!r} to drop. {_listing(columns)}")
+    client_column = _find(columns, where, "client", client, CLIENT)
+    target_column = _find(columns, where, "target", target, TARGET)
+    split_column = None
+    if split is not None or any(name in columns and name not in dropped for name in SPLIT):
+        split_column = _find(columns, where, "split", split, SPLIT)
+    special = {client_column, target_column, split_column, *dropped}
+    features = tuple(name for name in columns if name not in special)
+    if not features:
+        raise PmtlError(f"{where} has no feature columns. {_listing(columns)}")
+    return Roles(client_column, target_column, split_column, features)
+
+
+def _find(
+    columns: Sequence[str], where: str, role: str, given: str | None, usual: tuple[str, ...]
+) -> str:
+    for name in usual if given is None else (given,):
+        if name in columns:
+            return name
+    wanted = " or ".join(repr(name) for name in (usual if given is None else (given,)))
+    raise PmtlError(
+        f"{where} has no {role} column {wanted}. {_listing(columns)} Name it with {role}=COLUMN."
+    )
+
+
+def _listing(columns: Sequence[str]) -> str:
+    shown = ", ".join(repr(name) for name in columns[:20])
+    more = f" and {len(columns) - 20} more" if len(columns) > 20 else ""
+    return f"The columns are {shown}{more}."
+
+
+def not_numbers(where: str, name: str, kind: object) -> PmtlError:
+    """The sentence for a feature column that holds something else than numbers."""
+    return PmtlError(
+        f"The feature column {name!r} of {where} holds {kind}, not numbers: "
+        f"encode it as numbers, or leave it out with drop={name}."
+    )
+
+
+def missing_value(where: str, name: str, row: int) -> PmtlError:
+    """The sentence for an empty cell."""
+    return PmtlError(
+        f"A value is missing in {where}, row {row} (counting from 0), column {name!r}: "
+        "fill it in or remove the row."
+    )
+
+
+def frame_columns(
+    frame: Any,
+    client: str | None,
+    target: str | None,
+    split: str | None,
+    drop: str | Sequence[str],
+) -> Columns:
+    """The columns of a pandas DataFrame (or anything with `columns` and `frame[name]`)."""
+    where = "The frame"
+    roles = assign_roles([str(name) for name in frame.columns], where, client, target, split, drop)
+    series = dict(zip((str(name) for name in frame.columns), frame.columns, strict=True))
+    x = np.empty((len(frame), len(roles.features)), dtype=np.float32)
+    for position, name in enumerate(roles.features):
+        with np.errstate(over="ignore"):
+            x[:, position] = _numbers(frame[series[name]], name)
+    columns = Columns(
+        x=x,
+        y=_target(frame[series[roles.target]], roles.target),
+        client=np.asarray(frame[series[roles.client]]),
+        feature_names=roles.features,
+    )
+    if roles.split is not None:
+        columns["split"] = np.asarray(frame[series[roles.split]])
+    return columns
+
+
+def _numbers(series: Any, name: str) -> NDArray[Any]:
+    """A numeric column; pandas' nullable numbers come as objects, and so does text."""
+    values = np.asarray(series)
+    if values.dtype.kind == "O" and not any(isinstance(value, str) for value in values):
+        try:
+            values = series.to_numpy(dtype=np.float64, na_value=np.nan)
+        except (TypeError, ValueError):
+            raise not_numbers("the frame", name, "objects") from None
+    if values.dtype.kind not in "fiub":
+        kind = "text" if values.dtype.kind in "OUT" else values.dtype
+        raise not_numbers("the frame", name, kind)
+    if values.dtype.kind == "f" and np.isnan(values).any():
+        raise missing_value("the frame", name, int(np.argmax(np.isnan(values))))
+    return values
+
+
+def _target(series: Any, name: str) -> NDArray[Any]:
+    values = np.asarray(series)
+    if values.dtype.kind == "O" and not any(isinstance(value, str) for value in values):
+        return _numbers(series, name)
+    return values

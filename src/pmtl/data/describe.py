@@ -1,0 +1,103 @@
+"""What a federation looks like, in numbers that can be written to JSON, and what to beware of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pmtl.data.checks import is_sparse
+from pmtl.data.federated import SPLITS, FederatedData, Split
+
+FEW_CLIENTS = 100
+UNEQUAL = 50
+"""How many times the median the largest client may hold before a warning."""
+
+
+def describe(data: FederatedData) -> dict[str, Any]:
+    """A summary: sizes, storage, task, splits and `warnings` (sentences)."""
+    counts = np.sum([data.rows(split).counts for split in SPLITS], axis=0)
+    summary: dict[str, Any] = {
+        "source": data.source,
+        "clients": data.m,
+        "samples": int(counts.sum()),
+        "samples_per_client": {
+            "min": int(counts.min()),
+            "median": float(np.median(counts)),
+            "max": int(counts.max()),
+        },
+        "features": list(data.input_shape),
+        "dtype": str(data.x.dtype),
+        "storage": _storage(data),
+        "task": data.task,
+        ("classes" if data.task == "classification" else "outputs"): data.outputs,
+        "splits": {split: len(data.rows(split).order) for split in SPLITS},
+        "warnings": _warnings(data, counts),
+    }
+    if is_sparse(data.x):
+        summary["density"] = data.x.nnz / (data.x.shape[0] * data.x.shape[1])
+    return summary
+
+
+def _storage(data: FederatedData) -> str:
+    if is_sparse(data.x):
+        return "sparse"
+    return "on disk" if isinstance(data.x, np.memmap) else "dense"
+
+
+def _warnings(data: FederatedData, counts: NDArray[Any]) -> list[str]:
+    warnings = []
+    if data.task == "classification":
+        single = _single_class(data)
+        if single:
+            warnings.append(
+                f"{_clients(single, data.m)} only one class in the training rows: "
+                "their own rows alone cannot teach a model to tell classes apart."
+            )
+        seen = len(np.unique(data.y))
+        if seen < data.outputs:
+            warnings.append(
+                f"Only {seen} of the {data.outputs} classes have rows: if the targets are not "
+                "classes numbered 0, 1, 2, …, number them so, or use task=regression."
+            )
+    uses: dict[Split, str] = {
+        "test": "cannot be evaluated",
+        "validation": "cannot take part in choosing settings",
+    }
+    for split, use in uses.items():
+        empty = int((data.rows(split).counts == 0).sum())
+        if empty:
+            warnings.append(f"{_clients(empty, data.m)} no {split} rows and {use}.")
+    if counts.max() > UNEQUAL * np.median(counts):
+        warnings.append(
+            f"Sizes are very unequal: the largest client has {counts.max()} rows and the median "
+            f"{np.median(counts):g}. Every client counts the same, whatever its size."
+        )
+    if data.m < FEW_CLIENTS:
+        warnings.append(
+            f"With only {data.m} clients the noise that hides one of them is large: "
+            "expect weak accuracy or weak privacy."
+        )
+    if not is_sparse(data.x) and data.x.dtype == np.uint8 and _maximum(data) <= 1:
+        warnings.append(
+            "The features are bytes of 0 and 1, but bytes are read as pixels and divided by 255: "
+            "save them as bool or float32."
+        )
+    return warnings
+
+
+def _single_class(data: FederatedData) -> int:
+    train = data.rows("train")
+    classes = data.y[train.order]
+    starts = train.offsets[:-1]
+    alike = np.minimum.reduceat(classes, starts) == np.maximum.reduceat(classes, starts)
+    return int(alike.sum())
+
+
+def _maximum(data: FederatedData) -> int:
+    return int(max(data.x[start : start + 4096].max() for start in range(0, len(data.x), 4096)))
+
+
+def _clients(count: int, m: int) -> str:
+    return f"{count} of {m} clients {'has' if count == 1 else 'have'}"

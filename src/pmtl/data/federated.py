@@ -1,0 +1,288 @@
+"""A federation of data: all rows in one array, and who owns which of them.
+
+Rows stay in the order and the storage in which they came (an array, a memory map, a sparse
+matrix). Clients and splits are lists of row numbers over it, so grouping by client or keeping
+some of the clients never copies the data.
+
+>>> data = FederatedData.from_arrays(np.eye(6), [0, 1] * 3, ["b", "b", "b", "a", "a", "a"])
+>>> data.clients, data.m, data.input_shape, data.rows("test").counts.tolist()
+(('a', 'b'), 2, (6,), [1, 1])
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pmtl.data.checks import (
+    Task,
+    as_float32,
+    check_features,
+    check_targets,
+    is_sparse,
+    row_chunks,
+)
+from pmtl.data.names import Coded, encode
+from pmtl.data.splits import UNUSED, draw_parts, read_parts
+from pmtl.errors import PmtlError
+
+__all__ = ["SPLITS", "FederatedData", "Rows", "Split", "Task"]
+
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The rows of one split, grouped by client."""
+
+    order: NDArray[np.int64]
+    """Row numbers, client after client; each client's in the order of the file."""
+    offsets: NDArray[np.int64]
+    """[m+1]: client k owns `order[offsets[k]:offsets[k+1]]`."""
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """[m]: how many rows each client has."""
+        return np.diff(self.offsets)
+
+    def of(self, client: int) -> NDArray[np.int64]:
+        """The row numbers of one client, by its position."""
+        return self.order[self.offsets[client] : self.offsets[client + 1]]
+
+
+@dataclass(frozen=True, eq=False)
+class FederatedData:
+    """Rows of features and targets, the clients who own them, and their splits."""
+
+    x: Any
+    y: NDArray[Any]
+    clients: tuple[str, ...]
+    splits: Mapping[Split, Rows]
+    task: Task
+    outputs: int
+    labels: tuple[str, ...] | None = None
+    feature_names: tuple[str, ...] | None = None
+    source: str | None = None
+
+    @property
+    def m(self) -> int:
+        """How many clients there are."""
+        return len(self.clients)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one row of features."""
+        return tuple(int(size) for size in self.x.shape[1:])
+
+    def rows(self, split: Split) -> Rows:
+        """The rows of one split."""
+        if split not in self.splits:
+            raise PmtlError(f"There is no split {split!r}: use {', '.join(SPLITS)}.")
+        return self.splits[split]
+
+    def gather(self, index: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[Any]]:
+        """Features (dense float32) and targets of the rows in `index`, which may have any shape.
+
+        Dense bytes are pixels and come out between 0 and 1. Only these rows of a sparse matrix
+        are made dense.
+        """
+        index = np.asarray(index, dtype=np.int64)
+        taken = self._take(index.reshape(-1))
+        if is_sparse(taken):
+            x = taken.toarray()
+        elif taken.dtype == np.uint8:
+            x = np.divide(taken, 255, dtype=np.float32)
+        else:
+            x = taken
+        return as_float32(x).reshape(index.shape + self.input_shape), np.asarray(self.y[index])
+
+    def _take(self, index: NDArray[np.int64]) -> Any:
+        taken = self.x[index]
+        return taken if is_sparse(taken) else np.asarray(taken)
+
+    def index_of(self, client: str) -> int:
+        """The position of a client by its name."""
+        position = self._positions.get(str(client))
+        if position is None:
+            near = difflib.get_close_matches(str(client), self.clients, n=3)
+            hint = (
+                f"Did you mean {' or '.join(repr(name) for name in near)}?"
+                if near
+                else f"The clients run from {self.clients[0]!r} to {self.clients[-1]!r}."
+            )
+            raise PmtlError(f"There is no client {str(client)!r} among the {self.m}. {hint}")
+        return position
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return {name: position for position, name in enumerate(self.clients)}
+
+    def select(self, clients: Sequence[str]) -> FederatedData:
+        """The federation of these clients only, over the same array of rows."""
+        keep = np.array(sorted({self.index_of(name) for name in clients}), dtype=np.int64)
+        if not len(keep):
+            raise PmtlError("No client was selected: name at least one.")
+        splits: dict[Split, Rows] = {}
+        for split, rows in self.splits.items():
+            order = np.concatenate([rows.of(int(client)) for client in keep])
+            splits[split] = Rows(order, _offsets(rows.counts[keep]))
+        return replace(self, clients=tuple(self.clients[k] for k in keep), splits=splits)
+
+    def fingerprint(self) -> str:
+        """SHA-256 of what is learned from: features, targets, clients, splits and task.
+
+        Rows are read client after client, so the place of a client's rows in a file and rows that
+        belong to nobody do not matter. A sparse matrix is hashed by its entries.
+        """
+        storage = (
+            "sparse" if is_sparse(self.x) else "uint8" if self.x.dtype == np.uint8 else "float"
+        )
+        head = [self.task, self.outputs, storage, self.input_shape, self.clients]
+        digest = hashlib.sha256(json.dumps(head).encode())
+        width = 64 if is_sparse(self.x) else int(np.prod(self.input_shape)) * 4
+        for split in SPLITS:
+            rows = self.rows(split)
+            # One digest per column, so that it does not matter where a chunk ends.
+            columns = [hashlib.sha256(rows.offsets.tobytes()) for _ in range(4)]
+            for chunk in row_chunks(len(rows.order), width):
+                index = rows.order[chunk]
+                parts = (self.y[index], *_canonical(self._take(index)))
+                for column, part in zip(columns, parts, strict=False):
+                    column.update(np.ascontiguousarray(part).tobytes())
+            for column in columns:
+                digest.update(column.digest())
+        return digest.hexdigest()
+
+    @classmethod
+    def from_arrays(
+        cls,
+        x: Any,
+        y: Any,
+        client: Any,
+        split: Any = None,
+        *,
+        task: Task | None = None,
+        outputs: int | None = None,
+        labels: Sequence[str] | None = None,
+        validation: float = 0.1,
+        test: float = 0.2,
+        min_rows: int = 0,
+        clients: int | None = None,
+        feature_names: Sequence[str] | None = None,
+        source: str | None = None,
+    ) -> FederatedData:
+        """Check everything and group the rows by client.
+
+        `client` names the owner of every row. Without `split`, every client's rows are divided
+        into training, `validation` and `test` parts; a split of only train and test gives up a
+        fraction `validation` of every client's training rows. `min_rows` drops clients that have
+        fewer rows in all, and `clients` then keeps that many, the first in sorted order.
+        """
+        _check_lengths(x=x, y=y, client=client, split=split)
+        names = None if feature_names is None else tuple(feature_names)
+        kept_x = check_features(x, names)
+        kept_y, task, outputs, classes = check_targets(y, task, outputs, labels)
+        codes, known = encode(client, "client")
+        parts = draw_parts(
+            codes, known, None if split is None else read_parts(split), validation, test
+        )
+        codes, known, parts = _keep(codes, known, parts, min_rows, clients)
+        splits = {
+            name: _group(codes, parts == part, len(known)) for part, name in enumerate(SPLITS)
+        }
+        _check_training(splits["train"], known)
+        return cls(kept_x, kept_y, known, splits, task, outputs, classes, names, source)
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        client: str = "client",
+        target: str = "target",
+        split: str | None = None,
+        *,
+        drop: str | Sequence[str] = (),
+        **options: Any,
+    ) -> FederatedData:
+        """A pandas DataFrame: one column names the client, one is the target, and every other
+        column is a feature. `options` are those of `from_arrays`."""
+        from pmtl.data.columns import frame_columns
+
+        columns = frame_columns(frame, client, target, split, drop)
+        return cls.from_arrays(**columns, **options)
+
+
+def _check_lengths(**columns: Any) -> None:
+    lengths = {
+        name: len(column.codes)
+        if isinstance(column, Coded)
+        else column.shape[0]
+        if getattr(column, "shape", ())
+        else len(column)
+        for name, column in columns.items()
+        if column is not None
+    }
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+        raise PmtlError(f"The columns differ in length: {told}. Every row needs one of each.")
+
+
+def _keep(
+    codes: NDArray[np.int64],
+    known: tuple[str, ...],
+    parts: NDArray[np.int8],
+    min_rows: int,
+    clients: int | None,
+) -> tuple[NDArray[np.int64], tuple[str, ...], NDArray[np.int8]]:
+    """Drop small clients, then all but the first `clients`; their rows belong to nobody."""
+    kept = np.flatnonzero(np.bincount(codes, minlength=len(known)) >= min_rows)
+    if clients is not None:
+        if not 1 <= clients <= len(kept):
+            raise PmtlError(
+                f"clients={clients} was asked for, but there are {len(kept)} clients"
+                + (f" with at least {min_rows} rows." if min_rows > 1 else ".")
+            )
+        kept = kept[:clients]
+    if not len(kept):
+        raise PmtlError(f"No client has {min_rows} rows: lower min_rows.")
+    renumber = np.full(len(known), UNUSED, dtype=np.int64)
+    renumber[kept] = np.arange(len(kept))
+    codes = renumber[codes]
+    parts = np.where(codes == UNUSED, np.int8(UNUSED), parts)
+    return codes, tuple(known[k] for k in kept), parts
+
+
+def _group(codes: NDArray[np.int64], member: NDArray[np.bool_], m: int) -> Rows:
+    index = np.flatnonzero(member)
+    owner = codes[index]
+    return Rows(index[np.argsort(owner, kind="stable")], _offsets(np.bincount(owner, minlength=m)))
+
+
+def _offsets(counts: NDArray[Any]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def _check_training(train: Rows, clients: tuple[str, ...]) -> None:
+    empty = np.flatnonzero(train.counts == 0)
+    if len(empty):
+        raise PmtlError(
+            f"Client {clients[empty[0]]!r} has no training rows ({len(empty)} of {len(clients)} "
+            "clients have none): give every client rows marked train, or remove these clients."
+        )
+
+
+def _canonical(taken: Any) -> tuple[NDArray[Any], ...]:
+    """Rows as the arrays a fingerprint is taken of."""
+    if is_sparse(taken):
+        lengths = np.diff(taken.indptr).astype(np.int64)
+        return lengths, taken.indices.astype(np.int64), as_float32(taken.data)
+    return (taken,) if taken.dtype == np.uint8 else (as_float32(taken),)

@@ -1,0 +1,279 @@
+"""LEAF's JSON (Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018).
+
+A shard is `{"users": […], "num_samples": […], "user_data": {user: {"x": […], "y": […]}}}`. Data is
+one such file, or a folder or `.zip` of shards; shards under `train/` and `test/` (here, or below
+`data/` as LEAF's own scripts leave them) carry the split. Shards are read one at a time. A user
+who appears in several shards is one client. LEAF's text tasks hold raw text, for which there is no
+model here, and are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pmtl.data.checks import as_float32
+from pmtl.data.columns import Columns
+from pmtl.data.disk import ArrayBuilder
+from pmtl.data.images import read_images
+from pmtl.data.names import Coded, Vocabulary
+from pmtl.errors import PmtlError
+
+FOLDERS = {"train": "train", "test": "test", "validation": "validation", "val": "validation"}
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One JSON file: what to call it, the split of its folder, and how to get its bytes."""
+
+    name: str
+    split: str | None
+    read: Callable[[], bytes]
+
+
+def read_leaf(path: Path, images: str | None = None, size: int = 84) -> Columns:
+    """The rows of a LEAF file, folder or zip; `images` is the folder of the images that the rows
+    name, which are resized to `size` × `size`."""
+    if images is not None and not Path(images).is_dir():
+        raise PmtlError(f"There is no folder {images}, which images= names.")
+    if size < 1:
+        raise PmtlError(f"size={size} was given: images need at least one pixel.")
+    collected = _Collected(None if images is None else Path(images), size)
+    for shard in find_shards(path):
+        content = _parse(shard)
+        for user, x, y in _users(content, shard):
+            collected.append(user, x, y, shard)
+    return collected.columns(path)
+
+
+def find_shards(path: Path) -> list[Shard]:
+    """The shards of a file, folder or zip, in the order of their names."""
+    if path.suffix == ".zip":
+        return _zip_shards(path)
+    if path.is_file():
+        return [Shard(str(path), None, path.read_bytes)]
+    files = [*path.glob("*.json"), *path.glob("*/*.json"), *path.glob("data/*/*.json")]
+    names = {PurePosixPath(file.relative_to(path).as_posix()): file for file in files}
+    return [
+        Shard(str(names[name]), split, names[name].read_bytes)
+        for name, split in _choose(list(names), path)
+    ]
+
+
+def _zip_shards(path: Path) -> list[Shard]:
+    def reader(name: str) -> Callable[[], bytes]:
+        def read() -> bytes:
+            with zipfile.ZipFile(path) as archive:
+                return archive.read(name)
+
+        return read
+
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [PurePosixPath(name) for name in archive.namelist()]
+    except zipfile.BadZipFile as error:
+        raise PmtlError(f"{path} is not a complete zip ({error}): copy it again.") from error
+    members = [
+        name
+        for name in members
+        if name.suffix == ".json" and not name.parts[0].startswith(("__MACOSX", "."))
+    ]
+    inner = {_without_top(name, members): name for name in members}
+    return [
+        Shard(f"{path}/{inner[name]}", split, reader(str(inner[name])))
+        for name, split in _choose(list(inner), path)
+    ]
+
+
+def _without_top(name: PurePosixPath, members: list[PurePosixPath]) -> PurePosixPath:
+    """A zip often wraps everything in one folder, named like the data set."""
+    tops = {member.parts[0] for member in members}
+    wrapped = len(tops) == 1 and not tops & {*FOLDERS, "data"} and len(name.parts) > 1
+    return PurePosixPath(*name.parts[1:]) if wrapped else name
+
+
+def _choose(names: list[PurePosixPath], path: Path) -> list[tuple[PurePosixPath, str | None]]:
+    """Shards in split folders if there are any (at the top, else below data/), or those at the
+    top; other JSON files are LEAF's intermediate ones."""
+    for base in (PurePosixPath(), PurePosixPath("data")):
+        found = [
+            (name, FOLDERS[name.parent.name])
+            for name in sorted(names)
+            if name.parent.parent == base and name.parent.name in FOLDERS
+        ]
+        if found:
+            return list(found)
+    top = [(name, None) for name in sorted(names) if name.parent == PurePosixPath()]
+    if not top:
+        raise PmtlError(
+            f"{path} holds no LEAF data: .json shards are expected in it, or in its folders "
+            "train and test."
+        )
+    return list(top)
+
+
+def _parse(shard: Shard) -> dict[str, Any]:
+    try:
+        content = json.loads(shard.read())
+    except (ValueError, RuntimeError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise PmtlError(
+            f"{shard.name} is not valid JSON ({error}): the file may be cut short; copy it again."
+        ) from error
+    if not isinstance(content, dict) or not isinstance(content.get("user_data"), dict):
+        raise PmtlError(f"{shard.name} is not a LEAF shard: it has no 'user_data' by user.")
+    if not isinstance(content.get("users"), list):
+        raise PmtlError(f"{shard.name} is not a LEAF shard: it has no list 'users'.")
+    return content
+
+
+def _users(content: dict[str, Any], shard: Shard) -> Iterator[tuple[str, list[Any], list[Any]]]:
+    """Every user's x and y, after the shard's lists have been held against each other."""
+    users, user_data = [str(user) for user in content["users"]], content["user_data"]
+    if len(set(users)) < len(users):
+        twice = next(user for user in users if users.count(user) > 1)
+        raise PmtlError(f"{shard.name} lists the user {twice!r} twice in 'users'.")
+    for user in users:
+        if user not in user_data:
+            raise PmtlError(f"{shard.name} lists the user {user!r}, who is not in its 'user_data'.")
+    for user in user_data:
+        if user not in set(users):
+            raise PmtlError(f"{shard.name} has data of {user!r}, who is not in its list 'users'.")
+    counts = content.get("num_samples")
+    if counts is not None and (not isinstance(counts, list) or len(counts) != len(users)):
+        raise PmtlError(f"{shard.name} needs one entry of 'num_samples' for each of its users.")
+    for position, user in enumerate(users):
+        rows = user_data[user]
+        if not isinstance(rows, dict) or not all(
+            isinstance(rows.get(key), list) for key in ("x", "y")
+        ):
+            raise PmtlError(f"The user {user!r} in {shard.name} needs the lists 'x' and 'y'.")
+        x, y = rows["x"], rows["y"]
+        told = len(x) if counts is None else counts[position]
+        if not len(x) == len(y) == told:
+            raise PmtlError(
+                f"The user {user!r} in {shard.name} has {len(x)} x and {len(y)} y, but "
+                f"'num_samples' says {told}: the numbers must agree."
+            )
+        if x:
+            yield user, x, y
+
+
+class _Collected:
+    """Rows as they come in: features to an array that may move to disk, names as codes."""
+
+    def __init__(self, images: Path | None, size: int) -> None:
+        self.images, self.size = images, size
+        self._x: ArrayBuilder | None = None
+        self._y: list[NDArray[Any]] = []
+        self._users, self._splits = Vocabulary(), Vocabulary()
+        self._user_codes: list[NDArray[np.int64]] = []
+        self._split_codes: list[NDArray[np.int64]] = []
+        self._has_splits = False
+
+    def append(self, user: str, x: list[Any], y: list[Any], shard: Shard) -> None:
+        """Add the rows of one user."""
+        features = self._features(user, x, shard)
+        if self._x is None:
+            self._x = ArrayBuilder(features.shape[1:], features.dtype)
+        if features.shape[1:] != self._x.row_shape:
+            raise PmtlError(
+                f"A row of the user {user!r} in {shard.name} has shape {features.shape[1:]}, "
+                f"but earlier rows have {self._x.row_shape}."
+            )
+        self._x.append(features)
+        self._y.append(self._targets(user, y, shard))
+        self._user_codes.append(np.full(len(x), self._users.code(user), dtype=np.int64))
+        split = self._splits.code(shard.split or "train")
+        self._split_codes.append(np.full(len(x), split, dtype=np.int64))
+        self._has_splits = shard.split is not None
+
+    def columns(self, path: Path) -> Columns:
+        """Everything, for `from_arrays`."""
+        if self._x is None:
+            raise PmtlError(f"{path} has no rows: a federation needs data.")
+        columns = Columns(
+            x=self._x.finish(),
+            y=np.concatenate(self._y),
+            client=self._users.coded(self._user_codes),
+        )
+        if self._has_splits:
+            columns["split"] = self._splits.coded(self._split_codes)
+            _refuse_strangers(columns["client"], columns["split"], path)
+        return columns
+
+    def _features(self, user: str, x: list[Any], shard: Shard) -> NDArray[Any]:
+        if self.images is not None:
+            if not all(isinstance(name, str) for name in x):
+                raise PmtlError(
+                    f"images= was given, but x of the user {user!r} in {shard.name} "
+                    "is not a list of file names."
+                )
+            return read_images(self.images, x, self.size)
+        if _holds_text(x[0]):
+            raise _text(user, shard)
+        try:
+            features = as_float32(x)
+        except (ValueError, TypeError) as error:
+            if any(_holds_text(row) for row in x):
+                raise _text(user, shard) from None
+            raise PmtlError(
+                f"x of the user {user!r} in {shard.name} is not rows of numbers "
+                f"of one length ({error})."
+            ) from error
+        return features[:, None] if features.ndim == 1 else features
+
+    def _targets(self, user: str, y: list[Any], shard: Shard) -> NDArray[Any]:
+        try:
+            targets = np.asarray(y)
+        except ValueError:
+            targets = np.asarray(y, dtype=object)
+        first = self._y[0] if self._y else targets
+        text, before = (values.dtype.kind == "U" for values in (targets, first))
+        if (
+            targets.dtype.kind not in "iufbU"
+            or text != before
+            or targets.shape[1:] != first.shape[1:]
+        ):
+            raise PmtlError(
+                f"y of the user {user!r} in {shard.name} is not like the others: every row needs "
+                "a number, a class name, or a list of numbers of one length."
+            )
+        return targets
+
+
+def _text(user: str, shard: Shard) -> PmtlError:
+    return PmtlError(
+        f"x of the user {user!r} in {shard.name} is text. If these are names of images, set "
+        "images=FOLDER; LEAF's text tasks are not supported: turn the text into numbers "
+        "(e.g. counts of words) and save that as .npz."
+    )
+
+
+def _holds_text(row: Any) -> bool:
+    while isinstance(row, list) and row:
+        if any(isinstance(item, str) for item in row):
+            return True
+        row = row[0]
+    return isinstance(row, str)
+
+
+def _refuse_strangers(client: Coded, split: Coded, path: Path) -> None:
+    """Everybody with rows in another folder must have training rows."""
+    trains = np.zeros(len(client.names), dtype=bool)
+    if "train" in split.names:
+        trains[client.codes[split.codes == split.names.index("train")]] = True
+    strangers = np.flatnonzero(~trains)
+    if len(strangers):
+        raise PmtlError(
+            f"The user {client.names[strangers[0]]!r} of {path} appears in test but never in train "
+            f"({len(strangers)} such users): a personal model needs training rows. Split every "
+            "user's samples, as LEAF's preprocess.sh does with '-t sample'."
+        )

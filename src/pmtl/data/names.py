@@ -1,0 +1,123 @@
+"""Names as numbers: clients, class names and split words in one canonical order.
+
+A column of names is kept as small codes and a tuple of distinct names. The names are sorted
+(numerically when every one of them is an integer, so that client 10 follows client 9), because the
+order in which a file happens to mention its clients must not change the federation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pmtl.errors import PmtlError
+
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+
+
+class Coded(NamedTuple):
+    """A column of names: row i has the name `names[codes[i]]`."""
+
+    codes: NDArray[np.int64]
+    names: tuple[str, ...]
+
+
+class Vocabulary:
+    """Gives every new name the next code; the way readers collect a column batch by batch."""
+
+    def __init__(self) -> None:
+        self._codes: dict[str, int] = {}
+
+    def code(self, name: str) -> int:
+        """The code of one name."""
+        return self._codes.setdefault(name, len(self._codes))
+
+    def coded(self, codes: Iterable[NDArray[np.int64]]) -> Coded:
+        """The whole column, from the codes of its batches."""
+        parts = list(codes)
+        return Coded(
+            np.concatenate(parts) if parts else np.empty(0, dtype=np.int64), tuple(self._codes)
+        )
+
+
+def canonical(names: Iterable[str]) -> list[str]:
+    """The names in their one order: as integers if all of them are, else as text."""
+    listed = list(names)
+    if all(_INTEGER.fullmatch(name) for name in listed):
+        return sorted(listed, key=lambda name: (int(name), name))
+    return sorted(listed)
+
+
+def encode(values: Any, what: str) -> Coded:
+    """Codes and canonically ordered names of a column; a row without a name is refused."""
+    codes, names = values if isinstance(values, Coded) else _distinct(values, what)
+    if "" in names:
+        raise _missing(int(np.argmax(codes == names.index(""))), what)
+    used = np.bincount(codes, minlength=len(names)) > 0
+    ordered = canonical(name for name, present in zip(names, used, strict=True) if present)
+    position = {name: code for code, name in enumerate(ordered)}
+    renumber = np.array([position.get(name, -1) for name in names], dtype=np.int64)
+    return Coded(renumber[codes] if len(names) else codes, tuple(ordered))
+
+
+def _distinct(values: Any, what: str) -> Coded:
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise PmtlError(
+            f"The column of {what}s must have one value per row, but its shape is {array.shape}."
+        )
+    if array.dtype.kind == "O":
+        array = _text(array, what)
+    elif array.dtype.kind == "f":
+        array = _whole(array, what)
+    elif array.dtype.kind in "ST":
+        array = np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array.astype(str)
+    elif array.dtype.kind not in "iubU":
+        raise PmtlError(f"The {what}s are {array.dtype}: give them as text or as integers.")
+    distinct, codes = np.unique(array, return_inverse=True)
+    return Coded(codes.astype(np.int64), tuple(str(name) for name in distinct.tolist()))
+
+
+def _text(array: NDArray[Any], what: str) -> NDArray[Any]:
+    names: list[str] = []
+    for row, value in enumerate(array.tolist()):
+        if isinstance(value, bytes):
+            names.append(value.decode("utf-8", "replace"))
+        elif isinstance(value, str):
+            names.append(value)
+        elif _absent(value):
+            raise _missing(row, what)
+        elif isinstance(value, float):
+            names.append(str(int(_whole(np.array([value]), what)[0])))
+        else:
+            names.append(str(value))
+    return np.array(names, dtype=str)
+
+
+def _whole(array: NDArray[Any], what: str) -> NDArray[np.int64]:
+    finite = np.isfinite(array)
+    if not finite.all():
+        raise _missing(int(np.argmin(finite)), what)
+    whole = array.astype(np.int64)
+    if (whole != array).any():
+        row = int(np.argmax(whole != array))
+        raise PmtlError(
+            f"The {what} {array[row]} is a fraction: give {what}s as text or as integers."
+        )
+    return whole
+
+
+def _absent(value: Any) -> bool:
+    return (
+        value is None
+        or (isinstance(value, float) and value != value)
+        or type(value).__name__ in ("NAType", "NaTType")
+    )
+
+
+def _missing(row: int, what: str) -> PmtlError:
+    return PmtlError(f"Row {row} (counting from 0) has no {what}: fill it in or remove the row.")

@@ -1,0 +1,132 @@
+"""The Synthetic(α, β) family: a federation whose clients are as alike as one wishes.
+
+After Li et al., "Federated Optimization in Heterogeneous Networks" (FedProx, MLSys 2020) and LEAF:
+client k has a linear model W_k and inputs x ~ N(v_k, Σ) with Σ_jj = j^-1.2, and a label is the
+largest of W_k x + b_k. The original draws every entry of W_k from N(u_k, 1) with u_k ~ N(0, α), so
+at α = 0 the clients' models are still unrelated. Here α is what its name promises:
+
+    W_k = W_0 + √α Δ_k      v_k = √β ξ_k      with W_0, Δ_k, ξ_k standard normal (ξ_k scaled by Σ),
+
+from one model for everybody (α = 0) to models with little in common (α ≫ 1), and β likewise for
+the inputs. Σ is scaled so that E‖x − v_k‖² is 4, which suits step sizes near 1.
+Numbers of rows are lognormal. The parts are drawn from separate streams in the order of clients, so
+changing α keeps the inputs, and more clients leave the first ones as they were.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pmtl.data.federated import FederatedData
+from pmtl.errors import PmtlError
+
+SPREAD = 0.6
+"""Standard deviation of the logarithm of a client's number of rows."""
+FEWEST = 5
+"""No client has fewer rows."""
+SCALE = 4.0
+"""E‖x − v_k‖²."""
+
+
+def synthetic(
+    clients: int = 500,
+    alpha: float = 0.4,
+    beta: float = 0.3,
+    features: int = 10,
+    classes: int = 4,
+    task: Literal["classification", "regression"] = "classification",
+    samples: int = 20,
+    noise: float = 0.5,
+    seed: int = 0,
+    validation: float = 0.1,
+    test: float = 0.2,
+    source: str | None = None,
+) -> FederatedData:
+    """Draw a federation.
+
+    `alpha` is how much clients' models differ and `beta` how much their inputs do; `samples` is
+    the median number of rows of a client. `noise` is the scale of what is added to the outputs
+    before the label is taken: Gumbel noise for classes (0: always the largest output; 1: a draw
+    from the softmax), normal noise for regression.
+    """
+    _check(clients, alpha, beta, features, classes, task, samples, noise, seed)
+    outputs = classes if task == "classification" else 1
+    sizes_from, shared_from, models_from, means_from, inputs_from, noise_from = (
+        np.random.Generator(np.random.Philox(child))
+        for child in np.random.SeedSequence(seed).spawn(6)
+    )
+    sizes = np.maximum(FEWEST, np.rint(samples * sizes_from.lognormal(0, SPREAD, clients)))
+    sizes = sizes.astype(np.int64)
+    deviations = np.arange(1, features + 1) ** -0.6
+    deviations *= np.sqrt(SCALE / (deviations**2).sum())
+
+    # The last column of a model is its intercept, whose input is the constant 1.
+    shared = shared_from.standard_normal((outputs, features + 1))
+    own = models_from.standard_normal((clients, outputs, features + 1))
+    models = shared + np.sqrt(alpha) * own
+    means = np.sqrt(beta) * means_from.standard_normal((clients, features))
+    x = inputs_from.standard_normal((int(sizes.sum()), features))
+    x += np.repeat(means, sizes, axis=0)
+    x *= deviations
+    scores = _scores(x, models, sizes)
+    if task == "regression":
+        scores += noise * noise_from.standard_normal(scores.shape)
+        y = scores[:, 0].astype(np.float32)
+    else:
+        scores += noise * noise_from.gumbel(size=scores.shape)
+        y = scores.argmax(axis=1)
+    return FederatedData.from_arrays(
+        x.astype(np.float32),
+        y,
+        np.repeat(np.arange(clients), sizes),
+        task=task,
+        outputs=outputs,
+        validation=validation,
+        test=test,
+        source=source,
+    )
+
+
+def _scores(
+    x: NDArray[np.float64], models: NDArray[np.float64], sizes: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    scores = np.empty((len(x), models.shape[1]))
+    end = 0
+    for model, size in zip(models, sizes, strict=True):
+        rows = slice(end, end + size)
+        scores[rows] = x[rows] @ model[:, :-1].T + model[:, -1]
+        end += size
+    return scores
+
+
+def _check(
+    clients: int,
+    alpha: float,
+    beta: float,
+    features: int,
+    classes: int,
+    task: str,
+    samples: int,
+    noise: float,
+    seed: int,
+) -> None:
+    if task not in ("classification", "regression"):
+        raise PmtlError(f"synthetic has no task {task!r}: use classification or regression.")
+    least = {
+        "clients": (clients, 1),
+        "features": (features, 1),
+        "classes": (classes, 2),
+        "samples": (samples, FEWEST),
+        "alpha": (alpha, 0),
+        "beta": (beta, 0),
+        "noise": (noise, 0),
+        "seed": (seed, 0),
+    }
+    for name, (value, minimum) in least.items():
+        if not minimum <= value < float("inf"):
+            raise PmtlError(
+                f"The option {name} of synthetic must be at least {minimum}, but it is {value}."
+            )

@@ -1,0 +1,221 @@
+"""Tables: CSV, TSV (also gzipped) and Parquet, one row per sample.
+
+A file is read in batches by pyarrow, and features go batch by batch into an array that moves to
+disk when it outgrows memory, so a table may be larger than memory. Text is accepted where it
+names something (client, split, class); as a feature it is refused, because any encoding we chose
+silently would be wrong for somebody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pmtl.data.columns import Columns, Roles, assign_roles, missing_value, not_numbers
+from pmtl.data.disk import ArrayBuilder
+from pmtl.data.names import Coded, Vocabulary
+from pmtl.errors import PmtlError
+
+CSV_ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+PARQUET_ENDINGS = (".parquet", ".pq")
+
+
+def read_csv(
+    path: Path,
+    client: str | None = None,
+    target: str | None = None,
+    split: str | None = None,
+    drop: str | Sequence[str] = (),
+) -> Columns:
+    """A CSV or TSV file with a header line."""
+    import pyarrow as pa
+
+    try:
+        schema = _open_csv(path, {}).schema
+        roles = assign_roles(schema.names, str(path), client, target, split, drop)
+        types = _csv_types(schema, roles, path)
+        for wider in _wider(types[roles.target]):
+            try:
+                return _collect(_open_csv(path, types, roles.used), roles, path)
+            except pa.ArrowInvalid:
+                types[roles.target] = wider
+        return _collect(_open_csv(path, types, roles.used), roles, path)
+    except (pa.ArrowInvalid, pa.ArrowKeyError, OSError, EOFError) as error:
+        raise _unreadable(path, error) from error
+
+
+def read_parquet(
+    path: Path,
+    client: str | None = None,
+    target: str | None = None,
+    split: str | None = None,
+    drop: str | Sequence[str] = (),
+) -> Columns:
+    """A Parquet file."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(path) as file:
+            schema = file.schema_arrow
+            roles = assign_roles(schema.names, str(path), client, target, split, drop)
+            return _collect(file.iter_batches(columns=list(roles.used)), roles, path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _open_csv(path: Path, types: dict[str, Any], columns: Sequence[str] = ()) -> Any:
+    from pyarrow import csv
+
+    tabs = ".tsv" in path.suffixes
+    return csv.open_csv(
+        path,
+        parse_options=csv.ParseOptions(delimiter="\t" if tabs else ",", newlines_in_values=True),
+        convert_options=csv.ConvertOptions(column_types=types, include_columns=list(columns)),
+    )
+
+
+def _csv_types(schema: Any, roles: Roles, path: Path) -> dict[str, Any]:
+    """Types for the whole file from the guess at its first block: names are text (client 007 is
+    not client 7), and integers may turn into fractions further down."""
+    import pyarrow as pa
+
+    types = {name: pa.string() for name in (roles.client, roles.split) if name is not None}
+    for name in roles.features:
+        kind = schema.field(name).type
+        if not _numeric(kind) and not pa.types.is_null(kind):
+            raise not_numbers(str(path), name, _kind(kind))
+        types[name] = pa.bool_() if pa.types.is_boolean(kind) else pa.float64()
+    kind = schema.field(roles.target).type
+    types[roles.target] = kind if _numeric(kind) else pa.string()
+    return types
+
+
+def _wider(kind: Any) -> tuple[Any, ...]:
+    """What to try when the target's type, guessed from the first block, fails further down:
+    targets may begin like integers and go on as fractions, or begin like numbers and be names."""
+    import pyarrow as pa
+
+    if pa.types.is_string(kind):
+        return ()
+    return (pa.float64(), pa.string()) if pa.types.is_integer(kind) else (pa.string(),)
+
+
+def _collect(batches: Iterable[Any], roles: Roles, path: Path) -> Columns:
+    builder = ArrayBuilder((len(roles.features),), np.float32)
+    client, split = _Names(path, roles.client), _Names(path, roles.split or "")
+    target: _Names | _Numbers | None = None
+    for batch in batches:
+        first = builder.rows
+        x = np.empty((batch.num_rows, len(roles.features)), dtype=np.float32)
+        for position, name in enumerate(roles.features):
+            x[:, position] = _column(batch.column(name), name, path, first)
+        client.append(batch.column(roles.client), first)
+        if roles.split is not None:
+            split.append(batch.column(roles.split), first)
+        column = batch.column(roles.target)
+        if target is None:
+            target = (_Numbers if _numeric(column.type) else _Names)(path, roles.target)
+        target.append(column, first)
+        builder.append(x)
+    if target is None or not builder.rows:
+        raise PmtlError(f"{path} has a header but no rows: a federation needs data.")
+    columns = Columns(
+        x=builder.finish(),
+        y=target.finish(),
+        client=client.finish(),
+        feature_names=roles.features,
+    )
+    if roles.split is not None:
+        columns["split"] = split.finish()
+    return columns
+
+
+class _Names:
+    """A column of names, collected as codes."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path, self.name = path, name
+        self._vocabulary = Vocabulary()
+        self._codes: list[NDArray[np.int64]] = []
+
+    def append(self, column: Any, first: int) -> None:
+        import pyarrow as pa
+
+        _refuse_nulls(column, self.name, self.path, first)
+        encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+        names = [_name(value) for value in encoded.dictionary.to_pylist()]
+        codes = np.array([self._vocabulary.code(name) for name in names], dtype=np.int64)
+        self._codes.append(codes[encoded.indices.to_numpy(zero_copy_only=False)])
+
+    def finish(self) -> Coded:
+        return self._vocabulary.coded(self._codes)
+
+
+class _Numbers:
+    """A numeric target."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path, self.name = path, name
+        self._chunks: list[NDArray[Any]] = []
+
+    def append(self, column: Any, first: int) -> None:
+        self._chunks.append(_column(column, self.name, self.path, first))
+
+    def finish(self) -> NDArray[Any]:
+        return np.concatenate(self._chunks)
+
+
+def _column(column: Any, name: str, path: Path, first: int) -> NDArray[Any]:
+    import pyarrow as pa
+
+    if not _numeric(column.type):
+        raise not_numbers(str(path), name, _kind(column.type))
+    _refuse_nulls(column, name, path, first)
+    if pa.types.is_decimal(column.type):
+        column = column.cast(pa.float64())
+    values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+    if values.dtype.kind == "f" and np.isnan(values).any():
+        raise missing_value(str(path), name, first + int(np.argmax(np.isnan(values))))
+    return values
+
+
+def _refuse_nulls(column: Any, name: str, path: Path, first: int) -> None:
+    if column.null_count:
+        empty = column.is_null().to_numpy(zero_copy_only=False)
+        raise missing_value(str(path), name, first + int(np.argmax(empty)))
+
+
+def _name(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _numeric(kind: Any) -> bool:
+    from pyarrow import types
+
+    checks: tuple[Callable[[Any], bool], ...] = (
+        types.is_integer,
+        types.is_floating,
+        types.is_boolean,
+        types.is_decimal,
+    )
+    return any(check(kind) for check in checks)
+
+
+def _kind(kind: Any) -> str:
+    from pyarrow import types
+
+    text = types.is_string(kind) or types.is_large_string(kind) or types.is_dictionary(kind)
+    return "text" if text else str(kind)
+
+
+def _unreadable(path: Path, error: Exception) -> PmtlError:
+    told = " ".join(str(error).split()).rstrip(".")
+    return PmtlError(
+        f"{path} cannot be read as a table: {told}. "
+        "Every row needs the same columns, and a feature column holds numbers only."
+    )

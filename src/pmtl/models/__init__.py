@@ -1,0 +1,16 @@
+"""The paper's models, the losses, and a module read as a function of one flat vector."""
+
+from pmtl.models.build import MODELS, build_model
+from pmtl.models.flat import FlatModel
+from pmtl.models.losses import Task, batch_loss, predictions, row_counts, row_losses
+
+__all__ = [
+    "MODELS",
+    "FlatModel",
+    "Task",
+    "batch_loss",
+    "build_model",
+    "predictions",
+    "row_counts",
+    "row_losses",
+]

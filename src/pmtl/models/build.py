@@ -1,0 +1,115 @@
+"""From `logistic`, `mlp:hidden=128` or `package.module:factory` to a model for given data."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from pmtl.errors import PmtlError
+from pmtl.models.flat import FlatModel, refuse_changing_buffers
+from pmtl.models.library import MLP, CelebaCNN, FemnistCNN, Linear, Shape
+from pmtl.models.losses import Task
+from pmtl.spec import construct, parse_spec, unknown
+from pmtl.streams import subseed
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "logistic": Linear,
+    "linear": Linear,
+    "mlp": MLP,
+    "femnist_cnn": FemnistCNN,
+    "celeba_cnn": CelebaCNN,
+}
+
+
+def build_model(
+    spec: str | Callable[..., nn.Module], input_shape: Shape, outputs: int, task: Task, seed: int
+) -> FlatModel:
+    """Build the model that `spec` names, its start drawn from the initialisation stream."""
+    devices: list[int] = []  # The module is made on the CPU; other generators are left alone.
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(subseed(seed, "initialisation"))
+        module, name = _make(spec, input_shape, outputs, task)
+        model = FlatModel(module, name)
+        _try_out(model, input_shape, outputs)
+    return model
+
+
+def _make(
+    spec: str | Callable[..., nn.Module], input_shape: Shape, outputs: int, task: Task
+) -> tuple[nn.Module, str]:
+    sizes = {"input_shape": input_shape, "outputs": outputs}
+    if not isinstance(spec, str):
+        name = getattr(spec, "__name__", type(spec).__name__)
+        return _call_factory(spec, {}, sizes, name), name
+    name, options = parse_spec(spec)
+    if name == "auto":
+        name = "linear" if task == "regression" else "logistic"
+    if name in MODELS:
+        _check_task(name, task)
+        return construct(MODELS[name], options, f"model {name}", **sizes), name
+    if ":" not in name:
+        raise unknown("model", name, [*MODELS, "package.module:factory"])
+    return _call_factory(_import_factory(name), options, sizes, name), name
+
+
+def _check_task(name: str, task: Task) -> None:
+    if (name == "linear") == (task != "regression") and name in ("linear", "logistic"):
+        better = "linear" if task == "regression" else "logistic"
+        raise PmtlError(f"The model {name!r} does not fit a {task} target: use {better!r}.")
+
+
+def _import_factory(path: str) -> Callable[..., nn.Module]:
+    module_name, _, attribute = path.partition(":")
+    # The command line does not put the user's folder on the path, as `python -m` would.
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        factory = getattr(importlib.import_module(module_name), attribute)
+    except ImportError as error:
+        raise PmtlError(
+            f"The model {path!r} cannot be imported ({error}): name a module that Python finds "
+            "from this folder."
+        ) from error
+    except AttributeError as error:
+        raise PmtlError(f"The module {module_name!r} has no factory {attribute!r}.") from error
+    if not callable(factory):
+        raise PmtlError(f"{path!r} is not callable: give a function or class that makes a module.")
+    return factory  # type: ignore[no-any-return]
+
+
+def _call_factory(
+    factory: Callable[..., nn.Module], options: dict[str, str], sizes: dict[str, object], name: str
+) -> nn.Module:
+    """Call a user's factory with the sizes of the data, as far as it asks for them by name."""
+    parameters = inspect.signature(factory).parameters
+    asked = {key: value for key, value in sizes.items() if key in parameters}
+    module = construct(factory, options, f"model {name}", **asked)
+    if not isinstance(module, nn.Module):
+        raise PmtlError(f"The factory {name!r} returned a {type(module).__name__}, not a module.")
+    return module
+
+
+def _try_out(model: FlatModel, input_shape: Shape, outputs: int) -> None:
+    """One forward pass on zeros, so that a model that does not fit is refused before training."""
+    example = torch.zeros((2, *input_shape), dtype=next(model.module.parameters()).dtype)
+    refuse_changing_buffers(model.module, example)
+    try:
+        with torch.no_grad():
+            answer = model.module(example)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        reason = str(error).splitlines()[0]
+        raise PmtlError(
+            f"The model {model.name!r} cannot read rows of shape {input_shape}: {reason}."
+        ) from error
+    if tuple(answer.shape) != (2, outputs):
+        raise PmtlError(
+            f"The model {model.name!r} answers two rows with shape {tuple(answer.shape)}, but this "
+            f"data needs (2, {outputs})."
+        )

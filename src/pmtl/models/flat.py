@@ -1,0 +1,106 @@
+"""A module and its parameters as one flat vector.
+
+Everything that clips, averages, stores or adds noise works on a vector, so a model is a function
+`apply(vector, inputs)`. Written for one client, it maps over a cohort with `torch.func.vmap`:
+a `[K, P]` array of vectors then trains as one computation.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from pmtl.errors import PmtlError
+
+
+class FlatModel:
+    """`module` read as a function of a flat parameter vector."""
+
+    def __init__(self, module: nn.Module, name: str = "model") -> None:
+        refuse_running_statistics(module)
+        self.module = module
+        self.name = name
+        parameters = dict(module.named_parameters())
+        if not parameters:
+            raise PmtlError(f"The model {name!r} has no parameters, so there is nothing to train.")
+        self._names = list(parameters)
+        self._shapes = [p.shape for p in parameters.values()]
+        self._sizes = [p.numel() for p in parameters.values()]
+
+    @property
+    def size(self) -> int:
+        """P, the number of parameters."""
+        return sum(self._sizes)
+
+    @property
+    def random_forward(self) -> bool:
+        """Whether a forward pass in training draws random numbers of its own (dropout)."""
+        dropouts = (nn.modules.dropout._DropoutNd, nn.RReLU)
+        return any(isinstance(part, dropouts) for part in self.module.modules())
+
+    def start(self) -> Tensor:
+        """The module's present parameters, the common start of all clients."""
+        with torch.no_grad():
+            return torch.cat([p.detach().reshape(-1) for p in self.module.parameters()]).clone()
+
+    def parameters(self, vector: Tensor) -> dict[str, Tensor]:
+        """The vector cut into the module's named tensors (views, no copy)."""
+        # One split, because its derivative is one concatenation: a pass over memory, not one
+        # per layer.
+        pieces = torch.split(vector, self._sizes)
+        return {
+            name: piece.view(shape)
+            for name, shape, piece in zip(self._names, self._shapes, pieces, strict=True)
+        }
+
+    def apply(self, vector: Tensor, inputs: Tensor) -> Tensor:
+        """The model's outputs for `inputs` under the weights `vector`."""
+        return cast(Tensor, functional_call(self.module, self.parameters(vector), (inputs,)))
+
+    def with_weights(self, vector: Tensor) -> nn.Module:
+        """An ordinary module of its own, carrying `vector`, ready to predict."""
+        module = copy.deepcopy(self.module)
+        module.load_state_dict(
+            {name: value.clone() for name, value in self.parameters(vector).items()}, strict=False
+        )
+        return module.eval()
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> FlatModel:
+        """Move the module, and so the start, to a device and a floating-point type."""
+        self.module.to(device=device, dtype=dtype)
+        return self
+
+
+def refuse_running_statistics(module: nn.Module) -> None:
+    """Refuse batch normalisation with running averages.
+
+    Its buffers are statistics of private inputs. They lie outside the clipped vector, so they
+    could neither be shared without leaking nor averaged within the guarantee.
+    """
+    for name, part in module.named_modules():
+        if isinstance(part, nn.modules.batchnorm._NormBase) and part.track_running_stats:
+            raise PmtlError(
+                f"The layer {name or type(part).__name__!r} ({type(part).__name__}) keeps running "
+                "statistics of its inputs, which no clipping covers. Use nn.GroupNorm or "
+                "nn.LayerNorm, or pass track_running_stats=False."
+            )
+
+
+def refuse_changing_buffers(module: nn.Module, example: Tensor) -> None:
+    """Run `example` once and refuse a module whose buffers moved: the same leak, home-made."""
+    before = {name: value.clone() for name, value in module.named_buffers()}
+    if not before:
+        return
+    with torch.no_grad():
+        module.train()(example)
+    for name, value in module.named_buffers():
+        if not torch.equal(before[name], value):
+            raise PmtlError(
+                f"The buffer {name!r} of the model changes during a forward pass, so it keeps "
+                "statistics of its inputs, which no clipping covers. Use a layer without running "
+                "statistics, such as nn.GroupNorm or nn.LayerNorm."
+            )

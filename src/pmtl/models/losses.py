@@ -1,0 +1,66 @@
+"""What a model is trained on and what is counted of its answers, for the three kinds of task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Task = Literal["classification", "multilabel", "regression"]
+
+#: How many guesses `recall_at_5` may make.
+TOP = 5
+
+
+def row_losses(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
+    """The loss of every row: cross-entropy, the sum of the labels' binary cross-entropies, or the
+    squared error summed over the outputs."""
+    if task == "classification":
+        return F.cross_entropy(outputs, targets, reduction="none")
+    if task == "multilabel":
+        losses = F.binary_cross_entropy_with_logits(
+            outputs, targets.to(outputs.dtype), reduction="none"
+        )
+        return losses.sum(-1)
+    errors: Tensor = (outputs - targets.to(outputs.dtype).reshape(outputs.shape)) ** 2
+    return errors.sum(-1)
+
+
+def batch_loss(task: Task, outputs: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
+    """The mean over the rows that `mask` marks as real; padding counts for nothing."""
+    weights = mask.to(outputs.dtype)
+    return (row_losses(task, outputs, targets) * weights).sum() / weights.sum().clamp(min=1)
+
+
+#: Per row and name, a number whose average over rows is the metric (rmse: its square).
+Counts = dict[str, Tensor]
+
+
+def row_counts(task: Task, outputs: Tensor, targets: Tensor) -> Counts:
+    """What evaluation adds up for every row.
+
+    `accuracy`: the highest-scored class is the target; for several labels, it is one of them.
+    `recall_at_5`: the share of a row's labels among its five highest scores.
+    """
+    if task == "regression":
+        errors = outputs - targets.to(outputs.dtype).reshape(outputs.shape)
+        return {"rmse": (errors**2).mean(-1), "mae": errors.abs().mean(-1)}
+    best = outputs.argmax(-1)
+    if task == "classification":
+        return {"accuracy": (best == targets).to(outputs.dtype)}
+    hits = targets.to(outputs.dtype)
+    top = outputs.topk(min(TOP, outputs.shape[-1]), dim=-1).indices
+    found = hits.gather(-1, top).sum(-1) / hits.sum(-1).clamp(min=1)
+    return {"accuracy": hits.gather(-1, best.unsqueeze(-1)).squeeze(-1), "recall_at_5": found}
+
+
+def predictions(task: Task) -> Callable[[Tensor], Tensor]:
+    """From a model's outputs to what a person asked for: a class, a 0/1 per label, a number."""
+    if task == "classification":
+        return lambda outputs: outputs.argmax(-1)
+    if task == "multilabel":
+        return lambda outputs: (outputs > 0).to(torch.uint8)
+    return lambda outputs: outputs

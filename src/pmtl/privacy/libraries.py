@@ -1,0 +1,25 @@
+"""The two libraries that only accounting needs, imported when a number is first asked for.
+
+A machine that trains (a cluster node with torch and NumPy) may lack them; it is told so in a
+sentence when, and only when, it is asked for an ε.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from pmtl.errors import PmtlError
+
+
+def load(module: str) -> Any:
+    """Import `module` of scipy or dp-accounting."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0].replace("_", "-")
+        raise PmtlError(
+            f"Computing epsilon needs the package {package}, which cannot be imported here "
+            f"({error}): install it, or state the noise instead of epsilon and compute epsilon "
+            "on another machine."
+        ) from error

@@ -1,0 +1,240 @@
+"""The privacy plan: everything ε depends on, in one object that cannot change.
+
+A guarantee is a statement about a mechanism, and the mechanism here is: draw a cohort, clip every
+upload to norm γ, add them up, divide by the *constant* q, add N(0, σ²) to every coordinate of that
+average, publish; T times. `PrivacyPlan` holds those numbers, δ and m. The sampler, the gate and
+the accountant are all derived from it, so a run cannot draw its cohorts in one way and be charged
+for another.
+
+The noise is stated as its standard deviation on the **average** (the paper's σ). What decides
+about ε is its ratio to what one client can add to that average, the noise multiplier z = σq/γ:
+
+>>> plan = PrivacyPlan(clients=205, cohort=100, sampling="poisson", clip_norm=0.5,
+...                    noise_std=0.05, rounds=100, delta=1 / 2050)
+>>> plan.noise_multiplier, plan.adjacency, plan.private
+(10.0, 'replace-one', True)
+
+`PrivacyRequest` is what a person asks for (an ε or a noise, and defaults for the rest);
+`resolve` turns it into a plan once the number of clients is known.
+
+This module needs only NumPy: a machine that trains need not be able to compute ε.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from numbers import Integral, Real
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pmtl.errors import PmtlError
+from pmtl.privacy.sampling import Sampler
+from pmtl.spec import unknown
+
+Sampling = Literal["full", "poisson", "fixed"]
+
+ADJACENCY = "replace-one"
+DEFAULT_EPSILON = 2.0
+
+
+def default_sampling(clients: int, cohort: int) -> Sampling:
+    """Everybody if the cohort is everybody, otherwise independent coins: the one way of drawing
+    fewer whose guarantee survives clients that collude."""
+    return "full" if cohort == clients else "poisson"
+
+
+def default_delta(clients: int) -> float:
+    """1/(10m). δ is the chance that the guarantee says nothing at all, and at the paper's 1/m a
+    mechanism that publishes one random client's data outright would still satisfy it."""
+    return 1 / (10 * _count(clients, "clients"))
+
+
+@dataclass(frozen=True)
+class PrivacyPlan:
+    """m, q, how the cohort is drawn, γ, σ, T and δ: what is run and what is charged."""
+
+    clients: int
+    """m: how many clients the federation has."""
+    cohort: int
+    """q: the size of a cohort (full, fixed) or its expected size (poisson); always the divisor."""
+    sampling: Sampling
+    clip_norm: float
+    """γ: the largest L2 norm of one client's upload; inf means no clipping, and then ε is inf."""
+    noise_std: float
+    """σ: the noise's standard deviation on the average over q."""
+    rounds: int
+    """T: how often a noisy average is published."""
+    delta: float
+
+    def __post_init__(self) -> None:
+        checked = {
+            "clients": _count(self.clients, "clients"),
+            "cohort": _count(self.cohort, "cohort"),
+            "rounds": _count(self.rounds, "rounds"),
+            "clip_norm": _number(self.clip_norm, "clip norm"),
+            "noise_std": _number(self.noise_std, "noise"),
+            "delta": _number(self.delta, "delta"),
+        }
+        for name, value in checked.items():
+            # NumPy's scalars become Python's, so that a plan can always be written as JSON.
+            object.__setattr__(self, name, value)
+        if self.cohort > self.clients:
+            raise PmtlError(
+                f"A cohort of {self.cohort} cannot be drawn from {self.clients} clients: "
+                f"choose a cohort between 1 and {self.clients}."
+            )
+        if self.sampling not in get_args(Sampling):
+            raise unknown("sampling", str(self.sampling), get_args(Sampling))
+        if self.sampling == "full" and self.cohort != self.clients:
+            raise PmtlError(
+                f"Full participation means a cohort of all {self.clients} clients, but "
+                f"{self.cohort} was given: leave the cohort out, or choose sampling 'poisson'."
+            )
+        if not self.clip_norm > 0:
+            raise PmtlError(
+                f"The clip norm must be greater than 0, but {self.clip_norm:g} was given: "
+                "choose a positive number, or inf for no clipping (and no privacy)."
+            )
+        if not 0 <= self.noise_std < math.inf:
+            raise PmtlError(
+                f"The noise must be a finite standard deviation of at least 0, but "
+                f"{self.noise_std:g} was given: choose 0 (no privacy) or more."
+            )
+        if not 0 < self.delta < 1:
+            raise PmtlError(
+                f"Delta is a probability strictly between 0 and 1, but {self.delta:g} was given: "
+                f"the default for {self.clients} clients is {default_delta(self.clients):.3g}."
+            )
+
+    @property
+    def adjacency(self) -> str:
+        """Neighbouring federations differ in one client's whole data set, replaced by any other."""
+        return ADJACENCY
+
+    @property
+    def rate(self) -> float:
+        """p = q/m: how likely a given client is to be in a given round."""
+        return self.cohort / self.clients
+
+    @property
+    def noise_multiplier(self) -> float:
+        """z = σq/γ: the noise on the sum, in units of one client's largest upload."""
+        return self.noise_std * (self.cohort / self.clip_norm)
+
+    @property
+    def private(self) -> bool:
+        """Whether ε is finite: that takes both a clip and noise."""
+        return self.noise_multiplier > 0
+
+    def sampler(self, seed: int, client_keys: NDArray[np.uint64]) -> Sampler:
+        """The cohorts this plan is charged for."""
+        return Sampler(self, seed, client_keys)
+
+    def epsilon(self) -> float:
+        """The ε this plan guarantees at its δ (needs scipy, and dp-accounting if q < m)."""
+        from pmtl.privacy import accounting
+
+        return accounting.epsilon(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as JSON can hold it (infinity, which JSON lacks, as the text "inf")."""
+        values: dict[str, Any] = asdict(self) | {"adjacency": self.adjacency}
+        if math.isinf(self.clip_norm):
+            values["clip_norm"] = "inf"
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> PrivacyPlan:
+        """The plan that `to_dict` wrote, checked again."""
+        values = dict(values)
+        adjacency = values.pop("adjacency", ADJACENCY)
+        if adjacency != ADJACENCY:
+            raise PmtlError(
+                f"The privacy plan was written for the adjacency {adjacency!r}, but only "
+                f"{ADJACENCY!r} is accounted for here: make the plan anew."
+            )
+        known = [field.name for field in fields(cls)]
+        for name in values:
+            if name not in known:
+                raise unknown("entry of a privacy plan named", name, known)
+        missing = [name for name in known if name not in values]
+        if missing:
+            raise PmtlError(
+                f"The privacy plan lacks {', '.join(missing)}: write it again with to_dict."
+            )
+        if values["clip_norm"] == "inf":
+            values["clip_norm"] = math.inf
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class PrivacyRequest:
+    """What a person asks for, in the words of the command line."""
+
+    epsilon: float | None = None
+    noise: float | None = None
+    delta: float | None = None
+    clip: float = 0.5
+    sampling: str | None = None
+    cohort: int | None = None
+    rounds: int = 20
+
+    def resolve(self, clients: int) -> PrivacyPlan:
+        """The plan for a federation of `clients`: an ε becomes the least noise that keeps it."""
+        if self.epsilon is not None and self.noise is not None:
+            raise PmtlError(
+                f"Both epsilon ({self.epsilon:g}) and noise ({self.noise:g}) were given, and each "
+                "decides the other: give one of them."
+            )
+        clients = _count(clients, "clients")
+        cohort = clients if self.cohort is None else self.cohort
+        # Everything else is checked, on a plan without noise, before a calibration that may take
+        # a second; the plan with noise is checked again when it is made.
+        plan = PrivacyPlan(
+            clients=clients,
+            cohort=cohort,
+            sampling=cast(Sampling, self.sampling or default_sampling(clients, cohort)),
+            clip_norm=self.clip,
+            noise_std=0.0 if self.noise is None else self.noise,
+            rounds=self.rounds,
+            delta=default_delta(clients) if self.delta is None else self.delta,
+        )
+        if self.noise is not None:
+            return plan
+        epsilon = check_epsilon(DEFAULT_EPSILON if self.epsilon is None else self.epsilon)
+        if math.isinf(epsilon):
+            return plan
+        from pmtl.privacy import accounting
+
+        values = asdict(plan)
+        del values["noise_std"]
+        return PrivacyPlan(**values, noise_std=accounting.noise_for(**values, epsilon=epsilon))
+
+
+def check_epsilon(epsilon: float) -> float:
+    """A target ε that can be aimed at: positive, or inf for no privacy."""
+    epsilon = _number(epsilon, "epsilon")
+    if not epsilon > 0:
+        raise PmtlError(
+            f"Epsilon must be greater than 0, but {epsilon:g} was given: choose a positive "
+            "number (2 is the default), or inf for no privacy."
+        )
+    return epsilon
+
+
+def _count(value: object, name: str) -> int:
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Integral):
+        raise PmtlError(f"The number of {name} must be a whole number, but {value!r} was given.")
+    if value < 1:
+        raise PmtlError(f"The number of {name} must be at least 1, but {value} was given.")
+    return int(value)
+
+
+def _number(value: object, name: str) -> float:
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
+        raise PmtlError(f"The {name} must be a number, but {value!r} was given.")
+    return float(value)

@@ -1,0 +1,73 @@
+"""Who takes part in a round.
+
+A cohort is drawn from the plan and from nothing else, and the accountant reads the same plan, so
+what is charged is what was drawn. Three ways to draw it:
+
+- **full**: everybody, every round;
+- **poisson**: every client tosses its own coin, which lands on its side with probability q/m. The
+  cohort's size varies and may be zero. One client's coin says nothing about another's, which is
+  why the amplified guarantee survives clients that pool what they know;
+- **fixed**: exactly q clients, as in the paper. Who is in depends on everybody at once: the other
+  m − 1 clients together count their own draws and know whether the last place was mine.
+
+A draw is a pure function of (seed, the client's key, round). There is no state to save, a resumed
+run draws the same cohorts, and listing the clients in another order draws the same clients.
+
+Coins are secret as long as the seed is: whoever knows the seed knows the cohorts, and against them
+a Poisson draw is worth no more than a fixed one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pmtl import streams
+from pmtl.errors import PmtlError
+
+if TYPE_CHECKING:
+    from pmtl.privacy.plan import PrivacyPlan
+
+STREAM = "sampling"
+
+
+class Sampler:
+    """The cohorts of a plan, for one seed and one list of clients."""
+
+    def __init__(self, plan: PrivacyPlan, seed: int, client_keys: NDArray[np.uint64]) -> None:
+        keys = np.array(client_keys, dtype=np.uint64)
+        if keys.shape != (plan.clients,):
+            raise PmtlError(
+                f"The privacy plan is for {plan.clients} clients, but keys of shape {keys.shape} "
+                "were given to its sampler: make a plan for the federation that is trained."
+            )
+        if len(np.unique(keys)) != len(keys):
+            # Two clients with one key would toss one coin, and the accountant assumes two.
+            raise PmtlError(
+                "Two clients have the same sampling key, so their coins would not be "
+                "independent: give every client a name of its own."
+            )
+        keys.flags.writeable = False
+        self.plan = plan
+        self.seed = seed
+        self.client_keys = keys
+
+    def draw(self, round: int) -> NDArray[np.int64]:
+        """The clients of `round` (counted from 0), as sorted indices into `client_keys`."""
+        plan = self.plan
+        if not 0 <= round < plan.rounds:
+            raise PmtlError(
+                f"Round {round} is outside the privacy plan, which pays for {plan.rounds} rounds "
+                f"numbered 0 to {plan.rounds - 1}: make a plan with more rounds."
+            )
+        if plan.sampling == "full":
+            return np.arange(plan.clients, dtype=np.int64)
+        if plan.sampling == "poisson":
+            coins = streams.uniforms(self.seed, STREAM, self.client_keys, round)
+            return np.flatnonzero(coins < plan.rate).astype(np.int64)
+        tickets = streams.words(self.seed, STREAM, self.client_keys, round)
+        # Stable, so that equal tickets (one chance in 2^64) go by index.
+        drawn = np.argsort(tickets, kind="stable")[: plan.cohort]
+        return np.sort(drawn).astype(np.int64)

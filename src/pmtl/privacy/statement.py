@@ -1,0 +1,176 @@
+"""What a run guarantees, in words that a person who is protected by it can read.
+
+The statement is made from the plan that ran and from nothing else. It says who is protected,
+against whom, how strongly and under which assumptions, and what is *not* covered.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pmtl.privacy.plan import ADJACENCY, PrivacyPlan
+
+NOT_COVERED = (
+    "A client's own personal model is made from that client's data: it protects the others, not "
+    "the client itself. Whoever gets hold of it, or of answers it gives, may learn about that "
+    "client.",
+    "The server is trusted with the clipped uploads; they are not encrypted against it.",
+    "The number of clients, their names and the settings below are treated as public.",
+    "Settings that were chosen by looking at results on these clients' data cost privacy that is "
+    "not counted here.",
+)
+
+EXPERIMENT = (
+    "This was a seeded experiment: its noise can be computed again from the seed, and its metrics "
+    "are exact. The guarantee describes the mechanism; for whoever knows the seed, or sees the "
+    "metrics or the run's folder, it does not hold. Do not hand these files to the people the "
+    "clients are to be protected from."
+)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """The guarantee of a run. `epsilon` is inf without privacy, and None where it could not be
+    computed (dp-accounting is not installed)."""
+
+    epsilon: float | None
+    delta: float
+    adjacency: str
+    unit: str
+    adversary: str
+    sampling: str
+    rounds: int
+    accountant: str
+    also: dict[str, Any]
+    plan: dict[str, Any] | None
+    mode: str
+    not_covered: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The statement as JSON can hold it."""
+        values = asdict(self)
+        if self.epsilon is not None and math.isinf(self.epsilon):
+            values["epsilon"] = "inf"
+        return values | {"text": str(self)}
+
+    def __str__(self) -> str:
+        paragraphs = [
+            "PRIVACY STATEMENT",
+            _headline(self),
+            f"Who is protected: {self.unit}",
+            f"Against whom: {self.adversary}",
+            f"How it was reached: {_mechanism(self)}",
+            EXPERIMENT,
+            "What is not covered:",
+        ]
+        text = "\n\n".join(textwrap.fill(paragraph, 88) for paragraph in paragraphs)
+        items = [
+            textwrap.fill(item, 88, initial_indent="- ", subsequent_indent="  ")
+            for item in self.not_covered
+        ]
+        return text + "\n" + "\n".join(items) + "\n"
+
+
+def make_statement(plan: PrivacyPlan, *, shares: bool, personal: bool) -> Statement:
+    """The statement for a plan that was carried out with an algorithm of these kinds."""
+    report = _account(plan) if shares else _nothing_shared(plan)
+    others = (
+        "all other clients together, who see every published model, know their own data and "
+        "models, and know when they themselves took part."
+    )
+    if shares and not personal:
+        others = "anyone who sees every published model, all other clients together among them."
+    if not shares:
+        others = "everybody: nothing was sent or published."
+    return Statement(
+        epsilon=report["epsilon"],
+        delta=plan.delta,
+        adjacency=ADJACENCY,
+        unit=f"each of the {plan.clients} clients, with the whole of its data set. Neighbouring "
+        "federations differ in one client's data set, replaced by any other.",
+        adversary=others,
+        sampling=plan.sampling if shares else "none",
+        rounds=plan.rounds,
+        accountant=report["accountant"],
+        also=report["also"],
+        plan=plan.to_dict() if shares else None,
+        mode="experiment",
+        not_covered=NOT_COVERED if shares else NOT_COVERED[:1],
+    )
+
+
+def _nothing_shared(plan: PrivacyPlan) -> dict[str, Any]:
+    return {"epsilon": 0.0, "accountant": "nothing leaves a client", "also": {}}
+
+
+def _account(plan: PrivacyPlan) -> dict[str, Any]:
+    try:
+        from pmtl.privacy import accounting
+
+        report = accounting.report(plan)
+    except ImportError as error:
+        return {
+            "epsilon": None,
+            "accountant": f"not computed here ({error.name} is not installed); "
+            "run `pmtl privacy epsilon` with the plan's numbers",
+            "also": {},
+        }
+    epsilon = report["epsilon"]
+    return report | {"epsilon": float(epsilon)}
+
+
+def _headline(statement: Statement) -> str:
+    epsilon, delta = statement.epsilon, statement.delta
+    if epsilon is None:
+        return f"ε was {statement.accountant}."
+    if math.isinf(epsilon):
+        return "NOT PRIVATE: ε is infinite, because there was no noise or no clipping."
+    if epsilon == 0:
+        return "ε = 0: no client's data influenced anything outside that client."
+    return (
+        f"The published models and all personal models together are (ε, δ)-billboard private with "
+        f"ε = {epsilon:.4g} and δ = {delta:.3g}: whatever the adversary below sees of everyone "
+        "else is at most e^ε times more likely with one data set of a client than with any "
+        "other, but for a probability of δ."
+    )
+
+
+def _mechanism(statement: Statement) -> str:
+    if statement.plan is None:
+        return "every client trained alone."
+    plan = PrivacyPlan.from_dict(statement.plan)
+    draws = {
+        "full": "everybody took part in every round",
+        "poisson": f"each client took part in a round with probability {plan.rate:.4g}, by a coin "
+        "of its own",
+        "fixed": f"{plan.cohort} of {plan.clients} clients were drawn for each round; colluding "
+        "clients can count who was drawn, so the ε above grants them that knowledge",
+    }
+    return (
+        f"{plan.rounds} rounds; {draws[plan.sampling]}; every upload clipped to norm "
+        f"{plan.clip_norm:g}; noise of standard deviation {plan.noise_std:.6g} on the average over "
+        f"{plan.cohort} (noise multiplier {plan.noise_multiplier:.4g}). Adjacency: "
+        f"{statement.adjacency}. Accountant: {statement.accountant}."
+    )
+
+
+def warn_if_drowned(plan: PrivacyPlan, parameters: int) -> str | None:
+    """A sentence for plans whose noise no learning can outshout, to be said before it is spent.
+
+    If every client pushed in the same direction in every round, the sum over T rounds would have
+    norm Tγ; the noise in it has norm about σ√(dT).
+    """
+    if not plan.private:
+        return None
+    ratio = plan.noise_std * math.sqrt(parameters / plan.rounds) / plan.clip_norm
+    if ratio < 2:
+        return None
+    return (
+        f"The noise is likely to drown the shared model: with {parameters:,} shared parameters it "
+        f"has {ratio:.1f} times the norm of anything {plan.clients} clients can say in "
+        f"{plan.rounds} rounds at this ε. Use a smaller model, fixed features with a linear head, "
+        "more clients, or a larger ε; what remains useful otherwise is the clients' own training."
+    )

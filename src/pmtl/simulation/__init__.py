@@ -1,0 +1,22 @@
+"""Many clients on one machine: batches, cohorts, what clients own, the loop, evaluation."""
+
+from pmtl.simulation.batches import Batches, LocalTraining
+from pmtl.simulation.cohort import CohortTrainer, Trained
+from pmtl.simulation.evaluation import Metrics, evaluate
+from pmtl.simulation.feed import Feed
+from pmtl.simulation.rounds import Federation, Progress, RoundReport
+from pmtl.simulation.store import Store
+
+__all__ = [
+    "Batches",
+    "CohortTrainer",
+    "Federation",
+    "Feed",
+    "LocalTraining",
+    "Metrics",
+    "Progress",
+    "RoundReport",
+    "Store",
+    "Trained",
+    "evaluate",
+]

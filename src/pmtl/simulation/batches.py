@@ -1,0 +1,95 @@
+"""Which rows a client trains on, step by step.
+
+A client goes through its rows in shuffled epochs; a batch never straddles two of them, so the last
+batch of an epoch may be short. The shuffle is a function of (seed, client, round, epoch), and so
+does not depend on who else is in the cohort. All clients of a cohort get batches of one shape,
+`[K, steps, batch]`, with a mask that marks what is real.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pmtl import streams
+from pmtl.data import Rows
+from pmtl.errors import PmtlError
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """How much a client does in a round: `epochs` over its rows, or `steps` if given (E)."""
+
+    epochs: int = 5
+    steps: int | None = None
+    batch: int = 10  #: rows a step; 0 means all rows at once
+    lr: float = 0.1  #: η
+    halve_every: int | None = None  #: rounds after which η is halved, again and again
+
+    def __post_init__(self) -> None:
+        counts = {"epochs": self.epochs, "steps": self.steps, "halve_every": self.halve_every}
+        for name, value in counts.items():
+            if value is not None and value < 1:
+                raise PmtlError(f"{name} must be at least 1, but {value} was given.")
+        if self.batch < 0:
+            raise PmtlError(f"batch must be 0 (all rows) or more, but {self.batch} was given.")
+        if not 0 < self.lr < float("inf"):
+            raise PmtlError(f"lr must be a positive finite number, but {self.lr} was given.")
+
+    def lr_at(self, round: int) -> float:
+        """η in a round."""
+        return self.lr * 0.5 ** (round // self.halve_every) if self.halve_every else self.lr
+
+
+class Batches:
+    """Draws the batches of a cohort from the stream "batches"."""
+
+    def __init__(
+        self, rows: Rows, local: LocalTraining, seed: int, client_keys: NDArray[np.uint64]
+    ) -> None:
+        self._rows = rows
+        self._local = local
+        self._seed = seed
+        self._keys = client_keys
+        longest = int(rows.counts.max())
+        # One batch size for the whole run: the shapes of a step never change between rounds.
+        self.size = min(local.batch, longest) if local.batch else longest
+
+    def draw(
+        self, clients: NDArray[np.int64], round: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Row indices `[K, steps, batch]` into the data, and the mask of the real ones."""
+        counts = self._rows.counts[clients][:, None]
+        per_epoch = -(-counts // self.size)
+        steps = self._local.steps
+        wanted = np.full_like(counts, steps) if steps else self._local.epochs * per_epoch
+        step = np.arange(int(wanted.max()))
+        epoch = step // per_epoch
+        position = ((step % per_epoch) * self.size)[..., None] + np.arange(self.size)
+        real = (position < counts[..., None]) & (step < wanted)[..., None]
+        shuffled = self._shuffles(clients, counts, int(epoch.max()) + 1, round)
+        client = np.arange(len(clients))[:, None, None]
+        place = shuffled[client, epoch[..., None], np.where(real, position, 0)]
+        start = self._rows.offsets[clients][:, None, None]
+        return self._rows.order[start + place], real
+
+    def _shuffles(
+        self, clients: NDArray[np.int64], counts: NDArray[np.int64], epochs: int, round: int
+    ) -> NDArray[np.int64]:
+        """A permutation of every client's rows for every epoch, `[K, epochs, longest]`."""
+        place = np.arange(int(counts.max()))
+        shape = (len(clients), epochs, len(place))
+        if len(place) <= self.size:  # Every epoch is one whole batch: order does not matter.
+            return np.broadcast_to(place, shape)
+        tickets = streams.words(
+            self._seed,
+            "batches",
+            self._keys[clients][:, None, None],
+            round,
+            np.arange(epochs)[:, None],
+            place,
+        )
+        tickets = np.where(place < counts[:, :, None], tickets, np.uint64(2**64 - 1))
+        return np.argsort(tickets, axis=-1, kind="stable")

@@ -1,0 +1,110 @@
+"""How well models answer: over all rows, over clients, and for the clients served worst.
+
+`accuracy` counts every row once, so that large clients weigh more; `accuracy_mean` counts every
+client once; `accuracy_worst_decile` is the mean over the tenth of the clients (rounded up) with the
+lowest values, where a federation that serves only the typical client shows. For errors (`rmse`,
+`mae`) the worst are the highest. Clients without rows in a split are left out of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.func import vmap
+
+from pmtl.data import FederatedData, Rows, Split
+from pmtl.models import FlatModel, Task, row_counts, row_losses
+from pmtl.simulation.feed import Feed
+
+#: From clients to the weights [K, P] to be judged.
+Weights = Callable[[NDArray[np.int64]], Tensor]
+Metrics = dict[str, float]
+
+#: Rows of one client that are evaluated at once, and floats of all clients together.
+_ROWS, _FLOATS = 256, 2**25
+
+#: Metrics of which less is better, and those that are square roots of an average over rows.
+ERRORS = ("loss", "rmse", "mae")
+ROOTS = ("rmse",)
+
+
+def evaluate(
+    data: FederatedData, feed: Feed, model: FlatModel, views: Mapping[str, Weights], split: Split
+) -> dict[str, Metrics] | None:
+    """Metrics of every view (personal, shared) on a split; None where the split has no rows."""
+    if data.rows(split).counts.sum() == 0:
+        return None
+    return {
+        view: summarise(*client_metrics(data, feed, model, weights, split))
+        for view, weights in views.items()
+    }
+
+
+def client_metrics(
+    data: FederatedData, feed: Feed, model: FlatModel, weights: Weights, split: Split
+) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.int64]]:
+    """Per client the average of every metric over its rows (before roots), and its row count."""
+    rows = data.rows(split)
+    counts = rows.counts
+    # Clients of like size go together, so that little is computed on padding.
+    order = np.argsort(counts, kind="stable")
+    order = order[counts[order] > 0]
+    row_floats = int(np.prod(data.input_shape))
+    sums: dict[str, NDArray[np.float64]] = {}
+    first = 0
+    while first < len(order):
+        longest = min(_ROWS, int(counts[order[first]]) * 2)
+        width = max(1, _FLOATS // (model.size + longest * row_floats))
+        clients = np.sort(order[first : first + width])
+        parts = _sums(data.task, feed, model, weights(clients), rows, clients)
+        for name, values in parts.items():
+            sums.setdefault(name, np.zeros(len(counts)))[clients] = values
+        first += width
+    return {name: values / np.maximum(counts, 1) for name, values in sums.items()}, counts
+
+
+def _sums(
+    task: Task,
+    feed: Feed,
+    model: FlatModel,
+    weights: Tensor,
+    rows: Rows,
+    clients: NDArray[np.int64],
+) -> dict[str, NDArray[np.float64]]:
+    model.module.eval()
+    counts, starts = rows.counts[clients], rows.offsets[clients]
+    totals: dict[str, NDArray[np.float64]] = {}
+    with torch.no_grad():
+        for first in range(0, int(counts.max()), _ROWS):
+            place = first + np.arange(min(_ROWS, int(counts.max()) - first))
+            real = place < counts[:, None]
+            index = rows.order[starts[:, None] + np.where(real, place, 0)]
+            inputs, targets = feed.rows(index)
+            outputs = vmap(model.apply)(weights, inputs)
+            flat, answers = outputs.flatten(0, 1), targets.flatten(0, 1)
+            numbers = {"loss": row_losses(task, flat, answers), **row_counts(task, flat, answers)}
+            for name, values in numbers.items():
+                table = values.double().view(real.shape).cpu().numpy()
+                totals[name] = totals.get(name, 0) + np.where(real, table, 0).sum(axis=1)
+    return totals
+
+
+def summarise(per_client: dict[str, NDArray[np.float64]], counts: NDArray[np.int64]) -> Metrics:
+    """The three views of every metric; the loss has only the first."""
+    there = counts > 0
+    worst = -(-int(there.sum()) // 10)
+    summary: Metrics = {}
+    for name, values in per_client.items():
+        over_rows = float((values * counts).sum() / counts.sum())
+        summary[name] = over_rows**0.5 if name in ROOTS else over_rows
+        if name == "loss":
+            continue
+        clients = np.sort(values[there] ** 0.5 if name in ROOTS else values[there])
+        summary[f"{name}_mean"] = float(clients.mean())
+        tail = clients[-worst:] if name in ERRORS else clients[:worst]
+        summary[f"{name}_worst_decile"] = float(tail.mean())
+    return summary

@@ -1,0 +1,42 @@
+"""From row indices to tensors on the training device.
+
+Dense data that fits is copied to the device once and indexed there; data on disk or in sparse rows
+stays where it is, and only the rows of a batch are read.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pmtl.data import FederatedData
+
+#: Dense data up to this many bytes (as floats) is kept on the device.
+RESIDENT_LIMIT = 2 * 2**30
+
+
+class Feed:
+    """Reads rows of a federation as tensors."""
+
+    def __init__(self, data: FederatedData, device: torch.device, dtype: torch.dtype) -> None:
+        self._data = data
+        self._device = device
+        self._dtype = dtype
+        whole = isinstance(data.x, np.ndarray) and not isinstance(data.x, np.memmap)
+        self._resident: tuple[Tensor, Tensor] | None = None
+        if whole and data.x.size * dtype.itemsize <= RESIDENT_LIMIT:
+            self._resident = self._to_device(*data.gather(np.arange(len(data.y))))
+
+    def rows(self, index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of the rows `index`, whatever its shape."""
+        if self._resident is None:
+            return self._to_device(*self._data.gather(index))
+        where = torch.from_numpy(np.ascontiguousarray(index)).to(self._device)
+        return self._resident[0][where], self._resident[1][where]
+
+    def _to_device(self, x: NDArray[np.float32], y: NDArray[np.generic]) -> tuple[Tensor, Tensor]:
+        inputs = torch.from_numpy(np.ascontiguousarray(x)).to(self._device, self._dtype)
+        targets = torch.from_numpy(np.ascontiguousarray(y)).to(self._device)
+        return inputs, targets.to(self._dtype) if targets.is_floating_point() else targets

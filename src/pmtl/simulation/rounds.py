@@ -1,0 +1,178 @@
+"""The loop: sample, train, pass the gate, again.
+
+`Federation` holds what does not change during a run, `Progress` what does. Because every random
+choice is a function of the seed and the round, (round, shared, owned) is all there is to save: a
+run that continues from a saved `Progress` goes on to the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.func import vmap
+
+from pmtl.algorithms import Algorithm
+from pmtl.data import FederatedData
+from pmtl.errors import PmtlError
+from pmtl.models import FlatModel
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.privacy.release import Noise, Release, seeded_noise
+from pmtl.simulation.batches import Batches, LocalTraining
+from pmtl.simulation.cohort import CohortTrainer, Trained
+from pmtl.simulation.evaluation import Weights
+from pmtl.simulation.feed import Feed
+from pmtl.simulation.store import Store
+from pmtl.streams import name_keys, subseed
+
+#: Floats that the clients trained at once may hold in weights and batches together.
+CHUNK_FLOATS = 2**27
+
+
+@dataclass
+class Progress:
+    """Where a run stands after `round` rounds."""
+
+    round: int
+    shared: Tensor  #: [blocks, P], what the billboard shows
+    store: Store  #: what the clients own
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What happened in a round. Exact, and therefore private: for experiments only."""
+
+    round: int
+    cohort: int
+    lr: float
+    train_loss: float | None
+    upload_norm: float | None
+    clipped: float | None
+
+
+class Federation:
+    """Data, model, algorithm and plan, ready to run."""
+
+    def __init__(
+        self,
+        data: FederatedData,
+        model: FlatModel,
+        algorithm: Algorithm,
+        plan: PrivacyPlan,
+        local: LocalTraining,
+        seed: int,
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        noise: Noise | None = None,
+    ) -> None:
+        if plan.clients != data.m:
+            raise PmtlError(
+                f"The privacy plan is for {plan.clients} clients, but the data has {data.m}: the "
+                "number of clients may not change."
+            )
+        self.data = data
+        self.model = model.to(torch.device(device), dtype)
+        self.algorithm = algorithm
+        self.plan = plan
+        self.local = local
+        self.seed = seed
+        self.device = torch.device(device)
+        keys = name_keys(data.clients)
+        self.blocks = algorithm.blocks(data.clients)
+        self.sampler = plan.sampler(seed, keys)
+        self.batches = Batches(data.rows("train"), local, seed, keys)
+        self.gate = Release(plan, self.blocks, noise or seeded_noise(seed))
+        self.feed = Feed(data, self.device, dtype)
+        self._trainer = CohortTrainer(algorithm, model, data.task)
+
+    def start(self) -> Progress:
+        """Before the first round: everybody holds the common start."""
+        shared = self.model.start().repeat(self.gate.blocks, 1)
+        return Progress(0, shared, Store.fresh(vmap(self.algorithm.start)(self._read(shared))))
+
+    def rounds(self, progress: Progress) -> Iterator[RoundReport]:
+        """Run the rounds that are left, changing `progress` in place after each."""
+        while progress.round < self.plan.rounds:
+            yield self.advance(progress)
+
+    def advance(self, progress: Progress) -> RoundReport:
+        """One round of the algorithm."""
+        round = progress.round
+        cohort = self._cohort(round)
+        lr = self.local.lr_at(round)
+        tally = self.gate.open(round, progress.shared)
+        losses, norms = [], []
+        for first in range(0, len(cohort), self._chunk):
+            clients = cohort[first : first + self._chunk]
+            own = progress.store.gather(clients)
+            trained = self._train(clients, own, progress.shared, round, lr)
+            progress.store.scatter(clients, trained.kept)
+            losses.append(trained.losses)
+            if self.algorithm.shares:
+                self.gate.add(tally, clients, trained.uploads)
+                norms.append(torch.linalg.vector_norm(trained.uploads.double(), dim=1))
+        if self.algorithm.shares:
+            progress.shared = self.gate.publish(tally, progress.shared)
+        progress.round += 1
+        lengths = torch.cat(norms) if norms else None
+        return RoundReport(
+            round=progress.round,
+            cohort=len(cohort),
+            lr=lr,
+            train_loss=float(torch.cat(losses).mean()) if losses else None,
+            upload_norm=None if lengths is None else float(lengths.mean()),
+            clipped=None
+            if lengths is None
+            else float((lengths > self.plan.clip_norm).double().mean()),
+        )
+
+    def predictors(self, progress: Progress, clients: NDArray[np.int64]) -> Tensor:
+        """The weights `[K, P]` with which the clients predict."""
+        own = progress.store.gather(clients)
+        return vmap(self.algorithm.predict)(own, self._read(progress.shared, clients))
+
+    def views(self, progress: Progress) -> dict[str, Weights]:
+        """What is evaluated: the clients' own models and, where there is one, the shared one."""
+        views: dict[str, Weights] = {"personal": lambda clients: self.predictors(progress, clients)}
+        if self.algorithm.shares:
+            views["shared"] = lambda clients: self._read(progress.shared, clients)
+        return views
+
+    def _cohort(self, round: int) -> NDArray[np.int64]:
+        if not self.algorithm.shares:  # Nobody has to be hidden, so everybody trains.
+            return np.arange(self.data.m, dtype=np.int64)
+        return self.sampler.draw(round)
+
+    def _read(self, shared: Tensor, clients: NDArray[np.int64] | None = None) -> Tensor:
+        blocks = self.blocks if clients is None else self.blocks[clients]
+        if len(shared) == 1:
+            return shared.expand(len(blocks), -1)  # One vector for all; no copy.
+        return shared[torch.from_numpy(blocks).to(shared.device)]
+
+    def _train(
+        self, clients: NDArray[np.int64], own: Tensor, shared: Tensor, round: int, lr: float
+    ) -> Trained:
+        index, real = self.batches.draw(clients, round)
+        mask = torch.from_numpy(real).to(self.device)
+        with torch.random.fork_rng(enabled=self.model.random_forward):
+            if self.model.random_forward:
+                torch.manual_seed(subseed(self.seed, "forward", round, int(clients[0])))
+            return self._trainer.train(
+                own,
+                self._read(shared, clients),
+                lambda step: self.feed.rows(index[:, step]),
+                mask,
+                lr,
+            )
+
+    @cached_property
+    def _chunk(self) -> int:
+        """How many clients are trained at once: all of a cohort, unless memory forbids it."""
+        row = int(np.prod(self.data.input_shape))
+        per_client = 6 * self.model.size + 4 * self.batches.size * row
+        return max(1, CHUNK_FLOATS // per_client)

@@ -1,0 +1,90 @@
+"""The embedded generator: what α, β, noise and seed promise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pmtl.data import load, synthetic
+from pmtl.errors import PmtlError
+
+
+def fits(data):
+    """Every client's least-squares model on all its rows."""
+    fitted = []
+    for k in range(data.m):
+        index = np.concatenate(
+            [data.rows(split).of(k) for split in ("train", "validation", "test")]
+        )
+        x, y = data.gather(index)
+        fitted.append(np.linalg.lstsq(np.c_[x, np.ones(len(x))], y, rcond=None)[0])
+    return np.array(fitted)
+
+
+def test_the_default_is_the_demo():
+    data = load("synthetic")
+    assert (data.m, data.input_shape, data.outputs) == (200, (20,), 5)
+    counts = sum(data.rows(split).counts for split in ("train", "validation", "test"))
+    assert counts.min() >= 5
+    assert 34 <= np.median(counts) <= 46
+    assert np.bincount(data.y, minlength=5).min() > 100
+    assert data.source == "synthetic"
+
+
+def test_same_seed_same_federation():
+    assert synthetic(seed=3).fingerprint() == load("synthetic:seed=3").fingerprint()
+    assert synthetic(seed=3).fingerprint() != synthetic(seed=4).fingerprint()
+
+
+def test_more_clients_leave_the_first_ones_alone():
+    few, many = synthetic(clients=7), synthetic(clients=30)
+    assert many.select(few.clients).fingerprint() == few.fingerprint()
+
+
+def test_alpha_goes_from_one_model_to_unrelated_ones():
+    options = {"task": "regression", "features": 4, "clients": 300, "noise": 0.0, "beta": 0.0}
+    assert np.ptp(fits(synthetic(alpha=0, **options)), axis=0).max() < 1e-4
+    for alpha in (0.25, 4.0):
+        # Deviations of a model's 5 entries from W_0 are N(0, alpha): 1500 draws, 5 sigma.
+        variance = fits(synthetic(alpha=alpha, **options)).var(axis=0).mean()
+        assert abs(variance / alpha - 1) < 5 * np.sqrt(2 / 1500)
+
+
+def test_beta_moves_the_inputs_and_alpha_does_not():
+    options = {"clients": 300, "samples": 200}
+    for beta in (0.0, 1.0):
+        data = synthetic(beta=beta, **options)
+        means = [data.gather(data.rows("train").of(k))[0].mean(axis=0) for k in range(data.m)]
+        spread = (np.array(means) ** 2).sum(axis=1).mean()
+        assert abs(spread - 4 * beta) < 0.5
+    assert (synthetic(alpha=0).x == synthetic(alpha=2).x).all()
+
+
+def test_the_scale_of_features_does_not_depend_on_their_number():
+    for features in (1, 20, 500):
+        x = synthetic(features=features, beta=0).x
+        assert abs((x**2).sum(axis=1).mean() - 4) < 0.5
+
+
+def test_noise_blurs_labels():
+    clean, noisy = synthetic(noise=0), synthetic(noise=1)
+    assert (clean.x == noisy.x).all()
+    assert 0.1 < (clean.y != noisy.y).mean() < 0.6
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("clients=0", "clients of synthetic.*at least 1"),
+        ("classes=1", "classes of synthetic.*at least 2"),
+        ("alpha=-1", "alpha of synthetic"),
+        ("alpha=nan", "alpha of synthetic"),
+        ("noise=inf", "noise of synthetic"),
+        ("task=poetry", "no task 'poetry'"),
+        ("clients=many", "must be int"),
+        ("client=3", "'client'.*'clients'"),
+    ],
+)
+def test_bad_options_are_refused(option, words):
+    with pytest.raises(PmtlError, match=words):
+        load(f"synthetic:{option}")
