@@ -23,11 +23,11 @@ def fits(data):
 
 def test_the_default_is_the_demo():
     data = load("synthetic")
-    assert (data.m, data.input_shape, data.outputs) == (200, (20,), 5)
+    assert (data.m, data.input_shape, data.outputs) == (500, (10,), 4)
     counts = sum(data.rows(split).counts for split in ("train", "validation", "test"))
     assert counts.min() >= 5
-    assert 34 <= np.median(counts) <= 46
-    assert np.bincount(data.y, minlength=5).min() > 100
+    assert 17 <= np.median(counts) <= 23
+    assert np.bincount(data.y, minlength=4).min() > 100
     assert data.source == "synthetic"
 
 

@@ -12,14 +12,19 @@ from typing import Any
 from pmtl.errors import PmtlError
 
 
+class MissingPackage(PmtlError, ImportError):
+    """A sentence for a person, and an ImportError for code that can do without the number."""
+
+
 def load(module: str) -> Any:
     """Import `module` of scipy or dp-accounting."""
     try:
         return import_module(module)
     except ImportError as error:
         package = module.partition(".")[0].replace("_", "-")
-        raise PmtlError(
+        raise MissingPackage(
             f"Computing epsilon needs the package {package}, which cannot be imported here "
             f"({error}): install it, or state the noise instead of epsilon and compute epsilon "
-            "on another machine."
+            "on another machine.",
+            name=package,
         ) from error

@@ -56,8 +56,12 @@ def delta(z: float, rate: float, rounds: int, epsilon: float, sensitivity: int) 
     cap = colluders.delta(z, rate, rounds, epsilon, sensitivity)
     if rate == 1 or cap <= rounding(rounds) or not computable(z):
         return cap
-    losses = _composed(z, rate, rounds, rounding(rounds), sensitivity)
-    return smaller(float(losses.get_delta_for_epsilon(epsilon)) + rounding(rounds), cap)
+    # The grid's reach depends on how small δ is, which is the question: answer it twice.
+    answer = rounding(rounds)
+    for _ in range(2):
+        losses = _composed(z, rate, rounds, answer, sensitivity)
+        answer = float(losses.get_delta_for_epsilon(epsilon)) + rounding(rounds)
+    return smaller(answer, cap)
 
 
 def authors_epsilon(z: float, rate: float, rounds: int, delta: float) -> float:

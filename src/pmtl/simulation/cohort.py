@@ -84,6 +84,7 @@ def _one_step(algorithm: Algorithm, model: FlatModel, task: Task) -> Callable[..
         values: list[Tensor] = []
 
         def gradient(w: Tensor) -> Tensor:
+            slope: Tensor
             slope, value = grad_and_value(loss)(w, inputs, targets, mask)
             values.append(value)
             return slope

@@ -1,0 +1,5 @@
+"""`python -m pmtl` is `pmtl`."""
+
+from pmtl.cli.app import main
+
+main()

@@ -1,0 +1,67 @@
+"""The command `pmtl`. Commands import what they need when they run, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from pmtl._version import __version__
+from pmtl.cli import compare, data, privacy, results, train
+from pmtl.errors import PmtlError
+
+app = typer.Typer(
+    name="pmtl",
+    help="One private, personal model per client, for data that is split over many clients.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(train.train)
+app.command()(train.resume)
+app.command()(results.evaluate)
+app.command()(results.predict)
+app.command()(compare.compare)
+app.add_typer(data.app, name="data")
+app.add_typer(privacy.app, name="privacy")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"pmtl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    return None
+
+
+def main() -> None:
+    """Run the command line: mistakes are one sentence on stderr and status 2."""
+    try:
+        app()
+    except PmtlError as error:
+        typer.secho(f"error: {error}", fg="red", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt as stop:
+        typer.secho(str(stop) or "Stopped.", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(1)
+    except MemoryError:
+        typer.secho(
+            "error: There is not enough memory for this: use a smaller cohort, batch or model.",
+            fg="red",
+            err=True,
+        )
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

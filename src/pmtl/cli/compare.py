@@ -1,0 +1,114 @@
+"""`pmtl compare`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pmtl.cli import options as opt
+
+
+def compare(
+    algorithm: Annotated[
+        list[str] | None,
+        typer.Option(help="An algorithm, again for each (default: pmtl, fedavg, local)."),
+    ] = None,
+    epsilon: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="An ε, again for each (default: 0.5, 2, 8).", rich_help_panel=opt.PRIVACY
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="How many seeds, counted from --seed.")] = 3,
+    seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    config: opt.Config = None,
+    data: opt.Data = None,
+    client_column: opt.ClientColumn = None,
+    target: opt.Target = None,
+    model: opt.Model = None,
+    delta: opt.Delta = None,
+    clip: opt.Clip = None,
+    sampling: opt.Sampling = None,
+    cohort: opt.Cohort = None,
+    rounds: opt.Rounds = None,
+    epochs: opt.Epochs = None,
+    steps: opt.Steps = None,
+    batch: opt.Batch = None,
+    lr: opt.Lr = None,
+    halve_every: opt.HalveEvery = None,
+    device: opt.Device = None,
+    out: Annotated[
+        str | None, typer.Option(help="A new folder; runs/compare-N unless given.")
+    ] = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Run several algorithms at several ε with several seeds; table, JSON and plot.
+
+    Give an algorithm more than once with different settings (pmtl:lam=0.1, pmtl:lam=0.3) and
+    validation rows choose among them; test rows report.
+
+        pmtl compare --data visits.csv --algorithm pmtl --algorithm fedavg --epsilon 1 --epsilon 4
+    """
+    base = opt.make_config(
+        config,
+        data=data,
+        client_column=client_column,
+        target=target,
+        model=model,
+        delta=delta,
+        clip=clip,
+        sampling=sampling,
+        cohort=cohort,
+        rounds=rounds,
+        epochs=epochs,
+        steps=steps,
+        batch=batch,
+        lr=lr,
+        halve_every=halve_every,
+        device=device,
+    )
+    from pmtl.cli.train import free_folder
+    from pmtl.comparison import Grid
+    from pmtl.comparison import compare as run_comparison
+
+    grid = Grid(base=base, seeds=tuple(range(seed, seed + seeds)))
+    if algorithm:
+        grid = replace(grid, algorithms=tuple(algorithm))
+    if epsilon:
+        grid = replace(grid, epsilons=tuple(epsilon))
+    folder = Path(out or free_folder("compare"))
+    finish(run_comparison(grid, folder, progress=True), folder, as_json)
+
+
+def finish(results: dict[str, Any], folder: Path, as_json: bool) -> None:
+    """Write the table and the plot, and show them."""
+    from pmtl.errors import PmtlError
+    from pmtl.report.plots import plot_comparison
+    from pmtl.report.tables import comparison_markdown, comparison_table
+    from pmtl.runs import files
+
+    files.write_text(folder / "table.md", comparison_markdown(results))
+    plot = folder / "comparison.png"
+    missing = None
+    try:
+        with files.writing(plot):
+            plot_comparison(results, plot)
+    except PmtlError as error:
+        missing = str(error)
+    if as_json:
+        opt.print_json({"folder": str(folder), **results})
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    console.print(comparison_table(results))
+    console.print(
+        f"{results['clients']} clients; mean ± standard deviation over seeds; ε holds for each "
+        "single run. Choosing between runs on these clients' data would cost more.",
+        soft_wrap=True,
+    )
+    console.print(f"Plot: {plot}" if missing is None else f"No plot: {missing}", soft_wrap=True)
+    console.print(f"Table, numbers and all runs: {folder}", soft_wrap=True)

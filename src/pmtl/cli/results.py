@@ -1,0 +1,94 @@
+"""`pmtl evaluate` and `pmtl predict`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pmtl.cli import options as opt
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+def evaluate(
+    path: Annotated[str, typer.Argument(help="The folder of a finished run.", metavar="RUN")],
+    as_json: opt.AsJson = False,
+) -> None:
+    """Measure a run's personal and shared models on test and validation rows.
+
+    accuracy counts every row once, accuracy_mean every client once, accuracy_worst_decile only the
+    tenth of the clients that is served worst.
+    """
+    from pmtl.runs.result import load_run
+
+    scores = load_run(path).evaluate()
+    if as_json:
+        opt.print_json(scores)
+        return
+    from rich.console import Console
+
+    from pmtl.report.tables import metrics_table
+
+    Console(highlight=False).print(metrics_table(scores))
+
+
+def predict(
+    path: Annotated[str, typer.Argument(help="The folder of a finished run.", metavar="RUN")],
+    client: Annotated[str, typer.Option(help="Whose model answers.")],
+    data: Annotated[str, typer.Option(help="Rows: .csv, .parquet, .npz (x) or .npy.")],
+    out: Annotated[str, typer.Option(help="Where to write: .csv, .parquet, .npz or .npy.")],
+) -> None:
+    """Answer new rows with one client's personal model.
+
+    Every row of the file is answered as this client's; the feature columns are found by name.
+    """
+    from pathlib import Path
+
+    from pmtl.data.features import read_features
+    from pmtl.errors import PmtlError
+    from pmtl.runs.result import load_run
+
+    target = Path(out)
+    if not target.name.endswith((".csv", ".parquet", ".npz", ".npy")):
+        raise PmtlError(f"{out} has no known ending: use .csv, .parquet, .npz or .npy.")
+    run = load_run(path)
+    rows = read_features(data, tuple(run.facts["input_shape"]), run.facts["feature_names"])
+    answers = run.predict(client, rows)
+    write_answers(target, answers, run.facts["labels"])
+    typer.echo(f"{len(answers)} predictions of client {client} are in {out}.")
+
+
+def write_answers(path: Path, answers: NDArray[np.generic], labels: list[str] | None) -> None:
+    """Write predictions; classes by their names where the data had names."""
+    import io
+
+    import numpy as np
+
+    from pmtl.runs.files import write_bytes
+
+    if labels is not None and answers.ndim == 1:
+        answers = np.array(labels)[answers.astype(np.int64)]
+    buffer = io.BytesIO()
+    if path.suffix in (".npz", ".npy"):
+        if path.suffix == ".npz":
+            np.savez(buffer, prediction=answers)
+        else:
+            np.save(buffer, answers)
+    else:
+        import pyarrow as pa
+        from pyarrow import csv, parquet
+
+        columns = answers.reshape(len(answers), -1)
+        names = ["prediction"] if columns.shape[1] == 1 else labels or None
+        names = names or [f"prediction_{place}" for place in range(columns.shape[1])]
+        table = pa.table(dict(zip(names, columns.T, strict=True)))
+        if path.suffix == ".csv":
+            csv.write_csv(table, buffer)
+        else:
+            parquet.write_table(table, buffer)
+    write_bytes(path, buffer.getvalue())

@@ -1,0 +1,155 @@
+"""`pmtl train` and `pmtl resume`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pmtl.cli import options as opt
+
+if TYPE_CHECKING:
+    from pmtl.runs.result import Run
+
+
+def train(
+    config: opt.Config = None,
+    data: opt.Data = None,
+    client_column: opt.ClientColumn = None,
+    target: opt.Target = None,
+    model: opt.Model = None,
+    algorithm: Annotated[
+        str | None,
+        typer.Option(
+            help="pmtl[:lam=0.1], fedavg, fedprox[:mu=0.1], local, ditto[:lam=0.1], "
+            "ppsgd[:alpha=1], clustered:clusters=FILE, naive_joint."
+        ),
+    ] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="ε for the whole run (default 2); inf for no privacy.", rich_help_panel=opt.PRIVACY
+        ),
+    ] = None,
+    noise: Annotated[
+        float | None,
+        typer.Option(
+            help="σ, the noise's standard deviation on the average; instead of --epsilon.",
+            rich_help_panel=opt.PRIVACY,
+        ),
+    ] = None,
+    delta: opt.Delta = None,
+    clip: opt.Clip = None,
+    sampling: opt.Sampling = None,
+    cohort: opt.Cohort = None,
+    rounds: opt.Rounds = None,
+    epochs: opt.Epochs = None,
+    steps: opt.Steps = None,
+    batch: opt.Batch = None,
+    lr: opt.Lr = None,
+    halve_every: opt.HalveEvery = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same bits.")] = None,
+    device: opt.Device = None,
+    evaluate_every: opt.EvaluateEvery = None,
+    out: Annotated[
+        str | None, typer.Option(help="The run's folder; runs/ALGORITHM-N unless given.")
+    ] = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Train one private, personal model per client.
+
+    Without any options this trains on an embedded federation. On data of your own:
+
+        pmtl train --data visits.csv --client-column hospital --target outcome --epsilon 2
+    """
+    settings = opt.make_config(
+        config,
+        data=data,
+        client_column=client_column,
+        target=target,
+        model=model,
+        algorithm=algorithm,
+        epsilon=epsilon,
+        noise=noise,
+        delta=delta,
+        clip=clip,
+        sampling=sampling,
+        cohort=cohort,
+        rounds=rounds,
+        epochs=epochs,
+        steps=steps,
+        batch=batch,
+        lr=lr,
+        halve_every=halve_every,
+        seed=seed,
+        device=device,
+        evaluate_every=evaluate_every,
+    )
+    from pmtl.runs.training import train as train_run
+
+    run = train_run(
+        settings.data,
+        settings.model,
+        settings.algorithm,
+        settings.privacy,
+        local=settings.local,
+        seed=settings.seed,
+        device=settings.device,
+        evaluate_every=settings.evaluate_every,
+        out=out or free_folder(settings.algorithm.partition(":")[0]),
+        progress=True,
+        warn=lambda sentence: typer.secho(f"warning: {sentence}", fg="yellow", err=True),
+    )
+    report(run, as_json)
+
+
+def resume(
+    path: Annotated[str, typer.Argument(help="The folder of a run or of a comparison.")],
+    as_json: opt.AsJson = False,
+) -> None:
+    """Continue a run that was stopped, to the same bits as if it had not been."""
+    from pmtl.comparison import PLAN_FILE
+
+    if (Path(path) / PLAN_FILE).exists():
+        from pmtl.cli.compare import finish
+        from pmtl.comparison import resume_comparison
+
+        finish(resume_comparison(path, progress=True), Path(path), as_json)
+        return
+    from pmtl.runs.training import resume as resume_run
+
+    report(resume_run(path, progress=True), as_json)
+
+
+def report(run: Run, as_json: bool) -> None:
+    """Say what came of a run."""
+    scores = run.evaluate()
+    if as_json:
+        summary: dict[str, Any] = {
+            "run": str(run.path),
+            "epsilon": run.privacy.epsilon,
+            "delta": run.privacy.delta,
+            "adjacency": run.privacy.adjacency,
+            **scores,
+        }
+        opt.print_json(summary)
+        return
+    from rich.console import Console
+
+    from pmtl.report.tables import metrics_table
+
+    console = Console(highlight=False)
+    console.print(metrics_table(scores))
+    console.print()
+    console.print(str(run.privacy).split("\n\n")[1].replace("\n", " "), soft_wrap=True)
+    console.print(f"Everything is in {run.path}; the whole statement in {run.path}/privacy.txt.")
+    console.print(f"Next: pmtl predict {run.path} --client {run.clients[0]} --data FILE --out FILE")
+
+
+def free_folder(name: str) -> str:
+    """The first of runs/NAME-1, runs/NAME-2, … that does not exist."""
+    number = 1
+    while Path(f"runs/{name}-{number}").exists():
+        number += 1
+    return f"runs/{name}-{number}"

@@ -1,0 +1,219 @@
+"""Algorithms × ε × seeds: every cell is an ordinary run, and the whole can be continued.
+
+Validation rows choose, test rows report: where several settings of one algorithm are given
+(`pmtl:lam=0.1`, `pmtl:lam=0.3`), the one with the best validation value stands for it at each ε.
+That choice looks at private data, and its price is not part of the ε of a single run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pmtl.algorithms import build_algorithm
+from pmtl.data import FederatedData, load
+from pmtl.errors import PmtlError
+from pmtl.privacy.plan import check_epsilon
+from pmtl.progress import progress_bar
+from pmtl.runs import files
+from pmtl.runs.config import TrainConfig, absolute_spec
+from pmtl.runs.config_file import parse_config
+from pmtl.runs.folder import RunFolder
+from pmtl.runs.result import load_run
+from pmtl.runs.training import resume, train
+
+PLAN_FILE = "comparison.json"
+RESULT_FILE = "results.json"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is compared, and the settings that all cells share."""
+
+    algorithms: tuple[str, ...] = ("pmtl", "fedavg", "local")
+    epsilons: tuple[float, ...] = (0.5, 2.0, 8.0)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    base: TrainConfig = field(default_factory=TrainConfig)
+
+    def __post_init__(self) -> None:
+        if not (self.algorithms and self.epsilons and self.seeds):
+            raise PmtlError("A comparison needs at least one algorithm, one ε and one seed.")
+        for epsilon in self.epsilons:
+            check_epsilon(epsilon)
+        if self.base.privacy.epsilon is not None or self.base.privacy.noise is not None:
+            raise PmtlError("A comparison sets ε itself: leave epsilon and noise out of privacy.")
+
+    def cells(self) -> list[Cell]:
+        """Every run; what shares nothing needs no ε and is run once a seed."""
+        cells = []
+        for algorithm in self.algorithms:
+            epsilons = self.epsilons if build_algorithm(algorithm).shares else (None,)
+            cells += [Cell(algorithm, e, s) for e in epsilons for s in self.seeds]
+        return cells
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the grid; `epsilon` is None for an algorithm that shares nothing."""
+
+    algorithm: str
+    epsilon: float | None
+    seed: int
+
+    @property
+    def folder(self) -> str:
+        """A file name of its own."""
+        name = "".join(c if c.isalnum() or c in "._-" else "-" for c in self.algorithm)
+        budget = "" if self.epsilon is None else f"-eps{self.epsilon:g}"
+        return f"{name}{budget}-seed{self.seed}"
+
+
+def compare(
+    grid: Grid, out: str | Path, data: FederatedData | None = None, *, progress: bool = False
+) -> dict[str, Any]:
+    """Start a comparison in the new folder `out`; returns what its `results.json` holds."""
+    out = Path(out)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise PmtlError(
+            f"{out} exists already: choose another --out, continue it with `pmtl resume {out}`, "
+            "or delete it first."
+        )
+    cells = grid.cells()  # An unknown algorithm is refused before anything is written.
+    federated = load(grid.base.data) if data is None else data
+    with files.writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+    plan = asdict(grid)
+    plan["base"]["data"] = absolute_spec(grid.base.data)
+    files.write_json(out / PLAN_FILE, _jsonable(plan))
+    return _run(grid, cells, out, federated, progress)
+
+
+def resume_comparison(
+    out: str | Path, data: FederatedData | None = None, *, progress: bool = False
+) -> dict[str, Any]:
+    """Run the cells that are not finished yet."""
+    values = files.read_json(Path(out) / PLAN_FILE)
+    base = parse_config(values["base"], str(Path(out) / PLAN_FILE))
+    grid = Grid(
+        tuple(values["algorithms"]),
+        tuple(float(epsilon) for epsilon in values["epsilons"]),
+        tuple(values["seeds"]),
+        base,
+    )
+    federated = load(base.data) if data is None else data
+    return _run(grid, grid.cells(), Path(out), federated, progress)
+
+
+def _run(
+    grid: Grid, cells: Sequence[Cell], out: Path, data: FederatedData, show: bool
+) -> dict[str, Any]:
+    rows = []
+    with progress_bar("comparing", len(cells), 0, show) as bar:
+        for cell in cells:
+            rows.append(_run_cell(grid.base, cell, out / "runs" / cell.folder, data))
+            bar.advance(cell.folder)
+    results = {"task": data.task, "clients": data.m, "runs": rows, **_summaries(rows, data.task)}
+    files.write_json(out / RESULT_FILE, _jsonable(results))
+    return results
+
+
+def _run_cell(base: TrainConfig, cell: Cell, path: Path, data: FederatedData) -> dict[str, Any]:
+    if not path.exists():
+        privacy = asdict(base.privacy)
+        privacy["epsilon"] = cell.epsilon if cell.epsilon is not None else float("inf")
+        run = train(
+            data,
+            base.model,
+            cell.algorithm,
+            privacy,
+            local=base.local,
+            seed=cell.seed,
+            device=base.device,
+            evaluate_every=base.evaluate_every,
+            out=path,
+        )
+    elif RunFolder.open(path).facts()["state"] == "complete":
+        run = load_run(path, data)
+    else:
+        run = resume(path, data)
+    return {
+        **asdict(cell),
+        "privacy_epsilon": run.privacy.epsilon,
+        "run": path.name,
+        **_scores(run),
+    }
+
+
+def _scores(run: Any) -> dict[str, Any]:
+    if run.path is not None and (run.path / "result.json").exists():
+        return files.read_json(run.path / "result.json")
+    scores: dict[str, Any] = run.evaluate()
+    return scores
+
+
+def metric_of(task: str) -> str:
+    """The number that a comparison is about."""
+    return "rmse" if task == "regression" else "accuracy"
+
+
+def _summaries(rows: list[dict[str, Any]], task: str) -> dict[str, Any]:
+    """Mean and standard deviation over seeds, and which setting validation chose."""
+    metric = metric_of(task)
+    summary = []
+
+    def key(row: dict[str, Any]) -> tuple[str, float]:
+        return row["algorithm"], -1.0 if row["epsilon"] is None else row["epsilon"]
+
+    for _, group in groupby(sorted(rows, key=key), key):
+        runs = list(group)
+        line: dict[str, Any] = {
+            "algorithm": runs[0]["algorithm"],
+            "epsilon": runs[0]["epsilon"],
+            "seeds": len(runs),
+        }
+        for split in ("test", "validation"):
+            for view in ("personal", "shared"):
+                values = [run[split][view] for run in runs if run[split] and view in run[split]]
+                if values:
+                    line[f"{split}_{view}"] = _spread(values)
+        summary.append(line)
+    order = {row["algorithm"]: i for i, row in reversed(list(enumerate(rows)))}
+    summary.sort(key=lambda line: (order[line["algorithm"]], line["epsilon"] or 0.0))
+    return {"metric": metric, "summary": summary, "chosen": _choose(summary, metric)}
+
+
+def _spread(values: list[dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Per metric the mean over seeds and the sample standard deviation (0 for one seed)."""
+    table = {name: np.array([value[name] for value in values]) for name in values[0]}
+    return {
+        name: {"mean": float(v.mean()), "std": float(v.std(ddof=1)) if len(v) > 1 else 0.0}
+        for name, v in table.items()
+    }
+
+
+def _choose(summary: list[dict[str, Any]], metric: str) -> list[dict[str, Any]]:
+    sign = -1 if metric == "rmse" else 1
+    chosen: dict[tuple[str, float | None], dict[str, Any]] = {}
+    for line in summary:
+        place = (line["algorithm"].partition(":")[0], line["epsilon"])
+        split = "validation" if "validation_personal" in line else "test"
+
+        def value(entry: dict[str, Any], split: str = split) -> float:
+            return float(sign * entry[f"{split}_personal"][metric]["mean"])
+
+        if place not in chosen or value(line) > value(chosen[place]):
+            chosen[place] = line
+    return [{"method": name, **line} for (name, _), line in chosen.items()]
+
+
+def _jsonable(value: Any) -> Any:
+    return json.loads(json.dumps(value, default=str), parse_constant=lambda name: _NAMES[name])
+
+
+_NAMES = {"Infinity": "inf", "-Infinity": "-inf", "NaN": None}

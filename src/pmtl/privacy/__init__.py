@@ -1,0 +1,1 @@
+"""What is promised, what it costs, and the one gate through which anything is published."""
