@@ -31,6 +31,13 @@ Target = Annotated[
     str | None,
     typer.Option(help="The column of a table that is to be predicted.", rich_help_panel=DATA),
 ]
+Scale = Annotated[
+    str | None,
+    typer.Option(
+        help="client: every client standardises its features by its own training rows.",
+        rich_help_panel=DATA,
+    ),
+]
 Model = Annotated[
     str | None,
     typer.Option(
@@ -61,12 +68,12 @@ Cohort = Annotated[
 Rounds = Annotated[
     int | None, typer.Option(help="T, rounds (default 20).", rich_help_panel=PRIVACY)
 ]
+Steps = Annotated[
+    int | None, typer.Option(help="E, steps of SGD (default 10).", rich_help_panel=LOCAL)
+]
 Epochs = Annotated[
     int | None,
-    typer.Option(help="Passes over a client's rows (default 5).", rich_help_panel=LOCAL),
-]
-Steps = Annotated[
-    int | None, typer.Option(help="E, steps; instead of --epochs.", rich_help_panel=LOCAL)
+    typer.Option(help="Passes over a client's rows; instead of --steps.", rich_help_panel=LOCAL),
 ]
 Batch = Annotated[
     int | None,
@@ -98,9 +105,10 @@ def make_config(config: str | None, **options: Any) -> TrainConfig:
 def nest(options: dict[str, Any]) -> dict[str, Any]:
     """Sort flat options into the tables of a configuration file, leaving out what is None."""
     given = {key: value for key, value in options.items() if value is not None}
-    columns = {"client": given.pop("client_column", None), "target": given.pop("target", None)}
-    if any(columns.values()):
-        given["data"] = with_columns(given.get("data"), columns)
+    about = {"client_column": "client", "target": "target", "scale": "scale"}
+    reading = {about[key]: given.pop(key) for key in about if key in given}
+    if reading:
+        given["data"] = with_options(given.get("data"), reading)
     nested: dict[str, Any] = {}
     for key, value in given.items():
         table = _TABLES.get(key)
@@ -119,16 +127,15 @@ _TABLES = {
 }
 
 
-def with_columns(data: str | None, columns: dict[str, str | None]) -> str:
-    """A data spec with the names of its client and target columns."""
+def with_options(data: str | None, reading: dict[str, str]) -> str:
+    """A data spec with further options of how to read it."""
     from pmtl.errors import PmtlError
     from pmtl.spec import parse_spec
 
     if data is None:
-        raise PmtlError("--client-column and --target name columns of a table: give --data, too.")
+        raise PmtlError("--client-column, --target and --scale are about --data: give it, too.")
     name, options = parse_spec(data)
-    options |= {key: value for key, value in columns.items() if value is not None}
-    return name + ":" + ",".join(f"{key}={value}" for key, value in options.items())
+    return name + ":" + ",".join(f"{key}={value}" for key, value in (options | reading).items())
 
 
 def print_json(value: Any) -> None:

@@ -3,6 +3,7 @@
 from pmtl.data.describe import describe
 from pmtl.data.federated import SPLITS, FederatedData, Rows, Split
 from pmtl.data.load import load
+from pmtl.data.scaling import Scaling
 from pmtl.data.synthetic import synthetic
 
-__all__ = ["SPLITS", "FederatedData", "Rows", "Split", "describe", "load", "synthetic"]
+__all__ = ["SPLITS", "FederatedData", "Rows", "Scaling", "Split", "describe", "load", "synthetic"]

@@ -81,8 +81,10 @@ def _find(
         if name in columns:
             return name
     wanted = " or ".join(repr(name) for name in (usual if given is None else (given,)))
+    flag = {"client": "--client-column COLUMN, or ", "target": "--target COLUMN, or "}.get(role, "")
     raise PmtlError(
-        f"{where} has no {role} column {wanted}. {_listing(columns)} Name it with {role}=COLUMN."
+        f"{where} has no {role} column {wanted}. {_listing(columns)} Name it with {flag}"
+        f"{role}=COLUMN in the spec."
     )
 
 

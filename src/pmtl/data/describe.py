@@ -11,6 +11,8 @@ from pmtl.data.checks import is_sparse
 from pmtl.data.federated import SPLITS, FederatedData, Split
 
 FEW_CLIENTS = 100
+LARGE_ROWS = 30.0
+"""Norm of a row above which default step sizes tend to diverge."""
 UNEQUAL = 50
 """How many times the median the largest client may hold before a warning."""
 
@@ -74,6 +76,18 @@ def _warnings(data: FederatedData, counts: NDArray[Any]) -> list[str]:
             f"Sizes are very unequal: the largest client has {counts.max()} rows and the median "
             f"{np.median(counts):g}. Every client counts the same, whatever its size."
         )
+    size = _row_norm(data)
+    if size > LARGE_ROWS:
+        warnings.append(
+            f"The features are large (a row has a norm of about {size:.3g}), and gradient steps "
+            "may diverge: scale them to a size near 1, or let every client do it for itself with "
+            "scale=client."
+        )
+    if data.task == "regression" and np.sqrt(np.mean(np.square(data.y, dtype=float))) > LARGE_ROWS:
+        warnings.append(
+            "The targets are large, and gradient steps may diverge: express them in a unit that "
+            "makes them about 1."
+        )
     if data.m < FEW_CLIENTS:
         warnings.append(
             f"With only {data.m} clients the noise that hides one of them is large: "
@@ -85,6 +99,13 @@ def _warnings(data: FederatedData, counts: NDArray[Any]) -> list[str]:
             "save them as bool or float32."
         )
     return warnings
+
+
+def _row_norm(data: FederatedData) -> float:
+    """The root mean square norm of (at most 4096) training rows, as a model sees them."""
+    order = data.rows("train").order
+    rows = data.gather(order[:: max(1, len(order) // 4096)])[0]
+    return float(np.sqrt(np.square(rows.reshape(len(rows), -1), dtype=np.float64).sum(1).mean()))
 
 
 def _single_class(data: FederatedData) -> int:

@@ -31,6 +31,7 @@ from pmtl.data.checks import (
     row_chunks,
 )
 from pmtl.data.names import Coded, encode
+from pmtl.data.scaling import Scaling, scale_by_client
 from pmtl.data.splits import UNUSED, draw_parts, read_parts
 from pmtl.errors import PmtlError
 
@@ -72,6 +73,7 @@ class FederatedData:
     labels: tuple[str, ...] | None = None
     feature_names: tuple[str, ...] | None = None
     source: str | None = None
+    scaling: Scaling | None = None
 
     @property
     def m(self) -> int:
@@ -135,7 +137,9 @@ class FederatedData:
         for split, rows in self.splits.items():
             order = np.concatenate([rows.of(int(client)) for client in keep])
             splits[split] = Rows(order, _offsets(rows.counts[keep]))
-        return replace(self, clients=tuple(self.clients[k] for k in keep), splits=splits)
+        scaling = None if self.scaling is None else self.scaling.select(keep)
+        names = tuple(self.clients[k] for k in keep)
+        return replace(self, clients=names, splits=splits, scaling=scaling)
 
     def fingerprint(self) -> str:
         """SHA-256 of what is learned from: features, targets, clients, splits and task.
@@ -177,6 +181,7 @@ class FederatedData:
         test: float = 0.2,
         min_rows: int = 0,
         clients: int | None = None,
+        scale: str | None = None,
         feature_names: Sequence[str] | None = None,
         source: str | None = None,
     ) -> FederatedData:
@@ -186,6 +191,7 @@ class FederatedData:
         into training, `validation` and `test` parts; a split of only train and test gives up a
         fraction `validation` of every client's training rows. `min_rows` drops clients that have
         fewer rows in all, and `clients` then keeps that many, the first in sorted order.
+        `scale="client"` lets every client standardise its features by its own training rows.
         """
         _check_lengths(x=x, y=y, client=client, split=split)
         names = None if feature_names is None else tuple(feature_names)
@@ -200,7 +206,12 @@ class FederatedData:
             name: _group(codes, parts == part, len(known)) for part, name in enumerate(SPLITS)
         }
         _check_training(splits["train"], known)
-        return cls(kept_x, kept_y, known, splits, task, outputs, classes, names, source)
+        scaling = None
+        if scale is not None:
+            if scale != "client":
+                raise PmtlError(f"There is no scale {scale!r}: use scale=client, or leave it out.")
+            kept_x, scaling = scale_by_client(kept_x, codes, splits["train"])
+        return cls(kept_x, kept_y, known, splits, task, outputs, classes, names, source, scaling)
 
     @classmethod
     def from_frame(

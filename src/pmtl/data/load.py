@@ -22,7 +22,7 @@ from pmtl.data.table import CSV_ENDINGS, PARQUET_ENDINGS, read_csv, read_parquet
 from pmtl.errors import PmtlError
 from pmtl.spec import construct, parse_spec, unknown
 
-COMMON = ("task", "outputs", "validation", "test", "min_rows", "clients")
+COMMON = ("task", "outputs", "validation", "test", "min_rows", "clients", "scale")
 FORMATS = (
     ".npz, .csv, .tsv (also .gz), .parquet, LEAF's .json or .zip, or a folder of .npy or .json"
 )

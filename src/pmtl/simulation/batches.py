@@ -17,13 +17,16 @@ from pmtl import streams
 from pmtl.data import Rows
 from pmtl.errors import PmtlError
 
+DEFAULT_STEPS = 10
+
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """How much a client does in a round: `epochs` over its rows, or `steps` if given (E)."""
+    """How much a client does in a round: `steps` (the paper's E, 10 unless given), or `epochs`
+    over its rows."""
 
-    epochs: int = 5
     steps: int | None = None
+    epochs: int | None = None
     batch: int = 10  #: rows a step; 0 means all rows at once
     lr: float = 0.1  #: η
     halve_every: int | None = None  #: rounds after which η is halved, again and again
@@ -33,6 +36,13 @@ class LocalTraining:
         for name, value in counts.items():
             if value is not None and value < 1:
                 raise PmtlError(f"{name} must be at least 1, but {value} was given.")
+        if self.steps is not None and self.epochs is not None:
+            raise PmtlError(
+                f"Both steps ({self.steps}) and epochs ({self.epochs}) were given, and each "
+                "decides the other: give one of them."
+            )
+        if self.steps is None and self.epochs is None:
+            object.__setattr__(self, "steps", DEFAULT_STEPS)
         if self.batch < 0:
             raise PmtlError(f"batch must be 0 (all rows) or more, but {self.batch} was given.")
         if not 0 < self.lr < float("inf"):
@@ -63,8 +73,8 @@ class Batches:
         """Row indices `[K, steps, batch]` into the data, and the mask of the real ones."""
         counts = self._rows.counts[clients][:, None]
         per_epoch = -(-counts // self.size)
-        steps = self._local.steps
-        wanted = np.full_like(counts, steps) if steps else self._local.epochs * per_epoch
+        epochs = self._local.epochs
+        wanted = epochs * per_epoch if epochs else np.full_like(counts, self._local.steps)
         step = np.arange(int(wanted.max()))
         epoch = step // per_epoch
         position = ((step % per_epoch) * self.size)[..., None] + np.arange(self.size)

@@ -1,0 +1,65 @@
+"""Features brought to a common size, by each client for itself.
+
+Gradient steps need features of a size near 1. Means and deviations taken over *all* clients would
+be a release of their data that no noise covers, so every client standardises its rows with the
+mean and deviation of its own training rows. That is local work and free under billboard privacy;
+each client keeps its own two vectors beside its model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pmtl.errors import PmtlError
+
+if TYPE_CHECKING:
+    from pmtl.data.federated import Rows
+
+#: Deviations below this are taken for a constant feature, which is only centred.
+_CONSTANT = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """What each client subtracts from its rows and divides them by, `[m, *input_shape]`."""
+
+    means: NDArray[np.float32]
+    widths: NDArray[np.float32]
+
+    def apply(self, client: int, x: NDArray[Any]) -> NDArray[np.float32]:
+        """Rows of one client, scaled."""
+        return np.asarray((x - self.means[client]) / self.widths[client], dtype=np.float32)
+
+    def select(self, clients: NDArray[np.int64]) -> Scaling:
+        """The scaling of some of the clients."""
+        return Scaling(self.means[clients], self.widths[clients])
+
+
+def scale_by_client(
+    x: Any, owner: NDArray[np.int64], train: Rows
+) -> tuple[NDArray[np.float32], Scaling]:
+    """All rows, each standardised by its owner's training rows; rows of nobody stay as they are."""
+    if not isinstance(x, np.ndarray) or isinstance(x, np.memmap):
+        raise PmtlError("scale=client needs dense features that fit in memory: scale them before.")
+    scaled = np.array(x, dtype=np.float32)
+    if x.dtype == np.uint8:
+        scaled /= 255
+    m = len(train.counts)
+    means = np.empty((m, *x.shape[1:]), dtype=np.float32)
+    widths = np.empty_like(means)
+    order = np.argsort(owner, kind="stable")
+    starts = np.searchsorted(owner[order], np.arange(m + 1))
+    for client in range(m):
+        rows = scaled[train.of(client)].astype(np.float64)
+        means[client] = rows.mean(axis=0)
+        width = rows.std(axis=0)
+        widths[client] = np.where(width > _CONSTANT * (1 + np.abs(means[client])), width, 1)
+    scaling = Scaling(means, widths)
+    for client in range(m):
+        mine = order[starts[client] : starts[client + 1]]
+        scaled[mine] = scaling.apply(client, scaled[mine])
+    return scaled, scaling
