@@ -7,7 +7,6 @@ That choice looks at private data, and its price is not part of the ε of a sing
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
@@ -90,7 +89,7 @@ def compare(
         out.mkdir(parents=True, exist_ok=True)
     plan = asdict(grid)
     plan["base"]["data"] = absolute_spec(grid.base.data)
-    files.write_json(out / PLAN_FILE, _jsonable(plan))
+    files.write_json(out / PLAN_FILE, plan)
     return _run(grid, cells, out, federated, progress)
 
 
@@ -119,7 +118,7 @@ def _run(
             rows.append(_run_cell(grid.base, cell, out / "runs" / cell.folder, data))
             bar.advance(cell.folder)
     results = {"task": data.task, "clients": data.m, "runs": rows, **_summaries(rows, data.task)}
-    files.write_json(out / RESULT_FILE, _jsonable(results))
+    files.write_json(out / RESULT_FILE, results)
     return results
 
 
@@ -210,10 +209,3 @@ def _choose(summary: list[dict[str, Any]], metric: str) -> list[dict[str, Any]]:
         if place not in chosen or value(line) > value(chosen[place]):
             chosen[place] = line
     return [{"method": name, **line} for (name, _), line in chosen.items()]
-
-
-def _jsonable(value: Any) -> Any:
-    return json.loads(json.dumps(value, default=str), parse_constant=lambda name: _NAMES[name])
-
-
-_NAMES = {"Infinity": "inf", "-Infinity": "-inf", "NaN": None}

@@ -10,6 +10,9 @@ import typer
 
 from pmtl.cli import options as opt
 
+#: Paths and names are shown as they are: not wrapped, and brackets are not markup.
+_VERBATIM: dict[str, Any] = {"soft_wrap": True, "markup": False}
+
 
 def compare(
     algorithm: Annotated[
@@ -112,5 +115,5 @@ def finish(results: dict[str, Any], folder: Path, as_json: bool) -> None:
         "single run. Choosing between runs on these clients' data would cost more.",
         soft_wrap=True,
     )
-    console.print(f"Plot: {plot}" if missing is None else f"No plot: {missing}", soft_wrap=True)
-    console.print(f"Table, numbers and all runs: {folder}", soft_wrap=True)
+    told = f"Plot: {plot}" if missing is None else f"No plot: {missing}"
+    console.print(told, f"Table, numbers and all runs: {folder}", sep="\n", **_VERBATIM)

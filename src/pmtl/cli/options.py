@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from pmtl.jsontext import to_json
 
 if TYPE_CHECKING:
     from pmtl.runs.config import TrainConfig
@@ -139,17 +140,5 @@ def with_options(data: str | None, reading: dict[str, str]) -> str:
 
 
 def print_json(value: Any) -> None:
-    """JSON on standard output, without the NaN and Infinity that JSON does not have."""
-    typer.echo(json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and value != value:
-        return None
-    if isinstance(value, float) and abs(value) == float("inf"):
-        return "inf" if value > 0 else "-inf"
-    return value
+    """JSON on standard output."""
+    typer.echo(to_json(value, indent=2))

@@ -7,13 +7,13 @@ command runs.
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 
 from pmtl.errors import PmtlError
+from pmtl.jsontext import to_json
 
 if TYPE_CHECKING:
     from pmtl.privacy.plan import PrivacyPlan
@@ -175,7 +175,7 @@ def _show(answer: dict[str, Any], plan: PrivacyPlan, as_json: bool) -> None:
     if as_json:
         plan_values = {"clients": plan.clients, "cohort": plan.cohort, "clip": plan.clip_norm}
         plan_values |= {"noise": plan.noise_std, "rounds": plan.rounds}
-        print(json.dumps(accounting.jsonable(answer | report | plan_values), ensure_ascii=False))
+        print(to_json(answer | report | plan_values))
         return
     _print_table(answer, plan, report)
 

@@ -53,6 +53,9 @@ def train(
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same bits.")] = None,
     device: opt.Device = None,
     evaluate_every: opt.EvaluateEvery = None,
+    checkpoint_seconds: Annotated[
+        float | None, typer.Option(help="Seconds between checkpoints (default 10).")
+    ] = None,
     out: Annotated[
         str | None, typer.Option(help="The run's folder; runs/ALGORITHM-N unless given.")
     ] = None,
@@ -87,6 +90,7 @@ def train(
         seed=seed,
         device=device,
         evaluate_every=evaluate_every,
+        checkpoint_seconds=checkpoint_seconds,
     )
     from pmtl.runs.training import train as train_run
 
@@ -99,6 +103,7 @@ def train(
         seed=settings.seed,
         device=settings.device,
         evaluate_every=settings.evaluate_every,
+        checkpoint_seconds=settings.checkpoint_seconds,
         out=out or free_folder(settings.algorithm.partition(":")[0]),
         progress=True,
         warn=lambda sentence: typer.secho(f"warning: {sentence}", fg="yellow", err=True),

@@ -75,7 +75,7 @@ def report(plan: PrivacyPlan) -> dict[str, Any]:
     - `paper_theorem_1`: the paper's closed form for that case, or null and the reason;
     - `outsiders`, `colluders` (fixed only): without and with knowledge of who was drawn.
 
-    Infinities are floats here; `jsonable` makes the text "inf" of them.
+    Infinities are floats here; `pmtl.jsontext` makes the text "inf" of them.
     """
     headline = epsilon(plan)
     return {
@@ -127,13 +127,6 @@ def _comparisons(plan: PrivacyPlan, headline: float) -> dict[str, Any]:
         )
         also["colluders"] = headline
     return also
-
-
-def jsonable(value: Any) -> Any:
-    """`value` with every infinity as the text "inf", which JSON can hold."""
-    if isinstance(value, dict):
-        return {key: jsonable(entry) for key, entry in value.items()}
-    return "inf" if value == math.inf else value
 
 
 def noise_for(

@@ -61,7 +61,9 @@ def clip(uploads: Tensor, clip_norm: float) -> Tensor:
     # Dividing by the largest entry first keeps the squares from overflowing.
     largest = torch.where(finite & (largest > 0), largest, 1.0)
     unit = rows / largest
-    norm = torch.linalg.vector_norm(unit, dim=1, keepdim=True)
+    # torch's sum cascades; its vector_norm adds one by one, which on millions of entries drifts
+    # by more than the margin.
+    norm = unit.square().sum(dim=1, keepdim=True).sqrt()
     shortened = unit * (clip_norm * (1 - _MARGIN) / norm.clamp(min=1e-300))
     return torch.where(norm * largest > clip_norm * (1 - _MARGIN), shortened, rows)
 
@@ -104,8 +106,11 @@ class Release:
 
     def add(self, tally: Tally, clients: NDArray[np.int64], uploads: Tensor) -> None:
         """Clip the uploads `[K, P]` of `clients` and add each to its block, once."""
-        fresh = [i for i, client in enumerate(clients.tolist()) if client not in tally.seen]
-        tally.seen.update(clients.tolist())
+        fresh = []
+        for place, client in enumerate(clients.tolist()):
+            if client not in tally.seen:
+                tally.seen.add(client)
+                fresh.append(place)
         step = max(1, _WORKSPACE // (8 * max(1, uploads.shape[1])))
         for first in range(0, len(fresh), step):
             chosen = fresh[first : first + step]

@@ -50,11 +50,8 @@ class Statement:
     not_covered: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The statement as JSON can hold it."""
-        values = asdict(self)
-        if self.epsilon is not None and math.isinf(self.epsilon):
-            values["epsilon"] = "inf"
-        return values | {"text": str(self)}
+        """The statement as plain values, its text included."""
+        return asdict(self) | {"text": str(self)}
 
     def __str__(self) -> str:
         paragraphs = [
@@ -110,16 +107,19 @@ def _account(plan: PrivacyPlan) -> dict[str, Any]:
     try:
         from pmtl.privacy import accounting
 
-        report = accounting.report(plan)
+        return accounting.report(plan)
     except ImportError as error:
-        return {
-            "epsilon": None,
-            "accountant": f"not computed here ({error.name} is not installed); "
-            "run `pmtl privacy epsilon` with the plan's numbers",
-            "also": {},
-        }
-    epsilon = report["epsilon"]
-    return report | {"epsilon": float(epsilon)}
+        missing = error.name
+    # Training may run where dp-accounting is not installed. Full participation needs only SciPy.
+    if plan.sampling == "full":
+        report = {"epsilon": plan.epsilon(), "accountant": "exact Gaussian (μ-GDP), replace-one"}
+        return report | {"also": {}}
+    return {
+        "epsilon": None,
+        "accountant": f"not computed here ({missing} is not installed); run `pmtl privacy "
+        "epsilon` with the plan's numbers where it is",
+        "also": {},
+    }
 
 
 def _headline(statement: Statement) -> str:

@@ -1,0 +1,29 @@
+"""JSON that any reader accepts: it has no infinity and no NaN, and our numbers do."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """`value` as JSON; infinities become the text "inf", what is not a number becomes null.
+
+    >>> to_json({"epsilon": math.inf, "loss": math.nan})
+    '{"epsilon": "inf", "loss": null}'
+    """
+    return json.dumps(_plain(value), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    if isinstance(value, float) and math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return value

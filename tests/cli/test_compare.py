@@ -1,0 +1,140 @@
+"""Comparisons: table, JSON and plot, chosen by validation, continued after a stop."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pmtl import comparison
+from pmtl.comparison import Grid, compare, resume_comparison
+from pmtl.errors import PmtlError
+from pmtl.privacy.plan import PrivacyRequest
+from pmtl.report.tables import comparison_markdown
+from pmtl.runs.config import TrainConfig
+from pmtl.simulation import LocalTraining
+
+SPEC = "synthetic:clients=20,samples=12"
+
+
+def grid(**changes):
+    base = TrainConfig(
+        data=SPEC, privacy=PrivacyRequest(rounds=2), local=LocalTraining(steps=2), evaluate_every=0
+    )
+    values = {
+        "algorithms": ("pmtl:lam=0.1", "pmtl:lam=5", "local"),
+        "epsilons": (1.0, float("inf")),
+        "seeds": (0, 1),
+        "base": base,
+    }
+    return Grid(**{**values, **changes})
+
+
+def test_a_comparison_writes_table_json_and_plot(tmp_path, pmtl_command):
+    done = pmtl_command(
+        *("compare", "--data", SPEC, "--rounds", 2, "--steps", 2, "--seeds", 2),
+        *("--algorithm", "pmtl", "--algorithm", "local", "--epsilon", 1, "--epsilon", 4),
+        *("--out", tmp_path / "out"),
+    )
+    assert done.status == 0, done.err
+    assert "ε = 4" in done.out
+    assert (tmp_path / "out/comparison.png").read_bytes().startswith(b"\x89PNG")
+    results = json.loads((tmp_path / "out/results.json").read_text())
+    assert len(results["runs"]) == 2 * 2 + 2  # local is run once a seed, not once an ε
+    assert (tmp_path / "out/table.md").read_text() == comparison_markdown(results)
+    for run in results["runs"]:
+        if run["epsilon"] is not None:
+            assert run["privacy_epsilon"] <= run["epsilon"]
+
+
+def test_json_output_is_json_alone(tmp_path, pmtl_command):
+    done = pmtl_command(
+        *("compare", "--data", SPEC, "--rounds", 1, "--steps", 1, "--seeds", 1, "--json"),
+        *("--algorithm", "local", "--epsilon", "inf", "--out", tmp_path / "out"),
+    )
+    assert done.status == 0, done.err
+    assert json.loads(done.out)["metric"] == "accuracy"
+
+
+def test_means_and_deviations_are_over_seeds(tmp_path):
+    results = compare(grid(), tmp_path / "out")
+    line = next(e for e in results["summary"] if e["algorithm"] == "local")
+    values = [
+        run["test"]["personal"]["accuracy"]
+        for run in results["runs"]
+        if run["algorithm"] == "local"
+    ]
+    mean = sum(values) / 2
+    assert line["test_personal"]["accuracy"]["mean"] == pytest.approx(mean)
+    deviation = (sum((value - mean) ** 2 for value in values)) ** 0.5
+    assert line["test_personal"]["accuracy"]["std"] == pytest.approx(deviation)
+
+
+def test_validation_chooses_and_test_only_reports():
+    def line(algorithm, validation, test):
+        entry = {"algorithm": algorithm, "epsilon": 1.0}
+        entry["validation_personal"] = {"accuracy": {"mean": validation}}
+        entry["test_personal"] = {"accuracy": {"mean": test}}
+        return entry
+
+    chosen = comparison._choose(
+        [line("pmtl:lam=1", 0.7, 0.5), line("pmtl:lam=2", 0.6, 0.9)], "accuracy"
+    )
+    assert [entry["algorithm"] for entry in chosen] == ["pmtl:lam=1"]
+
+
+def test_a_comparison_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    whole = compare(grid(), tmp_path / "whole")
+    calls = []
+    run_cell = comparison._run_cell
+
+    def die_at_third(*arguments):
+        calls.append(arguments)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return run_cell(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(comparison, "_run_cell", die_at_third)
+        with pytest.raises(KeyboardInterrupt):
+            compare(grid(), tmp_path / "cut")
+    resumed = resume_comparison(tmp_path / "cut")
+    assert resumed == whole
+    assert (tmp_path / "cut/results.json").read_bytes() == (
+        tmp_path / "whole/results.json"
+    ).read_bytes()
+
+
+def test_resume_on_the_command_line_knows_comparisons(tmp_path, pmtl_command):
+    compare(grid(algorithms=("local",)), tmp_path / "out")
+    done = pmtl_command("resume", tmp_path / "out")
+    assert done.status == 0, done.err
+    assert (tmp_path / "out/comparison.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--algorithm", "nothing"], "no algorithm 'nothing'"),
+        (["--epsilon", "-1"], "greater than 0"),
+        (["--seeds", "0"], "at least one"),
+        (["--cohort", "21"], "cohort of 21"),
+    ],
+)
+def test_mistakes_are_sentences(arguments, words, tmp_path, pmtl_command):
+    refused = pmtl_command("compare", "--data", SPEC, "--out", tmp_path / "out", *arguments)
+    assert refused.status == 2
+    assert words in refused.err
+    assert "Traceback" not in refused.err
+
+
+def test_an_existing_folder_is_refused(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/file").write_text("")
+    with pytest.raises(PmtlError, match="exists already"):
+        compare(grid(), tmp_path / "out")
+
+
+def test_a_base_with_an_epsilon_of_its_own_is_refused():
+    with pytest.raises(PmtlError, match="sets ε itself"):
+        grid(base=TrainConfig(privacy=PrivacyRequest(epsilon=3.0)))
