@@ -1,0 +1,1 @@
+"""The folder of a run: written so that it can be continued, evaluated and trusted."""

@@ -1,0 +1,133 @@
+"""What a run is asked to do.
+
+One frozen dataclass, with the names of the command line. It is plain Python: pydantic reads TOML
+*into* it (`runs/config_file.py`), but a machine that only trains does not need pydantic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from pmtl.algorithms import Algorithm
+from pmtl.errors import PmtlError
+from pmtl.privacy.plan import PrivacyRequest
+from pmtl.simulation import LocalTraining
+from pmtl.spec import construct, parse_spec
+
+#: Written in place of a spec for something that exists in a Python program only.
+IN_MEMORY = "(in memory)"
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Everything that decides about a run; the same values give the same bits (and the last two
+    do not change them)."""
+
+    data: str = "synthetic"
+    model: str = "auto"
+    algorithm: str = "pmtl"
+    privacy: PrivacyRequest = field(default_factory=PrivacyRequest)
+    local: LocalTraining = field(default_factory=LocalTraining)
+    seed: int = 0
+    device: str = "auto"
+    evaluate_every: int = 10  #: rounds between evaluations on validation rows; 0 for never
+    checkpoint_seconds: float = 10.0  #: how much work a crash may cost at most; 0: every round
+
+    def __post_init__(self) -> None:
+        if self.evaluate_every < 0:
+            raise PmtlError(
+                f"evaluate_every must be 0 (never) or more, but {self.evaluate_every} was given."
+            )
+        if self.seed < 0:
+            raise PmtlError(f"The seed must not be negative, but {self.seed} was given.")
+
+    def to_toml(self) -> str:
+        """The configuration as a TOML file that `pmtl train --config` takes."""
+        lines: list[str] = []
+        tables: list[str] = []
+        for key, value in asdict(self).items():
+            if isinstance(value, dict):
+                tables += ["", f"[{key}]", *_toml_lines(value)]
+            else:
+                lines += _toml_lines({key: value})
+        return "\n".join(lines + tables) + "\n"
+
+
+def part(kind: type[Any], value: Any, what: str) -> Any:
+    """A `PrivacyRequest` or `LocalTraining` from itself or from a mapping of its fields."""
+    if value is None:
+        return kind()
+    if isinstance(value, kind):
+        return value
+    if isinstance(value, Mapping):
+        return construct(kind, value, what)
+    raise PmtlError(
+        f"{what} must be a {kind.__name__} or a mapping of its fields, "
+        f"but a {type(value).__name__} was given."
+    )
+
+
+def algorithm_spec(algorithm: str | Algorithm) -> str:
+    """The line that names an algorithm, if one can: `pmtl:lam=0.5`."""
+    if isinstance(algorithm, str):
+        return algorithm
+    values = {item.name: getattr(algorithm, item.name) for item in fields(algorithm)}
+    if not all(isinstance(value, (int, float, str)) for value in values.values()):
+        return IN_MEMORY
+    options = ",".join(f"{name}={value}" for name, value in values.items())
+    return f"{algorithm.name}:{options}" if options else algorithm.name
+
+
+def absolute_spec(spec: str) -> str:
+    """A data spec that means the same from any folder."""
+    name, options = parse_spec(spec)
+    if not Path(name).exists():
+        return spec
+    tail = ",".join(f"{key}={value}" for key, value in options.items())
+    return f"{Path(name).resolve()}:{tail}" if tail else str(Path(name).resolve())
+
+
+def resolve_device(device: str) -> str:
+    """`auto` is the graphics card where there is one."""
+    import torch
+
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise PmtlError(
+            f"The device {device!r} cannot be used here: choose auto, cpu or cuda."
+        ) from error
+    return device
+
+
+def _toml_lines(values: Mapping[str, Any]) -> list[str]:
+    return [f"{key} = {_toml(value)}" for key, value in values.items() if value is not None]
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, str):
+        # A TOML basic string takes the same escapes as JSON's.
+        import json
+
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and math.isinf(value):
+        return "inf"
+    return repr(value)
+
+
+__all__ = [
+    "IN_MEMORY",
+    "TrainConfig",
+    "absolute_spec",
+    "algorithm_spec",
+    "part",
+    "resolve_device",
+]

@@ -1,0 +1,70 @@
+"""From a TOML file to a `TrainConfig`, with every mistake named by its place.
+
+pydantic checks the file against the dataclasses themselves, so there is one definition of what a
+run may be asked.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from pmtl.errors import PmtlError
+from pmtl.runs.config import TrainConfig
+from pmtl.spec import unknown
+
+
+def read_config(path: str | Path, changes: Mapping[str, Any] | None = None) -> TrainConfig:
+    """Read a TOML file; `changes` (the command line's options) have the last word."""
+    try:
+        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PmtlError(f"The configuration {path} cannot be read: {error.strerror}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PmtlError(f"The configuration {path} is not valid TOML: {error}.") from error
+    return parse_config(_merge(values, changes or {}), str(path))
+
+
+def parse_config(values: Mapping[str, Any], where: str) -> TrainConfig:
+    """Check a mapping and turn it into a configuration."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(TrainConfig).validate_python(dict(values), extra="forbid")
+    except ValidationError as error:
+        raise PmtlError(_sentence(error.errors()[0], where)) from error
+
+
+def _sentence(error: Mapping[str, Any], where: str) -> str:
+    *above, key = [str(part) for part in error["loc"]]
+    table = TrainConfig
+    for name in above:
+        table = get_type_hints(table)[name]
+    known = [field.name for field in fields(table)]
+    if error["type"] == "unexpected_keyword_argument":
+        return str(unknown(f"setting in {where} named", ".".join([*above, key]), known))
+    wanted = error["msg"].removeprefix("Input should be ")
+    return (
+        f"In {where}, {'.'.join([*above, key])} should be {wanted}, "
+        f"but {error['input']!r} was given."
+    )
+
+
+def _merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(values)
+    for key, value in changes.items():
+        old = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            merged[key] = _merge(_without_rival(old, value), value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _without_rival(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """ε and noise decide each other, so naming one on the command line unsets the file's other."""
+    rivals = {"epsilon": "noise", "noise": "epsilon", "epochs": "steps", "steps": "epochs"}
+    return {key: value for key, value in old.items() if rivals.get(key) not in new}

@@ -1,0 +1,157 @@
+"""Files that are either whole or not there.
+
+Everything is written beside its place, flushed to the disk and renamed, so that a crash at any
+moment leaves the old file or the new one. Weights are safetensors, which hold numbers and cannot
+hold code; each file carries a digest of its numbers, so that a flipped bit is noticed.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from pmtl.errors import PmtlError
+from pmtl.jsontext import to_json
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a text file."""
+    _replace(path, lambda partial: partial.write_text(text, encoding="utf-8"))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace a binary file."""
+    _replace(path, lambda partial: partial.write_bytes(content))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a JSON file."""
+    write_text(path, to_json(value, indent=2) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object, or say what is wrong with the file."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PmtlError(f"{path} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise PmtlError(f"{path} is damaged: it is not JSON ({error}).") from error
+    if not isinstance(value, dict):
+        raise PmtlError(f"{path} is damaged: it does not hold a JSON object.")
+    return value
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
+    """Replace a safetensors file; metadata may be anything that JSON holds."""
+    whole = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    # One entry, because safetensors writes several in no fixed order: same values, same bytes.
+    header = json.dumps({**metadata, "digest": _digest(whole)}, sort_keys=True)
+    _replace(path, lambda partial: save_file(whole, partial, metadata={"pmtl": header}))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read a safetensors file and check that its numbers are the ones that were written."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = json.loads((file.metadata() or {})["pmtl"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        digest = metadata.pop("digest")
+    except FileNotFoundError as error:
+        raise PmtlError(f"{path} is missing.") from error
+    except (SafetensorError, OSError, KeyError, ValueError, AttributeError) as error:
+        raise PmtlError(f"{path} is damaged and cannot be read ({error}).") from error
+    if digest != _digest(tensors):
+        raise PmtlError(f"{path} is damaged: its numbers are not the ones that were written.")
+    return tensors, metadata
+
+
+def append_line(path: Path, value: Mapping[str, Any]) -> None:
+    """Add one line of JSON to a file."""
+    with writing(path), path.open("a", encoding="utf-8") as file:
+        file.write(to_json(value) + "\n")
+
+
+def flush(path: Path) -> None:
+    """Make sure that a file's lines survive a loss of power."""
+    if path.exists():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn the system's refusals into sentences."""
+    try:
+        yield
+    except OSError as error:
+        raise _refusal(path, error.errno, error.strerror or str(error)) from error
+    except SafetensorError as error:
+        # safetensors wraps the system's error in its own text: "… (os error 28)".
+        code = re.search(r"os error (\d+)", str(error))
+        raise _refusal(path, int(code[1]) if code else None, str(error)) from error
+
+
+def _refusal(path: Path, code: int | None, reason: str) -> PmtlError:
+    if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return PmtlError(
+            f"The disk is full: {path} could not be written. Nothing that was there before is "
+            "lost; free some space and try again."
+        )
+    return PmtlError(f"{path} could not be written: {reason}.")
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Hold a lock file; refuse if another process holds it. The system frees it on any death."""
+    with writing(path):
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise PmtlError(
+                f"Another process is working on {path.parent}: wait for it, or stop it first."
+            ) from error
+        yield
+    finally:
+        os.close(handle)
+
+
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    with writing(path):
+        try:
+            write(partial)
+            flush(partial)
+            partial.replace(path)
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(tensors):
+        value = tensors[name]
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,200 @@
+"""What training gives back: a model for every client, the shared one, and what they cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from pmtl.data import FederatedData, Scaling, Split, load
+from pmtl.errors import PmtlError
+from pmtl.models import FlatModel, build_model, predictions
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.privacy.statement import Statement, make_statement
+from pmtl.runs import files
+from pmtl.runs.config import IN_MEMORY
+from pmtl.runs.folder import RunFolder
+from pmtl.simulation import Feed, Metrics, evaluate
+
+
+class Run:
+    """A finished run, in memory or read back from its folder."""
+
+    def __init__(
+        self,
+        facts: dict[str, Any],
+        model: FlatModel,
+        personal: Tensor,
+        shared: Tensor,
+        statement: Statement,
+        metrics: list[dict[str, Any]],
+        data: FederatedData | None = None,
+        path: Path | None = None,
+        scaling: Scaling | None = None,
+    ) -> None:
+        self.facts = facts
+        self.clients: tuple[str, ...] = tuple(facts["clients"])
+        self.privacy = statement
+        self.metrics = metrics
+        self.path = path
+        self._model = model
+        self._personal = personal
+        self._shared = shared
+        self._blocks = np.asarray(facts["blocks"], dtype=np.int64)
+        self._data = data
+        self._scaling = scaling
+        self._positions = {client: i for i, client in enumerate(self.clients)}
+
+    def personal(self, client: str) -> nn.Module:
+        """The client's own model, an ordinary module in evaluation mode.
+
+        It reads rows as they are in the data; the client's own scaling, if any, is part of it.
+        """
+        place = self._position(client)
+        return self._module(self._personal[place], place)
+
+    @property
+    def shared(self) -> nn.Module:
+        """The published model; with several clusters, see `shared_for`."""
+        if len(self._shared) > 1:
+            raise PmtlError(
+                f"This run published {len(self._shared)} models, not one: use shared_for(client)."
+            )
+        if self._scaling is not None:
+            raise PmtlError(
+                "The shared model of this run reads rows as each client scales them: use "
+                "shared_for(client)."
+            )
+        return self._model.with_weights(self._shared[0])
+
+    def shared_for(self, client: str) -> nn.Module:
+        """The published model that the client reads."""
+        place = self._position(client)
+        return self._module(self._shared[self._blocks[place]], place)
+
+    def predict(self, client: str, x: NDArray[Any]) -> NDArray[Any]:
+        """What the client's model answers: class numbers, 0/1 per label, or numbers."""
+        shape = tuple(self.facts["input_shape"])
+        x = np.asarray(x)
+        if x.shape[1:] != shape:
+            raise PmtlError(
+                f"The model reads rows of shape {shape}, but rows of shape {x.shape[1:]} came."
+            )
+        module = self.personal(client).cpu().float()
+        with torch.no_grad():
+            answers = module(torch.from_numpy(np.array(x, dtype=np.float32)))
+        return np.asarray(predictions(self.facts["task"])(answers).numpy())
+
+    def evaluate(self) -> dict[str, dict[str, Metrics] | None]:
+        """Metrics of the personal and the shared models on test and validation rows."""
+        data = self.data
+        device, dtype = self._shared.device, self._shared.dtype
+        feed = Feed(data, device, dtype)
+        views = {"personal": self._weights}
+        if self.facts["shares"]:
+            views["shared"] = self._published
+        splits: tuple[Split, ...] = ("test", "validation")
+        return {split: evaluate(data, feed, self._model, views, split) for split in splits}
+
+    @property
+    def data(self) -> FederatedData:
+        """The federation the run was trained on, read again if need be, and checked to be it."""
+        if self._data is None:
+            spec = self.facts["data"]
+            if spec == IN_MEMORY:
+                raise PmtlError(
+                    f"The run at {self.path} was trained on data from a Python program: give it "
+                    "again, with pmtl.load_run(path, data=…)."
+                )
+            self._data = load(spec)
+        check_data(self._data, self.facts)
+        return self._data
+
+    def _module(self, weights: Tensor, place: int) -> nn.Module:
+        module = self._model.with_weights(weights)
+        if self._scaling is None:
+            return module
+        scale = Standardise(self._scaling.means[place], self._scaling.widths[place])
+        return nn.Sequential(scale.to(weights), module).eval()
+
+    def _weights(self, clients: NDArray[np.int64]) -> Tensor:
+        return self._personal[torch.from_numpy(clients).to(self._personal.device)]
+
+    def _published(self, clients: NDArray[np.int64]) -> Tensor:
+        return self._shared[torch.from_numpy(self._blocks[clients]).to(self._shared.device)]
+
+    def _position(self, client: str) -> int:
+        if client not in self._positions:
+            raise PmtlError(
+                f"There is no client {client!r} in this run; it has {len(self.clients)}, from "
+                f"{self.clients[0]!r} to {self.clients[-1]!r}."
+            )
+        return self._positions[client]
+
+
+class Standardise(nn.Module):
+    """(x − mean) / width, as a client did to its rows before training."""
+
+    def __init__(self, mean: NDArray[np.float32], width: NDArray[np.float32]) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.from_numpy(np.array(mean)))
+        self.register_buffer("width", torch.from_numpy(np.array(width)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.mean) / self.width  # type: ignore[operator]
+
+
+def load_run(path: str | Path, data: FederatedData | None = None, model: Any = None) -> Run:
+    """Read a finished run; `data` and `model` only for what existed in a program alone."""
+    folder = RunFolder.open(path)
+    facts = folder.facts()
+    if facts.get("state") != "complete":
+        raise PmtlError(
+            f"The run at {path} is not finished: continue it with `pmtl resume {path}`."
+        )
+    flat = rebuild_model(facts, model)
+    shared = files.read_tensors(folder.shared_file)[0]["weights"]
+    if folder.personal_file.exists():
+        personal = files.read_tensors(folder.personal_file)[0]["weights"]
+    else:
+        personal = shared[torch.tensor(facts["blocks"])]
+    plan = PrivacyPlan.from_dict(facts["plan"])
+    statement = make_statement(plan, shares=facts["shares"], personal=facts["personal"])
+    flat.to(torch.device("cpu"), shared.dtype)
+    return Run(
+        facts,
+        flat,
+        personal,
+        shared,
+        statement,
+        folder.metrics(),
+        data,
+        folder.path,
+        folder.load_scaling(),
+    )
+
+
+def rebuild_model(facts: dict[str, Any], model: Any = None) -> FlatModel:
+    """The run's model, from its spec or from the factory given again."""
+    spec = model if model is not None else facts["model"]
+    if spec == IN_MEMORY:
+        raise PmtlError(
+            "This run's model came from a Python program: give its factory again as model=…."
+        )
+    shape = tuple(facts["input_shape"])
+    return build_model(spec, shape, facts["outputs"], facts["task"], facts["seed"])
+
+
+def check_data(data: FederatedData, facts: dict[str, Any]) -> None:
+    """Refuse data that is not what the run was trained on."""
+    if list(data.clients) != list(facts["clients"]):
+        raise PmtlError(
+            f"The run was made for {len(facts['clients'])} clients, and this data has {data.m} or "
+            "other ones: a federation may not change during a run."
+        )
+    if data.fingerprint() != facts["fingerprint"]:
+        raise PmtlError("This data is not what the run was trained on: its fingerprint differs.")

@@ -1,0 +1,280 @@
+"""`train` and `resume`: from a federation of data to a finished run."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from pmtl.algorithms import Algorithm, build_algorithm
+from pmtl.data import FederatedData, describe, load
+from pmtl.errors import PmtlError
+from pmtl.models import build_model
+from pmtl.privacy.plan import DEFAULT_EPSILON, PrivacyPlan, PrivacyRequest
+from pmtl.privacy.statement import make_statement, warn_if_drowned
+from pmtl.progress import progress_bar
+from pmtl.runs import files
+from pmtl.runs.config import (
+    IN_MEMORY,
+    TrainConfig,
+    absolute_spec,
+    algorithm_spec,
+    part,
+    resolve_device,
+)
+from pmtl.runs.config_file import read_config
+from pmtl.runs.folder import RunFolder
+from pmtl.runs.result import Run, check_data, rebuild_model
+from pmtl.simulation import Federation, LocalTraining, Metrics, Progress, evaluate
+
+class Interrupted(KeyboardInterrupt):
+    """Training was asked to stop, and did so between two rounds, with everything saved."""
+
+
+def train(
+    data: str | FederatedData = "synthetic",
+    model: str | Callable[..., nn.Module] = "auto",
+    algorithm: str | Algorithm = "pmtl",
+    privacy: PrivacyRequest | dict[str, Any] | float | None = None,
+    *,
+    local: LocalTraining | dict[str, Any] | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    evaluate_every: int = 10,
+    checkpoint_seconds: float = 10.0,
+    out: str | Path | None = None,
+    progress: bool = False,
+    warn: Callable[[str], None] | None = None,
+) -> Run:
+    """Train one model per client.
+
+    `data` is a federation or a spec (`visits.csv:client=hospital,target=outcome`), `model` and
+    `algorithm` are specs or objects, `privacy` says what it may cost (a number is an ε) and
+    `local` how much a client does in a round. With `out`, everything is written to a folder that
+    `resume` can continue; without, the run lives in memory.
+    """
+    if isinstance(privacy, (int, float)):
+        privacy = PrivacyRequest(epsilon=float(privacy))
+    config = TrainConfig(
+        data=absolute_spec(data) if isinstance(data, str) else data.source or IN_MEMORY,
+        model=model if isinstance(model, str) else IN_MEMORY,
+        algorithm=algorithm_spec(algorithm),
+        privacy=part(PrivacyRequest, privacy, "privacy"),
+        local=part(LocalTraining, local, "local"),
+        seed=seed,
+        device=device,
+        evaluate_every=evaluate_every,
+        checkpoint_seconds=checkpoint_seconds,
+    )
+    method = build_algorithm(algorithm)
+    federated = load(data) if isinstance(data, str) else data
+    plan = config.privacy.resolve(federated.m)
+    shape = federated.input_shape
+    flat = build_model(model, shape, federated.outputs, federated.task, seed)
+    federation = Federation(
+        federated, flat, method, plan, config.local, seed, resolve_device(device)
+    )
+    config = _resolved(config, federation)
+    facts = _facts(config, federation)
+    if warn is not None:
+        drowned = warn_if_drowned(plan, flat.size) if method.shares else None
+        for sentence in [*describe(federated)["warnings"], *([drowned] if drowned else [])]:
+            warn(sentence)
+    folder = None if out is None else RunFolder.create(out, config, facts)
+    return _run(federation, config, facts, folder, progress)
+
+
+def resume(
+    path: str | Path,
+    data: FederatedData | None = None,
+    model: Callable[..., nn.Module] | None = None,
+    algorithm: Algorithm | None = None,
+    *,
+    progress: bool = False,
+) -> Run:
+    """Continue a run from its last checkpoint, to the same bits as if it had not stopped.
+
+    `data`, `model` and `algorithm` are needed only where the run got them from a Python program.
+    """
+    folder = RunFolder.open(path)
+    facts = folder.facts()
+    if facts["state"] == "complete":
+        raise PmtlError(f"The run at {path} is complete: there is nothing left to resume.")
+    config = read_config(folder.config_file)
+    if config.data == IN_MEMORY and data is None:
+        raise PmtlError(
+            f"The run at {path} was started on data from a Python program: continue it there, "
+            "with pmtl.resume(path, data=…)."
+        )
+    if config.algorithm == IN_MEMORY and algorithm is None:
+        raise PmtlError(f"The run at {path} needs its algorithm object again: algorithm=….")
+    federated = load(config.data) if data is None else data
+    check_data(federated, facts)
+    federation = Federation(
+        federated,
+        rebuild_model(facts, model),
+        build_algorithm(algorithm or config.algorithm),
+        PrivacyPlan.from_dict(facts["plan"]),
+        config.local,
+        config.seed,
+        resolve_device(config.device),
+    )
+    return _run(federation, config, facts, folder, progress)
+
+
+def _run(
+    federation: Federation,
+    config: TrainConfig,
+    facts: dict[str, Any],
+    folder: RunFolder | None,
+    show: bool,
+) -> Run:
+    """Run what is left of the rounds, then write and return the result."""
+    state = federation.start()
+    metrics: list[dict[str, Any]] = []
+    with ExitStack() as stack:
+        stop = threading.Event()
+        if folder is not None:
+            stack.enter_context(files.exclusive(folder.lock_file))
+            stop = stack.enter_context(_graceful_stop())
+            state = folder.load_checkpoint(state)
+        bar = stack.enter_context(
+            progress_bar("training", federation.plan.rounds, state.round, show)
+        )
+        saved = time.monotonic()
+        for report in federation.rounds(state):
+            validation = _validation(federation, config, state)
+            bar.advance(_describe(report.train_loss, validation))
+            if folder is None:
+                metrics.append({**vars(report), "validation": validation})
+                continue
+            folder.save_round(report, validation)
+            if stop.is_set() or time.monotonic() - saved >= config.checkpoint_seconds:
+                folder.save_checkpoint(state)
+                saved = time.monotonic()
+            if stop.is_set() and state.round < federation.plan.rounds:
+                raise Interrupted(
+                    f"Stopped after round {state.round} of {federation.plan.rounds}; "
+                    f"`pmtl resume {folder.path}` continues it."
+                )
+        return _finish(federation, facts, folder, state, metrics)
+
+
+def _finish(
+    federation: Federation,
+    facts: dict[str, Any],
+    folder: RunFolder | None,
+    state: Progress,
+    metrics: list[dict[str, Any]],
+) -> Run:
+    algorithm = federation.algorithm
+    everybody = np.arange(federation.data.m, dtype=np.int64)
+    personal = federation.predictors(state, everybody)
+    statement = make_statement(
+        federation.plan, shares=algorithm.shares, personal=algorithm.personal
+    )
+    if folder is not None:
+        metrics = folder.metrics()
+    run = Run(
+        facts | {"state": "complete"},
+        federation.model,
+        personal,
+        state.shared,
+        statement,
+        metrics,
+        federation.data,
+        None if folder is None else folder.path,
+        federation.data.scaling,
+    )
+    if folder is not None:
+        folder.save_checkpoint(state)
+        folder.save_scaling(federation.data.scaling)
+        owned = personal if algorithm.personal else None
+        folder.save_result(owned, state.shared, statement, run.evaluate())
+    return run
+
+
+def _resolved(config: TrainConfig, federation: Federation) -> TrainConfig:
+    """The configuration with every default spelled out, as it is written to the run's folder."""
+    asked, plan = config.privacy, federation.plan
+    aim = DEFAULT_EPSILON if asked.epsilon is None and asked.noise is None else asked.epsilon
+    return replace(
+        config,
+        model=federation.model.name if config.model == "auto" else config.model,
+        algorithm=algorithm_spec(federation.algorithm),
+        privacy=replace(
+            asked, epsilon=aim, delta=plan.delta, sampling=plan.sampling, cohort=plan.cohort
+        ),
+    )
+
+
+def _facts(config: TrainConfig, federation: Federation) -> dict[str, Any]:
+    """What `run.json` keeps: enough to continue, to evaluate and to predict."""
+    data, algorithm = federation.data, federation.algorithm
+    return {
+        "mode": "experiment: seeded and reproducible, and therefore not private by itself",
+        "data": config.data,
+        "model": config.model,
+        "algorithm": config.algorithm,
+        "seed": config.seed,
+        "shares": algorithm.shares,
+        "personal": algorithm.personal,
+        "task": data.task,
+        "outputs": data.outputs,
+        "input_shape": list(data.input_shape),
+        "labels": None if data.labels is None else list(data.labels),
+        "feature_names": None if data.feature_names is None else list(data.feature_names),
+        "parameters": federation.model.size,
+        "plan": federation.plan.to_dict(),
+        "fingerprint": data.fingerprint(),
+        "clients": list(data.clients),
+        "blocks": federation.blocks.tolist(),
+    }
+
+
+def _validation(
+    federation: Federation, config: TrainConfig, state: Progress
+) -> dict[str, Metrics] | None:
+    every = config.evaluate_every
+    last = state.round == federation.plan.rounds
+    if not every or not (last or state.round % every == 0):
+        return None
+    views = federation.views(state)
+    return evaluate(federation.data, federation.feed, federation.model, views, "validation")
+
+
+def _describe(loss: float | None, validation: dict[str, Metrics] | None) -> str | None:
+    if validation is not None:
+        personal = validation["personal"]
+        name = "accuracy" if "accuracy" in personal else "rmse"
+        return f"validation {name} {personal[name]:.3f}"
+    return None
+
+
+@contextmanager
+def _graceful_stop() -> Iterator[threading.Event]:
+    """Let Ctrl-C and SIGTERM end a run after the present round; a second one ends it at once."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # Only the main thread may handle signals.
+        return
+
+    def ask(number: int, frame: Any) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,86 @@
+"""A configuration file says what a run does, and every mistake in it is named by its place."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pmtl.algorithms import PMTL, ClusteredPMTL
+from pmtl.errors import PmtlError
+from pmtl.privacy.plan import PrivacyRequest
+from pmtl.runs.config import IN_MEMORY, TrainConfig, algorithm_spec
+from pmtl.runs.config_file import read_config
+from pmtl.simulation import LocalTraining
+
+
+def written(tmp_path, text: str):
+    path = tmp_path / "config.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@given(
+    data=st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1),
+    epsilon=st.one_of(st.none(), st.floats(0.01, 100), st.just(math.inf)),
+    steps=st.one_of(st.none(), st.integers(1, 99)),
+    seed=st.integers(0, 2**40),
+)
+def test_a_configuration_survives_its_file(tmp_path_factory, data, epsilon, steps, seed):
+    config = TrainConfig(
+        data=data,
+        privacy=PrivacyRequest(epsilon=epsilon, clip=math.inf),
+        local=LocalTraining(steps=steps, halve_every=3),
+        seed=seed,
+    )
+    path = tmp_path_factory.mktemp("config") / "config.toml"
+    path.write_text(config.to_toml(), encoding="utf-8")
+    assert read_config(path) == config
+
+
+def test_options_override_the_file(tmp_path):
+    path = written(tmp_path, 'algorithm = "ditto"\n[privacy]\nepsilon = 3.0\nrounds = 7\n')
+    config = read_config(path, {"privacy": {"rounds": 9}, "seed": 4})
+    assert (config.algorithm, config.privacy.epsilon, config.privacy.rounds) == ("ditto", 3.0, 9)
+    assert config.seed == 4
+
+
+def test_naming_the_noise_unsets_the_files_epsilon(tmp_path):
+    path = written(tmp_path, "[privacy]\nepsilon = 3.0\n[local]\nepochs = 2\n")
+    config = read_config(path, {"privacy": {"noise": 0.1}, "local": {"steps": 4}})
+    assert (config.privacy.epsilon, config.privacy.noise) == (None, 0.1)
+    assert (config.local.epochs, config.local.steps) == (None, 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("algoritm = 'pmtl'", ["algoritm", "Did you mean 'algorithm'"]),
+        ("[privacy]\nepsillon = 2", ["privacy.epsillon", "epsilon"]),
+        ("[privacy]\nrounds = 'many'", ["privacy.rounds", "integer", "'many'"]),
+        ("[privacy]\nrounds = 2.5", ["privacy.rounds", "integer"]),
+        ("privacy = 3", ["privacy", "3"]),
+        ("[local]\nlr = 0", ["lr", "positive"]),
+        ("[local]\nsteps = 0", ["steps", "at least 1"]),
+        ("seed = -1", ["seed", "negative"]),
+        ("evaluate_every = -1", ["evaluate_every"]),
+        ("data = ", ["not valid TOML"]),
+    ],
+)
+def test_a_mistake_is_a_sentence(tmp_path, text, words):
+    with pytest.raises(PmtlError) as error:
+        read_config(written(tmp_path, text))
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_a_missing_file_is_a_sentence(tmp_path):
+    with pytest.raises(PmtlError, match=r"nothing.toml cannot be read"):
+        read_config(tmp_path / "nothing.toml")
+
+
+def test_algorithms_are_written_as_specs_where_a_line_can_hold_them():
+    assert algorithm_spec(PMTL(lam=0.25)) == "pmtl:lam=0.25"
+    assert algorithm_spec(ClusteredPMTL(clusters={"a": "1"})) == IN_MEMORY

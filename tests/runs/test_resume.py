@@ -1,0 +1,207 @@
+"""A run that was stopped continues to the same bytes, however it was stopped."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pmtl
+from pmtl.runs import files, training
+from pmtl.runs.folder import RunFolder
+
+OPTIONS = {
+    "privacy": {"epsilon": 3.0, "rounds": 12, "cohort": 5},
+    "local": {"steps": 2, "batch": 4},
+    "evaluate_every": 5,
+    "seed": 2,
+}
+COMPARED = (
+    "config.toml",
+    "metrics.jsonl",
+    "checkpoint.safetensors",
+    "personal.safetensors",
+    "shared.safetensors",
+    "result.json",
+    "privacy.json",
+)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    there = [name for name in COMPARED if (folder / name).exists()]
+    assert "shared.safetensors" in there
+    return {name: (folder / name).read_bytes() for name in there}
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, rounds: int) -> None:
+    """Make the run end, as if the power went, right after it wrote the metrics of a round."""
+    save = RunFolder.save_round
+
+    def save_and_die(self, report, validation):
+        save(self, report, validation)
+        if report.round == rounds:
+            raise SystemError("power cut")
+
+    monkeypatch.setattr(RunFolder, "save_round", save_and_die)
+
+
+@pytest.mark.parametrize("algorithm", ["pmtl", "ditto", "ppsgd", "fedavg", "local"])
+@pytest.mark.parametrize("rounds", [1, 7])
+def test_a_resumed_run_equals_an_uninterrupted_one(algorithm, rounds, small, tmp_path, monkeypatch):
+    pmtl.train(small, algorithm=algorithm, out=tmp_path / "whole", **OPTIONS)
+    with monkeypatch.context() as patch:
+        stop_after(patch, rounds)
+        with pytest.raises(SystemError):
+            pmtl.train(
+                small,
+                algorithm=algorithm,
+                out=tmp_path / "cut",
+                **OPTIONS,
+                checkpoint_seconds=0.0,
+            )
+    assert RunFolder(tmp_path / "cut").facts()["state"] == "running"
+    pmtl.resume(tmp_path / "cut", data=small)
+    whole, cut = contents(tmp_path / "whole"), contents(tmp_path / "cut")
+    whole.pop("config.toml"), cut.pop("config.toml")  # They differ in checkpoint_seconds.
+    assert whole == cut
+
+
+def test_a_run_without_any_checkpoint_starts_again(small, tmp_path, monkeypatch):
+    pmtl.train(small, out=tmp_path / "whole", **OPTIONS)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 4)
+        with pytest.raises(SystemError):
+            pmtl.train(small, out=tmp_path / "cut", **OPTIONS)
+    assert not (tmp_path / "cut/checkpoint.safetensors").exists()
+    pmtl.resume(tmp_path / "cut", data=small)
+    assert contents(tmp_path / "whole") == contents(tmp_path / "cut")
+
+
+def test_a_torn_metrics_line_is_dropped(small, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        stop_after(patch, 4)
+        with pytest.raises(SystemError):
+            pmtl.train(small, out=tmp_path / "cut", **OPTIONS, checkpoint_seconds=0.0)
+    with (tmp_path / "cut/metrics.jsonl").open("a") as file:
+        file.write('{"round": 5, "coh')
+    run = pmtl.resume(tmp_path / "cut", data=small)
+    assert [line["round"] for line in run.metrics] == list(range(1, 13))
+
+
+def test_kill_9_at_any_moment_loses_nothing(tmp_path):
+    """A dozen kills at seeded random instants, then the same bytes as without any."""
+    script = Path(__file__).with_name("killed.py")
+    result = subprocess.run(
+        [sys.executable, str(script), str(tmp_path), "12"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout.splitlines()[-1])
+    assert report["killed"] == 12
+    assert report["killed_mid_run"] >= 6
+    assert contents(tmp_path / "whole") == contents(tmp_path / "killed")
+
+
+def test_ctrl_c_leaves_a_resumable_run_and_says_how(small, tmp_path, monkeypatch):
+    save = RunFolder.save_round
+
+    def save_and_interrupt(self, report, validation):
+        save(self, report, validation)
+        if report.round == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "save_round", save_and_interrupt)
+        with pytest.raises(training.Interrupted, match=r"round 3 of 12.*pmtl resume"):
+            pmtl.train(small, out=tmp_path / "cut", **OPTIONS)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert files.read_tensors(tmp_path / "cut/checkpoint.safetensors")[1]["round"] == 3
+    pmtl.resume(tmp_path / "cut", data=small)
+    pmtl.train(small, out=tmp_path / "whole", **OPTIONS)
+    assert contents(tmp_path / "whole") == contents(tmp_path / "cut")
+
+
+def cut_run(small, tmp_path, monkeypatch) -> Path:
+    with monkeypatch.context() as patch:
+        stop_after(patch, 4)
+        with pytest.raises(SystemError):
+            pmtl.train(small, out=tmp_path / "cut", **OPTIONS, checkpoint_seconds=0.0)
+    return tmp_path / "cut"
+
+
+def test_other_data_is_refused(small, tmp_path, monkeypatch):
+    path = cut_run(small, tmp_path, monkeypatch)
+    with pytest.raises(pmtl.PmtlError, match="clients"):
+        pmtl.resume(path, data=small.select(small.clients[:5]))
+    other = pmtl.FederatedData.from_arrays(small.x + 1, small.y, _owners(small), outputs=2)
+    with pytest.raises(pmtl.PmtlError, match="fingerprint"):
+        pmtl.resume(path, data=other)
+    with pytest.raises(pmtl.PmtlError, match="Python program"):
+        pmtl.resume(path)
+
+
+def _owners(data):
+    import numpy as np
+
+    owner = np.empty(len(data.y), dtype=object)
+    for split in data.splits.values():
+        for k, client in enumerate(data.clients):
+            owner[split.of(k)] = client
+    return owner.astype(str)
+
+
+@pytest.mark.parametrize("place", [0, 40, 2000, -1])
+def test_a_flipped_bit_in_the_checkpoint_is_noticed(place, small, tmp_path, monkeypatch):
+    path = cut_run(small, tmp_path, monkeypatch)
+    file = path / "checkpoint.safetensors"
+    raw = bytearray(file.read_bytes())
+    raw[place % len(raw)] ^= 0x10
+    file.write_bytes(raw)
+    with pytest.raises(pmtl.PmtlError, match=r"damaged|does not fit"):
+        pmtl.resume(path, data=small)
+
+
+def test_a_truncated_checkpoint_and_a_broken_run_json_are_refused(small, tmp_path, monkeypatch):
+    path = cut_run(small, tmp_path, monkeypatch)
+    file = path / "checkpoint.safetensors"
+    file.write_bytes(file.read_bytes()[:-7])
+    with pytest.raises(pmtl.PmtlError, match="damaged"):
+        pmtl.resume(path, data=small)
+    (path / "run.json").write_text("{")
+    with pytest.raises(pmtl.PmtlError, match="not JSON"):
+        pmtl.resume(path, data=small)
+
+
+def test_a_complete_run_has_nothing_to_resume(small, tmp_path):
+    pmtl.train(small, out=tmp_path / "run", **OPTIONS)
+    with pytest.raises(pmtl.PmtlError, match="complete"):
+        pmtl.resume(tmp_path / "run", data=small)
+    with pytest.raises(pmtl.PmtlError, match="no run at"):
+        pmtl.resume(tmp_path / "nothing")
+    (tmp_path / "other").mkdir()
+    with pytest.raises(pmtl.PmtlError, match="not a run"):
+        pmtl.resume(tmp_path / "other")
+
+
+def test_an_unfinished_run_is_not_evaluated(small, tmp_path, monkeypatch):
+    path = cut_run(small, tmp_path, monkeypatch)
+    with pytest.raises(pmtl.PmtlError, match=r"not finished.*resume"):
+        pmtl.load_run(path, data=small)
+
+
+def test_two_processes_cannot_work_on_one_run(small, tmp_path, monkeypatch):
+    path = cut_run(small, tmp_path, monkeypatch)
+    with (
+        files.exclusive(path / ".lock"),
+        pytest.raises(pmtl.PmtlError, match="Another process"),
+    ):
+        pmtl.resume(path, data=small)
+    pmtl.resume(path, data=small)
