@@ -7,7 +7,8 @@ STAMP := $(VENV)/.installed
 .PHONY: demo test check clean
 
 demo: $(STAMP)
-	$(BIN)/pmtl compare --preset demo --out runs/demo --overwrite
+	rm -rf runs/demo
+	$(BIN)/pmtl compare --out runs/demo
 
 test: check
 	$(BIN)/python -m pytest -n 2

@@ -59,7 +59,15 @@ def construct(build: Callable[..., T], options: Mapping[str, Any], what: str, **
         if key not in known:
             raise unknown(f"option of {what} named", key, known or ["(none)"])
         arguments[key] = _coerce(value, hints.get(key, str), f"{key} of {what}")
+    for name in known:
+        if name not in arguments and _required(parameters[name]):
+            raise PmtlError(f"{what} needs the option {name!r}: write {name}=… behind its name.")
     return build(**arguments, **fixed)
+
+
+def _required(parameter: inspect.Parameter) -> bool:
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return parameter.default is inspect.Parameter.empty and parameter.kind not in variadic
 
 
 def _hints(build: Callable[..., Any]) -> dict[str, Any]:

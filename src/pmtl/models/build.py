@@ -97,10 +97,13 @@ def _call_factory(
 
 
 def _try_out(model: FlatModel, input_shape: Shape, outputs: int) -> None:
-    """One forward pass on zeros, so that a model that does not fit is refused before training."""
-    example = torch.zeros((2, *input_shape), dtype=next(model.module.parameters()).dtype)
-    refuse_changing_buffers(model.module, example)
+    """One forward pass on noise, so that a model that does not fit is refused before training.
+
+    Noise, because zeros would leave a running mean that begins at zero where it is.
+    """
+    example = torch.randn((2, *input_shape), dtype=next(model.module.parameters()).dtype)
     try:
+        refuse_changing_buffers(model.module, example)
         with torch.no_grad():
             answer = model.module(example)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:

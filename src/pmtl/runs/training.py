@@ -35,6 +35,7 @@ from pmtl.runs.folder import RunFolder
 from pmtl.runs.result import Run, check_data, rebuild_model
 from pmtl.simulation import Federation, LocalTraining, Metrics, Progress, evaluate
 
+
 class Interrupted(KeyboardInterrupt):
     """Training was asked to stop, and did so between two rounds, with everything saved."""
 

@@ -101,5 +101,8 @@ class Batches:
             np.arange(epochs)[:, None],
             place,
         )
+        # So it is for these clients in any company, lest their sums depend on who else was drawn.
+        whole = (counts <= self.size)[:, :, None]
+        tickets = np.where(whole, place.astype(np.uint64), tickets)
         tickets = np.where(place < counts[:, :, None], tickets, np.uint64(2**64 - 1))
         return np.argsort(tickets, axis=-1, kind="stable")

@@ -1,0 +1,94 @@
+"""The README tells the truth: its code runs, its commands exist, its numbers come from commands."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import pmtl
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.S)
+
+
+def marked(name: str) -> str:
+    return README.split(f"<!-- {name} -->")[1].split(f"<!-- /{name} -->")[0].strip()
+
+
+def test_the_python_code_works_as_pasted(capsys):
+    (code,) = blocks("python")
+    names: dict[str, object] = {}
+    exec(compile(code, "README.md", "exec"), names)
+    accuracy, epsilon = map(float, capsys.readouterr().out.split())
+    assert accuracy > 0.8
+    assert 1.99 < epsilon <= 2
+    assert len([line for line in code.splitlines() if line.strip()]) <= 10
+
+
+def test_the_two_commands_come_first():
+    first = blocks("bash")[0].split("\n")
+    assert [line.split("#")[0].strip() for line in first if line] == ["make demo", "make test"]
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M)
+    assert {"demo", "test"} <= set(targets)
+    assert "make test" in (ROOT / ".ci/run").read_text()
+
+
+def test_the_commands_work_in_the_order_they_are_shown(tmp_path, monkeypatch, pmtl_command):
+    monkeypatch.chdir(tmp_path)
+    table = "hospital,age,dose,outcome\n" + "".join(
+        f"h{k % 40:03d},{40 + k % 37},{k % 11},{'ill' if (k % 37) > 2 * (k % 11) else 'well'}\n"
+        for k in range(40 * 12)
+    )
+    Path("visits.csv").write_text(table)
+    Path("new.csv").write_text("age,dose\n50,3\n61,4\n")
+    for line in blocks("bash")[1].splitlines():
+        command = shlex.split(line, comments=True)[1:]
+        if command[0] in ("train", "compare"):
+            command += ["--rounds", "2", "--steps", "2"]
+        if command[0] == "compare":
+            command += ["--seeds", "1", "--data", "synthetic:clients=20"]
+        done = pmtl_command(*command)
+        if command[0] == "resume":
+            assert "nothing left to resume" in done.err
+        else:
+            assert done.status == 0, (line, done.err)
+    assert len(Path("answers.csv").read_text().splitlines()) == 3
+
+
+def test_the_privacy_table_is_what_the_command_prints(monkeypatch, pmtl_command):
+    (console,) = blocks("console")
+    command = shlex.split(console.removeprefix("$ "))[1:]
+    report = json.loads(pmtl_command(*command, "--json").out)
+    table = marked("privacy")
+    numbers = [report["epsilon"], *(report["also"][key] for key in ("outsiders", "authors"))]
+    for number in numbers:
+        assert f"| {number:.2f} |" in table
+
+
+def test_the_demo_table_is_what_the_demo_prints(tmp_path):
+    """Two of its cells are run again with one seed, and lie within four deviations."""
+    cells = re.findall(r"(\d\.\d+) ± (\d\.\d+)", marked("demo"))
+    rows = dict(zip(("pmtl", "fedavg", "local"), [cells[0:3], cells[3:6], cells[6:9]], strict=True))
+    for algorithm, column, epsilon in (("pmtl", 1, 2.0), ("fedavg", 2, 8.0)):
+        run = pmtl.train("synthetic", algorithm=algorithm, privacy=epsilon, evaluate_every=0)
+        accuracy = run.evaluate()["test"]["personal"]["accuracy"]
+        mean, deviation = map(float, rows[algorithm][column])
+        assert abs(accuracy - mean) <= 4 * deviation + 0.002
+    assert float(rows["pmtl"][1][0]) > float(rows["local"][1][0]) > float(rows["fedavg"][1][0])
+
+
+@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "docs/architecture.md", "README.md"])
+def test_links_lead_somewhere(document):
+    path = ROOT / document
+    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
+        assert (path.parent / target).exists(), target
+    for target in re.findall(r"`((?:src|tests|docs)/[\w./-]+)`", path.read_text(encoding="utf-8")):
+        assert (ROOT / target).exists(), target
