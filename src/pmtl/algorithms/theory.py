@@ -3,7 +3,7 @@
 Notation: losses are L-smooth (and μ-strongly convex in Theorem 4), so that f_k is (L+λ)-smooth;
 p = q/m is the share of clients in a round.
 
-Two slips in the printed proofs matter to anyone who takes a step size from them:
+Three slips in the printed proofs matter to anyone who takes a step size or a rate from them:
 
 - With I_k the 0/1 indicator that client k is sampled, E[I_k²] is p; the proofs write p². For p = 1
   nothing changes. For small p and λ the printed step of Theorem 3 tends to 1/(pL), beyond the 2/L
@@ -11,8 +11,11 @@ Two slips in the printed proofs matter to anyone who takes a step size from them
 - Theorem 4 turns a sign. Smoothness gives f(after) − f(before) ≤ ((L+λ)η²/2 − η)·p·‖∇f‖², a
   *decrease* where the bracket is negative; the proof subtracts it. Its condition then needs c > 2,
   and so a step above 2/(L+λ).
+- Theorem 4's rate has μ+λ, from strong convexity of f_k(·; w̃) with w̃ held still. But w̃ moves
+  towards the models: in the direction in which all models move together the regulariser has no
+  curvature, and μ alone drives the decay.
 
-`step_size_strongly_convex` is the same argument with both mended.
+`step_size_strongly_convex` and `contraction_strongly_convex` are what can be proved in their place.
 """
 
 from __future__ import annotations
@@ -46,25 +49,26 @@ def step_size_theorem_4(
     return c * rate / denominator
 
 
-def step_size_strongly_convex(smoothness: float, lam: float, rate: float, c: float = 1.0) -> float:
-    """η = c / (L + λ + 2λ/p²) with 0 < c < 2: Theorem 4 with its two slips mended.
+def step_size_strongly_convex(smoothness: float, lam: float, c: float = 1.0) -> float:
+    """η = c / (L + λ) with 0 < c < 2, for full participation, one local step and no noise.
 
-    One iteration changes the excess objective Δ (summed over clients) by at most
-    ((L+λ)pη²/2 + λη²/p − ηp)·Σ‖∇f_k‖² plus the noise; λη²/p is the published mean moving. The
-    bracket is −ηp(2−c)/2 with this η, and strong convexity turns Σ‖∇f_k‖² into 2(μ+λ)Δ.
+    There w̃ is the mean of the models, and a round is a step of gradient descent on the joint
+    objective F (equation 2), whose derivative by w_k is ∇loss_k(w_k) + λ(w_k − w̄). F is
+    (L+λ)-smooth, so a step lowers it by at least η(1 − c/2)·‖∇F‖².
     """
-    _check(smoothness, lam, rate)
+    _check(smoothness, lam, rate=1)
     if not 0 < c < 2:
         raise PmtlError(f"The step contracts for 0 < c < 2 only, but c = {c} was given.")
-    return c / (smoothness + lam + 2 * lam / rate**2)
+    return c / (smoothness + lam)
 
 
 def contraction_strongly_convex(
-    smoothness: float, strong_convexity: float, lam: float, rate: float, c: float = 1.0
+    smoothness: float, strong_convexity: float, lam: float, c: float = 1.0
 ) -> float:
-    """1 − ηp(2−c)(μ+λ): what one iteration with that step leaves of the excess objective."""
-    eta = step_size_strongly_convex(smoothness, lam, rate, c)
-    return 1 - eta * rate * (2 - c) * (strong_convexity + lam)
+    """1 − c(2−c)μ/(L+λ): what a round with that step leaves of F − F*, since ‖∇F‖² is at least
+    2μ(F − F*) for a μ-strongly convex F."""
+    eta = step_size_strongly_convex(smoothness, lam, c)
+    return 1 - eta * (2 - c) * strong_convexity
 
 
 def _check(smoothness: float, lam: float, rate: float) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from pmtl.algorithms import Algorithm, build_algorithm
@@ -34,6 +35,9 @@ from pmtl.runs.config_file import read_config
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.result import Run, check_data, rebuild_model
 from pmtl.simulation import Federation, LocalTraining, Metrics, Progress, evaluate
+
+#: A step of a whole cohort that touches fewer floats than this runs on one thread.
+SMALL_STEP = 2**22
 
 
 class Interrupted(KeyboardInterrupt):
@@ -142,6 +146,7 @@ def _run(
     state = federation.start()
     metrics: list[dict[str, Any]] = []
     with ExitStack() as stack:
+        stack.enter_context(_threads_for(federation))
         stop = threading.Event()
         if folder is not None:
             stack.enter_context(files.exclusive(folder.lock_file))
@@ -258,6 +263,19 @@ def _describe(loss: float | None, validation: dict[str, Metrics] | None) -> str 
         name = "accuracy" if "accuracy" in personal else "rmse"
         return f"validation {name} {personal[name]:.3f}"
     return None
+
+
+@contextmanager
+def _threads_for(federation: Federation) -> Iterator[None]:
+    """One thread for small steps: waking a second one costs more than it saves (on a busy machine
+    several times more), and sums come out the same whatever the machine's default is."""
+    before = torch.get_num_threads()
+    if federation.step_floats < SMALL_STEP:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

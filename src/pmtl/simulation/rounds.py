@@ -170,9 +170,17 @@ class Federation:
                 lr,
             )
 
+    @property
+    def step_floats(self) -> int:
+        """About how many floats one step of a whole cohort touches."""
+        return self.plan.cohort * self._client_floats
+
+    @cached_property
+    def _client_floats(self) -> int:
+        row = int(np.prod(self.data.input_shape))
+        return 6 * self.model.size + 4 * self.batches.size * row
+
     @cached_property
     def _chunk(self) -> int:
         """How many clients are trained at once: all of a cohort, unless memory forbids it."""
-        row = int(np.prod(self.data.input_shape))
-        per_client = 6 * self.model.size + 4 * self.batches.size * row
-        return max(1, CHUNK_FLOATS // per_client)
+        return max(1, CHUNK_FLOATS // self._client_floats)
