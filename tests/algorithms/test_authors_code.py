@@ -116,31 +116,36 @@ def strangers():
     return linear(data, PMTL(lam=LAM), plan, local, start, noise=None, seed=4)
 
 
+def trained_from(federation, k, begin, shared):
+    """Client k's round in NumPy, had it begun from `begin`."""
+    x, y = federation.data.gather(federation.data.rows("train").of(k))
+
+    def gradient(w):
+        return paper.squared_gradient(w, x, y[:, None])
+
+    local = federation.local
+    return paper.descend(begin, [gradient] * local.steps, local.lr, lambda w: LAM * (w - shared))
+
+
 def test_4_a_client_sampled_for_the_first_time_begins_from_the_common_start(strangers):
     progress = strangers.start()
     start = strangers.model.start()
     seen, late = set(), 0
     for t in range(strangers.plan.rounds):
-        cohort = strangers.sampler.draw(t).tolist()
+        cohort = set(strangers.sampler.draw(t).tolist())
         shared = progress.shared[0].numpy()
-        previous = progress.store.vectors.clone()
+        before = progress.store.vectors.clone()
         strangers.advance(progress)
-        for k in cohort:
-            if k in seen or not seen:
-                continue
+        for k in cohort - seen if seen else ():
             late += 1
-            assert torch.equal(previous[k], start)
-            x, y = strangers.data.gather(strangers.data.rows("train").of(k))
-            gradient = [lambda w, x=x, y=y: paper.squared_gradient(w, x, y[:, None])] * 2
-            work = [g for g in gradient]
-            pull = lambda w, shared=shared: LAM * (w - shared)  # noqa: E731
-            ours = paper.descend(start.numpy(), work, 0.1, pull)
+            assert torch.equal(before[k], start)
+            ours = trained_from(strangers, k, start.numpy(), shared)
             np.testing.assert_allclose(progress.store.vectors[k].numpy(), ours, atol=1e-12)
             # The authors: from whatever weights the client trained before this one had.
             for other in seen:
-                theirs = paper.descend(previous[other].numpy(), work, 0.1, pull)
+                theirs = trained_from(strangers, k, before[other].numpy(), shared)
                 assert np.abs(theirs - ours).max() > 1e-3
-        seen.update(cohort)
+        seen |= cohort
     assert late > 3
 
 

@@ -1,0 +1,313 @@
+"""The loop: the same seed gives the same bits, however the work is cut and the rows are stored."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+
+from pmtl.algorithms import build_algorithm
+from pmtl.data import FederatedData
+from pmtl.errors import PmtlError
+from pmtl.models import build_model
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.privacy.release import seeded_noise
+from pmtl.simulation import Federation, LocalTraining, Progress, Store
+from pmtl.streams import name_keys, subseed, uniforms, words
+
+ROUNDS = 4
+SIZES = (6, 9, 14, 30, 7, 5, 18, 11)
+M = len(SIZES)
+
+
+def table():
+    """Rows with zeros in them, so that a sparse matrix is worth its name."""
+    rng = np.random.default_rng(8)
+    owner = rng.permutation(np.repeat([f"c{k}" for k in range(M)], SIZES))
+    x = rng.normal(size=(len(owner), 4)).astype(np.float32)
+    x[rng.random(x.shape) < 0.4] = 0
+    return x, rng.integers(0, 3, len(owner)), owner
+
+
+def federation(x=None, algorithm="pmtl:lam=0.5", seed=0, sigma=0.1, **changes):
+    features, y, owner = table()
+    data = FederatedData.from_arrays(features if x is None else x, y, owner, outputs=3)
+    sampling, cohort = changes.pop("sampling", "poisson"), changes.pop("cohort", 5)
+    plan = PrivacyPlan(M, cohort, sampling, changes.pop("clip", 0.4), sigma, ROUNDS, 1e-3)
+    model = build_model(
+        changes.pop("model", "mlp:hidden=6"), data.input_shape, data.outputs, data.task, 0
+    )
+    local = changes.pop("local", LocalTraining(epochs=2, batch=5))
+    return Federation(data, model, build_algorithm(algorithm), plan, local, seed, **changes)
+
+
+def run(federation, progress=None):
+    progress = progress or federation.start()
+    reports = list(federation.rounds(progress))
+    return progress, reports
+
+
+def same(one, two):
+    return torch.equal(one.shared, two.shared) and torch.equal(one.store.vectors, two.store.vectors)
+
+
+@pytest.mark.parametrize("algorithm", ["pmtl", "fedavg", "ditto", "ppsgd", "local", "naive_joint"])
+def test_the_same_seed_gives_the_same_bits(algorithm):
+    one, first = run(federation(algorithm=algorithm))
+    two, second = run(federation(algorithm=algorithm))
+    assert same(one, two)
+    assert first == second
+    three, _ = run(federation(algorithm=algorithm, seed=1))
+    assert not same(one, three)
+
+
+def test_a_saved_run_continues_to_the_same_bits():
+    whole, _ = run(federation())
+    begun = federation()
+    progress = begun.start()
+    for _ in range(2):
+        begun.advance(progress)
+    saved = Progress(2, progress.shared.clone(), Store(progress.store.vectors.clone()))
+    resumed, reports = run(federation(), saved)
+    assert [report.round for report in reports] == [3, 4]
+    assert same(whole, resumed)
+
+
+class TestStreams:
+    """Initialisation, sampling, batches and noise: moving one leaves the others where they were."""
+
+    def cohorts(self, federation):
+        return [federation.sampler.draw(t).tolist() for t in range(ROUNDS)]
+
+    def batches(self, federation):
+        return [federation.batches.draw(np.arange(M), t)[0].tolist() for t in range(ROUNDS)]
+
+    def test_each_is_known_by_its_own_name(self):
+        """What a seed stands for must not change: a saved run is continued by these numbers."""
+        made = federation(seed=3)
+        keys = name_keys(made.data.clients)
+        for t in range(ROUNDS):
+            coins = uniforms(3, "sampling", keys, t)
+            assert made.sampler.draw(t).tolist() == np.flatnonzero(coins < 5 / M).tolist()
+        index, real = made.batches.draw(np.array([3]), 2)
+        rows = made.data.rows("train").of(3)
+        for epoch in range(2):
+            order = np.argsort(words(3, "batches", keys[3], 2, epoch, np.arange(len(rows))))
+            steps = slice(epoch * real.shape[1] // 2, (epoch + 1) * real.shape[1] // 2)
+            assert index[0, steps][real[0, steps]].tolist() == rows[order].tolist()
+        generator = torch.Generator().manual_seed(subseed(3, "noise", 2))
+        noise = torch.randn((1, 5), generator=generator, dtype=torch.float64)
+        assert torch.equal(seeded_noise(3)(2, (1, 5)), noise)
+        with torch.random.fork_rng():
+            torch.manual_seed(subseed(3, "initialisation"))
+            layer = torch.nn.Linear(4, 6)
+        start = build_model("mlp:hidden=6", (4,), 3, "classification", 3).start()
+        assert torch.equal(start[:24], layer.weight.detach().reshape(-1))
+
+    def test_other_noise_leaves_cohorts_and_batches_alone(self):
+        plain, other = federation(), federation(noise=seeded_noise(99))
+        one, two = plain.start(), other.start()
+        plain.advance(one)
+        other.advance(two)
+        # The first round's training is the same bit for bit, what is published is not.
+        assert torch.equal(one.store.vectors, two.store.vectors)
+        assert not torch.equal(one.shared, two.shared)
+        assert self.cohorts(plain) == self.cohorts(other)
+        assert self.batches(plain) == self.batches(other)
+
+    def test_having_drawn_noise_moves_neither_cohorts_nor_batches(self):
+        fresh, used = federation(), federation()
+        run(used)
+        assert self.cohorts(fresh) == self.cohorts(used)
+        assert self.batches(fresh) == self.batches(used)
+
+    def test_other_batches_leave_cohorts_and_noise_alone(self):
+        plain = federation()
+        other = federation(local=LocalTraining(steps=1, batch=2))
+        assert self.cohorts(plain) == self.cohorts(other)
+        assert self.batches(plain) != self.batches(other)
+        drawn = []
+
+        def recorder(round, shape):
+            drawn.append(seeded_noise(0)(round, shape))
+            return drawn[-1]
+
+        recorded, _ = run(federation(local=LocalTraining(steps=1, batch=2), noise=recorder))
+        assert same(recorded, run(other)[0])  # so this is the noise that the seed stands for
+        run(federation(noise=recorder))
+        assert len(drawn) == 2 * ROUNDS
+        assert all(torch.equal(drawn[t], drawn[t + ROUNDS]) for t in range(ROUNDS))
+
+    def test_other_cohorts_leave_batches_alone(self):
+        plain, other = federation(), federation(cohort=3)
+        assert self.cohorts(plain) != self.cohorts(other)
+        assert self.batches(plain) == self.batches(other)
+
+    def test_the_start_depends_on_the_models_seed_only(self):
+        one = build_model("mlp", (4,), 3, "classification", 0).start()
+        torch.manual_seed(123)
+        again = build_model("mlp", (4,), 3, "classification", 0).start()
+        other = build_model("mlp", (4,), 3, "classification", 1).start()
+        assert torch.equal(one, again)
+        assert not torch.equal(one, other)
+        assert torch.equal(federation(seed=0).model.start(), federation(seed=5).model.start())
+
+    def test_the_global_generators_are_neither_read_nor_moved(self):
+        expected, _ = run(federation())
+        torch.manual_seed(7)
+        before = torch.random.get_rng_state()
+        numpy_before = np.random.get_state()[1].copy()  # noqa: NPY002
+        actual, _ = run(federation())
+        assert torch.equal(torch.random.get_rng_state(), before)
+        assert np.array_equal(np.random.get_state()[1], numpy_before)  # noqa: NPY002
+        assert same(expected, actual)
+
+
+@pytest.mark.parametrize("algorithm", ["pmtl", "fedavg", "ditto", "ppsgd", "local", "naive_joint"])
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_cohort_that_is_trained_in_pieces_ends_the_same(algorithm, at_once, monkeypatch):
+    whole = federation(algorithm=algorithm, dtype=torch.float64)
+    expected, reports = run(whole)
+    assert whole._chunk >= M
+    pieces = federation(algorithm=algorithm, dtype=torch.float64)
+    per_client = 6 * pieces.model.size + 4 * pieces.batches.size * 4
+    monkeypatch.setattr("pmtl.simulation.rounds.CHUNK_FLOATS", at_once * per_client)
+    actual, others = run(pieces)
+    assert pieces._chunk == at_once
+    close = {"rtol": 0, "atol": 1e-12}
+    assert torch.allclose(actual.shared, expected.shared, **close)
+    assert torch.allclose(actual.store.vectors, expected.store.vectors, **close)
+    for one, two in zip(reports, others, strict=True):
+        assert one.cohort == two.cohort
+        assert one.train_loss == pytest.approx(two.train_loss, abs=1e-12)
+        assert one.clipped == two.clipped
+
+
+@pytest.mark.parametrize("storage", ["csr", "csc", "memmap", "mapped doubles", "not resident"])
+def test_how_the_features_are_stored_changes_nothing(storage, tmp_path, monkeypatch):
+    x, _, _ = table()
+    expected, _ = run(federation(x=x))
+    if storage == "not resident":
+        monkeypatch.setattr("pmtl.simulation.feed.RESIDENT_LIMIT", 0)
+        stored = x
+    elif storage in ("csr", "csc"):
+        stored = getattr(sparse, f"{storage}_matrix")(x)
+    else:
+        dtype = np.float32 if storage == "memmap" else np.float64
+        stored = np.memmap(tmp_path / "x", dtype=dtype, mode="w+", shape=x.shape)
+        stored[:] = x
+    other = federation(x=stored)
+    assert other.feed._resident is None
+    actual, _ = run(other)
+    assert same(expected, actual)
+
+
+def test_pixels_are_read_between_zero_and_one():
+    pixels = np.random.default_rng(0).integers(0, 256, (sum(SIZES), 4)).astype(np.uint8)
+    expected, _ = run(federation(x=np.divide(pixels, 255, dtype=np.float32)))
+    actual, _ = run(federation(x=pixels))
+    assert same(expected, actual)
+
+
+@pytest.mark.parametrize("algorithm", ["pmtl", "ditto", "local", "naive_joint"])
+def test_everybody_begins_with_the_common_start(algorithm):
+    made = federation(algorithm=algorithm)
+    progress = made.start()
+    start = made.model.start()
+    assert progress.round == 0
+    assert len(progress.shared) == (M if algorithm == "naive_joint" else 1)
+    for row in (*progress.shared, *made.predictors(progress, np.arange(M))):
+        assert torch.equal(row, start)
+
+
+def test_a_round_only_touches_the_clients_that_were_drawn():
+    made = federation()
+    progress = made.start()
+    for t in range(ROUNDS):
+        before = progress.store.vectors.clone()
+        made.advance(progress)
+        changed = (progress.store.vectors != before).any(dim=1).numpy()
+        assert np.array_equal(np.flatnonzero(changed), made.sampler.draw(t))
+
+
+def test_local_training_takes_everybody_publishes_nothing_and_ignores_the_plan_of_cohorts():
+    made = federation(algorithm="local", cohort=1)
+    progress = made.start()
+    start = progress.shared.clone()
+    report = made.advance(progress)
+    assert report.cohort == M
+    assert report.upload_norm is None
+    assert report.clipped is None
+    assert torch.equal(progress.shared, start)
+    assert (progress.store.vectors != start).any(dim=1).all()
+    assert set(made.views(progress)) == {"personal"}
+    assert set(federation().views(progress)) == {"personal", "shared"}
+
+
+def test_a_report_says_what_happened():
+    made = federation(algorithm="fedavg", dtype=torch.float64, sigma=0.0)
+    progress = made.start()
+    for t in range(ROUNDS):
+        cohort = made.sampler.draw(t)
+        own = progress.store.gather(cohort)
+        trained = made._train(cohort, own, progress.shared, t, made.local.lr_at(t))
+        norms = trained.uploads.norm(dim=1)
+        report = made.advance(progress)
+        assert report.round == t + 1 == progress.round
+        assert report.cohort == len(cohort)
+        assert report.lr == made.local.lr_at(t)
+        assert report.train_loss == pytest.approx(float(trained.losses.mean()))
+        assert report.upload_norm == pytest.approx(float(norms.mean()))
+        assert report.clipped == pytest.approx(float((norms > 0.4).double().mean()))
+
+
+def test_the_step_size_follows_its_schedule():
+    made = federation(local=LocalTraining(epochs=1, lr=0.2, halve_every=2))
+    _, reports = run(made)
+    assert [report.lr for report in reports] == [0.2, 0.2, 0.1, 0.1]
+
+
+def test_a_plan_for_another_number_of_clients_is_refused():
+    data = federation().data.select([f"c{k}" for k in range(M - 1)])
+    plan = PrivacyPlan(M, M, "full", 1.0, 0.1, 2, 1e-3)
+    model = build_model("logistic", data.input_shape, data.outputs, data.task, 0)
+    with pytest.raises(PmtlError, match="plan is for 8 clients, but the data has 7"):
+        Federation(data, model, build_algorithm("pmtl"), plan, LocalTraining(), 0)
+
+
+def test_no_round_is_run_that_the_plan_does_not_pay_for():
+    made = federation()
+    progress, reports = run(made)
+    assert len(reports) == ROUNDS
+    assert list(made.rounds(progress)) == []
+    with pytest.raises(PmtlError, match="pays for 4 rounds"):
+        made.advance(progress)
+
+
+def test_cohorts_of_a_run_are_those_of_its_plan():
+    for sampling in ("poisson", "fixed"):
+        made = federation(sampling=sampling, seed=3)
+        _, reports = run(made)
+        drawn = [len(made.plan.sampler(3, made.sampler.client_keys).draw(t)) for t in range(ROUNDS)]
+        assert [report.cohort for report in reports] == drawn
+    assert set(drawn) == {5}
+
+
+class TestStore:
+    def test_rows_are_copies_of_the_start_and_share_no_memory(self):
+        start = torch.zeros(1, 3)
+        store = Store.fresh(start.expand(4, -1))
+        store.vectors[1] += 1
+        assert torch.equal(store.vectors[0], torch.zeros(3))
+        assert not start.any()
+
+    def test_what_is_gathered_is_a_copy(self):
+        store = Store.fresh(torch.arange(12.0).view(4, 3))
+        taken = store.gather(np.array([2, 0]))
+        assert torch.equal(taken, torch.tensor([[6.0, 7, 8], [0, 1, 2]]))
+        taken += 100
+        assert torch.equal(store.vectors, torch.arange(12.0).view(4, 3))
+
+    def test_what_is_scattered_replaces_these_rows_and_no_others(self):
+        store = Store.fresh(torch.zeros(4, 2))
+        store.scatter(np.array([3, 1]), torch.tensor([[1.0, 1], [2, 2]]))
+        assert store.vectors.tolist() == [[0, 0], [2, 2], [0, 0], [1, 1]]
