@@ -17,7 +17,7 @@ import numpy as np
 
 from pmtl.algorithms import build_algorithm
 from pmtl.data import FederatedData, load
-from pmtl.errors import PmtlError
+from pmtl.errors import Interrupted, PmtlError
 from pmtl.privacy.plan import check_epsilon
 from pmtl.progress import progress_bar
 from pmtl.runs import files
@@ -115,7 +115,12 @@ def _run(
     rows = []
     with progress_bar("comparing", len(cells), 0, show) as bar:
         for cell in cells:
-            rows.append(_run_cell(grid.base, cell, out / "runs" / cell.folder, data))
+            try:
+                rows.append(_run_cell(grid.base, cell, out / "runs" / cell.folder, data))
+            except Interrupted as stop:
+                raise Interrupted(
+                    f"Stopped after {len(rows)} of {len(cells)} runs; `pmtl resume {out}` goes on."
+                ) from stop
             bar.advance(cell.folder)
     results = {"task": data.task, "clients": data.m, "runs": rows, **_summaries(rows, data.task)}
     files.write_json(out / RESULT_FILE, results)

@@ -101,3 +101,29 @@ def test_mean_estimation_never_beats_the_bound_of_the_text_and_ends_on_it():
     assert objective == pytest.approx(bound, rel=1e-9)
     assert bound > 1
     np.testing.assert_allclose(w, (x + x.mean()) / 2, atol=1e-9)
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_a_server_step_of_q_over_m_keeps_the_shared_model_at_the_mean(ridge, sampling):
+    """With a part of the clients, Algorithm 1 as printed does not; see test_theory."""
+    plan = PrivacyPlan(ridge.m, 2, sampling, float("inf"), 0.0, 200, 1e-3)
+    model = build_model("linear", ridge.input_shape, 1, ridge.task, 0)
+    local = LocalTraining(steps=2, batch=0, lr=0.05)
+    ends = {}
+    for server in (2 / ridge.m, 1.0):
+        algorithm = PMTL(lam=0.8, server=server)
+        federation = Federation(ridge, model, algorithm, plan, local, 0, dtype=torch.float64)
+        progress = federation.start()
+        gaps = []
+        for _ in federation.rounds(progress):
+            mean = progress.store.vectors.mean(dim=0)
+            gaps.append(float((progress.shared[0] - mean).abs().max()))
+        ends[server] = max(gaps)
+    assert ends[2 / ridge.m] < 1e-12
+    assert ends[1.0] > 0.1
+
+
+def test_running_ahead_of_the_mean_is_told_before_a_long_run():
+    assert "server=0.1 " in (PMTL().warning(clients=500, cohort=50, rounds=200) or "")
+    assert PMTL(server=0.1).warning(clients=500, cohort=50, rounds=200) is None
+    assert PMTL().warning(clients=500, cohort=500, rounds=200) is None

@@ -273,3 +273,26 @@ def test_help_and_version(pmtl_command):
         assert command in shown.out
     assert pmtl_command("--version").out.startswith("pmtl ")
     assert "--epsilon" in pmtl_command("train", "--help").out
+
+
+def test_an_interrupted_process_says_how_to_go_on(here):
+    """Ctrl-C as a terminal sends it, to the real command."""
+    import os
+    import signal
+    import subprocess
+    import sys
+    import time
+    from pathlib import Path
+
+    command = [sys.executable, "-m", "pmtl", "train", "--rounds", "5000", "--out", "run"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        metrics = Path("run/metrics.jsonl")
+        while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.kill(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "pmtl resume run" in errors
+    assert "Traceback" not in errors
+    assert (here / "run/checkpoint.safetensors").exists()

@@ -41,7 +41,7 @@ def test_numbers_are_those_of_the_data():
 
 
 def test_a_healthy_federation_has_no_warnings():
-    assert describe(synthetic(samples=60))["warnings"] == []
+    assert describe(synthetic(clients=150, samples=100))["warnings"] == []
 
 
 def test_every_warning_has_its_cause():

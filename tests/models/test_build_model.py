@@ -190,3 +190,16 @@ class TestAUsersOwnModel:
         with pytest.raises(PmtlError, match="width"):
             build(f"{here}:demanding")
         assert build(f"{here}:demanding:width=3").size == 8
+
+
+class FunctionalDropout(nn.Linear):
+    def __init__(self):
+        super().__init__(3, 2)
+
+    def forward(self, x):
+        return nn.functional.dropout(super().forward(x), 0.5, self.training)
+
+
+def test_dropout_is_noticed_where_it_is_a_function_and_no_layer():
+    assert build(FunctionalDropout).random_forward
+    assert not build("logistic").random_forward

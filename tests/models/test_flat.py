@@ -147,3 +147,25 @@ def test_predictions_are_a_class_a_mark_per_label_or_a_number():
     assert predictions("classification")(outputs).tolist() == [2, 0]
     assert predictions("multilabel")(outputs).tolist() == [[1, 0, 1], [0, 0, 0]]
     assert torch.equal(predictions("regression")(outputs), outputs)
+
+
+def test_frozen_layers_are_part_of_the_function_and_not_of_the_vector():
+    """Fixed features and a linear head: only the head is trained, clipped, noised and shared."""
+    torch.manual_seed(0)
+    features, head = nn.Linear(4, 16), nn.Linear(16, 3)
+    features.requires_grad_(False)
+    model = FlatModel(nn.Sequential(features, nn.ReLU(), head))
+    assert model.size == 16 * 3 + 3
+    x = torch.randn(5, 4)
+    vector = model.start()
+    assert torch.allclose(model.apply(vector, x), model.module(x))
+    assert torch.equal(model.apply(0 * vector, x), torch.zeros(5, 3))
+    moved = model.with_weights(vector + 1)
+    assert torch.equal(moved[0].weight, features.weight)
+    assert torch.allclose(moved(x), model.apply(vector + 1, x))
+
+
+def test_batch_normalisation_without_running_statistics_is_refused_too():
+    """It would mix padded rows into a client's own."""
+    with pytest.raises(PmtlError, match="GroupNorm"):
+        FlatModel(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, track_running_stats=False)))

@@ -393,6 +393,7 @@ def test_a_client_sampled_for_the_first_time_inherits_nothing_from_another():
     )
     ends = []
     for disturbed in (False, True):
+        federation = small_federation()
         progress = federation.start()
         while progress.round < t:
             federation.advance(progress)

@@ -82,5 +82,5 @@ def test_a_missing_file_is_a_sentence(tmp_path):
 
 
 def test_algorithms_are_written_as_specs_where_a_line_can_hold_them():
-    assert algorithm_spec(PMTL(lam=0.25)) == "pmtl:lam=0.25"
+    assert algorithm_spec(PMTL(lam=0.25)) == "pmtl:lam=0.25,server=1.0"
     assert algorithm_spec(ClusteredPMTL(clusters={"a": "1"})) == IN_MEMORY

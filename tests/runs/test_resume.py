@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import pmtl
-from pmtl.runs import files, training
+from pmtl.errors import Interrupted
+from pmtl.runs import files
 from pmtl.runs.folder import RunFolder
 
 OPTIONS = {
@@ -120,7 +121,7 @@ def test_ctrl_c_leaves_a_resumable_run_and_says_how(small, tmp_path, monkeypatch
     before = signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "save_round", save_and_interrupt)
-        with pytest.raises(training.Interrupted, match=r"round 3 of 12.*pmtl resume"):
+        with pytest.raises(Interrupted, match=r"round 3 of 12.*pmtl resume"):
             pmtl.train(small, out=tmp_path / "cut", **OPTIONS)
     assert signal.getsignal(signal.SIGINT) is before
     assert files.read_tensors(tmp_path / "cut/checkpoint.safetensors")[1]["round"] == 3

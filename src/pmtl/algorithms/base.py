@@ -20,6 +20,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -46,11 +47,21 @@ class Algorithm(ABC):
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, (int, float)) and not 0 <= value < float("inf"):
+            if field.type != "float":
+                continue
+            if not isinstance(value, Real) or not 0 <= float(value) < float("inf"):
                 raise PmtlError(
                     f"{self.name}: {field.name} must be a finite number that is not negative, "
-                    f"but {value} was given."
+                    f"but {value!r} was given."
                 )
+
+    def server_step(self) -> float:
+        """How much of the noisy average is added to the billboard: all of it, as a rule."""
+        return 1.0
+
+    def warning(self, clients: int, cohort: int, rounds: int) -> str | None:
+        """What a user should know of this algorithm in such a run before spending a budget."""
+        return None
 
     def blocks(self, clients: tuple[str, ...]) -> NDArray[np.int64]:
         """The block of the billboard that each client reads and writes; usually one for all."""

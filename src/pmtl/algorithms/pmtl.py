@@ -21,11 +21,20 @@ from pmtl.algorithms.base import Algorithm, Gradient
 
 @dataclass(frozen=True)
 class PMTL(Algorithm):
-    """Algorithm 1. `lam` is λ: 0 is training alone, large λ is one model for all."""
+    """Algorithm 1. `lam` is λ: 0 is training alone, large λ is one model for all.
+
+    `server` is how much of the noisy average is added to w̃; 1 is Algorithm 1 as printed. Line 8
+    divides by q what the personal models moved, while their mean moved by the same sum divided by
+    m: without clipping and noise, w̃ − w̃⁰ is m/q times w̄ − w̄⁰. With q < m, w̃ runs ahead of the
+    mean, which speeds up a short run and makes a long one drift away where λ(m/q − 1) exceeds the
+    losses' curvature. `server` = q/m keeps w̃ at the mean. It is computed from what was published,
+    so it costs nothing.
+    """
 
     name: ClassVar[str] = "pmtl"
 
     lam: float = 0.1
+    server: float = 1.0
 
     def start(self, shared: Tensor) -> Tensor:
         return shared  # w_k⁰ = w̃⁰, for every k
@@ -41,6 +50,21 @@ class PMTL(Algorithm):
 
     def keep(self, w: Tensor) -> Tensor:
         return w
+
+    def server_step(self) -> float:
+        return self.server
+
+    def warning(self, clients: int, cohort: int, rounds: int) -> str | None:
+        rate = cohort / clients
+        ahead = self.server / rate
+        if ahead <= 1.5 or rounds * rate < 8:
+            return None
+        return (
+            f"With {cohort} of {clients} clients a round, Algorithm 1 as printed moves the shared "
+            f"model {ahead:.3g} times as far as the mean of the personal ones, and a run of "
+            f"{rounds} rounds may drift away: {self.name}:server={rate:.3g} keeps it at the mean, "
+            "at the same ε."
+        )
 
     def predict(self, own: Tensor, shared: Tensor) -> Tensor:
         return own  # line 10: the output is w_1, …, w_m

@@ -9,7 +9,7 @@ import typer
 
 from pmtl._version import __version__
 from pmtl.cli import compare, data, privacy, results, train
-from pmtl.errors import PmtlError
+from pmtl.errors import Interrupted, PmtlError
 
 app = typer.Typer(
     name="pmtl",
@@ -49,8 +49,8 @@ def main() -> None:
     except PmtlError as error:
         typer.secho(f"error: {error}", fg="red", err=True)
         sys.exit(2)
-    except KeyboardInterrupt as stop:
-        typer.secho(str(stop) or "Stopped.", err=True)
+    except Interrupted as stop:
+        typer.secho(str(stop), err=True)
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(1)

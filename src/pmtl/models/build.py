@@ -105,12 +105,15 @@ def _try_out(model: FlatModel, input_shape: Shape, outputs: int) -> None:
     try:
         refuse_changing_buffers(model.module, example)
         with torch.no_grad():
-            answer = model.module(example)
+            model.module.train()
+            answer, again = model.module(example), model.module(example)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         reason = str(error).splitlines()[0]
         raise PmtlError(
             f"The model {model.name!r} cannot read rows of shape {input_shape}: {reason}."
         ) from error
+    # Dropout called as a function is no layer that could be looked for; it shows in the answers.
+    model.random_forward = model.random_forward or not torch.equal(answer, again)
     if tuple(answer.shape) != (2, outputs):
         raise PmtlError(
             f"The model {model.name!r} answers two rows with shape {tuple(answer.shape)}, but this "

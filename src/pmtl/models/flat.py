@@ -24,9 +24,16 @@ class FlatModel:
         refuse_running_statistics(module)
         self.module = module
         self.name = name
-        parameters = dict(module.named_parameters())
+        # Frozen layers are part of the function, not of the vector: "fixed features, linear head"
+        # shares, clips and adds noise to the head alone.
+        parameters = {n: p for n, p in module.named_parameters() if p.requires_grad}
         if not parameters:
-            raise PmtlError(f"The model {name!r} has no parameters, so there is nothing to train.")
+            raise PmtlError(
+                f"The model {name!r} has no free parameters: there is nothing to train."
+            )
+        dropouts = (nn.modules.dropout._DropoutNd, nn.RReLU)
+        #: Whether a forward pass in training draws random numbers of its own (dropout).
+        self.random_forward = any(isinstance(part, dropouts) for part in module.modules())
         self._names = list(parameters)
         self._shapes = [p.shape for p in parameters.values()]
         self._sizes = [p.numel() for p in parameters.values()]
@@ -36,16 +43,10 @@ class FlatModel:
         """P, the number of parameters."""
         return sum(self._sizes)
 
-    @property
-    def random_forward(self) -> bool:
-        """Whether a forward pass in training draws random numbers of its own (dropout)."""
-        dropouts = (nn.modules.dropout._DropoutNd, nn.RReLU)
-        return any(isinstance(part, dropouts) for part in self.module.modules())
-
     def start(self) -> Tensor:
         """The module's present parameters, the common start of all clients."""
-        with torch.no_grad():
-            return torch.cat([p.detach().reshape(-1) for p in self.module.parameters()]).clone()
+        present = dict(self.module.named_parameters())
+        return torch.cat([present[name].detach().reshape(-1) for name in self._names]).clone()
 
     def parameters(self, vector: Tensor) -> dict[str, Tensor]:
         """The vector cut into the module's named tensors (views, no copy)."""
@@ -76,17 +77,21 @@ class FlatModel:
 
 
 def refuse_running_statistics(module: nn.Module) -> None:
-    """Refuse batch normalisation with running averages.
+    """Refuse batch normalisation, and anything else that keeps running averages.
 
-    Its buffers are statistics of private inputs. They lie outside the clipped vector, so they
-    could neither be shared without leaking nor averaged within the guarantee.
+    Such buffers are statistics of private inputs. They lie outside the clipped vector, so they
+    could neither be shared without leaking nor averaged within the guarantee. Without running
+    averages, batch normalisation still mixes the rows of a batch, padding among them, and what a
+    client learns would depend on how many rows the others have.
     """
+    norms = nn.modules.batchnorm
     for name, part in module.named_modules():
-        if isinstance(part, nn.modules.batchnorm._NormBase) and part.track_running_stats:
+        running = isinstance(part, norms._NormBase) and part.track_running_stats
+        if running or isinstance(part, norms._BatchNorm):
             raise PmtlError(
                 f"The layer {name or type(part).__name__!r} ({type(part).__name__}) keeps running "
-                "statistics of its inputs, which no clipping covers. Use nn.GroupNorm or "
-                "nn.LayerNorm, or pass track_running_stats=False."
+                "statistics of its inputs or mixes the rows of a batch, which no clipping covers: "
+                "use nn.GroupNorm or nn.LayerNorm instead."
             )
 
 

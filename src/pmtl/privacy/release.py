@@ -75,7 +75,6 @@ class Tally:
         self.round = round
         self.sum = torch.zeros(shape, dtype=torch.float64, device=device)
         self.seen: set[int] = set()
-        self.published = False
 
 
 class Release:
@@ -90,6 +89,7 @@ class Release:
         self.plan = plan
         self._blocks = blocks
         self._noise = noise
+        self._published: set[int] = set()
         members = np.bincount(blocks)
         if (members == 0).any():
             raise PmtlError("A block of the billboard has no client: number blocks without gaps.")
@@ -126,17 +126,20 @@ class Release:
         """The average before noise: private, of sensitivity 2γ/q."""
         return tally.sum / self._divisors.to(tally.sum.device)
 
-    def publish(self, tally: Tally, shared: Tensor) -> Tensor:
-        """The next billboard: the average, plus noise of standard deviation σ on it."""
-        if tally.published:
+    def publish(self, tally: Tally, shared: Tensor, step: float = 1.0) -> Tensor:
+        """The next billboard: `step` times the average plus noise of standard deviation σ on it.
+
+        Adding less than all of it is work on what could be published as it is, and free.
+        """
+        if tally.round in self._published:
             raise PmtlError(
-                f"Round {tally.round} was published already: one sum is never noised twice."
+                f"Round {tally.round} was published already: no round gets its noise twice."
             )
-        tally.published = True
+        self._published.add(tally.round)
         update = self.average(tally)
         if self.plan.noise_std > 0:
             # σ is stated for an average over q; a block's average has a smaller divisor.
             scale = self.plan.noise_std * self.plan.cohort / self._divisors
             noise = self._noise(tally.round, tuple(shared.shape))
             update = update + (scale * noise).to(update.device)
-        return (shared.to(torch.float64) + update).to(shared.dtype)
+        return (shared.to(torch.float64) + step * update).to(shared.dtype)

@@ -17,7 +17,7 @@ from torch import nn
 
 from pmtl.algorithms import Algorithm, build_algorithm
 from pmtl.data import FederatedData, describe, load
-from pmtl.errors import PmtlError
+from pmtl.errors import Interrupted, PmtlError
 from pmtl.models import build_model
 from pmtl.privacy.plan import DEFAULT_EPSILON, PrivacyPlan, PrivacyRequest
 from pmtl.privacy.statement import make_statement, warn_if_drowned
@@ -38,10 +38,6 @@ from pmtl.simulation import Federation, LocalTraining, Metrics, Progress, evalua
 
 #: A step of a whole cohort that touches fewer floats than this runs on one thread.
 SMALL_STEP = 2**22
-
-
-class Interrupted(KeyboardInterrupt):
-    """Training was asked to stop, and did so between two rounds, with everything saved."""
 
 
 def train(
@@ -90,8 +86,13 @@ def train(
     config = _resolved(config, federation)
     facts = _facts(config, federation)
     if warn is not None:
-        drowned = warn_if_drowned(plan, flat.size) if method.shares else None
-        for sentence in [*describe(federated)["warnings"], *([drowned] if drowned else [])]:
+        sentences = [*describe(federated)["warnings"]]
+        if method.shares:
+            sentences += [
+                warn_if_drowned(plan, flat.size),
+                method.warning(plan.clients, plan.cohort, plan.rounds),
+            ]
+        for sentence in filter(None, sentences):
             warn(sentence)
     folder = None if out is None else RunFolder.create(out, config, facts)
     return _run(federation, config, facts, folder, progress)

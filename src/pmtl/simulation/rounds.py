@@ -117,7 +117,9 @@ class Federation:
                 self.gate.add(tally, clients, trained.uploads)
                 norms.append(torch.linalg.vector_norm(trained.uploads.double(), dim=1))
         if self.algorithm.shares:
-            progress.shared = self.gate.publish(tally, progress.shared)
+            progress.shared = self.gate.publish(
+                tally, progress.shared, self.algorithm.server_step()
+            )
         progress.round += 1
         lengths = torch.cat(norms) if norms else None
         return RoundReport(
