@@ -19,8 +19,9 @@ from pmtl.algorithms.theory import (
     step_size_theorem_4,
 )
 from pmtl.errors import PmtlError
+from pmtl.privacy.noise import seeded_noise
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.privacy.release import Release, seeded_noise
+from pmtl.privacy.release import Release
 
 
 @dataclass

@@ -14,8 +14,9 @@ from pmtl.algorithms.clustered import ClusteredPMTL
 from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
 from pmtl.models import build_model
+from pmtl.privacy.noise import seeded_noise
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.privacy.release import Release, clip, seeded_noise
+from pmtl.privacy.release import Release, clip
 from pmtl.simulation import Federation, LocalTraining
 
 INF, NAN = float("inf"), float("nan")

@@ -9,8 +9,8 @@ from pmtl.algorithms import build_algorithm
 from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
 from pmtl.models import build_model
+from pmtl.privacy.noise import seeded_noise
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.privacy.release import seeded_noise
 from pmtl.simulation import Federation, LocalTraining, Progress, Store
 from pmtl.streams import name_keys, subseed, uniforms, words
 

@@ -17,37 +17,19 @@ divisor is its expected cohort q·m_b/m.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from pmtl.errors import PmtlError
+from pmtl.privacy.noise import Noise
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.streams import subseed
-
-#: Standard normal draws for a round: (round, shape) → float64 tensor.
-Noise = Callable[[int, tuple[int, ...]], Tensor]
 
 #: Clipping aims this far below γ, so that rounding can never lift a norm above it.
 _MARGIN = 1e-12
 #: Bytes of one float64 copy that clipping works on at a time.
 _WORKSPACE = 64 * 2**20
-
-
-def seeded_noise(seed: int) -> Noise:
-    """Noise for experiments: a stream of its own, a fresh generator for every round.
-
-    It is always drawn on the CPU, so that a run on a graphics card has the same noise.
-    """
-
-    def draw(round: int, shape: tuple[int, ...]) -> Tensor:
-        generator = torch.Generator().manual_seed(subseed(seed, "noise", round))
-        return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-    return draw
 
 
 def clip(uploads: Tensor, clip_norm: float) -> Tensor:

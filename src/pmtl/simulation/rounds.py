@@ -21,8 +21,9 @@ from pmtl.algorithms import Algorithm
 from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
 from pmtl.models import FlatModel
+from pmtl.privacy.noise import Noise, seeded_noise
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.privacy.release import Noise, Release, seeded_noise
+from pmtl.privacy.release import Release
 from pmtl.simulation.batches import Batches, LocalTraining
 from pmtl.simulation.cohort import CohortTrainer, Trained
 from pmtl.simulation.evaluation import Weights
