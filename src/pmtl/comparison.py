@@ -8,7 +8,7 @@ That choice looks at private data, and its price is not part of the ε of a sing
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,16 @@ import numpy as np
 from pmtl.algorithms import build_algorithm
 from pmtl.data import FederatedData, load
 from pmtl.errors import Interrupted, PmtlError
+from pmtl.models import build_model
 from pmtl.privacy.plan import check_epsilon
 from pmtl.progress import progress_bar
 from pmtl.runs import files
-from pmtl.runs.config import TrainConfig, absolute_spec
+from pmtl.runs.config import IN_MEMORY, TrainConfig, resolve_device
 from pmtl.runs.config_file import parse_config
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.result import load_run
-from pmtl.runs.training import resume, train
+from pmtl.runs.training import graceful_stop, resume, train
+from pmtl.streams import name_key
 
 PLAN_FILE = "comparison.json"
 RESULT_FILE = "results.json"
@@ -43,6 +45,8 @@ class Grid:
     def __post_init__(self) -> None:
         if not (self.algorithms and self.epsilons and self.seeds):
             raise PmtlError("A comparison needs at least one algorithm, one ε and one seed.")
+        for name in ("algorithms", "epsilons", "seeds"):  # Given twice is compared once.
+            object.__setattr__(self, name, tuple(dict.fromkeys(getattr(self, name))))
         for epsilon in self.epsilons:
             check_epsilon(epsilon)
         if self.base.privacy.epsilon is not None or self.base.privacy.noise is not None:
@@ -67,10 +71,11 @@ class Cell:
 
     @property
     def folder(self) -> str:
-        """A file name of its own."""
-        name = "".join(c if c.isalnum() or c in "._-" else "-" for c in self.algorithm)
-        budget = "" if self.epsilon is None else f"-eps{self.epsilon:g}"
-        return f"{name}{budget}-seed{self.seed}"
+        """A file name of its own: what one can read, and a key where that may be ambiguous."""
+        name = "".join(c if c.isalnum() or c in "._=-" else "-" for c in self.algorithm)
+        budget = "" if self.epsilon is None else f"-eps{self.epsilon!r}"
+        key = "" if name == self.algorithm else f"-{name_key(self.algorithm) % 16**6:06x}"
+        return f"{name}{key}{budget}-seed{self.seed}"
 
 
 def compare(
@@ -78,19 +83,27 @@ def compare(
 ) -> dict[str, Any]:
     """Start a comparison in the new folder `out`; returns what its `results.json` holds."""
     out = Path(out)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise PmtlError(
-            f"{out} exists already: choose another --out, continue it with `pmtl resume {out}`, "
-            "or delete it first."
-        )
-    cells = grid.cells()  # An unknown algorithm is refused before anything is written.
+    RunFolder.refuse_existing(out)
+    cells = grid.cells()
     federated = load(grid.base.data) if data is None else data
+    _check(grid, federated)
     with files.writing(out):
         out.mkdir(parents=True, exist_ok=True)
     plan = asdict(grid)
-    plan["base"]["data"] = absolute_spec(grid.base.data)
+    plan["base"]["data"] = federated.source or IN_MEMORY
     files.write_json(out / PLAN_FILE, plan)
     return _run(grid, cells, out, federated, progress)
+
+
+def _check(grid: Grid, data: FederatedData) -> None:
+    """Refuse what no cell could run, before anything is written."""
+    base = grid.base
+    build_model(base.model, data.input_shape, data.outputs, data.task, seed=0)
+    resolve_device(base.device)
+    for epsilon in grid.epsilons:
+        replace(base.privacy, epsilon=epsilon).resolve(data.m)
+    for algorithm in grid.algorithms:
+        build_algorithm(algorithm).blocks(data.clients)
 
 
 def resume_comparison(
@@ -112,15 +125,17 @@ def resume_comparison(
 def _run(
     grid: Grid, cells: Sequence[Cell], out: Path, data: FederatedData, show: bool
 ) -> dict[str, Any]:
-    rows = []
-    with progress_bar("comparing", len(cells), 0, show) as bar:
+    rows: list[dict[str, Any]] = []
+    with progress_bar("comparing", len(cells), 0, show) as bar, graceful_stop() as stop:
         for cell in cells:
             try:
                 rows.append(_run_cell(grid.base, cell, out / "runs" / cell.folder, data))
-            except Interrupted as stop:
+            except Interrupted:
+                stop.set()
+            if stop.is_set() and len(rows) < len(cells):
                 raise Interrupted(
                     f"Stopped after {len(rows)} of {len(cells)} runs; `pmtl resume {out}` goes on."
-                ) from stop
+                )
             bar.advance(cell.folder)
     results = {"task": data.task, "clients": data.m, "runs": rows, **_summaries(rows, data.task)}
     files.write_json(out / RESULT_FILE, results)
@@ -140,6 +155,7 @@ def _run_cell(base: TrainConfig, cell: Cell, path: Path, data: FederatedData) ->
             seed=cell.seed,
             device=base.device,
             evaluate_every=base.evaluate_every,
+            checkpoint_seconds=base.checkpoint_seconds,
             out=path,
         )
     elif RunFolder.open(path).facts()["state"] == "complete":

@@ -15,6 +15,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, get_type_hints
+from urllib.parse import quote, unquote
 
 from pmtl.errors import PmtlError
 
@@ -37,8 +38,22 @@ def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
             )
         if key.strip() in options:
             raise PmtlError(f"{spec!r} gives {key.strip()!r} twice: keep one of them.")
-        options[key.strip()] = value.strip()
+        options[key.strip()] = unquote(value.strip())
     return name, options
+
+
+def format_spec(name: str, options: Mapping[str, Any]) -> str:
+    """The spec that `parse_spec` takes apart again; awkward characters in values are %-encoded.
+
+    >>> parse_spec(format_spec("visits.csv", {"target": "out, come"}))
+    ('visits.csv', {'target': 'out, come'})
+    """
+    tail = ",".join(f"{key}={quote(str(value), safe=_PLAIN)}" for key, value in options.items())
+    return f"{name}:{tail}" if tail else name
+
+
+#: What may stand in a value as it is, besides letters and digits; not , : = and %.
+_PLAIN = " /\\+-_.~()[]{}@#&!?*'\"^|<>;$"
 
 
 def unknown(what: str, given: str, known: Iterable[str]) -> PmtlError:

@@ -296,3 +296,80 @@ def test_an_interrupted_process_says_how_to_go_on(here):
     assert "pmtl resume run" in errors
     assert "Traceback" not in errors
     assert (here / "run/checkpoint.safetensors").exists()
+
+
+def test_odd_names_are_shown_as_they_are(here, pmtl_command):
+    """A client that looks like markup, and columns with commas and colons."""
+    lines = ['"out, come",hosp:id,a']
+    lines += [f'{k % 2},"clinic, {k % 4} é:[/b]",{k % 7}' for k in range(40)]
+    (here / "odd.csv").write_text("\n".join(lines) + "\n")
+    done = pmtl_command(
+        *("train", "--data", "odd.csv", "--client-column", "hosp:id", "--target", "out, come"),
+        *("--out", "run", *QUICK),
+    )
+    assert done.status == 0, done.err
+    assert "[/b]" in done.out
+    assert pmtl_command("evaluate", "run", "--json").status == 0
+
+
+def test_a_path_with_colons_and_equals_signs(here, pmtl_command):
+    (here / "a:b=c").mkdir()
+    arrays(here / "a:b=c" / "d.npz")
+    done = pmtl_command("train", "--data", "a:b=c/d.npz", "--out", "run", *QUICK)
+    assert done.status == 0, done.err
+
+
+def test_columns_may_be_named_for_a_configuration_files_data(here, pmtl_command):
+    table(here / "v.csv", header="hospital,a,b,outcome")
+    (here / "c.toml").write_text('data = "v.csv"\n')
+    done = pmtl_command(
+        *("train", "--config", "c.toml", "--client-column", "hospital", "--target", "outcome"),
+        *("--out", "run", *QUICK),
+    )
+    assert done.status == 0, done.err
+
+
+@pytest.mark.parametrize("task", ["multilabel", "regression"])
+def test_other_tasks_from_training_to_predictions(task, here, pmtl_command):
+    random = np.random.default_rng(4)
+    x = random.normal(size=(120, 4)).astype(np.float32)
+    y = (x[:, :3] > 0).astype(np.uint8) if task == "multilabel" else x[:, 0] * 2
+    np.savez(here / "d.npz", x=x, y=y, client=np.arange(120) % 10)
+    trained = pmtl_command("train", "--data", "d.npz", "--out", "run", "--json", *QUICK)
+    assert trained.status == 0, trained.err
+    metric = "recall_at_5" if task == "multilabel" else "rmse_worst_decile"
+    assert metric in json.loads(trained.out)["test"]["personal"]
+    told = pmtl_command("predict", "run", "--client", 3, "--data", "d.npz", "--out", "o.csv")
+    assert told.status == 0, told.err
+    width = 3 if task == "multilabel" else 1
+    assert {len(line.split(",")) for line in (here / "o.csv").read_text().split()} == {width}
+
+
+def test_a_model_that_cannot_be_mapped_over_clients_is_refused_before_anything_is_written(
+    here, pmtl_command
+):
+    (here / "branching_model.py").write_text(
+        "import torch\n"
+        "class Branching(torch.nn.Linear):\n"
+        "    def __init__(self, input_shape, outputs):\n"
+        "        super().__init__(input_shape[0], outputs)\n"
+        "    def forward(self, x):\n"
+        "        return super().forward(x if x.sum() > 0 else -x)\n"
+        "def failing():\n    raise KeyError('weights')\n"
+    )
+    for factory, words in (("Branching", "many clients at once"), ("failing", "failed: KeyError")):
+        refused = pmtl_command("train", "--model", f"branching_model:{factory}", "--out", "run")
+        assert refused.status == 2
+        assert words in refused.err
+        assert not (here / "run").exists()
+
+
+def test_a_vacuous_plan_is_refused_in_a_sentence(pmtl_command):
+    refused = pmtl_command(
+        *("privacy", "noise", "--clients", 50, "--cohort", 1, "--rounds", 1),
+        *("--delta", 0.02, "--epsilon", 2),
+    )
+    assert refused.status == 2
+    assert "says nothing" in refused.err
+    done = pmtl_command("privacy", "epsilon", "--clients", 10, "--noise", 1e-40, "--rounds", 1)
+    assert done.status == 0, done.err

@@ -173,6 +173,27 @@ def test_the_task_may_be_given():
     assert small(labels=["low", "mid", "high"]).outputs == 3
 
 
+def test_classes_beyond_the_named_ones_are_called_by_number():
+    assert small(y=["no", "yes"] * 4, outputs=4).labels == ("no", "yes", "class 2", "class 3")
+    assert small(labels=["no"], outputs=2).labels == ("no", "class 1")
+    twins = small(y=["class 1", "class 2"] * 4, outputs=3).labels
+    assert twins == ("class 1", "class 2", "class 2 (without rows)")
+    with pytest.raises(PmtlError, match=r"3 label names for 2 outputs.*raise outputs"):
+        small(y=["a", "b", "c", "c"] * 2, outputs=2)
+
+
+def test_amounts_are_not_taken_for_classes():
+    prices = [120_000, 300_000] * 4
+    with pytest.raises(PmtlError, match=r"300001 classes.*task=regression.*outputs=300001"):
+        small(y=prices)
+    assert small(y=prices, task="regression").outputs == 1
+    assert small(y=prices, outputs=300_001).task == "classification"
+    assert small(y=prices, task="classification").outputs == 300_001
+    assert small(y=[0, 119] * 4).outputs == 120
+    with pytest.raises(PmtlError, match="task=regression"):
+        small(y=[0, 120] * 4)
+
+
 def with_nan(value=np.nan):
     x = np.zeros((8, 3))
     x[6, 2] = value
@@ -184,6 +205,10 @@ def with_nan(value=np.nan):
     [
         ({"y": [0, 1]}, "differ in length.*x has 8, y has 2"),
         ({"client": ["a"]}, "client has 1"),
+        ({"x": np.array(1.0)}, "x is a single value"),
+        ({"y": np.array(1)}, "y is a single value"),
+        ({"client": np.array("a")}, "client is a single value"),
+        ({"split": 3}, "split is a single value"),
         ({"split": ["train"] * 9}, "split has 9"),
         ({"x": with_nan()}, "NaN.*row 6, column 2"),
         ({"x": with_nan(np.inf)}, "inf.*row 6, column 2"),
@@ -211,6 +236,9 @@ def with_nan(value=np.nan):
         ({"client": ["a", None] * 4}, "Row 1 .*no client"),
         ({"client": [1.0, np.nan] * 4}, "Row 1 .*no client"),
         ({"client": [1.0, 1.5] * 4}, "fraction"),
+        ({"client": ["a", "\ud800a"] * 4}, r"client '\\ud800a' is not valid Unicode"),
+        ({"y": ["a", "\ud800a"] * 4}, r"target '\\ud800a' is not valid Unicode"),
+        ({"client": np.array([b"\xfe", b"\xff"] * 4)}, "cannot be told apart"),
         ({"split": ["train", "dev"] * 4}, "'dev'.*validation"),
         ({"split": ["train"] * 4 + ["test"] * 4}, r"'b' has no training rows \(1 of 2"),
         ({"validation": 1.0}, "validation fraction"),
@@ -251,6 +279,20 @@ def test_a_frame_is_the_same_federation(raw, content, expected):
     renamed["note"] = "text"
     data = FederatedData.from_frame(renamed, "who", "t", "part", drop=["note"])
     assert content(data) == expected
+
+
+def test_several_target_columns_of_a_frame():
+    frame = pd.DataFrame({"client": ["a"] * 6, "s": [0, 1] * 3, "t": [True, False] * 3, "v": 0.5})
+    data = FederatedData.from_frame(frame.astype({"s": "Int64"}), target="s+t")
+    assert (data.task, data.labels, data.feature_names) == ("multilabel", ("s", "t"), ("v",))
+    assert data.y.tolist() == [[0, 1], [1, 0]] * 3
+    assert FederatedData.from_frame(frame, target="s+t", labels=["S", "T"]).labels == ("S", "T")
+    data = FederatedData.from_frame(frame.assign(w=1.0), target="s+v")
+    assert (data.task, data.outputs, data.labels) == ("regression", 2, None)
+    with pytest.raises(PmtlError, match=r"target column 'w'.*text.*target=a\+b"):
+        FederatedData.from_frame(frame.assign(w="x"), target="s+w")
+    with pytest.raises(PmtlError, match=r"target column 'w'.*objects.*target=a\+b"):
+        FederatedData.from_frame(frame.assign(w=[[0, 1]] * 6), target="w")
 
 
 def test_frames_with_text_gaps_or_wrong_names_are_refused():

@@ -173,6 +173,13 @@ def test_json_cut_short_names_the_shard(raw, tmp_path):
         load(folder)
 
 
+def test_a_user_whose_name_no_file_can_hold(tmp_path):
+    rows = {"x": [[1.0]] * 3, "y": [0, 1, 0]}
+    content = {"users": ["\ud800a"], "num_samples": [3], "user_data": {"\ud800a": rows}}
+    with pytest.raises(PmtlError, match=r"client '\\ud800a' is not valid Unicode"):
+        load(write(tmp_path / "d.json", content))
+
+
 def test_users_who_only_test(raw, tmp_path):
     write(tmp_path / "d" / "train" / "a.json", shard(raw, "train", ("ann", "bob")))
     write(tmp_path / "d" / "test" / "a.json", shard(raw, "test"))

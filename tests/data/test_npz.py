@@ -81,6 +81,21 @@ def test_text_classes_and_no_split(raw, tmp_path):
     assert [len(data.rows(s).order) for s in ("validation", "test")] == [0, 18]
 
 
+@pytest.mark.parametrize("name", ["y", "client", "split"])
+def test_a_single_value_is_no_column(raw, tmp_path, name):
+    columns = {**arrays(raw), name: arrays(raw)[name][0]}
+    np.savez(tmp_path / "data.npz", **columns)
+    for path in (tmp_path / "data.npz", write_folder(tmp_path / "folder", columns)):
+        with pytest.raises(PmtlError, match=f"{name} is a single value"):
+            load(path)
+
+
+def test_bytes_that_are_not_utf_8_are_still_names(raw, tmp_path):
+    client = np.where(raw.client == "bob", b"b\xff", raw.client.astype("S"))
+    np.savez(tmp_path / "d.npz", **{**arrays(raw), "client": client})
+    assert load(tmp_path / "d.npz").clients == ("ann", "b\ufffd", "cy")
+
+
 @pytest.mark.parametrize("name", ["x", "client"])
 def test_pickles_are_refused(raw, tmp_path, name):
     columns = {**arrays(raw), name: arrays(raw)[name].astype(object)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from pmtl.data import load
+from pmtl.data import FederatedData, load
+from pmtl.data.features import read_features
 from pmtl.errors import PmtlError
 
 
@@ -79,6 +81,90 @@ def test_leading_zeros_of_clients_stay(tmp_path):
     rows = "".join(f"{who},{i},{i % 2}\n" for who in ("007", "7") for i in range(4))
     (tmp_path / "d.csv").write_text("client,v,y\n" + rows)
     assert load(tmp_path / "d.csv").clients == ("007", "7")
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_whole_floats_name_clients_like_integers(frame, tmp_path, ending):
+    owner = frame.client.map({"ann": 2.0, "bob": 10.0, "cy": -1.0})
+    assert load(write(frame.assign(client=owner), tmp_path / f"d.{ending}")).clients == NUMBERED
+    assert FederatedData.from_frame(frame.assign(client=owner)).clients == NUMBERED
+    categories = frame.assign(client=owner.astype("category"))
+    assert load(write(categories, tmp_path / f"c.{ending}")).clients == NUMBERED
+
+
+NUMBERED = ("-1", "2", "10")
+
+
+def test_floats_that_name_nobody(frame, tmp_path):
+    path = tmp_path / "d.parquet"
+    with pytest.raises(PmtlError, match=r"client 1\.5 is a fraction"):
+        load(write(frame.assign(client=1.5), path))
+    gap = pa.array([1.0] * 5 + [float("nan")])
+    parquet.write_table(pa.table({"client": gap, "v": [1.0] * 6, "y": [0, 1] * 3}), path)
+    with pytest.raises(PmtlError, match=r"missing.*row 5.*'client'"):
+        load(path)
+    # In a CSV these are text, like version numbers.
+    rows = "".join(f"{who},{i},{i % 2}\n" for who in ("1.0", "1.10") for i in range(4))
+    assert load(csv(tmp_path, "client,v,y\n" + rows)).clients == ("1.0", "1.10")
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_several_targets(frame, tmp_path, ending):
+    frame = frame.drop(columns="target")
+    labels = frame.assign(a=frame.p.gt(0).astype(int), b=frame.q > 0, c=0, note="hm")
+    path = write(labels, tmp_path / f"data.{ending}")
+    data = load(f"{path}:target=a+b+c,drop=note")
+    assert (data.task, data.outputs, data.labels) == ("multilabel", 3, ("a", "b", "c"))
+    assert data.feature_names == ("p", "q", "r", "s")
+    assert (data.y == labels[["a", "b", "c"]]).all(axis=None)
+    data = load(path, target="p+q+a", drop="note")
+    assert (data.task, data.outputs, data.labels) == ("regression", 3, None)
+    assert (data.y == labels[["p", "q", "a"]]).all(axis=None)
+    for wrong, words in {
+        "a+z": "no target column 'z'.*'a', 'b', 'c'",
+        "a+a": "'a'.*twice",
+        "a+client": "'client'.*twice",
+        "a+note": "target column 'note'.*text, not numbers",
+    }.items():
+        with pytest.raises(PmtlError, match=words):
+            load(path, target=wrong)
+    whole = write(labels.assign(**{"a+b": 1, "note": 0}), tmp_path / f"whole.{ending}")
+    assert load(whole, target="a+b").task == "classification"
+
+
+def test_several_targets_that_change_far_down_the_file(tmp_path):
+    lines = ["client,v,s,t\n", *("a,1,1,0\n" for _ in range(200_000)), "a,1,0,0.5\n"]
+    data = load(csv(tmp_path, "".join(lines)), target="s+t")
+    assert data.task == "regression"
+    assert data.y[-1].tolist() == [0, 0.5]
+    with pytest.raises(PmtlError, match=r"missing.*row 0.*'t'"):
+        load(csv(tmp_path, "client,v,s,t\na,1,1,\na,1,0,\n"), target="s+t")
+
+
+@pytest.mark.parametrize("value", [[0, 1], {"k": 1}])
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        ("target", r"target=a\+b.*two-dimensional y in an \.npz"),
+        ("client", "text or integers"),
+        ("split", "text or integers"),
+        ("p", "drop=p"),
+    ],
+)
+def test_lists_and_structs_are_refused(frame, tmp_path, value, column, words):
+    path = write(frame.assign(**{column: [value] * 36}), tmp_path / "d.parquet")
+    with pytest.raises(PmtlError, match=rf"column '{column}'.*(list|struct)<.*{words}"):
+        load(path)
+    if column == "p":
+        with pytest.raises(PmtlError, match=r"'p'.*not hold numbers"):
+            read_features(path, (1,), ["p"])
+
+
+def test_a_number_beyond_float32_is_told_once(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(PmtlError, match=r"inf.*row 1, column 'v'"):
+            load(csv(tmp_path, "client,v,y\na,1,0\na,1e300,1\n"))
 
 
 @pytest.mark.parametrize(

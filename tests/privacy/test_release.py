@@ -350,7 +350,7 @@ def test_permuting_the_clients_of_a_file_changes_not_one_bit(algorithm, order):
 
 
 def test_a_round_for_which_nobody_was_drawn_publishes_pure_noise():
-    federation = small_federation(cohort=1, seed=1)
+    federation = small_federation(cohort=1, seed=1, noise=seeded_noise(1))
     progress = federation.start()
     empty = [t for t in range(6) if len(federation.sampler.draw(t)) == 0]
     assert empty

@@ -41,7 +41,7 @@ class Algorithm(ABC):
     name: ClassVar[str]
     #: Whether anything leaves a client at all.
     shares: ClassVar[bool] = True
-    #: Whether clients end up with models of their own (False: all answer with what is published).
+    #: Whether clients end up with models of their own (False: they answer with what is published).
     personal: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -35,6 +35,11 @@ class ClusteredPMTL(PMTL):
 
     clusters: Mapping[str, str] | str = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.clusters, str):  # So that a run can be resumed from any folder.
+            object.__setattr__(self, "clusters", str(Path(self.clusters).resolve()))
+
     def blocks(self, clients: tuple[str, ...]) -> NDArray[np.int64]:
         cluster_of = self.clusters if isinstance(self.clusters, Mapping) else _read(self.clusters)
         missing = [client for client in clients if client not in cluster_of]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Annotated
 
@@ -44,6 +45,9 @@ def _options(
 
 def main() -> None:
     """Run the command line: mistakes are one sentence on stderr and status 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # A terminal without ε shall not stop a run.
     try:
         app()
     except PmtlError as error:
@@ -54,12 +58,12 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(1)
-    except MemoryError:
-        typer.secho(
-            "error: There is not enough memory for this: use a smaller cohort, batch or model.",
-            fg="red",
-            err=True,
-        )
+    except (MemoryError, RuntimeError) as error:
+        # torch says "not enough memory" or "out of memory" in a RuntimeError.
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
+        sentence = "There is not enough memory for this: use a smaller cohort, batch or model."
+        typer.secho(f"error: {sentence}", fg="red", err=True)
         sys.exit(2)
 
 

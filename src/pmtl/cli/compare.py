@@ -26,7 +26,7 @@ def compare(
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="How many seeds, counted from --seed.")] = 3,
-    seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="The first seed (default 0).")] = None,
     config: opt.Config = None,
     data: opt.Data = None,
     client_column: opt.ClientColumn = None,
@@ -79,9 +79,10 @@ def compare(
     from pmtl.comparison import Grid
     from pmtl.comparison import compare as run_comparison
 
-    grid = Grid(base=base, seeds=tuple(range(seed, seed + seeds)))
-    if algorithm:
-        grid = replace(grid, algorithms=tuple(algorithm))
+    first = base.seed if seed is None else seed
+    grid = Grid(base=base, seeds=tuple(range(first, first + seeds)))
+    if algorithm or config:  # A configuration names its algorithm.
+        grid = replace(grid, algorithms=tuple(algorithm or [base.algorithm]))
     if epsilon:
         grid = replace(grid, epsilons=tuple(epsilon))
     folder = Path(out or free_folder("compare"))

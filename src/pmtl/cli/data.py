@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import typer
+
+from pmtl.jsontext import to_json
 
 app = typer.Typer(help="Look at a federation of data.", no_args_is_help=True)
 
@@ -33,7 +34,7 @@ def show(
 
     summary = describe(load(spec, client=client_column, target=target))
     if as_json:
-        typer.echo(json.dumps(summary, indent=2, ensure_ascii=False))
+        typer.echo(to_json(summary, indent=2))
     else:
         _print(summary)
 

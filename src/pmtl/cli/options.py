@@ -95,21 +95,18 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing el
 
 def make_config(config: str | None, **options: Any) -> TrainConfig:
     """The configuration from a file and from the options that were given."""
-    from pmtl.runs.config_file import parse_config, read_config
+    from pmtl.runs.config_file import merge, parse_config, read_values
 
-    changes = nest(options)
-    if config is None:
-        return parse_config(changes, "the options")
-    return read_config(config, changes)
+    reading = {about: options.pop(key, None) for key, about in _READING.items()}
+    values = merge({} if config is None else read_values(config), nest(options))
+    if any(reading.values()):
+        values["data"] = with_options(values.get("data"), reading)
+    return parse_config(values, "the options" if config is None else config)
 
 
 def nest(options: dict[str, Any]) -> dict[str, Any]:
     """Sort flat options into the tables of a configuration file, leaving out what is None."""
     given = {key: value for key, value in options.items() if value is not None}
-    about = {"client_column": "client", "target": "target", "scale": "scale"}
-    reading = {about[key]: given.pop(key) for key in about if key in given}
-    if reading:
-        given["data"] = with_options(given.get("data"), reading)
     nested: dict[str, Any] = {}
     for key, value in given.items():
         table = _TABLES.get(key)
@@ -120,6 +117,9 @@ def nest(options: dict[str, Any]) -> dict[str, Any]:
     return nested
 
 
+#: Options about how data is read, which are part of its spec.
+_READING = {"client_column": "client", "target": "target", "scale": "scale"}
+
 _TABLES = {
     **dict.fromkeys(
         ("epsilon", "noise", "delta", "clip", "sampling", "cohort", "rounds"), "privacy"
@@ -128,15 +128,16 @@ _TABLES = {
 }
 
 
-def with_options(data: str | None, reading: dict[str, str]) -> str:
+def with_options(data: str | None, reading: dict[str, str | None]) -> str:
     """A data spec with further options of how to read it."""
     from pmtl.errors import PmtlError
-    from pmtl.spec import parse_spec
+    from pmtl.spec import format_spec, parse_spec
 
     if data is None:
         raise PmtlError("--client-column, --target and --scale are about --data: give it, too.")
     name, options = parse_spec(data)
-    return name + ":" + ",".join(f"{key}={value}" for key, value in (options | reading).items())
+    given = {key: value for key, value in reading.items() if value is not None}
+    return format_spec(name, options | given)
 
 
 def print_json(value: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -149,9 +150,15 @@ def report(run: Run, as_json: bool) -> None:
     console = Console(highlight=False)
     console.print(metrics_table(scores))
     console.print()
-    console.print(str(run.privacy).split("\n\n")[1].replace("\n", " "), soft_wrap=True)
-    console.print(f"Everything is in {run.path}; the whole statement in {run.path}/privacy.txt.")
-    console.print(f"Next: pmtl predict {run.path} --client {run.clients[0]} --data FILE --out FILE")
+    headline = str(run.privacy).split("\n\n")[1].replace("\n", " ")
+    place, client = shlex.quote(str(run.path)), shlex.quote(run.clients[0])
+    told = (
+        headline,
+        f"Everything is in {run.path}; the whole statement in {run.path}/privacy.txt.",
+        f"Next: pmtl predict {place} --client {client} --data FILE --out FILE",
+    )
+    # Names are shown as they are: a client's may look like markup.
+    console.print(*told, sep="\n", soft_wrap=True, markup=False)
 
 
 def free_folder(name: str) -> str:

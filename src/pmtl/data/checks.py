@@ -33,6 +33,25 @@ def row_chunks(rows: int, row_bytes: int) -> Iterator[slice]:
     return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 
 
+def check_lengths(**columns: Any) -> None:
+    """Refuse columns (those that are given) of different lengths."""
+    lengths = {name: _length(name, c) for name, c in columns.items() if c is not None}
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+        raise PmtlError(f"The columns differ in length: {told}. Every row needs one of each.")
+
+
+def _length(name: str, column: Any) -> int:
+    if isinstance(column, Coded):
+        return len(column.codes)
+    try:
+        return int(column.shape[0]) if getattr(column, "shape", ()) else len(column)
+    except TypeError:
+        raise PmtlError(
+            f"{name} is a single value ({column!r}) and not a column: every row needs its own."
+        ) from None
+
+
 def check_features(x: Any, names: Sequence[str] | None) -> Any:
     """`x` as it will be kept: an array, a memory map or a CSR matrix of finite numbers.
 
@@ -133,8 +152,8 @@ def check_targets(
     if isinstance(y, Coded) or y.dtype.kind in "OSUT":
         if task not in (None, "classification"):
             raise PmtlError(f"The targets are text, which the task {task} cannot use.")
-        y, names = encode(y, "target")
-        labels, task = names if labels is None else labels, "classification"
+        y, found = encode(y, "target")
+        labels, task = found if labels is None else labels, "classification"
     if y.dtype.kind not in "fiub" or y.ndim not in (1, 2) or 0 in y.shape:
         raise PmtlError(
             f"The targets have type {y.dtype} and shape {y.shape}: numbers (or text) in "
@@ -144,14 +163,17 @@ def check_targets(
         row = int(np.argwhere(~np.isfinite(as_float32(y)))[0][0])
         raise PmtlError(f"The target of row {row} (counting from 0) is missing or not finite.")
 
+    told = task is not None or outputs is not None or labels is not None
     task = task or _infer(y)
     if task == "multilabel":
         return _multilabel(y, outputs), task, y.shape[1], _names(labels, y.shape[1])
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if task == "classification":
-        kept, outputs = _classes(y, outputs, labels)
-        return kept, task, outputs, _names(labels, outputs)
+        kept, outputs, names = _classes(y, outputs, labels)
+        if not told:
+            _refuse_amounts(kept, outputs)
+        return kept, task, outputs, names
     width = 1 if y.ndim == 1 else y.shape[1]
     if outputs not in (None, width):
         raise PmtlError(f"outputs={outputs} was given, but every row has {width} target(s).")
@@ -183,7 +205,7 @@ def _multilabel(y: NDArray[Any], outputs: int | None) -> NDArray[Any]:
 
 def _classes(
     y: NDArray[Any], outputs: int | None, labels: Sequence[str] | None
-) -> tuple[NDArray[np.int64], int]:
+) -> tuple[NDArray[np.int64], int, tuple[str, ...] | None]:
     if y.ndim != 1:
         raise PmtlError(
             f"The targets have shape {y.shape}, but classification needs one class per row; "
@@ -204,18 +226,35 @@ def _classes(
         )
     if outputs is None:
         outputs = len(labels) if labels else max(2, int(kept.max()) + 1)
+    names = _names(labels, outputs)
     if kept.max() >= outputs:
         row = int(np.argmax(kept))
         raise PmtlError(
             f"The class of row {row} (counting from 0) is {kept[row]}, but there are only "
             f"{outputs} classes (0 to {outputs - 1}): correct outputs or the targets."
         )
-    return kept, outputs
+    return kept, outputs, names
+
+
+def _refuse_amounts(kept: NDArray[np.int64], outputs: int) -> None:
+    """Integers that use so few of their values are prices or years rather than classes."""
+    if outputs > 100 and outputs > 10 * len(np.unique(kept)) + 100:
+        raise PmtlError(
+            f"The targets are integers up to {outputs - 1}, which would make {outputs} classes: "
+            f"give task=regression if they are amounts, or outputs={outputs} if they really are "
+            "classes."
+        )
 
 
 def _names(labels: Sequence[str] | None, outputs: int) -> tuple[str, ...] | None:
+    """The labels as text; outputs beyond them, of which there are no rows, are called by number."""
     if labels is None:
         return None
     if len(labels) > outputs:
-        raise PmtlError(f"There are {len(labels)} label names for {outputs} outputs.")
-    return tuple(str(label) for label in labels)
+        raise PmtlError(
+            f"There are {len(labels)} label names for {outputs} outputs: every name needs one, so "
+            "raise outputs or leave it out."
+        )
+    names = tuple(str(label) for label in labels)
+    more = (f"class {number}" for number in range(len(names), outputs))
+    return names + tuple(f"{name} (without rows)" if name in names else name for name in more)

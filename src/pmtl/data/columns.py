@@ -1,7 +1,8 @@
 """Which column of a table is what.
 
-One column names the client, one is the target, one may name the split, and every other column is
-a feature. Files and DataFrames are given their roles, and refused, by the same words.
+One column names the client, one is the target (or several are: `a+b`), one may name the split, and
+every other column is a feature. Files and DataFrames are given their roles, and refused, by the
+same words.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Columns(TypedDict):
     client: Any
     split: NotRequired[Any]
     feature_names: NotRequired[tuple[str, ...]]
+    labels: NotRequired[tuple[str, ...] | None]
 
 
 @dataclass(frozen=True)
@@ -35,15 +37,20 @@ class Roles:
     """The names of a table's columns, by what they are for."""
 
     client: str
-    target: str
+    targets: tuple[str, ...]
     split: str | None
     features: tuple[str, ...]
 
     @property
     def used(self) -> tuple[str, ...]:
         """Every column that has to be read."""
-        special = (self.client, self.target, *((self.split,) if self.split else ()))
+        special = (self.client, *self.targets, *((self.split,) if self.split else ()))
         return special + self.features
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """Several targets are called by their columns."""
+        return self.targets if len(self.targets) > 1 else None
 
 
 def assign_roles(
@@ -54,7 +61,10 @@ def assign_roles(
     split: str | None = None,
     drop: str | Sequence[str] = (),
 ) -> Roles:
-    """Find the client, target and split columns; what is left and not dropped is a feature."""
+    """Find the client, target and split columns; what is left and not dropped is a feature.
+
+    A `target` of no column's name is several names with + between them.
+    """
     twice = sorted({name for name in columns if list(columns).count(name) > 1})
     if twice:
         raise PmtlError(f"{where} has more than one column named {twice[0]!r}: rename one.")
@@ -63,15 +73,27 @@ def assign_roles(
         if name not in columns:
             raise PmtlError(f"{where} has no column {name!r} to drop. {_listing(columns)}")
     client_column = _find(columns, where, "client", client, CLIENT)
-    target_column = _find(columns, where, "target", target, TARGET)
+    targets = _find_targets(columns, where, target)
     split_column = None
     if split is not None or any(name in columns and name not in dropped for name in SPLIT):
         split_column = _find(columns, where, "split", split, SPLIT)
-    special = {client_column, target_column, split_column, *dropped}
-    features = tuple(name for name in columns if name not in special)
+    special = [client_column, *targets, split_column]
+    taken = next((name for name in special if special.count(name) > 1), None)
+    if taken is not None:
+        raise PmtlError(
+            f"The column {taken!r} of {where} is named twice as client, target or split: "
+            "each of them is a column of its own."
+        )
+    others = {*special, *dropped}
+    features = tuple(name for name in columns if name not in others)
     if not features:
         raise PmtlError(f"{where} has no feature columns. {_listing(columns)}")
-    return Roles(client_column, target_column, split_column, features)
+    return Roles(client_column, targets, split_column, features)
+
+
+def _find_targets(columns: Sequence[str], where: str, given: str | None) -> tuple[str, ...]:
+    names = [given] if given is None or given in columns else given.split("+")
+    return tuple(_find(columns, where, "target", name, TARGET) for name in names)
 
 
 def _find(
@@ -94,12 +116,14 @@ def _listing(columns: Sequence[str]) -> str:
     return f"The columns are {shown}{more}."
 
 
-def not_numbers(where: str, name: str, kind: object) -> PmtlError:
-    """The sentence for a feature column that holds something else than numbers."""
-    return PmtlError(
-        f"The feature column {name!r} of {where} holds {kind}, not numbers: "
-        f"encode it as numbers, or leave it out with drop={name}."
-    )
+def wrong_kind(where: str, role: str, name: str, kind: object) -> PmtlError:
+    """The sentence for a column that holds what its role cannot use."""
+    remedy = {
+        "feature": f"not numbers: encode it as numbers, or leave it out with drop={name}.",
+        "target": "not numbers: several targets in a row are columns of numbers (0 and 1 for "
+        "labels) with target=a+b, or a two-dimensional y in an .npz.",
+    }.get(role, "which is not a name: give text or integers.")
+    return PmtlError(f"The {role} column {name!r} of {where} holds {kind}, {remedy}")
 
 
 def missing_value(where: str, name: str, row: int) -> PmtlError:
@@ -124,36 +148,40 @@ def frame_columns(
     x = np.empty((len(frame), len(roles.features)), dtype=np.float32)
     for position, name in enumerate(roles.features):
         with np.errstate(over="ignore"):
-            x[:, position] = _numbers(frame[series[name]], name)
+            x[:, position] = _numbers(frame[series[name]], "feature", name)
     columns = Columns(
         x=x,
-        y=_target(frame[series[roles.target]], roles.target),
+        y=_target([frame[series[name]] for name in roles.targets], roles.targets),
         client=np.asarray(frame[series[roles.client]]),
         feature_names=roles.features,
+        labels=roles.labels,
     )
     if roles.split is not None:
         columns["split"] = np.asarray(frame[series[roles.split]])
     return columns
 
 
-def _numbers(series: Any, name: str) -> NDArray[Any]:
+def _numbers(series: Any, role: str, name: str) -> NDArray[Any]:
     """A numeric column; pandas' nullable numbers come as objects, and so does text."""
     values = np.asarray(series)
     if values.dtype.kind == "O" and not any(isinstance(value, str) for value in values):
         try:
             values = series.to_numpy(dtype=np.float64, na_value=np.nan)
         except (TypeError, ValueError):
-            raise not_numbers("the frame", name, "objects") from None
+            raise wrong_kind("the frame", role, name, "objects") from None
     if values.dtype.kind not in "fiub":
         kind = "text" if values.dtype.kind in "OUT" else values.dtype
-        raise not_numbers("the frame", name, kind)
+        raise wrong_kind("the frame", role, name, kind)
     if values.dtype.kind == "f" and np.isnan(values).any():
         raise missing_value("the frame", name, int(np.argmax(np.isnan(values))))
     return values
 
 
-def _target(series: Any, name: str) -> NDArray[Any]:
-    values = np.asarray(series)
-    if values.dtype.kind == "O" and not any(isinstance(value, str) for value in values):
-        return _numbers(series, name)
-    return values
+def _target(series: list[Any], names: tuple[str, ...]) -> NDArray[Any]:
+    """One column of numbers or text, or several of numbers."""
+    values = np.asarray(series[0])
+    text = values.dtype.kind != "O" or any(isinstance(value, str) for value in values)
+    if len(series) == 1 and text:
+        return values
+    numbers = [_numbers(s, "target", name) for s, name in zip(series, names, strict=True)]
+    return numbers[0] if len(numbers) == 1 else np.stack(numbers, axis=1)

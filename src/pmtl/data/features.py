@@ -60,7 +60,7 @@ def _read_table(
             tabs = ".tsv" in path.suffixes
             options = csv.ParseOptions(delimiter="\t" if tabs else ",")
             table = csv.read_csv(path, parse_options=options)
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, OSError) as error:
         raise PmtlError(f"{path} cannot be read as a table: {error}.") from error
     if names is None:
         # Trained on bare arrays, whose features have places and no names.
@@ -74,7 +74,7 @@ def _read_table(
     for name in names:
         try:
             column = table.column(name).cast(pa.float64())
-        except pa.ArrowInvalid as error:
+        except pa.ArrowException as error:
             raise PmtlError(f"The column {name!r} of {path} does not hold numbers.") from error
         if column.null_count:
             raise PmtlError(f"The column {name!r} of {path} has empty cells: fill them in.")

@@ -26,11 +26,12 @@ from pmtl.data.checks import (
     Task,
     as_float32,
     check_features,
+    check_lengths,
     check_targets,
     is_sparse,
     row_chunks,
 )
-from pmtl.data.names import Coded, encode
+from pmtl.data.names import encode
 from pmtl.data.scaling import Scaling, scale_by_client
 from pmtl.data.splits import UNUSED, draw_parts, read_parts
 from pmtl.errors import PmtlError
@@ -139,9 +140,14 @@ class FederatedData:
             splits[split] = Rows(order, _offsets(rows.counts[keep]))
         scaling = None if self.scaling is None else self.scaling.select(keep)
         names = tuple(self.clients[k] for k in keep)
-        return replace(self, clients=names, splits=splits, scaling=scaling)
+        return replace(self, clients=names, splits=splits, scaling=scaling, source=None)
 
     def fingerprint(self) -> str:
+        """SHA-256 of what is learned from; computed once."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
         """SHA-256 of what is learned from: features, targets, clients, splits and task.
 
         Rows are read client after client, so the place of a client's rows in a file and rows that
@@ -193,7 +199,7 @@ class FederatedData:
         fewer rows in all, and `clients` then keeps that many, the first in sorted order.
         `scale="client"` lets every client standardise its features by its own training rows.
         """
-        _check_lengths(x=x, y=y, client=client, split=split)
+        check_lengths(x=x, y=y, client=client, split=split)
         names = None if feature_names is None else tuple(feature_names)
         kept_x = check_features(x, names)
         kept_y, task, outputs, classes = check_targets(y, task, outputs, labels)
@@ -224,27 +230,13 @@ class FederatedData:
         drop: str | Sequence[str] = (),
         **options: Any,
     ) -> FederatedData:
-        """A pandas DataFrame: one column names the client, one is the target, and every other
-        column is a feature. `options` are those of `from_arrays`."""
+        """A pandas DataFrame: one column names the client, one is the target (several are written
+        `a+b`), and every other column is a feature. `options` are those of `from_arrays`."""
         from pmtl.data.columns import frame_columns
 
         columns = frame_columns(frame, client, target, split, drop)
-        return cls.from_arrays(**columns, **options)
-
-
-def _check_lengths(**columns: Any) -> None:
-    lengths = {
-        name: len(column.codes)
-        if isinstance(column, Coded)
-        else column.shape[0]
-        if getattr(column, "shape", ())
-        else len(column)
-        for name, column in columns.items()
-        if column is not None
-    }
-    if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-        raise PmtlError(f"The columns differ in length: {told}. Every row needs one of each.")
+        arguments: dict[str, Any] = {**columns, **options}
+        return cls.from_arrays(**arguments)
 
 
 def _keep(

@@ -20,7 +20,7 @@ from pmtl.data.npz import read_folder, read_npz
 from pmtl.data.synthetic import synthetic
 from pmtl.data.table import CSV_ENDINGS, PARQUET_ENDINGS, read_csv, read_parquet
 from pmtl.errors import PmtlError
-from pmtl.spec import construct, parse_spec, unknown
+from pmtl.spec import construct, format_spec, parse_spec, unknown
 
 COMMON = ("task", "outputs", "validation", "test", "min_rows", "clients", "scale")
 FORMATS = (
@@ -35,9 +35,13 @@ def load(spec: str | Path, **options: Any) -> FederatedData:
 
     Options may be written in the spec or given as keywords, which win.
     """
-    name, written = parse_spec(str(spec))
+    # A path may hold ":" and "=", so one that exists is not taken apart.
+    name, written = (str(spec), {}) if _exists(Path(spec)) else parse_spec(str(spec))
     given = {**written, **{key: value for key, value in options.items() if value is not None}}
-    source = name + (":" if given else "") + ",".join(f"{k}={v}" for k, v in given.items())
+    # Written down so that it means the same from any folder.
+    place = str(Path(name).expanduser().resolve()) if name != "synthetic" else name
+    paths = {k: str(Path(v).resolve()) for k, v in given.items() if k == "images"}
+    source = format_spec(place, given | paths)
     if name == "synthetic":
         return construct(synthetic, given, "synthetic", source=source)
 
@@ -58,7 +62,7 @@ def load(spec: str | Path, **options: Any) -> FederatedData:
 
 def choose_reader(path: Path) -> Reader:
     """The reader for a path; a path that is not there is told with its likely neighbour."""
-    if not path.exists():
+    if not _exists(path):
         raise _absent(path)
     name = path.name.lower()
     if path.is_dir():
@@ -73,6 +77,13 @@ def choose_reader(path: Path) -> Reader:
     if name.endswith((".json", ".zip")):
         return read_leaf
     raise PmtlError(f"{path} has an ending that no reader knows: data is {FORMATS}.")
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # e.g. a name that is longer than any file's may be
+        return False
 
 
 def _absent(path: Path) -> PmtlError:

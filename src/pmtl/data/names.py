@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pmtl.errors import PmtlError
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
+_WHOLE_FLOAT = re.compile(r"[+-]?[0-9]+\.0")
 
 
 class Coded(NamedTuple):
@@ -59,9 +60,29 @@ def encode(values: Any, what: str) -> Coded:
         raise _missing(int(np.argmax(codes == names.index(""))), what)
     used = np.bincount(codes, minlength=len(names)) > 0
     ordered = canonical(name for name, present in zip(names, used, strict=True) if present)
+    _refuse_unwritable(ordered, what)
     position = {name: code for code, name in enumerate(ordered)}
     renumber = np.array([position.get(name, -1) for name in names], dtype=np.int64)
     return Coded(renumber[codes] if len(names) else codes, tuple(ordered))
+
+
+def without_points(column: Coded) -> Coded:
+    """Names that are all whole floats written as text (1.0, 2.0, …), as integers."""
+    if not all(_WHOLE_FLOAT.fullmatch(name) for name in column.names):
+        return column
+    return Coded(column.codes, tuple(name.removesuffix(".0") for name in column.names))
+
+
+def _refuse_unwritable(names: Iterable[str], what: str) -> None:
+    """Names end up in files, all of which are UTF-8; half of a surrogate pair is not."""
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise PmtlError(
+                f"The {what} {name!r} is not valid Unicode and could not be written to a file: "
+                "rename it."
+            ) from None
 
 
 def _distinct(values: Any, what: str) -> Coded:
@@ -73,13 +94,24 @@ def _distinct(values: Any, what: str) -> Coded:
     if array.dtype.kind == "O":
         array = _text(array, what)
     elif array.dtype.kind == "f":
-        array = _whole(array, what)
+        array = whole(array, what)
     elif array.dtype.kind in "ST":
-        array = np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array.astype(str)
+        array = _decode(array, what) if array.dtype.kind == "S" else array.astype(str)
     elif array.dtype.kind not in "iubU":
         raise PmtlError(f"The {what}s are {array.dtype}: give them as text or as integers.")
     distinct, codes = np.unique(array, return_inverse=True)
     return Coded(codes.astype(np.int64), tuple(str(name) for name in distinct.tolist()))
+
+
+def _decode(array: NDArray[Any], what: str) -> NDArray[Any]:
+    """Bytes as text; two names that are not UTF-8 must not become one."""
+    text: NDArray[Any] = np.char.decode(array, "utf-8", "replace")
+    if len(np.unique(text)) < len(np.unique(array)):
+        raise PmtlError(
+            f"Some {what}s are bytes that are not UTF-8, and as text they cannot be told apart: "
+            "save them as text or as integers."
+        )
+    return text
 
 
 def _text(array: NDArray[Any], what: str) -> NDArray[Any]:
@@ -92,23 +124,24 @@ def _text(array: NDArray[Any], what: str) -> NDArray[Any]:
         elif _absent(value):
             raise _missing(row, what)
         elif isinstance(value, float):
-            names.append(str(int(_whole(np.array([value]), what)[0])))
+            names.append(str(int(whole(np.array([value]), what)[0])))
         else:
             names.append(str(value))
     return np.array(names, dtype=str)
 
 
-def _whole(array: NDArray[Any], what: str) -> NDArray[np.int64]:
+def whole(array: NDArray[Any], what: str) -> NDArray[np.int64]:
+    """Floats as the integers they stand for; a gap or a fraction names nobody."""
     finite = np.isfinite(array)
     if not finite.all():
         raise _missing(int(np.argmin(finite)), what)
-    whole = array.astype(np.int64)
-    if (whole != array).any():
-        row = int(np.argmax(whole != array))
+    integers = array.astype(np.int64)
+    if (integers != array).any():
+        row = int(np.argmax(integers != array))
         raise PmtlError(
             f"The {what} {array[row]} is a fraction: give {what}s as text or as integers."
         )
-    return whole
+    return integers
 
 
 def _absent(value: Any) -> bool:

@@ -9,15 +9,16 @@ silently would be wrong for somebody.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.data.columns import Columns, Roles, assign_roles, missing_value, not_numbers
+from pmtl.data.columns import Columns, Roles, assign_roles, missing_value, wrong_kind
 from pmtl.data.disk import ArrayBuilder
-from pmtl.data.names import Coded, Vocabulary
+from pmtl.data.names import Coded, Vocabulary, whole, without_points
 from pmtl.errors import PmtlError
 
 CSV_ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
@@ -37,15 +38,22 @@ def read_csv(
     try:
         schema = _open_csv(path, {}).schema
         roles = assign_roles(schema.names, str(path), client, target, split, drop)
-        types = _csv_types(schema, roles, path)
-        for wider in _wider(types[roles.target]):
-            try:
-                return _collect(_open_csv(path, types, roles.used), roles, path)
-            except pa.ArrowInvalid:
-                types[roles.target] = wider
-        return _collect(_open_csv(path, types, roles.used), roles, path)
-    except (pa.ArrowInvalid, pa.ArrowKeyError, OSError, EOFError) as error:
+        columns = _collect_csv(path, roles, _csv_types(schema, roles, path))
+    except (pa.ArrowException, OSError, EOFError) as error:
         raise _unreadable(path, error) from error
+    columns["client"] = without_points(columns["client"])
+    return columns
+
+
+def _collect_csv(path: Path, roles: Roles, types: dict[str, Any]) -> Columns:
+    """The columns, with the first types for the targets that hold all the way down."""
+    import pyarrow as pa
+
+    *attempts, last = _attempts(types, roles.targets)
+    for attempt in attempts:
+        with suppress(pa.ArrowInvalid):
+            return _collect(_open_csv(path, attempt, roles.used), roles, path)
+    return _collect(_open_csv(path, last, roles.used), roles, path)
 
 
 def read_parquet(
@@ -64,7 +72,7 @@ def read_parquet(
             schema = file.schema_arrow
             roles = assign_roles(schema.names, str(path), client, target, split, drop)
             return _collect(file.iter_batches(columns=list(roles.used)), roles, path)
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, OSError) as error:
         raise _unreadable(path, error) from error
 
 
@@ -88,66 +96,96 @@ def _csv_types(schema: Any, roles: Roles, path: Path) -> dict[str, Any]:
     for name in roles.features:
         kind = schema.field(name).type
         if not _numeric(kind) and not pa.types.is_null(kind):
-            raise not_numbers(str(path), name, _kind(kind))
+            raise wrong_kind(str(path), "feature", name, _kind(kind))
         types[name] = pa.bool_() if pa.types.is_boolean(kind) else pa.float64()
-    kind = schema.field(roles.target).type
-    types[roles.target] = kind if _numeric(kind) else pa.string()
+    for name in roles.targets:
+        kind = schema.field(name).type
+        types[name] = kind if _numeric(kind) else pa.string()
+        if pa.types.is_null(kind) and len(roles.targets) > 1:
+            types[name] = pa.float64()
     return types
 
 
-def _wider(kind: Any) -> tuple[Any, ...]:
-    """What to try when the target's type, guessed from the first block, fails further down:
-    targets may begin like integers and go on as fractions, or begin like numbers and be names."""
+def _attempts(types: dict[str, Any], targets: tuple[str, ...]) -> list[dict[str, Any]]:
+    """What to try when the targets' types, guessed from the first block, fail further down:
+    targets may begin like integers and go on as fractions, and one may turn out to be a name."""
     import pyarrow as pa
 
-    if pa.types.is_string(kind):
-        return ()
-    return (pa.float64(), pa.string()) if pa.types.is_integer(kind) else (pa.string(),)
+    attempts = [types]
+    floats = {name: pa.float64() for name in targets if pa.types.is_integer(types[name])}
+    if floats:
+        attempts.append(types | floats)
+    if len(targets) == 1 and not pa.types.is_string(types[targets[0]]):
+        attempts.append(types | {targets[0]: pa.string()})
+    return attempts
 
 
 def _collect(batches: Iterable[Any], roles: Roles, path: Path) -> Columns:
     builder = ArrayBuilder((len(roles.features),), np.float32)
-    client, split = _Names(path, roles.client), _Names(path, roles.split or "")
-    target: _Names | _Numbers | None = None
+    client = _Names(path, "client", roles.client)
+    split = _Names(path, "split", roles.split or "")
+    targets: list[_Names | _Numbers] = []
     for batch in batches:
         first = builder.rows
         x = np.empty((batch.num_rows, len(roles.features)), dtype=np.float32)
         for position, name in enumerate(roles.features):
-            x[:, position] = _column(batch.column(name), name, path, first)
+            with np.errstate(over="ignore"):
+                x[:, position] = _column(batch.column(name), "feature", name, path, first)
         client.append(batch.column(roles.client), first)
         if roles.split is not None:
             split.append(batch.column(roles.split), first)
-        column = batch.column(roles.target)
-        if target is None:
-            target = (_Numbers if _numeric(column.type) else _Names)(path, roles.target)
-        target.append(column, first)
+        columns_y = [batch.column(name) for name in roles.targets]
+        targets = targets or _targets(path, roles.targets, columns_y)
+        for target, column in zip(targets, columns_y, strict=True):
+            target.append(column, first)
         builder.append(x)
-    if target is None or not builder.rows:
+    if not builder.rows:
         raise PmtlError(f"{path} has a header but no rows: a federation needs data.")
     columns = Columns(
         x=builder.finish(),
-        y=target.finish(),
+        y=_side_by_side([target.finish() for target in targets]),
         client=client.finish(),
         feature_names=roles.features,
+        labels=roles.labels,
     )
     if roles.split is not None:
         columns["split"] = split.finish()
     return columns
 
 
+def _targets(path: Path, names: tuple[str, ...], columns: list[Any]) -> list[_Names | _Numbers]:
+    """One target may be numbers or names; several are numbers."""
+    if len(names) == 1 and not _numeric(columns[0].type):
+        return [_Names(path, "target", names[0])]
+    return [_Numbers(path, name) for name in names]
+
+
+def _side_by_side(targets: list[Any]) -> Any:
+    return targets[0] if len(targets) == 1 else np.stack(targets, axis=1)
+
+
 class _Names:
     """A column of names, collected as codes."""
 
-    def __init__(self, path: Path, name: str) -> None:
-        self.path, self.name = path, name
+    def __init__(self, path: Path, role: str, name: str) -> None:
+        self.path, self.role, self.name = path, role, name
         self._vocabulary = Vocabulary()
         self._codes: list[NDArray[np.int64]] = []
 
     def append(self, column: Any, first: int) -> None:
         import pyarrow as pa
 
+        kind = column.type
+        if pa.types.is_dictionary(kind):
+            column = column.dictionary_decode()
         _refuse_nulls(column, self.name, self.path, first)
-        encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+        if self.role == "client" and pa.types.is_floating(column.type):
+            numbers = _column(column, self.role, self.name, self.path, first)
+            column = pa.array(whole(numbers, self.role))
+        try:
+            encoded = column.dictionary_encode()
+        except pa.ArrowException:
+            raise wrong_kind(str(self.path), self.role, self.name, _kind(kind)) from None
         names = [_name(value) for value in encoded.dictionary.to_pylist()]
         codes = np.array([self._vocabulary.code(name) for name in names], dtype=np.int64)
         self._codes.append(codes[encoded.indices.to_numpy(zero_copy_only=False)])
@@ -164,17 +202,17 @@ class _Numbers:
         self._chunks: list[NDArray[Any]] = []
 
     def append(self, column: Any, first: int) -> None:
-        self._chunks.append(_column(column, self.name, self.path, first))
+        self._chunks.append(_column(column, "target", self.name, self.path, first))
 
     def finish(self) -> NDArray[Any]:
         return np.concatenate(self._chunks)
 
 
-def _column(column: Any, name: str, path: Path, first: int) -> NDArray[Any]:
+def _column(column: Any, role: str, name: str, path: Path, first: int) -> NDArray[Any]:
     import pyarrow as pa
 
     if not _numeric(column.type):
-        raise not_numbers(str(path), name, _kind(column.type))
+        raise wrong_kind(str(path), role, name, _kind(column.type))
     _refuse_nulls(column, name, path, first)
     if pa.types.is_decimal(column.type):
         column = column.cast(pa.float64())

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.func import vmap
 
 from pmtl.errors import PmtlError
 from pmtl.models.flat import FlatModel, refuse_changing_buffers
@@ -72,7 +73,7 @@ def _import_factory(path: str) -> Callable[..., nn.Module]:
         sys.path.insert(0, here)
     try:
         factory = getattr(importlib.import_module(module_name), attribute)
-    except ImportError as error:
+    except (ImportError, ValueError) as error:
         raise PmtlError(
             f"The model {path!r} cannot be imported ({error}): name a module that Python finds "
             "from this folder."
@@ -90,7 +91,12 @@ def _call_factory(
     """Call a user's factory with the sizes of the data, as far as it asks for them by name."""
     parameters = inspect.signature(factory).parameters
     asked = {key: value for key, value in sizes.items() if key in parameters}
-    module = construct(factory, options, f"model {name}", **asked)
+    try:
+        module = construct(factory, options, f"model {name}", **asked)
+    except PmtlError:
+        raise
+    except Exception as error:  # It is the user's code, and may raise anything.
+        raise PmtlError(f"The factory {name!r} failed: {type(error).__name__}: {error}.") from error
     if not isinstance(module, nn.Module):
         raise PmtlError(f"The factory {name!r} returned a {type(module).__name__}, not a module.")
     return module
@@ -104,13 +110,17 @@ def _try_out(model: FlatModel, input_shape: Shape, outputs: int) -> None:
     example = torch.randn((2, *input_shape), dtype=next(model.module.parameters()).dtype)
     try:
         refuse_changing_buffers(model.module, example)
+        vmap(model.apply, randomness="same")(
+            model.start().expand(2, -1), example.expand(2, *example.shape)
+        )
         with torch.no_grad():
             model.module.train()
             answer, again = model.module(example), model.module(example)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         reason = str(error).splitlines()[0]
         raise PmtlError(
-            f"The model {model.name!r} cannot read rows of shape {input_shape}: {reason}."
+            f"The model {model.name!r} cannot read rows of shape {input_shape} for many clients at "
+            f"once: {reason}."
         ) from error
     # Dropout called as a function is no layer that could be looked for; it shows in the answers.
     model.random_forward = model.random_forward or not torch.equal(answer, again)

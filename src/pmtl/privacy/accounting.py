@@ -23,7 +23,7 @@ from typing import Any
 
 from pmtl.errors import PmtlError
 from pmtl.privacy import colluders, fixed_size, gaussian, poisson
-from pmtl.privacy.plan import PrivacyPlan, Sampling, check_epsilon
+from pmtl.privacy.plan import PrivacyPlan, Sampling, check_epsilon, default_delta
 
 MOST_ROUNDS = 1_000_000
 """No search for rounds goes beyond this: nobody publishes a million models."""
@@ -147,6 +147,13 @@ def noise_for(
         raise PmtlError(
             f"Without clipping no noise is enough for epsilon {target:g}, because one client's "
             "upload may be arbitrarily large: choose a finite clip norm, or epsilon inf."
+        )
+    ever_in = -math.expm1(plan.rounds * math.log1p(-plan.rate)) if plan.rate < 1 else 1.0
+    if ever_in <= plan.delta:
+        raise PmtlError(
+            f"A client is drawn at all with a probability of {ever_in:.3g} only, which a delta of "
+            f"{plan.delta:.3g} covers even without noise: such a guarantee says nothing. Choose a "
+            f"smaller delta (the default is {default_delta(plan.clients):.3g})."
         )
     # Being in every round with the same z is the worst case of every way to draw a cohort, so
     # the noise that is enough for it is an upper end for the search.

@@ -61,6 +61,8 @@ def epsilon(mu: float, delta: float) -> float:
     high = mu**2 / 2 + mu * math.sqrt(-2 * target) if mu < 1e150 else math.inf
     if math.isinf(high):
         return math.inf
+    if log_delta(high, mu) >= target:
+        return SAFE * high  # ε is so large that the root and its bound are one number
     brentq = load("scipy.optimize").brentq
     return SAFE * float(
         brentq(lambda value: log_delta(value, mu) - target, 0.0, high, xtol=1e-300, rtol=1e-13)

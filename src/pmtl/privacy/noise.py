@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pmtl.streams import subseed
+from pmtl.streams import name_key, words
 
 #: Standard normal draws for a round: (round, shape) → float64 tensor.
 Noise = Callable[[int, tuple[int, ...]], Tensor]
@@ -27,15 +27,22 @@ Noise = Callable[[int, tuple[int, ...]], Tensor]
 _CHUNK = 2**24
 
 
-def seeded_noise(seed: int) -> Noise:
+def seeded_noise(seed: int, release: str = "") -> Noise:
     """Noise for experiments: a stream of its own, a fresh generator for every round.
 
-    It is always drawn on the CPU, so that a run on a graphics card has the same noise.
+    `release` names what is published (plan, algorithm, data, …). Two runs that differ in any of it
+    have independent noise even with the same seed; if they shared it, two published models with
+    different σ would be two equations that give the sum away exactly.
+
+    It is always drawn on the CPU, so that a run on a graphics card has the same noise, and by
+    Philox, because torch's own generator keeps only 32 bits of a seed.
     """
+    what = name_key(release)
 
     def draw(round: int, shape: tuple[int, ...]) -> Tensor:
-        generator = torch.Generator().manual_seed(subseed(seed, "noise", round))
-        return torch.randn(shape, generator=generator, dtype=torch.float64)
+        key = words(seed, "noise", what, round, np.arange(2))
+        generator = np.random.Generator(np.random.Philox(key=key))
+        return torch.from_numpy(generator.standard_normal(shape))
 
     return draw
 
@@ -49,9 +56,9 @@ def system_noise(round: int, shape: tuple[int, ...]) -> Tensor:
     normal = np.empty((pairs, 2))
     for first in range(0, pairs, _CHUNK // 16):
         rows = normal[first : first + _CHUNK // 16]
-        words = np.frombuffer(os.urandom(16 * len(rows)), dtype=np.uint64).reshape(-1, 2)
+        drawn = np.frombuffer(os.urandom(16 * len(rows)), dtype=np.uint64).reshape(-1, 2)
         # In (0, 1], so that the logarithm is finite.
-        uniform = ((words >> np.uint64(11)) + np.uint64(1)) * 2.0**-53
+        uniform = ((drawn >> np.uint64(11)) + np.uint64(1)) * 2.0**-53
         radius = np.sqrt(-2 * np.log(uniform[:, 0]))
         angle = 2 * np.pi * uniform[:, 1]
         rows[:, 0] = radius * np.cos(angle)

@@ -130,7 +130,7 @@ class PrivacyPlan:
         """Whether ε is finite: that takes both a clip and noise."""
         return self.noise_multiplier > 0
 
-    def sampler(self, seed: int, client_keys: NDArray[np.uint64]) -> Sampler:
+    def sampler(self, seed: int | None, client_keys: NDArray[np.uint64]) -> Sampler:
         """The cohorts this plan is charged for."""
         return Sampler(self, seed, client_keys)
 
@@ -182,6 +182,18 @@ class PrivacyRequest:
     sampling: str | None = None
     cohort: int | None = None
     rounds: int = 20
+
+    @classmethod
+    def of(cls, plan: PrivacyPlan) -> PrivacyRequest:
+        """A request for exactly this plan."""
+        return cls(
+            noise=plan.noise_std,
+            delta=plan.delta,
+            clip=plan.clip_norm,
+            sampling=plan.sampling,
+            cohort=plan.cohort,
+            rounds=plan.rounds,
+        )
 
     def resolve(self, clients: int) -> PrivacyPlan:
         """The plan for a federation of `clients`: an ε becomes the least noise that keeps it."""

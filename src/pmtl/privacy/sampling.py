@@ -10,15 +10,18 @@ what is charged is what was drawn. Three ways to draw it:
 - **fixed**: exactly q clients, as in the paper. Who is in depends on everybody at once: the other
   m − 1 clients together count their own draws and know whether the last place was mine.
 
-A draw is a pure function of (seed, the client's key, round). There is no state to save, a resumed
-run draws the same cohorts, and listing the clients in another order draws the same clients.
+In an experiment a draw is a pure function of (seed, the client's key, round). There is no state to
+save, a resumed run draws the same cohorts, and listing the clients in another order draws the same
+clients. Coins are secret as long as the seed is, and it could be worked out: its generator is made
+to be quick, not to keep a secret. Against whoever knows it a Poisson draw is worth no more than a
+fixed one.
 
-Coins are secret as long as the seed is: whoever knows the seed knows the cohorts, and against them
-a Poisson draw is worth no more than a fixed one.
+In production (`seed` is None) every coin is the operating system's, drawn anew and kept nowhere.
 """
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,7 +39,9 @@ STREAM = "sampling"
 class Sampler:
     """The cohorts of a plan, for one seed and one list of clients."""
 
-    def __init__(self, plan: PrivacyPlan, seed: int, client_keys: NDArray[np.uint64]) -> None:
+    def __init__(
+        self, plan: PrivacyPlan, seed: int | None, client_keys: NDArray[np.uint64]
+    ) -> None:
         keys = np.array(client_keys, dtype=np.uint64)
         if keys.shape != (plan.clients,):
             raise PmtlError(
@@ -64,10 +69,16 @@ class Sampler:
             )
         if plan.sampling == "full":
             return np.arange(plan.clients, dtype=np.int64)
+        tickets = self._tickets(round)
         if plan.sampling == "poisson":
-            coins = streams.uniforms(self.seed, STREAM, self.client_keys, round)
+            coins = (tickets >> np.uint64(11)) * 2.0**-53
             return np.flatnonzero(coins < plan.rate).astype(np.int64)
-        tickets = streams.words(self.seed, STREAM, self.client_keys, round)
         # Stable, so that equal tickets (one chance in 2^64) go by index.
         drawn = np.argsort(tickets, kind="stable")[: plan.cohort]
         return np.sort(drawn).astype(np.int64)
+
+    def _tickets(self, round: int) -> NDArray[np.uint64]:
+        """64 random bits for every client."""
+        if self.seed is None:
+            return np.frombuffer(os.urandom(8 * self.plan.clients), dtype=np.uint64)
+        return streams.words(self.seed, STREAM, self.client_keys, round)

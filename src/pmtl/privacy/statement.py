@@ -11,16 +11,23 @@ import textwrap
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pmtl.privacy.plan import ADJACENCY, PrivacyPlan
+from pmtl.privacy.plan import ADJACENCY, PrivacyPlan, default_delta
 
-NOT_COVERED = (
+OWN_MODEL = (
     "A client's own personal model is made from that client's data: it protects the others, not "
     "the client itself. Whoever gets hold of it, or of answers it gives, may learn about that "
-    "client.",
-    "The server is trusted with the clipped uploads; they are not encrypted against it.",
-    "The number of clients, their names and the settings below are treated as public.",
+    "client."
+)
+PUBLIC = (
+    "Treated as public, though some of it may have been read from the data: which clients take "
+    "part, the kind of task, the classes and their names, the feature columns, and the settings "
+    "above. A class that only one client has betrays that client; state the classes beforehand "
+    "where that matters (outputs=)."
+)
+SERVER = "The server is trusted with the clipped uploads; they are not encrypted against it."
+CHOOSING = (
     "Settings that were chosen by looking at results on these clients' data cost privacy that is "
-    "not counted here.",
+    "not counted here."
 )
 
 EXPERIMENT = (
@@ -74,29 +81,29 @@ class Statement:
 def make_statement(plan: PrivacyPlan, *, shares: bool, personal: bool) -> Statement:
     """The statement for a plan that was carried out with an algorithm of these kinds."""
     report = _account(plan) if shares else _nothing_shared(plan)
-    others = (
-        "all other clients together, who see every published model, know their own data and "
-        "models, and know when they themselves took part."
-    )
-    if shares and not personal:
-        others = "anyone who sees every published model, all other clients together among them."
     if not shares:
-        others = "everybody: nothing was sent or published."
+        adversary, items = "everybody: nothing was sent or published.", (OWN_MODEL, PUBLIC)
+    else:
+        adversary = report.get("holds_against", _OTHERS) + "."
+        items = (*((OWN_MODEL,) if personal else ()), PUBLIC, SERVER, CHOOSING)
     return Statement(
         epsilon=report["epsilon"],
         delta=plan.delta,
         adjacency=ADJACENCY,
         unit=f"each of the {plan.clients} clients, with the whole of its data set. Neighbouring "
         "federations differ in one client's data set, replaced by any other.",
-        adversary=others,
+        adversary=adversary,
         sampling=plan.sampling if shares else "none",
         rounds=plan.rounds,
         accountant=report["accountant"],
         also=report["also"],
         plan=plan.to_dict() if shares else None,
         mode="experiment",
-        not_covered=NOT_COVERED if shares else NOT_COVERED[:1],
+        not_covered=items,
     )
+
+
+_OTHERS = "all other clients together, who see every published model"
 
 
 def _nothing_shared(plan: PrivacyPlan) -> dict[str, Any]:
@@ -124,18 +131,29 @@ def _account(plan: PrivacyPlan) -> dict[str, Any]:
 
 def _headline(statement: Statement) -> str:
     epsilon, delta = statement.epsilon, statement.delta
+    if statement.plan is None:
+        return "ε = 0: every client trained alone, and no model was made with another's rows."
     if epsilon is None:
         return f"ε was {statement.accountant}."
     if math.isinf(epsilon):
         return "NOT PRIVATE: ε is infinite, because there was no noise or no clipping."
-    if epsilon == 0:
-        return "ε = 0: no client's data influenced anything outside that client."
     return (
         f"The published models and all personal models together are (ε, δ)-billboard private with "
         f"ε = {epsilon:.4g} and δ = {delta:.3g}: whatever the adversary below sees of everyone "
         "else is at most e^ε times more likely with one data set of a client than with any "
-        "other, but for a probability of δ."
+        f"other, but for a probability of δ. {_about_delta(statement)}"
     )
+
+
+def _about_delta(statement: Statement) -> str:
+    """δ is where a guarantee can hide a failure, so it is judged in words."""
+    plan = PrivacyPlan.from_dict(statement.plan or {})
+    if statement.delta >= 1 / plan.clients:
+        return (
+            f"BEWARE OF δ: at 1/{plan.clients} or more, a mechanism that publishes one random "
+            "client's data outright would satisfy this too."
+        )
+    return f"(δ is below 1/{plan.clients}, at which publishing one random client would be allowed.)"
 
 
 def _mechanism(statement: Statement) -> str:
@@ -147,7 +165,8 @@ def _mechanism(statement: Statement) -> str:
         "poisson": f"each client took part in a round with probability {plan.rate:.4g}, by a coin "
         "of its own",
         "fixed": f"{plan.cohort} of {plan.clients} clients were drawn for each round; colluding "
-        "clients can count who was drawn, so the ε above grants them that knowledge",
+        "clients can count who was drawn, so the ε above grants them that knowledge"
+        + _for_outsiders(statement),
     }
     return (
         f"{plan.rounds} rounds; {draws[plan.sampling]}; every upload clipped to norm "
@@ -157,15 +176,34 @@ def _mechanism(statement: Statement) -> str:
     )
 
 
-def warn_if_drowned(plan: PrivacyPlan, parameters: int) -> str | None:
+def _for_outsiders(statement: Statement) -> str:
+    outsiders = statement.also.get("outsiders")
+    if outsiders is None:
+        return ""
+    return f" (for outsiders, who see only the models, ε would be {outsiders:.4g})"
+
+
+def warn_of_delta(plan: PrivacyPlan) -> str | None:
+    """A sentence for a δ that makes the guarantee hollow."""
+    if plan.delta < 1 / plan.clients or not plan.private:
+        return None
+    return (
+        f"Delta is {plan.delta:.3g}, and with {plan.clients} clients anything from "
+        f"{1 / plan.clients:.3g} on would allow publishing one random client's data outright: the "
+        f"default is {default_delta(plan.clients):.3g}."
+    )
+
+
+def warn_if_drowned(plan: PrivacyPlan, parameters: int, smallest_block: float = 1.0) -> str | None:
     """A sentence for plans whose noise no learning can outshout, to be said before it is spent.
 
     If every client pushed in the same direction in every round, the sum over T rounds would have
-    norm Tγ; the noise in it has norm about σ√(dT).
+    norm Tγ; the noise in it has norm about σ√(dT). A block of the billboard that only a part of
+    the clients writes to (`smallest_block`, as a share) has so much more noise on its average.
     """
     if not plan.private:
         return None
-    ratio = plan.noise_std * math.sqrt(parameters / plan.rounds) / plan.clip_norm
+    ratio = plan.noise_std * math.sqrt(parameters / plan.rounds) / plan.clip_norm / smallest_block
     if ratio < 2:
         return None
     return (

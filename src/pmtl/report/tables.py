@@ -20,7 +20,9 @@ def metrics_table(scores: dict[str, Any]) -> Table:
         for split, views in scores.items()
         for view, values in (views or {}).items()
     ]
-    names = list(lines[0][2]) if lines else []
+    if not lines:
+        return Table(title="There are no validation or test rows to measure on.", box=None)
+    names = list(lines[0][2])
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("rows", "model", *names):
         table.add_column(name.replace("_", " "), justify="left" if name in VIEWS else "right")

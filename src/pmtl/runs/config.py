@@ -6,17 +6,18 @@ One frozen dataclass, with the names of the command line. It is plain Python: py
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
+from hashlib import blake2b
 from typing import Any
 
 from pmtl.algorithms import Algorithm
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import PrivacyRequest
 from pmtl.simulation import LocalTraining
-from pmtl.spec import construct, parse_spec
+from pmtl.spec import construct, format_spec
 
 #: Written in place of a spec for something that exists in a Python program only.
 IN_MEMORY = "(in memory)"
@@ -42,8 +43,16 @@ class TrainConfig:
             raise PmtlError(
                 f"evaluate_every must be 0 (never) or more, but {self.evaluate_every} was given."
             )
+        if not self.checkpoint_seconds >= 0:
+            raise PmtlError(
+                f"checkpoint_seconds must be 0 or more, but {self.checkpoint_seconds} was given."
+            )
         if self.seed < 0:
             raise PmtlError(f"The seed must not be negative, but {self.seed} was given.")
+
+    def digest(self) -> str:
+        """A short name for all of it, to notice a configuration that was changed."""
+        return blake2b(self.to_toml().encode(), digest_size=16).hexdigest()
 
     def to_toml(self) -> str:
         """The configuration as a TOML file that `pmtl train --config` takes."""
@@ -78,17 +87,7 @@ def algorithm_spec(algorithm: str | Algorithm) -> str:
     values = {item.name: getattr(algorithm, item.name) for item in fields(algorithm)}
     if not all(isinstance(value, (int, float, str)) for value in values.values()):
         return IN_MEMORY
-    options = ",".join(f"{name}={value}" for name, value in values.items())
-    return f"{algorithm.name}:{options}" if options else algorithm.name
-
-
-def absolute_spec(spec: str) -> str:
-    """A data spec that means the same from any folder."""
-    name, options = parse_spec(spec)
-    if not Path(name).exists():
-        return spec
-    tail = ",".join(f"{key}={value}" for key, value in options.items())
-    return f"{Path(name).resolve()}:{tail}" if tail else str(Path(name).resolve())
+    return format_spec(algorithm.name, values)
 
 
 def resolve_device(device: str) -> str:
@@ -113,8 +112,6 @@ def _toml_lines(values: Mapping[str, Any]) -> list[str]:
 def _toml(value: Any) -> str:
     if isinstance(value, str):
         # A TOML basic string takes the same escapes as JSON's.
-        import json
-
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, bool):
         return str(value).lower()
@@ -126,7 +123,6 @@ def _toml(value: Any) -> str:
 __all__ = [
     "IN_MEMORY",
     "TrainConfig",
-    "absolute_spec",
     "algorithm_spec",
     "part",
     "resolve_device",

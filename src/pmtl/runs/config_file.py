@@ -19,13 +19,17 @@ from pmtl.spec import unknown
 
 def read_config(path: str | Path, changes: Mapping[str, Any] | None = None) -> TrainConfig:
     """Read a TOML file; `changes` (the command line's options) have the last word."""
+    return parse_config(merge(read_values(path), changes or {}), str(path))
+
+
+def read_values(path: str | Path) -> dict[str, Any]:
+    """What a TOML file says, not yet checked."""
     try:
-        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise PmtlError(f"The configuration {path} cannot be read: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise PmtlError(f"The configuration {path} is not valid TOML: {error}.") from error
-    return parse_config(_merge(values, changes or {}), str(path))
 
 
 def parse_config(values: Mapping[str, Any], where: str) -> TrainConfig:
@@ -53,18 +57,20 @@ def _sentence(error: Mapping[str, Any], where: str) -> str:
     )
 
 
-def _merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` with `changes` on top, table by table."""
     merged = dict(values)
     for key, value in changes.items():
         old = merged.get(key)
         if isinstance(value, Mapping) and isinstance(old, Mapping):
-            merged[key] = _merge(_without_rival(old, value), value)
+            merged[key] = merge(_without_rival(old, value), value)
         else:
             merged[key] = value
     return merged
 
 
 def _without_rival(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """ε and noise decide each other, so naming one on the command line unsets the file's other."""
+    """Settings that decide each other: naming one on the command line unsets the file's other."""
     rivals = {"epsilon": "noise", "noise": "epsilon", "epochs": "steps", "steps": "epochs"}
+    rivals["sampling"] = "cohort"  # "full" would not survive another cohort.
     return {key: value for key, value in old.items() if rivals.get(key) not in new}

@@ -42,11 +42,7 @@ class RunFolder:
     def create(cls, path: str | Path, config: TrainConfig, facts: Mapping[str, Any]) -> RunFolder:
         """Make a folder that appears with its first files in it, or not at all."""
         path = Path(path)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise PmtlError(
-                f"{path} exists already: choose another --out, continue it with "
-                f"`pmtl resume {path}`, or delete it first."
-            )
+        cls.refuse_existing(path)
         partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         with files.writing(path):
             try:
@@ -59,6 +55,16 @@ class RunFolder:
                 shutil.rmtree(partial, ignore_errors=True)
                 raise
         return cls(path)
+
+    @staticmethod
+    def refuse_existing(path: str | Path) -> None:
+        """Say so if there is something at `path` that a new folder would cover."""
+        path = Path(path)
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise PmtlError(
+                f"{path} exists already: choose another --out, continue it with "
+                f"`pmtl resume {path}`, or delete it first."
+            )
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:

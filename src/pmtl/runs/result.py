@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,8 @@ class Run:
     def personal(self, client: str) -> nn.Module:
         """The client's own model, an ordinary module in evaluation mode.
 
-        It reads rows as they are in the data; the client's own scaling, if any, is part of it.
+        It reads rows of features as floats (pixels between 0 and 1); the client's own scaling, if
+        any, is part of it.
         """
         place = self._position(client)
         return self._module(self._personal[place], place)
@@ -60,6 +62,8 @@ class Run:
     @property
     def shared(self) -> nn.Module:
         """The published model; with several clusters, see `shared_for`."""
+        if not self.facts["shares"]:
+            raise PmtlError(f"Nothing was shared in this run of {self.facts['algorithm']}.")
         if len(self._shared) > 1:
             raise PmtlError(
                 f"This run published {len(self._shared)} models, not one: use shared_for(client)."
@@ -80,6 +84,8 @@ class Run:
         """What the client's model answers: class numbers, 0/1 per label, or numbers."""
         shape = tuple(self.facts["input_shape"])
         x = np.asarray(x)
+        if self.facts["pixels"] and x.dtype == np.uint8:
+            x = x / np.float32(255)
         if x.shape[1:] != shape:
             raise PmtlError(
                 f"The model reads rows of shape {shape}, but rows of shape {x.shape[1:]} came."
@@ -128,6 +134,7 @@ class Run:
         return self._shared[torch.from_numpy(self._blocks[clients]).to(self._shared.device)]
 
     def _position(self, client: str) -> int:
+        client = str(client)
         if client not in self._positions:
             raise PmtlError(
                 f"There is no client {client!r} in this run; it has {len(self.clients)}, from "
@@ -186,6 +193,9 @@ def rebuild_model(facts: dict[str, Any], model: Any = None) -> FlatModel:
             "This run's model came from a Python program: give its factory again as model=…."
         )
     shape = tuple(facts["input_shape"])
+    folder = facts.get("model_folder")
+    if folder and folder not in sys.path:
+        sys.path.append(folder)  # Where the user's own module was when the run began.
     return build_model(spec, shape, facts["outputs"], facts["task"], facts["seed"])
 
 

@@ -20,13 +20,12 @@ from pmtl.data import FederatedData, describe, load
 from pmtl.errors import Interrupted, PmtlError
 from pmtl.models import build_model
 from pmtl.privacy.plan import DEFAULT_EPSILON, PrivacyPlan, PrivacyRequest
-from pmtl.privacy.statement import make_statement, warn_if_drowned
+from pmtl.privacy.statement import make_statement, warn_if_drowned, warn_of_delta
 from pmtl.progress import progress_bar
 from pmtl.runs import files
 from pmtl.runs.config import (
     IN_MEMORY,
     TrainConfig,
-    absolute_spec,
     algorithm_spec,
     part,
     resolve_device,
@@ -44,7 +43,7 @@ def train(
     data: str | FederatedData = "synthetic",
     model: str | Callable[..., nn.Module] = "auto",
     algorithm: str | Algorithm = "pmtl",
-    privacy: PrivacyRequest | dict[str, Any] | float | None = None,
+    privacy: PrivacyRequest | PrivacyPlan | dict[str, Any] | float | None = None,
     *,
     local: LocalTraining | dict[str, Any] | None = None,
     seed: int = 0,
@@ -62,10 +61,15 @@ def train(
     `local` how much a client does in a round. With `out`, everything is written to a folder that
     `resume` can continue; without, the run lives in memory.
     """
+    if out is not None:
+        RunFolder.refuse_existing(out)
     if isinstance(privacy, (int, float)):
         privacy = PrivacyRequest(epsilon=float(privacy))
+    if isinstance(privacy, PrivacyPlan):
+        privacy = PrivacyRequest.of(privacy)
+    federated = load(data) if isinstance(data, str) else data
     config = TrainConfig(
-        data=absolute_spec(data) if isinstance(data, str) else data.source or IN_MEMORY,
+        data=federated.source or IN_MEMORY,
         model=model if isinstance(model, str) else IN_MEMORY,
         algorithm=algorithm_spec(algorithm),
         privacy=part(PrivacyRequest, privacy, "privacy"),
@@ -76,7 +80,6 @@ def train(
         checkpoint_seconds=checkpoint_seconds,
     )
     method = build_algorithm(algorithm)
-    federated = load(data) if isinstance(data, str) else data
     plan = config.privacy.resolve(federated.m)
     shape = federated.input_shape
     flat = build_model(model, shape, federated.outputs, federated.task, seed)
@@ -88,8 +91,10 @@ def train(
     if warn is not None:
         sentences = [*describe(federated)["warnings"]]
         if method.shares:
+            smallest = np.bincount(federation.blocks).min() / federated.m
             sentences += [
-                warn_if_drowned(plan, flat.size),
+                warn_of_delta(plan),
+                warn_if_drowned(plan, flat.size, float(smallest)),
                 method.warning(plan.clients, plan.cohort, plan.rounds),
             ]
         for sentence in filter(None, sentences):
@@ -115,6 +120,11 @@ def resume(
     if facts["state"] == "complete":
         raise PmtlError(f"The run at {path} is complete: there is nothing left to resume.")
     config = read_config(folder.config_file)
+    if config.digest() != facts["config_digest"]:
+        raise PmtlError(
+            f"{folder.config_file} is not what the run was started with: put it back as it was, or "
+            "start a new run with it."
+        )
     if config.data == IN_MEMORY and data is None:
         raise PmtlError(
             f"The run at {path} was started on data from a Python program: continue it there, "
@@ -133,6 +143,8 @@ def resume(
         config.seed,
         resolve_device(config.device),
     )
+    if federation.blocks.tolist() != facts["blocks"]:
+        raise PmtlError(f"The clusters are not those that the run at {path} was started with.")
     return _run(federation, config, facts, folder, progress)
 
 
@@ -151,7 +163,7 @@ def _run(
         stop = threading.Event()
         if folder is not None:
             stack.enter_context(files.exclusive(folder.lock_file))
-            stop = stack.enter_context(_graceful_stop())
+            stop = stack.enter_context(graceful_stop())
             state = folder.load_checkpoint(state)
         bar = stack.enter_context(
             progress_bar("training", federation.plan.rounds, state.round, show)
@@ -159,7 +171,7 @@ def _run(
         saved = time.monotonic()
         for report in federation.rounds(state):
             validation = _validation(federation, config, state)
-            bar.advance(_describe(report.train_loss, validation))
+            bar.advance(_describe(validation))
             if folder is None:
                 metrics.append({**vars(report), "validation": validation})
                 continue
@@ -217,6 +229,7 @@ def _resolved(config: TrainConfig, federation: Federation) -> TrainConfig:
         config,
         model=federation.model.name if config.model == "auto" else config.model,
         algorithm=algorithm_spec(federation.algorithm),
+        device=str(federation.device),
         privacy=replace(
             asked, epsilon=aim, delta=plan.delta, sampling=plan.sampling, cohort=plan.cohort
         ),
@@ -230,7 +243,9 @@ def _facts(config: TrainConfig, federation: Federation) -> dict[str, Any]:
         "mode": "experiment: seeded and reproducible, and therefore not private by itself",
         "data": config.data,
         "model": config.model,
+        "model_folder": str(Path.cwd()) if ":" in config.model else None,
         "algorithm": config.algorithm,
+        "config_digest": config.digest(),
         "seed": config.seed,
         "shares": algorithm.shares,
         "personal": algorithm.personal,
@@ -239,6 +254,7 @@ def _facts(config: TrainConfig, federation: Federation) -> dict[str, Any]:
         "input_shape": list(data.input_shape),
         "labels": None if data.labels is None else list(data.labels),
         "feature_names": None if data.feature_names is None else list(data.feature_names),
+        "pixels": bool(data.x.dtype == np.uint8),
         "parameters": federation.model.size,
         "plan": federation.plan.to_dict(),
         "fingerprint": data.fingerprint(),
@@ -258,12 +274,12 @@ def _validation(
     return evaluate(federation.data, federation.feed, federation.model, views, "validation")
 
 
-def _describe(loss: float | None, validation: dict[str, Metrics] | None) -> str | None:
-    if validation is not None:
-        personal = validation["personal"]
-        name = "accuracy" if "accuracy" in personal else "rmse"
-        return f"validation {name} {personal[name]:.3f}"
-    return None
+def _describe(validation: dict[str, Metrics] | None) -> str | None:
+    if validation is None:
+        return None
+    personal = validation["personal"]
+    name = "accuracy" if "accuracy" in personal else "rmse"
+    return f"validation {name} {personal[name]:.3f}"
 
 
 @contextmanager
@@ -279,9 +295,18 @@ def _threads_for(federation: Federation) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+_stops: list[threading.Event] = []
+
+
 @contextmanager
-def _graceful_stop() -> Iterator[threading.Event]:
-    """Let Ctrl-C and SIGTERM end a run after the present round; a second one ends it at once."""
+def graceful_stop() -> Iterator[threading.Event]:
+    """Let Ctrl-C and SIGTERM end a run after the present round; a second one ends it at once.
+
+    Within a comparison, which asks for this itself, all its runs look at the same event.
+    """
+    if _stops:
+        yield _stops[-1]
+        return
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop  # Only the main thread may handle signals.
@@ -293,8 +318,10 @@ def _graceful_stop() -> Iterator[threading.Event]:
         stop.set()
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    _stops.append(stop)
     try:
         yield stop
     finally:
+        _stops.pop()
         for number, handler in before.items():
             signal.signal(number, handler)

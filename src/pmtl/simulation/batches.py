@@ -71,15 +71,38 @@ class Batches:
         self, clients: NDArray[np.int64], round: int
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Row indices `[K, steps, batch]` into the data, and the mask of the real ones."""
-        counts = self._rows.counts[clients][:, None]
+        counts = self._rows.counts[clients]
         per_epoch = -(-counts // self.size)
         epochs = self._local.epochs
         wanted = epochs * per_epoch if epochs else np.full_like(counts, self._local.steps)
-        step = np.arange(int(wanted.max()))
-        epoch = step // per_epoch
-        position = ((step % per_epoch) * self.size)[..., None] + np.arange(self.size)
-        real = (position < counts[..., None]) & (step < wanted)[..., None]
-        shuffled = self._shuffles(clients, counts, int(epoch.max()) + 1, round)
+        shape = (len(clients), int(wanted.max()), self.size)
+        index, real = np.empty(shape, dtype=np.int64), np.zeros(shape, dtype=bool)
+        # Clients of like size go together, so that a single large one does not make the shuffles
+        # of all the others as long as its own.
+        group = np.ceil(np.log2(per_epoch)).astype(np.int64)
+        for like in np.unique(group):
+            mine = np.flatnonzero(group == like)
+            index[mine], real[mine] = self._draw(
+                clients[mine], counts[mine], per_epoch[mine], wanted[mine], shape[1], round
+            )
+        return index, real
+
+    def _draw(
+        self,
+        clients: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        per_epoch: NDArray[np.int64],
+        wanted: NDArray[np.int64],
+        steps: int,
+        round: int,
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        step = np.arange(steps)
+        active = step < wanted[:, None]
+        epoch = np.where(active, step // per_epoch[:, None], 0)
+        within = (step % per_epoch[:, None]) * self.size
+        position = within[..., None] + np.arange(self.size)
+        real = (position < counts[:, None, None]) & active[..., None]
+        shuffled = self._shuffles(clients, counts[:, None], int(epoch.max()) + 1, round)
         client = np.arange(len(clients))[:, None, None]
         place = shuffled[client, epoch[..., None], np.where(real, position, 0)]
         start = self._rows.offsets[clients][:, None, None]

@@ -57,8 +57,10 @@ def client_metrics(
     sums: dict[str, NDArray[np.float64]] = {}
     first = 0
     while first < len(order):
-        longest = min(_ROWS, int(counts[order[first]]) * 2)
-        width = max(1, _FLOATS // (model.size + longest * row_floats))
+        longest = 2 * int(counts[order[first]])
+        width = max(1, _FLOATS // (model.size + min(_ROWS, longest) * row_floats))
+        alike = int(np.searchsorted(counts[order], longest, side="right")) - first
+        width = min(width, alike)
         clients = np.sort(order[first : first + width])
         parts = _sums(data.task, feed, model, weights(clients), rows, clients)
         for name, values in parts.items():

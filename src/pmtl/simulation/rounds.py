@@ -8,7 +8,7 @@ run that continues from a saved `Progress` goes on to the same bits.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 
 import numpy as np
@@ -20,6 +20,7 @@ from torch.func import vmap
 from pmtl.algorithms import Algorithm
 from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
+from pmtl.jsontext import to_json
 from pmtl.models import FlatModel
 from pmtl.privacy.noise import Noise, seeded_noise
 from pmtl.privacy.plan import PrivacyPlan
@@ -87,9 +88,14 @@ class Federation:
         self.blocks = algorithm.blocks(data.clients)
         self.sampler = plan.sampler(seed, keys)
         self.batches = Batches(data.rows("train"), local, seed, keys)
-        self.gate = Release(plan, self.blocks, noise or seeded_noise(seed))
+        self.gate = Release(plan, self.blocks, noise or seeded_noise(seed, self.description()))
         self.feed = Feed(data, self.device, dtype)
         self._trainer = CohortTrainer(algorithm, model, data.task)
+
+    def description(self) -> str:
+        """Everything that decides what is published, but for the seed."""
+        parts = (self.plan.to_dict(), repr(self.algorithm), self.model.name, asdict(self.local))
+        return to_json([*parts, self.blocks.tolist(), self.data.fingerprint()])
 
     def start(self) -> Progress:
         """Before the first round: everybody holds the common start."""
@@ -161,6 +167,8 @@ class Federation:
         self, clients: NDArray[np.int64], own: Tensor, shared: Tensor, round: int, lr: float
     ) -> Trained:
         index, real = self.batches.draw(clients, round)
+        # Dropout's masks are torch's: reproducible, but unlike batches they depend on who is
+        # trained together.
         mask = torch.from_numpy(real).to(self.device)
         with torch.random.fork_rng(enabled=self.model.random_forward):
             if self.model.random_forward:
