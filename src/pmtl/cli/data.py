@@ -25,7 +25,8 @@ def show(
         str | None, typer.Option(help="The column of a table that names the client.")
     ] = None,
     target: Annotated[
-        str | None, typer.Option(help="The column of a table that is to be predicted.")
+        str | None,
+        typer.Option(help="The column of a table that is to be predicted; several as a+b."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -30,7 +30,9 @@ ClientColumn = Annotated[
 ]
 Target = Annotated[
     str | None,
-    typer.Option(help="The column of a table that is to be predicted.", rich_help_panel=DATA),
+    typer.Option(
+        help="The column of a table that is to be predicted; several as a+b.", rich_help_panel=DATA
+    ),
 ]
 Scale = Annotated[
     str | None,
