@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 import pmtl
+from pmtl.privacy.ledger import Ledger
 from pmtl.runs.folder import RunFolder
 
 SPEC = "synthetic:clients=30,samples=10"
@@ -43,7 +44,7 @@ def start_or_resume(path: Path) -> None:
     if path.exists():
         pmtl.resume(path)
     else:
-        pmtl.train(SPEC, out=path, **OPTIONS)
+        pmtl.train(SPEC, out=path, ledger=path.with_suffix(".db"), **OPTIONS)
 
 
 def main() -> None:
@@ -54,7 +55,9 @@ def main() -> None:
 
     folder, kills = Path(sys.argv[1]), int(sys.argv[2])
     begin = time.monotonic()
-    _, status = os.waitpid(attempt(lambda: pmtl.train(SPEC, out=folder / "whole", **OPTIONS)), 0)
+    for name in ("whole", "killed"):
+        Ledger.create(folder / f"{name}.db", pmtl.load(SPEC).clients).close()
+    _, status = os.waitpid(attempt(lambda: start_or_resume(folder / "whole")), 0)
     assert status == 0
     length = time.monotonic() - begin
     chance = random.Random(7)
@@ -76,7 +79,11 @@ def main() -> None:
     ):
         _, status = os.waitpid(attempt(lambda: start_or_resume(folder / "killed")), 0)
         assert status == 0
-    print(json.dumps({"killed": killed, "killed_mid_run": int(mid_run)}))
+    with Ledger.open(folder / "killed.db", write=False) as ledger:
+        ledger.verify()
+        (run,) = ledger.runs()
+        charged = ledger.charged(run)
+    print(json.dumps({"killed": killed, "killed_mid_run": int(mid_run), "charged": charged}))
 
 
 main()

@@ -28,9 +28,9 @@ class Crash(Exception):
 def crash_after(rounds, monkeypatch, train):
     save = RunFolder.save_round
 
-    def save_and_crash(self, report, validation):
-        save(self, report, validation)
-        if report.round == rounds:
+    def save_and_crash(self, line):
+        save(self, line)
+        if line["round"] == rounds:
             raise Crash
 
     with monkeypatch.context() as patch:

@@ -79,7 +79,7 @@ def compare(
     from pmtl.comparison import Grid
     from pmtl.comparison import compare as run_comparison
 
-    first = base.seed if seed is None else seed
+    first = (base.seed or 0) if seed is None else seed
     grid = Grid(base=base, seeds=tuple(range(first, first + seeds)))
     if algorithm or config:  # A configuration names its algorithm.
         grid = replace(grid, algorithms=tuple(algorithm or [base.algorithm]))

@@ -51,6 +51,16 @@ def train(
     batch: opt.Batch = None,
     lr: opt.Lr = None,
     halve_every: opt.HalveEvery = None,
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            help="experiment (seeded, repeatable) or production (the operating system's "
+            "randomness, every release charged, exact metrics withheld)."
+        ),
+    ] = None,
+    ledger: Annotated[
+        str | None, typer.Option(help="The clients' ledger; see pmtl ledger create.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same bits.")] = None,
     device: opt.Device = None,
     evaluate_every: opt.EvaluateEvery = None,
@@ -88,6 +98,8 @@ def train(
         batch=batch,
         lr=lr,
         halve_every=halve_every,
+        mode=mode,
+        ledger=ledger,
         seed=seed,
         device=device,
         evaluate_every=evaluate_every,
@@ -101,6 +113,8 @@ def train(
         settings.algorithm,
         settings.privacy,
         local=settings.local,
+        mode=settings.mode,
+        ledger=settings.ledger,
         seed=settings.seed,
         device=settings.device,
         evaluate_every=settings.evaluate_every,
@@ -132,7 +146,7 @@ def resume(
 
 def report(run: Run, as_json: bool) -> None:
     """Say what came of a run."""
-    scores = run.evaluate()
+    scores = {} if run.facts["mode"] == "production" else run.evaluate()
     if as_json:
         summary: dict[str, Any] = {
             "run": str(run.path),
@@ -148,8 +162,9 @@ def report(run: Run, as_json: bool) -> None:
     from pmtl.report.tables import metrics_table
 
     console = Console(highlight=False)
-    console.print(metrics_table(scores))
-    console.print()
+    if scores:
+        console.print(metrics_table(scores))
+        console.print()
     headline = str(run.privacy).split("\n\n")[1].replace("\n", " ")
     place, client = shlex.quote(str(run.path)), shlex.quote(run.clients[0])
     told = (

@@ -17,6 +17,8 @@ divisor is its expected cohort q·m_b/m.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -62,7 +64,14 @@ class Tally:
 class Release:
     """The gate of one run, made from its plan."""
 
-    def __init__(self, plan: PrivacyPlan, blocks: NDArray[np.int64], noise: Noise) -> None:
+    def __init__(
+        self,
+        plan: PrivacyPlan,
+        blocks: NDArray[np.int64],
+        noise: Noise,
+        charge: Callable[[int], None] | None = None,
+    ) -> None:
+        """`charge` puts a round down in a ledger; it returns when that is on disk."""
         if blocks.shape != (plan.clients,):
             raise PmtlError(
                 f"The plan protects {plan.clients} clients, but {len(blocks)} clients would write "
@@ -71,6 +80,7 @@ class Release:
         self.plan = plan
         self._blocks = blocks
         self._noise = noise
+        self._charge = charge
         self._published: set[int] = set()
         members = np.bincount(blocks)
         if (members == 0).any():
@@ -118,6 +128,8 @@ class Release:
                 f"Round {tally.round} was published already: no round gets its noise twice."
             )
         self._published.add(tally.round)
+        if self._charge is not None:
+            self._charge(tally.round)  # Before the noise exists: a charge is never owed.
         update = self.average(tally)
         if self.plan.noise_std > 0:
             # σ is stated for an average over q; a block's average has a smaller divisor.

@@ -38,6 +38,14 @@ EXPERIMENT = (
 )
 
 
+PRODUCTION = (
+    "This was a production run: cohorts and noise came from the operating system's generator, were "
+    "kept nowhere, and every release was put down in the clients' ledger before it was made. Exact "
+    "metrics were withheld. The folder still holds every client's own model: give each client its "
+    "own, and nobody the others'."
+)
+
+
 @dataclass(frozen=True)
 class Statement:
     """The guarantee of a run. `epsilon` is inf without privacy, and None where it could not be
@@ -55,6 +63,7 @@ class Statement:
     plan: dict[str, Any] | None
     mode: str
     not_covered: tuple[str, ...]
+    population_epsilon: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The statement as plain values, its text included."""
@@ -67,7 +76,8 @@ class Statement:
             f"Who is protected: {self.unit}",
             f"Against whom: {self.adversary}",
             f"How it was reached: {_mechanism(self)}",
-            EXPERIMENT,
+            *_population(self),
+            EXPERIMENT if self.mode == "experiment" else PRODUCTION,
             "What is not covered:",
         ]
         text = "\n\n".join(textwrap.fill(paragraph, 88) for paragraph in paragraphs)
@@ -78,8 +88,18 @@ class Statement:
         return text + "\n" + "\n".join(items) + "\n"
 
 
-def make_statement(plan: PrivacyPlan, *, shares: bool, personal: bool) -> Statement:
-    """The statement for a plan that was carried out with an algorithm of these kinds."""
+def make_statement(
+    plan: PrivacyPlan,
+    *,
+    shares: bool,
+    personal: bool,
+    mode: str = "experiment",
+    population_epsilon: float | None = None,
+) -> Statement:
+    """The statement for a plan that was carried out with an algorithm of these kinds.
+
+    `population_epsilon` is the ε of everything in the clients' ledger, this run included.
+    """
     report = _account(plan) if shares else _nothing_shared(plan)
     if not shares:
         adversary, items = "everybody: nothing was sent or published.", (OWN_MODEL, PUBLIC)
@@ -98,8 +118,9 @@ def make_statement(plan: PrivacyPlan, *, shares: bool, personal: bool) -> Statem
         accountant=report["accountant"],
         also=report["also"],
         plan=plan.to_dict() if shares else None,
-        mode="experiment",
+        mode=mode,
         not_covered=items,
+        population_epsilon=population_epsilon,
     )
 
 
@@ -127,6 +148,15 @@ def _account(plan: PrivacyPlan) -> dict[str, Any]:
         "epsilon` with the plan's numbers where it is",
         "also": {},
     }
+
+
+def _population(statement: Statement) -> list[str]:
+    if statement.population_epsilon is None:
+        return []
+    return [
+        f"All releases in these clients' ledger together, this run's included: "
+        f"ε = {statement.population_epsilon:.4g} at the same δ."
+    ]
 
 
 def _headline(statement: Statement) -> str:

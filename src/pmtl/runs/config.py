@@ -17,7 +17,9 @@ from pmtl.algorithms import Algorithm
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import PrivacyRequest
 from pmtl.simulation import LocalTraining
-from pmtl.spec import construct, format_spec
+from pmtl.spec import construct, format_spec, unknown
+
+MODES = ("experiment", "production")
 
 #: Written in place of a spec for something that exists in a Python program only.
 IN_MEMORY = "(in memory)"
@@ -33,7 +35,9 @@ class TrainConfig:
     algorithm: str = "pmtl"
     privacy: PrivacyRequest = field(default_factory=PrivacyRequest)
     local: LocalTraining = field(default_factory=LocalTraining)
-    seed: int = 0
+    mode: str = "experiment"  #: or "production"
+    ledger: str | None = None  #: the population's ledger; production needs one
+    seed: int | None = None  #: 0 unless given; production has none
     device: str = "auto"
     evaluate_every: int = 10  #: rounds between evaluations on validation rows; 0 for never
     checkpoint_seconds: float = 10.0  #: how much work a crash may cost at most; 0: every round
@@ -47,7 +51,19 @@ class TrainConfig:
             raise PmtlError(
                 f"checkpoint_seconds must be 0 or more, but {self.checkpoint_seconds} was given."
             )
-        if self.seed < 0:
+        if self.mode not in MODES:
+            raise unknown("mode", self.mode, MODES)
+        if self.mode == "production" and self.seed is not None:
+            raise PmtlError(
+                f"Production takes its randomness from the operating system, but the seed "
+                f"{self.seed} was given: leave it out, or use the mode experiment."
+            )
+        if self.mode == "production" and self.ledger is None:
+            raise PmtlError(
+                "Production charges every release to the clients' ledger: name it with --ledger, "
+                "after making it once with `pmtl ledger create`."
+            )
+        if self.seed is not None and self.seed < 0:
             raise PmtlError(f"The seed must not be negative, but {self.seed} was given.")
 
     def digest(self) -> str:

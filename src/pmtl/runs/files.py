@@ -55,12 +55,21 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
-    """Replace a safetensors file; metadata may be anything that JSON holds."""
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> str:
+    """Replace a safetensors file; metadata may be anything that JSON holds. Returns the digest of
+    its numbers."""
     whole = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     # One entry, because safetensors writes several in no fixed order: same values, same bytes.
-    header = json.dumps({**metadata, "digest": _digest(whole)}, sort_keys=True)
+    digest = _digest(whole)
+    header = json.dumps({**metadata, "digest": digest}, sort_keys=True)
     _replace(path, lambda partial: save_file(whole, partial, metadata={"pmtl": header}))
+    return digest
+
+
+def read_digest(path: Path) -> str:
+    """The digest that `write_tensors` returned (`read_tensors` checks it)."""
+    with safe_open(path, framework="pt") as file:
+        return str(json.loads(file.metadata()["pmtl"])["digest"])
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

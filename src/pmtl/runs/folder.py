@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from pmtl.jsontext import to_json
 from pmtl.privacy.statement import Statement
 from pmtl.runs import files
 from pmtl.runs.config import TrainConfig
-from pmtl.simulation import Progress, RoundReport, Store
+from pmtl.simulation import Progress, Store
 
 
 class RunFolder:
@@ -80,11 +79,8 @@ class RunFolder:
         """What `run.json` says."""
         return files.read_json(self.facts_file)
 
-    def save_round(self, report: RoundReport, validation: Mapping[str, Any] | None) -> None:
+    def save_round(self, line: Mapping[str, Any]) -> None:
         """Add a round's line to the metrics."""
-        line: dict[str, Any] = asdict(report)
-        if validation is not None:
-            line["validation"] = dict(validation)
         files.append_line(self.metrics_file, line)
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -99,14 +95,21 @@ class RunFolder:
                 break
         return lines
 
-    def save_checkpoint(self, progress: Progress) -> None:
-        """Replace the checkpoint; the metrics it stands for are on disk before it is."""
+    def save_checkpoint(self, progress: Progress) -> str:
+        """Replace the checkpoint; the metrics it stands for are on disk before it is. Returns the
+        digest of its numbers."""
         files.flush(self.metrics_file)
-        files.write_tensors(
+        return files.write_tensors(
             self.checkpoint_file,
             {"shared": progress.shared, "owned": progress.store.vectors},
             {"round": progress.round},
         )
+
+    def checkpoint_digest(self) -> str | None:
+        """The digest of the checkpoint's numbers; None if there is no checkpoint."""
+        if not self.checkpoint_file.exists():
+            return None
+        return files.read_digest(self.checkpoint_file)
 
     def load_checkpoint(self, start: Progress) -> Progress:
         """The last saved progress, or `start` if there is none; later metrics are dropped."""
@@ -136,17 +139,22 @@ class RunFolder:
         return Scaling(parts["means"].numpy(), parts["widths"].numpy())
 
     def save_result(
-        self, personal: Tensor | None, shared: Tensor, statement: Statement, result: Any
+        self,
+        facts: Mapping[str, Any],
+        personal: Tensor | None,
+        shared: Tensor,
+        statement: Statement,
+        result: Any,
     ) -> None:
         """Write the models and the statement; the run is complete when `run.json` says so."""
-        facts = self.facts()
         about = {"clients": facts["clients"], "model": facts["model"], "blocks": facts["blocks"]}
         if personal is not None:
             files.write_tensors(self.personal_file, {"weights": personal}, about)
         files.write_tensors(self.shared_file, {"weights": shared}, about)
         self.save_statement(statement)
-        files.write_json(self.path / "result.json", result)
-        files.write_json(self.facts_file, facts | {"state": "complete"})
+        if result is not None:
+            files.write_json(self.path / "result.json", result)
+        files.write_json(self.facts_file, {**versions(), **facts})
 
     def save_statement(self, statement: Statement) -> None:
         """Write the privacy statement for people and for programs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,10 @@ class Run:
 
     def evaluate(self) -> dict[str, dict[str, Metrics] | None]:
         """Metrics of the personal and the shared models on test and validation rows."""
+        if self.facts["mode"] == "production":
+            raise PmtlError(
+                "Exact metrics are private, and this is a production run: it withholds them."
+            )
         data = self.data
         device, dtype = self._shared.device, self._shared.dtype
         feed = Feed(data, device, dtype)
@@ -169,8 +174,7 @@ def load_run(path: str | Path, data: FederatedData | None = None, model: Any = N
         personal = files.read_tensors(folder.personal_file)[0]["weights"]
     else:
         personal = shared[torch.tensor(facts["blocks"])]
-    plan = PrivacyPlan.from_dict(facts["plan"])
-    statement = make_statement(plan, shares=facts["shares"], personal=facts["personal"])
+    statement = statement_of(facts)
     flat.to(torch.device("cpu"), shared.dtype)
     return Run(
         facts,
@@ -185,6 +189,20 @@ def load_run(path: str | Path, data: FederatedData | None = None, model: Any = N
     )
 
 
+def statement_of(facts: dict[str, Any]) -> Statement:
+    """The statement of a finished run: of what was charged, where there is a ledger."""
+    plan = PrivacyPlan.from_dict(facts["plan"])
+    if facts["shares"]:
+        plan = replace(plan, rounds=max(1, facts["releases"]))
+    return make_statement(
+        plan,
+        shares=facts["shares"],
+        personal=facts["personal"],
+        mode=facts["mode"],
+        population_epsilon=facts.get("population_epsilon"),
+    )
+
+
 def rebuild_model(facts: dict[str, Any], model: Any = None) -> FlatModel:
     """The run's model, from its spec or from the factory given again."""
     spec = model if model is not None else facts["model"]
@@ -196,7 +214,7 @@ def rebuild_model(facts: dict[str, Any], model: Any = None) -> FlatModel:
     folder = facts.get("model_folder")
     if folder and folder not in sys.path:
         sys.path.append(folder)  # Where the user's own module was when the run began.
-    return build_model(spec, shape, facts["outputs"], facts["task"], facts["seed"])
+    return build_model(spec, shape, facts["outputs"], facts["task"], facts["seed"] or 0)
 
 
 def check_data(data: FederatedData, facts: dict[str, Any]) -> None:

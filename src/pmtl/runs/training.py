@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 import signal
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,10 @@ from pmtl.data import FederatedData, describe, load
 from pmtl.errors import Interrupted, PmtlError
 from pmtl.models import build_model
 from pmtl.privacy.plan import DEFAULT_EPSILON, PrivacyPlan, PrivacyRequest
-from pmtl.privacy.statement import make_statement, warn_if_drowned, warn_of_delta
+from pmtl.privacy.statement import warn_if_drowned, warn_of_delta
 from pmtl.progress import progress_bar
 from pmtl.runs import files
+from pmtl.runs.budget import Budget, open_budget
 from pmtl.runs.config import (
     IN_MEMORY,
     TrainConfig,
@@ -32,7 +35,7 @@ from pmtl.runs.config import (
 )
 from pmtl.runs.config_file import read_config
 from pmtl.runs.folder import RunFolder
-from pmtl.runs.result import Run, check_data, rebuild_model
+from pmtl.runs.result import Run, check_data, rebuild_model, statement_of
 from pmtl.simulation import Federation, LocalTraining, Metrics, Progress, evaluate
 
 #: A step of a whole cohort that touches fewer floats than this runs on one thread.
@@ -46,7 +49,9 @@ def train(
     privacy: PrivacyRequest | PrivacyPlan | dict[str, Any] | float | None = None,
     *,
     local: LocalTraining | dict[str, Any] | None = None,
-    seed: int = 0,
+    mode: str = "experiment",
+    ledger: str | Path | None = None,
+    seed: int | None = None,
     device: str = "auto",
     evaluate_every: int = 10,
     checkpoint_seconds: float = 10.0,
@@ -60,6 +65,10 @@ def train(
     `algorithm` are specs or objects, `privacy` says what it may cost (a number is an ε) and
     `local` how much a client does in a round. With `out`, everything is written to a folder that
     `resume` can continue; without, the run lives in memory.
+
+    An `experiment` is seeded and can be repeated bit for bit. In `production` coins and noise are
+    the operating system's, every release is charged to the population's `ledger` before it is
+    made, and exact metrics are withheld.
     """
     if out is not None:
         RunFolder.refuse_existing(out)
@@ -74,7 +83,9 @@ def train(
         algorithm=algorithm_spec(algorithm),
         privacy=part(PrivacyRequest, privacy, "privacy"),
         local=part(LocalTraining, local, "local"),
-        seed=seed,
+        mode=mode,
+        ledger=None if ledger is None else str(Path(ledger).resolve()),
+        seed=0 if seed is None and mode == "experiment" else seed,
         device=device,
         evaluate_every=evaluate_every,
         checkpoint_seconds=checkpoint_seconds,
@@ -82,25 +93,27 @@ def train(
     method = build_algorithm(algorithm)
     plan = config.privacy.resolve(federated.m)
     shape = federated.input_shape
-    flat = build_model(model, shape, federated.outputs, federated.task, seed)
-    federation = Federation(
-        federated, flat, method, plan, config.local, seed, resolve_device(device)
-    )
-    config = _resolved(config, federation)
-    facts = _facts(config, federation)
-    if warn is not None:
-        sentences = [*describe(federated)["warnings"]]
-        if method.shares:
-            smallest = np.bincount(federation.blocks).min() / federated.m
-            sentences += [
-                warn_of_delta(plan),
-                warn_if_drowned(plan, flat.size, float(smallest)),
-                method.warning(plan.clients, plan.cohort, plan.rounds),
-            ]
-        for sentence in filter(None, sentences):
-            warn(sentence)
-    folder = None if out is None else RunFolder.create(out, config, facts)
-    return _run(federation, config, facts, folder, progress)
+    start = secrets.randbits(63) if config.seed is None else config.seed
+    flat = build_model(model, shape, federated.outputs, federated.task, start)
+    run = uuid.uuid4().hex
+    with _account(config, federated, method, run, plan) as budget:
+        federation = Federation(
+            federated,
+            flat,
+            method,
+            plan,
+            config.local,
+            config.seed,
+            resolve_device(device),
+            charge=None if budget is None else budget.charge,
+        )
+        config = _resolved(config, federation)
+        facts = {"id": run, **_facts(config, federation)}
+        if warn is not None:
+            for sentence in _warnings(federation):
+                warn(sentence)
+        folder = None if out is None else RunFolder.create(out, config, facts)
+        return _run(federation, config, facts, folder, budget, progress)
 
 
 def resume(
@@ -134,18 +147,50 @@ def resume(
         raise PmtlError(f"The run at {path} needs its algorithm object again: algorithm=….")
     federated = load(config.data) if data is None else data
     check_data(federated, facts)
-    federation = Federation(
-        federated,
-        rebuild_model(facts, model),
+    method, plan = (
         build_algorithm(algorithm or config.algorithm),
         PrivacyPlan.from_dict(facts["plan"]),
-        config.local,
-        config.seed,
-        resolve_device(config.device),
     )
-    if federation.blocks.tolist() != facts["blocks"]:
-        raise PmtlError(f"The clusters are not those that the run at {path} was started with.")
-    return _run(federation, config, facts, folder, progress)
+    with _account(config, federated, method, facts["id"], plan) as budget:
+        federation = Federation(
+            federated,
+            rebuild_model(facts, model),
+            method,
+            plan,
+            config.local,
+            config.seed,
+            resolve_device(config.device),
+            charge=None if budget is None else budget.charge,
+        )
+        if federation.blocks.tolist() != facts["blocks"]:
+            raise PmtlError(f"The clusters are not those that the run at {path} was started with.")
+        return _run(federation, config, facts, folder, budget, progress)
+
+
+@contextmanager
+def _account(
+    config: TrainConfig, data: FederatedData, method: Algorithm, run: str, plan: PrivacyPlan
+) -> Iterator[Budget | None]:
+    """The run's account with its ledger, if it has one and shares anything."""
+    ledger = config.ledger if method.shares else None
+    with open_budget(ledger, data.clients, run, plan, config.mode == "experiment") as budget:
+        if budget is not None:
+            budget.refuse_unaffordable()
+        yield budget
+
+
+def _warnings(federation: Federation) -> list[str]:
+    """What a user should know before anything is spent."""
+    data, plan, method = federation.data, federation.plan, federation.algorithm
+    sentences: list[str | None] = [*describe(data)["warnings"]]
+    if method.shares:
+        smallest = float(np.bincount(federation.blocks).min() / data.m)
+        sentences += [
+            warn_of_delta(plan),
+            warn_if_drowned(plan, federation.model.size, smallest),
+            method.warning(plan.clients, plan.cohort, plan.rounds),
+        ]
+    return [sentence for sentence in sentences if sentence]
 
 
 def _run(
@@ -153,11 +198,13 @@ def _run(
     config: TrainConfig,
     facts: dict[str, Any],
     folder: RunFolder | None,
+    budget: Budget | None,
     show: bool,
 ) -> Run:
     """Run what is left of the rounds, then write and return the result."""
     state = federation.start()
     metrics: list[dict[str, Any]] = []
+    secret = config.mode == "production"
     with ExitStack() as stack:
         stack.enter_context(_threads_for(federation))
         stop = threading.Event()
@@ -165,45 +212,64 @@ def _run(
             stack.enter_context(files.exclusive(folder.lock_file))
             stop = stack.enter_context(graceful_stop())
             state = folder.load_checkpoint(state)
+            if budget is not None:
+                budget.check_checkpoint(state.round, folder.checkpoint_digest())
+            if secret and state.round == 0:
+                _save(folder, state, budget)  # The start is random, and written down nowhere else.
         bar = stack.enter_context(
             progress_bar("training", federation.plan.rounds, state.round, show)
         )
         saved = time.monotonic()
-        for report in federation.rounds(state):
-            validation = _validation(federation, config, state)
+        while state.round < federation.plan.rounds:
+            if budget is not None and (reason := budget.refuses(state.round)):
+                facts = {**facts, "stopped": reason}  # The last model stays usable.
+                break
+            report = federation.advance(state)
+            validation = None if secret else _validation(federation, config, state)
             bar.advance(_describe(validation))
+            line = {"round": report.round} if secret else asdict(report)
+            line |= {} if validation is None else {"validation": validation}
             if folder is None:
-                metrics.append({**vars(report), "validation": validation})
+                metrics.append(line)
                 continue
-            folder.save_round(report, validation)
+            folder.save_round(line)
             if stop.is_set() or time.monotonic() - saved >= config.checkpoint_seconds:
-                folder.save_checkpoint(state)
+                _save(folder, state, budget)
                 saved = time.monotonic()
             if stop.is_set() and state.round < federation.plan.rounds:
                 raise Interrupted(
                     f"Stopped after round {state.round} of {federation.plan.rounds}; "
                     f"`pmtl resume {folder.path}` continues it."
                 )
-        return _finish(federation, facts, folder, state, metrics)
+        return _finish(federation, facts, folder, budget, state, metrics)
+
+
+def _save(folder: RunFolder, state: Progress, budget: Budget | None) -> None:
+    digest = folder.save_checkpoint(state)
+    if budget is not None:
+        budget.saved(state.round, digest)
 
 
 def _finish(
     federation: Federation,
     facts: dict[str, Any],
     folder: RunFolder | None,
+    budget: Budget | None,
     state: Progress,
     metrics: list[dict[str, Any]],
 ) -> Run:
-    algorithm = federation.algorithm
+    algorithm, plan = federation.algorithm, federation.plan
     everybody = np.arange(federation.data.m, dtype=np.int64)
     personal = federation.predictors(state, everybody)
-    statement = make_statement(
-        federation.plan, shares=algorithm.shares, personal=algorithm.personal
-    )
+    facts = facts | {"state": "complete", "releases": plan.rounds}
+    if budget is not None:
+        facts["releases"] = budget.charges
+        facts["population_epsilon"] = budget.population_epsilon(plan.delta)
+    statement = statement_of(facts)
     if folder is not None:
         metrics = folder.metrics()
     run = Run(
-        facts | {"state": "complete"},
+        facts,
         federation.model,
         personal,
         state.shared,
@@ -214,10 +280,11 @@ def _finish(
         federation.data.scaling,
     )
     if folder is not None:
-        folder.save_checkpoint(state)
+        _save(folder, state, budget)
         folder.save_scaling(federation.data.scaling)
         owned = personal if algorithm.personal else None
-        folder.save_result(owned, state.shared, statement, run.evaluate())
+        result = None if facts["mode"] == "production" else run.evaluate()
+        folder.save_result(facts, owned, state.shared, statement, result)
     return run
 
 
@@ -240,7 +307,8 @@ def _facts(config: TrainConfig, federation: Federation) -> dict[str, Any]:
     """What `run.json` keeps: enough to continue, to evaluate and to predict."""
     data, algorithm = federation.data, federation.algorithm
     return {
-        "mode": "experiment: seeded and reproducible, and therefore not private by itself",
+        "mode": config.mode,
+        "ledger": config.ledger,
         "data": config.data,
         "model": config.model,
         "model_folder": str(Path.cwd()) if ":" in config.model else None,

@@ -7,7 +7,8 @@ run that continues from a saved `Progress` goes on to the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import secrets
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
@@ -22,7 +23,7 @@ from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
 from pmtl.models import FlatModel
-from pmtl.privacy.noise import Noise, seeded_noise
+from pmtl.privacy.noise import Noise, seeded_noise, system_noise
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Release
 from pmtl.simulation.batches import Batches, LocalTraining
@@ -67,11 +68,16 @@ class Federation:
         algorithm: Algorithm,
         plan: PrivacyPlan,
         local: LocalTraining,
-        seed: int,
+        seed: int | None,
         device: str = "cpu",
         dtype: torch.dtype = torch.float32,
         noise: Noise | None = None,
+        charge: Callable[[int], None] | None = None,
     ) -> None:
+        """With a `seed` this is an experiment. Without, it is production: coins and noise are the
+        operating system's, and every release has to be charged to a ledger."""
+        if seed is None and algorithm.shares and charge is None:
+            raise PmtlError("In production every release is charged: give a ledger.")
         if plan.clients != data.m:
             raise PmtlError(
                 f"The privacy plan is for {plan.clients} clients, but the data has {data.m}: the "
@@ -82,13 +88,16 @@ class Federation:
         self.algorithm = algorithm
         self.plan = plan
         self.local = local
-        self.seed = seed
+        # Batches and dropout are local work, which nobody has to be able to repeat or to guess.
+        self.seed = secrets.randbits(63) if seed is None else seed
         self.device = torch.device(device)
         keys = name_keys(data.clients)
         self.blocks = algorithm.blocks(data.clients)
         self.sampler = plan.sampler(seed, keys)
-        self.batches = Batches(data.rows("train"), local, seed, keys)
-        self.gate = Release(plan, self.blocks, noise or seeded_noise(seed, self.description()))
+        self.batches = Batches(data.rows("train"), local, self.seed, keys)
+        if noise is None:
+            noise = system_noise if seed is None else seeded_noise(seed, self.description())
+        self.gate = Release(plan, self.blocks, noise, charge)
         self.feed = Feed(data, self.device, dtype)
         self._trainer = CohortTrainer(algorithm, model, data.task)
 

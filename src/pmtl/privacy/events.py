@@ -1,0 +1,112 @@
+"""One release as data: what was published once, in numbers that can be charged.
+
+A `PrivacyPlan` describes a whole run; a run may stop early, crash, or be followed by another on the
+same clients. What is true in all of these cases is the list of releases that were made, and a
+`GaussianEvent` is one of them: who could be in the cohort, how it was drawn, the clip norm and the
+noise. `composition` adds events up, the `ledger` keeps them.
+
+>>> event = GaussianEvent("poisson", clients=205, cohort=100, clip_norm=0.5, noise_std=0.05)
+>>> event.noise_multiplier, event == GaussianEvent.from_dict(event.to_dict())
+(10.0, True)
+
+Reading is strict. An event with a field or a mechanism that this version does not know was written
+by something that charged differently, and guessing its price could make it too cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from pmtl.errors import PmtlError
+from pmtl.privacy.plan import ADJACENCY, PrivacyPlan, Sampling
+from pmtl.spec import unknown
+
+MECHANISM = "gaussian"
+
+
+@dataclass(frozen=True)
+class GaussianEvent:
+    """A clipped sum over a cohort, divided by the constant q, with Gaussian noise; published once.
+
+    The fields mean what they mean in a `PrivacyPlan`, and are checked by making one.
+    """
+
+    sampling: Sampling
+    clients: int
+    cohort: int
+    clip_norm: float
+    noise_std: float
+    kind: str = "training"
+    """What was published ("training", "validation", …). For people: it does not change the cost."""
+
+    def __post_init__(self) -> None:
+        plan = self._plan()
+        for name in ("clients", "cohort", "clip_norm", "noise_std"):
+            # As Python's own numbers: 1 and np.float64(1.0) are then one event, also as JSON.
+            object.__setattr__(self, name, getattr(plan, name))
+        if not isinstance(self.kind, str) or not self.kind or not self.kind.isprintable():
+            raise PmtlError(
+                f"The kind of a privacy event must be a word such as 'training', but "
+                f"{self.kind!r} was given."
+            )
+
+    @classmethod
+    def of(cls, plan: PrivacyPlan, kind: str = "training") -> GaussianEvent:
+        """One round of a plan."""
+        return cls(plan.sampling, plan.clients, plan.cohort, plan.clip_norm, plan.noise_std, kind)
+
+    @property
+    def rate(self) -> float:
+        """p = q/m: how likely a given client is to be in it."""
+        return self._plan().rate
+
+    @property
+    def noise_multiplier(self) -> float:
+        """z = σq/γ; 0 without noise or without a clip, and then ε is infinite."""
+        return self._plan().noise_multiplier
+
+    def to_dict(self) -> dict[str, Any]:
+        """The event as JSON can hold it (no clipping as the text "inf")."""
+        values = asdict(self) | {"mechanism": MECHANISM, "adjacency": ADJACENCY}
+        values["clip_norm"] = self._plan().to_dict()["clip_norm"]
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> GaussianEvent:
+        """The event that `to_dict` wrote, checked again; anything else is refused."""
+        if not isinstance(values, Mapping):
+            raise PmtlError(f"A privacy event is a table of fields, but {values!r} was given.")
+        values = dict(values)
+        for name, only in (("mechanism", MECHANISM), ("adjacency", ADJACENCY)):
+            given = values.pop(name, None)
+            if given != only:
+                raise PmtlError(
+                    f"A privacy event has the {name} {given!r}, but this version of pmtl can "
+                    f"only account for {only!r}: use the version that wrote it."
+                )
+        known = [field.name for field in fields(cls)]
+        for name in values:
+            if name not in known:
+                raise unknown("field of a privacy event named", str(name), known)
+        missing = [name for name in known if name not in values]
+        if missing:
+            raise PmtlError(
+                f"A privacy event lacks {', '.join(missing)}: write it again with to_dict."
+            )
+        if values["clip_norm"] == "inf":
+            values["clip_norm"] = float("inf")
+        return cls(**values)
+
+    def _plan(self) -> PrivacyPlan:
+        """This event as a plan of one round (δ plays no part), which holds all the checks."""
+        return PrivacyPlan(
+            clients=self.clients,
+            cohort=self.cohort,
+            sampling=self.sampling,
+            clip_norm=self.clip_norm,
+            noise_std=self.noise_std,
+            rounds=1,
+            delta=0.5,
+        )

@@ -1,0 +1,223 @@
+"""Production: the system's randomness, every release charged first, nothing exact shown."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import pmtl
+from pmtl.errors import Interrupted
+from pmtl.privacy.ledger import Ledger
+from pmtl.privacy.release import Release
+from pmtl.runs import training
+from pmtl.runs.folder import RunFolder
+
+PLAN = {"epsilon": 2.0, "rounds": 5, "cohort": 6}
+
+
+@pytest.fixture
+def ledger(small, tmp_path):
+    path = tmp_path / "ledger.db"
+    Ledger.create(path, small.clients).close()
+    return path
+
+
+def produce(small, ledger, **options):
+    values = {"privacy": PLAN, "local": {"steps": 1}, "mode": "production", "ledger": ledger}
+    return pmtl.train(small, **{**values, **options})
+
+
+def charged(ledger):
+    with Ledger.open(ledger, write=False) as opened:
+        return [entry.round for entry in opened.entries() if entry.kind == "charge"]
+
+
+def test_every_release_is_charged_and_the_statement_is_of_what_was(small, ledger, tmp_path):
+    run = produce(small, ledger, out=tmp_path / "run")
+    assert charged(ledger) == [0, 1, 2, 3, 4]
+    assert run.privacy.mode == "production"
+    assert run.privacy.epsilon <= 2.0
+    # The ledger's grid for mixtures is its own; it may be a little more pessimistic.
+    assert run.privacy.population_epsilon == pytest.approx(run.privacy.epsilon, rel=5e-3)
+    said = str(run.privacy)
+    assert "operating system" in said
+    assert "seeded experiment" not in said
+    second = produce(small, ledger)
+    assert second.privacy.population_epsilon > 1.3 * run.privacy.population_epsilon
+
+
+def test_nothing_exact_is_written_or_shown(small, ledger, tmp_path, pmtl_command):
+    run = produce(small, ledger, out=tmp_path / "run")
+    names = {file.name for file in (tmp_path / "run").iterdir()}
+    assert "result.json" not in names
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert lines == [{"round": number} for number in range(1, 6)]
+    assert json.loads((tmp_path / "run/run.json").read_text())["seed"] is None
+    with pytest.raises(pmtl.PmtlError, match="withholds"):
+        run.evaluate()
+    refused = pmtl_command("evaluate", tmp_path / "run")
+    assert refused.status == 2
+    assert "withholds" in refused.err
+
+
+def test_two_production_runs_differ_and_no_seed_is_taken(small, ledger):
+    one, two = produce(small, ledger), produce(small, ledger)
+    assert not torch.equal(one._shared, two._shared)
+    with pytest.raises(pmtl.PmtlError, match="seed"):
+        produce(small, ledger, seed=3)
+    with pytest.raises(pmtl.PmtlError, match="ledger"):
+        produce(small, None)
+    with pytest.raises(pmtl.PmtlError, match="no mode"):
+        produce(small, ledger, mode="prodution")
+
+
+def test_a_missing_ledger_is_refused_and_not_made(small, tmp_path):
+    with pytest.raises(pmtl.PmtlError, match="no ledger"):
+        produce(small, tmp_path / "nothing.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_populations_ledger_is_refused(small, tmp_path):
+    Ledger.create(tmp_path / "other.db", ["x", "y"]).close()
+    with pytest.raises(pmtl.PmtlError, match="other clients"):
+        produce(small, tmp_path / "other.db")
+
+
+def test_the_charge_is_on_disk_before_the_noise_is_drawn(small, ledger, monkeypatch):
+    seen = []
+
+    def spy(round, shape):
+        seen.append((round, charged(ledger)))
+        return torch.zeros(shape, dtype=torch.float64)
+
+    monkeypatch.setattr("pmtl.simulation.rounds.system_noise", spy)
+    produce(small, ledger)
+    assert seen == [(t, list(range(t + 1))) for t in range(5)]
+
+
+def test_a_run_that_would_pass_the_cap_is_refused_before_it_starts(small, ledger, tmp_path):
+    with Ledger.open(ledger) as opened:
+        opened.cap(1.0)
+    with pytest.raises(pmtl.PmtlError, match="cannot be paid for"):
+        produce(small, ledger, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert charged(ledger) == []
+
+
+def test_a_round_that_would_pass_the_cap_is_not_sampled_and_the_last_model_stays(
+    small, ledger, tmp_path, monkeypatch
+):
+    """Somebody lowers the cap while the run is under way."""
+    monkeypatch.setattr(training.Budget, "refuse_unaffordable", lambda self: None)
+    with Ledger.open(ledger) as opened:
+        opened.cap(1.2)
+    run = produce(small, ledger, out=tmp_path / "run")
+    spent = len(charged(ledger))
+    assert 0 < spent < 5
+    assert run.privacy.rounds == spent
+    assert run.privacy.epsilon <= 1.2
+    assert "cap" in run.facts["stopped"]
+    assert run.personal("site-03") is not None
+    assert pmtl.load_run(tmp_path / "run", data=small).privacy.rounds == spent
+
+
+def crash(monkeypatch, where, round):
+    """Die in the gate at the given round: before the charge, after it, or after the release."""
+    publish = Release.publish
+
+    def dying(self, tally, shared, step=1.0):
+        if tally.round == round and where == "before":
+            raise SystemError("power cut")
+        if tally.round == round and where == "charged":
+            self._charge(round)
+            raise SystemError("power cut")
+        result = publish(self, tally, shared, step)
+        if tally.round == round:
+            raise SystemError("power cut")
+        return result
+
+    monkeypatch.setattr(Release, "publish", dying)
+
+
+@pytest.mark.parametrize(
+    ("where", "rounds"),
+    [("before", [0, 1, 2, 3, 4]), ("charged", [0, 1, 2, 2, 3]), ("released", [0, 1, 2, 2, 3])],
+)
+def test_a_crash_never_loses_a_charge_nor_costs_more_than_the_plan(
+    where, rounds, small, ledger, tmp_path, monkeypatch
+):
+    with monkeypatch.context() as patch:
+        crash(patch, where, 2)
+        with pytest.raises(SystemError):
+            produce(small, ledger, out=tmp_path / "run", checkpoint_seconds=0.0)
+    run = pmtl.resume(tmp_path / "run", data=small)
+    assert charged(ledger) == rounds
+    assert run.facts["releases"] == 5
+    assert run.privacy.epsilon <= 2.0
+
+
+def test_an_experiment_that_is_replayed_is_charged_once(small, ledger, tmp_path, monkeypatch):
+    options = {"mode": "experiment", "seed": 4, "checkpoint_seconds": 60.0}
+    with monkeypatch.context() as patch:
+        crash(patch, "released", 3)
+        with pytest.raises(SystemError):
+            produce(small, ledger, out=tmp_path / "run", **options)
+    resumed = pmtl.resume(tmp_path / "run", data=small)
+    assert charged(ledger) == [0, 1, 2, 3, 4]
+    whole = produce(small, ledger, mode="experiment", seed=4)
+    assert torch.equal(resumed._shared, whole._shared)
+
+
+def test_a_checkpoint_that_was_rolled_back_is_refused(small, ledger, tmp_path, monkeypatch):
+    older: list[bytes] = []
+    save = RunFolder.save_round
+
+    def keep_and_stop(self, line):
+        save(self, line)
+        if line["round"] == 2:
+            older.append(self.checkpoint_file.read_bytes())
+        if line["round"] == 4:
+            raise Interrupted("enough")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "save_round", keep_and_stop)
+        with pytest.raises(Interrupted):
+            produce(small, ledger, out=tmp_path / "run", checkpoint_seconds=0.0)
+    checkpoint = tmp_path / "run/checkpoint.safetensors"
+    newest = checkpoint.read_bytes()
+    checkpoint.write_bytes(older[0])
+    with pytest.raises(pmtl.PmtlError, match="rolled back"):
+        pmtl.resume(tmp_path / "run", data=small)
+    checkpoint.unlink()
+    with pytest.raises(pmtl.PmtlError, match="rolled back"):
+        pmtl.resume(tmp_path / "run", data=small)
+    checkpoint.write_bytes(newest)
+    assert pmtl.resume(tmp_path / "run", data=small).facts["releases"] == 5
+
+
+def test_two_servers_cannot_share_a_ledger(small, ledger):
+    with Ledger.open(ledger), pytest.raises(pmtl.PmtlError, match=r"[Aa]nother process"):
+        produce(small, ledger)
+
+
+def test_training_alone_needs_no_charge(small, ledger):
+    run = produce(small, ledger, algorithm="local")
+    assert charged(ledger) == []
+    assert run.privacy.epsilon == 0
+
+
+def test_coins_are_the_systems_and_poisson(small, ledger):
+    from pmtl.privacy.plan import PrivacyPlan
+    from pmtl.streams import name_keys
+
+    plan = PrivacyPlan(small.m, 3, "poisson", 1.0, 1.0, 4000, 1e-3)
+    sampler = plan.sampler(None, name_keys(small.clients))
+    sizes = [len(sampler.draw(t)) for t in range(4000)]
+    assert abs(sum(sizes) / 4000 - 3) < 0.15  # six standard errors
+    assert len({tuple(sampler.draw(0)) for _ in range(50)}) > 10
+    fixed = PrivacyPlan(small.m, 3, "fixed", 1.0, 1.0, 5, 1e-3).sampler(
+        None, name_keys(small.clients)
+    )
+    assert {len(fixed.draw(t)) for t in range(5)} == {3}
