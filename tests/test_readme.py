@@ -49,13 +49,15 @@ def test_the_commands_work_in_the_order_they_are_shown(tmp_path, monkeypatch, pm
     )
     Path("visits.csv").write_text(table)
     Path("new.csv").write_text("age,dose\n50,3\n61,4\n")
-    for line in blocks("bash")[1].splitlines():
+    for line in "".join(blocks("bash")[1:]).splitlines():
         command = shlex.split(line, comments=True)[1:]
         if command[0] in ("train", "compare"):
             command += ["--rounds", "2", "--steps", "2"]
         if command[0] == "compare":
             command += ["--seeds", "1", "--data", "synthetic:clients=20"]
         done = pmtl_command(*command)
+        if command[0] == "audit":
+            command += ["--trials", "400"]
         if command[0] == "resume":
             assert "nothing left to resume" in done.err
         else:

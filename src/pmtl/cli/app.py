@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pmtl._version import __version__
-from pmtl.cli import compare, data, privacy, results, train
+from pmtl.cli import audit, compare, data, ledger, privacy, results, train
 from pmtl.errors import Interrupted, PmtlError
 
 app = typer.Typer(
@@ -24,7 +24,9 @@ app.command()(train.resume)
 app.command()(results.evaluate)
 app.command()(results.predict)
 app.command()(compare.compare)
+app.command()(audit.audit)
 app.add_typer(data.app, name="data")
+app.add_typer(ledger.app, name="ledger")
 app.add_typer(privacy.app, name="privacy")
 
 

@@ -29,67 +29,50 @@ it on any death. Readers are never kept waiting for it.
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import hashlib
-import json
 import math
 import os
-import re
-import secrets
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from pmtl.errors import PmtlError
 from pmtl.privacy import composition
+from pmtl.privacy.chain import (
+    MARKS,
+    RESTORE,
+    Entry,
+    beside,
+    checked_text,
+    disagreement,
+    head_text,
+    next_entry,
+    population_of,
+    prepare_head,
+    read_head,
+    round_number,
+    run_name,
+    verified,
+)
 from pmtl.privacy.events import GaussianEvent
+from pmtl.privacy.ledger_file import (
+    FORMAT,
+    connect,
+    flush_folder,
+    read_rows,
+    real_path,
+    sentences,
+    take_lock,
+    vanished,
+    write_new,
+)
 from pmtl.privacy.plan import check_epsilon, default_delta
 
-FORMAT = 1
-_APPLICATION = 0x706D746C  # "pmtl", where SQLite keeps what a database is for
-_SCHEMA = (
-    "CREATE TABLE entries (sequence INTEGER PRIMARY KEY, time TEXT NOT NULL, kind TEXT NOT NULL, "
-    "run TEXT, round INTEGER, payload TEXT NOT NULL, previous TEXT NOT NULL, hash TEXT NOT NULL)",
-    "CREATE TRIGGER no_update BEFORE UPDATE ON entries "
-    "BEGIN SELECT RAISE(ABORT, 'entries are never changed'); END",
-    "CREATE TRIGGER no_delete BEFORE DELETE ON entries "
-    "BEGIN SELECT RAISE(ABORT, 'entries are never deleted'); END",
-    # Also against INSERT OR REPLACE, which deletes without asking the trigger above.
-    "CREATE TRIGGER append_only BEFORE INSERT ON entries WHEN NEW.sequence IS NOT "
-    "(SELECT coalesce(max(sequence) + 1, 0) FROM entries) OR NEW.previous IS NOT "
-    "coalesce((SELECT hash FROM entries ORDER BY sequence DESC LIMIT 1), '') "
-    "BEGIN SELECT RAISE(ABORT, 'entries are only ever appended'); END",
-)
-_RESTORE = "restore the newest copy of the ledger and its .head together, and charge what it lacks"
-
-
-class Entry(NamedTuple):
-    """One row: `payload` is canonical JSON, `hash` covers all that stands before it."""
-
-    sequence: int
-    time: str
-    kind: str
-    run: str | None
-    round: int | None
-    payload: str
-    previous: str
-    hash: str
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """The payload, read."""
-        return dict(json.loads(self.payload))
-
-    def digest(self) -> str:
-        """What `hash` has to be."""
-        return hashlib.sha256(_canonical(self[:-1]).encode()).hexdigest()
+__all__ = ["Entry", "Ledger"]
 
 
 class Ledger:
@@ -114,22 +97,22 @@ class Ledger:
     @classmethod
     def create(cls, path: str | Path, clients: Sequence[str]) -> Ledger:
         """A new ledger for these clients, open for writing."""
-        path, population = _place(path), _population(clients)
+        path, population = real_path(path), population_of(clients)
         if path.exists():
             raise PmtlError(f"{path} exists already: open it, or choose another path.")
-        if _beside(path, ".head").exists():
-            raise _vanished(path)
-        lock = _take_lock(path)
+        if beside(path, ".head").exists():
+            raise vanished(path)
+        lock = take_lock(path)
         partial = path.with_name(f".{path.name}.partial")
         try:
             if path.exists():
                 raise PmtlError(f"{path} was created by another process just now: open it.")
-            with _sentences(path, "created"):
+            with sentences(path, "created"):
                 partial.unlink(missing_ok=True)
-                _beside(partial, "-journal").unlink(missing_ok=True)
-                _write_new(partial, population)
+                beside(partial, "-journal").unlink(missing_ok=True)
+                write_new(partial, population)
                 partial.replace(path)
-                _flush_folder(path)
+                flush_folder(path)
             return cls._load(path, lock, clients)
         except BaseException:
             os.close(lock)
@@ -142,12 +125,12 @@ class Ledger:
         cls, path: str | Path, clients: Sequence[str] | None = None, write: bool = True
     ) -> Ledger:
         """A ledger that is there, verified; `clients`, where given, must be its population."""
-        path = _place(path)
+        path = real_path(path)
         if not path.exists():
-            if _beside(path, ".head").exists():
-                raise _vanished(path)
+            if beside(path, ".head").exists():
+                raise vanished(path)
             raise PmtlError(f"There is no ledger at {path}: make one with `pmtl ledger create`.")
-        lock = _take_lock(path) if write else None
+        lock = take_lock(path) if write else None
         try:
             return cls._load(path, lock, clients)
         except BaseException:
@@ -157,11 +140,11 @@ class Ledger:
 
     @classmethod
     def _load(cls, path: Path, lock: int | None, clients: Sequence[str] | None) -> Ledger:
-        with _sentences(path, "opened"):
-            db = _connect(path)
+        with sentences(path, "opened"):
+            db = connect(path)
         try:
             ledger = cls(path, db, lock)
-            with _sentences(path, "opened" if lock is None else "written"):
+            with sentences(path, "opened" if lock is None else "written"):
                 if lock is None:
                     db.execute("PRAGMA query_only = ON")
                 else:
@@ -174,10 +157,10 @@ class Ledger:
                 ledger._apply(entry)
             if clients is not None:
                 ledger._check_population(clients)
-            if lock is not None and head != _head_text(entries[-1]):
-                with _sentences(path, "written"):
-                    _prepare_head(path, entries[-1]).replace(_beside(path, ".head"))
-                    _flush_folder(path)
+            if lock is not None and head != head_text(entries[-1]):
+                with sentences(path, "written"):
+                    prepare_head(path, entries[-1]).replace(beside(path, ".head"))
+                    flush_folder(path)
             return ledger
         except BaseException:
             db.close()
@@ -210,12 +193,12 @@ class Ledger:
         """
         if reason := self.allows(event):
             raise PmtlError(f"Round {round} of {run!r} was not charged. {reason}")
-        return self._append("charge", _run(run), _round(round), event.to_dict())
+        return self._append("charge", run_name(run), round_number(round), event.to_dict())
 
     def mark(self, run: str, round: int, checkpoint_digest: str) -> int:
         """Put down that the checkpoint after `round` with this digest is on disk."""
-        payload = {"digest": _text(checkpoint_digest, "digest of a checkpoint")}
-        return self._append("mark", _run(run), _round(round), payload)
+        payload = {"digest": checked_text(checkpoint_digest, "digest of a checkpoint")}
+        return self._append("mark", run_name(run), round_number(round), payload)
 
     def cap(self, epsilon: float, delta: float | None = None, force: bool = False) -> None:
         """Let no charge bring ε at δ (1/(10m) unless given) above `epsilon`.
@@ -250,19 +233,19 @@ class Ledger:
                 f"An earlier write to {self.path} failed: close the ledger and open it again, "
                 "which finds out whether that entry was written."
             )
-        entry = _entry(self._last, kind, run, round, values)
+        entry = next_entry(self._last, kind, run, round, values)
         self._failed = True  # until it is known to have gone well
-        head = _beside(self.path, ".head")
-        with _sentences(self.path, "written"):
+        head = beside(self.path, ".head")
+        with sentences(self.path, "written"):
             try:
                 # The new head takes its place on the disk first: if there is no room for it, that
                 # shows before anything is charged. It is moved into place after the commit.
-                partial = _prepare_head(self.path, entry)
+                partial = prepare_head(self.path, entry)
                 self._db.execute("BEGIN IMMEDIATE")
-                self._db.execute(f"INSERT INTO entries VALUES ({_MARKS})", entry)
+                self._db.execute(f"INSERT INTO entries VALUES ({MARKS})", entry)
                 self._db.execute("COMMIT")
                 partial.replace(head)
-                _flush_folder(self.path)
+                flush_folder(self.path)
             finally:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
@@ -348,7 +331,7 @@ class Ledger:
         if len(entries) <= here or entries[here] != self._last:
             raise PmtlError(
                 f"{self.path} was replaced while it was open: entry {here} is not the one it was. "
-                f"Stop, and {_RESTORE}."
+                f"Stop, and {RESTORE}."
             )
         return len(entries)
 
@@ -383,11 +366,11 @@ class Ledger:
         # The head is read first, so that what a writer adds meanwhile makes the database longer
         # and never shorter than the head; if it adds a lot, the two are read again.
         for patience in (0.01, 0.05, 0.2, 0.5, None):
-            head = _read_head(self.path)
-            with _sentences(self.path, "read"):
-                rows = _rows(self._db, self.path)
-            entries = _verified(rows, self.path)
-            trouble = _disagreement(entries, head, self.path)
+            head = read_head(self.path)
+            with sentences(self.path, "read"):
+                rows = read_rows(self._db, self.path)
+            entries = verified(rows, self.path)
+            trouble = disagreement(entries, head, self.path)
             if trouble is None:
                 return entries, head
             if self._lock is not None or patience is None:
@@ -423,275 +406,9 @@ class Ledger:
             raise ValueError(f"kind {entry.kind!r}")
 
     def _check_population(self, clients: Sequence[str]) -> None:
-        if _population(clients)["population"] != self.population:
+        if population_of(clients)["population"] != self.population:
             raise PmtlError(
                 f"{self.path} is the ledger of other clients ({self.clients}, not these "
                 f"{len(clients)}): what is spent on one population says nothing about another. Use "
                 "its own ledger, or make one with `pmtl ledger create`."
             )
-
-
-# --- entries --------------------------------------------------------------------------------------
-
-_MARKS = ", ".join("?" * len(Entry._fields))
-
-
-def _canonical(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def _entry(
-    last: Entry | None, kind: str, run: str | None, round: int | None, values: Mapping[str, Any]
-) -> Entry:
-    sequence, previous = (0, "") if last is None else (last.sequence + 1, last.hash)
-    now = datetime.now(UTC).isoformat(timespec="microseconds")
-    entry = Entry(sequence, now, kind, run, round, _canonical(values), previous, "")
-    return entry._replace(hash=entry.digest())
-
-
-def _population(clients: Sequence[str]) -> dict[str, Any]:
-    names = [str(name) for name in clients]
-    if isinstance(clients, str) or not names or len(set(names)) < len(names):
-        raise PmtlError(
-            "A ledger is about at least one client, each with a name of its own, but "
-            f"{len(names)} names were given of which {len(set(names))} differ."
-        )
-    digest = hashlib.sha256(_canonical(sorted(names)).encode()).hexdigest()
-    return {"clients": len(names), "population": digest}
-
-
-def _verified(rows: list[tuple[Any, ...]], path: Path) -> list[Entry]:
-    """The rows as entries, if they are an unbroken chain."""
-    if not rows:
-        raise PmtlError(f"{path} is damaged: it has no entries. To go on, {_RESTORE}.")
-    written = {row[-1] for row in rows}
-    entries: list[Entry] = []
-    for place, row in enumerate(rows):
-        entry = Entry(*row)
-        wrong = None
-        if entry.sequence != place:
-            wrong = f"entry {place} is missing"
-        elif entry.previous != (before := entries[-1].hash if entries else ""):
-            edited = f"entry {place} does not follow entry {place - 1}: one of them was edited"
-            wrong = "entries were reordered" if entry.previous in written else edited
-            wrong = f"{wrong} (at entry {place}, which continues {entry.previous[:8] or 'nothing'}"
-            wrong = f"{wrong} where {before[:8] or 'nothing'} stands before it)"
-        elif not _plausible(entry) or entry.hash != entry.digest():
-            wrong = f"entry {place} was edited: its hash does not fit what it says"
-        if wrong:
-            raise PmtlError(f"{path} cannot be trusted: {wrong}. To go on, {_RESTORE}.")
-        entries.append(entry)
-    return entries
-
-
-def _plausible(entry: Entry) -> bool:
-    """Whether the columns have their types (SQLite would put anything anywhere)."""
-    texts = (entry.time, entry.kind, entry.payload, entry.previous, entry.hash)
-    return (
-        all(isinstance(text, str) for text in texts)
-        and isinstance(entry.run, str | None)
-        and isinstance(entry.round, int | None)
-    )
-
-
-def _run(run: str) -> str:
-    return _text(run, "name of a run")
-
-
-def _text(value: str, what: str) -> str:
-    usable = isinstance(value, str) and value and "\0" not in value
-    if usable:
-        with suppress(UnicodeEncodeError):
-            value.encode()
-            return value
-    raise PmtlError(f"The {what} must be a text that is not empty, but {value!r} was given.")
-
-
-def _round(round: int) -> int:
-    if isinstance(round, bool) or not isinstance(round, int) or not 0 <= round < 2**63:
-        raise PmtlError(f"A round is a whole number of at least 0, but {round!r} was given.")
-    return round
-
-
-# --- the head -------------------------------------------------------------------------------------
-
-
-def _head_text(entry: Entry) -> str:
-    return f"{entry.sequence} {entry.hash}\n"
-
-
-def _read_head(path: Path) -> str | None:
-    head = _beside(path, ".head")
-    try:
-        text = head.read_bytes().decode("ascii", errors="replace")
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise PmtlError(f"{head} cannot be read: {error.strerror}.") from error
-    if not re.fullmatch(r"(0|[1-9][0-9]{0,18}) [0-9a-f]{64}\n", text, flags=re.ASCII):
-        raise PmtlError(f"{head} is damaged: it does not name an entry. To go on, {_RESTORE}.")
-    return text
-
-
-def _disagreement(entries: list[Entry], head: str | None, path: Path) -> str | None:
-    """What is wrong between the chain and the head, if anything is."""
-    last = entries[-1].sequence
-    named = -1 if head is None else int(head.split()[0])
-    if named > last:
-        return (
-            f"{path} cannot be trusted: entries are missing, the ledger was rolled back. It ends "
-            f"with entry {last}, but {path.name}.head has seen entry {named}. To go on, {_RESTORE}."
-        )
-    if head is not None and head != _head_text(entries[named]):
-        return (
-            f"{path} cannot be trusted: entry {named} is not the one that {path.name}.head has "
-            f"seen, so the ledger or its head was replaced. To go on, {_RESTORE}."
-        )
-    if named < last - 1:
-        seen = "is missing" if head is None else f"has only seen entry {named}"
-        return (
-            f"{path} cannot be trusted: it ends with entry {last}, but {path.name}.head {seen}. "
-            f"No crash leaves them more than one apart. To go on, {_RESTORE}."
-        )
-    return None
-
-
-def _prepare_head(path: Path, entry: Entry) -> Path:
-    """The head that names `entry`, on disk beside its place."""
-    partial = _beside(path, ".head.partial")
-    with partial.open("w", encoding="ascii") as file:
-        file.write(_head_text(entry))
-        file.flush()
-        os.fsync(file.fileno())
-    return partial
-
-
-# --- files ----------------------------------------------------------------------------------------
-# The database itself is only ever opened by SQLite: its locks belong to the process and the file,
-# and closing any other handle on that file would drop them.
-
-
-def _place(path: str | Path) -> Path:
-    """The real path: two names of one ledger have to share one lock."""
-    try:
-        return Path(path).expanduser().resolve()
-    except (OSError, RuntimeError, ValueError) as error:
-        raise PmtlError(f"{path} cannot be the path of a ledger: {error}.") from error
-
-
-def _beside(path: Path, ending: str) -> Path:
-    return path.with_name(path.name + ending)
-
-
-def _vanished(path: Path) -> PmtlError:
-    return PmtlError(
-        f"The ledger {path} is missing, but {path.name}.head says that it had entries: a new one "
-        f"would forget them. To go on, {_RESTORE}; or choose another path for another population."
-    )
-
-
-def _take_lock(path: Path) -> int:
-    with _sentences(path, "written"):
-        handle = os.open(_beside(path, ".lock"), os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(handle)
-        raise PmtlError(
-            f"{path} is in use: another process is writing to it, and a ledger has one writer at a "
-            "time. Wait for it, or stop it first."
-        ) from error
-    return handle
-
-
-def _connect(path: Path, mode: str = "rw") -> sqlite3.Connection:
-    # Readers connect like this, too: after a crash they have to roll back what it left behind.
-    db = sqlite3.connect(
-        f"{path.as_uri()}?mode={mode}", uri=True, timeout=30.0, isolation_level=None
-    )
-    for setting in ("trusted_schema = OFF", "cell_size_check = ON", "synchronous = EXTRA"):
-        db.execute(f"PRAGMA {setting}")
-    return db
-
-
-def _write_new(path: Path, population: dict[str, Any]) -> None:
-    # A number of its own, so that the head of one ledger never fits another.
-    values = population | {"format": FORMAT, "ledger": secrets.token_hex(16)}
-    db = _connect(path, mode="rwc")
-    try:
-        db.execute("PRAGMA journal_mode = DELETE")
-        db.execute("BEGIN IMMEDIATE")
-        db.execute(f"PRAGMA application_id = {_APPLICATION}")
-        db.execute(f"PRAGMA user_version = {FORMAT}")
-        for statement in _SCHEMA:
-            db.execute(statement)
-        genesis = _entry(None, "genesis", None, None, values)
-        db.execute(f"INSERT INTO entries VALUES ({_MARKS})", genesis)
-        db.execute("COMMIT")
-    finally:
-        db.close()
-
-
-def _rows(db: sqlite3.Connection, path: Path) -> list[tuple[Any, ...]]:
-    """All rows of a database that is whole and is a ledger."""
-    db.execute("BEGIN")  # one view of it for all of the following
-    try:
-        if db.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
-            raise PmtlError(f"{path} is not a ledger of pmtl, or its beginning is damaged.")
-        if (found := db.execute("PRAGMA user_version").fetchone()[0]) != FORMAT:
-            raise PmtlError(
-                f"{path} has the format {found}, and this version of pmtl knows {FORMAT}: use the "
-                "version that wrote it."
-            )
-        faults = [row[0] for row in db.execute("PRAGMA integrity_check")]
-        if faults != ["ok"]:
-            raise PmtlError(f"{path} is damaged ({faults[0]}). To go on, {_RESTORE}.")
-        schema = [row[0] for row in db.execute("SELECT sql FROM sqlite_master ORDER BY rowid")]
-        if schema != list(_SCHEMA):
-            raise PmtlError(
-                f"{path} cannot be trusted: its tables or the triggers that forbid changes were "
-                f"changed. To go on, {_RESTORE}."
-            )
-        return db.execute("SELECT * FROM entries ORDER BY sequence").fetchall()
-    finally:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-
-
-def _flush_folder(path: Path) -> None:
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-@contextmanager
-def _sentences(path: Path, what: str) -> Iterator[None]:
-    """Turn the refusals of SQLite and of the system into sentences."""
-    try:
-        yield
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        raise _refusal(path, what, full, error.strerror or str(error)) from error
-    except sqlite3.Error as error:
-        name = getattr(error, "sqlite_errorname", "")
-        if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or isinstance(
-            error, sqlite3.DataError
-        ):
-            raise PmtlError(
-                f"{path} is damaged or is not a ledger ({error}). To go on, {_RESTORE}."
-            ) from error
-        full = name in ("SQLITE_FULL", "SQLITE_IOERR_WRITE")
-        raise _refusal(path, what, full, str(error)) from error
-    except (UnicodeError, OverflowError) as error:
-        raise PmtlError(f"{path} is damaged ({error}). To go on, {_RESTORE}.") from error
-
-
-def _refusal(path: Path, what: str, full: bool, reason: str) -> PmtlError:
-    if full:
-        return PmtlError(
-            f"The disk is full or not writable: {path} could not be {what} ({reason}). What was "
-            "charged before is safe, and nothing may be released now; free some space."
-        )
-    return PmtlError(f"The ledger {path} could not be {what}: {reason}.")

@@ -1,0 +1,6 @@
+"""Attacks on our own pipeline: how much of the claimed ε can somebody prove to be lost?"""
+
+from pmtl.audit.games import GAMES, audit
+from pmtl.audit.result import AuditResult, AuditSetup
+
+__all__ = ["GAMES", "AuditResult", "AuditSetup", "audit"]

@@ -1,0 +1,196 @@
+"""From the mistakes of an attack to an ε that is certainly lost.
+
+A mechanism is (ε, δ)-private only if no test tells two neighbouring federations D and D′ apart
+better than (Wasserman & Zhou 2010; Kairouz, Oh & Viswanath 2015)
+
+    1 − FNR ≤ e^ε·FPR + δ        and        1 − FPR ≤ e^ε·FNR + δ.
+
+Read backwards, an attack with few mistakes proves a *lower* bound on ε. Its rates of mistakes are
+only estimated, so they are replaced by upper confidence limits (Clopper & Pearson 1934, exact for
+every number of trials), as in Jagielski, Ullman & Oprea, NeurIPS 2020. The threshold of the test
+is chosen on one half of the trials and measured on the other, so choosing costs no confidence.
+
+Where the accountant itself claims the curve of a Gaussian mechanism (full participation), one
+point of the curve gives all of it: μ ≥ Φ⁻¹(1 − FPR) − Φ⁻¹(FNR), and ε(δ) of that μ is the bound
+(Nasr et al., "Tight Auditing of Differentially Private Machine Learning", USENIX Security 2023).
+It is far tighter, because it does not have to observe events as rare as δ. It refutes the claim of
+a Gaussian curve, and so it must not be used on a mechanism that does not claim one.
+
+`one_run` is Steinke, Nasr & Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023:
+many independent secrets in *one* run, guessed all at once. Under (ε, δ)-privacy the number of
+right guesses is hardly larger than if each were right with probability e^ε/(1 + e^ε).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special, stats
+
+from pmtl.errors import PmtlError
+from pmtl.privacy import gaussian
+
+Floats = NDArray[np.float64]
+
+#: No audit has enough trials to show an ε near this one; the search for a bound ends here.
+_MOST = 60.0
+#: Thresholds that are tried where the curve of a Gaussian mechanism is granted.
+_PLACES = 17
+
+
+@dataclass(frozen=True)
+class Bound:
+    """An ε that is lost with the stated confidence, and the test that shows it."""
+
+    epsilon: float
+    threshold: float  #: scores from here on are called D
+    false_positives: int
+    of_negatives: int
+    false_negatives: int
+    of_positives: int
+
+
+def upper_limit(count: Any, trials: Any, level: float) -> Any:
+    """Clopper–Pearson: the largest probability under which at most `count` of `trials` is not
+    rarer than `level`."""
+    count, trials = np.asarray(count, dtype=np.float64), np.asarray(trials, dtype=np.float64)
+    some = np.minimum(count, trials - 1)
+    limit = special.betaincinv(some + 1, trials - some, 1 - level)
+    return np.where(count < trials, limit, 1.0)
+
+
+def epsilon_from_rates(fpr: Any, fnr: Any, delta: float) -> Any:
+    """The least ε that allows a test with these rates of mistakes; 0 where any does."""
+    fpr, fnr = np.asarray(fpr, dtype=np.float64), np.asarray(fnr, dtype=np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        one = np.log(np.maximum(1 - delta - fnr, 0) / fpr)
+        two = np.log(np.maximum(1 - delta - fpr, 0) / fnr)
+    return np.fmax(np.fmax(one, two), 0.0)
+
+
+def mu_from_rates(fpr: Any, fnr: Any) -> Any:
+    """The least μ of a Gaussian mechanism that allows a test with these rates of mistakes."""
+    return np.maximum(special.ndtri(1 - np.asarray(fpr)) - special.ndtri(np.asarray(fnr)), 0.0)
+
+
+def threshold_bound(
+    scores: Floats, bits: NDArray[np.bool_], delta: float, confidence: float, *, curve: bool
+) -> Bound:
+    """The ε that the scores of a distinguishing game prove to be lost.
+
+    `bits` says which trials played D, whose scores are expected to be higher. `curve` grants that
+    the mechanism has the curve of a Gaussian one. A score that is not a number counts as the
+    highest of all: whoever sees it knows that something is odd.
+    """
+    if scores.shape != bits.shape or scores.ndim != 1:
+        raise PmtlError("An audit needs one score and one bit for every trial.")
+    scores = np.where(np.isnan(scores), np.inf, scores)
+    half = len(scores) // 2
+    if min(*_sizes(bits[:half]), *_sizes(bits[half:])) < 1:
+        raise PmtlError(
+            "An audit needs trials of both federations in each half: play at least 8 trials."
+        )
+    level = (1 - confidence) / 2  # one half for each of the two rates
+    threshold = _choose(scores[:half], bits[:half], delta, level, curve)
+    high, truth = scores[half:] >= threshold, bits[half:]
+    fp, fn = int((high & ~truth).sum()), int((~high & truth).sum())
+    positives, negatives = _sizes(truth)
+    fpr, fnr = upper_limit(fp, negatives, level), upper_limit(fn, positives, level)
+    if curve:
+        epsilon = gaussian.epsilon(float(mu_from_rates(fpr, fnr)), delta)
+    else:
+        epsilon = float(epsilon_from_rates(fpr, fnr, delta))
+    return Bound(epsilon, threshold, fp, negatives, fn, positives)
+
+
+def _sizes(bits: NDArray[np.bool_]) -> tuple[int, int]:
+    positives = int(bits.sum())
+    return positives, len(bits) - positives
+
+
+def _choose(
+    scores: Floats, bits: NDArray[np.bool_], delta: float, level: float, curve: bool
+) -> float:
+    """The threshold whose bound would be highest on these trials.
+
+    The curve can be read anywhere, so a few places in the middle are enough: the best of hundreds
+    would mostly be the luckiest. The bound that has to observe rare events needs the tails; of
+    thresholds that are nearly as good as the best it takes the one in the widest gap between
+    scores, for on other trials that is the one to trust.
+    """
+    values = np.unique(scores)
+    if curve and len(values) > 2 * _PLACES:
+        values = np.quantile(scores, np.linspace(0.1, 0.9, _PLACES), method="nearest")
+    with np.errstate(invalid="ignore"):  # between −inf and inf there is no middle; inf will do
+        middles, gaps = (values[1:] + values[:-1]) / 2, np.append(np.diff(values), 0.0)
+    thresholds = np.append(np.where(np.isnan(middles), np.inf, middles), values[0])
+    inside, outside = np.sort(scores[bits]), np.sort(scores[~bits])
+    fn = np.searchsorted(inside, thresholds, side="left")
+    fp = len(outside) - np.searchsorted(outside, thresholds, side="left")
+    fpr, fnr = upper_limit(fp, len(outside), level), upper_limit(fn, len(inside), level)
+    value = mu_from_rates(fpr, fnr) if curve else epsilon_from_rates(fpr, fnr, delta)
+    if curve:
+        best = np.flatnonzero(value == value.max())
+        return float(thresholds[best[len(best) // 2]])
+    return float(thresholds[np.where(value >= 0.9 * value.max(), gaps, -1.0).argmax()])
+
+
+def discriminant(views: Floats, bits: NDArray[np.bool_]) -> Floats:
+    """Fisher's linear discriminant, learned from the first half of the trials, as a score for all.
+
+    `views` is [trials, features]. Features are brought to one scale first, and a little ridge
+    keeps those apart that are functions of each other.
+    """
+    # What overflowed is visible as such: it becomes a number larger than any honest one.
+    rows = np.clip(np.nan_to_num(views, nan=1e9, posinf=1e9, neginf=-1e9), -1e9, 1e9)
+    half = len(rows) // 2
+    known, truth = rows[:half], bits[:half]
+    centre, scale = known.mean(axis=0), known.std(axis=0)
+    rows = (rows - centre) / np.where(scale > 0, scale, 1.0)
+    inside, outside = rows[:half][truth], rows[:half][~truth]
+    gap = inside.mean(axis=0) - outside.mean(axis=0)
+    rest = np.concatenate([inside - inside.mean(axis=0), outside - outside.mean(axis=0)])
+    spread = rest.T @ rest / max(len(rest) - 2, 1)
+    weights = np.linalg.solve(spread + 1e-3 * np.eye(len(spread)), gap)
+    return np.asarray(rows @ weights, dtype=np.float64)
+
+
+def one_run_p_value(
+    secrets: int, guesses: int, correct: int, epsilon: float, delta: float
+) -> float:
+    """How likely at least `correct` of `guesses` are under (ε, δ)-privacy (their Theorem 5.2).
+
+    The second term is what δ may do: with probability at most 2·secrets·δ·P[…]/i it turns i wrong
+    guesses into right ones.
+    """
+    chance = stats.binom(guesses, special.expit(epsilon))
+    by_luck = float(chance.sf(correct - 1))
+    if correct == 0 or delta == 0:
+        return min(by_luck, 1.0)
+    fewer = np.cumsum(chance.pmf(np.arange(correct - 1, -1, -1)))  # P[correct − i ≤ B < correct]
+    by_delta = float((fewer / np.arange(1, correct + 1)).max())
+    return min(by_luck + 2 * secrets * delta * by_delta, 1.0)
+
+
+def one_run(secrets: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
+    """The largest ε that these guesses refute."""
+    if not 0 <= correct <= guesses <= secrets:
+        raise PmtlError(
+            f"{correct} right guesses of {guesses} about {secrets} secrets cannot be: each number "
+            "may be at most the next."
+        )
+    level = 1 - confidence
+
+    def refuted(epsilon: float) -> bool:
+        return one_run_p_value(secrets, guesses, correct, epsilon, delta) < level
+
+    low, high = 0.0, _MOST
+    if not refuted(low):
+        return 0.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if refuted(middle) else (low, middle)
+    return low

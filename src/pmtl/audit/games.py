@@ -1,0 +1,51 @@
+"""The games, and playing them.
+
+| game | attacks | reads |
+|---|---|---|
+| `one-round` | the gate, by the worst pair of uploads | one release |
+| `canaries` | a training run, by clients that send the worst | the published models |
+| `billboard` | a training run, by one client's data | all other clients' models |
+
+A game is one procedure with a list of named scenarios, the worst cases we could think of, all of
+which are always played; nothing in it knows which mistake it might find. Its bound is the worst
+over its scenarios and holds with the stated confidence for all of them together. A correct
+implementation is therefore called wrong with probability 0.001 a game, whatever its ε. The other
+error is not bounded by anything: an attack that fails proves nothing but its own weakness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from pmtl.audit.billboard import billboard
+from pmtl.audit.canaries import canaries
+from pmtl.audit.gate import one_round
+from pmtl.audit.result import AuditResult, AuditSetup
+from pmtl.spec import unknown
+
+GAMES: dict[str, Callable[[AuditSetup], AuditResult]] = {
+    "one-round": one_round,
+    "canaries": canaries,
+    "billboard": billboard,
+}
+
+EVERY = "all"
+
+
+def chosen(game: str) -> tuple[str, ...]:
+    """The games that a name stands for."""
+    if game == EVERY:
+        return tuple(GAMES)
+    if game not in GAMES:
+        raise unknown("game", game, [*GAMES, EVERY])
+    return (game,)
+
+
+def audit(
+    setup: AuditSetup | None = None, games: Iterable[str] | str = EVERY
+) -> Iterator[AuditResult]:
+    """Play the games one after another, giving each verdict as soon as it is there."""
+    setup = AuditSetup() if setup is None else setup
+    names = chosen(games) if isinstance(games, str) else games
+    for name in names:
+        yield GAMES[name](setup)

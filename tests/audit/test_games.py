@@ -1,0 +1,146 @@
+"""The games on the pipeline as it is: below every claim, near it where the theory is tight."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from pmtl.algorithms import PMTL, Ditto
+from pmtl.audit import AuditSetup, audit, billboard, canaries, gate
+from pmtl.audit.games import GAMES, chosen
+from pmtl.errors import PmtlError
+from pmtl.jsontext import to_json
+
+SMALL = AuditSetup(trials=400, clients=8)
+
+
+def test_the_gate_is_as_private_as_claimed_and_hardly_more():
+    """Full participation, 99.9% confidence, 4000 trials: 0.3 of the claim at least."""
+    setup = AuditSetup(epsilon=2.0, clients=20, seed=3)
+    plan = setup.plan(1)
+    bits = np.arange(setup.trials) % 2 == 1
+    scores = gate.play(plan, gate.SCENARIOS[0], bits, setup.seed)
+    bound = gate.threshold_bound(scores, bits, plan.delta, 0.999, curve=True)
+    assert 0.3 * setup.epsilon <= bound.epsilon <= setup.epsilon
+    # The scores are the mechanism's: ±γ/q, and noise of standard deviation σ around it.
+    reach = setup.clip / plan.cohort
+    deviation = plan.noise_std / np.sqrt(len(bits) / 2)
+    assert scores[bits].mean() == pytest.approx(reach, abs=4 * deviation)
+    assert scores[~bits].mean() == pytest.approx(-reach, abs=4 * deviation)
+    assert scores[bits].std() == pytest.approx(plan.noise_std, rel=0.07)
+
+
+@pytest.mark.parametrize(
+    "sampling", [{"sampling": "poisson", "cohort": 3}, {"sampling": "fixed", "cohort": 4}]
+)
+@pytest.mark.parametrize("game", GAMES)
+def test_sampled_cohorts_are_consistent_too(game, sampling):
+    result = GAMES[game](replace(SMALL, **sampling))
+    assert result.passed, str(result)
+
+
+def test_a_result_is_plain_and_says_what_it_means():
+    (result,) = audit(SMALL, "canaries")
+    assert result.passed
+    assert f"the attack proves ε ≥ {result.lower_bound:.3g}; the claim is 2" in str(result)
+    text = to_json(result.to_dict())
+    for word in ("claim_epsilon", "lower_bound", "confidence", "trials", "delta", "scenarios"):
+        assert word in text
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_the_same_seed_plays_the_same_game(game):
+    assert GAMES[game](SMALL) == GAMES[game](SMALL)
+    assert GAMES[game](SMALL) != GAMES[game](replace(SMALL, seed=9))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"epsilon": float("inf")}, "finite epsilon"),
+        ({"epsilon": -1.0}, "greater than 0"),
+        ({"trials": 10}, "prove next to nothing"),
+        ({"clients": 1}, "at least 2 clients"),
+        ({"confidence": 1.0}, "below 1"),
+        ({"sampling": "random"}, "There is no sampling 'random'"),
+        ({"cohort": 99}, "cannot be drawn"),
+        ({"rounds": 0}, "rounds must be at least 1"),
+    ],
+)
+def test_mistakes_are_answered_in_sentences(changes, sentence):
+    with pytest.raises(PmtlError, match=sentence):
+        replace(SMALL, **changes)
+
+
+def test_an_unknown_game_is_named():
+    with pytest.raises(PmtlError, match=r"no game 'canary'.*mean 'canaries'"):
+        chosen("canary")
+
+
+class TestCanary:
+    @pytest.mark.parametrize("inner", [PMTL(lam=0.3), Ditto()])
+    def test_an_ordinary_client_does_what_it_would_do(self, inner):
+        wrapped = canaries.Canary(inner)
+        shared, weights = torch.randn(3), torch.randn(3)
+        own, plain = wrapped.start(shared), inner.start(shared)
+        state, inside = wrapped.begin(own, shared), inner.begin(plain, shared)
+        state = wrapped.step(state, shared, lambda w: w - weights, 0.1)
+        inside = inner.step(inside, shared, lambda w: w - weights, 0.1)
+        assert torch.equal(wrapped.upload(state, own, shared), inner.upload(inside, plain, shared))
+        assert torch.equal(wrapped.keep(state)[:-3], inner.keep(inside))
+        assert torch.equal(
+            wrapped.predict(wrapped.keep(state), shared), inner.predict(inner.keep(inside), shared)
+        )
+
+    def test_a_canary_sends_its_message_round_after_round(self):
+        wrapped = canaries.Canary(PMTL())
+        shared, message = torch.randn(3), torch.tensor([0.0, 2.0, 0.0])
+        own = torch.cat([shared, message])
+        for _ in range(2):
+            state = wrapped.step(wrapped.begin(own, shared), shared, torch.ones_like, 0.1)
+            assert torch.equal(wrapped.upload(state, own, shared), message)
+            own = wrapped.keep(state)
+
+    def test_scores_carry_the_coins_at_the_claimed_strength(self):
+        """T rounds of ±γ/q along each direction, and noise of variance Tσ²."""
+        setup = AuditSetup(epsilon=8.0)
+        plan = setup.plan(3, clients=500, delta=1e-6)
+        random = np.random.default_rng(0)
+        coins = random.random(400) < 0.5
+        directions = np.linalg.qr(random.normal(size=(400, 400)))[0]
+        scores = canaries.play(plan, coins, directions, 0)
+        signs = np.where(coins, 1, -1)
+        reach, spread = 3 * plan.clip_norm / plan.cohort, np.sqrt(3) * plan.noise_std
+        assert (signs * scores).mean() == pytest.approx(reach, abs=4 * spread / 20)
+        assert (signs * scores).std() == pytest.approx(spread, rel=0.15)
+
+    def test_the_surest_guesses_are_counted_at_both_ends(self):
+        scores, coins = np.array([-2.0, -1, 0, 1, 2]), np.array([False, True, True, False, True])
+        assert canaries.correct_guesses(scores, coins, 2) == 2
+        assert canaries.correct_guesses(scores, coins, 5) == 3
+
+
+class TestBillboard:
+    def test_blocks_are_federations_of_their_own(self):
+        """The same trial in other company is the same run but for its noise."""
+        plan = replace(SMALL.plan(3, clients=4), noise_std=0.0)
+        scenario = billboard.SCENARIOS[2]
+        many = billboard.play(plan, scenario, np.array([True, False, True]), 5)
+        for trial, bit in enumerate([True, False, True]):
+            alone = billboard.play(plan, scenario, np.array([bit]), 5)
+            np.testing.assert_allclose(many[trial], alone[0], rtol=1e-6)
+
+    def test_a_block_has_the_noise_of_the_plan(self):
+        plan = SMALL.plan(1, clients=4)
+        views = billboard.play(plan, billboard.SCENARIOS[0], np.ones(2000, dtype=bool), 5)
+        np.testing.assert_allclose(views[:, -3:].std(axis=0), plan.noise_std, rtol=0.07)
+
+    def test_client_k_is_clipped_in_every_round_and_not_in_the_view(self):
+        plan = replace(SMALL.plan(3, clients=4), noise_std=0.0)
+        views = billboard.play(plan, billboard.SCENARIOS[0], np.array([True, False]), 5)
+        assert views.shape == (2, 3 * 3 + 3 * 3)  # three others and three rounds, P = 3
+        first = views[:, 9:12]
+        np.testing.assert_allclose(np.linalg.norm(first, axis=1), plan.clip_norm / 4, rtol=1e-5)
+        np.testing.assert_allclose(first[0], -first[1], rtol=1e-5)
+        assert np.linalg.norm(views[0, 15:18]) > 2.8 * plan.clip_norm / 4

@@ -1,0 +1,138 @@
+"""An audit is worth what it finds: break the pipeline in the known ways, and look.
+
+Every mutant is a change of the real classes. The audit is always the same one, at 99.9% confidence
+and with fixed seeds; nothing tells it what it is facing.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from pmtl.audit import AuditSetup, audit
+from pmtl.privacy import release
+from pmtl.privacy.release import Release
+from pmtl.simulation import Federation
+
+SETUP = AuditSetup(epsilon=2.0, clients=20, trials=2000, seed=1)
+
+
+def other_noise(change):
+    """A gate whose noise is changed on its way in."""
+    made = Release.__init__
+
+    def init(self, plan, blocks, noise, *rest, **options):
+        made(self, plan, blocks, change(noise), *rest, **options)
+
+    return init
+
+
+def half_the_noise(monkeypatch):
+    halved = other_noise(lambda noise: lambda round, shape: 0.5 * noise(round, shape))
+    monkeypatch.setattr(Release, "__init__", halved)
+
+
+def noise_used_again(monkeypatch):
+    first = other_noise(lambda noise: lambda round, shape: noise(0, shape))
+    monkeypatch.setattr(Release, "__init__", first)
+
+
+def no_clip(monkeypatch):
+    def unclipped(uploads, clip_norm):
+        return torch.nan_to_num(uploads.to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0)
+
+    monkeypatch.setattr(release, "clip", unclipped)
+
+
+def nan_passes_the_clip(monkeypatch):
+    def naive(uploads, clip_norm):
+        rows = uploads.to(torch.float64)
+        factors = [min(1.0, clip_norm / max(float(row.norm()), 1e-300)) for row in rows]
+        return rows * torch.tensor(factors, dtype=torch.float64).unsqueeze(1)
+
+    monkeypatch.setattr(release, "clip", naive)
+
+
+def weights_by_rows(monkeypatch):
+    """The authors' n_k: who has more rows moves the average further."""
+    made = Federation.__init__
+
+    def init(self, *arguments, **options):
+        made(self, *arguments, **options)
+        counts = self.data.rows("train").counts
+        self.gate.weights = torch.from_numpy(counts / counts.mean())
+
+    def add(self, tally, clients, uploads):
+        fresh = [place for place, k in enumerate(clients.tolist()) if k not in tally.seen]
+        tally.seen.update(clients.tolist())
+        rows = release.clip(uploads[fresh], self.plan.clip_norm)
+        if hasattr(self, "weights"):
+            rows = rows * self.weights[clients[fresh]].unsqueeze(1)
+        tally.sum.index_add_(0, torch.from_numpy(self._blocks[clients[fresh]]), rows)
+
+    monkeypatch.setattr(Federation, "__init__", init)
+    monkeypatch.setattr(Release, "add", add)
+
+
+def divided_by_who_came(monkeypatch):
+    def average(self, tally):
+        came = self._blocks[np.array(sorted(tally.seen), dtype=np.int64)]
+        divisors = np.maximum(np.bincount(came, minlength=self.blocks), 1)
+        return tally.sum / torch.from_numpy(divisors).unsqueeze(1)
+
+    monkeypatch.setattr(Release, "average", average)
+
+
+def counted_every_time(monkeypatch):
+    add = Release.add
+
+    def forgetful(self, tally, clients, uploads):
+        tally.seen.clear()
+        add(self, tally, clients, uploads)
+
+    monkeypatch.setattr(Release, "add", forgetful)
+
+
+def newcomers_inherit(monkeypatch):
+    """The authors' leak: a client's first training begins from the previous client's weights."""
+    train = Federation._train
+
+    def leaking(self, clients, own, *rest):
+        been = self.__dict__.setdefault("been", {"there": set(), "last": None})
+        new = torch.tensor([k not in been["there"] for k in clients.tolist()])
+        if been["last"] is not None:
+            own = torch.where(new.unsqueeze(1), been["last"], own)
+        trained = train(self, clients, own, *rest)
+        been["there"].update(clients.tolist())
+        been["last"] = trained.kept[-1].clone()
+        return trained
+
+    monkeypatch.setattr(Federation, "_train", leaking)
+
+
+MUTANTS = {
+    half_the_noise: "one-round",
+    noise_used_again: "one-round",
+    no_clip: "one-round",
+    nan_passes_the_clip: "one-round",
+    divided_by_who_came: "one-round",
+    counted_every_time: "one-round",
+    weights_by_rows: "billboard",
+    newcomers_inherit: "billboard",
+}
+
+
+def test_what_is_right_is_not_refuted():
+    results = list(audit(SETUP))
+    assert [result.game for result in results] == ["one-round", "canaries", "billboard"]
+    assert all(result.passed for result in results), [str(result) for result in results]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_every_mutant_is_caught(mutant, monkeypatch):
+    """By the games in their order, up to the first that refutes the claim."""
+    mutant(monkeypatch)
+    caught = next((result for result in audit(SETUP) if not result.passed), None)
+    assert caught is not None, "every game called the mutant consistent"
+    assert caught.lower_bound > caught.claim_epsilon == 2.0
+    assert caught.confidence == 0.999
+    assert caught.game == MUTANTS[mutant]
