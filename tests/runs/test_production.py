@@ -62,6 +62,20 @@ def test_nothing_exact_is_written_or_shown(small, ledger, tmp_path, pmtl_command
     assert "withholds" in refused.err
 
 
+def test_warnings_do_not_speak_of_the_rows(small, ledger):
+    """How many clients have one class only is a fact about their data; δ is not."""
+    lone = pmtl.FederatedData.from_arrays(
+        small.x, [0] * len(small.y), [small.clients[k % 12] for k in range(len(small.y))], outputs=2
+    )
+    told: list[str] = []
+    produce(lone, ledger, warn=told.append, privacy={**PLAN, "delta": 0.5})
+    assert any("Delta is 0.5" in sentence for sentence in told)
+    assert not any("class" in sentence for sentence in told)
+    told.clear()
+    produce(lone, ledger, warn=told.append, mode="experiment")
+    assert any("only one class" in sentence for sentence in told)
+
+
 def test_two_production_runs_differ_and_no_seed_is_taken(small, ledger):
     one, two = produce(small, ledger), produce(small, ledger)
     assert not torch.equal(one._shared, two._shared)

@@ -110,7 +110,7 @@ def train(
         config = _resolved(config, federation)
         facts = {"id": run, **_facts(config, federation)}
         if warn is not None:
-            for sentence in _warnings(federation):
+            for sentence in _warnings(federation, config.mode == "production"):
                 warn(sentence)
         folder = None if out is None else RunFolder.create(out, config, facts)
         return _run(federation, config, facts, folder, budget, progress)
@@ -179,10 +179,10 @@ def _account(
         yield budget
 
 
-def _warnings(federation: Federation) -> list[str]:
-    """What a user should know before anything is spent."""
+def _warnings(federation: Federation, secret: bool) -> list[str]:
+    """What a user should know before anything is spent; in production, only what is public."""
     data, plan, method = federation.data, federation.plan, federation.algorithm
-    sentences: list[str | None] = [*describe(data)["warnings"]]
+    sentences: list[str | None] = [] if secret else [*describe(data)["warnings"]]
     if method.shares:
         smallest = float(np.bincount(federation.blocks).min() / data.m)
         sentences += [
