@@ -15,6 +15,7 @@ _VERBATIM: dict[str, Any] = {"soft_wrap": True, "markup": False}
 
 
 def compare(
+    context: typer.Context,
     algorithm: Annotated[
         list[str] | None,
         typer.Option(help="An algorithm, again for each (default: pmtl, fedavg, local)."),
@@ -56,25 +57,8 @@ def compare(
 
         pmtl compare --data visits.csv --algorithm pmtl --algorithm fedavg --epsilon 1 --epsilon 4
     """
-    base = opt.make_config(
-        config,
-        data=data,
-        client_column=client_column,
-        target=target,
-        scale=scale,
-        model=model,
-        delta=delta,
-        clip=clip,
-        sampling=sampling,
-        cohort=cohort,
-        rounds=rounds,
-        epochs=epochs,
-        steps=steps,
-        batch=batch,
-        lr=lr,
-        halve_every=halve_every,
-        device=device,
-    )
+    shared = {k: v for k, v in context.params.items() if k not in ("algorithm", "epsilon", "seed")}
+    base = opt.make_config(shared)
     from pmtl.cli.train import free_folder
     from pmtl.comparison import Grid
     from pmtl.comparison import compare as run_comparison

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -95,42 +96,46 @@ EvaluateEvery = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, to stdout.")]
 
 
-def make_config(config: str | None, **options: Any) -> TrainConfig:
-    """The configuration from a file and from the options that were given."""
+def make_config(options: Mapping[str, Any]) -> TrainConfig:
+    """The configuration from a command's options, on top of the file that `config` names.
+
+    A command hands over everything it was called with; what is no setting (`out`, `as_json`) and
+    what was not given (None) is left aside.
+    """
     from pmtl.runs.config_file import merge, parse_config, read_values
 
-    reading = {about: options.pop(key, None) for key, about in _READING.items()}
-    values = merge({} if config is None else read_values(config), nest(options))
-    if any(reading.values()):
-        values["data"] = with_options(values.get("data"), reading)
-    return parse_config(values, "the options" if config is None else config)
-
-
-def nest(options: dict[str, Any]) -> dict[str, Any]:
-    """Sort flat options into the tables of a configuration file, leaving out what is None."""
     given = {key: value for key, value in options.items() if value is not None}
-    nested: dict[str, Any] = {}
-    for key, value in given.items():
-        table = _TABLES.get(key)
-        if table is None:
-            nested[key] = value
-        else:
-            nested.setdefault(table, {})[key] = value
+    file = given.get("config")
+    values = merge({} if file is None else read_values(file), _nest(given))
+    reading = {_READING[key]: value for key, value in given.items() if key in _READING}
+    if reading:
+        values["data"] = with_options(values.get("data"), reading)
+    return parse_config(values, file or "the options")
+
+
+def _nest(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Sort flat options into the tables of a configuration file."""
+    nested: dict[str, Any] = {key: given[key] for key in _TOP if key in given}
+    for table, keys in _TABLES.items():
+        if inside := {key: given[key] for key in keys if key in given}:
+            nested[table] = inside
     return nested
 
 
+#: Settings at the top of a configuration file, and those in its tables.
+_TOP = (
+    *("data", "model", "algorithm", "mode", "ledger", "seed", "device"),
+    *("evaluate_every", "checkpoint_seconds"),
+)
+_TABLES = {
+    "privacy": ("epsilon", "noise", "delta", "clip", "sampling", "cohort", "rounds"),
+    "local": ("steps", "epochs", "batch", "lr", "halve_every"),
+}
 #: Options about how data is read, which are part of its spec.
 _READING = {"client_column": "client", "target": "target", "scale": "scale"}
 
-_TABLES = {
-    **dict.fromkeys(
-        ("epsilon", "noise", "delta", "clip", "sampling", "cohort", "rounds"), "privacy"
-    ),
-    **dict.fromkeys(("epochs", "steps", "batch", "lr", "halve_every"), "local"),
-}
 
-
-def with_options(data: str | None, reading: dict[str, str | None]) -> str:
+def with_options(data: str | None, reading: Mapping[str, str]) -> str:
     """A data spec with further options of how to read it."""
     from pmtl.errors import PmtlError
     from pmtl.spec import format_spec, parse_spec
@@ -138,8 +143,7 @@ def with_options(data: str | None, reading: dict[str, str | None]) -> str:
     if data is None:
         raise PmtlError("--client-column, --target and --scale are about --data: give it, too.")
     name, options = parse_spec(data)
-    given = {key: value for key, value in reading.items() if value is not None}
-    return format_spec(name, options | given)
+    return format_spec(name, {**options, **reading})
 
 
 def print_json(value: Any) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 def train(
+    context: typer.Context,
     config: opt.Config = None,
     data: opt.Data = None,
     client_column: opt.ClientColumn = None,
@@ -78,33 +79,7 @@ def train(
 
         pmtl train --data visits.csv --client-column hospital --target outcome --epsilon 2
     """
-    settings = opt.make_config(
-        config,
-        data=data,
-        client_column=client_column,
-        target=target,
-        scale=scale,
-        model=model,
-        algorithm=algorithm,
-        epsilon=epsilon,
-        noise=noise,
-        delta=delta,
-        clip=clip,
-        sampling=sampling,
-        cohort=cohort,
-        rounds=rounds,
-        epochs=epochs,
-        steps=steps,
-        batch=batch,
-        lr=lr,
-        halve_every=halve_every,
-        mode=mode,
-        ledger=ledger,
-        seed=seed,
-        device=device,
-        evaluate_every=evaluate_every,
-        checkpoint_seconds=checkpoint_seconds,
-    )
+    settings = opt.make_config(context.params)
     from pmtl.runs.training import train as train_run
 
     run = train_run(
