@@ -43,6 +43,7 @@ def test_sampled_cohorts_are_consistent_too(game, sampling):
 def test_a_result_is_plain_and_says_what_it_means():
     (result,) = audit(SMALL, "canaries")
     assert result.passed
+    assert result.trials == result.detail["canaries"] == 100
     assert f"the attack proves ε ≥ {result.lower_bound:.3g}; the claim is 2" in str(result)
     text = to_json(result.to_dict())
     for word in ("claim_epsilon", "lower_bound", "confidence", "trials", "delta", "scenarios"):
@@ -52,7 +53,10 @@ def test_a_result_is_plain_and_says_what_it_means():
 @pytest.mark.parametrize("game", GAMES)
 def test_the_same_seed_plays_the_same_game(game):
     assert GAMES[game](SMALL) == GAMES[game](SMALL)
-    assert GAMES[game](SMALL) != GAMES[game](replace(SMALL, seed=9))
+
+
+def test_another_seed_plays_another_game():
+    assert canaries.canaries(SMALL) != canaries.canaries(replace(SMALL, seed=9))
 
 
 @pytest.mark.parametrize(

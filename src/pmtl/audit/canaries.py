@@ -110,7 +110,9 @@ def canaries(setup: AuditSetup) -> AuditResult:
         numbers = {"guesses": guesses, "correct": right, "noise_multiplier": plan.noise_multiplier}
         name = "all guessed" if portion == 1 else "the surest fifth guessed"
         findings.append(Finding(name, bound, secrets, numbers))
-    return AuditResult.of(GAME, setup, findings, delta, canaries=secrets, rounds=plan.rounds)
+    return AuditResult.of(
+        GAME, setup, findings, delta, secrets, canaries=secrets, rounds=plan.rounds
+    )
 
 
 def play(plan: PrivacyPlan, coins: NDArray[np.bool_], directions: Floats, seed: int) -> Floats:

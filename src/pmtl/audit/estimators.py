@@ -38,7 +38,7 @@ Floats = NDArray[np.float64]
 #: No audit has enough trials to show an ε near this one; the search for a bound ends here.
 _MOST = 60.0
 #: Thresholds that are tried where the curve of a Gaussian mechanism is granted.
-_PLACES = 17
+_PLACES = 9
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def _choose(
     """
     values = np.unique(scores)
     if curve and len(values) > 2 * _PLACES:
-        values = np.quantile(scores, np.linspace(0.1, 0.9, _PLACES), method="nearest")
+        values = np.quantile(scores, np.linspace(0.3, 0.7, _PLACES), method="nearest")
     with np.errstate(invalid="ignore"):  # between −inf and inf there is no middle; inf will do
         middles, gaps = (values[1:] + values[:-1]) / 2, np.append(np.diff(values), 0.0)
     thresholds = np.append(np.where(np.isnan(middles), np.inf, middles), values[0])

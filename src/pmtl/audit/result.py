@@ -148,16 +148,25 @@ class AuditResult:
 
     @classmethod
     def of(
-        cls, game: str, setup: AuditSetup, findings: Sequence[Finding], delta: float, **detail: Any
+        cls,
+        game: str,
+        setup: AuditSetup,
+        findings: Sequence[Finding],
+        delta: float,
+        trials: int | None = None,
+        **detail: Any,
     ) -> AuditResult:
-        """The worst of the findings, each of which holds with its share of the doubt."""
+        """The worst of the findings, each of which holds with its share of the doubt.
+
+        `trials` is needed where the findings read the same trials in several ways.
+        """
         worst = max(findings, key=lambda finding: finding.lower_bound)
         return cls(
             game=game,
             claim_epsilon=setup.epsilon,
             lower_bound=worst.lower_bound,
             confidence=setup.confidence,
-            trials=sum(finding.trials for finding in findings),
+            trials=sum(finding.trials for finding in findings) if trials is None else trials,
             delta=delta,
             passed=worst.lower_bound <= setup.epsilon,
             detail={
