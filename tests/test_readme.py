@@ -87,7 +87,9 @@ def test_the_demo_table_is_what_the_demo_prints(tmp_path):
     assert float(rows["pmtl"][1][0]) > float(rows["local"][1][0]) > float(rows["fedavg"][1][0])
 
 
-@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "docs/architecture.md", "README.md"])
+@pytest.mark.parametrize(
+    "document", ["CONTRIBUTING.md", "README.md", "docs/architecture.md", "docs/privacy.md"]
+)
 def test_links_lead_somewhere(document):
     path = ROOT / document
     for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):

@@ -49,6 +49,11 @@ class Grid:
             object.__setattr__(self, name, tuple(dict.fromkeys(getattr(self, name))))
         for epsilon in self.epsilons:
             check_epsilon(epsilon)
+        if self.base.mode != "experiment":
+            raise PmtlError(
+                "A comparison is an experiment: it looks at exact metrics of every run. Leave the "
+                "mode out."
+            )
         if self.base.privacy.epsilon is not None or self.base.privacy.noise is not None:
             raise PmtlError("A comparison sets ε itself: leave epsilon and noise out of privacy.")
 
@@ -152,6 +157,7 @@ def _run_cell(base: TrainConfig, cell: Cell, path: Path, data: FederatedData) ->
             cell.algorithm,
             privacy,
             local=base.local,
+            ledger=base.ledger,
             seed=cell.seed,
             device=base.device,
             evaluate_every=base.evaluate_every,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from pmtl import comparison
 from pmtl.comparison import Grid, compare, resume_comparison
+from pmtl.data import load
 from pmtl.errors import PmtlError
+from pmtl.privacy.ledger import Ledger
 from pmtl.privacy.plan import PrivacyRequest
 from pmtl.report.tables import comparison_markdown
 from pmtl.runs.config import TrainConfig
@@ -133,6 +136,18 @@ def test_an_existing_folder_is_refused(tmp_path):
     (tmp_path / "out/file").write_text("")
     with pytest.raises(PmtlError, match="exists already"):
         compare(grid(), tmp_path / "out")
+
+
+def test_a_comparison_is_charged_like_any_run_and_is_never_production(tmp_path):
+    data = load(SPEC)
+    Ledger.create(tmp_path / "ledger.db", data.clients).close()
+    base = replace(grid().base, ledger=str(tmp_path / "ledger.db"))
+    compare(grid(base=base, epsilons=(1.0,)), tmp_path / "out")
+    with Ledger.open(tmp_path / "ledger.db", write=False) as ledger:
+        # Two settings of PMTL, two seeds, two rounds; training alone is free.
+        assert sum(ledger.events().values()) == 2 * 2 * 2
+    with pytest.raises(PmtlError, match="is an experiment"):
+        grid(base=replace(base, mode="production"))
 
 
 def test_a_base_with_an_epsilon_of_its_own_is_refused():

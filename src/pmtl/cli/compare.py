@@ -44,6 +44,7 @@ def compare(
     batch: opt.Batch = None,
     lr: opt.Lr = None,
     halve_every: opt.HalveEvery = None,
+    ledger: opt.Ledger = None,
     device: opt.Device = None,
     out: Annotated[
         str | None, typer.Option(help="A new folder; runs/compare-N unless given.")

@@ -89,6 +89,9 @@ Lr = Annotated[
 HalveEvery = Annotated[
     int | None, typer.Option(help="Halve η every so many rounds.", rich_help_panel=LOCAL)
 ]
+Ledger = Annotated[
+    str | None, typer.Option(help="The clients' ledger, which is charged; see pmtl ledger create.")
+]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
 EvaluateEvery = Annotated[
     int | None, typer.Option(help="Rounds between validations (default 10); 0 for never.")

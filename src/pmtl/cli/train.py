@@ -59,9 +59,7 @@ def train(
             "randomness, every release charged, exact metrics withheld)."
         ),
     ] = None,
-    ledger: Annotated[
-        str | None, typer.Option(help="The clients' ledger; see pmtl ledger create.")
-    ] = None,
+    ledger: opt.Ledger = None,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same bits.")] = None,
     device: opt.Device = None,
     evaluate_every: opt.EvaluateEvery = None,
