@@ -25,8 +25,9 @@ from pmtl.runs import files
 from pmtl.runs.config import IN_MEMORY, TrainConfig, resolve_device
 from pmtl.runs.config_file import parse_config
 from pmtl.runs.folder import RunFolder
+from pmtl.runs.process import graceful_stop
 from pmtl.runs.result import load_run
-from pmtl.runs.training import graceful_stop, resume, train
+from pmtl.runs.training import resume, start
 from pmtl.streams import name_key
 
 PLAN_FILE = "comparison.json"
@@ -149,21 +150,14 @@ def _run(
 
 def _run_cell(base: TrainConfig, cell: Cell, path: Path, data: FederatedData) -> dict[str, Any]:
     if not path.exists():
-        privacy = asdict(base.privacy)
-        privacy["epsilon"] = cell.epsilon if cell.epsilon is not None else float("inf")
-        run = train(
-            data,
-            base.model,
-            cell.algorithm,
-            privacy,
-            local=base.local,
-            ledger=base.ledger,
+        epsilon = float("inf") if cell.epsilon is None else cell.epsilon
+        config = replace(
+            base,
+            algorithm=cell.algorithm,
+            privacy=replace(base.privacy, epsilon=epsilon),
             seed=cell.seed,
-            device=base.device,
-            evaluate_every=base.evaluate_every,
-            checkpoint_seconds=base.checkpoint_seconds,
-            out=path,
         )
+        run = start(config, data=data, out=path)
     elif RunFolder.open(path).facts()["state"] == "complete":
         run = load_run(path, data)
     else:

@@ -11,7 +11,7 @@ import pmtl
 from pmtl.errors import Interrupted
 from pmtl.privacy.ledger import Ledger
 from pmtl.privacy.release import Release
-from pmtl.runs import training
+from pmtl.runs.budget import Budget
 from pmtl.runs.folder import RunFolder
 
 PLAN = {"epsilon": 2.0, "rounds": 5, "cohort": 6}
@@ -124,7 +124,7 @@ def test_a_round_that_would_pass_the_cap_is_not_sampled_and_the_last_model_stays
     small, ledger, tmp_path, monkeypatch
 ):
     """Somebody lowers the cap while the run is under way."""
-    monkeypatch.setattr(training.Budget, "refuse_unaffordable", lambda self: None)
+    monkeypatch.setattr(Budget, "refuse_unaffordable", lambda self: None)
     with Ledger.open(ledger) as opened:
         opened.cap(1.2)
     run = produce(small, ledger, out=tmp_path / "run")

@@ -78,20 +78,10 @@ def train(
         pmtl train --data visits.csv --client-column hospital --target outcome --epsilon 2
     """
     settings = opt.make_config(context.params)
-    from pmtl.runs.training import train as train_run
+    from pmtl.runs.training import start
 
-    run = train_run(
-        settings.data,
-        settings.model,
-        settings.algorithm,
-        settings.privacy,
-        local=settings.local,
-        mode=settings.mode,
-        ledger=settings.ledger,
-        seed=settings.seed,
-        device=settings.device,
-        evaluate_every=settings.evaluate_every,
-        checkpoint_seconds=settings.checkpoint_seconds,
+    run = start(
+        settings,
         out=out or free_folder(settings.algorithm.partition(":")[0]),
         progress=True,
         warn=lambda sentence: typer.secho(f"warning: {sentence}", fg="yellow", err=True),

@@ -3,43 +3,29 @@
 from __future__ import annotations
 
 import secrets
-import signal
-import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from pmtl.algorithms import Algorithm, build_algorithm
 from pmtl.data import FederatedData, describe, load
-from pmtl.errors import Interrupted, PmtlError
+from pmtl.errors import PmtlError
 from pmtl.models import build_model
 from pmtl.privacy.plan import DEFAULT_EPSILON, PrivacyPlan, PrivacyRequest
 from pmtl.privacy.statement import warn_if_drowned, warn_of_delta
-from pmtl.progress import progress_bar
-from pmtl.runs import files
 from pmtl.runs.budget import Budget, open_budget
-from pmtl.runs.config import (
-    IN_MEMORY,
-    TrainConfig,
-    algorithm_spec,
-    part,
-    resolve_device,
-)
+from pmtl.runs.config import IN_MEMORY, TrainConfig, algorithm_spec, part, resolve_device
 from pmtl.runs.config_file import read_config
 from pmtl.runs.folder import RunFolder
-from pmtl.runs.result import Run, check_data, rebuild_model, statement_of
-from pmtl.simulation import Federation, LocalTraining, Metrics, Progress, evaluate
-
-#: A step of a whole cohort that touches fewer floats than this runs on one thread.
-SMALL_STEP = 2**22
+from pmtl.runs.result import Run, check_data, rebuild_model
+from pmtl.runs.session import run_to_end
+from pmtl.simulation import Federation, LocalTraining
 
 
 def train(
@@ -70,31 +56,60 @@ def train(
     the operating system's, every release is charged to the population's `ledger` before it is
     made, and exact metrics are withheld.
     """
-    if out is not None:
-        RunFolder.refuse_existing(out)
     if isinstance(privacy, (int, float)):
         privacy = PrivacyRequest(epsilon=float(privacy))
     if isinstance(privacy, PrivacyPlan):
         privacy = PrivacyRequest.of(privacy)
-    federated = load(data) if isinstance(data, str) else data
     config = TrainConfig(
-        data=federated.source or IN_MEMORY,
+        data=data if isinstance(data, str) else IN_MEMORY,
         model=model if isinstance(model, str) else IN_MEMORY,
         algorithm=algorithm_spec(algorithm),
         privacy=part(PrivacyRequest, privacy, "privacy"),
         local=part(LocalTraining, local, "local"),
         mode=mode,
-        ledger=None if ledger is None else str(Path(ledger).resolve()),
-        seed=0 if seed is None and mode == "experiment" else seed,
+        ledger=None if ledger is None else str(ledger),
+        seed=seed,
         device=device,
         evaluate_every=evaluate_every,
         checkpoint_seconds=checkpoint_seconds,
     )
-    method = build_algorithm(algorithm)
+    return start(
+        config,
+        data=None if isinstance(data, str) else data,
+        model=None if isinstance(model, str) else model,
+        algorithm=None if isinstance(algorithm, str) else algorithm,
+        out=out,
+        progress=progress,
+        warn=warn,
+    )
+
+
+def start(
+    config: TrainConfig,
+    *,
+    data: FederatedData | None = None,
+    model: Callable[..., nn.Module] | None = None,
+    algorithm: Algorithm | None = None,
+    out: str | Path | None = None,
+    progress: bool = False,
+    warn: Callable[[str], None] | None = None,
+) -> Run:
+    """Train as configured; `data`, `model` and `algorithm` stand in for what no spec can name."""
+    if out is not None:
+        RunFolder.refuse_existing(out)
+    federated = load(config.data) if data is None else data
+    config = replace(
+        config,
+        data=federated.source or IN_MEMORY,
+        ledger=None if config.ledger is None else str(Path(config.ledger).resolve()),
+        seed=0 if config.seed is None and config.mode == "experiment" else config.seed,
+    )
+    method = build_algorithm(algorithm or config.algorithm)
     plan = config.privacy.resolve(federated.m)
-    shape = federated.input_shape
-    start = secrets.randbits(63) if config.seed is None else config.seed
-    flat = build_model(model, shape, federated.outputs, federated.task, start)
+    begin = secrets.randbits(63) if config.seed is None else config.seed
+    flat = build_model(
+        model or config.model, federated.input_shape, federated.outputs, federated.task, begin
+    )
     run = uuid.uuid4().hex
     with _account(config, federated, method, run, plan) as budget:
         federation = Federation(
@@ -104,7 +119,7 @@ def train(
             plan,
             config.local,
             config.seed,
-            resolve_device(device),
+            resolve_device(config.device),
             charge=None if budget is None else budget.charge,
         )
         config = _resolved(config, federation)
@@ -113,7 +128,7 @@ def train(
             for sentence in _warnings(federation, config.mode == "production"):
                 warn(sentence)
         folder = None if out is None else RunFolder.create(out, config, facts)
-        return _run(federation, config, facts, folder, budget, progress)
+        return run_to_end(federation, config, facts, folder, budget, progress)
 
 
 def resume(
@@ -164,7 +179,7 @@ def resume(
         )
         if federation.blocks.tolist() != facts["blocks"]:
             raise PmtlError(f"The clusters are not those that the run at {path} was started with.")
-        return _run(federation, config, facts, folder, budget, progress)
+        return run_to_end(federation, config, facts, folder, budget, progress)
 
 
 @contextmanager
@@ -191,101 +206,6 @@ def _warnings(federation: Federation, secret: bool) -> list[str]:
             method.warning(plan.clients, plan.cohort, plan.rounds),
         ]
     return [sentence for sentence in sentences if sentence]
-
-
-def _run(
-    federation: Federation,
-    config: TrainConfig,
-    facts: dict[str, Any],
-    folder: RunFolder | None,
-    budget: Budget | None,
-    show: bool,
-) -> Run:
-    """Run what is left of the rounds, then write and return the result."""
-    state = federation.start()
-    metrics: list[dict[str, Any]] = []
-    secret = config.mode == "production"
-    with ExitStack() as stack:
-        stack.enter_context(_threads_for(federation))
-        stop = threading.Event()
-        if folder is not None:
-            stack.enter_context(files.exclusive(folder.lock_file))
-            stop = stack.enter_context(graceful_stop())
-            state = folder.load_checkpoint(state)
-            if budget is not None:
-                budget.check_checkpoint(state.round, folder.checkpoint_digest())
-            if secret and state.round == 0:
-                _save(folder, state, budget)  # The start is random, and written down nowhere else.
-        bar = stack.enter_context(
-            progress_bar("training", federation.plan.rounds, state.round, show)
-        )
-        saved = time.monotonic()
-        while state.round < federation.plan.rounds:
-            if budget is not None and (reason := budget.refuses(state.round)):
-                facts = {**facts, "stopped": reason}  # The last model stays usable.
-                break
-            report = federation.advance(state)
-            validation = None if secret else _validation(federation, config, state)
-            bar.advance(_describe(validation))
-            line = {"round": report.round} if secret else asdict(report)
-            line |= {} if validation is None else {"validation": validation}
-            if folder is None:
-                metrics.append(line)
-                continue
-            folder.save_round(line)
-            if stop.is_set() or time.monotonic() - saved >= config.checkpoint_seconds:
-                _save(folder, state, budget)
-                saved = time.monotonic()
-            if stop.is_set() and state.round < federation.plan.rounds:
-                raise Interrupted(
-                    f"Stopped after round {state.round} of {federation.plan.rounds}; "
-                    f"`pmtl resume {folder.path}` continues it."
-                )
-        return _finish(federation, facts, folder, budget, state, metrics)
-
-
-def _save(folder: RunFolder, state: Progress, budget: Budget | None) -> None:
-    digest = folder.save_checkpoint(state)
-    if budget is not None:
-        budget.saved(state.round, digest)
-
-
-def _finish(
-    federation: Federation,
-    facts: dict[str, Any],
-    folder: RunFolder | None,
-    budget: Budget | None,
-    state: Progress,
-    metrics: list[dict[str, Any]],
-) -> Run:
-    algorithm, plan = federation.algorithm, federation.plan
-    everybody = np.arange(federation.data.m, dtype=np.int64)
-    personal = federation.predictors(state, everybody)
-    facts = facts | {"state": "complete", "releases": plan.rounds}
-    if budget is not None:
-        facts["releases"] = budget.charges
-        facts["population_epsilon"] = budget.population_epsilon(plan.delta)
-    statement = statement_of(facts)
-    if folder is not None:
-        metrics = folder.metrics()
-    run = Run(
-        facts,
-        federation.model,
-        personal,
-        state.shared,
-        statement,
-        metrics,
-        federation.data,
-        None if folder is None else folder.path,
-        federation.data.scaling,
-    )
-    if folder is not None:
-        _save(folder, state, budget)
-        folder.save_scaling(federation.data.scaling)
-        owned = personal if algorithm.personal else None
-        result = None if facts["mode"] == "production" else run.evaluate()
-        folder.save_result(facts, owned, state.shared, statement, result)
-    return run
 
 
 def _resolved(config: TrainConfig, federation: Federation) -> TrainConfig:
@@ -329,67 +249,3 @@ def _facts(config: TrainConfig, federation: Federation) -> dict[str, Any]:
         "clients": list(data.clients),
         "blocks": federation.blocks.tolist(),
     }
-
-
-def _validation(
-    federation: Federation, config: TrainConfig, state: Progress
-) -> dict[str, Metrics] | None:
-    every = config.evaluate_every
-    last = state.round == federation.plan.rounds
-    if not every or not (last or state.round % every == 0):
-        return None
-    views = federation.views(state)
-    return evaluate(federation.data, federation.feed, federation.model, views, "validation")
-
-
-def _describe(validation: dict[str, Metrics] | None) -> str | None:
-    if validation is None:
-        return None
-    personal = validation["personal"]
-    name = "accuracy" if "accuracy" in personal else "rmse"
-    return f"validation {name} {personal[name]:.3f}"
-
-
-@contextmanager
-def _threads_for(federation: Federation) -> Iterator[None]:
-    """One thread for small steps: waking a second one costs more than it saves (on a busy machine
-    several times more), and sums come out the same whatever the machine's default is."""
-    before = torch.get_num_threads()
-    if federation.step_floats < SMALL_STEP:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-_stops: list[threading.Event] = []
-
-
-@contextmanager
-def graceful_stop() -> Iterator[threading.Event]:
-    """Let Ctrl-C and SIGTERM end a run after the present round; a second one ends it at once.
-
-    Within a comparison, which asks for this itself, all its runs look at the same event.
-    """
-    if _stops:
-        yield _stops[-1]
-        return
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop  # Only the main thread may handle signals.
-        return
-
-    def ask(number: int, frame: Any) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    _stops.append(stop)
-    try:
-        yield stop
-    finally:
-        _stops.pop()
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -1,0 +1,61 @@
+"""What a long run asks of its process: few threads for small work, and a graceful end."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from pmtl.simulation import Federation
+
+#: A step of a whole cohort that touches fewer floats than this runs on one thread.
+SMALL_STEP = 2**22
+
+
+@contextmanager
+def threads_for(federation: Federation) -> Iterator[None]:
+    """One thread for small steps: waking a second one costs more than it saves (on a busy machine
+    several times more), and sums come out the same whatever the machine's default is."""
+    before = torch.get_num_threads()
+    if federation.step_floats < SMALL_STEP:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+_stops: list[threading.Event] = []
+
+
+@contextmanager
+def graceful_stop() -> Iterator[threading.Event]:
+    """Let Ctrl-C and SIGTERM end a run after the present round; a second one ends it at once.
+
+    Within a comparison, which asks for this itself, all its runs look at the same event.
+    """
+    if _stops:
+        yield _stops[-1]
+        return
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # Only the main thread may handle signals.
+        return
+
+    def ask(number: int, frame: Any) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    _stops.append(stop)
+    try:
+        yield stop
+    finally:
+        _stops.pop()
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,135 @@
+"""One run from where it stands to its end: the loop, its checkpoints and its charges."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from pmtl.errors import Interrupted
+from pmtl.progress import progress_bar
+from pmtl.runs import files
+from pmtl.runs.budget import Budget
+from pmtl.runs.config import TrainConfig
+from pmtl.runs.folder import RunFolder
+from pmtl.runs.process import graceful_stop, threads_for
+from pmtl.runs.result import Run, statement_of
+from pmtl.simulation import Federation, Metrics, Progress, evaluate
+
+
+def run_to_end(
+    federation: Federation,
+    config: TrainConfig,
+    facts: dict[str, Any],
+    folder: RunFolder | None,
+    budget: Budget | None,
+    show: bool,
+) -> Run:
+    """Run what is left of the rounds, then write and return the result."""
+    state = federation.start()
+    metrics: list[dict[str, Any]] = []
+    secret = config.mode == "production"
+    with ExitStack() as stack:
+        stack.enter_context(threads_for(federation))
+        stop = threading.Event()
+        if folder is not None:
+            stack.enter_context(files.exclusive(folder.lock_file))
+            stop = stack.enter_context(graceful_stop())
+            state = folder.load_checkpoint(state)
+            if budget is not None:
+                budget.check_checkpoint(state.round, folder.checkpoint_digest())
+            if secret and state.round == 0:
+                _save(folder, state, budget)  # The start is random, and written down nowhere else.
+        bar = stack.enter_context(
+            progress_bar("training", federation.plan.rounds, state.round, show)
+        )
+        saved = time.monotonic()
+        while state.round < federation.plan.rounds:
+            if budget is not None and (reason := budget.refuses(state.round)):
+                facts = {**facts, "stopped": reason}  # The last model stays usable.
+                break
+            report = federation.advance(state)
+            validation = None if secret else _validation(federation, config, state)
+            bar.advance(_describe(validation))
+            line = {"round": report.round} if secret else asdict(report)
+            line |= {} if validation is None else {"validation": validation}
+            if folder is None:
+                metrics.append(line)
+                continue
+            folder.save_round(line)
+            if stop.is_set() or time.monotonic() - saved >= config.checkpoint_seconds:
+                _save(folder, state, budget)
+                saved = time.monotonic()
+            if stop.is_set() and state.round < federation.plan.rounds:
+                raise Interrupted(
+                    f"Stopped after round {state.round} of {federation.plan.rounds}; "
+                    f"`pmtl resume {folder.path}` continues it."
+                )
+        return _finish(federation, facts, folder, budget, state, metrics)
+
+
+def _save(folder: RunFolder, state: Progress, budget: Budget | None) -> None:
+    digest = folder.save_checkpoint(state)
+    if budget is not None:
+        budget.saved(state.round, digest)
+
+
+def _finish(
+    federation: Federation,
+    facts: dict[str, Any],
+    folder: RunFolder | None,
+    budget: Budget | None,
+    state: Progress,
+    metrics: list[dict[str, Any]],
+) -> Run:
+    algorithm, plan = federation.algorithm, federation.plan
+    everybody = np.arange(federation.data.m, dtype=np.int64)
+    personal = federation.predictors(state, everybody)
+    facts = facts | {"state": "complete", "releases": plan.rounds}
+    if budget is not None:
+        facts["releases"] = budget.charges
+        facts["population_epsilon"] = budget.population_epsilon(plan.delta)
+    statement = statement_of(facts)
+    if folder is not None:
+        metrics = folder.metrics()
+    run = Run(
+        facts,
+        federation.model,
+        personal,
+        state.shared,
+        statement,
+        metrics,
+        federation.data,
+        None if folder is None else folder.path,
+        federation.data.scaling,
+    )
+    if folder is not None:
+        _save(folder, state, budget)
+        folder.save_scaling(federation.data.scaling)
+        owned = personal if algorithm.personal else None
+        result = None if facts["mode"] == "production" else run.evaluate()
+        folder.save_result(facts, owned, state.shared, statement, result)
+    return run
+
+
+def _validation(
+    federation: Federation, config: TrainConfig, state: Progress
+) -> dict[str, Metrics] | None:
+    every = config.evaluate_every
+    last = state.round == federation.plan.rounds
+    if not every or not (last or state.round % every == 0):
+        return None
+    views = federation.views(state)
+    return evaluate(federation.data, federation.feed, federation.model, views, "validation")
+
+
+def _describe(validation: dict[str, Metrics] | None) -> str | None:
+    if validation is None:
+        return None
+    personal = validation["personal"]
+    name = "accuracy" if "accuracy" in personal else "rmse"
+    return f"validation {name} {personal[name]:.3f}"
