@@ -21,7 +21,7 @@ SOME = GaussianEvent("poisson", 20, 5, 1.0, 2.0)
 
 @pytest.fixture
 def path(tmp_path):
-    return tmp_path / "ledger.db"
+    return tmp_path / "the.ledger"
 
 
 def ask(*arguments):
