@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check clean
+.PHONY: demo test check crash clean
 
 demo: $(STAMP)
 	rm -rf runs/demo
@@ -12,6 +12,11 @@ demo: $(STAMP)
 
 test: check
 	$(BIN)/python -m pytest -n 2
+
+# The long version of the kill -9 test: CAMPAIGNS runs of twelve kills each.
+CAMPAIGNS ?= 20
+crash: $(STAMP)
+	$(BIN)/python tests/runs/campaign.py $(CAMPAIGNS)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

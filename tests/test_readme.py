@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 from pathlib import Path
@@ -88,7 +89,14 @@ def test_the_demo_table_is_what_the_demo_prints(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "document", ["CONTRIBUTING.md", "README.md", "docs/architecture.md", "docs/privacy.md"]
+    "document",
+    [
+        "CONTRIBUTING.md",
+        "README.md",
+        "docs/architecture.md",
+        "docs/privacy.md",
+        "docs/privacy-plain.md",
+    ],
 )
 def test_links_lead_somewhere(document):
     path = ROOT / document
@@ -96,3 +104,13 @@ def test_links_lead_somewhere(document):
         assert (path.parent / target).exists(), target
     for target in re.findall(r"`((?:src|tests|docs)/[\w./-]+)`", path.read_text(encoding="utf-8")):
         assert (ROOT / target).exists(), target
+
+
+def test_the_odds_in_plain_words_are_what_epsilon_means():
+    text = (ROOT / "docs/privacy-plain.md").read_text(encoding="utf-8")
+    rows = re.findall(r"\| ([\d.]+) \| ([\d.,]+) to 1 \| ([\d.]+)% \|", text)
+    assert len(rows) == 6
+    for epsilon, odds, right in rows:
+        factor = math.exp(float(epsilon))
+        assert float(odds.replace(",", "")) == pytest.approx(factor, rel=0.03)
+        assert float(right) == pytest.approx(100 * factor / (1 + factor), abs=0.5)

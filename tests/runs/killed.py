@@ -53,14 +53,14 @@ def main() -> None:
     pmtl.train(SPEC, privacy={"epsilon": 3.0, "rounds": 1})
     import pydantic  # noqa: F401
 
-    folder, kills = Path(sys.argv[1]), int(sys.argv[2])
+    folder, kills, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     begin = time.monotonic()
     for name in ("whole", "killed"):
         Ledger.create(folder / f"{name}.db", pmtl.load(SPEC).clients).close()
     _, status = os.waitpid(attempt(lambda: start_or_resume(folder / "whole")), 0)
     assert status == 0
     length = time.monotonic() - begin
-    chance = random.Random(7)
+    chance = random.Random(seed)
     killed = mid_run = 0
     while killed < kills:
         child = attempt(lambda: start_or_resume(folder / "killed"))

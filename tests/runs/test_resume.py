@@ -97,7 +97,7 @@ def test_kill_9_at_any_moment_loses_nothing(tmp_path):
     """A dozen kills at seeded random instants, then the same bytes as without any."""
     script = Path(__file__).with_name("killed.py")
     result = subprocess.run(
-        [sys.executable, str(script), str(tmp_path), "12"],
+        [sys.executable, str(script), str(tmp_path), "12", "7"],
         capture_output=True,
         text=True,
         timeout=300,
