@@ -10,6 +10,9 @@ divisor is a constant of the plan and never the size of the cohort that turned u
 vector is clipped, and an upload that is not finite counts as zero. (`min(1, γ/nan)` is 1 in Python,
 so a naive clip would let a NaN through.)
 
+With `GridNoise` the gate is *hardened*: between clip and release there are whole numbers only
+(`privacy/grid.py`), and the floating-point channel is closed.
+
 The billboard may have several blocks, of which a client writes to one (clusters; one slot per
 client in the naive joint method). The noise multiplier is common to all blocks, and a block's
 divisor is its expected cohort q·m_b/m.
@@ -17,7 +20,9 @@ divisor is its expected cohort q·m_b/m.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pmtl.errors import PmtlError
+from pmtl.privacy.grid import Grid, GridNoise
 from pmtl.privacy.noise import Noise
 from pmtl.privacy.plan import PrivacyPlan
 
@@ -32,6 +38,8 @@ from pmtl.privacy.plan import PrivacyPlan
 _MARGIN = 1e-12
 #: Bytes of one float64 copy that clipping works on at a time.
 _WORKSPACE = 64 * 2**20
+#: Under this name a site sends its upload.
+UPLOAD = "upload"
 
 
 def clip(uploads: Tensor, clip_norm: float) -> Tensor:
@@ -55,9 +63,11 @@ def clip(uploads: Tensor, clip_norm: float) -> Tensor:
 class Tally:
     """The clipped sum of one round: still private, for `Release.publish` and nobody else."""
 
-    def __init__(self, round: int, shape: tuple[int, ...], device: torch.device) -> None:
+    def __init__(
+        self, round: int, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype
+    ) -> None:
         self.round = round
-        self.sum = torch.zeros(shape, dtype=torch.float64, device=device)
+        self.sum = torch.zeros(shape, dtype=dtype, device=device)
         self.seen: set[int] = set()
 
 
@@ -68,20 +78,24 @@ class Release:
         self,
         plan: PrivacyPlan,
         blocks: NDArray[np.int64],
-        noise: Noise,
+        noise: Noise | GridNoise,
         charge: Callable[[int], None] | None = None,
     ) -> None:
-        """`charge` puts a round down in a ledger; it returns when that is on disk."""
+        """`noise` decides whether the gate is hardened; `charge` puts a round down in a ledger and
+        returns when that is on disk."""
         if blocks.shape != (plan.clients,):
             raise PmtlError(
                 f"The plan protects {plan.clients} clients, but {len(blocks)} clients would write "
                 "to the billboard: make the plan for this federation."
             )
+        if isinstance(noise, GridNoise) and noise.grid != Grid.of(plan):
+            raise PmtlError("The hardened noise was made for another plan: make it for this one.")
         self.plan = plan
         self._blocks = blocks
         self._noise = noise
         self._charge = charge
         self._published: set[int] = set()
+        self._owner = os.getpid()
         members = np.bincount(blocks)
         if (members == 0).any():
             raise PmtlError("A block of the billboard has no client: number blocks without gaps.")
@@ -94,7 +108,26 @@ class Release:
 
     def open(self, round: int, shared: Tensor) -> Tally:
         """An empty sum for a round."""
-        return Tally(round, tuple(shared.shape), shared.device)
+        dtype = torch.int64 if isinstance(self._noise, GridNoise) else torch.float64
+        return Tally(round, tuple(shared.shape), shared.device, dtype)
+
+    def receive(self, tally: Tally, client: int, round: int, message: Mapping[str, Any]) -> None:
+        """Take what one site sent for a round, whatever it is.
+
+        An upload of another round is dropped, and so is one from nobody we know. Anything that is
+        not an upload (a wrong name, shape or kind of number, besides the upload anything else)
+        counts as zero, without a word: what a client sent is its own affair, and a message that
+        names it would be a release past the gate.
+        """
+        if round != tally.round or not 0 <= client < self.plan.clients:
+            return
+        row = torch.zeros(1, tally.sum.shape[1], dtype=torch.float64, device=tally.sum.device)
+        sent = message.get(UPLOAD) if isinstance(message, Mapping) and len(message) == 1 else None
+        if isinstance(sent, np.ndarray) and sent.dtype in (np.float32, np.float64):
+            sent = torch.from_numpy(np.ascontiguousarray(sent))
+        if isinstance(sent, Tensor) and sent.is_floating_point() and sent.shape == row.shape[1:]:
+            row[0] = sent
+        self.add(tally, np.array([client], dtype=np.int64), row)
 
     def add(self, tally: Tally, clients: NDArray[np.int64], uploads: Tensor) -> None:
         """Clip the uploads `[K, P]` of `clients` and add each to its block, once."""
@@ -108,6 +141,8 @@ class Release:
             chosen = fresh[first : first + step]
             rows = uploads if len(chosen) == len(uploads) else uploads[chosen]
             clipped = clip(rows, self.plan.clip_norm)
+            if isinstance(self._noise, GridNoise):
+                clipped = self._noise.grid.snap(clipped)
             blocks = self._blocks[clients[chosen]]
             for block in np.unique(blocks).tolist():
                 mine = np.flatnonzero(blocks == block)
@@ -116,13 +151,19 @@ class Release:
 
     def average(self, tally: Tally) -> Tensor:
         """The average before noise: private, of sensitivity 2γ/q."""
-        return tally.sum / self._divisors.to(tally.sum.device)
+        unit = self._noise.grid.step if isinstance(self._noise, GridNoise) else 1.0
+        return unit * tally.sum / self._divisors.to(tally.sum.device)
 
     def publish(self, tally: Tally, shared: Tensor, step: float = 1.0) -> Tensor:
         """The next billboard: `step` times the average plus noise of standard deviation σ on it.
 
         Adding less than all of it is work on what could be published as it is, and free.
         """
+        if os.getpid() != self._owner:
+            raise PmtlError(
+                "This gate belongs to the process that made it: a copy of it in another process "
+                "would draw the same noise again. Make a gate of its own there."
+            )
         if tally.round in self._published:
             raise PmtlError(
                 f"Round {tally.round} was published already: no round gets its noise twice."
@@ -130,10 +171,23 @@ class Release:
         self._published.add(tally.round)
         if self._charge is not None:
             self._charge(tally.round)  # Before the noise exists: a charge is never owed.
+        update = self._noisy(tally).to(shared.device)
+        return (shared.to(torch.float64) + step * update).to(shared.dtype)
+
+    def _noisy(self, tally: Tally) -> Tensor:
+        """The average with its noise.
+
+        The noise multiplier z is common to all blocks: on a sum the noise has the deviation zγ, on
+        the average of a block σ times q over the block's own divisor.
+        """
+        shape = tuple(tally.sum.shape)
+        if isinstance(self._noise, GridNoise):
+            # Whole numbers up to here, so no rounding hides in the sum; what follows is work on
+            # what could be published as it is.
+            steps = tally.sum.cpu() + self._noise(tally.round, shape)
+            return self._noise.grid.step * steps / self._divisors
         update = self.average(tally)
         if self.plan.noise_std > 0:
-            # σ is stated for an average over q; a block's average has a smaller divisor.
             scale = self.plan.noise_std * self.plan.cohort / self._divisors
-            noise = self._noise(tally.round, tuple(shared.shape))
-            update = update + (scale * noise).to(update.device)
-        return (shared.to(torch.float64) + step * update).to(shared.dtype)
+            update = update + (scale * self._noise(tally.round, shape)).to(update.device)
+        return update
