@@ -10,6 +10,7 @@ import torch
 import pmtl
 from pmtl.errors import Interrupted
 from pmtl.privacy.ledger import Ledger
+from pmtl.privacy.noise import system_source
 from pmtl.privacy.release import Release
 from pmtl.runs.budget import Budget
 from pmtl.runs.folder import RunFolder
@@ -29,18 +30,20 @@ def produce(small, ledger, **options):
     return pmtl.train(small, **{**values, **options})
 
 
-def charged(ledger):
+def charged(ledger, kind="training"):
     with Ledger.open(ledger, write=False) as opened:
-        return [entry.round for entry in opened.entries() if entry.kind == "charge"]
+        charges = [entry for entry in opened.entries() if entry.kind == "charge"]
+        return [entry.round for entry in charges if entry.values["kind"] == kind]
 
 
 def test_every_release_is_charged_and_the_statement_is_of_what_was(small, ledger, tmp_path):
     run = produce(small, ledger, out=tmp_path / "run")
     assert charged(ledger) == [0, 1, 2, 3, 4]
+    assert charged(ledger, "validation") == [5]
     assert run.privacy.mode == "production"
-    assert run.privacy.epsilon <= 2.0
-    # The ledger's grid for mixtures is its own; it may be a little more pessimistic.
-    assert run.privacy.population_epsilon == pytest.approx(run.privacy.epsilon, rel=5e-3)
+    assert 1.9 < run.privacy.epsilon <= 2.0
+    assert run.privacy.population_epsilon == run.privacy.epsilon
+    assert [entry["count"] for entry in run.privacy.charged] == [5, 1]
     said = str(run.privacy)
     assert "operating system" in said
     assert "seeded experiment" not in said
@@ -53,7 +56,9 @@ def test_nothing_exact_is_written_or_shown(small, ledger, tmp_path, pmtl_command
     names = {file.name for file in (tmp_path / "run").iterdir()}
     assert "result.json" not in names
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    assert lines == [{"round": number} for number in range(1, 6)]
+    assert lines[:4] == [{"round": number} for number in range(1, 5)]
+    assert set(lines[4]) == {"round", "validation", "noise"}
+    assert set(lines[4]["validation"]["personal"]) == {"accuracy_mean", "loss_mean"}
     assert json.loads((tmp_path / "run/run.json").read_text())["seed"] is None
     with pytest.raises(pmtl.PmtlError, match="withholds"):
         run.evaluate()
@@ -102,13 +107,14 @@ def test_another_populations_ledger_is_refused(small, tmp_path):
 def test_the_charge_is_on_disk_before_the_noise_is_drawn(small, ledger, monkeypatch):
     seen = []
 
-    def spy(round, shape):
-        seen.append((round, charged(ledger)))
-        return torch.zeros(shape, dtype=torch.float64)
+    def spy(round):
+        seen.append((round, charged(ledger), charged(ledger, "validation")))
+        return system_source(round)
 
-    monkeypatch.setattr("pmtl.simulation.rounds.system_noise", spy)
+    monkeypatch.setattr("pmtl.simulation.rounds.system_source", spy)
     produce(small, ledger)
-    assert seen == [(t, list(range(t + 1))) for t in range(5)]
+    training = [(t, list(range(t + 1)), []) for t in range(5)]
+    assert seen == [*training, (5, [0, 1, 2, 3, 4], [5])]
 
 
 def test_a_run_that_would_pass_the_cap_is_refused_before_it_starts(small, ledger, tmp_path):
@@ -168,7 +174,7 @@ def test_a_crash_never_loses_a_charge_nor_costs_more_than_the_plan(
             produce(small, ledger, out=tmp_path / "run", checkpoint_seconds=0.0)
     run = pmtl.resume(tmp_path / "run", data=small)
     assert charged(ledger) == rounds
-    assert run.facts["releases"] == 5
+    assert run.privacy.rounds == 5
     assert run.privacy.epsilon <= 2.0
 
 
@@ -208,7 +214,7 @@ def test_a_checkpoint_that_was_rolled_back_is_refused(small, ledger, tmp_path, m
     with pytest.raises(pmtl.PmtlError, match="rolled back"):
         pmtl.resume(tmp_path / "run", data=small)
     checkpoint.write_bytes(newest)
-    assert pmtl.resume(tmp_path / "run", data=small).facts["releases"] == 5
+    assert pmtl.resume(tmp_path / "run", data=small).privacy.rounds == 5
 
 
 def test_two_servers_cannot_share_a_ledger(small, ledger):

@@ -72,6 +72,30 @@ Cohort = Annotated[
 Rounds = Annotated[
     int | None, typer.Option(help="T, rounds (default 20).", rich_help_panel=PRIVACY)
 ]
+Hardened = Annotated[
+    bool | None,
+    typer.Option(
+        "--hardened/--no-hardened",
+        help="Draw noise exactly, on a grid of whole numbers (default: in production).",
+        rich_help_panel=PRIVACY,
+    ),
+]
+Metrics = Annotated[
+    float | None,
+    typer.Option(
+        help="The share of the budget for average metrics on validation rows, released through "
+        "the gate (default: 0.1 in production, else 0 and metrics are exact).",
+        rich_help_panel=PRIVACY,
+    ),
+]
+LossBound = Annotated[
+    float | None,
+    typer.Option(
+        help="The largest loss of a client in released metrics (default: twice that of guessing; "
+        "for numbers 1).",
+        rich_help_panel=PRIVACY,
+    ),
+]
 Steps = Annotated[
     int | None, typer.Option(help="E, steps of SGD (default 10).", rich_help_panel=LOCAL)
 ]
@@ -95,6 +119,13 @@ Ledger = Annotated[
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
 EvaluateEvery = Annotated[
     int | None, typer.Option(help="Rounds between validations (default 10); 0 for never.")
+]
+Patience = Annotated[
+    int | None,
+    typer.Option(
+        help="Stop after so many evaluations without a lower released loss (needs --metrics); the "
+        "whole plan is charged."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, to stdout.")]
 
@@ -128,10 +159,13 @@ def _nest(given: Mapping[str, Any]) -> dict[str, Any]:
 #: Settings at the top of a configuration file, and those in its tables.
 _TOP = (
     *("data", "model", "algorithm", "mode", "ledger", "seed", "device"),
-    *("evaluate_every", "checkpoint_seconds"),
+    *("evaluate_every", "patience", "checkpoint_seconds"),
 )
 _TABLES = {
-    "privacy": ("epsilon", "noise", "delta", "clip", "sampling", "cohort", "rounds"),
+    "privacy": (
+        *("epsilon", "noise", "delta", "clip", "sampling", "cohort", "rounds"),
+        *("hardened", "metrics", "loss_bound"),
+    ),
     "local": ("steps", "epochs", "batch", "lr", "halve_every"),
 }
 #: Options about how data is read, which are part of its spec.

@@ -47,6 +47,9 @@ def train(
     sampling: opt.Sampling = None,
     cohort: opt.Cohort = None,
     rounds: opt.Rounds = None,
+    hardened: opt.Hardened = None,
+    metrics: opt.Metrics = None,
+    loss_bound: opt.LossBound = None,
     steps: opt.Steps = None,
     epochs: opt.Epochs = None,
     batch: opt.Batch = None,
@@ -56,13 +59,14 @@ def train(
         str | None,
         typer.Option(
             help="experiment (seeded, repeatable) or production (the operating system's "
-            "randomness, every release charged, exact metrics withheld)."
+            "randomness, every release charged, only average metrics with noise)."
         ),
     ] = None,
     ledger: opt.Ledger = None,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same bits.")] = None,
     device: opt.Device = None,
     evaluate_every: opt.EvaluateEvery = None,
+    patience: opt.Patience = None,
     checkpoint_seconds: Annotated[
         float | None, typer.Option(help="Seconds between checkpoints (default 10).")
     ] = None,
@@ -110,24 +114,32 @@ def resume(
 def report(run: Run, as_json: bool) -> None:
     """Say what came of a run."""
     scores = {} if run.facts["mode"] == "production" else run.evaluate()
+    released = run.released()
     if as_json:
         summary: dict[str, Any] = {
             "run": str(run.path),
             "epsilon": run.privacy.epsilon,
             "delta": run.privacy.delta,
             "adjacency": run.privacy.adjacency,
+            "stopped": run.facts.get("stopped"),
+            "released": released,
             **scores,
         }
         opt.print_json(summary)
         return
     from rich.console import Console
 
-    from pmtl.report.tables import metrics_table
+    from pmtl.report.tables import metrics_table, released_table
 
     console = Console(highlight=False)
     if scores:
         console.print(metrics_table(scores))
         console.print()
+    if released:
+        console.print(released_table(released))
+        console.print()
+    if stopped := run.facts.get("stopped"):
+        console.print(f"Stopped early. {stopped}", soft_wrap=True, markup=False)
     headline = str(run.privacy).split("\n\n")[1].replace("\n", " ")
     place, client = shlex.quote(str(run.path)), shlex.quote(run.clients[0])
     told = (

@@ -17,12 +17,13 @@ without a clip every one of them is infinite, and never 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from pmtl.errors import PmtlError
-from pmtl.privacy import colluders, fixed_size, gaussian, poisson
+from pmtl.privacy import colluders, composition, fixed_size, gaussian, poisson
+from pmtl.privacy.events import GaussianEvent
 from pmtl.privacy.plan import PrivacyPlan, Sampling, check_epsilon, default_delta
 
 MOST_ROUNDS = 1_000_000
@@ -137,8 +138,10 @@ def noise_for(
     rounds: int,
     delta: float,
     epsilon: float,
+    besides: Mapping[GaussianEvent, int] | None = None,
 ) -> float:
-    """The smallest noise_std, to 0.1% and on the safe side, that keeps `epsilon` at `delta`."""
+    """The smallest noise_std, to 0.1% and on the safe side, that keeps `epsilon` at `delta`; with
+    other releases `besides`, for all of it together."""
     target = check_epsilon(epsilon)
     plan = PrivacyPlan(clients, cohort, sampling, clip_norm, 0.0, rounds, delta)
     if math.isinf(target):
@@ -157,28 +160,38 @@ def noise_for(
         )
     # Being in every round with the same z is the worst case of every way to draw a cohort, so
     # the noise that is enough for it is an upper end for the search.
-    largest_mu = gaussian.mu_for(target, plan.delta)
-    enough = 2 * math.sqrt(plan.rounds) / largest_mu * (plan.clip_norm / plan.cohort)
-    while not _keeps(plan, enough, target):  # only ever the last bit of a rounding
+    besides = besides or {}
+    spent = math.fsum(count * (2 / event.noise_multiplier) ** 2 for event, count in besides.items())
+    left = gaussian.mu_for(target, plan.delta) ** 2 - spent
+    if not left > 0:
+        raise PmtlError(
+            f"The other releases alone cost more than epsilon {target:g}: give them more noise."
+        )
+    enough = 2 * math.sqrt(plan.rounds / left) * (plan.clip_norm / plan.cohort)
+
+    def cost(noise_std: float) -> float:
+        noisy = replace(plan, noise_std=noise_std)
+        if not besides:
+            return _epsilon(noisy, sensitivity=2)
+        return composition.epsilon({GaussianEvent.of(noisy): rounds, **besides}, plan.delta)
+
+    while cost(enough) > target:  # only ever the last bit of a rounding
         enough *= 1 + 1e-12
     if plan.sampling == "full" or plan.rate == 1:
         return enough
-    return _least_noise(plan, enough, target)
+    # With much noise a rate of p saves a factor p; with little noise it saves less than that.
+    return _least_noise(cost, enough, 0.95 * plan.rate * enough, target)
 
 
-def _keeps(plan: PrivacyPlan, noise_std: float, target: float) -> bool:
-    return epsilon(replace(plan, noise_std=noise_std)) <= target
-
-
-def _least_noise(plan: PrivacyPlan, enough: float, target: float) -> float:
+def _least_noise(
+    cost: Callable[[float], float], enough: float, little: float, target: float
+) -> float:
     """Narrow the gap between too little noise and enough of it to 0.05%."""
 
     def excess(noise_std: float) -> float:
-        return _log_ratio(epsilon(replace(plan, noise_std=noise_std)), target)
+        return _log_ratio(cost(noise_std), target)
 
     at_enough = excess(enough)
-    # With much noise a rate of p saves a factor p; with little noise it saves less than that.
-    little = 0.95 * plan.rate * enough
     at_little = excess(little)
     while at_little <= 0:
         enough, at_enough = little, at_little

@@ -59,8 +59,9 @@ class _Group(NamedTuple):
     rounds: int
 
 
-def epsilon(events: Mapping[GaussianEvent, int], delta: float) -> float:
-    """An ε that holds at δ for all events together (each as often as its count), replace-one.
+def epsilon(events: Mapping[GaussianEvent, int], delta: float, sensitivity: int = 2) -> float:
+    """An ε that holds at δ for all events together (each as often as its count): replace-one
+    (sensitivity 2), or one client's data struck out (1).
 
     0 where nothing was published, inf where anything was published without noise or clip.
     """
@@ -74,14 +75,14 @@ def epsilon(events: Mapping[GaussianEvent, int], delta: float) -> float:
         return math.inf
     drawn = [*coins, *known]
     if not drawn:
-        return gaussian.epsilon(math.sqrt(_always_in(certain)), delta)
+        return gaussian.epsilon(sensitivity / 2 * math.sqrt(_always_in(certain)), delta)
     if not certain and len(drawn) == 1:
         scheme = poisson.epsilon if coins else colluders.epsilon
-        return scheme(*drawn[0], delta, 2)
-    cap = _colluders_epsilon(certain, drawn, delta)
+        return scheme(*drawn[0], delta, sensitivity)
+    cap = _colluders_epsilon(certain, drawn, delta, sensitivity)
     if known or cap in (0.0, math.inf):
         return cap
-    return _losses_epsilon(certain, coins, delta, cap)
+    return _losses_epsilon(certain, coins, delta, cap, sensitivity)
 
 
 def _groups(
@@ -109,7 +110,7 @@ def _groups(
 
 
 def _always_in(groups: list[_Group]) -> float:
-    """μ² for a client that is in every round."""
+    """μ² for a client that is in every round and replaced."""
     return math.fsum(group.rounds * _squared_mu(group) for group in groups)
 
 
@@ -121,9 +122,12 @@ def _squared_mu(group: _Group) -> float:
 # --- known participation ------------------------------------------------------------------------
 
 
-def _colluders_epsilon(certain: list[_Group], drawn: list[_Group], delta: float) -> float:
+def _colluders_epsilon(
+    certain: list[_Group], drawn: list[_Group], delta: float, sensitivity: int
+) -> float:
     """ε where all coins are known but have not been tossed yet; as `colluders.epsilon`."""
-    always_in = gaussian.epsilon(math.sqrt(_always_in([*certain, *drawn])), delta)
+    moves = sensitivity / 2  # of the 2/z that μ is made of
+    always_in = gaussian.epsilon(moves * math.sqrt(_always_in([*certain, *drawn])), delta)
     if always_in in (0.0, math.inf):
         return always_in
     values, weights, missed = np.array([_always_in(certain)]), np.array([1.0]), 0.0
@@ -134,7 +138,7 @@ def _colluders_epsilon(certain: list[_Group], drawn: list[_Group], delta: float)
         weights = np.multiply.outer(weights, chances).ravel()
         values, weights = _merged(values, weights, _MOST_VALUES)
         missed += tail_mass
-    mus = np.sqrt(values) * gaussian.SAFE
+    mus = moves * np.sqrt(values) * gaussian.SAFE
     with np.errstate(divide="ignore"):
         log_weights, log_missed, target = np.log(weights), np.log(missed), math.log(delta)
     logsumexp = load("scipy.special").logsumexp
@@ -186,7 +190,9 @@ def _merged(values: Floats, weights: Floats, most: int) -> tuple[Floats, Floats]
 # --- secret coins -------------------------------------------------------------------------------
 
 
-def _losses_epsilon(certain: list[_Group], coins: list[_Group], delta: float, cap: float) -> float:
+def _losses_epsilon(
+    certain: list[_Group], coins: list[_Group], delta: float, cap: float, sensitivity: int
+) -> float:
     """ε from the distribution of the total privacy loss; the cap where a grid cannot hold it."""
     groups = list(coins)
     if (squared_mu := _always_in(certain)) > 0:
@@ -199,38 +205,42 @@ def _losses_epsilon(certain: list[_Group], coins: list[_Group], delta: float, ca
     rounds = sum(group.rounds for group in groups)
     # Noise further out than this counts as an infinite loss, at a price of δ/10⁴ in all.
     log_tail = max(math.log(1e-4 * delta / rounds), -600.0)
-    interval = _common_interval(groups, rounds, log_tail)
+    interval = _common_interval(groups, rounds, log_tail, sensitivity)
     total: Any = None
     for group in groups:
-        losses = _one_round(group, interval, log_tail)
+        losses = _one_round(group, interval, log_tail, sensitivity)
         if group.rounds > 1:
             losses = losses.self_compose(group.rounds)
         total = losses if total is None else total.compose(losses)
     return poisson.smaller(float(total.get_epsilon_for_delta(usable)), cap)
 
 
-def _common_interval(groups: list[_Group], rounds: int, log_tail: float) -> float:
+def _common_interval(groups: list[_Group], rounds: int, log_tail: float, sensitivity: int) -> float:
     """The width of a grid for all groups. Rounding adds about h²/4 to the variance of each round,
     so what h has to be small against is the root mean square of the rounds' deviations."""
     variance = math.fsum(
-        group.rounds * poisson._loss_deviation(group.z, group.rate, 2) ** 2 for group in groups
+        group.rounds * poisson._loss_deviation(group.z, group.rate, sensitivity) ** 2
+        for group in groups
     )
     points = poisson._POINTS_PER_DEVIATION * min(1.0, math.sqrt(20_000 / rounds))
     interval = math.sqrt(variance / rounds) / points
     for z, rate, _ in groups:
         furthest = np.array([1 + z * math.sqrt(-2 * log_tail)])
-        reach = float(np.abs(poisson._loss(furthest, z, rate, 2))[0])
+        reach = float(np.abs(poisson._loss(furthest, z, rate, sensitivity))[0])
         most_points = _MOST_POINTS_FULL if rate == 1 else _MOST_POINTS
         interval = max(interval, 2 * reach / most_points)
     return interval
 
 
-def _one_round(group: _Group, interval: float, log_tail: float) -> Any:
+def _one_round(group: _Group, interval: float, log_tail: float, sensitivity: int) -> Any:
+    relation = load("dp_accounting").NeighboringRelation
     library = load("dp_accounting.pld.privacy_loss_distribution")
     return library.from_gaussian_mechanism(
         group.z,
         value_discretization_interval=interval,
         log_mass_truncation_bound=log_tail,
         sampling_prob=group.rate,
-        neighboring_relation=load("dp_accounting").NeighboringRelation.REPLACE_ONE,
+        neighboring_relation=(
+            relation.REPLACE_ONE if sensitivity == 2 else relation.ADD_OR_REMOVE_ONE
+        ),
     )

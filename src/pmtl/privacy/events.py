@@ -24,6 +24,7 @@ from pmtl.privacy.plan import ADJACENCY, PrivacyPlan, Sampling
 from pmtl.spec import unknown
 
 MECHANISM = "gaussian"
+TRAINING = "training"
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class GaussianEvent:
     cohort: int
     clip_norm: float
     noise_std: float
-    kind: str = "training"
+    kind: str = TRAINING
     """What was published ("training", "validation", …). For people: it does not change the cost."""
 
     def __post_init__(self) -> None:
@@ -53,7 +54,7 @@ class GaussianEvent:
             )
 
     @classmethod
-    def of(cls, plan: PrivacyPlan, kind: str = "training") -> GaussianEvent:
+    def of(cls, plan: PrivacyPlan, kind: str = TRAINING) -> GaussianEvent:
         """One round of a plan."""
         return cls(plan.sampling, plan.clients, plan.cohort, plan.clip_norm, plan.noise_std, kind)
 

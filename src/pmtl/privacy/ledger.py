@@ -34,7 +34,7 @@ import os
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -85,7 +85,8 @@ class Ledger:
         self._failed = False
         self._last: Entry
         self._events: Counter[GaussianEvent] = Counter()
-        self._charged: dict[str, list[int]] = {}
+        self._charged: dict[tuple[str, str], list[int]] = {}
+        self._by_run: dict[str, Counter[GaussianEvent]] = {}
         self._marks: dict[str, tuple[int, str]] = {}
         self._caps: dict[float, float] = {}
         # For each δ, events whose total ε is known: whatever is part of them costs no more.
@@ -279,13 +280,14 @@ class Ledger:
         """All entries, verified, from the genesis on."""
         return iter(self._read()[0])
 
-    def events(self) -> dict[GaussianEvent, int]:
-        """Everything that was charged, and how often."""
-        return dict(self._events)
+    def events(self, run: str | None = None) -> dict[GaussianEvent, int]:
+        """Everything that was charged (to a run), and how often."""
+        return dict(self._events if run is None else self._by_run.get(run, Counter()))
 
-    def charged(self, run: str) -> list[int]:
-        """The rounds charged to a run, in the order of the charges, repetitions included."""
-        return list(self._charged.get(run, ()))
+    def charged(self, run: str, kind: str = "training") -> list[int]:
+        """The rounds whose releases of a kind were charged to a run, in the order of the charges,
+        repetitions included."""
+        return list(self._charged.get((run, kind), ()))
 
     def last_mark(self, run: str) -> tuple[int, str] | None:
         """(round, digest) of the newest checkpoint of a run that was put down."""
@@ -293,7 +295,7 @@ class Ledger:
 
     def runs(self) -> list[str]:
         """The runs with a charge or a mark."""
-        return sorted({*self._charged, *self._marks})
+        return sorted({*self._by_run, *self._marks})
 
     def caps(self) -> dict[float, float]:
         """δ → the largest ε allowed there."""
@@ -305,19 +307,25 @@ class Ledger:
 
     def would_spend(self, event: GaussianEvent, count: int, delta: float) -> float:
         """The ε after `count` more of `event`."""
-        return composition.epsilon(self._with(event, count), delta)
+        return composition.epsilon(self._with(event, count, {}), delta)
 
-    def allows(self, event: GaussianEvent, count: int = 1) -> str | None:
-        """None if `count` more of `event` may be charged, else the sentence why not."""
-        if event.clients != self.clients:
-            return (
-                f"{self.path} is about {self.clients} clients, but the release is about "
-                f"{event.clients}: use the ledger of that population."
-            )
-        for delta, limit in self.caps().items():
-            if (total := self._at_most(event, count, delta, limit)) > limit:
+    def allows(
+        self, event: GaussianEvent, count: int = 1, also: Mapping[GaussianEvent, int] | None = None
+    ) -> str | None:
+        """None if `count` more of `event` (and what is in `also`) may be charged, else the
+        sentence why not."""
+        also = also or {}
+        for other in (event, *also):
+            if other.clients != self.clients:
                 return (
-                    f"With {count} more such release{'s' * (count > 1)}, {self.path} would reach "
+                    f"{self.path} is about {self.clients} clients, but the release is about "
+                    f"{other.clients}: use the ledger of that population."
+                )
+        more = count + sum(also.values())
+        for delta, limit in self.caps().items():
+            if (total := self._at_most(event, count, also, delta, limit)) > limit:
+                return (
+                    f"With {more} more such release{'s' * (more > 1)}, {self.path} would reach "
                     f"ε = {total:.4g} at δ = {delta:.3g}, and its cap is {limit:g}: stop here and "
                     "keep the last model, use more noise, or raise the cap with `pmtl ledger cap`."
                 )
@@ -335,24 +343,33 @@ class Ledger:
             )
         return len(entries)
 
-    def _with(self, event: GaussianEvent, count: int) -> Counter[GaussianEvent]:
+    def _with(
+        self, event: GaussianEvent, count: int, also: Mapping[GaussianEvent, int]
+    ) -> Counter[GaussianEvent]:
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             raise PmtlError(f"The number of releases must be 0 or more, but {count!r} was given.")
-        return self._events + Counter({event: count})
+        return self._events + Counter({event: count}) + Counter(also)
 
-    def _at_most(self, event: GaussianEvent, count: int, delta: float, limit: float) -> float:
+    def _at_most(
+        self,
+        event: GaussianEvent,
+        count: int,
+        also: Mapping[GaussianEvent, int],
+        delta: float,
+        limit: float,
+    ) -> float:
         """A bound on ε after `count` more events, good enough to compare with `limit`.
 
         Composing takes up to a second, and a run asks before every round. Fewer releases never
         cost more, so one answer for many rounds ahead serves all of them; how far ahead to ask
         doubles as long as it goes well.
         """
-        wanted = self._with(event, count)
+        wanted = self._with(event, count, also)
         known, total = self._known.get(delta, (Counter(), math.inf))
         if total <= limit and wanted <= known:
             return total
         for number in sorted({max(count, self._ahead), count}, reverse=True):
-            known = self._with(event, number)
+            known = self._with(event, number, also)
             total = composition.epsilon(known, delta)
             if total <= limit:
                 self._known[delta] = known, total
@@ -396,8 +413,10 @@ class Ledger:
                 raise ValueError(f"format {values['format']!r}")
             self._genesis, self._created = values, entry.time
         elif entry.kind == "charge":
-            self._events[GaussianEvent.from_dict(values)] += 1
-            self._charged.setdefault(run, []).append(round)
+            event = GaussianEvent.from_dict(values)
+            self._events[event] += 1
+            self._by_run.setdefault(run, Counter())[event] += 1
+            self._charged.setdefault((run, event.kind), []).append(round)
         elif entry.kind == "mark":
             self._marks[run] = (round, values["digest"])
         elif entry.kind == "cap":

@@ -182,6 +182,13 @@ class PrivacyRequest:
     sampling: str | None = None
     cohort: int | None = None
     rounds: int = 20
+    hardened: bool | None = None
+    """Whether noise is drawn exactly, on a grid (`privacy/grid.py`); by default in production."""
+    metrics: float | None = None
+    """The share of the budget for average metrics (`privacy/validation.py`): in production a tenth
+    unless given, otherwise none."""
+    loss_bound: float | None = None
+    """The largest loss a client's metrics report; larger ones count as this."""
 
     @classmethod
     def of(cls, plan: PrivacyPlan) -> PrivacyRequest:
@@ -217,14 +224,18 @@ class PrivacyRequest:
         )
         if self.noise is not None:
             return plan
-        epsilon = check_epsilon(DEFAULT_EPSILON if self.epsilon is None else self.epsilon)
-        if math.isinf(epsilon):
+        if math.isinf(self.target):
             return plan
         from pmtl.privacy import accounting
 
         values = asdict(plan)
         del values["noise_std"]
-        return PrivacyPlan(**values, noise_std=accounting.noise_for(**values, epsilon=epsilon))
+        return PrivacyPlan(**values, noise_std=accounting.noise_for(**values, epsilon=self.target))
+
+    @property
+    def target(self) -> float:
+        """The ε to keep where no noise was given."""
+        return check_epsilon(DEFAULT_EPSILON if self.epsilon is None else self.epsilon)
 
 
 def check_epsilon(epsilon: float) -> float:

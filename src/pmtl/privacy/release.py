@@ -31,7 +31,7 @@ from torch import Tensor
 
 from pmtl.errors import PmtlError
 from pmtl.privacy.grid import Grid, GridNoise
-from pmtl.privacy.noise import Noise
+from pmtl.privacy.noise import Noise, Source, real
 from pmtl.privacy.plan import PrivacyPlan
 
 #: Clipping aims this far below γ, so that rounding can never lift a norm above it.
@@ -40,6 +40,13 @@ _MARGIN = 1e-12
 _WORKSPACE = 64 * 2**20
 #: Under this name a site sends its upload.
 UPLOAD = "upload"
+
+
+def noise_of(plan: PrivacyPlan, source: Source, hardened: bool) -> Noise | GridNoise:
+    """The noise for a gate of this plan, ordinary or hardened."""
+    if hardened:
+        return GridNoise(Grid.of(plan), source)
+    return lambda round, shape: real(source(round), shape)
 
 
 def clip(uploads: Tensor, clip_norm: float) -> Tensor:

@@ -1,17 +1,25 @@
 """What a run guarantees, in words that a person who is protected by it can read.
 
-The statement is made from the plan that ran and from nothing else. It says who is protected,
-against whom, how strongly and under which assumptions, and what is *not* covered.
+The statement is made from what was charged (in the clients' ledger, where there is one) and from
+nothing else. It says who is protected, against whom, how strongly and under which assumptions, what
+that leaves an attacker, and what is *not* covered.
 """
 
 from __future__ import annotations
 
 import math
 import textwrap
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from pmtl.privacy.events import TRAINING, GaussianEvent
+from pmtl.privacy.meaning import FALSE_ALARMS, Guarantee
 from pmtl.privacy.plan import ADJACENCY, PrivacyPlan, default_delta
+from pmtl.privacy.validation import KIND
+
+#: Besides the plan's own δ.
+_DELTAS = (1e-5, 1e-6)
 
 OWN_MODEL = (
     "A client's own personal model is made from that client's data: it protects the others, not "
@@ -24,6 +32,11 @@ PUBLIC = (
     "above. A class that only one client has betrays that client; state the classes beforehand "
     "where that matters (outputs=)."
 )
+FLOATS = (
+    "Noise is drawn in floating point, whose last bits are not quite those of a Gaussian and may "
+    "betray something about what it was added to; the hardened gate closes that."
+)
+TIMING = "How long a round took is not hidden."
 SERVER = "The server is trusted with the clipped uploads; they are not encrypted against it."
 CHOOSING = (
     "Settings that were chosen by looking at results on these clients' data cost privacy that is "
@@ -41,8 +54,8 @@ EXPERIMENT = (
 PRODUCTION = (
     "This was a production run: cohorts and noise came from the operating system's generator, were "
     "kept nowhere, and every release was put down in the clients' ledger before it was made. Exact "
-    "metrics were withheld. The folder still holds every client's own model: give each client its "
-    "own, and nobody the others'."
+    "metrics were withheld; what is shown of them passed the gate. The folder still holds every "
+    "client's own model: give each client its own, and nobody the others'."
 )
 
 
@@ -63,6 +76,10 @@ class Statement:
     plan: dict[str, Any] | None
     mode: str
     not_covered: tuple[str, ...]
+    hardened: bool = False
+    metrics: dict[str, Any] | None = None  #: the plan of the average metrics, if any were released
+    charged: tuple[dict[str, Any], ...] = ()  #: every kind of release with its `count`
+    guarantees: tuple[Guarantee, ...] = ()  #: ε at several δ, and what it leaves an attacker
     population_epsilon: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -73,6 +90,7 @@ class Statement:
         paragraphs = [
             "PRIVACY STATEMENT",
             _headline(self),
+            *_table(self.guarantees),
             f"Who is protected: {self.unit}",
             f"Against whom: {self.adversary}",
             f"How it was reached: {_mechanism(self)}",
@@ -80,7 +98,7 @@ class Statement:
             EXPERIMENT if self.mode == "experiment" else PRODUCTION,
             "What is not covered:",
         ]
-        text = "\n\n".join(textwrap.fill(paragraph, 88) for paragraph in paragraphs)
+        text = "\n\n".join(part if "\n" in part else textwrap.fill(part, 88) for part in paragraphs)
         items = [
             textwrap.fill(item, 88, initial_indent="- ", subsequent_indent="  ")
             for item in self.not_covered
@@ -94,18 +112,32 @@ def make_statement(
     shares: bool,
     personal: bool,
     mode: str = "experiment",
+    hardened: bool = False,
+    metrics: PrivacyPlan | None = None,
+    charged: Mapping[GaussianEvent, int] | None = None,
     population_epsilon: float | None = None,
 ) -> Statement:
-    """The statement for a plan that was carried out with an algorithm of these kinds.
+    """The statement of a run with an algorithm of these kinds.
 
+    `charged` is what the ledger holds of this run; without a ledger it is the plans as they are.
     `population_epsilon` is the ε of everything in the clients' ledger, this run included.
     """
+    if charged is None:
+        charged = {GaussianEvent.of(plan): plan.rounds} if shares else {}
+        if metrics is not None:
+            charged |= {GaussianEvent.of(metrics, KIND): metrics.rounds}
+    plan = replace(plan, rounds=max(1, _count(charged, TRAINING) if shares else plan.rounds))
     report = _account(plan) if shares else _nothing_shared(plan)
+    guarantees = _guarantees(charged, plan.delta) if charged else ()
+    if guarantees:
+        report["epsilon"] = guarantees[0].epsilon
     if not shares:
         adversary, items = "everybody: nothing was sent or published.", (OWN_MODEL, PUBLIC)
     else:
         adversary = report.get("holds_against", _OTHERS) + "."
-        items = (*((OWN_MODEL,) if personal else ()), PUBLIC, SERVER, CHOOSING)
+        own = (OWN_MODEL,) if personal else ()
+        items = (*own, PUBLIC, SERVER, CHOOSING, *(() if hardened else (FLOATS,)), TIMING)
+    released = _count(charged, KIND)
     return Statement(
         epsilon=report["epsilon"],
         delta=plan.delta,
@@ -120,8 +152,50 @@ def make_statement(
         plan=plan.to_dict() if shares else None,
         mode=mode,
         not_covered=items,
+        hardened=hardened,
+        metrics=replace(metrics, rounds=released).to_dict() if metrics and released else None,
+        charged=tuple(event.to_dict() | {"count": count} for event, count in charged.items()),
+        guarantees=guarantees,
         population_epsilon=population_epsilon,
     )
+
+
+def _count(charged: Mapping[GaussianEvent, int], kind: str) -> int:
+    return sum(count for event, count in charged.items() if event.kind == kind)
+
+
+def _guarantees(charged: Mapping[GaussianEvent, int], delta: float) -> tuple[Guarantee, ...]:
+    """ε(δ) at the plan's own δ and at smaller ones; empty where it cannot be computed."""
+    deltas = (delta, *(other for other in _DELTAS if other < delta))
+    try:
+        return tuple(Guarantee.of(charged, each) for each in deltas)
+    except ImportError:
+        return ()
+
+
+def _table(guarantees: tuple[Guarantee, ...]) -> list[str]:
+    """The guarantees as a table; where nothing is promised, none."""
+    if not guarantees or math.isinf(guarantees[0].epsilon):
+        return []
+    lines = [
+        "         δ   ε, replaced   ε, struck out   attacker right   hits at 1% false alarms",
+        *(
+            f"{g.delta:10.3g}   {g.epsilon:11.4g}   {g.zero_out:13.4g}   "
+            f"{_percent(g.attacker_right):>14}   {_percent(g.attacker_hits):>23}"
+            for g in guarantees
+        ),
+    ]
+    meaning = (
+        "Each line holds. An attacker who has to say which of two data sets a client has, both "
+        "equally likely before, is right at most as often as the table says (half the time is "
+        f"guessing); who may raise a false alarm in {FALSE_ALARMS:.0%} of cases recognises at most "
+        'so many. "Struck out" is the ε for leaving the client\'s data out instead of replacing it.'
+    )
+    return ["\n".join(lines), meaning]
+
+
+def _percent(chance: float) -> str:
+    return f"{math.ceil(1e4 * chance) / 100:.2f}%"  # a bound is rounded up
 
 
 _OTHERS = "all other clients together, who see every published model"
@@ -198,11 +272,23 @@ def _mechanism(statement: Statement) -> str:
         "clients can count who was drawn, so the ε above grants them that knowledge"
         + _for_outsiders(statement),
     }
+    grid = ", in whole steps of a grid and drawn exactly" if statement.hardened else ""
     return (
         f"{plan.rounds} rounds; {draws[plan.sampling]}; every upload clipped to norm "
         f"{plan.clip_norm:g}; noise of standard deviation {plan.noise_std:.6g} on the average over "
-        f"{plan.cohort} (noise multiplier {plan.noise_multiplier:.4g}). Adjacency: "
-        f"{statement.adjacency}. Accountant: {statement.accountant}."
+        f"{plan.cohort} (noise multiplier {plan.noise_multiplier:.4g}){grid}.{_metrics(statement)} "
+        f"Adjacency: {statement.adjacency}. Accountant: {statement.accountant}."
+    )
+
+
+def _metrics(statement: Statement) -> str:
+    if statement.metrics is None:
+        return ""
+    plan = PrivacyPlan.from_dict(statement.metrics)
+    return (
+        f" Average metrics of everybody were released {plan.rounds} times, with noise of standard "
+        f"deviation {plan.noise_std:.4g} on an average accuracy (noise multiplier "
+        f"{plan.noise_multiplier:.4g}); they are paid for in the ε above."
     )
 
 

@@ -31,6 +31,28 @@ def metrics_table(scores: dict[str, Any]) -> Table:
     return table
 
 
+def released_table(released: list[dict[str, Any]]) -> Table:
+    """Average metrics that passed the gate: a row per evaluation, ± the deviation of the noise."""
+    from rich.table import Table
+
+    noise = released[0]["noise"]
+    columns = [(view, name) for view in VIEWS if view in released[0] for name in noise]
+    table = Table(
+        title="Averages over clients, validation rows, ± the noise they were released with",
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+    )
+    table.add_column("round", justify="right")
+    for view, name in columns:
+        table.add_column(f"{view} {name.removesuffix('_mean')}", justify="right")
+    for line in released:
+        cells = (f"{line[view][name]:.3f} ± {noise[name]:.3f}" for view, name in columns)
+        table.add_row(str(line["round"]), *cells)
+    return table
+
+
 def comparison_cells(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Header and rows: one row per algorithm, one column per ε, mean ± deviation on test rows."""
     metric = results["metric"]

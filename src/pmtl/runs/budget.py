@@ -18,49 +18,76 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from pmtl.errors import PmtlError
-from pmtl.privacy.events import GaussianEvent
+from pmtl.privacy import validation
+from pmtl.privacy.events import TRAINING, GaussianEvent
 from pmtl.privacy.ledger import Ledger
 from pmtl.privacy.plan import PrivacyPlan
 
 
 class Budget:
-    """What a run asks of the ledger."""
+    """What a run asks of the ledger, for its models and, where it shows any, for its metrics."""
 
-    def __init__(self, ledger: Ledger, run: str, plan: PrivacyPlan, reproducible: bool) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        run: str,
+        plan: PrivacyPlan,
+        metrics: PrivacyPlan | None,
+        reproducible: bool,
+    ) -> None:
         self._ledger = ledger
         self._run = run
-        self._plan = plan
-        self._event = GaussianEvent.of(plan)
+        self._planned = {GaussianEvent.of(plan): plan.rounds}
+        if metrics is not None:
+            self._planned[GaussianEvent.of(metrics, validation.KIND)] = metrics.rounds
         self._reproducible = reproducible
 
-    @property
-    def charges(self) -> int:
-        """How many releases this run has been charged for."""
-        return len(self._ledger.charged(self._run))
-
-    @property
-    def left(self) -> int:
-        """How many more releases its plan has."""
-        return self._plan.rounds - self.charges
+    def events(self) -> dict[GaussianEvent, int]:
+        """What this run has been charged for."""
+        return self._ledger.events(self._run)
 
     def refuse_unaffordable(self) -> None:
-        """Refuse to begin (or go on with) a run whose rounds would pass the population's cap."""
-        if reason := self._ledger.allows(self._event, max(self.left, 0)):
+        """Refuse to begin (or go on with) a run whose releases would pass the population's cap."""
+        left = {event: self._left(event) for event in self._planned}
+        training, *_ = left
+        if reason := self._ledger.allows(training, left.pop(training), left):
             raise PmtlError(f"This run cannot be paid for. {reason}")
 
-    def refuses(self, round: int) -> str | None:
-        """Why `round` may not even be sampled, or None."""
-        if self._reproducible and round in self._ledger.charged(self._run):
+    def refuses(self, round: int, kind: str = TRAINING) -> str | None:
+        """Why `round` may not even be sampled (or evaluated), or None."""
+        event = self._event(kind)
+        if self._replayed(round, event):
             return None
-        if self.left <= 0:
+        if self._left(event) <= 0:
             return "All releases of the plan were charged; some were lost to a crash."
-        return self._ledger.allows(self._event)
+        return self._ledger.allows(event)
 
-    def charge(self, round: int) -> None:
+    def charge(self, round: int, kind: str = TRAINING) -> None:
         """Put the release down, on disk, before it is made."""
-        if self._reproducible and round in self._ledger.charged(self._run):
-            return
-        self._ledger.charge(self._run, round, self._event)
+        event = self._event(kind)
+        if not self._replayed(round, event):
+            self._ledger.charge(self._run, round, event)
+
+    def charge_rest(self, round: int) -> None:
+        """Charge all that a run would still have released after `round`.
+
+        Whether to stop was decided by looking at metrics. What the run cost is then known for the
+        plan as a whole, of which the shorter run is a part, and not for the rounds it happened to
+        take.
+        """
+        for event in self._planned:
+            for ahead in range(self._left(event)):
+                self._ledger.charge(self._run, round + ahead, event)
+
+    def _event(self, kind: str) -> GaussianEvent:
+        return next(event for event in self._planned if event.kind == kind)
+
+    def _left(self, event: GaussianEvent) -> int:
+        """How many more releases of this event the plan has."""
+        return max(0, self._planned[event] - len(self._ledger.charged(self._run, event.kind)))
+
+    def _replayed(self, round: int, event: GaussianEvent) -> bool:
+        return self._reproducible and round in self._ledger.charged(self._run, event.kind)
 
     def saved(self, round: int, digest: str) -> None:
         """Put down which checkpoint is on disk."""
@@ -85,11 +112,16 @@ class Budget:
 
 @contextmanager
 def open_budget(
-    ledger: str | None, clients: Sequence[str], run: str, plan: PrivacyPlan, reproducible: bool
+    ledger: str | None,
+    clients: Sequence[str],
+    run: str,
+    plan: PrivacyPlan,
+    metrics: PrivacyPlan | None,
+    reproducible: bool,
 ) -> Iterator[Budget | None]:
     """The account of a run with the ledger at a path, held for as long as the run lasts."""
     if ledger is None:
         yield None
         return
     with Ledger.open(ledger, clients) as opened:
-        yield Budget(opened, run, plan, reproducible)
+        yield Budget(opened, run, plan, metrics, reproducible)

@@ -16,6 +16,7 @@ from typing import Any
 from pmtl.algorithms import Algorithm
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import PrivacyRequest
+from pmtl.privacy.validation import DEFAULT_SHARE
 from pmtl.simulation import LocalTraining
 from pmtl.spec import construct, format_spec, unknown
 
@@ -40,12 +41,21 @@ class TrainConfig:
     seed: int | None = None  #: 0 unless given; production has none
     device: str = "auto"
     evaluate_every: int = 10  #: rounds between evaluations on validation rows; 0 for never
+    patience: int | None = None  #: stop after so many evaluations without a lower released loss
     checkpoint_seconds: float = 10.0  #: how much work a crash may cost at most; 0: every round
 
     def __post_init__(self) -> None:
         if self.evaluate_every < 0:
             raise PmtlError(
                 f"evaluate_every must be 0 (never) or more, but {self.evaluate_every} was given."
+            )
+        if self.patience is not None and self.patience < 1:
+            raise PmtlError(f"patience must be at least 1, but {self.patience} was given.")
+        if self.patience is not None and (not self.metrics_share or not self.evaluate_every):
+            raise PmtlError(
+                "Stopping early looks at validation rows, which are private, and exact scores are "
+                "paid for by nobody: let metrics be released through the gate (--metrics 0.1, "
+                "--evaluate-every 10), or leave patience out."
             )
         if not self.checkpoint_seconds >= 0:
             raise PmtlError(
@@ -65,6 +75,13 @@ class TrainConfig:
             )
         if self.seed is not None and self.seed < 0:
             raise PmtlError(f"The seed must not be negative, but {self.seed} was given.")
+
+    @property
+    def metrics_share(self) -> float:
+        """The part of the budget that metrics get."""
+        if self.privacy.metrics is None:
+            return DEFAULT_SHARE if self.mode == "production" else 0.0
+        return self.privacy.metrics
 
     def digest(self) -> str:
         """A short name for all of it, to notice a configuration that was changed."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from pmtl.data import FederatedData, Scaling, Split, load
 from pmtl.errors import PmtlError
 from pmtl.models import FlatModel, build_model, predictions
+from pmtl.privacy.events import GaussianEvent
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.statement import Statement, make_statement
 from pmtl.runs import files
@@ -111,6 +111,15 @@ class Run:
         splits: tuple[Split, ...] = ("test", "validation")
         return {split: evaluate(data, feed, self._model, views, split) for split in splits}
 
+    def released(self) -> list[dict[str, Any]]:
+        """The average metrics that passed the gate: one entry an evaluation, with the standard
+        deviation of its noise; empty where metrics were exact or there were none."""
+        return [
+            {"round": line["round"], **line["validation"], "noise": line["noise"]}
+            for line in self.metrics
+            if "noise" in line
+        ]
+
     @property
     def data(self) -> FederatedData:
         """The federation the run was trained on, read again if need be, and checked to be it."""
@@ -191,16 +200,28 @@ def load_run(path: str | Path, data: FederatedData | None = None, model: Any = N
 
 def statement_of(facts: dict[str, Any]) -> Statement:
     """The statement of a finished run: of what was charged, where there is a ledger."""
-    plan = PrivacyPlan.from_dict(facts["plan"])
-    if facts["shares"]:
-        plan = replace(plan, rounds=max(1, facts["releases"]))
+    charged = facts.get("charged")
     return make_statement(
-        plan,
+        PrivacyPlan.from_dict(facts["plan"]),
         shares=facts["shares"],
         personal=facts["personal"],
         mode=facts["mode"],
+        hardened=facts["hardened"],
+        metrics=metrics_plan(facts),
+        charged=None if charged is None else dict(map(_charge, charged)),
         population_epsilon=facts.get("population_epsilon"),
     )
+
+
+def metrics_plan(facts: dict[str, Any]) -> PrivacyPlan | None:
+    """The plan of a run's average metrics, if it releases any."""
+    values = facts["metrics_plan"]
+    return None if values is None else PrivacyPlan.from_dict(values)
+
+
+def _charge(values: dict[str, Any]) -> tuple[GaussianEvent, int]:
+    event = {name: value for name, value in values.items() if name != "count"}
+    return GaussianEvent.from_dict(event), values["count"]
 
 
 def rebuild_model(facts: dict[str, Any], model: Any = None) -> FlatModel:

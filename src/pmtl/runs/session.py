@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pmtl.errors import Interrupted
+from pmtl.privacy.validation import KIND
 from pmtl.progress import progress_bar
 from pmtl.runs import files
 from pmtl.runs.budget import Budget
@@ -40,6 +41,7 @@ def run_to_end(
             stack.enter_context(files.exclusive(folder.lock_file))
             stop = stack.enter_context(graceful_stop())
             state = folder.load_checkpoint(state)
+            metrics = folder.metrics()
             if budget is not None:
                 budget.check_checkpoint(state.round, folder.checkpoint_digest())
             if secret and state.round == 0:
@@ -53,14 +55,20 @@ def run_to_end(
                 facts = {**facts, "stopped": reason}  # The last model stays usable.
                 break
             report = federation.advance(state)
-            validation = None if secret else _validation(federation, config, state)
-            bar.advance(_describe(validation))
-            line = {"round": report.round} if secret else asdict(report)
-            line |= {} if validation is None else {"validation": validation}
+            line: dict[str, Any] = {"round": report.round} if secret else asdict(report)
+            line |= _validation(federation, config, budget, state)
+            bar.advance(_describe(line.get("validation")))
+            metrics.append(line)
+            if config.patience and _no_better(metrics, config.patience):
+                facts = {**facts, "stopped": _STOPPED.format(config.patience, state.round)}
+            if folder is not None:
+                folder.save_round(line)
+            if "stopped" in facts:
+                if budget is not None:
+                    budget.charge_rest(state.round)
+                break
             if folder is None:
-                metrics.append(line)
                 continue
-            folder.save_round(line)
             if stop.is_set() or time.monotonic() - saved >= config.checkpoint_seconds:
                 _save(folder, state, budget)
                 saved = time.monotonic()
@@ -89,13 +97,11 @@ def _finish(
     algorithm, plan = federation.algorithm, federation.plan
     everybody = np.arange(federation.data.m, dtype=np.int64)
     personal = federation.predictors(state, everybody)
-    facts = facts | {"state": "complete", "releases": plan.rounds}
+    facts = facts | {"state": "complete"}
     if budget is not None:
-        facts["releases"] = budget.charges
+        facts["charged"] = [e.to_dict() | {"count": n} for e, n in budget.events().items()]
         facts["population_epsilon"] = budget.population_epsilon(plan.delta)
     statement = statement_of(facts)
-    if folder is not None:
-        metrics = folder.metrics()
     run = Run(
         facts,
         federation.model,
@@ -117,19 +123,40 @@ def _finish(
 
 
 def _validation(
-    federation: Federation, config: TrainConfig, state: Progress
-) -> dict[str, Metrics] | None:
+    federation: Federation, config: TrainConfig, budget: Budget | None, state: Progress
+) -> dict[str, Any]:
+    """What a round's line says of validation rows: released through the gate where there is a plan
+    for it, exact in other experiments, nothing in other production runs."""
     every = config.evaluate_every
     last = state.round == federation.plan.rounds
     if not every or not (last or state.round % every == 0):
-        return None
+        return {}
+    if federation.curves is not None:
+        if budget is not None and budget.refuses(state.round, KIND):
+            return {}
+        deviations = federation.curves.deviations
+        return {"validation": federation.measure(state), "noise": deviations}
+    if config.mode == "production":
+        return {}
     views = federation.views(state)
-    return evaluate(federation.data, federation.feed, federation.model, views, "validation")
+    exact = evaluate(federation.data, federation.feed, federation.model, views, "validation")
+    return {} if exact is None else {"validation": exact}
+
+
+_STOPPED = "The released loss was not lower for {} evaluations, after round {}."
+
+
+def _no_better(metrics: list[dict[str, Any]], patience: int) -> bool:
+    """Whether none of the last released losses is lower than the lowest before them."""
+    views = [line["validation"] for line in metrics if "validation" in line]
+    losses = [(view.get("personal") or view["shared"])["loss_mean"] for view in views]
+    return len(losses) > patience and min(losses[-patience:]) >= min(losses[:-patience])
 
 
 def _describe(validation: dict[str, Metrics] | None) -> str | None:
     if validation is None:
         return None
-    personal = validation["personal"]
-    name = "accuracy" if "accuracy" in personal else "rmse"
-    return f"validation {name} {personal[name]:.3f}"
+    values = validation.get("personal") or validation["shared"]
+    names = ("accuracy", "rmse", "accuracy_mean", "loss_mean")
+    name = next(name for name in names if name in values)
+    return f"validation {name.removesuffix('_mean')} {values[name]:.3f}"

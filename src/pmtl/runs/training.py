@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,17 @@ from torch import nn
 from pmtl.algorithms import Algorithm, build_algorithm
 from pmtl.data import FederatedData, describe, load
 from pmtl.errors import PmtlError
-from pmtl.models import build_model
+from pmtl.models import FlatModel, build_model
 from pmtl.privacy.plan import DEFAULT_EPSILON, PrivacyPlan, PrivacyRequest
 from pmtl.privacy.statement import warn_if_drowned, warn_of_delta
+from pmtl.privacy.validation import KIND, evaluations, with_metrics
 from pmtl.runs.budget import Budget, open_budget
 from pmtl.runs.config import IN_MEMORY, TrainConfig, algorithm_spec, part, resolve_device
 from pmtl.runs.config_file import read_config
 from pmtl.runs.folder import RunFolder
-from pmtl.runs.result import Run, check_data, rebuild_model
+from pmtl.runs.result import Run, check_data, metrics_plan, rebuild_model
 from pmtl.runs.session import run_to_end
-from pmtl.simulation import Federation, LocalTraining
+from pmtl.simulation import Federation, LocalTraining, metric_bounds
 
 
 def train(
@@ -40,6 +42,7 @@ def train(
     seed: int | None = None,
     device: str = "auto",
     evaluate_every: int = 10,
+    patience: int | None = None,
     checkpoint_seconds: float = 10.0,
     out: str | Path | None = None,
     progress: bool = False,
@@ -54,7 +57,7 @@ def train(
 
     An `experiment` is seeded and can be repeated bit for bit. In `production` coins and noise are
     the operating system's, every release is charged to the population's `ledger` before it is
-    made, and exact metrics are withheld.
+    made, and exact metrics are withheld; average ones are released through the gate.
     """
     if isinstance(privacy, (int, float)):
         privacy = PrivacyRequest(epsilon=float(privacy))
@@ -71,6 +74,7 @@ def train(
         seed=seed,
         device=device,
         evaluate_every=evaluate_every,
+        patience=patience,
         checkpoint_seconds=checkpoint_seconds,
     )
     return start(
@@ -105,25 +109,21 @@ def start(
         seed=0 if config.seed is None and config.mode == "experiment" else config.seed,
     )
     method = build_algorithm(algorithm or config.algorithm)
-    plan = config.privacy.resolve(federated.m)
+    plan, metrics = _plans(config, federated, method)
+    config = _resolved(config, plan, metrics)
     begin = secrets.randbits(63) if config.seed is None else config.seed
     flat = build_model(
         model or config.model, federated.input_shape, federated.outputs, federated.task, begin
     )
     run = uuid.uuid4().hex
-    with _account(config, federated, method, run, plan) as budget:
-        federation = Federation(
-            federated,
-            flat,
-            method,
-            plan,
-            config.local,
-            config.seed,
-            resolve_device(config.device),
-            charge=None if budget is None else budget.charge,
+    with _prepared(config, federated, flat, method, run, plan, metrics) as (federation, budget):
+        config = replace(
+            config,
+            model=flat.name if config.model == "auto" else config.model,
+            algorithm=algorithm_spec(method),
+            device=str(federation.device),
         )
-        config = _resolved(config, federation)
-        facts = {"id": run, **_facts(config, federation)}
+        facts = {"id": run, **_facts(config, federation, metrics)}
         if warn is not None:
             for sentence in _warnings(federation, config.mode == "production"):
                 warn(sentence)
@@ -162,36 +162,62 @@ def resume(
         raise PmtlError(f"The run at {path} needs its algorithm object again: algorithm=….")
     federated = load(config.data) if data is None else data
     check_data(federated, facts)
-    method, plan = (
-        build_algorithm(algorithm or config.algorithm),
-        PrivacyPlan.from_dict(facts["plan"]),
-    )
-    with _account(config, federated, method, facts["id"], plan) as budget:
+    method = build_algorithm(algorithm or config.algorithm)
+    plan, metrics = PrivacyPlan.from_dict(facts["plan"]), metrics_plan(facts)
+    flat = rebuild_model(facts, model)
+    with _prepared(config, federated, flat, method, facts["id"], plan, metrics) as (
+        federation,
+        budget,
+    ):
+        if federation.blocks.tolist() != facts["blocks"]:
+            raise PmtlError(f"The clusters are not those that the run at {path} was started with.")
+        return run_to_end(federation, config, facts, folder, budget, progress)
+
+
+def _plans(
+    config: TrainConfig, data: FederatedData, method: Algorithm
+) -> tuple[PrivacyPlan, PrivacyPlan | None]:
+    """What is paid for the models and for the metrics: together, the ε that was asked for."""
+    asked = replace(config.privacy, metrics=config.metrics_share if method.shares else 0.0)
+    views = 2 if method.personal else 1
+    values = views * len(metric_bounds(data.task, data.outputs, asked.loss_bound))
+    return with_metrics(asked, data.m, evaluations(asked.rounds, config.evaluate_every), values)
+
+
+@contextmanager
+def _prepared(
+    config: TrainConfig,
+    data: FederatedData,
+    model: FlatModel,
+    method: Algorithm,
+    run: str,
+    plan: PrivacyPlan,
+    metrics: PrivacyPlan | None,
+) -> Iterator[tuple[Federation, Budget | None]]:
+    """The federation of a run, and its account with its ledger if it has one and shares
+    anything."""
+    ledger = config.ledger if method.shares else None
+    reproducible = config.mode == "experiment"
+    with open_budget(ledger, data.clients, run, plan, metrics, reproducible) as budget:
+        if budget is not None:
+            budget.refuse_unaffordable()
         federation = Federation(
-            federated,
-            rebuild_model(facts, model),
+            data,
+            model,
             method,
             plan,
             config.local,
             config.seed,
             resolve_device(config.device),
             charge=None if budget is None else budget.charge,
+            hardened=bool(config.privacy.hardened),
         )
-        if federation.blocks.tolist() != facts["blocks"]:
-            raise PmtlError(f"The clusters are not those that the run at {path} was started with.")
-        return run_to_end(federation, config, facts, folder, budget, progress)
-
-
-@contextmanager
-def _account(
-    config: TrainConfig, data: FederatedData, method: Algorithm, run: str, plan: PrivacyPlan
-) -> Iterator[Budget | None]:
-    """The run's account with its ledger, if it has one and shares anything."""
-    ledger = config.ledger if method.shares else None
-    with open_budget(ledger, data.clients, run, plan, config.mode == "experiment") as budget:
-        if budget is not None:
-            budget.refuse_unaffordable()
-        yield budget
+        if metrics is not None:
+            charge = None if budget is None else partial(budget.charge, kind=KIND)
+            federation.show_metrics(metrics, config.privacy.loss_bound, charge)
+        if config.mode == "production":
+            federation.rehearse()
+        yield federation, budget
 
 
 def _warnings(federation: Federation, secret: bool) -> list[str]:
@@ -208,22 +234,31 @@ def _warnings(federation: Federation, secret: bool) -> list[str]:
     return [sentence for sentence in sentences if sentence]
 
 
-def _resolved(config: TrainConfig, federation: Federation) -> TrainConfig:
-    """The configuration with every default spelled out, as it is written to the run's folder."""
-    asked, plan = config.privacy, federation.plan
+def _resolved(config: TrainConfig, plan: PrivacyPlan, metrics: PrivacyPlan | None) -> TrainConfig:
+    """The configuration with every default about privacy spelled out, as the run's folder has
+    it."""
+    asked = config.privacy
     aim = DEFAULT_EPSILON if asked.epsilon is None and asked.noise is None else asked.epsilon
+    hardened = asked.hardened
+    if hardened is None:
+        hardened = config.mode == "production" and plan.private
     return replace(
         config,
-        model=federation.model.name if config.model == "auto" else config.model,
-        algorithm=algorithm_spec(federation.algorithm),
-        device=str(federation.device),
         privacy=replace(
-            asked, epsilon=aim, delta=plan.delta, sampling=plan.sampling, cohort=plan.cohort
+            asked,
+            epsilon=aim,
+            delta=plan.delta,
+            sampling=plan.sampling,
+            cohort=plan.cohort,
+            hardened=hardened,
+            metrics=config.metrics_share if metrics is not None else asked.metrics,
         ),
     )
 
 
-def _facts(config: TrainConfig, federation: Federation) -> dict[str, Any]:
+def _facts(
+    config: TrainConfig, federation: Federation, metrics: PrivacyPlan | None
+) -> dict[str, Any]:
     """What `run.json` keeps: enough to continue, to evaluate and to predict."""
     data, algorithm = federation.data, federation.algorithm
     return {
@@ -245,6 +280,8 @@ def _facts(config: TrainConfig, federation: Federation) -> dict[str, Any]:
         "pixels": bool(data.x.dtype == np.uint8),
         "parameters": federation.model.size,
         "plan": federation.plan.to_dict(),
+        "metrics_plan": None if metrics is None else metrics.to_dict(),
+        "hardened": bool(config.privacy.hardened),
         "fingerprint": data.fingerprint(),
         "clients": list(data.clients),
         "blocks": federation.blocks.tolist(),

@@ -2,6 +2,7 @@
 
 from pmtl.simulation.batches import Batches, LocalTraining
 from pmtl.simulation.cohort import CohortTrainer, Trained
+from pmtl.simulation.curves import metric_bounds
 from pmtl.simulation.evaluation import Metrics, evaluate
 from pmtl.simulation.feed import Feed
 from pmtl.simulation.rounds import Federation, Progress, RoundReport
@@ -19,4 +20,5 @@ __all__ = [
     "Store",
     "Trained",
     "evaluate",
+    "metric_bounds",
 ]

@@ -45,14 +45,22 @@ def evaluate(
 
 
 def client_metrics(
-    data: FederatedData, feed: Feed, model: FlatModel, weights: Weights, split: Split
+    data: FederatedData,
+    feed: Feed,
+    model: FlatModel,
+    weights: Weights,
+    split: Split,
+    only: NDArray[np.int64] | None = None,
 ) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.int64]]:
-    """Per client the average of every metric over its rows (before roots), and its row count."""
+    """Per client the average of every metric over its rows (before roots), and its row count;
+    `only` some clients are looked at, if it is given, and the others' numbers are 0."""
     rows = data.rows(split)
     counts = rows.counts
     # Clients of like size go together, so that little is computed on padding.
     order = np.argsort(counts, kind="stable")
     order = order[counts[order] > 0]
+    if only is not None:
+        order = order[np.isin(order, only)]
     row_floats = int(np.prod(data.input_shape))
     sums: dict[str, NDArray[np.float64]] = {}
     first = 0

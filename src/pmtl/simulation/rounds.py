@@ -10,7 +10,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -23,15 +24,19 @@ from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
 from pmtl.models import FlatModel
-from pmtl.privacy.noise import Noise, seeded_noise, system_noise
+from pmtl.privacy.grid import GridNoise
+from pmtl.privacy.noise import Noise, Source, seeded_source, system_source
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.privacy.release import Release
+from pmtl.privacy.release import Release, noise_of
 from pmtl.simulation.batches import Batches, LocalTraining
 from pmtl.simulation.cohort import CohortTrainer, Trained
-from pmtl.simulation.evaluation import Weights
+from pmtl.simulation.curves import Curves, metric_bounds
+from pmtl.simulation.evaluation import Metrics, Weights, client_metrics
 from pmtl.simulation.feed import Feed
 from pmtl.simulation.store import Store
 from pmtl.streams import name_keys, subseed
+
+T = TypeVar("T")
 
 #: Floats that the clients trained at once may hold in weights and batches together.
 CHUNK_FLOATS = 2**27
@@ -71,11 +76,13 @@ class Federation:
         seed: int | None,
         device: str = "cpu",
         dtype: torch.dtype = torch.float32,
-        noise: Noise | None = None,
+        noise: Noise | GridNoise | None = None,
         charge: Callable[[int], None] | None = None,
+        hardened: bool = False,
     ) -> None:
         """With a `seed` this is an experiment. Without, it is production: coins and noise are the
-        operating system's, and every release has to be charged to a ledger."""
+        operating system's, every release has to be charged to a ledger, and what goes wrong with
+        one client's data stays with that client."""
         if seed is None and algorithm.shares and charge is None:
             raise PmtlError("In production every release is charged: give a ledger.")
         if plan.clients != data.m:
@@ -88,6 +95,7 @@ class Federation:
         self.algorithm = algorithm
         self.plan = plan
         self.local = local
+        self._secret = seed is None
         # Batches and dropout are local work, which nobody has to be able to repeat or to guess.
         self.seed = secrets.randbits(63) if seed is None else seed
         self.device = torch.device(device)
@@ -95,11 +103,32 @@ class Federation:
         self.blocks = algorithm.blocks(data.clients)
         self.sampler = plan.sampler(seed, keys)
         self.batches = Batches(data.rows("train"), local, self.seed, keys)
+        self._hardened = hardened
         if noise is None:
-            noise = system_noise if seed is None else seeded_noise(seed, self.description())
+            noise = noise_of(plan, self._source(""), hardened and algorithm.shares)
         self.gate = Release(plan, self.blocks, noise, charge)
+        self.curves: Curves | None = None
         self.feed = Feed(data, self.device, dtype)
         self._trainer = CohortTrainer(algorithm, model, data.task)
+
+    def show_metrics(
+        self,
+        plan: PrivacyPlan,
+        loss_bound: float | None = None,
+        charge: Callable[[int], None] | None = None,
+    ) -> None:
+        """Let average metrics be released under this plan."""
+        if self._secret and charge is None:
+            raise PmtlError("In production every release is charged: give a ledger.")
+        bounds = metric_bounds(self.data.task, self.data.outputs, loss_bound)
+        source = self._source(" metrics")
+        self.curves = Curves(plan, self.measured, bounds, source, self._hardened, charge)
+
+    def _source(self, what: str) -> Source:
+        """Where random words come from; in an experiment, other ones for every kind of release."""
+        return (
+            system_source if self._secret else seeded_source(self.seed, self.description() + what)
+        )
 
     def description(self) -> str:
         """Everything that decides what is published, but for the seed."""
@@ -123,15 +152,19 @@ class Federation:
         lr = self.local.lr_at(round)
         tally = self.gate.open(round, progress.shared)
         losses, norms = [], []
-        for first in range(0, len(cohort), self._chunk):
-            clients = cohort[first : first + self._chunk]
+
+        def train(clients: NDArray[np.int64]) -> Trained:
             own = progress.store.gather(clients)
-            trained = self._train(clients, own, progress.shared, round, lr)
-            progress.store.scatter(clients, trained.kept)
-            losses.append(trained.losses)
-            if self.algorithm.shares:
-                self.gate.add(tally, clients, trained.uploads)
-                norms.append(torch.linalg.vector_norm(trained.uploads.double(), dim=1))
+            return self._train(clients, own, progress.shared, round, lr)
+
+        for first in range(0, len(cohort), self._chunk):
+            chunk = cohort[first : first + self._chunk]
+            for clients, trained in self._alone_if_need_be(chunk, train):
+                progress.store.scatter(clients, trained.kept)
+                losses.append(trained.losses)
+                if self.algorithm.shares:
+                    self.gate.add(tally, clients, trained.uploads)
+                    norms.append(torch.linalg.vector_norm(trained.uploads.double(), dim=1))
         if self.algorithm.shares:
             progress.shared = self.gate.publish(
                 tally, progress.shared, self.algorithm.server_step()
@@ -160,6 +193,72 @@ class Federation:
         if self.algorithm.shares:
             views["shared"] = lambda clients: self._read(progress.shared, clients)
         return views
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """The views whose metrics are worth a release: two only where they differ."""
+        return ("personal", "shared") if self.algorithm.personal else ("shared",)
+
+    def measure(self, progress: Progress) -> dict[str, Metrics]:
+        """Release the average metrics on validation rows."""
+        if self.curves is None:
+            raise PmtlError("No plan was made for metrics: call show_metrics first.")
+        views, everybody = self.views(progress), np.arange(self.data.m, dtype=np.int64)
+        values = {}
+        for view in self.measured:
+            own: dict[str, NDArray[np.float64]] = {}
+            there = np.zeros(self.data.m, dtype=bool)
+            for some, part in self._alone_if_need_be(everybody, partial(self._judge, views[view])):
+                for name, numbers in part.items():
+                    own.setdefault(name, np.zeros(self.data.m))[some] = numbers[some]
+                there[some] = self.data.rows("validation").counts[some] > 0
+            values[view] = own, there
+        return self.curves.release(progress.round, values)
+
+    def _judge(
+        self, weights: Weights, clients: NDArray[np.int64]
+    ) -> dict[str, NDArray[np.float64]]:
+        part, _ = client_metrics(self.data, self.feed, self.model, weights, "validation", clients)
+        return part
+
+    def rehearse(self) -> None:
+        """Train one client on made-up rows, so that what would fail for everybody fails before
+        anything is spent."""
+        nobody = self.start()
+        shape = (1, self.batches.size)
+        x = torch.zeros(*shape, *self.data.input_shape, dtype=nobody.shared.dtype)
+        _, y = self.feed.rows(np.zeros((1, 1), dtype=np.int64))
+        y = torch.zeros_like(y).expand(*shape, *y.shape[2:])
+        mask = torch.ones(1, 1, self.batches.size, dtype=torch.bool, device=self.device)
+        one = np.zeros(1, dtype=np.int64)
+        rows = (x.to(self.device), y)
+        self._trainer.train(
+            nobody.store.gather(one), self._read(nobody.shared, one), lambda _: rows, mask, 0.0
+        )
+
+    def _alone_if_need_be(
+        self, clients: NDArray[np.int64], work: Callable[[NDArray[np.int64]], T]
+    ) -> list[tuple[NDArray[np.int64], T]]:
+        """The work on all clients at once, as a rule.
+
+        In production an error that only one client's data brings about must not show: it would say
+        something about that client that nobody paid for. Such a client is found by halving, and
+        takes no part; its upload counts as zero, and the divisor stays what it is.
+        """
+        if not self._secret:
+            return [(clients, work(clients))]
+        try:
+            return [(clients, work(clients))]
+        except (MemoryError, torch.OutOfMemoryError):
+            raise  # of shapes, which are no secret
+        except Exception:
+            if len(clients) <= 1:
+                return []
+        half = len(clients) // 2
+        return [
+            *self._alone_if_need_be(clients[:half], work),
+            *self._alone_if_need_be(clients[half:], work),
+        ]
 
     def _cohort(self, round: int) -> NDArray[np.int64]:
         if not self.algorithm.shares:  # Nobody has to be hidden, so everybody trains.
