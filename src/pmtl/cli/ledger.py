@@ -156,7 +156,8 @@ def _summary(ledger: Ledger, delta: float | None) -> dict[str, Any]:
     for run in ledger.runs():
         rounds, mark = ledger.charged(run), ledger.last_mark(run)
         again = sum(times - 1 for times in Counter(rounds).values())
-        entry = {"run": run, "charges": len(rounds), "charged_again": again}
+        metrics = sum(ledger.events(run).values()) - len(rounds)
+        entry = {"run": run, "charges": len(rounds), "charged_again": again, "metrics": metrics}
         runs.append(entry | {"checkpoint": None if mark is None else mark[0]})
     return {
         "path": str(ledger.path),
@@ -197,11 +198,12 @@ def _print(summary: dict[str, Any]) -> None:
     )
     if summary["runs"]:
         table = Table("run", title="Charged releases", title_justify="left")
-        for column in ("releases", "of them again", "last checkpoint"):
+        for column in ("models", "of them again", "metrics", "last checkpoint"):
             table.add_column(column, justify="right")
         for run in summary["runs"]:
             after = "–" if run["checkpoint"] is None else f"round {run['checkpoint']}"
-            table.add_row(escape(run["run"]), str(run["charges"]), str(run["charged_again"]), after)
+            numbers = (str(run[name]) for name in ("charges", "charged_again", "metrics"))
+            table.add_row(escape(run["run"]), *numbers, after)
         console.print(table)
     table = Table(title="Spent in all", title_justify="left")
     table.add_column("δ", justify="right")

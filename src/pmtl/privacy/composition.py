@@ -85,6 +85,21 @@ def epsilon(events: Mapping[GaussianEvent, int], delta: float, sensitivity: int 
     return _losses_epsilon(certain, coins, delta, cap, sensitivity)
 
 
+def distance(events: Mapping[GaussianEvent, int]) -> float:
+    """A bound on the total variation distance between all that is published with one data set of
+    a client and with another: what δ would be at ε = 0.
+
+    Where cohorts were drawn, it is that of adversaries who know who was in.
+    """
+    certain, coins, known = _groups(events)
+    if any(not group.z > 0 for group in (*certain, *coins, *known)):
+        return 1.0
+    values, weights, missed = _mixture(certain, [*coins, *known], tail=1e-9)
+    # 2Φ(μ/2) − 1 for each.
+    apart = load("scipy.special").erf(np.sqrt(values / 8))
+    return min(1.0, float(weights @ apart) + missed)
+
+
 def _groups(
     events: Mapping[GaussianEvent, int],
 ) -> tuple[list[_Group], list[_Group], list[_Group]]:
@@ -130,14 +145,7 @@ def _colluders_epsilon(
     always_in = gaussian.epsilon(moves * math.sqrt(_always_in([*certain, *drawn])), delta)
     if always_in in (0.0, math.inf):
         return always_in
-    values, weights, missed = np.array([_always_in(certain)]), np.array([1.0]), 0.0
-    tail = 1e-7 * delta / len(drawn)
-    for group in drawn:
-        more, chances, tail_mass = _participations(group, tail)
-        values = np.add.outer(values, more).ravel()
-        weights = np.multiply.outer(weights, chances).ravel()
-        values, weights = _merged(values, weights, _MOST_VALUES)
-        missed += tail_mass
+    values, weights, missed = _mixture(certain, drawn, 1e-7 * delta)
     mus = moves * np.sqrt(values) * gaussian.SAFE
     with np.errstate(divide="ignore"):
         log_weights, log_missed, target = np.log(weights), np.log(missed), math.log(delta)
@@ -154,6 +162,21 @@ def _colluders_epsilon(
     brentq = load("scipy.optimize").brentq
     root = brentq(excess, 0.0, always_in, xtol=1e-300, rtol=1e-13)
     return min(gaussian.SAFE * float(root), always_in)
+
+
+def _mixture(
+    certain: list[_Group], drawn: list[_Group], tail: float
+) -> tuple[Floats, Floats, float]:
+    """The values of μ² over all ways of being drawn with their probabilities, and the probability
+    (at most `tail`) of those left out."""
+    values, weights, missed = np.array([_always_in(certain)]), np.array([1.0]), 0.0
+    for group in drawn:
+        more, chances, tail_mass = _participations(group, tail / len(drawn))
+        values = np.add.outer(values, more).ravel()
+        weights = np.multiply.outer(weights, chances).ravel()
+        values, weights = _merged(values, weights, _MOST_VALUES)
+        missed += tail_mass
+    return values, weights, missed
 
 
 def _participations(group: _Group, tail: float) -> tuple[Floats, Floats, float]:

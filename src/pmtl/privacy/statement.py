@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from pmtl.privacy import composition
 from pmtl.privacy.events import TRAINING, GaussianEvent
 from pmtl.privacy.meaning import FALSE_ALARMS, Guarantee
 from pmtl.privacy.plan import ADJACENCY, PrivacyPlan, default_delta
@@ -80,6 +81,7 @@ class Statement:
     metrics: dict[str, Any] | None = None  #: the plan of the average metrics, if any were released
     charged: tuple[dict[str, Any], ...] = ()  #: every kind of release with its `count`
     guarantees: tuple[Guarantee, ...] = ()  #: ε at several δ, and what it leaves an attacker
+    attacker_right: float | None = None  #: the bound that follows from all δ together
     population_epsilon: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -90,7 +92,7 @@ class Statement:
         paragraphs = [
             "PRIVACY STATEMENT",
             _headline(self),
-            *_table(self.guarantees),
+            *_table(self),
             f"Who is protected: {self.unit}",
             f"Against whom: {self.adversary}",
             f"How it was reached: {_mechanism(self)}",
@@ -156,6 +158,7 @@ def make_statement(
         metrics=replace(metrics, rounds=released).to_dict() if metrics and released else None,
         charged=tuple(event.to_dict() | {"count": count} for event, count in charged.items()),
         guarantees=guarantees,
+        attacker_right=(1 + composition.distance(charged)) / 2 if guarantees else None,
         population_epsilon=population_epsilon,
     )
 
@@ -173,9 +176,10 @@ def _guarantees(charged: Mapping[GaussianEvent, int], delta: float) -> tuple[Gua
         return ()
 
 
-def _table(guarantees: tuple[Guarantee, ...]) -> list[str]:
+def _table(statement: Statement) -> list[str]:
     """The guarantees as a table; where nothing is promised, none."""
-    if not guarantees or math.isinf(guarantees[0].epsilon):
+    guarantees = statement.guarantees
+    if statement.attacker_right is None or not guarantees or math.isinf(guarantees[0].epsilon):
         return []
     lines = [
         "         δ   ε, replaced   ε, struck out   attacker right   hits at 1% false alarms",
@@ -189,7 +193,9 @@ def _table(guarantees: tuple[Guarantee, ...]) -> list[str]:
         "Each line holds. An attacker who has to say which of two data sets a client has, both "
         "equally likely before, is right at most as often as the table says (half the time is "
         f"guessing); who may raise a false alarm in {FALSE_ALARMS:.0%} of cases recognises at most "
-        'so many. "Struck out" is the ε for leaving the client\'s data out instead of replacing it.'
+        "so many. That is what each pair (ε, δ) says by itself; all pairs together say that the "
+        f"attacker is right at most {_percent(statement.attacker_right)} of the time. "
+        '"Struck out" is the ε for leaving the client\'s data out instead of replacing it.'
     )
     return ["\n".join(lines), meaning]
 
