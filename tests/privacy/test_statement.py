@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from statistics import NormalDist
+
 import pytest
 
+from pmtl.privacy import composition
+from pmtl.privacy.events import GaussianEvent
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.statement import make_statement, warn_if_drowned, warn_of_delta
 
@@ -62,3 +66,44 @@ def test_the_drowning_warning_counts_the_noise_of_small_blocks():
     plan = PrivacyPlan(50, 50, "full", 1.0, 0.1, 5, 1e-3)
     assert warn_if_drowned(plan, 200) is None
     assert warn_if_drowned(plan, 200, smallest_block=1 / 50) is not None
+
+
+class TestGuarantees:
+    PLAN = PrivacyPlan(50, 50, "full", 1.0, 0.5, 5, 1e-3)
+
+    def test_epsilon_is_told_at_several_deltas_with_what_it_leaves_an_attacker(self):
+        statement = make_statement(self.PLAN, shares=True, personal=True)
+        assert [point.delta for point in statement.guarantees] == [1e-3, 1e-5, 1e-6]
+        epsilons = [point.epsilon for point in statement.guarantees]
+        assert statement.epsilon == epsilons[0]
+        assert epsilons == sorted(epsilons)
+        assert statement.also["zero_out"] == pytest.approx(statement.guarantees[0].zero_out)
+        mu = 2 * 5**0.5 / 25
+        assert statement.attacker_right == pytest.approx(NormalDist().cdf(mu / 2), rel=1e-9)
+        said = " ".join(str(statement).split())
+        for point in statement.guarantees:
+            assert f"{point.epsilon:.4g} {point.zero_out:.4g}" in said
+        assert "is right at most 53.57% of the time" in said
+        assert statement.to_dict()["guarantees"][1]["delta"] == 1e-5
+
+    def test_it_is_of_what_was_charged_and_not_of_what_was_planned(self):
+        event = GaussianEvent.of(self.PLAN)
+        planned = make_statement(self.PLAN, shares=True, personal=True)
+        fewer = make_statement(self.PLAN, shares=True, personal=True, charged={event: 2})
+        more = make_statement(self.PLAN, shares=True, personal=True, charged={event: 9})
+        assert fewer.epsilon < planned.epsilon < more.epsilon
+        assert (fewer.rounds, more.rounds) == (2, 9)
+        assert more.charged == (event.to_dict() | {"count": 9},)
+
+    def test_metrics_add_to_it(self):
+        metrics = PrivacyPlan(50, 50, "full", 1.0, 0.2, 3, 1e-3)
+        alone = make_statement(self.PLAN, shares=True, personal=True)
+        both = make_statement(self.PLAN, shares=True, personal=True, metrics=metrics)
+        events = {GaussianEvent.of(self.PLAN): 5, GaussianEvent.of(metrics, "validation"): 3}
+        assert both.epsilon == composition.epsilon(events, 1e-3) > alone.epsilon
+        assert "released 3 times" in " ".join(str(both).split())
+
+    def test_without_privacy_there_is_no_table(self):
+        said = text(noise_std=0.0)
+        assert "NOT PRIVATE" in said
+        assert "attacker" not in said

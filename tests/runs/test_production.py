@@ -241,3 +241,97 @@ def test_coins_are_the_systems_and_poisson(small, ledger):
         None, name_keys(small.clients)
     )
     assert {len(fixed.draw(t)) for t in range(5)} == {3}
+
+
+def test_metrics_are_charged_again_after_a_crash_and_never_more_often_than_planned(
+    small, ledger, tmp_path, monkeypatch
+):
+    """Two evaluations are planned. The first is lost to a crash, the second comes, and then there
+    is none left."""
+    options = {"evaluate_every": 2, "privacy": {**PLAN, "rounds": 4}, "checkpoint_seconds": 0.0}
+    with monkeypatch.context() as patch:
+        crash_after_metrics(patch, 2)
+        with pytest.raises(SystemError):
+            produce(small, ledger, out=tmp_path / "run", **options)
+    run = pmtl.resume(tmp_path / "run", data=small)
+    assert charged(ledger) == [0, 1, 1, 2]
+    assert charged(ledger, "validation") == [2, 2]
+    assert [line["round"] for line in run.released()] == [2]
+    assert run.privacy.epsilon <= 2.0
+
+
+def crash_after_metrics(monkeypatch, round):
+    from pmtl.simulation import Federation
+
+    measure = Federation.measure
+
+    def dying(self, progress):
+        measure(self, progress)
+        if progress.round == round:
+            raise SystemError("power cut")
+
+    monkeypatch.setattr(Federation, "measure", dying)
+
+
+def test_the_share_for_metrics_can_be_none(small, ledger, tmp_path):
+    run = produce(small, ledger, privacy={**PLAN, "metrics": 0.0}, out=tmp_path / "run")
+    assert run.released() == []
+    assert charged(ledger, "validation") == []
+    assert run.privacy.metrics is None
+
+
+def test_production_is_hardened_unless_asked_otherwise(small, ledger, tmp_path):
+    run = produce(small, ledger, out=tmp_path / "run")
+    assert run.privacy.hardened
+    assert "drawn exactly" in " ".join(str(run.privacy).split())
+    assert "floating point" not in str(run.privacy)
+    plain = produce(small, ledger, privacy={**PLAN, "hardened": False})
+    assert not plain.privacy.hardened
+    assert "floating point" in str(plain.privacy)
+    assert pmtl.load_run(tmp_path / "run", data=small).privacy == run.privacy
+
+
+def test_a_hardened_experiment_can_be_repeated_and_resumed(small, tmp_path, monkeypatch):
+    options = {"privacy": {**PLAN, "hardened": True}, "local": {"steps": 1}, "seed": 3}
+    whole = pmtl.train(small, **options)
+    with monkeypatch.context() as patch:
+        crash(patch, "released", 3)
+        with pytest.raises(SystemError):
+            pmtl.train(small, **options, out=tmp_path / "run", checkpoint_seconds=0.0)
+    assert torch.equal(pmtl.resume(tmp_path / "run", data=small)._shared, whole._shared)
+    assert not torch.equal(pmtl.train(small, **{**options, "seed": 4})._shared, whole._shared)
+
+
+PATIENT = {"evaluate_every": 1, "patience": 1, "privacy": {**PLAN, "rounds": 30}}
+
+
+class TestPatience:
+    def test_stopping_early_is_charged_as_if_it_had_not_stopped(self, small, ledger, tmp_path):
+        """With so much noise on the metrics a loss is soon not the lowest."""
+        run = produce(small, ledger, out=tmp_path / "run", **PATIENT)
+        assert "not lower" in run.facts["stopped"]
+        taken = run.metrics[-1]["round"]
+        assert taken < 30
+        assert charged(ledger) == list(range(30))
+        assert len(charged(ledger, "validation")) == 30
+        assert run.privacy.rounds == 30
+        assert 1.9 < run.privacy.epsilon <= 2.0
+        assert run.personal("site-03") is not None
+
+    def test_without_a_ledger_the_statement_is_of_the_whole_plan(self, small):
+        options = {**PATIENT, "privacy": {**PLAN, "rounds": 30, "metrics": 0.1}}
+        run = pmtl.train(small, **options, local={"steps": 1}, seed=2)
+        assert run.metrics[-1]["round"] < 30
+        assert run.privacy.rounds == 30
+        assert 1.9 < run.privacy.epsilon <= 2.0
+
+    def test_it_is_refused_on_exact_scores(self, small, pmtl_command):
+        with pytest.raises(pmtl.PmtlError, match="paid for by nobody"):
+            pmtl.train(small, patience=2)
+        with pytest.raises(pmtl.PmtlError, match="paid for by nobody"):
+            pmtl.train(small, patience=2, privacy={"metrics": 0.1}, evaluate_every=0)
+        with pytest.raises(pmtl.PmtlError, match="at least 1"):
+            pmtl.train(small, patience=0, privacy={"metrics": 0.1})
+        refused = pmtl_command("train", "--patience", "2")
+        assert refused.status == 2
+        assert "paid for by nobody" in refused.err
