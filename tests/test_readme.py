@@ -76,6 +76,28 @@ def test_the_privacy_table_is_what_the_command_prints(monkeypatch, pmtl_command)
         assert f"| {number:.2f} |" in table
 
 
+def test_the_accounting_table_is_what_the_commands_print(pmtl_command):
+    text = (ROOT / "docs/privacy.md").read_text(encoding="utf-8")
+    table = text.split("<!-- accounting -->")[1].split("<!-- /accounting -->")[0]
+    rows = [line.split("|")[2:5] for line in table.strip().splitlines()[2:]]
+    assert len(rows) == 7
+    for column, m in enumerate((205, 400, 515)):
+        options = ["--clients", m, "--cohort", 100, "--noise", 0.1, "--rounds", 100]
+        options = ["privacy", "epsilon", *options, "--delta", 1 / m, "--json"]
+        coins = json.loads(pmtl_command(*options).out)
+        fixed = json.loads(pmtl_command(*options, "--sampling", "fixed").out)
+        numbers = [
+            coins["also"]["authors"],
+            coins["also"]["zero_out"],
+            coins["epsilon"],
+            fixed["also"]["outsiders"],
+            fixed["epsilon"],
+            coins["also"]["full_participation"],
+            coins["also"]["paper_theorem_1"],
+        ]
+        assert [f"{number:.4g}" for number in numbers] == [row[column].strip() for row in rows]
+
+
 def test_the_demo_table_is_what_the_demo_prints(tmp_path):
     """Two of its cells are run again with one seed, and lie within four deviations."""
     cells = re.findall(r"(\d\.\d+) ± (\d\.\d+)", marked("demo"))
