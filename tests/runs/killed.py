@@ -20,7 +20,7 @@ from pmtl.runs.folder import RunFolder
 
 SPEC = "synthetic:clients=30,samples=10"
 OPTIONS = {
-    "privacy": {"epsilon": 3.0, "rounds": 150},
+    "privacy": {"epsilon": 3.0, "rounds": 150, "metrics": 0.1},
     "local": {"steps": 2},
     "evaluate_every": 20,
     "checkpoint_seconds": 0.0,
@@ -40,11 +40,11 @@ def attempt(work) -> int:
     return child
 
 
-def start_or_resume(path: Path) -> None:
+def start_or_resume(path: Path, mode: str) -> None:
     if path.exists():
         pmtl.resume(path)
     else:
-        pmtl.train(SPEC, out=path, ledger=path.with_suffix(".db"), **OPTIONS)
+        pmtl.train(SPEC, out=path, ledger=path.with_suffix(".db"), mode=mode, **OPTIONS)
 
 
 def main() -> None:
@@ -53,17 +53,17 @@ def main() -> None:
     pmtl.train(SPEC, privacy={"epsilon": 3.0, "rounds": 1})
     import pydantic  # noqa: F401
 
-    folder, kills, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    folder, kills, seed, mode = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     begin = time.monotonic()
     for name in ("whole", "killed"):
         Ledger.create(folder / f"{name}.db", pmtl.load(SPEC).clients).close()
-    _, status = os.waitpid(attempt(lambda: start_or_resume(folder / "whole")), 0)
+    _, status = os.waitpid(attempt(lambda: start_or_resume(folder / "whole", mode)), 0)
     assert status == 0
     length = time.monotonic() - begin
     chance = random.Random(seed)
     killed = mid_run = 0
     while killed < kills:
-        child = attempt(lambda: start_or_resume(folder / "killed"))
+        child = attempt(lambda: start_or_resume(folder / "killed", mode))
         # Short lives, so that a run sees all its kills before it is done.
         time.sleep(chance.uniform(0, 1.8 * length / kills))
         os.kill(child, signal.SIGKILL)
@@ -77,13 +77,26 @@ def main() -> None:
         not (folder / "killed").exists()
         or RunFolder(folder / "killed").facts()["state"] == "running"
     ):
-        _, status = os.waitpid(attempt(lambda: start_or_resume(folder / "killed")), 0)
+        _, status = os.waitpid(attempt(lambda: start_or_resume(folder / "killed", mode)), 0)
         assert status == 0
     with Ledger.open(folder / "killed.db", write=False) as ledger:
         ledger.verify()
-        (run,) = ledger.runs()
-        charged = ledger.charged(run)
-    print(json.dumps({"killed": killed, "killed_mid_run": int(mid_run), "charged": charged}))
+        runs = ledger.runs()
+        # A run that was killed before its folder was there has charged nothing.
+        (run,) = (name for name in runs if ledger.charged(name))
+        charged, metrics = ledger.charged(run), ledger.charged(run, "validation")
+    done = pmtl.load_run(folder / "killed")
+    report = {
+        "killed": killed,
+        "killed_mid_run": int(mid_run),
+        "charged": charged,
+        "metrics_charged": metrics,
+        "rounds": done.metrics[-1]["round"],
+        "evaluations": [line["round"] for line in done.released()],
+        "epsilon": done.privacy.epsilon,
+        "population_epsilon": done.privacy.population_epsilon,
+    }
+    print(json.dumps(report))
 
 
 main()

@@ -93,11 +93,11 @@ def test_a_torn_metrics_line_is_dropped(small, tmp_path, monkeypatch):
     assert [line["round"] for line in run.metrics] == list(range(1, 13))
 
 
-def test_kill_9_at_any_moment_loses_nothing(tmp_path):
-    """A dozen kills at seeded random instants, then the same bytes as without any."""
+def killed_and_resumed(tmp_path, mode: str) -> dict:
+    """A dozen kills at seeded random instants across training, ledger and checkpoint."""
     script = Path(__file__).with_name("killed.py")
     result = subprocess.run(
-        [sys.executable, str(script), str(tmp_path), "12", "7"],
+        [sys.executable, str(script), str(tmp_path), "12", "7", mode],
         capture_output=True,
         text=True,
         timeout=300,
@@ -107,10 +107,29 @@ def test_kill_9_at_any_moment_loses_nothing(tmp_path):
     report = json.loads(result.stdout.splitlines()[-1])
     assert report["killed"] == 12
     assert report["killed_mid_run"] >= 6
+    return report
+
+
+def test_kill_9_at_any_moment_loses_nothing(tmp_path):
+    """The same bytes as without any kill, and each release charged once."""
+    report = killed_and_resumed(tmp_path, "experiment")
     assert report["charged"] == list(range(150))  # each round once, however often it was replayed
+    assert report["metrics_charged"] == report["evaluations"] == [*range(20, 150, 20), 150]
     whole, killed = contents(tmp_path / "whole"), contents(tmp_path / "killed")
     whole.pop("config.toml"), killed.pop("config.toml")  # They name different ledgers.
     assert whole == killed
+
+
+def test_kill_9_in_production_forgets_no_charge_and_never_passes_the_plan(tmp_path):
+    """A replayed round is another release: charged again, and the run ends that much earlier."""
+    report = killed_and_resumed(tmp_path, "production")
+    charged = report["charged"]
+    assert set(range(report["rounds"])) <= set(charged)
+    assert len(charged) == 150
+    assert report["rounds"] <= 150 - (len(charged) - len(set(charged)))
+    assert set(report["evaluations"]) <= set(report["metrics_charged"])
+    assert len(report["metrics_charged"]) <= 8
+    assert report["epsilon"] == report["population_epsilon"] <= 3.0
 
 
 def test_ctrl_c_leaves_a_resumable_run_and_says_how(small, tmp_path, monkeypatch):
