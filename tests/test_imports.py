@@ -36,6 +36,10 @@ def run(code: str, *blocked: str) -> str:
         ["train", "--help"],
         ["privacy", "epsilon", "--clients", "50", "--noise", "0.1", "--rounds", "3"],
         ["privacy", "noise", "--clients", "50", "--cohort", "9", "--epsilon", "1", "--rounds", "3"],
+        [
+            *("privacy", "selection", "--clients", "50", "--cohort", "9", "--noise", "1"),
+            *("--rounds", "3", "--candidates", "4"),
+        ],
     ],
 )
 def test_help_and_privacy_never_import_torch(arguments):

@@ -2,11 +2,15 @@
 
 Validation rows choose, test rows report: where several settings of one algorithm are given
 (`pmtl:lam=0.1`, `pmtl:lam=0.3`), the one with the best validation value stands for it at each ε.
-That choice looks at private data, and its price is not part of the ε of a single run.
+That choice looks at private data, by exact scores, because a comparison is an experiment; the ε of
+a single run does not count it. `selection` in the results says what such a choice would cost if it
+were made in a way that has a price (`pmtl.privacy.selection`): per method and ε, where several
+settings competed. Seeds are repetitions for the error bar and not candidates.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
@@ -19,7 +23,8 @@ from pmtl.algorithms import build_algorithm
 from pmtl.data import FederatedData, load
 from pmtl.errors import Interrupted, PmtlError
 from pmtl.models import build_model
-from pmtl.privacy.plan import check_epsilon
+from pmtl.privacy import selection
+from pmtl.privacy.plan import PrivacyRequest, check_epsilon
 from pmtl.progress import progress_bar
 from pmtl.runs import files
 from pmtl.runs.config import IN_MEMORY, TrainConfig, resolve_device
@@ -144,6 +149,7 @@ def _run(
                 )
             bar.advance(cell.folder)
     results = {"task": data.task, "clients": data.m, "runs": rows, **_summaries(rows, data.task)}
+    results["selection"] = _selection(results["summary"], grid.base.privacy, data.m)
     files.write_json(out / RESULT_FILE, results)
     return results
 
@@ -217,11 +223,16 @@ def _spread(values: list[dict[str, float]]) -> dict[str, dict[str, float]]:
     }
 
 
+def _method(algorithm: str) -> str:
+    """What several settings of one algorithm have in common."""
+    return algorithm.partition(":")[0]
+
+
 def _choose(summary: list[dict[str, Any]], metric: str) -> list[dict[str, Any]]:
     sign = -1 if metric == "rmse" else 1
     chosen: dict[tuple[str, float | None], dict[str, Any]] = {}
     for line in summary:
-        place = (line["algorithm"].partition(":")[0], line["epsilon"])
+        place = (_method(line["algorithm"]), line["epsilon"])
         split = "validation" if "validation_personal" in line else "test"
 
         def value(entry: dict[str, Any], split: str = split) -> float:
@@ -230,3 +241,18 @@ def _choose(summary: list[dict[str, Any]], metric: str) -> list[dict[str, Any]]:
         if place not in chosen or value(line) > value(chosen[place]):
             chosen[place] = line
     return [{"method": name, **line} for (name, _), line in chosen.items()]
+
+
+def _selection(
+    summary: list[dict[str, Any]], privacy: PrivacyRequest, clients: int
+) -> list[dict[str, Any]]:
+    """What choosing a method's setting would cost at each ε; nothing where there is no choice, and
+    nothing where nothing is shared: then each client can choose by itself, which is free."""
+    settings = Counter((_method(line["algorithm"]), line["epsilon"]) for line in summary)
+    prices = []
+    for (method, epsilon), candidates in settings.items():
+        if epsilon is not None and candidates > 1:
+            plan = replace(privacy, epsilon=epsilon).resolve(clients)
+            price = selection.report(plan, candidates)
+            prices.append({"method": method, "epsilon": epsilon, **price})
+    return prices

@@ -11,13 +11,15 @@ from pmtl import comparison
 from pmtl.comparison import Grid, compare, resume_comparison
 from pmtl.data import load
 from pmtl.errors import PmtlError
+from pmtl.privacy import selection
 from pmtl.privacy.ledger import Ledger
 from pmtl.privacy.plan import PrivacyRequest
-from pmtl.report.tables import comparison_markdown
+from pmtl.report.tables import comparison_markdown, selection_cells
 from pmtl.runs.config import TrainConfig
 from pmtl.simulation import LocalTraining
 
 SPEC = "synthetic:clients=20,samples=12"
+INF = float("inf")
 
 
 def grid(**changes):
@@ -84,6 +86,60 @@ def test_validation_chooses_and_test_only_reports():
         [line("pmtl:lam=1", 0.7, 0.5), line("pmtl:lam=2", 0.6, 0.9)], "accuracy"
     )
     assert [entry["algorithm"] for entry in chosen] == ["pmtl:lam=1"]
+
+
+def test_what_choosing_between_settings_would_cost_is_told(tmp_path, pmtl_command):
+    done = pmtl_command(
+        *("compare", "--data", SPEC, "--rounds", 2, "--steps", 1, "--seeds", 2),
+        *("--algorithm", "pmtl:lam=0.1", "--algorithm", "pmtl:lam=5", "--algorithm", "fedavg"),
+        *("--algorithm", "local", "--epsilon", 4, "--epsilon", 1, "--out", tmp_path / "out"),
+    )
+    assert done.status == 0, done.err
+    results = json.loads((tmp_path / "out/results.json").read_text())
+    # Two settings of PMTL at two ε. Two seeds are no candidates, and FedAvg had no choice.
+    assert [(e["method"], e["epsilon"], e["candidates"]) for e in results["selection"]] == [
+        ("pmtl", 1.0, 2),
+        ("pmtl", 4.0, 2),
+    ]
+    for entry in results["selection"]:
+        plan = PrivacyRequest(epsilon=entry["epsilon"], rounds=2).resolve(20)
+        expected = selection.report(plan, 2)
+        assert {name: entry[name] for name in expected} == expected
+        assert entry["publish_best"] > entry["one_run"]
+    at_1, at_4 = (f"{entry['publish_best']:.3g}" for entry in results["selection"])
+    table = (tmp_path / "out/table.md").read_text()
+    assert "| ε with the choice | one run: 1 | one run: 4 |" in table
+    assert f"| pmtl, 2 settings: the best published | {at_1} | {at_4} |" in table
+    assert "fedavg, " not in table
+    for words in (
+        "exact validation scores, which no ε covers",
+        "the number of runs is random and secret, as many on average as settings compete",
+        "Seeds are repetitions for the error bar, not candidates",
+    ):
+        assert words in table
+        assert words in done.out
+
+
+def test_where_nothing_competes_no_price_is_told(tmp_path, pmtl_command):
+    done = pmtl_command(
+        *("compare", "--data", SPEC, "--rounds", 1, "--steps", 1, "--seeds", 2, "--epsilon", 1),
+        *("--algorithm", "pmtl", "--algorithm", "local", "--out", tmp_path / "out"),
+    )
+    assert done.status == 0, done.err
+    assert json.loads((tmp_path / "out/results.json").read_text())["selection"] == []
+    assert "settings" not in done.out + (tmp_path / "out/table.md").read_text()
+    # What shares nothing has no ε: its clients choose for themselves.
+    alone = [{"algorithm": f"alone:steps={n}", "epsilon": None} for n in (1, 2)]
+    assert comparison._selection(alone, PrivacyRequest(), 20) == []
+
+
+def test_no_privacy_has_an_infinite_price_and_the_order_of_epsilons_does_not_matter():
+    lines = [{"algorithm": f"pmtl:lam={lam}", "epsilon": e} for lam in (1, 2) for e in (INF, 2.0)]
+    results = {"selection": comparison._selection(lines, PrivacyRequest(rounds=2), 20)}
+    header, rows = selection_cells(results)
+    assert header[1:] == ["one run: 2", "one run: inf"]
+    assert [row[2] for row in rows] == ["∞", "∞"]
+    assert 2 < float(rows[0][1]) < 4
 
 
 def test_a_comparison_goes_on_where_it_stopped(tmp_path, monkeypatch):

@@ -1,8 +1,11 @@
-"""`pmtl privacy`: three questions about one plan, for programs and for people."""
+"""`pmtl privacy`: questions about one plan, for programs and for people."""
 
 import json
+import re
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -78,11 +81,50 @@ def test_people_get_a_table_and_a_sentence():
     assert "next to no promise" in " ".join(hopeless.split())
 
 
-@pytest.mark.parametrize("command", ["epsilon", "noise", "rounds"])
+CHOICE = ["selection", "--clients", "205", "--rounds", "50"]
+
+
+def test_the_price_of_a_choice_stands_beside_one_runs():
+    answer = ask_json(*CHOICE, "--epsilon", "2", "--candidates", "10")
+    assert answer["one_run"] == pytest.approx(2, rel=1e-3)
+    assert answer["one_run"] < answer["publish_best"] < answer["publish_all"]
+    assert (answer["candidates"], answer["rounds"], answer["sampling"]) == (10, 50, "full")
+    noise = repr(answer["noise"])
+    assert ask_json(*CHOICE, "--noise", noise, "--candidates", "10") == pytest.approx(answer)
+    text = " ".join(ask(*CHOICE, "--epsilon", "2", "--candidates", "10").split())
+    for key in ("one_run_with_score", "publish_best", "publish_all"):
+        assert f" {answer[key]:.4g} │" in text
+    assert answer["protocol"] in text
+    assert "told to nobody" in text
+    assert "where clients receive the models of every run" in text
+
+
+def test_one_candidate_is_no_choice_and_no_noise_no_promise():
+    assert "no choice" in ask(*CHOICE, "--epsilon", "2", "--candidates", "1")
+    bare = [*CHOICE, "--noise", "0", "--candidates", "3"]
+    assert "nothing is promised" in ask(*bare)
+    assert ask_json(*bare)["publish_best"] == "inf"
+
+
+def test_the_prices_in_the_documentation_are_what_the_command_prints():
+    text = (Path(__file__).parents[2] / "docs/privacy.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^\$ pmtl privacy (selection .*)$", text, re.M)
+    table = text.split("<!-- choosing -->")[1].split("<!-- /choosing -->")[0]
+    rows = re.findall(r"\| (\d+) \| ([\d.]+) \| ([\d.]+) \| (\d+)% \|", table)
+    assert len(rows) >= 4
+    for candidates, best, everything, chance in rows:
+        answer = ask_json(*shlex.split(command.replace("N", candidates)))
+        assert f"{answer['publish_best']:.2f}" == best
+        assert f"{answer['publish_all']:.2f}" == everything
+        assert f"{answer['chance_of_no_choice']:.0%}" == f"{chance}%"
+
+
+@pytest.mark.parametrize("command", ["epsilon", "noise", "rounds", "selection"])
 def test_help_teaches_by_an_example_that_runs(command):
     text = " ".join(ask(command, "--help").split())
     example = text.split(f"Example: pmtl privacy {command} ")[1].split(" Options:")[0]
-    assert ask_json(command, *example.split())["epsilon"] > 0
+    answer = ask_json(command, *example.split())
+    assert answer["publish_best" if command == "selection" else "epsilon"] > 0
 
 
 @pytest.mark.parametrize(
@@ -103,6 +145,10 @@ def test_help_teaches_by_an_example_that_runs(command):
             "Not even one round fits",
         ),
         (["rounds", "--clients", "205", "--noise", "0.01", "--epsilon", "inf"], "any number"),
+        ([*CHOICE, "--noise", "1"], "option --candidates is missing"),
+        ([*CHOICE, "--candidates", "3"], "option --noise is missing"),
+        ([*CHOICE, "--candidates", "0", "--noise", "1"], "at least 1, but 0 was given"),
+        ([*CHOICE, "--candidates", "3", "--noise", "1", "--epsilon", "2"], "give one of them"),
     ],
 )
 def test_mistakes_are_answered_in_sentences(arguments, sentence):

@@ -54,7 +54,7 @@ def compare(
     """Run several algorithms at several ε with several seeds; table, JSON and plot.
 
     Give an algorithm more than once with different settings (pmtl:lam=0.1, pmtl:lam=0.3) and
-    validation rows choose among them; test rows report.
+    validation rows choose among them; test rows report. What such a choice would cost is told, too.
 
         pmtl compare --data visits.csv --algorithm pmtl --algorithm fedavg --epsilon 1 --epsilon 4
     """
@@ -78,7 +78,7 @@ def finish(results: dict[str, Any], folder: Path, as_json: bool) -> None:
     """Write the table and the plot, and show them."""
     from pmtl.errors import PmtlError
     from pmtl.report.plots import plot_comparison
-    from pmtl.report.tables import comparison_markdown, comparison_table
+    from pmtl.report.tables import comparison_markdown, comparison_tables, selection_note
     from pmtl.runs import files
 
     files.write_text(folder / "table.md", comparison_markdown(results))
@@ -95,11 +95,14 @@ def finish(results: dict[str, Any], folder: Path, as_json: bool) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
-    console.print(comparison_table(results))
+    for table in comparison_tables(results):
+        console.print(table)
     console.print(
         f"{results['clients']} clients; mean ± standard deviation over seeds; ε holds for each "
         "single run. Choosing between runs on these clients' data would cost more.",
         soft_wrap=True,
     )
+    if note := selection_note(results):
+        console.print(note, soft_wrap=True)
     told = f"Plot: {plot}" if missing is None else f"No plot: {missing}"
     console.print(told, f"Table, numbers and all runs: {folder}", sep="\n", **_VERBATIM)

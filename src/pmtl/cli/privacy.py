@@ -1,17 +1,18 @@
 """`pmtl privacy`: what a mechanism costs, before anything is trained.
 
 Three questions about the same plan, each leaving out what it asks for: which ε, how much noise, how
-many rounds. Nothing here touches data or a model, and the accountants are imported only when a
-command runs.
+many rounds; and a fourth, what it costs to run it several times and keep the best. Nothing here
+touches data or a model, and the accountants are imported only when a command runs.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from pmtl.cli.privacy_text import print_choice, print_plan
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 app = typer.Typer(
-    help="What a plan costs in privacy: its ε, the noise for an ε, the rounds an ε leaves.",
+    help="What a plan costs in privacy: its ε, the noise for an ε, the rounds an ε leaves, and "
+    "choosing between runs.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -143,6 +145,42 @@ def rounds(
     _show({"rounds": found}, replace(plan, rounds=found), as_json)
 
 
+@app.command()
+def selection(
+    candidates: Annotated[
+        int | None, typer.Option(help="How many settings compete; seeds are no settings.")
+    ] = None,
+    clients: Clients = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="The ε of one run; instead of --noise.")
+    ] = None,
+    cohort: Cohort = None,
+    sampling: Sampling = None,
+    clip: Clip = 1.0,
+    noise: Noise = None,
+    rounds: Rounds = None,
+    delta: Delta = None,
+    as_json: Json = False,
+) -> None:
+    """What does it cost to run several settings and keep the best?
+
+    Each run is this plan and one noisy release of its validation score.
+
+    Example: pmtl privacy selection --candidates 10 --epsilon 2 --clients 205 --rounds 50
+    """
+    from pmtl.privacy import selection as choosing
+
+    count = _needed(candidates, "--candidates", "how many settings compete")
+    if epsilon is None:
+        noise = _needed(noise, "--noise", "or --epsilon, for the noise that one run's ε needs")
+    plan = _plan(clients, cohort, sampling, clip, noise, rounds, delta, epsilon)
+    report = choosing.report(plan, count)
+    if as_json:
+        print(to_json(report | _values(plan)))
+        return
+    print_choice(plan, report)
+
+
 def _needed(value: T | None, option: str, hint: str) -> T:
     if value is None:
         raise PmtlError(f"The option {option} is missing: give it a value ({hint}).")
@@ -154,17 +192,30 @@ def _plan(
     cohort: int | None,
     sampling: str | None,
     clip: float,
-    noise: float,
+    noise: float | None,
     rounds: int | None,
     delta: float | None,
+    epsilon: float | None = None,
 ) -> PrivacyPlan:
     from pmtl.privacy.plan import PrivacyRequest
 
     clients = _needed(clients, "--clients", "how many clients the federation has")
     rounds = _needed(rounds, "--rounds", "pmtl privacy rounds finds how many an ε leaves")
     return PrivacyRequest(
-        noise=noise, delta=delta, clip=clip, sampling=sampling, cohort=cohort, rounds=rounds
+        epsilon=epsilon,
+        noise=noise,
+        delta=delta,
+        clip=clip,
+        sampling=sampling,
+        cohort=cohort,
+        rounds=rounds,
     ).resolve(clients)
+
+
+def _values(plan: PrivacyPlan) -> dict[str, Any]:
+    """The plan in the words of the options."""
+    values = {"clients": plan.clients, "cohort": plan.cohort, "clip": plan.clip_norm}
+    return values | {"noise": plan.noise_std, "rounds": plan.rounds}
 
 
 def _show(answer: dict[str, Any], plan: PrivacyPlan, as_json: bool) -> None:
@@ -173,57 +224,6 @@ def _show(answer: dict[str, Any], plan: PrivacyPlan, as_json: bool) -> None:
 
     report = accounting.report(plan)
     if as_json:
-        plan_values = {"clients": plan.clients, "cohort": plan.cohort, "clip": plan.clip_norm}
-        plan_values |= {"noise": plan.noise_std, "rounds": plan.rounds}
-        print(to_json(answer | report | plan_values))
+        print(to_json(answer | report | _values(plan)))
         return
-    _print_table(answer, plan, report)
-
-
-def _print_table(answer: dict[str, Any], plan: PrivacyPlan, report: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False)
-    for name, value in answer.items():
-        console.print(f"{name}: {value:.6g}" if isinstance(value, float) else f"{name}: {value}")
-    table = Table(title=f"ε at δ = {plan.delta:.4g}", title_justify="left")
-    table.add_column("counted as")
-    table.add_column("ε", justify="right")
-    table.add_row("this plan (the number that holds)", _number(report["epsilon"]), style="bold")
-    for key, label in _LABELS.items():
-        if key in report["also"]:
-            table.add_row(label, _number(report["also"][key]))
-    console.print(table)
-    if reason := report["also"].get("paper_theorem_1_reason"):
-        console.print(f"The paper's Theorem 1 says nothing here: {reason}.")
-    console.print(_meaning(plan, cast(float, report["epsilon"]), report["holds_against"]))
-
-
-_LABELS = {
-    "outsiders": "fixed size, for those who see only the models",
-    "colluders": "fixed size, for clients who compare notes",
-    "zero_out": "a client struck out instead of replaced",
-    "authors": "the authors' code (Rényi, Poisson, add or remove)",
-    "full_participation": "everybody in every round, same noise",
-    "paper_theorem_1": "the paper's Theorem 1, everybody in every round",
-}
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return "∞" if math.isinf(value) else f"{value:.4g}"
-
-
-def _meaning(plan: PrivacyPlan, epsilon: float, holds_against: str) -> str:
-    """What the headline says, in a sentence."""
-    if math.isinf(epsilon):
-        missing = "noise" if math.isfinite(plan.clip_norm) else "clipping"
-        return f"Without {missing} nothing is promised: ε is infinite."
-    factor = f"{math.exp(epsilon):.3g}" if epsilon < 20 else f"e^{epsilon:.0f}, next to no promise"
-    return (
-        "Replacing one client's whole data by any other changes the odds of anything that can be "
-        f"concluded from {plan.rounds} published models by a factor of at most {factor}, except "
-        f"with probability {plan.delta:.3g}. This holds against {holds_against}."
-    )
+    print_plan(answer, plan, report)

@@ -51,7 +51,7 @@ _MOST_VALUES, _MOST_OF_A_GROUP = 4096, 1024
 _MOST_POINTS, _MOST_POINTS_FULL = 12_000, 200_000
 
 
-class _Group(NamedTuple):
+class Group(NamedTuple):
     """Rounds that cost the same: everything about them that matters."""
 
     z: float
@@ -70,7 +70,7 @@ def epsilon(events: Mapping[GaussianEvent, int], delta: float, sensitivity: int 
             f"Delta is a probability strictly between 0 and 1, but {delta} was given: "
             "1/(10 · clients) is a good choice."
         )
-    certain, coins, known = _groups(events)
+    certain, coins, known = grouped(events)
     if any(not group.z > 0 for group in (*certain, *coins, *known)):
         return math.inf
     drawn = [*coins, *known]
@@ -91,7 +91,7 @@ def distance(events: Mapping[GaussianEvent, int]) -> float:
 
     Where cohorts were drawn, it is that of adversaries who know who was in.
     """
-    certain, coins, known = _groups(events)
+    certain, coins, known = grouped(events)
     if any(not group.z > 0 for group in (*certain, *coins, *known)):
         return 1.0
     values, weights, missed = _mixture(certain, [*coins, *known], tail=1e-9)
@@ -100,9 +100,17 @@ def distance(events: Mapping[GaussianEvent, int]) -> float:
     return min(1.0, float(weights @ apart) + missed)
 
 
-def _groups(
+def largest_mu(events: Mapping[GaussianEvent, int]) -> float:
+    """μ of a client that is in every release: the most that all events together can reveal."""
+    groups = [group for kind in grouped(events) for group in kind]
+    if any(not group.z > 0 for group in groups):
+        return math.inf
+    return math.sqrt(_always_in(groups))
+
+
+def grouped(
     events: Mapping[GaussianEvent, int],
-) -> tuple[list[_Group], list[_Group], list[_Group]]:
+) -> tuple[list[Group], list[Group], list[Group]]:
     """Equal events together: with everybody, with secret coins, with a cohort of a fixed size."""
     counts: dict[tuple[str, float, float], int] = {}
     for event, count in events.items():
@@ -118,18 +126,18 @@ def _groups(
     # In a fixed order, so that the order of charges never shows in the last digit.
     ordered = sorted(counts.items())
 
-    def of(sampling: str) -> list[_Group]:
-        return [_Group(z, p, count) for (kind, z, p), count in ordered if kind == sampling]
+    def of(sampling: str) -> list[Group]:
+        return [Group(z, p, count) for (kind, z, p), count in ordered if kind == sampling]
 
     return of("full"), of("poisson"), of("fixed")
 
 
-def _always_in(groups: list[_Group]) -> float:
+def _always_in(groups: list[Group]) -> float:
     """μ² for a client that is in every round and replaced."""
     return math.fsum(group.rounds * _squared_mu(group) for group in groups)
 
 
-def _squared_mu(group: _Group) -> float:
+def _squared_mu(group: Group) -> float:
     """μ² of one round with the client in it; as a product, because ** raises where it overflows."""
     return (2 / group.z) * (2 / group.z)
 
@@ -138,7 +146,7 @@ def _squared_mu(group: _Group) -> float:
 
 
 def _colluders_epsilon(
-    certain: list[_Group], drawn: list[_Group], delta: float, sensitivity: int
+    certain: list[Group], drawn: list[Group], delta: float, sensitivity: int
 ) -> float:
     """ε where all coins are known but have not been tossed yet; as `colluders.epsilon`."""
     moves = sensitivity / 2  # of the 2/z that μ is made of
@@ -164,9 +172,7 @@ def _colluders_epsilon(
     return min(gaussian.SAFE * float(root), always_in)
 
 
-def _mixture(
-    certain: list[_Group], drawn: list[_Group], tail: float
-) -> tuple[Floats, Floats, float]:
+def _mixture(certain: list[Group], drawn: list[Group], tail: float) -> tuple[Floats, Floats, float]:
     """The values of μ² over all ways of being drawn with their probabilities, and the probability
     (at most `tail`) of those left out."""
     values, weights, missed = np.array([_always_in(certain)]), np.array([1.0]), 0.0
@@ -179,7 +185,7 @@ def _mixture(
     return values, weights, missed
 
 
-def _participations(group: _Group, tail: float) -> tuple[Floats, Floats, float]:
+def _participations(group: Group, tail: float) -> tuple[Floats, Floats, float]:
     """The values of 4N/z² with their probabilities, and the probability of larger ones, which
     count as a certain loss; smaller ones count as the smallest that is listed."""
     binomial = load("scipy.stats").binom(group.rounds, group.rate)
@@ -214,13 +220,13 @@ def _merged(values: Floats, weights: Floats, most: int) -> tuple[Floats, Floats]
 
 
 def _losses_epsilon(
-    certain: list[_Group], coins: list[_Group], delta: float, cap: float, sensitivity: int
+    certain: list[Group], coins: list[Group], delta: float, cap: float, sensitivity: int
 ) -> float:
     """ε from the distribution of the total privacy loss; the cap where a grid cannot hold it."""
     groups = list(coins)
     if (squared_mu := _always_in(certain)) > 0:
         # Exactly one Gaussian, of the μ of all of them: it is put on the grid only once.
-        groups.append(_Group(2 / math.sqrt(squared_mu), 1.0, 1))
+        groups.append(Group(2 / math.sqrt(squared_mu), 1.0, 1))
     # The rounding of the transforms, as in `poisson`, for every group's own and for joining them.
     usable = delta - sum(poisson.rounding(group.rounds) for group in groups)
     if usable <= 0 or not all(poisson.computable(group.z) for group in groups):
@@ -238,7 +244,7 @@ def _losses_epsilon(
     return poisson.smaller(float(total.get_epsilon_for_delta(usable)), cap)
 
 
-def _common_interval(groups: list[_Group], rounds: int, log_tail: float, sensitivity: int) -> float:
+def _common_interval(groups: list[Group], rounds: int, log_tail: float, sensitivity: int) -> float:
     """The width of a grid for all groups. Rounding adds about h²/4 to the variance of each round,
     so what h has to be small against is the root mean square of the rounds' deviations."""
     variance = math.fsum(
@@ -255,7 +261,7 @@ def _common_interval(groups: list[_Group], rounds: int, log_tail: float, sensiti
     return interval
 
 
-def _one_round(group: _Group, interval: float, log_tail: float, sensitivity: int) -> Any:
+def _one_round(group: Group, interval: float, log_tail: float, sensitivity: int) -> Any:
     relation = load("dp_accounting").NeighboringRelation
     library = load("dp_accounting.pld.privacy_loss_distribution")
     return library.from_gaussian_mechanism(

@@ -41,7 +41,7 @@ TIMING = "How long a round took is not hidden."
 SERVER = "The server is trusted with the clipped uploads; they are not encrypted against it."
 CHOOSING = (
     "Settings that were chosen by looking at results on these clients' data cost privacy that is "
-    "not counted here."
+    "not counted here; `pmtl privacy selection` says how much."
 )
 
 EXPERIMENT = (

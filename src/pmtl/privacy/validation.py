@@ -53,10 +53,7 @@ def with_metrics(
         whole = gaussian.mu_for(request.target, plan.delta) ** 2
     else:
         whole = gaussian.mu_for(accounting.epsilon(plan), plan.delta) ** 2 / (1 - share)
-    clip_norm = math.sqrt(values) / 2
-    noise_multiplier = 2 * math.sqrt(releases / (share * whole))
-    noise = noise_multiplier * clip_norm / clients
-    metrics = PrivacyPlan(clients, clients, "full", clip_norm, noise, releases, plan.delta)
+    metrics = metrics_plan(clients, releases, values, share * whole, plan.delta)
     if request.noise is None:
         besides = {GaussianEvent.of(metrics, KIND): releases}
         settings = asdict(plan)
@@ -64,3 +61,13 @@ def with_metrics(
         noise = accounting.noise_for(**settings, epsilon=request.target, besides=besides)
         plan = replace(plan, noise_std=noise)
     return plan, metrics
+
+
+def metrics_plan(
+    clients: int, releases: int, values: int, squared_mu: float, delta: float
+) -> PrivacyPlan:
+    """The plan that releases so many metrics so often for so much of μ²; inf buys exact ones."""
+    clip_norm = math.sqrt(values) / 2
+    noise_multiplier = 2 * math.sqrt(releases / squared_mu)
+    noise = noise_multiplier * clip_norm / clients
+    return PrivacyPlan(clients, clients, "full", clip_norm, noise, releases, delta)

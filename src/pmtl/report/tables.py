@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -72,21 +73,64 @@ def comparison_cells(results: dict[str, Any]) -> tuple[list[str], list[list[str]
     ]
 
 
-def comparison_table(results: dict[str, Any]) -> Table:
-    """The comparison for a terminal."""
+def selection_cells(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: for every method whose settings competed, what choosing would cost, where
+    the columns are one run's ε. No rows where there was no choice."""
+    epsilons = sorted({float(entry["epsilon"]) for entry in results["selection"]})
+    rows: dict[str, dict[float, str]] = {}
+    for entry in results["selection"]:
+        one_of = f"{entry['method']}, {entry['candidates']} settings"
+        for key, what in (("publish_best", "the best published"), ("publish_all", "all published")):
+            price = float(entry[key])
+            text = "∞" if math.isinf(price) else f"{price:.3g}"
+            rows.setdefault(f"{one_of}: {what}", {})[float(entry["epsilon"])] = text
+    header = ["ε with the choice", *(f"one run: {epsilon:g}" for epsilon in epsilons)]
+    return header, [[name, *(cells[e] for e in epsilons)] for name, cells in rows.items()]
+
+
+def selection_note(results: dict[str, Any]) -> str:
+    """What the prices mean, in sentences; empty where there was no choice."""
+    if not results["selection"]:
+        return ""
+    validated = any("validation_personal" in line for line in results["summary"])
+    return (
+        "This comparison is an experiment: it chose between settings by exact "
+        f"{'validation' if validated else 'test'} scores, which no ε covers. The second table says "
+        "what a choice would cost that is covered. The best published: the number of runs is "
+        "random and secret, as many on average as settings compete; each has a setting drawn at "
+        "random and a validation score with noise from the gate; and nobody, the clients included, "
+        "sees anything of any run but the one with the best noisy score. All published: every "
+        "setting is run once, and everybody may see every model and noisy score, as clients do "
+        "who are sent the models while they train. Seeds are repetitions for the error bar, not "
+        "candidates. Particulars are in results.json, under selection."
+    )
+
+
+def comparison_tables(results: dict[str, Any]) -> list[Table]:
+    """The comparison for a terminal, and the price of its choices if there were any."""
     from rich.table import Table
 
-    header, rows = comparison_cells(results)
-    table = Table(pad_edge=False, header_style="bold")
-    for place, name in enumerate(header):
-        table.add_column(name, justify="right" if place else "left")
-    for row in rows:
-        table.add_row(*row)
-    return table
+    tables = []
+    for header, rows in _filled(results):
+        table = Table(pad_edge=False, header_style="bold")
+        for place, name in enumerate(header):
+            table.add_column(name, justify="right" if place else "left")
+        for row in rows:
+            table.add_row(*row)
+        tables.append(table)
+    return tables
 
 
 def comparison_markdown(results: dict[str, Any]) -> str:
-    """The comparison as a Markdown table."""
-    header, rows = comparison_cells(results)
-    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+    """The same in Markdown, with the note on the choices below."""
+    parts = []
+    for header, rows in _filled(results):
+        lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
+        parts.append("\n".join("| " + " | ".join(line) + " |" for line in lines))
+    parts.append(selection_note(results))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _filled(results: dict[str, Any]) -> list[tuple[list[str], list[list[str]]]]:
+    """The tables that have rows."""
+    return [cells for cells in (comparison_cells(results), selection_cells(results)) if cells[1]]
