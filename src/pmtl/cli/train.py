@@ -62,6 +62,8 @@ def train(
     ledger: opt.Ledger = None,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same bits.")] = None,
     device: opt.Device = None,
+    engine: opt.Engine = None,
+    compile: opt.Compile = None,
     evaluate_every: opt.EvaluateEvery = None,
     checkpoint_seconds: Annotated[
         float | None, typer.Option(help="Seconds between checkpoints (default 10).")

@@ -39,6 +39,8 @@ def train(
     ledger: str | Path | None = None,
     seed: int | None = None,
     device: str = "auto",
+    engine: str = "auto",
+    compile: bool | None = None,
     evaluate_every: int = 10,
     checkpoint_seconds: float = 10.0,
     out: str | Path | None = None,
@@ -51,6 +53,9 @@ def train(
     `algorithm` are specs or objects, `privacy` says what it may cost (a number is an ε) and
     `local` how much a client does in a round. With `out`, everything is written to a folder that
     `resume` can continue; without, the run lives in memory.
+
+    `device`, `engine` and `compile` say how it is computed; they change the last bits of sums and
+    nothing else.
 
     An `experiment` is seeded and can be repeated bit for bit. In `production` coins and noise are
     the operating system's, every release is charged to the population's `ledger` before it is
@@ -70,6 +75,8 @@ def train(
         ledger=None if ledger is None else str(ledger),
         seed=seed,
         device=device,
+        engine=engine,
+        compile=compile,
         evaluate_every=evaluate_every,
         checkpoint_seconds=checkpoint_seconds,
     )
@@ -121,6 +128,8 @@ def start(
             config.seed,
             resolve_device(config.device),
             charge=None if budget is None else budget.charge,
+            engine=config.engine,
+            compile=config.compile,
         )
         config = _resolved(config, federation)
         facts = {"id": run, **_facts(config, federation)}
@@ -176,6 +185,8 @@ def resume(
             config.seed,
             resolve_device(config.device),
             charge=None if budget is None else budget.charge,
+            engine=config.engine,
+            compile=config.compile,
         )
         if federation.blocks.tolist() != facts["blocks"]:
             raise PmtlError(f"The clusters are not those that the run at {path} was started with.")
@@ -217,6 +228,8 @@ def _resolved(config: TrainConfig, federation: Federation) -> TrainConfig:
         model=federation.model.name if config.model == "auto" else config.model,
         algorithm=algorithm_spec(federation.algorithm),
         device=str(federation.device),
+        engine=federation.engine,
+        compile=federation.compile,
         privacy=replace(
             asked, epsilon=aim, delta=plan.delta, sampling=plan.sampling, cohort=plan.cohort
         ),
