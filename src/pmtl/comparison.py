@@ -33,6 +33,7 @@ from pmtl.runs.folder import RunFolder
 from pmtl.runs.process import graceful_stop
 from pmtl.runs.result import load_run
 from pmtl.runs.training import resume, start
+from pmtl.simulation import check_engine
 from pmtl.streams import name_key
 
 PLAN_FILE = "comparison.json"
@@ -110,7 +111,7 @@ def _check(grid: Grid, data: FederatedData) -> None:
     """Refuse what no cell could run, before anything is written."""
     base = grid.base
     build_model(base.model, data.input_shape, data.outputs, data.task, seed=0)
-    resolve_device(base.device)
+    check_engine(base.engine, base.compile, resolve_device(base.device))
     for epsilon in grid.epsilons:
         replace(base.privacy, epsilon=epsilon).resolve(data.m)
     for algorithm in grid.algorithms:

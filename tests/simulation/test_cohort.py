@@ -10,7 +10,7 @@ from pmtl.algorithms import build_algorithm
 from pmtl.data import FederatedData
 from pmtl.models import FlatModel, batch_loss, build_model
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.simulation import CohortTrainer, Federation, LocalTraining
+from pmtl.simulation import AxisTrainer, Federation, LocalTraining
 
 SHARING = ["pmtl:lam=0.4", "fedavg", "fedprox:mu=0.4", "ditto:lam=0.4", "ppsgd:alpha=0.5", "local"]
 SIZES = (4, 11, 7, 2, 16)
@@ -20,12 +20,12 @@ K, BATCH, STEPS = len(SIZES), 6, 3
 class Cohort:
     """Five clients with batches of their own, some short, some missing."""
 
-    def __init__(self, algorithm):
+    def __init__(self, algorithm, engine=AxisTrainer):
         generator = torch.Generator().manual_seed(1)
         model = build_model("mlp:hidden=5", (3,), 4, "classification", 0)
         self.model = model.to(torch.device("cpu"), torch.float64)
         self.algorithm = build_algorithm(algorithm)
-        self.trainer = CohortTrainer(self.algorithm, self.model, "classification")
+        self.trainer = engine(self.algorithm, self.model, "classification")
         shape = (K, STEPS, BATCH)
         self.x = torch.randn(*shape, 3, generator=generator, dtype=torch.float64)
         self.y = torch.randint(0, 4, shape, generator=generator)
@@ -45,10 +45,19 @@ class Cohort:
         return self.trainer.train(
             self.own[clients],
             self.shared[clients],
-            lambda step: (x[:, step], y[:, step]),
+            reader(x, y),
             mask,
             0.3,
         )
+
+
+def reader(x, y):
+    """What the loop hands to an engine, for batches that lie in memory."""
+
+    def rows(places, tall):
+        return lambda step, n: (x[places[:n], step, :tall], y[places[:n], step, :tall])
+
+    return rows
 
 
 def parts(trained):
@@ -202,6 +211,6 @@ class TestDropout:
         with torch.random.fork_rng():
             torch.manual_seed(0)
             kept = federation._trainer.train(
-                shared, shared, lambda s: (x[:, s], y[:, s]), torch.ones(4, 1, 3).bool(), 0.1
+                shared, shared, reader(x, y), torch.ones(4, 1, 3).bool(), 0.1
             ).kept
         assert len({tuple(row.tolist()) for row in kept}) == 4

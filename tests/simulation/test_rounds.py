@@ -177,9 +177,9 @@ def test_a_cohort_that_is_trained_in_pieces_ends_the_same(algorithm, at_once, mo
     whole = federation(algorithm=algorithm, dtype=torch.float64)
     expected, reports = run(whole)
     assert whole._chunk >= M
+    at_most = at_once * whole._client_floats
+    monkeypatch.setattr("pmtl.simulation.rounds.CHUNK_FLOATS", at_most)
     pieces = federation(algorithm=algorithm, dtype=torch.float64)
-    per_client = 6 * pieces.model.size + 4 * pieces.batches.size * 4
-    monkeypatch.setattr("pmtl.simulation.rounds.CHUNK_FLOATS", at_once * per_client)
     actual, others = run(pieces)
     assert pieces._chunk == at_once
     close = {"rtol": 0, "atol": 1e-12}

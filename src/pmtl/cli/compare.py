@@ -46,6 +46,8 @@ def compare(
     halve_every: opt.HalveEvery = None,
     ledger: opt.Ledger = None,
     device: opt.Device = None,
+    engine: opt.Engine = None,
+    compile: opt.Compile = None,
     out: Annotated[
         str | None, typer.Option(help="A new folder; runs/compare-N unless given.")
     ] = None,

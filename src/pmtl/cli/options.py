@@ -117,6 +117,20 @@ Ledger = Annotated[
     str | None, typer.Option(help="The clients' ledger, which is charged; see pmtl ledger create.")
 ]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        help="axis (all clients in one computation), threads (one client per core) or auto."
+    ),
+]
+Compile = Annotated[
+    bool | None,
+    typer.Option(
+        "--compile/--no-compile",
+        help="Compile the steps of the engine axis; by default on a graphics card, if the run is "
+        "long enough.",
+    ),
+]
 EvaluateEvery = Annotated[
     int | None, typer.Option(help="Rounds between validations (default 10); 0 for never.")
 ]
@@ -158,7 +172,7 @@ def _nest(given: Mapping[str, Any]) -> dict[str, Any]:
 
 #: Settings at the top of a configuration file, and those in its tables.
 _TOP = (
-    *("data", "model", "algorithm", "mode", "ledger", "seed", "device"),
+    *("data", "model", "algorithm", "mode", "ledger", "seed", "device", "engine", "compile"),
     *("evaluate_every", "patience", "checkpoint_seconds"),
 )
 _TABLES = {

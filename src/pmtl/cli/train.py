@@ -65,6 +65,8 @@ def train(
     ledger: opt.Ledger = None,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same bits.")] = None,
     device: opt.Device = None,
+    engine: opt.Engine = None,
+    compile: opt.Compile = None,
     evaluate_every: opt.EvaluateEvery = None,
     patience: opt.Patience = None,
     checkpoint_seconds: Annotated[

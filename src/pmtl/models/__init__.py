@@ -3,6 +3,7 @@
 from pmtl.models.build import MODELS, build_model
 from pmtl.models.flat import FlatModel
 from pmtl.models.losses import Task, batch_loss, predictions, row_counts, row_losses
+from pmtl.models.lowering import floats_per_row, has_convolutions, lowered
 
 __all__ = [
     "MODELS",
@@ -10,6 +11,9 @@ __all__ = [
     "Task",
     "batch_loss",
     "build_model",
+    "floats_per_row",
+    "has_convolutions",
+    "lowered",
     "predictions",
     "row_counts",
     "row_losses",

@@ -48,12 +48,15 @@ class FemnistCNN(nn.Module):
         _require_pixels("femnist_cnn", input_shape, (1, 28, 28))
         self.conv1 = nn.Conv2d(1, 32, 5)
         self.conv2 = nn.Conv2d(32, 64, 5)
+        self.pool = nn.MaxPool2d(2)
         self.head = nn.Linear(1024, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.reshape(-1, 1, 28, 28)
-        x = torch.max_pool2d(torch.relu(self.conv1(x)), 2)
-        x = torch.max_pool2d(torch.relu(self.conv2(x)), 2)
+        # ReLU before or after a maximum is the same, with the same derivative; after is a quarter
+        # of the work.
+        x = torch.relu(self.pool(self.conv1(x)))
+        x = torch.relu(self.pool(self.conv2(x)))
         return self.head(x.flatten(1))  # type: ignore[no-any-return]
 
 

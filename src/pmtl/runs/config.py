@@ -17,7 +17,7 @@ from pmtl.algorithms import Algorithm
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import PrivacyRequest
 from pmtl.privacy.validation import DEFAULT_SHARE
-from pmtl.simulation import LocalTraining
+from pmtl.simulation import ENGINES, LocalTraining
 from pmtl.spec import construct, format_spec, unknown
 
 MODES = ("experiment", "production")
@@ -40,6 +40,8 @@ class TrainConfig:
     ledger: str | None = None  #: the population's ledger; production needs one
     seed: int | None = None  #: 0 unless given; production has none
     device: str = "auto"
+    engine: str = "auto"  #: how cohorts are trained: "axis", "threads", or chosen
+    compile: bool | None = None  #: whether steps are compiled; chosen unless given
     evaluate_every: int = 10  #: rounds between evaluations on validation rows; 0 for never
     patience: int | None = None  #: stop after so many evaluations without a lower released loss
     checkpoint_seconds: float = 10.0  #: how much work a crash may cost at most; 0: every round
@@ -61,6 +63,8 @@ class TrainConfig:
             raise PmtlError(
                 f"checkpoint_seconds must be 0 or more, but {self.checkpoint_seconds} was given."
             )
+        if self.engine not in ENGINES:
+            raise unknown("engine", self.engine, ENGINES)
         if self.mode not in MODES:
             raise unknown("mode", self.mode, MODES)
         if self.mode == "production" and self.seed is not None:

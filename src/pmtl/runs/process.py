@@ -19,9 +19,10 @@ SMALL_STEP = 2**22
 @contextmanager
 def threads_for(federation: Federation) -> Iterator[None]:
     """One thread for small steps: waking a second one costs more than it saves (on a busy machine
-    several times more), and sums come out the same whatever the machine's default is."""
+    several times more), and sums come out the same whatever the machine's default is. Threads that
+    have a client each need not wait for one another and are left alone."""
     before = torch.get_num_threads()
-    if federation.step_floats < SMALL_STEP:
+    if federation.engine != "threads" and federation.step_floats < SMALL_STEP:
         torch.set_num_threads(1)
     try:
         yield

@@ -41,6 +41,8 @@ def train(
     ledger: str | Path | None = None,
     seed: int | None = None,
     device: str = "auto",
+    engine: str = "auto",
+    compile: bool | None = None,
     evaluate_every: int = 10,
     patience: int | None = None,
     checkpoint_seconds: float = 10.0,
@@ -54,6 +56,9 @@ def train(
     `algorithm` are specs or objects, `privacy` says what it may cost (a number is an ε) and
     `local` how much a client does in a round. With `out`, everything is written to a folder that
     `resume` can continue; without, the run lives in memory.
+
+    `device`, `engine` and `compile` say how it is computed; they change the last bits of sums and
+    nothing else.
 
     An `experiment` is seeded and can be repeated bit for bit. In `production` coins and noise are
     the operating system's, every release is charged to the population's `ledger` before it is
@@ -73,6 +78,8 @@ def train(
         ledger=None if ledger is None else str(ledger),
         seed=seed,
         device=device,
+        engine=engine,
+        compile=compile,
         evaluate_every=evaluate_every,
         patience=patience,
         checkpoint_seconds=checkpoint_seconds,
@@ -122,6 +129,8 @@ def start(
             model=flat.name if config.model == "auto" else config.model,
             algorithm=algorithm_spec(method),
             device=str(federation.device),
+            engine=federation.engine,
+            compile=federation.compile,
         )
         facts = {"id": run, **_facts(config, federation, metrics)}
         if warn is not None:
@@ -211,6 +220,8 @@ def _prepared(
             resolve_device(config.device),
             charge=None if budget is None else budget.charge,
             hardened=bool(config.privacy.hardened),
+            engine=config.engine,
+            compile=config.compile,
         )
         if metrics is not None:
             charge = None if budget is None else partial(budget.charge, kind=KIND)

@@ -76,14 +76,18 @@ class Batches:
         epochs = self._local.epochs
         wanted = epochs * per_epoch if epochs else np.full_like(counts, self._local.steps)
         shape = (len(clients), int(wanted.max()), self.size)
-        index, real = np.empty(shape, dtype=np.int64), np.zeros(shape, dtype=bool)
+        real = np.zeros(shape, dtype=bool)
+        # Padding is one of the client's own rows, never another's.
+        first = self._rows.order[self._rows.offsets[clients]]
+        index = np.broadcast_to(first[:, None, None], shape).copy()
         # Clients of like size go together, so that a single large one does not make the shuffles
-        # of all the others as long as its own.
+        # and steps of all the others as many as its own.
         group = np.ceil(np.log2(per_epoch)).astype(np.int64)
         for like in np.unique(group):
             mine = np.flatnonzero(group == like)
-            index[mine], real[mine] = self._draw(
-                clients[mine], counts[mine], per_epoch[mine], wanted[mine], shape[1], round
+            steps = int(wanted[mine].max())
+            index[mine, :steps], real[mine, :steps] = self._draw(
+                clients[mine], counts[mine], per_epoch[mine], wanted[mine], steps, round
             )
         return index, real
 

@@ -1,24 +1,35 @@
-"""Local training of many clients as one computation.
+"""Local training of a cohort: what every engine is given, does and gives back.
 
-The algorithm's functions are written for one client. `torch.func.vmap` gives them a client axis:
-a step of a whole cohort is one call on `[K, P]` weights and `[K, batch, …]` rows, whatever K is.
-Clients with fewer rows or fewer steps are padded and masked, which leaves their mathematics as it
-was: a padded row has weight zero, a padded step changes nothing.
+The algorithm's functions are written for one client. An *engine* runs them for many: over a client
+axis (`axis.py`) or one client per thread (`threads.py`). Engines differ in speed and in the last
+bits of a sum, never in what is computed: a padded row has weight zero, a padded step changes
+nothing.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.func import grad_and_value, vmap
 from torch.utils._pytree import tree_map
 
 from pmtl.algorithms import Algorithm
 from pmtl.models import FlatModel, Task, batch_loss
+
+#: The inputs and targets `[n, batch, …]` of a step, for the first n of some clients.
+Reader = Callable[[int, int], tuple[Tensor, Tensor]]
+#: From places in the cohort to a reader of these clients' batches, of which only the first so many
+#: rows are wanted.
+Rows = Callable[[NDArray[np.int64], int], Reader]
+
+#: The derivative of a loss at its first argument, and its value.
+Slope = Callable[..., tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -30,68 +41,56 @@ class Trained:
     losses: Tensor  #: [K] each client's mean batch loss
 
 
-class CohortTrainer:
+class CohortTrainer(ABC):
     """Trains cohorts with one algorithm and one model."""
+
+    name: ClassVar[str]
 
     def __init__(self, algorithm: Algorithm, model: FlatModel, task: Task) -> None:
         self._algorithm = algorithm
         self._model = model
-        randomness = "different" if model.random_forward else "error"
-        step = _one_step(algorithm, model, task)
-        self._step = vmap(step, in_dims=(0, 0, 0, 0, 0, None), randomness=randomness)
-        self._begin = vmap(algorithm.begin)
-        self._upload = vmap(algorithm.upload)
-        self._keep = vmap(algorithm.keep)
+        self._task = task
 
-    def train(
-        self,
-        own: Tensor,
-        shared: Tensor,
-        rows: Callable[[int], tuple[Tensor, Tensor]],
-        mask: Tensor,
-        lr: float,
-    ) -> Trained:
+    @property
+    def compiled(self) -> bool:
+        """Whether steps are compiled before they are run."""
+        return False
+
+    @abstractmethod
+    def train(self, own: Tensor, shared: Tensor, rows: Rows, mask: Tensor, lr: float) -> Trained:
         """Take each client from `own` [K, …] around its `shared` [K, P] through its batches.
 
-        `rows(step)` reads the cohort's inputs and targets of a step, `mask` is [K, steps, batch].
+        `rows` reads their batches, and `mask` [K, steps, batch], which lies on the CPU, says which
+        rows of them are real.
         """
-        self._model.module.train()
-        with torch.no_grad():
-            state = self._begin(own, shared)
-            losses = torch.zeros(len(own), dtype=shared.dtype, device=shared.device)
-            for step in range(mask.shape[1]):
-                inputs, targets = rows(step)
-                real = mask[:, step]
-                state, loss = self._step(state, shared, inputs, targets, real, lr)
-                losses += loss * real.any(dim=1)
-            steps = mask.any(dim=2).sum(dim=1).clamp(min=1)
-            return Trained(
-                kept=self._keep(state),
-                uploads=self._upload(state, own, shared),
-                losses=losses / steps,
-            )
 
 
-def _one_step(algorithm: Algorithm, model: FlatModel, task: Task) -> Callable[..., Any]:
-    """The algorithm's step for one client, on one batch; returns the state and the batch's loss."""
+def client_step(
+    algorithm: Algorithm, model: FlatModel, task: Task, slope: Callable[..., Slope], guarded: bool
+) -> Callable[..., Any]:
+    """The algorithm's step for one client, on one batch; returns the state and the batch's loss.
+
+    A `guarded` step leaves a client without a single real row where it is; it costs one more pass
+    over the weights.
+    """
 
     def loss(w: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
         return batch_loss(task, model.apply(w, inputs), targets, mask)
 
     def step(
-        state: Any, shared: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor, lr: float
+        state: Any, shared: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor, lr: Any
     ) -> tuple[Any, Tensor]:
         values: list[Tensor] = []
 
         def gradient(w: Tensor) -> Tensor:
-            slope: Tensor
-            slope, value = grad_and_value(loss)(w, inputs, targets, mask)
+            direction, value = slope(loss)(w, inputs, targets, mask)
             values.append(value)
-            return slope
+            return direction
 
         after = algorithm.step(state, shared, gradient, lr)
-        active = mask.any()
-        after = tree_map(lambda new, old: torch.where(active, new, old), after, state)
+        if guarded:
+            active = mask.any()
+            after = tree_map(lambda new, old: torch.where(active, new, old), after, state)
         return after, values[-1]
 
     return step

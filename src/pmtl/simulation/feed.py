@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pmtl.data import FederatedData
+from pmtl.simulation.cohort import Reader
 
 #: Dense data up to this many bytes (as floats) is kept on the device.
 RESIDENT_LIMIT = 2 * 2**30
@@ -35,6 +36,18 @@ class Feed:
             return self._to_device(*self._data.gather(index))
         where = torch.from_numpy(np.ascontiguousarray(index)).to(self._device)
         return self._resident[0][where], self._resident[1][where]
+
+    def reader(self, index: NDArray[np.int64]) -> Reader:
+        """Reads the batches `index` [K, steps, batch], step by step, of the first n clients.
+
+        The device gets the index once: to hand it over at every step would be to wait each time for
+        the step before.
+        """
+        if self._resident is None:
+            return lambda step, n: self.rows(index[:n, step])
+        where = torch.from_numpy(np.ascontiguousarray(index)).to(self._device)
+        inputs, targets = self._resident
+        return lambda step, n: (inputs[where[:n, step]], targets[where[:n, step]])
 
     def _to_device(self, x: NDArray[np.float32], y: NDArray[np.generic]) -> tuple[Tensor, Tensor]:
         inputs = torch.from_numpy(np.ascontiguousarray(x)).to(self._device, self._dtype)

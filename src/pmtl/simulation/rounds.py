@@ -23,14 +23,15 @@ from pmtl.algorithms import Algorithm
 from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
-from pmtl.models import FlatModel
+from pmtl.models import FlatModel, floats_per_row
 from pmtl.privacy.grid import GridNoise
 from pmtl.privacy.noise import Noise, Source, seeded_source, system_source
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Release, noise_of
 from pmtl.simulation.batches import Batches, LocalTraining
-from pmtl.simulation.cohort import CohortTrainer, Trained
+from pmtl.simulation.cohort import Trained
 from pmtl.simulation.curves import Curves, metric_bounds
+from pmtl.simulation.engines import Work, build_trainer, choose
 from pmtl.simulation.evaluation import Metrics, Weights, client_metrics
 from pmtl.simulation.feed import Feed
 from pmtl.simulation.store import Store
@@ -38,8 +39,9 @@ from pmtl.streams import name_keys, subseed
 
 T = TypeVar("T")
 
-#: Floats that the clients trained at once may hold in weights and batches together.
-CHUNK_FLOATS = 2**27
+#: Floats that the clients trained at once may hold in weights and batches together, and what a
+#: graphics card may hold of them where it has the memory.
+CHUNK_FLOATS, CARD_FLOATS = 2**27, 2**32
 
 
 @dataclass
@@ -79,10 +81,13 @@ class Federation:
         noise: Noise | GridNoise | None = None,
         charge: Callable[[int], None] | None = None,
         hardened: bool = False,
+        engine: str = "auto",
+        compile: bool | None = None,
     ) -> None:
         """With a `seed` this is an experiment. Without, it is production: coins and noise are the
         operating system's, every release has to be charged to a ledger, and what goes wrong with
-        one client's data stays with that client."""
+        one client's data stays with that client. `engine` and `compile` say how cohorts are
+        trained; left to themselves, they are chosen by device and model."""
         if seed is None and algorithm.shares and charge is None:
             raise PmtlError("In production every release is charged: give a ledger.")
         if plan.clients != data.m:
@@ -109,7 +114,11 @@ class Federation:
         self.gate = Release(plan, self.blocks, noise, charge)
         self.curves: Curves | None = None
         self.feed = Feed(data, self.device, dtype)
-        self._trainer = CohortTrainer(algorithm, model, data.task)
+        work = self._work()
+        self.engine, self.compile = choose(engine, compile, model, self.device, work)
+        self._trainer = build_trainer(
+            self.engine, self.compile, algorithm, model, data.task, work.width
+        )
 
     def show_metrics(
         self,
@@ -157,9 +166,8 @@ class Federation:
             own = progress.store.gather(clients)
             return self._train(clients, own, progress.shared, round, lr)
 
-        for first in range(0, len(cohort), self._chunk):
-            chunk = cohort[first : first + self._chunk]
-            for clients, trained in self._alone_if_need_be(chunk, train):
+        for piece in self._pieces(cohort):
+            for clients, trained in self._alone_if_need_be(piece, train):
                 progress.store.scatter(clients, trained.kept)
                 losses.append(trained.losses)
                 if self.algorithm.shares:
@@ -224,16 +232,21 @@ class Federation:
     def rehearse(self) -> None:
         """Train one client on made-up rows, so that what would fail for everybody fails before
         anything is spent."""
-        nobody = self.start()
-        shape = (1, self.batches.size)
-        x = torch.zeros(*shape, *self.data.input_shape, dtype=nobody.shared.dtype)
-        _, y = self.feed.rows(np.zeros((1, 1), dtype=np.int64))
-        y = torch.zeros_like(y).expand(*shape, *y.shape[2:])
-        mask = torch.ones(1, 1, self.batches.size, dtype=torch.bool, device=self.device)
-        one = np.zeros(1, dtype=np.int64)
-        rows = (x.to(self.device), y)
+        nobody, one = self.start(), np.zeros(1, dtype=np.int64)
+        _, answers = self.feed.rows(np.zeros((1, 1), dtype=np.int64))
+        mask = torch.ones(1, 1, self.batches.size, dtype=torch.bool)
+
+        def rows(clients: int) -> tuple[Tensor, Tensor]:
+            shape = (clients, self.batches.size)
+            x = torch.zeros(*shape, *self.data.input_shape, dtype=nobody.shared.dtype)
+            return x.to(self.device), torch.zeros_like(answers).expand(*shape, *answers.shape[2:])
+
         self._trainer.train(
-            nobody.store.gather(one), self._read(nobody.shared, one), lambda _: rows, mask, 0.0
+            nobody.store.gather(one),
+            self._read(nobody.shared, one),
+            lambda places, tall: lambda step, count: rows(count),
+            mask,
+            0.0,
         )
 
     def _alone_if_need_be(
@@ -277,17 +290,37 @@ class Federation:
         index, real = self.batches.draw(clients, round)
         # Dropout's masks are torch's: reproducible, but unlike batches they depend on who is
         # trained together.
-        mask = torch.from_numpy(real).to(self.device)
         with torch.random.fork_rng(enabled=self.model.random_forward):
             if self.model.random_forward:
                 torch.manual_seed(subseed(self.seed, "forward", round, int(clients[0])))
             return self._trainer.train(
                 own,
                 self._read(shared, clients),
-                lambda step: self.feed.rows(index[:, step]),
-                mask,
+                lambda places, tall: self.feed.reader(index[places, :, :tall]),
+                torch.from_numpy(real),
                 lr,
             )
+
+    def _pieces(self, cohort: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """The cohort in as few pieces as memory allows, all of one size but for one client."""
+        count = -(-len(cohort) // self._chunk)
+        return np.array_split(cohort, count) if count else []
+
+    def _work(self) -> Work:
+        """What there is to train, for the choice of an engine."""
+        everybody = not self.algorithm.shares
+        cohort = self.data.m if everybody else self.plan.cohort
+        varies = not everybody and self.plan.sampling == "poisson"
+        per_round = self.local.steps or 0
+        if self.local.epochs:
+            rows = float(self.data.rows("train").counts.mean())
+            per_round = self.local.epochs * int(np.ceil(rows / self.batches.size))
+        return Work(
+            batch=self.batches.size,
+            steps=self.plan.rounds * per_round,
+            floats=cohort * self._client_floats,
+            width=None if varies else len(self._pieces(np.arange(cohort))[0]),
+        )
 
     @property
     def step_floats(self) -> int:
@@ -297,9 +330,14 @@ class Federation:
     @cached_property
     def _client_floats(self) -> int:
         row = int(np.prod(self.data.input_shape))
-        return 6 * self.model.size + 4 * self.batches.size * row
+        layers = floats_per_row(self.model, self.data.input_shape)
+        return 6 * self.model.size + self.batches.size * (4 * row + 2 * layers)
 
     @cached_property
     def _chunk(self) -> int:
         """How many clients are trained at once: all of a cohort, unless memory forbids it."""
-        return max(1, CHUNK_FLOATS // self._client_floats)
+        floats = CHUNK_FLOATS
+        if self.device.type == "cuda":  # Of all the card's memory, a quarter.
+            there = torch.cuda.get_device_properties(self.device).total_memory
+            floats = max(floats, min(CARD_FLOATS, there // 16))
+        return max(1, floats // self._client_floats)
