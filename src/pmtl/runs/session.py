@@ -8,14 +8,13 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
-
 from pmtl.errors import Interrupted
 from pmtl.progress import progress_bar
 from pmtl.runs import files
 from pmtl.runs.budget import Budget
 from pmtl.runs.config import TrainConfig
 from pmtl.runs.folder import RunFolder
+from pmtl.runs.personal import Personal
 from pmtl.runs.process import graceful_stop, threads_for
 from pmtl.runs.result import Run, statement_of
 from pmtl.simulation import Federation, Metrics, Progress, evaluate
@@ -30,7 +29,7 @@ def run_to_end(
     show: bool,
 ) -> Run:
     """Run what is left of the rounds, then write and return the result."""
-    state = federation.start()
+    state = federation.start(None if folder is None else folder.owned_file)
     metrics: list[dict[str, Any]] = []
     secret = config.mode == "production"
     with ExitStack() as stack:
@@ -39,7 +38,7 @@ def run_to_end(
         if folder is not None:
             stack.enter_context(files.exclusive(folder.lock_file))
             stop = stack.enter_context(graceful_stop())
-            state = folder.load_checkpoint(state)
+            state = folder.load_checkpoint(state, show)
             if budget is not None:
                 budget.check_checkpoint(state.round, folder.checkpoint_digest())
             if secret and state.round == 0:
@@ -87,8 +86,9 @@ def _finish(
     metrics: list[dict[str, Any]],
 ) -> Run:
     algorithm, plan = federation.algorithm, federation.plan
-    everybody = np.arange(federation.data.m, dtype=np.int64)
-    personal = federation.predictors(state, everybody)
+    personal = Personal(
+        state.store.seen, federation.newcomers(state), federation.views(state)["personal"]
+    )
     facts = facts | {"state": "complete", "releases": plan.rounds}
     if budget is not None:
         facts["releases"] = budget.charges
@@ -99,7 +99,7 @@ def _finish(
     run = Run(
         facts,
         federation.model,
-        personal,
+        personal.weights,
         state.shared,
         statement,
         metrics,

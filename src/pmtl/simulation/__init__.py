@@ -2,12 +2,14 @@
 
 from pmtl.simulation.batches import Batches, LocalTraining
 from pmtl.simulation.cohort import CohortTrainer, Trained
-from pmtl.simulation.evaluation import Metrics, evaluate
+from pmtl.simulation.evaluation import Metrics, Weights, evaluate
 from pmtl.simulation.feed import Feed
 from pmtl.simulation.rounds import Federation, Progress, RoundReport
-from pmtl.simulation.store import Store
+from pmtl.simulation.row_file import RowFile, digest_rows
+from pmtl.simulation.store import CHECKS, Store
 
 __all__ = [
+    "CHECKS",
     "Batches",
     "CohortTrainer",
     "Federation",
@@ -16,7 +18,10 @@ __all__ = [
     "Metrics",
     "Progress",
     "RoundReport",
+    "RowFile",
     "Store",
     "Trained",
+    "Weights",
+    "digest_rows",
     "evaluate",
 ]
