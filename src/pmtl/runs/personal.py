@@ -29,7 +29,7 @@ from torch import Tensor
 
 from pmtl.errors import PmtlError
 from pmtl.runs import files
-from pmtl.simulation import RowFile, Weights, digest_rows
+from pmtl.simulation import RowFile, Weights, digest_rows, private
 
 _TYPES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.uint8: "U8"}
 #: Bytes of weights that are in memory at a time while the file is written.
@@ -62,7 +62,7 @@ def write_personal(path: Path, personal: Personal, about: Mapping[str, Any]) -> 
     }
 
     def write(partial: Path) -> None:
-        with partial.open("wb") as file:
+        with open(partial, "wb", opener=private) as file:
             file.write(_header(shapes, about, "0" * 32))  # The digest is known at the end.
             for value in small.values():
                 file.write(value.numpy().data)

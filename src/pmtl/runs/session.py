@@ -15,7 +15,7 @@ from pmtl.runs.budget import Budget
 from pmtl.runs.config import TrainConfig
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.personal import Personal
-from pmtl.runs.process import graceful_stop, threads_for
+from pmtl.runs.process import graceful_stop, peak_resident_bytes, threads_for
 from pmtl.runs.result import Run, statement_of
 from pmtl.simulation import Federation, Metrics, Progress, evaluate
 
@@ -90,6 +90,8 @@ def _finish(
         state.store.seen, federation.newcomers(state), federation.views(state)["personal"]
     )
     facts = facts | {"state": "complete", "releases": plan.rounds}
+    if facts["mode"] == "experiment":  # Who was sampled is private, and so is how many were.
+        facts["memory"] = _memory(state)
     if budget is not None:
         facts["releases"] = budget.charges
         facts["population_epsilon"] = budget.population_epsilon(plan.delta)
@@ -114,6 +116,16 @@ def _finish(
         result = None if facts["mode"] == "production" else run.evaluate()
         folder.save_result(facts, owned, state.shared, statement, result)
     return run
+
+
+def _memory(state: Progress) -> dict[str, Any]:
+    """What the run took of the machine."""
+    store = state.store
+    clients = len(store.seen)
+    return {
+        "peak_resident_bytes": peak_resident_bytes(),
+        "owned": {"clients": clients, "bytes": clients * store.start.nbytes, "in": store.where},
+    }
 
 
 def _validation(

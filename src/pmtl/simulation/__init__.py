@@ -5,7 +5,7 @@ from pmtl.simulation.cohort import CohortTrainer, Trained
 from pmtl.simulation.evaluation import Metrics, Weights, evaluate
 from pmtl.simulation.feed import Feed
 from pmtl.simulation.rounds import Federation, Progress, RoundReport
-from pmtl.simulation.row_file import RowFile, digest_rows
+from pmtl.simulation.row_file import RowFile, digest_rows, private
 from pmtl.simulation.store import CHECKS, Store
 
 __all__ = [
@@ -24,4 +24,5 @@ __all__ = [
     "Weights",
     "digest_rows",
     "evaluate",
+    "private",
 ]

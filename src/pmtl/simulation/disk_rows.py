@@ -24,7 +24,7 @@ from torch import Tensor
 
 from pmtl.data.disk import nameless_file
 from pmtl.errors import PmtlError
-from pmtl.simulation.row_file import DIGEST_BYTES, RowFile
+from pmtl.simulation.row_file import DIGEST_BYTES, RowFile, private
 
 Places = NDArray[np.int64]
 
@@ -124,7 +124,7 @@ class DiskRows:
             file = nameless_file()
         else:
             try:
-                file = self._path.open(mode, buffering=0)
+                file = open(self._path, mode, buffering=0, opener=private)  # noqa: SIM115
             except FileNotFoundError as error:
                 raise PmtlError(
                     f"{self._path} is missing: it holds the vectors that the checkpoint speaks of."

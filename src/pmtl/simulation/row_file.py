@@ -98,6 +98,11 @@ class RowFile:
             raise PmtlError(f"{self._name} could not be {what}: {error.strerror}.") from error
 
 
+def private(path: str, flags: int) -> int:
+    """Opens a file that only its owner may read, for `open(…, opener=private)`."""
+    return os.open(path, flags, 0o600)
+
+
 def digest_rows(rows: Tensor) -> Bytes:
     """SHA-256 of every row of a tensor in main memory, `[K, 32]`."""
     digests = np.empty((len(rows), DIGEST_BYTES), dtype=np.uint8)
