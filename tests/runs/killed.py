@@ -19,8 +19,9 @@ from pmtl.privacy.ledger import Ledger
 from pmtl.runs.folder import RunFolder
 
 SPEC = "synthetic:clients=30,samples=10"
+ROUNDS = int(sys.argv[4]) if len(sys.argv) > 4 else 150
 OPTIONS = {
-    "privacy": {"epsilon": 3.0, "rounds": 150},
+    "privacy": {"epsilon": 3.0, "rounds": ROUNDS},
     "local": {"steps": 2},
     "evaluate_every": 20,
     "checkpoint_seconds": 0.0,
