@@ -43,6 +43,13 @@ def words(seed: int, stream: str, *counters: Any) -> Words:
     """64 random bits for every element of the broadcast `counters`."""
     with np.errstate(over="ignore"):
         state = _finalise(np.uint64(seed % 2**64) ^ np.uint64(name_key(stream)))
+    return go_on(state, *counters)
+
+
+def go_on(state: Any, *counters: Any) -> Words:
+    """`words` with more counters, given the words of the first ones: what does not change from
+    draw to draw need not be computed again."""
+    with np.errstate(over="ignore"):
         for counter in counters:
             state = _finalise((state + _GOLDEN) ^ _finalise(np.asarray(counter).astype(np.uint64)))
     return np.asarray(state, dtype=np.uint64)

@@ -149,6 +149,34 @@ def test_without_a_step_nothing_is_uploaded_and_nothing_is_lost(name):
     assert bool(moved.any()) == algorithm.shares
 
 
+@every
+@pytest.mark.parametrize("lr", [LR, 4.0])  # 4 · 0.3 is beyond 1: the pull overshoots.
+@pytest.mark.parametrize("steps", [0, 1, 7])
+def test_its_rest_is_that_many_steps_without_a_gradient(name, steps, lr):
+    algorithm = make(name)
+    own, shared = owned(algorithm)[0], vectors(2)[0]
+    state = algorithm.begin(own, shared)
+    if name in ("fedprox", "ditto"):  # Their rounds begin at w̃; from there nothing would pull.
+        state = tree_map(lambda vector: vector + vectors(3)[0], state)
+    count = torch.tensor(float(steps), dtype=torch.float64)
+    at_once = algorithm.rest(state, shared, lr, count)
+    for _ in range(steps):
+        state = algorithm.step(state, shared, torch.zeros_like, lr)
+    for one, two in zip(tree_leaves(at_once), tree_leaves(state), strict=True):
+        assert torch.allclose(one, two, rtol=1e-12, atol=1e-12)
+
+
+@every
+def test_it_treats_every_coordinate_by_itself(name):
+    """Trained on some coordinates alone it does to them what it does to them among others."""
+    algorithm = make(name)
+    own, shared, some = owned(algorithm)[0], vectors(2)[0], slice(1, 4)
+    _, upload, kept, _ = one_round(algorithm, own, shared)
+    _, part_upload, part_kept, _ = one_round(algorithm, own[some], shared[some])
+    assert torch.equal(part_upload, upload[some])
+    assert torch.equal(part_kept, kept[some])
+
+
 def test_only_local_training_shares_nothing_and_it_uploads_nothing():
     assert [name for name, kind in ALGORITHMS.items() if not kind.shares] == ["local"]
     algorithm = make("local")

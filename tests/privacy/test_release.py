@@ -374,7 +374,8 @@ def test_a_client_with_a_poisoned_model_leaves_the_billboard_finite_and_the_othe
         progress = federation.start()
         federation.advance(progress)
         if poisoned:
-            progress.store.vectors[2] = NAN
+            poison = torch.full((1, federation.model.size), NAN)
+            progress.store.scatter(np.array([2]), poison)
         federation.advance(progress)
         runs[poisoned] = progress
     assert torch.isfinite(runs[True].shared).all()
@@ -400,8 +401,8 @@ def test_a_client_sampled_for_the_first_time_inherits_nothing_from_another():
             federation.advance(progress)
         assert torch.equal(progress.store.vectors[newcomer], federation.model.start())
         if disturbed:
-            others = [k for k in range(8) if k != newcomer]
-            progress.store.vectors[others] += 1.0
+            others = np.array([k for k in range(8) if k != newcomer])
+            progress.store.scatter(others, progress.store.gather(others) + 1.0)
         federation.advance(progress)
         ends.append(progress.store.vectors[newcomer])
     assert torch.equal(*ends)

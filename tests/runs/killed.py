@@ -19,8 +19,9 @@ from pmtl.privacy.ledger import Ledger
 from pmtl.runs.folder import RunFolder
 
 SPEC = "synthetic:clients=30,samples=10"
+ROUNDS = int(sys.argv[5]) if len(sys.argv) > 5 else 150
 OPTIONS = {
-    "privacy": {"epsilon": 3.0, "rounds": 150, "metrics": 0.1},
+    "privacy": {"epsilon": 3.0, "rounds": ROUNDS, "metrics": 0.1},
     "local": {"steps": 2},
     "evaluate_every": 20,
     "checkpoint_seconds": 0.0,

@@ -12,7 +12,7 @@ from pmtl.errors import PmtlError
 from pmtl.models import build_model
 from pmtl.privacy.noise import seeded_noise
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.simulation import Federation, LocalTraining, Progress, Store
+from pmtl.simulation import Federation, LocalTraining, Progress
 from pmtl.streams import name_key, name_keys, subseed, uniforms, words
 
 ROUNDS = 4
@@ -67,8 +67,11 @@ def test_a_saved_run_continues_to_the_same_bits():
     progress = begun.start()
     for _ in range(2):
         begun.advance(progress)
-    saved = Progress(2, progress.shared.clone(), Store(progress.store.vectors.clone()))
-    resumed, reports = run(federation(), saved)
+    saved = {name: part.clone() for name, part in progress.store.snapshot().items()}
+    fresh = federation()
+    store = fresh.start().store
+    store.restore(saved)
+    resumed, reports = run(fresh, Progress(2, progress.shared.clone(), store))
     assert [report.round for report in reports] == [3, 4]
     assert same(whole, resumed)
 
@@ -300,24 +303,3 @@ def test_cohorts_of_a_run_are_those_of_its_plan():
         drawn = [len(made.plan.sampler(3, made.sampler.client_keys).draw(t)) for t in range(ROUNDS)]
         assert [report.cohort for report in reports] == drawn
     assert set(drawn) == {5}
-
-
-class TestStore:
-    def test_rows_are_copies_of_the_start_and_share_no_memory(self):
-        start = torch.zeros(1, 3)
-        store = Store.fresh(start.expand(4, -1))
-        store.vectors[1] += 1
-        assert torch.equal(store.vectors[0], torch.zeros(3))
-        assert not start.any()
-
-    def test_what_is_gathered_is_a_copy(self):
-        store = Store.fresh(torch.arange(12.0).view(4, 3))
-        taken = store.gather(np.array([2, 0]))
-        assert torch.equal(taken, torch.tensor([[6.0, 7, 8], [0, 1, 2]]))
-        taken += 100
-        assert torch.equal(store.vectors, torch.arange(12.0).view(4, 3))
-
-    def test_what_is_scattered_replaces_these_rows_and_no_others(self):
-        store = Store.fresh(torch.zeros(4, 2))
-        store.scatter(np.array([3, 1]), torch.tensor([[1.0, 1], [2, 2]]))
-        assert store.vectors.tolist() == [[0, 0], [2, 2], [0, 0], [1, 1]]

@@ -9,6 +9,7 @@ written for *one* client:
     upload   what leaves the client (and is then clipped by the gate, never here)
     keep     what stays with the client until it is sampled again
     predict  the weights with which it answers
+    rest     many steps at once where the gradient is zero (not every algorithm has it)
 
 The simulator maps them over a cohort, a real site calls them for itself: one definition for both.
 `shared` is the part of the billboard that the client reads, already noisy. The *state* within a
@@ -78,6 +79,15 @@ class Algorithm(ABC):
     @abstractmethod
     def step(self, state: State, shared: Tensor, gradient: Gradient, lr: float) -> State:
         """One local step."""
+
+    def rest(self, state: State, shared: Tensor, lr: float, steps: Tensor) -> State | None:
+        """Where `steps` steps (a whole number) lead on coordinates whose gradient is zero.
+
+        With sparse rows most coordinates are such, and they need not be walked through step by
+        step. To answer is to say, too, that this algorithm treats every coordinate by itself, so
+        that a client may be trained on some of them only; None says that it does not.
+        """
+        return None
 
     @abstractmethod
     def upload(self, state: State, own: Tensor, shared: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
 from pmtl.algorithms.base import Algorithm, Gradient
@@ -41,6 +42,10 @@ class Ditto(Algorithm):
         u = u - lr * gradient(u)
         v = v - lr * (gradient(v) + self.lam * (v - shared))
         return Pair(u, v)
+
+    def rest(self, state: Pair, shared: Tensor, lr: float, steps: Tensor) -> Pair:
+        pull = torch.pow(1 - lr * self.lam, steps)
+        return Pair(state.u, torch.lerp(shared, state.v, pull))
 
     def upload(self, state: Pair, own: Tensor, shared: Tensor) -> Tensor:
         return state.u - shared

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from pmtl.algorithms.base import Gradient
@@ -25,3 +26,6 @@ class FedProx(FedAvg):
 
     def step(self, w: Tensor, shared: Tensor, gradient: Gradient, lr: float) -> Tensor:
         return w - lr * (gradient(w) + self.mu * (w - shared))
+
+    def rest(self, w: Tensor, shared: Tensor, lr: float, steps: Tensor) -> Tensor:
+        return torch.lerp(shared, w, torch.pow(1 - lr * self.mu, steps))

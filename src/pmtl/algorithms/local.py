@@ -30,6 +30,9 @@ class Local(Algorithm):
     def step(self, w: Tensor, shared: Tensor, gradient: Gradient, lr: float) -> Tensor:
         return w - lr * gradient(w)
 
+    def rest(self, w: Tensor, shared: Tensor, lr: float, steps: Tensor) -> Tensor:
+        return w
+
     def upload(self, w: Tensor, own: Tensor, shared: Tensor) -> Tensor:
         return w[:0]  # nothing leaves
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from pmtl.algorithms.base import Algorithm, Gradient
@@ -44,6 +45,10 @@ class PMTL(Algorithm):
 
     def step(self, w: Tensor, shared: Tensor, gradient: Gradient, lr: float) -> Tensor:
         return w - lr * (gradient(w) + self.lam * (w - shared))  # ClientUpdate, line 12
+
+    def rest(self, w: Tensor, shared: Tensor, lr: float, steps: Tensor) -> Tensor:
+        # w − w̃ shrinks by 1 − ηλ a step: w̃ + (1 − ηλ)ᴱ(w − w̃).
+        return torch.lerp(shared, w, torch.pow(1 - lr * self.lam, steps))
 
     def upload(self, w: Tensor, own: Tensor, shared: Tensor) -> Tensor:
         return w - own  # line 6: g_k = w_k(after) − w_k(before)

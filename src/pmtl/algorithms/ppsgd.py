@@ -43,6 +43,9 @@ class PPSGD(Algorithm):
         g = gradient(w + theta)  # the derivative is the same for both summands
         return Sum(w - lr * g, theta - self.alpha * lr * g)
 
+    def rest(self, state: Sum, shared: Tensor, lr: float, steps: Tensor) -> Sum:
+        return state
+
     def upload(self, state: Sum, own: Tensor, shared: Tensor) -> Tensor:
         return state.w - shared
 

@@ -125,6 +125,7 @@ def report(run: Run, as_json: bool) -> None:
             "adjacency": run.privacy.adjacency,
             "stopped": run.facts.get("stopped"),
             "released": released,
+            "memory": run.facts.get("memory"),
             **scores,
         }
         opt.print_json(summary)
@@ -146,11 +147,26 @@ def report(run: Run, as_json: bool) -> None:
     place, client = shlex.quote(str(run.path)), shlex.quote(run.clients[0])
     told = (
         headline,
+        *_memory(run.facts),
         f"Everything is in {run.path}; the whole statement in {run.path}/privacy.txt.",
         f"Next: pmtl predict {place} --client {client} --data FILE --out FILE",
     )
     # Names are shown as they are: a client's may look like markup.
     console.print(*told, sep="\n", soft_wrap=True, markup=False)
+
+
+def _memory(facts: dict[str, Any]) -> list[str]:
+    """What an experiment took of the machine, in a sentence."""
+    if "memory" not in facts:
+        return []
+    peak, owned = facts["memory"]["peak_resident_bytes"], facts["memory"]["owned"]
+    sentence = f"It took {peak / 2**20:,.0f} MiB of memory at most"
+    if owned["bytes"]:
+        sentence += (
+            f"; the vectors of {owned['clients']:,} clients ({owned['bytes'] / 2**20:,.1f} MiB) "
+            + ("were kept in memory" if owned["in"] == "memory" else "were kept on disk")
+        )
+    return [sentence + "."]
 
 
 def free_folder(name: str) -> str:

@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -29,12 +28,12 @@ from pmtl.jsontext import to_json
 
 def write_text(path: Path, text: str) -> None:
     """Replace a text file."""
-    _replace(path, lambda partial: partial.write_text(text, encoding="utf-8"))
+    replace(path, lambda partial: partial.write_text(text, encoding="utf-8"))
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Replace a binary file."""
-    _replace(path, lambda partial: partial.write_bytes(content))
+    replace(path, lambda partial: partial.write_bytes(content))
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -60,10 +59,10 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     its numbers."""
     whole = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     # One entry, because safetensors writes several in no fixed order: same values, same bytes.
-    digest = _digest(whole)
-    header = json.dumps({**metadata, "digest": digest}, sort_keys=True)
-    _replace(path, lambda partial: save_file(whole, partial, metadata={"pmtl": header}))
-    return digest
+    known = digest(whole)
+    header = json.dumps({**metadata, "digest": known}, sort_keys=True)
+    replace(path, lambda partial: save_file(whole, partial, metadata={"pmtl": header}))
+    return known
 
 
 def read_digest(path: Path) -> str:
@@ -78,12 +77,12 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(path, framework="pt") as file:
             metadata = json.loads((file.metadata() or {})["pmtl"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        digest = metadata.pop("digest")
+        known = metadata.pop("digest")
     except FileNotFoundError as error:
         raise PmtlError(f"{path} is missing.") from error
     except (SafetensorError, OSError, KeyError, ValueError, AttributeError) as error:
         raise PmtlError(f"{path} is damaged and cannot be read ({error}).") from error
-    if digest != _digest(tensors):
+    if known != digest(tensors):
         raise PmtlError(f"{path} is damaged: its numbers are not the ones that were written.")
     return tensors, metadata
 
@@ -140,7 +139,8 @@ def exclusive(path: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
+def replace(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` make a file beside its place, and put it there when it is on disk."""
     partial = path.with_name(f".{path.name}.partial")
     with writing(path):
         try:
@@ -157,10 +157,11 @@ def _replace(path: Path, write: Callable[[Path], object]) -> None:
             raise
 
 
-def _digest(tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.blake2b(digest_size=16)
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """What tells these tensors from any others."""
+    state = hashlib.blake2b(digest_size=16)
     for name in sorted(tensors):
         value = tensors[name]
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+        state.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        state.update(value.contiguous().numpy().data)
+    return state.hexdigest()

@@ -18,9 +18,11 @@ from pmtl.data import Scaling
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
 from pmtl.privacy.statement import Statement
+from pmtl.progress import progress_bar
 from pmtl.runs import files
 from pmtl.runs.config import TrainConfig
-from pmtl.simulation import Progress, Store
+from pmtl.runs.personal import Personal, write_personal
+from pmtl.simulation import CHECKS, Progress
 
 
 class RunFolder:
@@ -32,6 +34,7 @@ class RunFolder:
         self.facts_file = self.path / "run.json"
         self.metrics_file = self.path / "metrics.jsonl"
         self.checkpoint_file = self.path / "checkpoint.safetensors"
+        self.owned_file = self.path / "owned.rows"
         self.personal_file = self.path / "personal.safetensors"
         self.shared_file = self.path / "shared.safetensors"
         self.scaling_file = self.path / "scaling.safetensors"
@@ -96,14 +99,16 @@ class RunFolder:
         return lines
 
     def save_checkpoint(self, progress: Progress) -> str:
-        """Replace the checkpoint; the metrics it stands for are on disk before it is. Returns the
-        digest of its numbers."""
+        """Replace the checkpoint; the metrics and the file of vectors that it stands for are on
+        disk before it is. Returns the digest of its numbers, which covers all vectors."""
         files.flush(self.metrics_file)
-        return files.write_tensors(
+        digest = files.write_tensors(
             self.checkpoint_file,
-            {"shared": progress.shared, "owned": progress.store.vectors},
+            {"shared": progress.shared, **progress.store.snapshot()},
             {"round": progress.round},
         )
+        progress.store.settle()
+        return digest
 
     def checkpoint_digest(self) -> str | None:
         """The digest of the checkpoint's numbers; None if there is no checkpoint."""
@@ -111,12 +116,15 @@ class RunFolder:
             return None
         return files.read_digest(self.checkpoint_file)
 
-    def load_checkpoint(self, start: Progress) -> Progress:
+    def load_checkpoint(self, start: Progress, show: bool = False) -> Progress:
         """The last saved progress, or `start` if there is none; later metrics are dropped."""
         progress = start
         if self.checkpoint_file.exists():
             tensors, metadata = files.read_tensors(self.checkpoint_file)
-            progress = _restore(tensors, metadata, start, self.checkpoint_file)
+            shared = _shared_of(tensors, start, self.checkpoint_file)
+            with progress_bar("checking", CHECKS, 0, show and "slots" in tensors) as bar:
+                start.store.restore(tensors, bar.advance)
+            progress = Progress(int(metadata["round"]), shared, start.store)
         kept = [line for line in self.metrics() if line["round"] <= progress.round]
         text = "".join(to_json(line) + "\n" for line in kept)
         files.write_text(self.metrics_file, text)
@@ -141,7 +149,7 @@ class RunFolder:
     def save_result(
         self,
         facts: Mapping[str, Any],
-        personal: Tensor | None,
+        personal: Personal | None,
         shared: Tensor,
         statement: Statement,
         result: Any,
@@ -149,12 +157,16 @@ class RunFolder:
         """Write the models and the statement; the run is complete when `run.json` says so."""
         about = {"clients": facts["clients"], "model": facts["model"], "blocks": facts["blocks"]}
         if personal is not None:
-            files.write_tensors(self.personal_file, {"weights": personal}, about)
+            names = [facts["clients"][client] for client in personal.seen.tolist()]
+            write_personal(self.personal_file, personal, {**about, "clients": names})
         files.write_tensors(self.shared_file, {"weights": shared}, about)
         self.save_statement(statement)
         if result is not None:
             files.write_json(self.path / "result.json", result)
         files.write_json(self.facts_file, {**versions(), **facts})
+        if self.owned_file.exists():  # As large as the models, and of no more use.
+            self.checkpoint_file.unlink()
+            self.owned_file.unlink()
 
     def save_statement(self, statement: Statement) -> None:
         """Write the privacy statement for people and for programs."""
@@ -171,15 +183,11 @@ def versions() -> dict[str, Any]:
     }
 
 
-def _restore(
-    tensors: Mapping[str, Tensor], metadata: Mapping[str, Any], start: Progress, file: Path
-) -> Progress:
-    expected = {"shared": start.shared, "owned": start.store.vectors}
-    for name, like in expected.items():
-        if name not in tensors or tensors[name].shape != like.shape:
-            raise PmtlError(
-                f"{file} does not fit this run: its {name!r} is not of shape {tuple(like.shape)}. "
-                "Was the model or the federation changed?"
-            )
-    shared, owned = (tensors[name].to(like) for name, like in expected.items())
-    return Progress(int(metadata["round"]), shared, Store(owned))
+def _shared_of(tensors: Mapping[str, Tensor], start: Progress, file: Path) -> Tensor:
+    shape = tuple(start.shared.shape)
+    if "clients" not in tensors or "shared" not in tensors or tensors["shared"].shape != shape:
+        raise PmtlError(
+            f"{file} does not fit this run: its 'shared' is not of shape {shape}. Was the model or "
+            "the federation changed?"
+        )
+    return tensors["shared"].to(start.shared)

@@ -1,11 +1,15 @@
-"""What a long run asks of its process: few threads for small work, and a graceful end."""
+"""What a long run asks of its process: few threads for small work, a graceful end, and how much
+memory it took."""
 
 from __future__ import annotations
 
+import resource
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +32,17 @@ def threads_for(federation: Federation) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def peak_resident_bytes() -> int:
+    """The most memory this process has held so far."""
+    try:
+        # A program started by a larger one inherits that one's peak from getrusage, not from here.
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+        return 1024 * int(status.partition("VmHWM:")[2].split()[0])
+    except (OSError, IndexError, ValueError):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else 1024 * peak
 
 
 _stops: list[threading.Event] = []

@@ -20,7 +20,8 @@ from pmtl.privacy.statement import Statement, make_statement
 from pmtl.runs import files
 from pmtl.runs.config import IN_MEMORY
 from pmtl.runs.folder import RunFolder
-from pmtl.simulation import Feed, Metrics, evaluate
+from pmtl.runs.personal import PersonalFile
+from pmtl.simulation import Feed, Metrics, Weights, evaluate
 
 
 class Run:
@@ -30,7 +31,7 @@ class Run:
         self,
         facts: dict[str, Any],
         model: FlatModel,
-        personal: Tensor,
+        personal: Weights | None,
         shared: Tensor,
         statement: Statement,
         metrics: list[dict[str, Any]],
@@ -44,7 +45,7 @@ class Run:
         self.metrics = metrics
         self.path = path
         self._model = model
-        self._personal = personal
+        self._weights = self._published if personal is None else personal
         self._shared = shared
         self._blocks = np.asarray(facts["blocks"], dtype=np.int64)
         self._data = data
@@ -58,7 +59,7 @@ class Run:
         any, is part of it.
         """
         place = self._position(client)
-        return self._module(self._personal[place], place)
+        return self._module(self._weights(np.array([place]))[0], place)
 
     @property
     def shared(self) -> nn.Module:
@@ -141,9 +142,6 @@ class Run:
         scale = Standardise(self._scaling.means[place], self._scaling.widths[place])
         return nn.Sequential(scale.to(weights), module).eval()
 
-    def _weights(self, clients: NDArray[np.int64]) -> Tensor:
-        return self._personal[torch.from_numpy(clients).to(self._personal.device)]
-
     def _published(self, clients: NDArray[np.int64]) -> Tensor:
         return self._shared[torch.from_numpy(self._blocks[clients]).to(self._shared.device)]
 
@@ -179,10 +177,9 @@ def load_run(path: str | Path, data: FederatedData | None = None, model: Any = N
         )
     flat = rebuild_model(facts, model)
     shared = files.read_tensors(folder.shared_file)[0]["weights"]
-    if folder.personal_file.exists():
-        personal = files.read_tensors(folder.personal_file)[0]["weights"]
-    else:
-        personal = shared[torch.tensor(facts["blocks"])]
+    personal = None
+    if facts["personal"]:
+        personal = PersonalFile(folder.personal_file, np.asarray(facts["blocks"], dtype=np.int64))
     statement = statement_of(facts)
     flat.to(torch.device("cpu"), shared.dtype)
     return Run(

@@ -8,8 +8,6 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
-
 from pmtl.errors import Interrupted
 from pmtl.privacy.validation import KIND
 from pmtl.progress import progress_bar
@@ -17,7 +15,8 @@ from pmtl.runs import files
 from pmtl.runs.budget import Budget
 from pmtl.runs.config import TrainConfig
 from pmtl.runs.folder import RunFolder
-from pmtl.runs.process import graceful_stop, threads_for
+from pmtl.runs.personal import Personal
+from pmtl.runs.process import graceful_stop, peak_resident_bytes, threads_for
 from pmtl.runs.result import Run, statement_of
 from pmtl.simulation import Federation, Metrics, Progress, evaluate
 
@@ -31,7 +30,7 @@ def run_to_end(
     show: bool,
 ) -> Run:
     """Run what is left of the rounds, then write and return the result."""
-    state = federation.start()
+    state = federation.start(None if folder is None else folder.owned_file)
     metrics: list[dict[str, Any]] = []
     secret = config.mode == "production"
     with ExitStack() as stack:
@@ -40,7 +39,7 @@ def run_to_end(
         if folder is not None:
             stack.enter_context(files.exclusive(folder.lock_file))
             stop = stack.enter_context(graceful_stop())
-            state = folder.load_checkpoint(state)
+            state = folder.load_checkpoint(state, show)
             metrics = folder.metrics()
             if budget is not None:
                 budget.check_checkpoint(state.round, folder.checkpoint_digest())
@@ -95,9 +94,12 @@ def _finish(
     metrics: list[dict[str, Any]],
 ) -> Run:
     algorithm, plan = federation.algorithm, federation.plan
-    everybody = np.arange(federation.data.m, dtype=np.int64)
-    personal = federation.predictors(state, everybody)
+    personal = Personal(
+        state.store.seen, federation.newcomers(state), federation.views(state)["personal"]
+    )
     facts = facts | {"state": "complete"}
+    if facts["mode"] == "experiment":  # Who was sampled is private, and so is how many were.
+        facts["memory"] = _memory(state)
     if budget is not None:
         facts["charged"] = [e.to_dict() | {"count": n} for e, n in budget.events().items()]
         facts["population_epsilon"] = budget.population_epsilon(plan.delta)
@@ -105,7 +107,7 @@ def _finish(
     run = Run(
         facts,
         federation.model,
-        personal,
+        personal.weights,
         state.shared,
         statement,
         metrics,
@@ -120,6 +122,16 @@ def _finish(
         result = None if facts["mode"] == "production" else run.evaluate()
         folder.save_result(facts, owned, state.shared, statement, result)
     return run
+
+
+def _memory(state: Progress) -> dict[str, Any]:
+    """What the run took of the machine."""
+    store = state.store
+    clients = len(store.seen)
+    return {
+        "peak_resident_bytes": peak_resident_bytes(),
+        "owned": {"clients": clients, "bytes": clients * store.start.nbytes, "in": store.where},
+    }
 
 
 def _validation(

@@ -5,13 +5,15 @@ from pmtl.simulation.batches import Batches, LocalTraining
 from pmtl.simulation.cohort import CohortTrainer, Trained
 from pmtl.simulation.curves import metric_bounds
 from pmtl.simulation.engines import ENGINES, check_engine
-from pmtl.simulation.evaluation import Metrics, evaluate
+from pmtl.simulation.evaluation import Metrics, Weights, evaluate
 from pmtl.simulation.feed import Feed
 from pmtl.simulation.rounds import Federation, Progress, RoundReport
-from pmtl.simulation.store import Store
+from pmtl.simulation.row_file import RowFile, digest_rows, private
+from pmtl.simulation.store import CHECKS, Store
 from pmtl.simulation.threads import ThreadsTrainer
 
 __all__ = [
+    "CHECKS",
     "ENGINES",
     "AxisTrainer",
     "Batches",
@@ -22,10 +24,14 @@ __all__ = [
     "Metrics",
     "Progress",
     "RoundReport",
+    "RowFile",
     "Store",
     "ThreadsTrainer",
     "Trained",
+    "Weights",
     "check_engine",
+    "digest_rows",
     "evaluate",
     "metric_bounds",
+    "private",
 ]

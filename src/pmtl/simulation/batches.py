@@ -71,7 +71,7 @@ class Batches:
         self, clients: NDArray[np.int64], round: int
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Row indices `[K, steps, batch]` into the data, and the mask of the real ones."""
-        counts = self._rows.counts[clients]
+        counts = self._rows.offsets[clients + 1] - self._rows.offsets[clients]
         per_epoch = -(-counts // self.size)
         epochs = self._local.epochs
         wanted = epochs * per_epoch if epochs else np.full_like(counts, self._local.steps)

@@ -19,6 +19,7 @@ from torch.func import vmap
 from pmtl.data import FederatedData, Rows, Split
 from pmtl.models import FlatModel, Task, row_counts, row_losses
 from pmtl.simulation.feed import Feed
+from pmtl.simulation.sparse import is_linear, sparse_outputs
 
 #: From clients to the weights [K, P] to be judged.
 Weights = Callable[[NDArray[np.int64]], Tensor]
@@ -93,8 +94,11 @@ def _sums(
             place = first + np.arange(min(_ROWS, int(counts.max()) - first))
             real = place < counts[:, None]
             index = rows.order[starts[:, None] + np.where(real, place, 0)]
-            inputs, targets = feed.rows(index)
-            outputs = vmap(model.apply)(weights, inputs)
+            if feed.is_sparse and is_linear(model):
+                outputs, targets = sparse_outputs(feed, model, weights, index, real)
+            else:
+                inputs, targets = feed.rows(index)
+                outputs = vmap(model.apply)(weights, inputs)
             flat, answers = outputs.flatten(0, 1), targets.flatten(0, 1)
             numbers = {"loss": row_losses(task, flat, answers), **row_counts(task, flat, answers)}
             for name, values in numbers.items():

@@ -1,10 +1,13 @@
 """From row indices to tensors on the training device.
 
 Dense data that fits is copied to the device once and indexed there; data on disk or in sparse rows
-stays where it is, and only the rows of a batch are read.
+stays where it is, and only the rows of a batch are read. Sparse rows can be had as they are, too
+(`sparse.py`).
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pmtl.data import FederatedData
+from pmtl.data.checks import is_sparse
 from pmtl.simulation.cohort import Reader
 
 #: Dense data up to this many bytes (as floats) is kept on the device.
@@ -23,8 +27,9 @@ class Feed:
 
     def __init__(self, data: FederatedData, device: torch.device, dtype: torch.dtype) -> None:
         self._data = data
-        self._device = device
-        self._dtype = dtype
+        self.device = device
+        self.dtype = dtype
+        self.is_sparse = is_sparse(data.x)
         whole = isinstance(data.x, np.ndarray) and not isinstance(data.x, np.memmap)
         self._resident: tuple[Tensor, Tensor] | None = None
         if whole and data.x.size * dtype.itemsize <= RESIDENT_LIMIT:
@@ -34,7 +39,7 @@ class Feed:
         """Inputs and targets of the rows `index`, whatever its shape."""
         if self._resident is None:
             return self._to_device(*self._data.gather(index))
-        where = torch.from_numpy(np.ascontiguousarray(index)).to(self._device)
+        where = torch.from_numpy(np.ascontiguousarray(index)).to(self.device)
         return self._resident[0][where], self._resident[1][where]
 
     def reader(self, index: NDArray[np.int64]) -> Reader:
@@ -45,11 +50,22 @@ class Feed:
         """
         if self._resident is None:
             return lambda step, n: self.rows(index[:n, step])
-        where = torch.from_numpy(np.ascontiguousarray(index)).to(self._device)
+        where = torch.from_numpy(np.ascontiguousarray(index)).to(self.device)
         inputs, targets = self._resident
         return lambda step, n: (inputs[where[:n, step]], targets[where[:n, step]])
 
-    def _to_device(self, x: NDArray[np.float32], y: NDArray[np.generic]) -> tuple[Tensor, Tensor]:
-        inputs = torch.from_numpy(np.ascontiguousarray(x)).to(self._device, self._dtype)
-        targets = torch.from_numpy(np.ascontiguousarray(y)).to(self._device)
-        return inputs, targets.to(self._dtype) if targets.is_floating_point() else targets
+    def sparse(self, index: NDArray[np.int64]) -> Any:
+        """The rows `index` [n] of a sparse federation, still sparse (CSR)."""
+        return self._data.x[index]
+
+    def targets(self, index: NDArray[np.int64]) -> Tensor:
+        """The targets of the rows `index`, whatever its shape."""
+        return self._targets(self._data.y[index])
+
+    def _to_device(self, x: NDArray[np.float32], y: NDArray[Any]) -> tuple[Tensor, Tensor]:
+        inputs = torch.from_numpy(np.ascontiguousarray(x)).to(self.device, self.dtype)
+        return inputs, self._targets(y)
+
+    def _targets(self, y: NDArray[Any]) -> Tensor:
+        targets = torch.from_numpy(np.ascontiguousarray(y)).to(self.device)
+        return targets.to(self.dtype) if targets.is_floating_point() else targets

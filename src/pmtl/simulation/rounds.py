@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -34,6 +35,7 @@ from pmtl.simulation.curves import Curves, metric_bounds
 from pmtl.simulation.engines import Work, build_trainer, choose
 from pmtl.simulation.evaluation import Metrics, Weights, client_metrics
 from pmtl.simulation.feed import Feed
+from pmtl.simulation.sparse import SparseTrainer
 from pmtl.simulation.store import Store
 from pmtl.streams import name_keys, subseed
 
@@ -119,6 +121,9 @@ class Federation:
         self._trainer = build_trainer(
             self.engine, self.compile, algorithm, model, data.task, work.width
         )
+        self._sparse: SparseTrainer | None = None
+        if SparseTrainer.fits(algorithm, model, self.feed):
+            self._sparse = SparseTrainer(algorithm, model, data.task, self.feed)
 
     def show_metrics(
         self,
@@ -144,10 +149,18 @@ class Federation:
         parts = (self.plan.to_dict(), repr(self.algorithm), self.model.name, asdict(self.local))
         return to_json([*parts, self.blocks.tolist(), self.data.fingerprint()])
 
-    def start(self) -> Progress:
-        """Before the first round: everybody holds the common start."""
-        shared = self.model.start().repeat(self.gate.blocks, 1)
-        return Progress(0, shared, Store.fresh(vmap(self.algorithm.start)(self._read(shared))))
+    def start(self, file: Path | None = None) -> Progress:
+        """Before the first round: everybody holds the common start.
+
+        Where the clients' vectors do not fit in memory they will lie in `file`, or in one without
+        a name.
+        """
+        common = self.model.start()
+        # Of m clients, as many as T rounds can be expected to see.
+        rate = self.plan.rate if self.algorithm.shares else 1.0
+        seen = self.data.m * (1 - (1 - rate) ** self.plan.rounds)
+        store = Store.fresh(self.data.m, self.algorithm.start(common), seen, file)
+        return Progress(0, common.repeat(self.gate.blocks, 1), store)
 
     def rounds(self, progress: Progress) -> Iterator[RoundReport]:
         """Run the rounds that are left, changing `progress` in place after each."""
@@ -194,6 +207,11 @@ class Federation:
         """The weights `[K, P]` with which the clients predict."""
         own = progress.store.gather(clients)
         return vmap(self.algorithm.predict)(own, self._read(progress.shared, clients))
+
+    def newcomers(self, progress: Progress) -> Tensor:
+        """The weights `[blocks, P]` with which clients predict that were never sampled."""
+        own = progress.store.start.expand(len(progress.shared), -1)
+        return vmap(self.algorithm.predict)(own, progress.shared)
 
     def views(self, progress: Progress) -> dict[str, Weights]:
         """What is evaluated: the clients' own models and, where there is one, the shared one."""
@@ -278,16 +296,17 @@ class Federation:
             return np.arange(self.data.m, dtype=np.int64)
         return self.sampler.draw(round)
 
-    def _read(self, shared: Tensor, clients: NDArray[np.int64] | None = None) -> Tensor:
-        blocks = self.blocks if clients is None else self.blocks[clients]
+    def _read(self, shared: Tensor, clients: NDArray[np.int64]) -> Tensor:
         if len(shared) == 1:
-            return shared.expand(len(blocks), -1)  # One vector for all; no copy.
-        return shared[torch.from_numpy(blocks).to(shared.device)]
+            return shared.expand(len(clients), -1)  # One vector for all; no copy.
+        return shared[torch.from_numpy(self.blocks[clients]).to(shared.device)]
 
     def _train(
         self, clients: NDArray[np.int64], own: Tensor, shared: Tensor, round: int, lr: float
     ) -> Trained:
         index, real = self.batches.draw(clients, round)
+        if self._sparse is not None:
+            return self._sparse.train(own, self._read(shared, clients), index, real, lr)
         # Dropout's masks are torch's: reproducible, but unlike batches they depend on who is
         # trained together.
         with torch.random.fork_rng(enabled=self.model.random_forward):

@@ -1,32 +1,186 @@
-"""What the clients own between rounds: one row of one array each.
+"""What the clients own between rounds.
 
-Every row begins as the common start. A client that was never sampled therefore holds the common
-start, and nothing a client trained can reach another client's row.
+Everybody begins with the common start, which is kept once: a client that was never sampled takes no
+space, holds the common start and nobody else's weights. A client's own row is made when it is first
+written, and nothing a client trained can reach another client's row.
+
+The rows of all clients that a run is expected to see are held where they fit: on the training
+device, in main memory, or in a file (`disk_rows.py`). Reading and writing a cohort's rows costs the
+same however many clients there are.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pmtl.data.disk import memory_limit
+from pmtl.errors import PmtlError
+from pmtl.simulation.disk_rows import CHECKS, DiskRows
+
+__all__ = ["CHECKS", "Store"]
+
+Clients = NDArray[np.int64]
+Places = NDArray[np.int64]
+
+
+class Rows(Protocol):
+    """Where vectors are kept; a place is whatever number finds one of them again."""
+
+    where: str
+
+    def read(self, places: Places) -> Tensor:
+        """The vectors at these places."""
+
+    def write(self, places: Places, rows: Tensor) -> Places:
+        """Replace the vectors at these places (-1: a new one); returns where they are now."""
+
+    def snapshot(self, places: Places) -> dict[str, Tensor]:
+        """What a checkpoint has to hold of the vectors at these places, which are all there are."""
+
+    def settle(self) -> None:
+        """The checkpoint that the last snapshot went into is on disk."""
+
+
+class MemoryRows:
+    """One array that grows as clients turn up; a place is the number of a row."""
+
+    where = "memory"
+
+    def __init__(self, rows: Tensor, most: int) -> None:
+        self._rows = rows
+        self._count = len(rows)
+        self._most = most
+
+    def read(self, places: Places) -> Tensor:
+        return self._rows[self._index(places)]
+
+    def write(self, places: Places, rows: Tensor) -> Places:
+        new = places < 0
+        now = places.copy()
+        now[new] = self._count + np.arange(int(new.sum()))
+        self._count += int(new.sum())
+        if self._count > len(self._rows):
+            # Twice as much as before, so that growing costs a constant per row in the long run.
+            capacity = min(self._most, max(self._count, 2 * len(self._rows)))
+            larger = self._rows.new_empty((capacity, self._rows.shape[1]))
+            larger[: len(self._rows)] = self._rows
+            self._rows = larger
+        self._rows[self._index(now)] = rows.to(self._rows)
+        return now
+
+    def snapshot(self, places: Places) -> dict[str, Tensor]:
+        return {"owned": self._rows[: self._count]}
+
+    def settle(self) -> None:
+        return None
+
+    def _index(self, places: Places) -> Tensor:
+        return torch.from_numpy(places).to(self._rows.device)
+
 
 class Store:
-    """`[m, own]` vectors, gathered for a cohort and scattered back."""
+    """The vectors of `m` clients, gathered for a cohort and scattered back."""
 
-    def __init__(self, vectors: Tensor) -> None:
-        self.vectors = vectors
+    def __init__(self, m: int, start: Tensor, rows: Rows, file: Path | None = None) -> None:
+        self.m = m
+        self.start = start  #: [own], what everybody begins with
+        self._rows = rows
+        self._file = file
+        self._place = np.full(m, -1, dtype=np.int64)
 
     @classmethod
-    def fresh(cls, start: Tensor) -> Store:
-        """A store whose rows are `start` [m, own], copied so that no two rows share memory."""
-        return cls(start.contiguous().clone())
+    def fresh(
+        cls, m: int, start: Tensor, expected: float | None = None, file: Path | None = None
+    ) -> Store:
+        """A store in which everybody holds `start`.
 
-    def gather(self, clients: NDArray[np.int64]) -> Tensor:
-        """A copy of the clients' rows."""
-        return self.vectors[torch.from_numpy(clients).to(self.vectors.device)]
+        It is laid out for the rows of `expected` clients (all, unless given). If these do not fit
+        in memory they go to `file`, or to one without a name.
+        """
+        rows: Rows
+        device = _device_for(start, m if expected is None else expected)
+        if device is None:
+            rows = DiskRows(len(start), start.dtype, file)
+        else:
+            rows = MemoryRows(start.new_empty((0, len(start)), device=device), m)
+        return cls(m, start, rows, file)
 
-    def scatter(self, clients: NDArray[np.int64], rows: Tensor) -> None:
-        """Replace the clients' rows."""
-        self.vectors[torch.from_numpy(clients).to(self.vectors.device)] = rows
+    @property
+    def where(self) -> str:
+        """`memory` or `disk`."""
+        return self._rows.where
+
+    @property
+    def seen(self) -> Clients:
+        """The clients that have a row, in order."""
+        return np.flatnonzero(self._place >= 0)
+
+    @property
+    def vectors(self) -> Tensor:
+        """A copy `[m, own]` of what everybody owns, for small federations."""
+        return self.gather(np.arange(self.m))
+
+    def gather(self, clients: Clients) -> Tensor:
+        """A copy `[K, own]` of what the clients own."""
+        places = self._place[clients]
+        known = places >= 0
+        if known.all() and len(known):
+            return self._rows.read(places).to(self.start.device)
+        own = self.start.repeat(len(clients), 1)
+        if known.any():
+            rows = self._rows.read(places[known])
+            own[torch.from_numpy(known).to(own.device)] = rows.to(own.device)
+        return own
+
+    def scatter(self, clients: Clients, rows: Tensor) -> None:
+        """Replace what the clients own."""
+        if len(self.start) and len(clients):
+            self._place[clients] = self._rows.write(self._place[clients], rows)
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """What a checkpoint has to hold, on disk as far as it is not in these tensors."""
+        seen = self.seen
+        seen = seen[np.argsort(self._place[seen], kind="stable")]
+        return {"clients": torch.from_numpy(seen), **self._rows.snapshot(self._place[seen])}
+
+    def settle(self) -> None:
+        """To be called when the last snapshot's checkpoint is on disk."""
+        self._rows.settle()
+
+    def restore(
+        self, parts: Mapping[str, Tensor], checked: Callable[[], None] = lambda: None
+    ) -> None:
+        """Go on from a snapshot, in a store that is still fresh.
+
+        `checked` is called `CHECKS` times while the vectors in a file are gone through. Vectors
+        that a checkpoint left in a file stay there; others go where there is room for them today.
+        """
+        clients = parts["clients"].numpy()
+        if len(clients) and not 0 <= clients.min() <= clients.max() < self.m:
+            raise PmtlError(f"The checkpoint does not fit this run of {self.m} clients.")
+        if "slots" in parts:
+            rows = DiskRows(len(self.start), self.start.dtype, self._file)
+            self._place[clients] = rows.restore(parts, checked)
+            self._rows = rows
+            return
+        if parts["owned"].shape != (len(clients), len(self.start)):
+            raise PmtlError(
+                "The checkpoint does not fit this run: its vectors are not of length "
+                f"{len(self.start)}."
+            )
+        self.scatter(clients, parts["owned"])
+
+
+def _device_for(start: Tensor, expected: float) -> torch.device | None:
+    """Where so many rows fit: beside the training, else in main memory, else nowhere."""
+    needed = expected * start.nbytes
+    if start.is_cuda and 4 * needed <= torch.cuda.get_device_properties(start.device).total_memory:
+        return start.device
+    return torch.device("cpu") if needed <= memory_limit() else None

@@ -1,0 +1,141 @@
+"""`personal.safetensors`: a finished run's models, written and read a few at a time.
+
+There may be more of them than fit in memory, so the file is written as a stream and read client by
+client. It holds
+
+    weights  [n, P]       one row for every client that was ever sampled
+    clients  [n]          which clients these are, by their number
+    digests  [n, 32]      SHA-256 of every row, checked when the row is read
+    unseen   [blocks, P]  the weights with which all other clients answer
+
+and is an ordinary safetensors file for every other program; the names of the n clients are in its
+metadata.
+"""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from pmtl.errors import PmtlError
+from pmtl.runs import files
+from pmtl.simulation import RowFile, Weights, digest_rows, private
+
+_TYPES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.uint8: "U8"}
+#: Bytes of weights that are in memory at a time while the file is written.
+_CHUNK = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Personal:
+    """The models that the clients of a run answer with."""
+
+    seen: NDArray[np.int64]  #: the clients that were ever sampled, in order
+    unseen: Tensor  #: [blocks, P], for the others
+    weights: Weights  #: of any clients
+
+
+def write_personal(path: Path, personal: Personal, about: Mapping[str, Any]) -> None:
+    """Replace the file; metadata may be anything that JSON holds."""
+    rows, size = len(personal.seen), personal.unseen.shape[1]
+    small = {
+        "clients": torch.from_numpy(personal.seen),
+        "unseen": personal.unseen.detach().cpu().contiguous(),
+    }
+    dtype = small["unseen"].dtype
+    # Wide numbers first, so that every tensor is aligned as safetensors has it.
+    shapes = {
+        "clients": (torch.int64, (rows,)),
+        "unseen": (dtype, tuple(small["unseen"].shape)),
+        "weights": (dtype, (rows, size)),
+        "digests": (torch.uint8, (rows, 32)),
+    }
+
+    def write(partial: Path) -> None:
+        with open(partial, "wb", opener=private) as file:
+            file.write(_header(shapes, about, "0" * 32))  # The digest is known at the end.
+            for value in small.values():
+                file.write(value.numpy().data)
+            digests = np.empty((rows, 32), dtype=np.uint8)
+            step = max(1, _CHUNK // (size * dtype.itemsize))
+            for first in range(0, rows, step):
+                some = slice(first, min(first + step, rows))
+                weights = personal.weights(personal.seen[some]).detach().cpu().contiguous()
+                digests[some] = digest_rows(weights)
+                file.write(weights.numpy().data)
+            file.write(digests.data)
+            small["digests"] = torch.from_numpy(digests)
+            file.seek(0)
+            file.write(_header(shapes, about, files.digest(small)))
+
+    files.replace(path, write)
+
+
+class PersonalFile:
+    """Reads the weights of any clients of a run whose `blocks` are known."""
+
+    def __init__(self, path: Path, blocks: NDArray[np.int64]) -> None:
+        self.path = path
+        self._blocks = blocks
+        try:
+            with path.open("rb") as file:
+                length = int.from_bytes(file.read(8), "little")
+                header = json.loads(file.read(length))
+            with safe_open(path, framework="pt") as opened:
+                digest = json.loads(opened.metadata()["pmtl"])["digest"]
+                small = {name: opened.get_tensor(name) for name in ("clients", "digests", "unseen")}
+            weights = header["weights"]
+            begins = 8 + length + weights["data_offsets"][0]
+        except FileNotFoundError as error:
+            raise PmtlError(f"{path} is missing.") from error
+        except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+            raise PmtlError(f"{path} is damaged and cannot be read ({error}).") from error
+        if digest != files.digest(small):
+            raise self._damaged()
+        self._unseen = small["unseen"]
+        self._digests = small["digests"].numpy()
+        self._row = np.full(len(blocks), -1, dtype=np.int64)
+        self._row[small["clients"].numpy()] = np.arange(len(self._digests))
+        handle = path.open("rb", buffering=0)
+        weakref.finalize(self, handle.close)
+        self._rows = RowFile(handle, self._unseen.shape[1], self._unseen.dtype, begins)
+
+    def __call__(self, clients: NDArray[np.int64]) -> Tensor:
+        """The weights `[K, P]` with which the clients answer."""
+        rows = self._row[clients]
+        weights: Tensor = self._unseen[torch.from_numpy(self._blocks[clients])]
+        known = rows >= 0
+        if known.any():
+            mine = self._rows.read(rows[known])
+            if not np.array_equal(digest_rows(mine), self._digests[rows[known]]):
+                raise self._damaged()
+            weights[torch.from_numpy(known)] = mine
+        return weights
+
+    def _damaged(self) -> PmtlError:
+        return PmtlError(f"{self.path} is damaged: its numbers are not the ones that were written.")
+
+
+def _header(
+    shapes: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], about: Mapping[str, Any], digest: str
+) -> bytes:
+    """The head of a safetensors file, of the same length whatever the digest is."""
+    pmtl = json.dumps({**about, "digest": digest}, sort_keys=True)
+    head: dict[str, Any] = {"__metadata__": {"pmtl": pmtl}}
+    end = 0
+    for name, (dtype, shape) in shapes.items():
+        begin, end = end, end + int(np.prod(shape)) * dtype.itemsize
+        head[name] = {"dtype": _TYPES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(head).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text

@@ -1,0 +1,126 @@
+"""Vectors of one length in a file, read and written by their number.
+
+The file is not mapped into memory, on purpose. Pages of a mapped file count as the process's own
+memory, so that nobody could say how much a run needs; and when the disk is full, writing to a
+mapping ends the process by a signal where a plain write answers with an error. The system's cache
+serves plain reads just as quickly, and gives way when memory is wanted for something else.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from itertools import pairwise
+from typing import IO
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pmtl.errors import PmtlError
+
+#: Bytes of a digest of one vector.
+DIGEST_BYTES = 32
+#: Bytes that are read at a time where a whole file is gone through.
+CHUNK_BYTES = 64 * 2**20
+
+Bytes = NDArray[np.uint8]
+
+
+class RowFile:
+    """Rows of `width` numbers in an open file, from byte `begins` on."""
+
+    def __init__(self, file: IO[bytes], width: int, dtype: torch.dtype, begins: int = 0) -> None:
+        self._file = file
+        self._width = width
+        self._dtype = dtype
+        self._begins = begins
+        self.row_bytes = width * dtype.itemsize
+
+    def read(self, rows: NDArray[np.int64]) -> Tensor:
+        """A copy `[K, width]` of the rows with these numbers, in main memory."""
+        wanted = torch.empty((len(rows), self._width), dtype=self._dtype)
+        buffer = _bytes(wanted)
+        with self._sentences("read"):
+            for first, part in _runs(rows):
+                view = buffer[part].reshape(-1).data
+                place = self._begins + first * self.row_bytes
+                while len(view):
+                    count = os.preadv(self._file.fileno(), [view], place)
+                    if count == 0:
+                        raise PmtlError(f"{self._name} is damaged: it is shorter than it was.")
+                    view, place = view[count:], place + count
+        return wanted
+
+    def write(self, rows: NDArray[np.int64], values: Tensor) -> None:
+        """Put `values` [K, width] in the place of the rows with these numbers."""
+        buffer = _bytes(values.detach().to("cpu", self._dtype).contiguous())
+        with self._sentences("written"):
+            for first, part in _runs(rows):
+                view = buffer[part].reshape(-1).data
+                place = self._begins + first * self.row_bytes
+                while len(view):
+                    count = os.pwrite(self._file.fileno(), view, place)
+                    view, place = view[count:], place + count
+
+    def digests(self, rows: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Bytes]]:
+        """Go through these rows, some at a time, and say what each of them is."""
+        step = max(1, CHUNK_BYTES // max(1, self.row_bytes))
+        for first in range(0, len(rows), step):
+            some = rows[first : first + step]
+            yield some, digest_rows(self.read(some))
+
+    def sync(self) -> None:
+        """Return when everything that was written is on the disk."""
+        with self._sentences("written"):
+            os.fsync(self._file.fileno())
+
+    @property
+    def _name(self) -> str:
+        named = isinstance(self._file.name, str)
+        return self._file.name if named else "The temporary file of the clients' vectors"
+
+    @contextmanager
+    def _sentences(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise PmtlError(
+                    f"The disk is full: {self._name} could not be written. Nothing that was "
+                    "saved before is lost; free some space (or set TMPDIR to a folder that has "
+                    "room) and try again."
+                ) from error
+            raise PmtlError(f"{self._name} could not be {what}: {error.strerror}.") from error
+
+
+def private(path: str, flags: int) -> int:
+    """Opens a file that only its owner may read, for `open(…, opener=private)`."""
+    return os.open(path, flags, 0o600)
+
+
+def digest_rows(rows: Tensor) -> Bytes:
+    """SHA-256 of every row of a tensor in main memory, `[K, 32]`."""
+    digests = np.empty((len(rows), DIGEST_BYTES), dtype=np.uint8)
+    for place, row in enumerate(_bytes(rows)):
+        digests[place] = np.frombuffer(sha256(row.data).digest(), dtype=np.uint8)
+    return digests
+
+
+def _bytes(rows: Tensor) -> Bytes:
+    """The same memory as bytes, `[K, bytes of a row]`."""
+    return rows.view(torch.uint8).numpy()
+
+
+def _runs(rows: NDArray[np.int64]) -> Iterator[tuple[int, slice]]:
+    """Rows that follow each other in the file, so that they are read or written in one call."""
+    if not len(rows):
+        return
+    breaks = np.flatnonzero(np.diff(rows) != 1) + 1
+    bounds = [0, *breaks.tolist(), len(rows)]
+    for begin, end in pairwise(bounds):
+        yield int(rows[begin]), slice(begin, end)

@@ -1,0 +1,167 @@
+"""Runs whose vectors do not fit in memory: same results, crash-safe, and damage is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import pmtl
+from pmtl.runs import files
+from pmtl.runs.folder import RunFolder
+
+OPTIONS = {
+    "privacy": {"epsilon": 3.0, "rounds": 9, "cohort": 4},
+    "local": {"steps": 2, "batch": 4},
+    "evaluate_every": 4,
+    "seed": 2,
+}
+SAME = ("metrics.jsonl", "personal.safetensors", "shared.safetensors", "result.json")
+
+
+@pytest.fixture(autouse=True)
+def _no_memory(monkeypatch):
+    monkeypatch.setenv("PMTL_MEMORY_LIMIT", "0")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in SAME}
+
+
+def cut(small, path, monkeypatch, after=5, **options):
+    """A run that ended, as if the power went, after the metrics of a round."""
+    save = RunFolder.save_round
+
+    def save_and_die(self, line):
+        save(self, line)
+        if line["round"] == after:
+            raise SystemError("power cut")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "save_round", save_and_die)
+        with pytest.raises(SystemError):
+            pmtl.train(small, out=path, **OPTIONS, **{"checkpoint_seconds": 0.0, **options})
+    return path
+
+
+@pytest.mark.parametrize("algorithm", ["pmtl", "ditto", "local"])
+def test_where_vectors_lie_changes_no_byte(algorithm, small, tmp_path, monkeypatch):
+    disk = pmtl.train(small, algorithm=algorithm, out=tmp_path / "disk", **OPTIONS)
+    nameless = pmtl.train(small, algorithm=algorithm, **OPTIONS)
+    monkeypatch.setenv("PMTL_MEMORY_LIMIT", "1000000")
+    memory = pmtl.train(small, algorithm=algorithm, out=tmp_path / "memory", **OPTIONS)
+    assert contents(tmp_path / "disk") == contents(tmp_path / "memory")
+    places = [run.facts["memory"]["owned"]["in"] for run in (disk, nameless, memory)]
+    assert places == ["disk", "disk", "memory"]
+    assert nameless.evaluate() == memory.evaluate() == disk.evaluate()
+
+
+@pytest.mark.parametrize("after", [1, 5])
+@pytest.mark.parametrize("then", ["0", "1000000"])
+def test_a_resumed_run_equals_an_uninterrupted_one(after, then, small, tmp_path, monkeypatch):
+    pmtl.train(small, out=tmp_path / "whole", **OPTIONS)
+    path = cut(small, tmp_path / "cut", monkeypatch, after)
+    if after > 1:  # Round 1 was not saved before it died.
+        assert (path / "owned.rows").exists()
+        assert "slots" in files.read_tensors(path / "checkpoint.safetensors")[0]
+    monkeypatch.setenv("PMTL_MEMORY_LIMIT", then)  # A larger machine goes on where this one ended.
+    pmtl.resume(path, data=small)
+    assert contents(tmp_path / "whole") == contents(path)
+
+
+def test_what_began_in_memory_goes_on_on_disk(small, tmp_path, monkeypatch):
+    pmtl.train(small, out=tmp_path / "whole", **OPTIONS)
+    monkeypatch.setenv("PMTL_MEMORY_LIMIT", "1000000")
+    path = cut(small, tmp_path / "cut", monkeypatch)
+    assert not (path / "owned.rows").exists()
+    monkeypatch.setenv("PMTL_MEMORY_LIMIT", "0")
+    assert pmtl.resume(path, data=small).facts["memory"]["owned"]["in"] == "disk"
+    assert contents(tmp_path / "whole") == contents(path)
+
+
+def test_kill_9_at_any_moment_loses_nothing(tmp_path):
+    """Some kills at seeded random instants, then the same bytes as without any."""
+    script = Path(__file__).with_name("killed.py")
+    result = subprocess.run(
+        [sys.executable, str(script), str(tmp_path), "4", "3", "experiment", "40"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout.splitlines()[-1])
+    assert report["killed"] == 4
+    assert report["killed_mid_run"] >= 2
+    assert report["charged"] == list(range(40))
+    assert contents(tmp_path / "whole") == contents(tmp_path / "killed")
+    facts = RunFolder(tmp_path / "killed").facts()
+    assert facts["memory"]["owned"]["in"] == "disk"
+
+
+@pytest.mark.parametrize("file", ["owned.rows", "checkpoint.safetensors"])
+@pytest.mark.parametrize("place", [0.0, 0.5, 1.0])
+def test_a_flipped_bit_is_refused(file, place, small, tmp_path, monkeypatch):
+    path = cut(small, tmp_path / "cut", monkeypatch)
+    # Every slot that the checkpoint names is looked at, so the bit is flipped in one of these.
+    table, _ = files.read_tensors(path / "checkpoint.safetensors")
+    raw = bytearray((path / file).read_bytes())
+    at = int(place * (len(raw) - 1))
+    if file == "owned.rows":
+        slots, row = np.sort(table["slots"].numpy()), 40
+        at = int(slots[int(place * (len(slots) - 1))]) * row + int(place * (row - 1))
+    raw[at] ^= 0x08
+    (path / file).write_bytes(raw)
+    with pytest.raises(pmtl.PmtlError, match="damaged"):
+        pmtl.resume(path, data=small)
+
+
+def test_an_older_checkpoint_is_refused(small, tmp_path, monkeypatch):
+    """Its slots may have been used again, and the digests tell."""
+    older = []
+    save = RunFolder.save_checkpoint
+
+    def save_and_copy(self, progress):
+        digest = save(self, progress)
+        older.append(self.checkpoint_file.read_bytes())
+        return digest
+
+    monkeypatch.setattr(RunFolder, "save_checkpoint", save_and_copy)
+    path = cut(small, tmp_path / "cut", monkeypatch, after=8)
+    (path / "checkpoint.safetensors").write_bytes(older[0])
+    with pytest.raises(pmtl.PmtlError, match="damaged: the vector"):
+        pmtl.resume(path, data=small)
+
+
+def test_a_finished_run_keeps_its_models_and_not_the_way_there(small, tmp_path):
+    run = pmtl.train(small, out=tmp_path / "run", **OPTIONS)
+    names = {file.name for file in (tmp_path / "run").iterdir()}
+    assert "owned.rows" not in names
+    assert "checkpoint.safetensors" not in names
+    assert run.personal(small.clients[0])(torch.zeros(1, 4)).shape == (1, 2)  # still there
+    again = pmtl.load_run(tmp_path / "run", data=small)
+    assert again.evaluate() == run.evaluate()
+
+
+def test_memory_is_reported_in_experiments_only(small, tmp_path):
+    run = pmtl.train(small, out=tmp_path / "run", **OPTIONS)
+    told = files.read_json(tmp_path / "run/run.json")["memory"]
+    assert told == run.facts["memory"]
+    assert 2**25 < told["peak_resident_bytes"] < 2**36
+    seen = told["owned"]["clients"]
+    assert 0 < seen <= small.m
+    assert told["owned"] == {"clients": seen, "bytes": 40 * seen, "in": "disk"}
+
+
+def test_production_does_not_tell_how_many_took_part(small, tmp_path):
+    from pmtl.privacy.ledger import Ledger
+
+    Ledger.create(tmp_path / "clients.db", small.clients).close()
+    options = {**OPTIONS, "seed": None, "mode": "production", "ledger": tmp_path / "clients.db"}
+    run = pmtl.train(small, out=tmp_path / "run", **options)
+    assert "memory" not in run.facts
