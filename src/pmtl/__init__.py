@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pmtl.runs.training import resume as resume
     from pmtl.runs.training import train as train
     from pmtl.simulation import LocalTraining as LocalTraining
+    from pmtl.simulation import join_team as join_team
 
 _HOMES = {
     "FederatedData": "pmtl.data",
@@ -39,6 +40,7 @@ _HOMES = {
     "Run": "pmtl.runs.result",
     "build_algorithm": "pmtl.algorithms",
     "compare": "pmtl.comparison",
+    "join_team": "pmtl.simulation",
     "load_run": "pmtl.runs.result",
     "resume": "pmtl.runs.training",
     "train": "pmtl.runs.training",

@@ -82,17 +82,25 @@ def train(
     Without any options this trains on an embedded federation. On data of your own:
 
         pmtl train --data visits.csv --client-column hospital --target outcome --epsilon 2
+
+    In several processes, on one machine or many:
+
+        torchrun --nproc-per-node 4 -m pmtl train --data visits.npz
     """
     settings = opt.make_config(context.params)
     from pmtl.runs.training import start
+    from pmtl.simulation import join_team
 
-    run = start(
-        settings,
-        out=out or free_folder(settings.algorithm.partition(":")[0]),
-        progress=True,
-        warn=lambda sentence: typer.secho(f"warning: {sentence}", fg="yellow", err=True),
-    )
-    report(run, as_json)
+    with join_team() as team:
+        run = start(
+            settings,
+            out=out or free_folder(settings.algorithm.partition(":")[0]),
+            progress=True,
+            warn=lambda sentence: typer.secho(f"warning: {sentence}", fg="yellow", err=True),
+            team=team,
+        )
+        if team.leader:
+            report(run, as_json)
 
 
 def resume(
@@ -109,8 +117,12 @@ def resume(
         finish(resume_comparison(path, progress=True), Path(path), as_json)
         return
     from pmtl.runs.training import resume as resume_run
+    from pmtl.simulation import join_team
 
-    report(resume_run(path, progress=True), as_json)
+    with join_team() as team:
+        run = resume_run(path, progress=True, team=team)
+        if team.leader:
+            report(run, as_json)
 
 
 def report(run: Run, as_json: bool) -> None:

@@ -2,7 +2,7 @@
 
 from pmtl.models.build import MODELS, build_model
 from pmtl.models.flat import FlatModel
-from pmtl.models.losses import Task, batch_loss, predictions, row_counts, row_losses
+from pmtl.models.losses import Task, batch_loss, metric_names, predictions, row_counts, row_losses
 from pmtl.models.lowering import floats_per_row, has_convolutions, lowered
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "floats_per_row",
     "has_convolutions",
     "lowered",
+    "metric_names",
     "predictions",
     "row_counts",
     "row_losses",

@@ -35,6 +35,13 @@ def batch_loss(task: Task, outputs: Tensor, targets: Tensor, mask: Tensor) -> Te
     return (row_losses(task, outputs, targets) * weights).sum() / weights.sum().clamp(min=1)
 
 
+def metric_names(task: Task) -> tuple[str, ...]:
+    """What is measured of a model: its loss and what `row_counts` counts."""
+    if task == "regression":
+        return ("loss", "rmse", "mae")
+    return ("loss", "accuracy") if task == "classification" else ("loss", "accuracy", "recall_at_5")
+
+
 #: Per row and name, a number whose average over rows is the metric (rmse: its square).
 Counts = dict[str, Tensor]
 

@@ -8,7 +8,11 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any
 
-from pmtl.errors import Interrupted
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pmtl.errors import Interrupted, PmtlError
 from pmtl.privacy.validation import KIND
 from pmtl.progress import progress_bar
 from pmtl.runs import files
@@ -29,7 +33,12 @@ def run_to_end(
     budget: Budget | None,
     show: bool,
 ) -> Run:
-    """Run what is left of the rounds, then write and return the result."""
+    """Run what is left of the rounds, then write and return the result.
+
+    In a team every process runs this. Only the leader has a folder and a budget, decides whether to
+    go on, to save or to stop, and returns all models.
+    """
+    team, plan = federation.team, federation.plan
     state = federation.start(None if folder is None else folder.owned_file)
     metrics: list[dict[str, Any]] = []
     secret = config.mode == "production"
@@ -38,19 +47,20 @@ def run_to_end(
         stop = threading.Event()
         if folder is not None:
             stack.enter_context(files.exclusive(folder.lock_file))
-            stop = stack.enter_context(graceful_stop())
             state = folder.load_checkpoint(state, show)
             metrics = folder.metrics()
             if budget is not None:
                 budget.check_checkpoint(state.round, folder.checkpoint_digest())
             if secret and state.round == 0:
                 _save(folder, state, budget)  # The start is random, and written down nowhere else.
-        bar = stack.enter_context(
-            progress_bar("training", federation.plan.rounds, state.round, show)
-        )
+        if folder is not None or not team.leader:
+            stop = stack.enter_context(graceful_stop())
+        federation.deal(state)
+        bar = stack.enter_context(progress_bar("training", plan.rounds, state.round, show))
         saved = time.monotonic()
-        while state.round < federation.plan.rounds:
-            if budget is not None and (reason := budget.refuses(state.round)):
+        while state.round < plan.rounds:
+            reason = None if budget is None else budget.refuses(state.round)
+            if not team.agree(reason is None):
                 facts = {**facts, "stopped": reason}  # The last model stays usable.
                 break
             report = federation.advance(state)
@@ -58,24 +68,25 @@ def run_to_end(
             line |= _validation(federation, config, budget, state)
             bar.advance(_describe(line.get("validation")))
             metrics.append(line)
-            if config.patience and _no_better(metrics, config.patience):
-                facts = {**facts, "stopped": _STOPPED.format(config.patience, state.round)}
             if folder is not None:
                 folder.save_round(line)
-            if "stopped" in facts:
+            if team.agree(bool(config.patience and _no_better(metrics, config.patience))):
+                facts = {**facts, "stopped": _STOPPED.format(config.patience, state.round)}
                 if budget is not None:
                     budget.charge_rest(state.round)
                 break
-            if folder is None:
-                continue
-            if stop.is_set() or time.monotonic() - saved >= config.checkpoint_seconds:
-                _save(folder, state, budget)
+            due = stop.is_set() or time.monotonic() - saved >= config.checkpoint_seconds
+            if team.agree(folder is not None and due):
+                federation.collect(state)
+                if folder is not None:
+                    _save(folder, state, budget)
                 saved = time.monotonic()
-            if stop.is_set() and state.round < federation.plan.rounds:
+            if team.agree(folder is not None and stop.is_set()) and state.round < plan.rounds:
                 raise Interrupted(
-                    f"Stopped after round {state.round} of {federation.plan.rounds}; "
-                    f"`pmtl resume {folder.path}` continues it."
+                    f"Stopped after round {state.round} of {plan.rounds}; "
+                    f"`pmtl resume {'RUN' if folder is None else folder.path}` continues it."
                 )
+        federation.collect(state)
         return _finish(federation, facts, folder, budget, state, metrics)
 
 
@@ -94,9 +105,8 @@ def _finish(
     metrics: list[dict[str, Any]],
 ) -> Run:
     algorithm, plan = federation.algorithm, federation.plan
-    personal = Personal(
-        state.store.seen, federation.newcomers(state), federation.views(state)["personal"]
-    )
+    weights = federation.views(state)["personal"] if federation.team.leader else _elsewhere
+    personal = Personal(state.store.seen, federation.newcomers(state), weights)
     facts = facts | {"state": "complete"}
     if facts["mode"] == "experiment":  # Who was sampled is private, and so is how many were.
         facts["memory"] = _memory(state)
@@ -124,6 +134,10 @@ def _finish(
     return run
 
 
+def _elsewhere(clients: NDArray[np.int64]) -> Tensor:
+    raise PmtlError("This process has only a part of the models: ask the first of the team.")
+
+
 def _memory(state: Progress) -> dict[str, Any]:
     """What the run took of the machine."""
     store = state.store
@@ -144,14 +158,17 @@ def _validation(
     if not every or not (last or state.round % every == 0):
         return {}
     if federation.curves is not None:
-        if budget is not None and budget.refuses(state.round, KIND):
+        refused = budget is not None and budget.refuses(state.round, KIND) is not None
+        if federation.team.agree(refused):
             return {}
         deviations = federation.curves.deviations
-        return {"validation": federation.measure(state), "noise": deviations}
+        released = federation.measure(state)
+        return {"validation": released, "noise": deviations} if released else {}
     if config.mode == "production":
         return {}
     views = federation.views(state)
-    exact = evaluate(federation.data, federation.feed, federation.model, views, "validation")
+    data, feed, model = federation.data, federation.feed, federation.model
+    exact = evaluate(data, feed, model, views, "validation", federation.team)
     return {} if exact is None else {"validation": exact}
 
 

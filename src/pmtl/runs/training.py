@@ -18,6 +18,7 @@ from pmtl.algorithms import Algorithm, build_algorithm
 from pmtl.data import FederatedData, describe, load
 from pmtl.errors import PmtlError
 from pmtl.models import FlatModel, build_model
+from pmtl.privacy.events import TRAINING
 from pmtl.privacy.plan import DEFAULT_EPSILON, PrivacyPlan, PrivacyRequest
 from pmtl.privacy.statement import warn_if_drowned, warn_of_delta
 from pmtl.privacy.validation import KIND, evaluations, with_metrics
@@ -27,7 +28,14 @@ from pmtl.runs.config_file import read_config
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.result import Run, check_data, metrics_plan, rebuild_model
 from pmtl.runs.session import run_to_end
-from pmtl.simulation import Federation, LocalTraining, metric_bounds
+from pmtl.simulation import (
+    ALONE,
+    Federation,
+    LocalTraining,
+    Team,
+    device_of,
+    metric_bounds,
+)
 
 
 def train(
@@ -49,6 +57,7 @@ def train(
     out: str | Path | None = None,
     progress: bool = False,
     warn: Callable[[str], None] | None = None,
+    team: Team = ALONE,
 ) -> Run:
     """Train one model per client.
 
@@ -63,6 +72,9 @@ def train(
     An `experiment` is seeded and can be repeated bit for bit. In `production` coins and noise are
     the operating system's, every release is charged to the population's `ledger` before it is
     made, and exact metrics are withheld; average ones are released through the gate.
+
+    In a `team` (`with pmtl.join_team() as team`, under torchrun) every process calls this with the
+    same arguments, and the first one writes and returns the result.
     """
     if isinstance(privacy, (int, float)):
         privacy = PrivacyRequest(epsilon=float(privacy))
@@ -92,6 +104,7 @@ def train(
         out=out,
         progress=progress,
         warn=warn,
+        team=team,
     )
 
 
@@ -104,8 +117,10 @@ def start(
     out: str | Path | None = None,
     progress: bool = False,
     warn: Callable[[str], None] | None = None,
+    team: Team = ALONE,
 ) -> Run:
     """Train as configured; `data`, `model` and `algorithm` stand in for what no spec can name."""
+    out = out if team.leader else None
     if out is not None:
         RunFolder.refuse_existing(out)
     federated = load(config.data) if data is None else data
@@ -123,7 +138,8 @@ def start(
         model or config.model, federated.input_shape, federated.outputs, federated.task, begin
     )
     run = uuid.uuid4().hex
-    with _prepared(config, federated, flat, method, run, plan, metrics) as (federation, budget):
+    prepared = _prepared(config, federated, flat, method, run, plan, metrics, team)
+    with prepared as (federation, budget):
         config = replace(
             config,
             model=flat.name if config.model == "auto" else config.model,
@@ -133,11 +149,11 @@ def start(
             compile=federation.compile,
         )
         facts = {"id": run, **_facts(config, federation, metrics)}
-        if warn is not None:
+        if warn is not None and team.leader:
             for sentence in _warnings(federation, config.mode == "production"):
                 warn(sentence)
         folder = None if out is None else RunFolder.create(out, config, facts)
-        return run_to_end(federation, config, facts, folder, budget, progress)
+        return run_to_end(federation, config, facts, folder, budget, progress and team.leader)
 
 
 def resume(
@@ -147,6 +163,7 @@ def resume(
     algorithm: Algorithm | None = None,
     *,
     progress: bool = False,
+    team: Team = ALONE,
 ) -> Run:
     """Continue a run from its last checkpoint, to the same bits as if it had not stopped.
 
@@ -174,13 +191,12 @@ def resume(
     method = build_algorithm(algorithm or config.algorithm)
     plan, metrics = PrivacyPlan.from_dict(facts["plan"]), metrics_plan(facts)
     flat = rebuild_model(facts, model)
-    with _prepared(config, federated, flat, method, facts["id"], plan, metrics) as (
-        federation,
-        budget,
-    ):
+    prepared = _prepared(config, federated, flat, method, facts["id"], plan, metrics, team)
+    with prepared as (federation, budget):
         if federation.blocks.tolist() != facts["blocks"]:
             raise PmtlError(f"The clusters are not those that the run at {path} was started with.")
-        return run_to_end(federation, config, facts, folder, budget, progress)
+        own = folder if team.leader else None
+        return run_to_end(federation, config, facts, own, budget, progress and team.leader)
 
 
 def _plans(
@@ -202,10 +218,11 @@ def _prepared(
     run: str,
     plan: PrivacyPlan,
     metrics: PrivacyPlan | None,
+    team: Team,
 ) -> Iterator[tuple[Federation, Budget | None]]:
-    """The federation of a run, and its account with its ledger if it has one and shares
-    anything."""
-    ledger = config.ledger if method.shares else None
+    """The federation of a run, and its account with its ledger if it has one and shares anything;
+    in a team the leader keeps it."""
+    ledger = config.ledger if method.shares and team.leader else None
     reproducible = config.mode == "experiment"
     with open_budget(ledger, data.clients, run, plan, metrics, reproducible) as budget:
         if budget is not None:
@@ -217,18 +234,30 @@ def _prepared(
             plan,
             config.local,
             config.seed,
-            resolve_device(config.device),
-            charge=None if budget is None else budget.charge,
+            device_of(team, resolve_device(config.device)),
+            charge=_charge(budget, team, TRAINING),
             hardened=bool(config.privacy.hardened),
+            team=team,
             engine=config.engine,
             compile=config.compile,
         )
         if metrics is not None:
-            charge = None if budget is None else partial(budget.charge, kind=KIND)
+            charge = _charge(budget, team, KIND)
             federation.show_metrics(metrics, config.privacy.loss_bound, charge)
         if config.mode == "production":
             federation.rehearse()
         yield federation, budget
+
+
+def _charge(budget: Budget | None, team: Team, kind: str) -> Callable[[int], None] | None:
+    """How a release is put down; who does not lead has none to make."""
+    if budget is not None:
+        return partial(budget.charge, kind=kind)
+    return None if team.leader else _refuse
+
+
+def _refuse(round: int) -> None:
+    raise PmtlError("Only the first process of a team publishes.")
 
 
 def _warnings(federation: Federation, secret: bool) -> list[str]:

@@ -10,9 +10,11 @@ from pmtl.simulation.feed import Feed
 from pmtl.simulation.rounds import Federation, Progress, RoundReport
 from pmtl.simulation.row_file import RowFile, digest_rows, private
 from pmtl.simulation.store import CHECKS, Store
+from pmtl.simulation.team import ALONE, Team, device_of, join_team
 from pmtl.simulation.threads import ThreadsTrainer
 
 __all__ = [
+    "ALONE",
     "CHECKS",
     "ENGINES",
     "AxisTrainer",
@@ -26,12 +28,15 @@ __all__ = [
     "RoundReport",
     "RowFile",
     "Store",
+    "Team",
     "ThreadsTrainer",
     "Trained",
     "Weights",
     "check_engine",
+    "device_of",
     "digest_rows",
     "evaluate",
+    "join_team",
     "metric_bounds",
     "private",
 ]

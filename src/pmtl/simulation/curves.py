@@ -62,6 +62,11 @@ class Curves:
         )
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The metrics that are wanted of every client."""
+        return tuple(self._bounds)
+
+    @property
     def deviations(self) -> Metrics:
         """The noise's standard deviation on each released average."""
         return {f"{n}_mean": b * self._gate.plan.noise_std for n, b in self._bounds.items()}

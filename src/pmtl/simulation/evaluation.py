@@ -17,9 +17,10 @@ from torch import Tensor
 from torch.func import vmap
 
 from pmtl.data import FederatedData, Rows, Split
-from pmtl.models import FlatModel, Task, row_counts, row_losses
+from pmtl.models import FlatModel, Task, metric_names, row_counts, row_losses
 from pmtl.simulation.feed import Feed
 from pmtl.simulation.sparse import is_linear, sparse_outputs
+from pmtl.simulation.team import ALONE, Team
 
 #: From clients to the weights [K, P] to be judged.
 Weights = Callable[[NDArray[np.int64]], Tensor]
@@ -34,15 +35,26 @@ ROOTS = ("rmse",)
 
 
 def evaluate(
-    data: FederatedData, feed: Feed, model: FlatModel, views: Mapping[str, Weights], split: Split
+    data: FederatedData,
+    feed: Feed,
+    model: FlatModel,
+    views: Mapping[str, Weights],
+    split: Split,
+    team: Team = ALONE,
 ) -> dict[str, Metrics] | None:
-    """Metrics of every view (personal, shared) on a split; None where the split has no rows."""
-    if data.rows(split).counts.sum() == 0:
+    """Metrics of every view (personal, shared) on a split; None where the split has no rows. In a
+    team everybody looks at its own clients."""
+    counts = data.rows(split).counts
+    if counts.sum() == 0:
         return None
-    return {
-        view: summarise(*client_metrics(data, feed, model, weights, split))
-        for view, weights in views.items()
-    }
+    mine = None if team.size == 1 else team.part(np.arange(data.m, dtype=np.int64))
+    results = {}
+    for view, weights in views.items():
+        values, _ = client_metrics(data, feed, model, weights, split, mine)
+        for name in metric_names(data.task) if team.size > 1 else ():
+            team.sum(torch.from_numpy(values.setdefault(name, np.zeros(data.m))))
+        results[view] = summarise(values, counts)
+    return results
 
 
 def client_metrics(

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -28,18 +27,18 @@ from pmtl.models import FlatModel, floats_per_row
 from pmtl.privacy.grid import GridNoise
 from pmtl.privacy.noise import Noise, Source, seeded_source, system_source
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.privacy.release import Release, noise_of
+from pmtl.privacy.release import Release, Tally, noise_of
 from pmtl.simulation.batches import Batches, LocalTraining
 from pmtl.simulation.cohort import Trained
 from pmtl.simulation.curves import Curves, metric_bounds
 from pmtl.simulation.engines import Work, build_trainer, choose
 from pmtl.simulation.evaluation import Metrics, Weights, client_metrics
 from pmtl.simulation.feed import Feed
+from pmtl.simulation.isolation import isolated, together
 from pmtl.simulation.sparse import SparseTrainer
 from pmtl.simulation.store import Store
+from pmtl.simulation.team import ALONE, Team
 from pmtl.streams import name_keys, subseed
-
-T = TypeVar("T")
 
 #: Floats that the clients trained at once may hold in weights and batches together, and what a
 #: graphics card may hold of them where it has the memory.
@@ -53,6 +52,7 @@ class Progress:
     round: int
     shared: Tensor  #: [blocks, P], what the billboard shows
     store: Store  #: what the clients own
+    changed: set[int] = field(default_factory=set)  #: in a team: trained here, not yet collected
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,13 @@ class Federation:
         hardened: bool = False,
         engine: str = "auto",
         compile: bool | None = None,
+        team: Team = ALONE,
     ) -> None:
         """With a `seed` this is an experiment. Without, it is production: coins and noise are the
         operating system's, every release has to be charged to a ledger, and what goes wrong with
         one client's data stays with that client. `engine` and `compile` say how cohorts are
-        trained; left to themselves, they are chosen by device and model."""
+        trained; left to themselves, they are chosen by device and model. In a `team` this process
+        trains its part of the clients, and only the leader publishes."""
         if seed is None and algorithm.shares and charge is None:
             raise PmtlError("In production every release is charged: give a ledger.")
         if plan.clients != data.m:
@@ -102,7 +104,9 @@ class Federation:
         self.algorithm = algorithm
         self.plan = plan
         self.local = local
+        self.team = team
         self._secret = seed is None
+        self._each = isolated if self._secret else together
         # Batches and dropout are local work, which nobody has to be able to repeat or to guess.
         self.seed = secrets.randbits(63) if seed is None else seed
         self.device = torch.device(device)
@@ -155,10 +159,10 @@ class Federation:
         Where the clients' vectors do not fit in memory they will lie in `file`, or in one without
         a name.
         """
-        common = self.model.start()
+        common = self.team.from_leader(self.model.start())  # In production its own is random.
         # Of m clients, as many as T rounds can be expected to see.
         rate = self.plan.rate if self.algorithm.shares else 1.0
-        seen = self.data.m * (1 - (1 - rate) ** self.plan.rounds)
+        seen = self.data.m * (1 - (1 - rate) ** self.plan.rounds) / self.team.size
         store = Store.fresh(self.data.m, self.algorithm.start(common), seen, file)
         return Progress(0, common.repeat(self.gate.blocks, 1), store)
 
@@ -179,29 +183,53 @@ class Federation:
             own = progress.store.gather(clients)
             return self._train(clients, own, progress.shared, round, lr)
 
-        for piece in self._pieces(cohort):
-            for clients, trained in self._alone_if_need_be(piece, train):
+        for piece in self._pieces(self.team.part(cohort)):
+            for clients, trained in self._each(piece, train):
                 progress.store.scatter(clients, trained.kept)
+                progress.changed.update(clients.tolist() if self.team.size > 1 else ())
                 losses.append(trained.losses)
                 if self.algorithm.shares:
                     self.gate.add(tally, clients, trained.uploads)
                     norms.append(torch.linalg.vector_norm(trained.uploads.double(), dim=1))
         if self.algorithm.shares:
-            progress.shared = self.gate.publish(
-                tally, progress.shared, self.algorithm.server_step()
-            )
+            progress.shared = self._publish(tally, progress.shared)
         progress.round += 1
-        lengths = torch.cat(norms) if norms else None
-        return RoundReport(
-            round=progress.round,
-            cohort=len(cohort),
-            lr=lr,
-            train_loss=float(torch.cat(losses).mean()) if losses else None,
-            upload_norm=None if lengths is None else float(lengths.mean()),
-            clipped=None
-            if lengths is None
-            else float((lengths > self.plan.clip_norm).double().mean()),
-        )
+        return self._report(progress.round, len(cohort), lr, losses, norms)
+
+    def _publish(self, tally: Tally, shared: Tensor) -> Tensor:
+        """One reduction and one broadcast; in between, the gate."""
+        self.team.to_leader(tally.sum)
+        if self.team.leader:
+            after = self.gate.publish(tally, shared, self.algorithm.server_step())
+        else:
+            after = torch.empty_like(shared)
+        return self.team.from_leader(after)
+
+    def _report(
+        self, round: int, cohort: int, lr: float, losses: list[Tensor], norms: list[Tensor]
+    ) -> RoundReport:
+        """Averages over the cohort, wherever its clients were trained."""
+        nothing = torch.zeros(0, dtype=torch.float64)
+        loss = torch.cat([nothing, *(part.double().cpu() for part in losses)])
+        norm = torch.cat([nothing, *(part.cpu() for part in norms)])
+        clipped = (norm > self.plan.clip_norm).double()
+        sums = torch.stack([loss.sum(), norm.sum(), clipped.sum()])
+        counts = torch.tensor([len(loss), len(norm), len(norm)])
+        self.team.sum(sums)
+        self.team.sum(counts)
+        means = [float(s / n) if n else None for s, n in zip(sums, counts, strict=True)]
+        return RoundReport(round, cohort, lr, *means)
+
+    def collect(self, progress: Progress) -> None:
+        """Bring what the team's clients own to the leader, for it to save."""
+        self.team.collect(progress.store, np.array(sorted(progress.changed), dtype=np.int64))
+        progress.changed.clear()
+
+    def deal(self, progress: Progress) -> None:
+        """Let the whole team go on from where the leader stands."""
+        progress.round = int(self.team.from_leader(torch.tensor([progress.round])))
+        progress.shared = self.team.from_leader(progress.shared.contiguous())
+        self.team.deal(progress.store)
 
     def predictors(self, progress: Progress, clients: NDArray[np.int64]) -> Tensor:
         """The weights `[K, P]` with which the clients predict."""
@@ -226,20 +254,24 @@ class Federation:
         return ("personal", "shared") if self.algorithm.personal else ("shared",)
 
     def measure(self, progress: Progress) -> dict[str, Metrics]:
-        """Release the average metrics on validation rows."""
+        """Release the average metrics on validation rows; nothing to anybody but the leader."""
         if self.curves is None:
             raise PmtlError("No plan was made for metrics: call show_metrics first.")
-        views, everybody = self.views(progress), np.arange(self.data.m, dtype=np.int64)
+        views, mine = self.views(progress), self.team.part(np.arange(self.data.m, dtype=np.int64))
+        counts = self.data.rows("validation").counts
         values = {}
         for view in self.measured:
-            own: dict[str, NDArray[np.float64]] = {}
-            there = np.zeros(self.data.m, dtype=bool)
-            for some, part in self._alone_if_need_be(everybody, partial(self._judge, views[view])):
-                for name, numbers in part.items():
-                    own.setdefault(name, np.zeros(self.data.m))[some] = numbers[some]
-                there[some] = self.data.rows("validation").counts[some] > 0
-            values[view] = own, there
-        return self.curves.release(progress.round, values)
+            own = {name: np.zeros(self.data.m) for name in self.curves.names}
+            there = np.zeros(self.data.m)
+            for clients, part in self._each(mine, partial(self._judge, views[view])):
+                there[clients] = counts[clients] > 0
+                for name, numbers in own.items():
+                    if name in part:  # Nobody has a row, nobody has a number.
+                        numbers[clients] = part[name][clients]
+            for numbers in (there, *own.values()):
+                self.team.sum(torch.from_numpy(numbers))
+            values[view] = own, there > 0
+        return self.curves.release(progress.round, values) if self.team.leader else {}
 
     def _judge(
         self, weights: Weights, clients: NDArray[np.int64]
@@ -267,34 +299,11 @@ class Federation:
             0.0,
         )
 
-    def _alone_if_need_be(
-        self, clients: NDArray[np.int64], work: Callable[[NDArray[np.int64]], T]
-    ) -> list[tuple[NDArray[np.int64], T]]:
-        """The work on all clients at once, as a rule.
-
-        In production an error that only one client's data brings about must not show: it would say
-        something about that client that nobody paid for. Such a client is found by halving, and
-        takes no part; its upload counts as zero, and the divisor stays what it is.
-        """
-        if not self._secret:
-            return [(clients, work(clients))]
-        try:
-            return [(clients, work(clients))]
-        except (MemoryError, torch.OutOfMemoryError):
-            raise  # of shapes, which are no secret
-        except Exception:
-            if len(clients) <= 1:
-                return []
-        half = len(clients) // 2
-        return [
-            *self._alone_if_need_be(clients[:half], work),
-            *self._alone_if_need_be(clients[half:], work),
-        ]
-
     def _cohort(self, round: int) -> NDArray[np.int64]:
         if not self.algorithm.shares:  # Nobody has to be hidden, so everybody trains.
             return np.arange(self.data.m, dtype=np.int64)
-        return self.sampler.draw(round)
+        cohort = self.sampler.draw(round)
+        return self.team.draw(cohort) if self._secret else cohort  # A seed draws alike everywhere.
 
     def _read(self, shared: Tensor, clients: NDArray[np.int64]) -> Tensor:
         if len(shared) == 1:

@@ -1,0 +1,162 @@
+"""Several processes that run one federation together, on one machine or on many.
+
+`torchrun --nproc-per-node 4 -m pmtl train …` starts them; torch.distributed connects them. Every
+process holds the data and the shared model. The clients are dealt out by number, and a client's own
+vector lives with the process that trains it. In a round every process trains its part of the
+cohort and clips and sums it; one reduction brings the sums to the first process, the *leader*,
+which alone charges the ledger, draws the noise and publishes; one broadcast brings the result back.
+
+One process alone is a team of one, in which all of this does nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pmtl.errors import PmtlError
+from pmtl.simulation.store import Store
+
+#: How long a process waits for the others. Evaluating or saving may take one of them a while.
+PATIENCE = timedelta(minutes=30)
+#: Bytes of vectors sent at a time.
+_PARCEL = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Team:
+    """This process's place among `size` of them."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def leader(self) -> bool:
+        """Whether this is the process that publishes and writes."""
+        return self.rank == 0
+
+    def part(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of some clients that this process trains."""
+        return np.asarray(clients[clients % self.size == self.rank])
+
+    def to_leader(self, values: Tensor) -> None:
+        """Add everybody's `values` up, in place, at the leader; elsewhere they are void after."""
+        if self.size > 1:
+            with _together():
+                dist.reduce(values, 0)
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Add everybody's `values` up, in place and everywhere."""
+        if self.size > 1:
+            with _together():
+                dist.all_reduce(values)
+        return values
+
+    def from_leader(self, values: Tensor) -> Tensor:
+        """Give everybody the leader's `values`, in place."""
+        if self.size > 1:
+            with _together():
+                dist.broadcast(values, 0)
+        return values
+
+    def agree(self, decision: bool) -> bool:
+        """What the leader decided."""
+        return bool(self.from_leader(torch.tensor([int(decision)]))[0])
+
+    def draw(self, cohort: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The cohort that the leader drew; in production coins are tossed once."""
+        if self.size == 1:
+            return cohort
+        count = self.from_leader(torch.tensor([len(cohort)]))
+        drawn = (
+            torch.from_numpy(cohort) if self.leader else torch.empty(int(count), dtype=torch.int64)
+        )
+        return np.asarray(self.from_leader(drawn).numpy())
+
+    def collect(self, store: Store, changed: NDArray[np.int64]) -> None:
+        """Bring the vectors of `changed` clients to the leader's store."""
+        for sender in range(1, self.size):
+            if self.rank == sender:
+                self._send(store, changed, 0)
+            elif self.leader:
+                self._receive(store, sender)
+
+    def deal(self, store: Store) -> None:
+        """Bring each process the vectors of its clients from the leader's store."""
+        for receiver in range(1, self.size):
+            if self.leader:
+                seen = store.seen
+                self._send(store, seen[seen % self.size == receiver], receiver)
+            elif self.rank == receiver:
+                self._receive(store, 0)
+
+    def _send(self, store: Store, clients: NDArray[np.int64], to: int) -> None:
+        with _together():
+            dist.send(torch.tensor([len(clients)]), to)
+            dist.send(torch.from_numpy(clients), to)
+            for parcel in _parcels(store, clients):
+                dist.send(store.gather(parcel).cpu().contiguous(), to)
+
+    def _receive(self, store: Store, sender: int) -> None:
+        with _together():
+            count = torch.zeros(1, dtype=torch.int64)
+            dist.recv(count, sender)
+            clients = torch.empty(int(count), dtype=torch.int64)
+            dist.recv(clients, sender)
+            for parcel in _parcels(store, clients.numpy()):
+                rows = torch.empty(len(parcel), len(store.start), dtype=store.start.dtype)
+                dist.recv(rows, sender)
+                store.scatter(parcel, rows.to(store.start.device))
+
+
+ALONE = Team()
+
+
+@contextmanager
+def join_team() -> Iterator[Team]:
+    """The team that torchrun's environment speaks of; alone without it."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        yield ALONE
+        return
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    with _together():
+        dist.init_process_group(backend, timeout=PATIENCE)
+    try:
+        yield Team(dist.get_rank(), size)
+    finally:
+        dist.destroy_process_group()
+
+
+def device_of(team: Team, device: str) -> str:
+    """With several graphics cards on a machine, each process has one of its own."""
+    if team.size > 1 and device == "cuda":
+        return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
+    return device
+
+
+def _parcels(store: Store, clients: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    width = max(1, _PARCEL // max(1, store.start.nbytes))
+    for first in range(0, len(clients), width):
+        yield clients[first : first + width]
+
+
+@contextmanager
+def _together() -> Iterator[None]:
+    """An error between processes as a sentence; whoever is left ends, too."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        raise PmtlError(
+            "Another process of this job is gone, or cannot be reached: all of them end here. "
+            "Start the job again with `torchrun … -m pmtl resume RUN`."
+        ) from error
