@@ -1,0 +1,99 @@
+"""Several processes give what one gives; if one dies, all end, and the run can go on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import pmtl
+from pmtl.privacy.ledger import Ledger
+from pmtl.runs import files
+
+sys.path.insert(0, str(Path(__file__).parent))
+from teamwork import RUNS, SPEC, options
+
+
+def launch(processes: int, folder: Path, job: str) -> subprocess.CompletedProcess[str]:
+    """As torchrun does, on this machine alone."""
+    script = Path(__file__).with_name("teamwork.py")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return subprocess.run(
+        [*launcher, f"--nproc-per-node={processes}", str(script), str(folder), job],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def team_of_three(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("team")
+    Ledger.create(folder / "ledger.db", pmtl.load(SPEC).clients).close()
+    done = launch(3, folder, "all")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_three_processes_give_what_one_gives(name, team_of_three, tmp_path):
+    """Up to the order of summation; exactly, where sums are of whole numbers."""
+    alone = pmtl.train(SPEC, out=tmp_path / "run", **options(name))
+    team = pmtl.load_run(team_of_three / name)
+    places = torch.arange(25).numpy()
+    if name == "hardened":
+        assert torch.equal(team._shared, alone._shared)
+    assert torch.allclose(team._shared, alone._shared, atol=1e-6)
+    assert torch.allclose(team._weights(places), alone._weights(places), atol=1e-6)
+    assert not torch.equal(alone._shared, torch.zeros_like(alone._shared)) or name == "local"
+    assert team.privacy == alone.privacy
+    for ours, theirs in zip(team.metrics, alone.metrics, strict=True):
+        assert set(ours) == set(theirs)
+        assert ours["cohort"] == theirs["cohort"]
+        assert ours["train_loss"] == pytest.approx(theirs["train_loss"], abs=1e-5)
+        for view, values in theirs.get("validation", {}).items():
+            assert ours["validation"][view] == pytest.approx(values, abs=1e-5)
+    assert team.evaluate()["test"]["personal"] == pytest.approx(
+        alone.evaluate()["test"]["personal"], abs=1e-5
+    )
+
+
+def test_in_production_the_leader_alone_charges_draws_and_publishes(team_of_three):
+    with Ledger.open(team_of_three / "ledger.db", write=False) as ledger:
+        (run,) = ledger.runs()
+        assert ledger.charged(run) == [0, 1, 2, 3]
+        assert ledger.charged(run, "validation") == [2, 4]
+    done = pmtl.load_run(team_of_three / "real")
+    assert done.privacy.hardened
+    assert len(done.released()) == 2
+    # Everybody began from the leader's start: all personal models are near the shared one.
+    gap = done._weights(torch.arange(25).numpy()) - done._shared
+    assert float(gap.abs().max()) < 5
+
+
+def test_who_does_not_lead_says_that_it_has_only_a_part(team_of_three):
+    told = sorted(path.read_text() for path in team_of_three.glob("refused-*"))
+    assert len(told) == 2
+    assert "only a part" in told[0]
+
+
+def test_a_process_that_dies_ends_the_job_which_then_goes_on_with_any_number(tmp_path):
+    (tmp_path / "die").touch()
+    died = launch(2, tmp_path, "run")
+    assert died.returncode != 0
+    assert "Another process of this job is gone" in died.stderr
+    state = files.read_json(tmp_path / "run/run.json")["state"]
+    assert state == "running"
+    assert files.read_tensors(tmp_path / "run/checkpoint.safetensors")[1]["round"] == 2
+    resumed = launch(3, tmp_path, "resume")
+    assert resumed.returncode == 0, resumed.stderr
+    whole = pmtl.train(SPEC, out=tmp_path / "whole", **options("poisson"))
+    again = pmtl.load_run(tmp_path / "run")
+    places = torch.arange(25).numpy()
+    assert torch.allclose(again._shared, whole._shared, atol=1e-6)
+    assert torch.allclose(again._weights(places), whole._weights(places), atol=1e-6)
+    assert [line["round"] for line in again.metrics] == [1, 2, 3, 4]
