@@ -36,8 +36,9 @@ from pmtl.privacy.plan import PrivacyPlan
 
 #: Clipping aims this far below γ, so that rounding can never lift a norm above it.
 _MARGIN = 1e-12
-#: Bytes of one float64 copy that clipping works on at a time.
-_WORKSPACE = 64 * 2**20
+#: Bytes of one float64 copy that clipping works on at a time: on a CPU they should stay in a core's
+#: cache through all passes, on a graphics card they should be enough to keep it busy.
+_WORKSPACE, _CARD_WORKSPACE = 2 * 2**20, 256 * 2**20
 #: Under this name a site sends its upload.
 UPLOAD = "upload"
 
@@ -143,7 +144,8 @@ class Release:
             if client not in tally.seen:
                 tally.seen.add(client)
                 fresh.append(place)
-        step = max(1, _WORKSPACE // (8 * max(1, uploads.shape[1])))
+        workspace = _CARD_WORKSPACE if uploads.is_cuda else _WORKSPACE
+        step = max(1, workspace // (8 * max(1, uploads.shape[1])))
         for first in range(0, len(fresh), step):
             chosen = fresh[first : first + step]
             rows = uploads if len(chosen) == len(uploads) else uploads[chosen]
