@@ -83,6 +83,25 @@ def test_a_row_that_reaches_the_grid_too_long_counts_as_zero():
     assert steps[1].any()
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        [1e300, 0.0],
+        [-1e300, 1e300],
+        [float("nan"), 0.1],
+        [float("inf"), 0.1],
+        [2.0**40, 2.0**40],  # the squares' sum is a multiple of 2⁶⁴
+        [1.0] * 2**16,  # and so it is here, though no single square is large
+    ],
+    ids=["huge", "opposite", "nan", "infinite", "long", "wide"],
+)
+def test_so_does_one_whose_whole_numbers_would_overflow(row):
+    """The grid's own check does not lean on the clip before it."""
+    grid = Grid.of(plan_for(1.0))
+    assert grid.bits == 24
+    assert not grid.snap(torch.tensor([row], dtype=torch.float64)).any()
+
+
 @pytest.mark.parametrize("plan", [plan_for(0.0), PrivacyPlan(4, 4, "full", math.inf, 1.0, 5, 0.1)])
 def test_a_plan_without_privacy_cannot_be_hardened(plan):
     with pytest.raises(PmtlError, match="not private"):

@@ -15,6 +15,7 @@ from torch.func import vmap
 from pmtl.errors import PmtlError
 from pmtl.models.flat import FlatModel, refuse_changing_buffers
 from pmtl.models.library import MLP, CelebaCNN, FemnistCNN, Linear, Shape
+from pmtl.models.lookup import Lookups
 from pmtl.models.losses import Task
 from pmtl.spec import construct, parse_spec, unknown
 from pmtl.streams import subseed
@@ -110,9 +111,10 @@ def _try_out(model: FlatModel, input_shape: Shape, outputs: int) -> None:
     example = torch.randn((2, *input_shape), dtype=next(model.module.parameters()).dtype)
     try:
         refuse_changing_buffers(model.module, example)
-        vmap(model.apply, randomness="same")(
-            model.start().expand(2, -1), example.expand(2, *example.shape)
-        )
+        with Lookups() as lookups:
+            vmap(model.apply, randomness="same")(
+                model.start().expand(2, -1), example.expand(2, *example.shape)
+            )
         with torch.no_grad():
             model.module.train()
             answer, again = model.module(example), model.module(example)
@@ -122,7 +124,8 @@ def _try_out(model: FlatModel, input_shape: Shape, outputs: int) -> None:
             f"The model {model.name!r} cannot read rows of shape {input_shape} for many clients at "
             f"once: {reason}."
         ) from error
-    # Dropout called as a function is no layer that could be looked for; it shows in the answers.
+    # What is called as a function is no layer that could be looked for.
+    model.looks_up = model.looks_up or lookups.seen
     model.random_forward = model.random_forward or not torch.equal(answer, again)
     if tuple(answer.shape) != (2, outputs):
         raise PmtlError(

@@ -8,6 +8,7 @@ a `[K, P]` array of vectors then trains as one computation.
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from typing import cast
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pmtl.errors import PmtlError
+from pmtl.models.lookup import Lookups
 
 
 class FlatModel:
@@ -34,6 +36,8 @@ class FlatModel:
         dropouts = (nn.modules.dropout._DropoutNd, nn.RReLU)
         #: Whether a forward pass in training draws random numbers of its own (dropout).
         self.random_forward = any(isinstance(part, dropouts) for part in module.modules())
+        #: Whether it looks rows up in tables (`models/lookup.py`).
+        self.looks_up = any(isinstance(part, nn.Embedding) for part in module.modules())
         self._names = list(parameters)
         self._shapes = [p.shape for p in parameters.values()]
         self._sizes = [p.numel() for p in parameters.values()]
@@ -60,7 +64,8 @@ class FlatModel:
 
     def apply(self, vector: Tensor, inputs: Tensor) -> Tensor:
         """The model's outputs for `inputs` under the weights `vector`."""
-        return cast(Tensor, functional_call(self.module, self.parameters(vector), (inputs,)))
+        with Lookups() if self.looks_up else nullcontext():
+            return cast(Tensor, functional_call(self.module, self.parameters(vector), (inputs,)))
 
     def with_weights(self, vector: Tensor) -> nn.Module:
         """An ordinary module of its own, carrying `vector`, ready to predict."""

@@ -59,7 +59,10 @@ class Grid:
     def snap(self, clipped: Tensor) -> Tensor:
         """Clipped rows `[K, P]` as whole steps; a row that is too long all the same counts as
         zero."""
-        steps = (clipped / self.step).trunc().to(torch.int64)
+        lengths = clipped / self.step
+        # Roughly first, and not-a-number never passes: else the integers below might overflow.
+        sound = lengths.square().sum(dim=1, keepdim=True) < 2 * 4**self.bits
+        steps = torch.where(sound, lengths, 0.0).trunc().to(torch.int64)
         squares = steps.square().sum(dim=1, keepdim=True)
         return torch.where(squares <= 4**self.bits, steps, 0)
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import torch
@@ -66,6 +66,16 @@ def clip(uploads: Tensor, clip_norm: float) -> Tensor:
     norm = unit.square().sum(dim=1, keepdim=True).sqrt()
     shortened = unit * (clip_norm * (1 - _MARGIN) / norm.clamp(min=1e-300))
     return torch.where(norm * largest > clip_norm * (1 - _MARGIN), shortened, rows)
+
+
+def _vector(message: Mapping[str, Any], size: int) -> Tensor:
+    """The upload in a message, or some error if there is none."""
+    (name, sent), *others = message.items()
+    if isinstance(sent, np.ndarray) and sent.dtype.kind == "f" and sent.itemsize <= 8:
+        sent = torch.from_numpy(np.array(sent, dtype=np.float64))  # A copy, of any byte order.
+    if others or name != UPLOAD or not sent.is_floating_point() or sent.shape != (size,):
+        raise ValueError("not an upload")
+    return cast(Tensor, sent.detach())
 
 
 class Tally:
@@ -114,6 +124,10 @@ class Release:
         """How many vectors the billboard carries."""
         return len(self._divisors)
 
+    def __reduce__(self) -> NoReturn:
+        """A copy, in this process or in a worker, would not know what was published already."""
+        raise PmtlError("A gate cannot be copied or sent elsewhere: it has one run, and one noise.")
+
     def open(self, round: int, shared: Tensor) -> Tally:
         """An empty sum for a round."""
         dtype = torch.int64 if isinstance(self._noise, GridNoise) else torch.float64
@@ -130,11 +144,10 @@ class Release:
         if round != tally.round or not 0 <= client < self.plan.clients:
             return
         row = torch.zeros(1, tally.sum.shape[1], dtype=torch.float64, device=tally.sum.device)
-        sent = message.get(UPLOAD) if isinstance(message, Mapping) and len(message) == 1 else None
-        if isinstance(sent, np.ndarray) and sent.dtype in (np.float32, np.float64):
-            sent = torch.from_numpy(np.ascontiguousarray(sent))
-        if isinstance(sent, Tensor) and sent.is_floating_point() and sent.shape == row.shape[1:]:
-            row[0] = sent
+        try:
+            row[0] = _vector(message, row.shape[1])
+        except Exception:  # Of what a client sent; nobody else is to hear of it.
+            row.zero_()
         self.add(tally, np.array([client], dtype=np.int64), row)
 
     def add(self, tally: Tally, clients: NDArray[np.int64], uploads: Tensor) -> None:

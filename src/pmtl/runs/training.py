@@ -206,7 +206,14 @@ def _plans(
     asked = replace(config.privacy, metrics=config.metrics_share if method.shares else 0.0)
     views = 2 if method.personal else 1
     values = views * len(metric_bounds(data.task, data.outputs, asked.loss_bound))
-    return with_metrics(asked, data.m, evaluations(asked.rounds, config.evaluate_every), values)
+    times = evaluations(asked.rounds, config.evaluate_every)
+    plan, metrics = with_metrics(asked, data.m, times, values)
+    if config.patience is not None and metrics is None:
+        raise PmtlError(
+            "Stopping early looks at metrics that pass the gate, and this run has none: nothing is "
+            "shared, or it is not private anyway. Leave patience out."
+        )
+    return plan, metrics
 
 
 @contextmanager

@@ -1,0 +1,198 @@
+"""Every way of failing that we promise to survive, what happens then, and the test that holds it.
+
+The table is also in docs/privacy.md; the tests below keep both true.
+"""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+GATE = "tests/privacy/test_failure_cases_gate.py::test_"
+NOISE = "tests/privacy/test_failure_cases_noise.py::test_"
+RUNS = "tests/privacy/test_failure_cases_runs.py::test_"
+LEDGER = "tests/privacy/test_ledger.py::test_"
+
+KILLED = (
+    RUNS + "kill_9_after_charge_before_release_after_release_before_checkpoint_or_mid_checkpoint"
+)
+NOT_FINITE = GATE + "an_update_that_is_nan_or_infinite_counts_as_zero_and_the_divisor_is_unchanged"
+VARIANCE = (
+    NOISE + "the_variance_of_the_noise_is_the_plans_within_one_percent",
+    NOISE + "noise_added_in_half_precision_twice_per_shard_or_to_the_sum_is_caught_by_the_variance",
+    NOISE + "half_precision_weights_are_rounded_once_after_wide_noise",
+)
+
+#: The case, what happens, and where that is tested. Tests of the gate are of both gates.
+CASES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "NaN update": ("counts as zero, the divisor is unchanged", (NOT_FINITE,)),
+    "infinite update": ("the same", (NOT_FINITE,)),
+    "finite entries whose float32 norm overflows": (
+        "clipped to γ like any other",
+        (GATE + "finite_entries_whose_float32_norm_overflows_are_clipped",),
+    ),
+    "zero update": ("adds nothing", (GATE + "a_zero_update_adds_nothing",)),
+    "clipped norm one ulp above γ": (
+        "does not occur, in exact arithmetic",
+        (GATE + "no_clipped_norm_is_one_ulp_above_gamma",),
+    ),
+    "wrong shape, dtype or key": (
+        "counts as zero; no error, warning or word names the client",
+        (
+            GATE
+            + "a_wrong_shape_dtype_or_key_counts_as_zero_with_no_public_error_naming_the_client",
+            GATE + "an_upload_in_any_kind_of_floating_point_numbers_counts",
+        ),
+    ),
+    "an index outside of a client's table": (
+        "that client's upload counts as zero; nobody else's weights are read or moved",
+        ("tests/models/test_lookup.py::test_an_index_outside_of_its_table_touches_nobody_else",),
+    ),
+    "per-layer clipping charged as a whole": (
+        "there is no other: one vector, one γ, one charge",
+        (GATE + "per_layer_clipping_is_charged_as_a_whole",),
+    ),
+    "client lies about its sample count": (
+        "ignored: all clients weigh the same",
+        (GATE + "a_client_that_lies_about_its_sample_count_is_ignored",),
+    ),
+    "dropout": ("the divisor stays q", (GATE + "dropout_leaves_the_divisor_at_q",)),
+    "Poisson draws nobody": (
+        "pure noise, charged",
+        (GATE + "poisson_that_draws_nobody_publishes_pure_noise_and_is_charged",),
+    ),
+    "duplicate client in one round": (
+        "one contribution, the first",
+        (GATE + "a_duplicate_client_in_one_round_is_one_contribution",),
+    ),
+    "late upload of an earlier round": (
+        "dropped",
+        (GATE + "a_late_upload_of_an_earlier_round_is_dropped",),
+    ),
+    "kill −9 after charge, before release": (
+        "stays charged; the lost round counts against the plan",
+        (KILLED, "tests/runs/test_resume.py::test_kill_9_at_any_moment_loses_nothing"),
+    ),
+    "kill −9 after release, before checkpoint": ("the same", (KILLED,)),
+    "kill −9 in mid-checkpoint": ("the checkpoint before it counts", (KILLED,)),
+    "checkpoint rolled back behind the ledger": (
+        "refused",
+        ("tests/runs/test_production.py::test_a_checkpoint_that_was_rolled_back_is_refused",),
+    ),
+    "noise stream reused across rounds, workers or forks": (
+        "refused",
+        (NOISE + "a_noise_stream_reused_across_rounds_workers_or_forks_is_refused",),
+    ),
+    "two servers on one ledger": (
+        "the second refuses",
+        (
+            "tests/runs/test_production.py::test_two_servers_cannot_share_a_ledger",
+            LEDGER + "a_second_writer_is_refused_and_readers_are_not",
+        ),
+    ),
+    "ledger unwritable or disk full": (
+        "refused before noise; the run can go on later",
+        (
+            RUNS + "a_ledger_unwritable_or_a_disk_full_refuses_before_noise",
+            LEDGER + "a_write_protected_ledger_is_refused_before_anything_is_charged",
+        ),
+    ),
+    "ledger edited, missing or rolled back": (
+        "refused before noise",
+        (
+            RUNS + "a_ledger_edited_missing_or_rolled_back_is_refused_before_noise",
+            LEDGER + "edits_are_found_and_named",
+        ),
+    ),
+    "next round would pass the cap": (
+        "stops before sampling and keeps the last model",
+        (RUNS + "a_round_that_would_pass_the_cap_stops_before_sampling_and_keeps_the_last_model",),
+    ),
+    "σ = 0 or γ = ∞": (
+        "ε = ∞ and NOT PRIVATE, in every command and statement",
+        (RUNS + "sigma_zero_or_gamma_infinite_is_said_plainly_and_never_epsilon_zero",),
+    ),
+    "negative or NaN settings": (
+        "an error of configuration",
+        (RUNS + "negative_or_nan_settings_are_an_error_of_configuration",),
+    ),
+    "noise in half precision, twice, per shard or on the sum": (
+        "the variance, within 1%, is the plan's, and such mutants are caught by it",
+        VARIANCE,
+    ),
+    "normalisation buffers outside the clipped vector": (
+        "never shared: a model that has them is refused",
+        (
+            "tests/models/test_flat.py::test_running_statistics_are_refused_with_what_to_use_instead",
+            "tests/models/test_flat.py::test_a_home_made_running_buffer_is_refused_wherever_it_begins",
+        ),
+    ),
+    "early stopping on private validation": (
+        "charged for the whole plan, or refused",
+        (RUNS + "early_stopping_on_private_validation_is_charged_or_refused",),
+    ),
+    "first-time client": (
+        "inherits nothing from another",
+        (
+            "tests/privacy/test_release.py::"
+            "test_a_client_sampled_for_the_first_time_inherits_nothing_from_another",
+        ),
+    ),
+    "sampler and accountant disagree": (
+        "cannot be constructed",
+        (NOISE + "a_sampler_and_an_accountant_that_disagree_cannot_be_constructed",),
+    ),
+    "m changes in mid-run": (
+        "refused",
+        ("tests/runs/test_resume.py::test_other_data_is_refused",),
+    ),
+    "exceptions that only occur with one client's data": (
+        "same public behaviour: files, words, charges; it counts as zero",
+        (
+            RUNS + "exceptions_that_only_occur_with_one_clients_data_show_nowhere",
+            RUNS
+            + "exceptions_that_only_occur_with_one_clients_data_have_the_same_public_behaviour",
+            RUNS + "what_fails_for_everybody_fails_before_anything_is_spent",
+        ),
+    ),
+}
+
+
+@cache
+def names_in(file: str) -> frozenset[str]:
+    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    return frozenset(part.name for part in tree.body if isinstance(part, ast.FunctionDef))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_case_has_a_test_that_is_there(case):
+    _, tests = CASES[case]
+    assert tests
+    for test in tests:
+        file, _, name = test.partition("::")
+        assert name in names_in(file), f"{file} has no {name}"
+
+
+@pytest.mark.parametrize("part", ["gate", "noise", "runs"])
+def test_every_test_of_a_failure_case_is_in_the_table(part):
+    file = f"tests/privacy/test_failure_cases_{part}.py"
+    listed = {test.partition("::")[2] for _, tests in CASES.values() for test in tests}
+    assert {name for name in names_in(file) if name.startswith("test_")} <= listed
+
+
+def link(test: str) -> str:
+    file, _, name = test.partition("::")
+    return f'[{Path(file).stem.removeprefix("test_")}](../{file} "{name}")'
+
+
+def test_the_table_of_the_documentation_is_this_one():
+    lines = ["| case | what happens | held by |", "| --- | --- | --- |"]
+    for case, (behaviour, tests) in CASES.items():
+        lines.append(f"| {case} | {behaviour} | {', '.join(map(link, tests))} |")
+    page = (ROOT / "docs/privacy.md").read_text(encoding="utf-8")
+    shown = page.partition("<!-- failures -->\n")[2].partition("\n<!-- /failures -->")[0]
+    assert shown == "\n".join(lines), "put this into docs/privacy.md:\n" + "\n".join(lines)
