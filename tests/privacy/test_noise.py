@@ -156,7 +156,7 @@ class TestRounded:
         far = stats.norm.cdf(-rng.uniform(3, 5, 500)) * 2.0**64
         seams = np.exp(-2.0) * 2.0**64 + rng.integers(-(2**20), 2**20, 200)
         places += [int(place) for place in np.concatenate([far, seams])]
-        lengths, _, _ = noise._lengths(np.array(places, dtype=np.uint64))
+        lengths, _ = noise._lengths(torch.tensor(places))
         with mpmath.workdps(40):
             for place, length in zip(places, lengths.tolist(), strict=True):
                 # Newton's step from the float64 answer gives its error to first order.

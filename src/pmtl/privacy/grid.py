@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from pmtl.errors import PmtlError
-from pmtl.privacy.noise import Source, rounded
+from pmtl.privacy.noise import CPU, Source, rounded
 from pmtl.privacy.plan import PrivacyPlan
 
 _MOST_BITS, _MOST_NOISE_BITS = 24, 26
@@ -73,6 +73,7 @@ class GridNoise:
 
     grid: Grid
     source: Source
+    device: torch.device = CPU  #: where it is wanted
 
     def __call__(self, round: int, shape: tuple[int, ...]) -> Tensor:
-        return rounded(self.source(round), shape, self.grid.noise)
+        return rounded(self.source(round), shape, self.grid.noise, self.device)

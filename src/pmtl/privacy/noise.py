@@ -34,6 +34,7 @@ Source = Callable[[int], Words]
 #: Standard normal draws for a round: (round, shape) → float64 tensor.
 Noise = Callable[[int, tuple[int, ...]], Tensor]
 
+CPU = torch.device("cpu")
 #: Words turned into numbers at a time.
 _CHUNK = 2**20
 #: How far the float64 inverse of the normal distribution function, up to `_FAR`, may be off. It is
@@ -48,8 +49,9 @@ def seeded_source(seed: int, release: str = "") -> Source:
     have independent noise even with the same seed; if they shared it, two published models with
     different σ would be two equations that give the sum away exactly.
 
-    They are always drawn on the CPU, so that a run on a graphics card has the same noise, and by
-    Philox, because torch's own generator keeps only 32 bits of a seed.
+    They are always drawn on the CPU, so that a run on a graphics card has the same noise (but for
+    the last bits of `real`), and by Philox, because torch's own generator keeps only 32 bits of a
+    seed.
     """
     what = name_key(release)
 
@@ -76,16 +78,19 @@ def system_noise(round: int, shape: tuple[int, ...]) -> Tensor:
     return real(system_source(round), shape)
 
 
-def real(words: Words, shape: tuple[int, ...]) -> Tensor:
+def real(words: Words, shape: tuple[int, ...], device: torch.device = CPU) -> Tensor:
     """Standard normal numbers in float64."""
-    normal = torch.empty(prod(shape), dtype=torch.float64)
+    normal = torch.empty(prod(shape), dtype=torch.float64, device=device)
     for part in torch.split(normal, _CHUNK):
-        lengths, negative, _ = _lengths(words(len(part)))
-        part.copy_(torch.where(negative, -lengths, lengths))
+        drawn = _tensor(words(len(part)), device)
+        lengths, _ = _lengths(drawn)
+        torch.where(drawn < 0, -lengths, lengths, out=part)
     return normal.reshape(shape)
 
 
-def rounded(words: Words, shape: tuple[int, ...], scale: float) -> Tensor:
+def rounded(
+    words: Words, shape: tuple[int, ...], scale: float, device: torch.device = CPU
+) -> Tensor:
     """N(0, scale²) rounded to whole numbers, exactly: no output is a bit more or less likely.
 
     A word is the beginning of an infinite binary expansion of a uniform number. Mostly it already
@@ -93,9 +98,10 @@ def rounded(words: Words, shape: tuple[int, ...], scale: float) -> Tensor:
     not sure, more bits are drawn and the question is settled in as many digits as it takes
     (interval refining: Haney et al. 2022, "Precision-based attacks and interval refining").
     """
-    whole = torch.empty(prod(shape), dtype=torch.int64)
+    whole = torch.empty(prod(shape), dtype=torch.int64, device=device)
     for part in torch.split(whole, _CHUNK):
-        lengths, negative, places = _lengths(words(len(part)))
+        drawn = _tensor(words(len(part)), device)
+        lengths, places = _lengths(drawn)
         distance = lengths * scale + 0.5
         nearest = distance.floor()
         off = distance - nearest
@@ -104,17 +110,22 @@ def rounded(words: Words, shape: tuple[int, ...], scale: float) -> Tensor:
         steps = nearest.to(torch.int64)
         for i in torch.nonzero(unsure).flatten().tolist():
             steps[i] = _refine(int(places[i]), float(lengths[i]), scale, words)
-        part.copy_(torch.where(negative, -steps, steps))
+        torch.where(drawn < 0, -steps, steps, out=part)
     return whole.reshape(shape)
 
 
-def _lengths(words: NDArray[np.uint64]) -> tuple[Tensor, Tensor, NDArray[np.uint64]]:
-    """|g|, whether g < 0, and the place of the word: g's distribution function, from the nearer
-    end, lies in [place, place + 1) · 2⁻⁶⁴."""
-    places = words & np.uint64(2**63 - 1)
-    negative = (words >> np.uint64(63)).astype(bool)
-    middle = torch.from_numpy((places + 0.5) * 2.0**-64)
-    return -torch.special.ndtri(middle), torch.from_numpy(negative), places
+def _tensor(words: NDArray[np.uint64], device: torch.device) -> Tensor:
+    """Words as torch has them: the first bit makes them negative."""
+    # Not waiting: beside a graphics card there is other work to do, and the words are staged.
+    return torch.tensor(words.view(np.int64)).to(device, non_blocking=True)
+
+
+def _lengths(words: Tensor) -> tuple[Tensor, Tensor]:
+    """|g|, and its place: g's distribution function, from the nearer end, lies in
+    [place, place + 1) · 2⁻⁶⁴."""
+    places = words & (2**63 - 1)
+    middle = (places.to(torch.float64) + 0.5) * 2.0**-64
+    return -torch.special.ndtri(middle), places
 
 
 def _refine(place: int, guess: float, scale: float, words: Words) -> int:

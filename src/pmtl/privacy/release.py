@@ -31,7 +31,7 @@ from torch import Tensor
 
 from pmtl.errors import PmtlError
 from pmtl.privacy.grid import Grid, GridNoise
-from pmtl.privacy.noise import Noise, Source, real
+from pmtl.privacy.noise import CPU, Noise, Source, real
 from pmtl.privacy.plan import PrivacyPlan
 
 #: Clipping aims this far below γ, so that rounding can never lift a norm above it.
@@ -43,11 +43,13 @@ _WORKSPACE, _CARD_WORKSPACE = 2 * 2**20, 256 * 2**20
 UPLOAD = "upload"
 
 
-def noise_of(plan: PrivacyPlan, source: Source, hardened: bool) -> Noise | GridNoise:
-    """The noise for a gate of this plan, ordinary or hardened."""
+def noise_of(
+    plan: PrivacyPlan, source: Source, hardened: bool, device: torch.device = CPU
+) -> Noise | GridNoise:
+    """The noise for a gate of this plan, ordinary or hardened, on the device of the uploads."""
     if hardened:
-        return GridNoise(Grid.of(plan), source)
-    return lambda round, shape: real(source(round), shape)
+        return GridNoise(Grid.of(plan), source, device)
+    return lambda round, shape: real(source(round), shape, device)
 
 
 def clip(uploads: Tensor, clip_norm: float) -> Tensor:
@@ -174,7 +176,7 @@ class Release:
     def average(self, tally: Tally) -> Tensor:
         """The average before noise: private, of sensitivity 2γ/q."""
         unit = self._noise.grid.step if isinstance(self._noise, GridNoise) else 1.0
-        return unit * tally.sum / self._divisors.to(tally.sum.device)
+        return unit * tally.sum / self._divisors.to(tally.sum.device, non_blocking=True)
 
     def publish(self, tally: Tally, shared: Tensor, step: float = 1.0) -> Tensor:
         """The next billboard: `step` times the average plus noise of standard deviation σ on it.
@@ -202,14 +204,12 @@ class Release:
         The noise multiplier z is common to all blocks: on a sum the noise has the deviation zγ, on
         the average of a block σ times q over the block's own divisor.
         """
-        shape = tuple(tally.sum.shape)
+        device, divisors = tally.sum.device, self._divisors.to(tally.sum.device, non_blocking=True)
+        noise: Tensor | float = 0.0
+        if self.plan.noise_std > 0:
+            noise = self._noise(tally.round, tuple(tally.sum.shape)).to(device)
         if isinstance(self._noise, GridNoise):
             # Whole numbers up to here, so no rounding hides in the sum; what follows is work on
             # what could be published as it is.
-            steps = tally.sum.cpu() + self._noise(tally.round, shape)
-            return self._noise.grid.step * steps / self._divisors
-        update = self.average(tally)
-        if self.plan.noise_std > 0:
-            scale = self.plan.noise_std * self.plan.cohort / self._divisors
-            update = update + (scale * self._noise(tally.round, shape)).to(update.device)
-        return update
+            return self._noise.grid.step * (tally.sum + noise) / divisors
+        return self.average(tally) + self.plan.noise_std * self.plan.cohort / divisors * noise

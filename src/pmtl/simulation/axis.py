@@ -24,6 +24,7 @@ from pmtl.algorithms import Algorithm
 from pmtl.models import FlatModel, Task, lowered
 from pmtl.simulation.cohort import CohortTrainer, Reader, Rows, Trained, client_step
 from pmtl.simulation.compiled import CompiledStep
+from pmtl.simulation.handing import handed
 from pmtl.simulation.schedule import Places, Schedule, row_groups, widths
 
 Step = Callable[..., tuple[Any, Tensor]]
@@ -58,7 +59,9 @@ class AxisTrainer(CohortTrainer):
         self._keep = vmap(algorithm.keep)
         self._width = width
         self._plain = {guarded: self._mapped(guarded) for guarded in (False, True)}
-        self._compiled = CompiledStep(self._plain[True], backend) if compile else None
+        self._compiled: CompiledStep | None = None
+        if compile:
+            self._compiled = CompiledStep(self._plain[True], backend, not model.random_forward)
 
     @property
     def compiled(self) -> bool:
@@ -105,7 +108,7 @@ class AxisTrainer(CohortTrainer):
         places = np.pad(plan.order, (0, extra), mode="wrap")
         real = mask[torch.from_numpy(places)]
         real[len(own) :] = False
-        real = real.to(device)
+        real = real.to(device, non_blocking=True)
         active = real.any(dim=2)
         read = rows(places)
         before, around = _take(own, places), _take(shared, places)
@@ -118,11 +121,13 @@ class AxisTrainer(CohortTrainer):
         now = len(places)
         for step, n in enumerate(sizes):
             if n < now:
-                done.append(_part(state, slice(n, None)))
+                done.append(tree_map(torch.clone, _part(state, slice(n, None))))
                 state, now = _part(state, slice(n)), n
             inputs, targets = read(step, n)
             state, loss = one_step(state, around[:n], inputs, targets, real[:n, step], step_size)
             losses[:n] += loss * active[:n, step]
+        if self._compiled is not None:  # A copy: the next step may overwrite it.
+            state = tree_map(torch.clone, state)
         if done:
             state = tree_map(lambda *parts: torch.cat(parts), state, *reversed(done))
         return Trained(
@@ -151,4 +156,4 @@ def _take(vectors: Tensor, places: Places) -> Tensor:
         return vectors[:1].expand(len(places), -1)
     if np.array_equal(places, np.arange(len(places))):
         return vectors[: len(places)]
-    return vectors[torch.from_numpy(places).to(vectors.device)]
+    return vectors[handed(places, vectors.device)]

@@ -3,6 +3,9 @@
 The step is a pure function of tensors, so it is recorded once as a list of operations (through
 `vmap` and the derivative, whatever Python there is in a model) and the list is compiled. It fits
 one number of clients, so callers round theirs up to one of a few (`schedule.widths`).
+
+On a graphics card the compiled step is recorded a second time, as the launches it consists of
+(`Replayed`): a small step takes longer to launch, kernel by kernel, than to compute.
 """
 
 from __future__ import annotations
@@ -24,12 +27,17 @@ class CompiledStep:
     """Compiles a step for every shape it is called with, and runs it.
 
     Where that fails (no compiler, an operation that it does not know) a warning says so once, and
-    all steps are run as they are.
+    all steps are run as they are. What it gives back may be overwritten by the next step.
     """
 
-    def __init__(self, step: Callable[..., Any], backend: Any = "inductor") -> None:
+    def __init__(
+        self, step: Callable[..., Any], backend: Any = "inductor", replay: bool = True
+    ) -> None:
+        """`replay` is for steps that draw no random numbers."""
         self._step = step
         self._backend = backend
+        self._replay = replay
+        self._pool: Any = None
         self._ready: dict[torch.Size, Callable[..., Any]] = {}
         self._failed = False
 
@@ -51,6 +59,9 @@ class CompiledStep:
 
     def _compile(self, arguments: tuple[Any, ...]) -> Callable[..., Any]:
         leaves, arranged = tree_flatten(arguments)
+        replay = self._replay and leaves[0].is_cuda
+        if replay:
+            leaves = [_own(leaf) for leaf in leaves]
         answer: list[Any] = []
 
         def flat(*parts: Tensor) -> list[Tensor]:
@@ -61,7 +72,48 @@ class CompiledStep:
         # Fake tensors have shapes and no contents: nothing is computed while recording.
         graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
         run = torch.compile(graph, backend=self._backend, dynamic=False, fullgraph=True)
+        if replay:
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            run = Replayed(run, leaves, self._pool)
         return lambda *parts: tree_unflatten(run(*tree_flatten(parts)[0]), answer[0])
+
+
+class Replayed:
+    """All launches of a function on a graphics card as one, on tensors of its own.
+
+    Arguments are copied to where they were when the launches were recorded, and results are where
+    they were then.
+    """
+
+    def __init__(self, run: Callable[..., Any], places: list[Tensor], pool: Any) -> None:
+        self._places = places
+        beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(beside):
+            for _ in range(2):  # Compiling and choosing kernels cannot be recorded.
+                run(*places)
+        torch.cuda.current_stream().wait_stream(beside)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, pool=pool):
+            self._results = run(*places)
+
+    def __call__(self, *arguments: Tensor) -> Any:
+        for place, given in zip(self._places, arguments, strict=True):
+            if _repeats(place):
+                place[:1].copy_(given[:1])
+            else:
+                place.copy_(given)
+        self._graph.replay()
+        return self._results
+
+
+def _own(tensor: Tensor) -> Tensor:
+    """A copy in memory of its own; a row that is read many times is still one row."""
+    return tensor[:1].clone().expand_as(tensor) if _repeats(tensor) else tensor.contiguous().clone()
+
+
+def _repeats(tensor: Tensor) -> bool:
+    return tensor.dim() > 1 and len(tensor) > 1 and tensor.stride(0) == 0
 
 
 def _warn(error: Exception) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from pmtl.data import FederatedData
 from pmtl.data.checks import is_sparse
 from pmtl.simulation.cohort import Reader
+from pmtl.simulation.handing import handed
 
 #: Dense data up to this many bytes (as floats) is kept on the device.
 RESIDENT_LIMIT = 2 * 2**30
@@ -39,7 +40,7 @@ class Feed:
         """Inputs and targets of the rows `index`, whatever its shape."""
         if self._resident is None:
             return self._to_device(*self._data.gather(index))
-        where = torch.from_numpy(np.ascontiguousarray(index)).to(self.device)
+        where = handed(index, self.device)
         return self._resident[0][where], self._resident[1][where]
 
     def reader(self, index: NDArray[np.int64]) -> Reader:
@@ -50,7 +51,7 @@ class Feed:
         """
         if self._resident is None:
             return lambda step, n: self.rows(index[:n, step])
-        where = torch.from_numpy(np.ascontiguousarray(index)).to(self.device)
+        where = handed(index, self.device)
         inputs, targets = self._resident
         return lambda step, n: (inputs[where[:n, step]], targets[where[:n, step]])
 
@@ -63,9 +64,9 @@ class Feed:
         return self._targets(self._data.y[index])
 
     def _to_device(self, x: NDArray[np.float32], y: NDArray[Any]) -> tuple[Tensor, Tensor]:
-        inputs = torch.from_numpy(np.ascontiguousarray(x)).to(self.device, self.dtype)
+        inputs = handed(x, self.device).to(self.dtype)
         return inputs, self._targets(y)
 
     def _targets(self, y: NDArray[Any]) -> Tensor:
-        targets = torch.from_numpy(np.ascontiguousarray(y)).to(self.device)
+        targets = handed(y, self.device)
         return targets.to(self.dtype) if targets.is_floating_point() else targets

@@ -34,6 +34,7 @@ from pmtl.simulation.curves import Curves, metric_bounds
 from pmtl.simulation.engines import Work, build_trainer, choose
 from pmtl.simulation.evaluation import Metrics, Weights, client_metrics
 from pmtl.simulation.feed import Feed
+from pmtl.simulation.handing import handed
 from pmtl.simulation.isolation import isolated, together
 from pmtl.simulation.sparse import SparseTrainer
 from pmtl.simulation.store import Store
@@ -114,9 +115,10 @@ class Federation:
         self.blocks = algorithm.blocks(data.clients)
         self.sampler = plan.sampler(seed, keys)
         self.batches = Batches(data.rows("train"), local, self.seed, keys)
+        self._drawn: dict[tuple[int, bytes], tuple[NDArray[np.int64], NDArray[np.bool_]]] = {}
         self._hardened = hardened
         if noise is None:
-            noise = noise_of(plan, self._source(""), hardened and algorithm.shares)
+            noise = noise_of(plan, self._source(""), hardened and algorithm.shares, self.device)
         self.gate = Release(plan, self.blocks, noise, charge)
         self.curves: Curves | None = None
         self.feed = Feed(data, self.device, dtype)
@@ -194,6 +196,8 @@ class Federation:
         if self.algorithm.shares:
             progress.shared = self._publish(tally, progress.shared)
         progress.round += 1
+        if self.device.type == "cuda" and not self._secret and progress.round < self.plan.rounds:
+            self._look_ahead(progress.round)
         return self._report(progress.round, len(cohort), lr, losses, norms)
 
     def _publish(self, tally: Tally, shared: Tensor) -> Tensor:
@@ -308,12 +312,12 @@ class Federation:
     def _read(self, shared: Tensor, clients: NDArray[np.int64]) -> Tensor:
         if len(shared) == 1:
             return shared.expand(len(clients), -1)  # One vector for all; no copy.
-        return shared[torch.from_numpy(self.blocks[clients]).to(shared.device)]
+        return shared[handed(self.blocks[clients], shared.device)]
 
     def _train(
         self, clients: NDArray[np.int64], own: Tensor, shared: Tensor, round: int, lr: float
     ) -> Trained:
-        index, real = self.batches.draw(clients, round)
+        index, real = self._draw(clients, round)
         if self._sparse is not None:
             return self._sparse.train(own, self._read(shared, clients), index, real, lr)
         # Dropout's masks are torch's: reproducible, but unlike batches they depend on who is
@@ -328,6 +332,22 @@ class Federation:
                 torch.from_numpy(real),
                 lr,
             )
+
+    def _look_ahead(self, round: int) -> None:
+        """Draw the next round's batches while the graphics card is still at work on this one.
+
+        In production nobody is sampled before the round is known to be allowed.
+        """
+        pieces = self._pieces(self.team.part(self._cohort(round)))
+        self._drawn = {
+            (round, piece.tobytes()): self.batches.draw(piece, round) for piece in pieces
+        }
+
+    def _draw(
+        self, clients: NDArray[np.int64], round: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        drawn = self._drawn.pop((round, clients.tobytes()), None)
+        return self.batches.draw(clients, round) if drawn is None else drawn
 
     def _pieces(self, cohort: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """The cohort in as few pieces as memory allows, all of one size but for one client."""

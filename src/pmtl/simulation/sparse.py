@@ -27,6 +27,7 @@ from pmtl.models.library import Linear
 from pmtl.simulation.axis import AxisTrainer
 from pmtl.simulation.cohort import CohortTrainer, Reader, Trained
 from pmtl.simulation.feed import Feed
+from pmtl.simulation.handing import handed
 
 Rows = NDArray[np.int64]
 Real = NDArray[np.bool_]
@@ -73,7 +74,7 @@ class Block:
 
     def reader(self, places: Rows, tall: int) -> Reader:
         """Reads the steps of the clients at `places`, the first `tall` rows of each batch."""
-        chosen = torch.from_numpy(places).to(self._feed.device)
+        chosen = handed(places, self._feed.device)
 
         def read(step: int, n: int) -> tuple[Tensor, Tensor]:
             inputs, targets = self.rows(step)
@@ -104,7 +105,7 @@ class Block:
         )
 
     def _tensor(self, values: NDArray[np.generic]) -> Tensor:
-        return torch.from_numpy(values).to(self._feed.device)
+        return handed(values, self._feed.device)
 
 
 class SparseTrainer:

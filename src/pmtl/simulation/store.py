@@ -23,6 +23,7 @@ from torch import Tensor
 from pmtl.data.disk import memory_limit
 from pmtl.errors import PmtlError
 from pmtl.simulation.disk_rows import CHECKS, DiskRows
+from pmtl.simulation.handing import handed
 
 __all__ = ["CHECKS", "Store"]
 
@@ -82,7 +83,7 @@ class MemoryRows:
         return None
 
     def _index(self, places: Places) -> Tensor:
-        return torch.from_numpy(places).to(self._rows.device)
+        return handed(places, self._rows.device)
 
 
 class Store:
