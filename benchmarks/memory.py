@@ -1,6 +1,7 @@
 """Memory and disk: personal models beyond memory, and a million clients.
 
     python benchmarks/memory.py [--quick] [--out benchmarks/results/memory.json] [CASE …]
+    python benchmarks/memory.py --tables        # as they stand in docs/scale.md
 
 Cases:
     steps          a round of StackOverflow's shape (10,000 words, 500 tags, 5,000,500 parameters)
@@ -41,6 +42,7 @@ from pmtl.runs.folder import RunFolder
 from pmtl.runs.process import peak_resident_bytes
 from pmtl.simulation import Federation, LocalTraining
 
+RESULTS = Path(__file__).parent / "results" / "memory.json"
 WORDS, TAGS, WORDS_A_ROW = 10_000, 500, 20
 
 FULL: dict[str, list[dict[str, Any]]] = {
@@ -226,13 +228,61 @@ def measure(case: str, options: dict[str, Any]) -> dict[str, Any]:
     return {**options, **json.loads(done.stdout)}
 
 
+def tables(results: dict[str, Any]) -> str:
+    """The results as Markdown."""
+    lines = ["| local steps | batches | CPU seconds a client |", "| ---: | --- | ---: |"]
+    for row in results["steps"]:
+        kind = "dense" if row["dense"] else "sparse"
+        lines.append(f"| {row['steps']} | {kind} | {row['cpu_seconds_per_client']:.3f} |")
+    (row,) = results["stackoverflow"]
+    shape = f"{row['clients']} clients, {row['parameters']:,} parameters, all of them every round"
+    disk = sum(row["disk_bytes"].values())
+    per_client = row["cpu_seconds_per_round"][-1] / row["clients"]
+    lines += ["", f"| {shape} | |", "| --- | ---: |"]
+    lines += [
+        f"| {what} | {figure} |"
+        for what, figure in {
+            f"the vectors, kept on {row['where']}": f"{row['vectors_bytes'] / 1e9:.2f} GB",
+            "peak of resident memory": f"{row['peak_resident_bytes'] / 1e9:.2f} GB",
+            "on disk after two rounds and two checkpoints": f"{disk / 1e9:.2f} GB",
+            "a round with its gate, CPU seconds a client": f"{per_client:.2f}",
+            "a checkpoint after everybody trained, CPU seconds": (
+                f"{row['cpu_seconds_per_checkpoint'][-1]:.1f}"
+            ),
+            "resuming, every vector checked, CPU seconds": f"{row['cpu_seconds_to_resume']:.1f}",
+        }.items()
+    ]
+    lines += [
+        "",
+        "| clients | vectors in | CPU ms a round | of them for the coins | clients seen "
+        "| their vectors | memory of the rounds |",
+        "| ---: | --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for row in results["clients"]:
+        figures = (
+            f"{row['clients']:,}",
+            row["where"],
+            f"{1e3 * row['cpu_seconds_per_round']:.1f}",
+            f"{1e3 * row['of_them_for_the_coins']:.1f}",
+            f"{row['clients_seen']:,}",
+            f"{row['vectors_bytes'] / 1e6:.1f} MB",
+            f"{row['resident_bytes_of_the_rounds'] / 1e6:.1f} MB",
+        )
+        lines.append("| " + " | ".join(figures) + " |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="*", help="steps, stackoverflow, clients (all of them)")
     parser.add_argument("--quick", action="store_true", help="small shapes, in a minute")
     parser.add_argument("--out", help="a JSON file; the cases that are not run stay in it")
+    parser.add_argument("--tables", action="store_true", help="print what was measured, and end")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    if asked.tables:
+        print(tables(json.loads(RESULTS.read_text())))
+        return
     if asked.one:
         case, options = json.loads(asked.one)
         print(

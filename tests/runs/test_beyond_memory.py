@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -165,3 +166,59 @@ def test_production_does_not_tell_how_many_took_part(small, tmp_path):
     options = {**OPTIONS, "seed": None, "mode": "production", "ledger": tmp_path / "clients.db"}
     run = pmtl.train(small, out=tmp_path / "run", **options)
     assert "memory" not in run.facts
+
+
+RESIDENT = """
+import numpy as np
+from pathlib import Path
+from scipy import sparse
+import pmtl.simulation.rounds
+from pmtl.algorithms import PMTL
+from pmtl.data import FederatedData
+from pmtl.models import build_model
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.runs.process import peak_resident_bytes
+from pmtl.simulation import Federation, LocalTraining
+
+pmtl.simulation.rounds.CHUNK_FLOATS = 2**22
+random = np.random.default_rng(0)
+
+
+def train(m):
+    words, bounds = random.integers(0, 20_000, 40 * m), np.arange(0, 40 * m + 1, 20)
+    x = sparse.csr_matrix((np.ones(40 * m), words, bounds), shape=(2 * m, 20_000))
+    y, owner = random.integers(0, 20, 2 * m), np.repeat(np.arange(m), 2)
+    data = FederatedData.from_arrays(x, y, owner, np.full(2 * m, "train"), outputs=20)
+    plan = PrivacyPlan(m, m, "full", 1.0, 0.1, 1, 1e-3)
+    model = build_model("logistic", data.input_shape, 20, data.task, 0)
+    made = Federation(data, model, PMTL(), plan, LocalTraining(steps=2), 0)
+    progress = made.start()
+    made.advance(progress)
+    return len(progress.store.seen) * progress.store.start.nbytes
+
+
+train(10)
+Path("/proc/self/clear_refs").write_text("5")  # The peak begins anew.
+before = peak_resident_bytes()
+owned = train(80)
+print(owned, peak_resident_bytes() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="peaks of memory are forgotten on Linux only")
+def test_resident_memory_does_not_grow_with_the_vectors():
+    # What is freed is given back at once, so that the peak is what was held and not what the
+    # allocator had lying about.
+    settings = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "1000000"}
+    done = subprocess.run(
+        [sys.executable, "-c", RESIDENT],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env=settings,
+    )
+    assert done.returncode == 0, done.stderr
+    owned, grown = map(int, done.stdout.split())
+    assert owned == 80 * 4 * 20 * 20_001
+    assert grown < owned / 2

@@ -113,7 +113,9 @@ def test_a_run_keeps_the_models_of_those_who_took_part(algorithm, small, tmp_pat
     run = pmtl.train(small, algorithm=algorithm, out=tmp_path / "run", **options)
     with safe_open(tmp_path / "run/personal.safetensors", "pt") as file:
         clients = file.get_tensor("clients")
-        names = json.loads(file.metadata()["pmtl"])["clients"]
+        about = json.loads(file.metadata()["pmtl"])
+    names = about["clients"]
+    assert about["blocks"] == [0] * len(names)
     assert 0 < len(clients) < small.m
     assert names == [small.clients[k] for k in clients]
     again = pmtl.load_run(tmp_path / "run", data=small)

@@ -157,8 +157,11 @@ class RunFolder:
         """Write the models and the statement; the run is complete when `run.json` says so."""
         about = {"clients": facts["clients"], "model": facts["model"], "blocks": facts["blocks"]}
         if personal is not None:
-            names = [facts["clients"][client] for client in personal.seen.tolist()]
-            write_personal(self.personal_file, personal, {**about, "clients": names})
+            of_rows = {
+                name: [facts[name][client] for client in personal.seen.tolist()]
+                for name in ("clients", "blocks")
+            }
+            write_personal(self.personal_file, personal, about | of_rows)
         files.write_tensors(self.shared_file, {"weights": shared}, about)
         self.save_statement(statement)
         if result is not None:
