@@ -34,6 +34,9 @@ Source = Callable[[int], Words]
 #: Standard normal draws for a round: (round, shape) → float64 tensor.
 Noise = Callable[[int, tuple[int, ...]], Tensor]
 
+#: Where randomness comes from: a seed, or the operating system.
+MODES = ("experiment", "production")
+
 #: Words turned into numbers at a time.
 _CHUNK = 2**20
 #: How far the float64 inverse of the normal distribution function, up to `_FAR`, may be off. It is
