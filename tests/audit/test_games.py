@@ -11,16 +11,21 @@ from pmtl.audit import AuditSetup, audit, billboard, canaries, gate
 from pmtl.audit.games import GAMES, chosen
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
+from pmtl.privacy import grid, release
+from pmtl.privacy.noise import real, rounded, system_source
+from pmtl.simulation import rounds
+from pmtl.streams import name_keys
 
 SMALL = AuditSetup(trials=400, clients=8)
 
 
-def test_the_gate_is_as_private_as_claimed_and_hardly_more():
+@pytest.mark.parametrize("hardened", [False, True], ids=["ordinary", "hardened"])
+def test_the_gate_is_as_private_as_claimed_and_hardly_more(hardened):
     """Full participation, 99.9% confidence, 4000 trials: 0.3 of the claim at least."""
     setup = AuditSetup(epsilon=2.0, clients=20, seed=3)
     plan = setup.plan(1)
     bits = np.arange(setup.trials) % 2 == 1
-    scores = gate.play(plan, gate.SCENARIOS[0], bits, setup.seed)
+    scores = gate.play(plan, gate.SCENARIOS[0], bits, setup.seed, hardened)
     bound = gate.threshold_bound(scores, bits, plan.delta, 0.999, curve=True)
     assert 0.3 * setup.epsilon <= bound.epsilon <= setup.epsilon
     # The scores are the mechanism's: ±γ/q, and noise of standard deviation σ around it.
@@ -38,6 +43,45 @@ def test_the_gate_is_as_private_as_claimed_and_hardly_more():
 def test_sampled_cohorts_are_consistent_too(game, sampling):
     result = GAMES[game](replace(SMALL, **sampling))
     assert result.passed, str(result)
+
+
+#: The system's noise is another one each time. A game is then wrong about correct code with
+#: probability 1 − confidence at most, so that the six games below are, together, wrong once in
+#: 160,000 runs.
+PRODUCTION = replace(SMALL, mode="production", confidence=1 - 1e-6)
+
+
+@pytest.mark.parametrize("game", GAMES)
+@pytest.mark.parametrize(
+    ("setup", "words"),
+    [
+        (SMALL, {"real"}),
+        (replace(SMALL, hardened=True), {"grid"}),
+        (replace(PRODUCTION, hardened=False), {"system", "real"}),
+        (PRODUCTION, {"system", "grid"}),
+    ],
+    ids=["experiment", "experiment, hardened", "production, ordinary", "production"],
+)
+def test_every_source_of_noise_and_either_gate_are_consistent(game, setup, words, monkeypatch):
+    """And each game draws what it says it draws; production is hardened, as it is in training."""
+    drawn = set()
+    for module in (gate, rounds):
+        monkeypatch.setattr(module, "system_source", spy(drawn, "system", system_source))
+    monkeypatch.setattr(grid, "rounded", spy(drawn, "grid", rounded))
+    monkeypatch.setattr(release, "real", spy(drawn, "real", real))
+    result = GAMES[game](setup)
+    assert result.passed, str(result)
+    assert drawn == words
+    assert result.detail["mode"] == setup.mode
+    assert result.detail["hardened"] is ("grid" in words)
+
+
+def spy(seen, name, function):
+    def spying(*arguments):
+        seen.add(name)
+        return function(*arguments)
+
+    return spying
 
 
 def test_a_result_is_plain_and_says_what_it_means():
@@ -68,6 +112,7 @@ def test_another_seed_plays_another_game():
         ({"clients": 1}, "at least 2 clients"),
         ({"confidence": 1.0}, "below 1"),
         ({"sampling": "random"}, "There is no sampling 'random'"),
+        ({"mode": "prodution"}, "no mode 'prodution'.*production"),
         ({"cohort": 99}, "cannot be drawn"),
         ({"rounds": 0}, "rounds must be at least 1"),
     ],
@@ -148,3 +193,15 @@ class TestBillboard:
         np.testing.assert_allclose(np.linalg.norm(first, axis=1), plan.clip_norm / 4, rtol=1e-5)
         np.testing.assert_allclose(first[0], -first[1], rtol=1e-5)
         assert np.linalg.norm(views[0, 15:18]) > 2.8 * plan.clip_norm / 4
+
+    def test_where_k_is_to_be_alone_all_others_stay_away(self):
+        crowd = AuditSetup(clients=12, cohort=11).plan(1)
+        together = 0
+        for seed in range(40):
+            names = billboard._absent(crowd, seed)
+            assert len(set(names)) == 12
+            assert names == tuple(sorted(names))
+            drawn = crowd.sampler(seed, name_keys(names)).draw(0).tolist()
+            assert drawn in ([], [11])
+            together += len(drawn)
+        assert together > 30  # k's own coin is as it was: 11 of 12

@@ -4,12 +4,15 @@ Every mutant is a change of the real classes. The audit is always the same one, 
 and with fixed seeds; nothing tells it what it is facing.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from pmtl.audit import AuditSetup, audit
 from pmtl.privacy import release
+from pmtl.privacy.grid import Grid, GridNoise
 from pmtl.privacy.release import Release
 from pmtl.simulation import Federation
 
@@ -109,6 +112,23 @@ def newcomers_inherit(monkeypatch):
     monkeypatch.setattr(Federation, "_train", leaking)
 
 
+def divided_by_who_was_drawn(monkeypatch):
+    """The mean over a round's cohort, taken by the loop; the gate is as it should be."""
+    made = Federation.__init__
+
+    def init(self, *arguments, **options):
+        made(self, *arguments, **options)
+        publish = self.gate.publish
+
+        def mean(tally, shared, step=1.0):
+            tally.sum *= self.plan.cohort / max(len(self.sampler.draw(tally.round)), 1)
+            return publish(tally, shared, step)
+
+        self.gate.publish = mean
+
+    monkeypatch.setattr(Federation, "__init__", init)
+
+
 MUTANTS = {
     half_the_noise: "one-round",
     noise_used_again: "one-round",
@@ -118,6 +138,7 @@ MUTANTS = {
     counted_every_time: "one-round",
     weights_by_rows: "billboard",
     newcomers_inherit: "billboard",
+    divided_by_who_was_drawn: "billboard",
 }
 
 
@@ -136,3 +157,43 @@ def test_every_mutant_is_caught(mutant, monkeypatch):
     assert caught.lower_bound > caught.claim_epsilon == 2.0
     assert caught.confidence == 0.999
     assert caught.game == MUTANTS[mutant]
+
+
+def other_grid_noise(monkeypatch, change):
+    draw = GridNoise.__call__
+    monkeypatch.setattr(
+        GridNoise, "__call__", lambda self, round, shape: change(draw, self, round, shape)
+    )
+
+
+def half_the_grid_noise(monkeypatch):
+    other_grid_noise(
+        monkeypatch, lambda draw, noise, *rest: torch.div(draw(noise, *rest), 2).to(torch.int64)
+    )
+
+
+def grid_noise_used_again(monkeypatch):
+    other_grid_noise(monkeypatch, lambda draw, noise, round, shape: draw(noise, 0, shape))
+
+
+def neither_clip_nor_check(monkeypatch):
+    no_clip(monkeypatch)
+    monkeypatch.setattr(Grid, "snap", lambda self, rows: (rows / self.step).to(torch.int64))
+
+
+@pytest.mark.parametrize(
+    "mutant", [half_the_grid_noise, grid_noise_used_again, neither_clip_nor_check]
+)
+def test_mutants_of_the_hardened_gate_are_caught_too(mutant, monkeypatch):
+    mutant(monkeypatch)
+    (result,) = audit(replace(SETUP, hardened=True), "one-round")
+    assert not result.passed
+    assert result.lower_bound > 2.0
+    assert result.confidence == 0.999
+
+
+def test_the_hardened_gate_survives_a_clip_that_is_skipped(monkeypatch):
+    """It looks at lengths itself, so whatever is too long counts as zero."""
+    no_clip(monkeypatch)
+    (result,) = audit(replace(SETUP, hardened=True), "one-round")
+    assert result.passed, str(result)

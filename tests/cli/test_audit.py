@@ -39,6 +39,17 @@ def test_programs_get_json():
     assert printed[0]["passed"] is True
     assert printed[0]["claim_epsilon"] == 2.0
     assert printed[0]["lower_bound"] <= 2.0
+    assert printed[0]["detail"]["mode"] == "experiment"
+    assert printed[0]["detail"]["hardened"] is False
+
+
+def test_production_noise_and_the_hardened_gate_can_be_asked_for():
+    # The weakest of the games, so that a false alarm is rarer than once in a million runs.
+    text = " ".join(ask("--game", "canaries", *QUICK, "--mode", "production").split())
+    assert "production noise, hardened gate" in text
+    printed = json.loads(ask("--game", "canaries", *QUICK, "--hardened", "--json"))
+    assert printed[0]["detail"]["mode"] == "experiment"
+    assert printed[0]["detail"]["hardened"] is True
 
 
 def test_a_refuted_claim_is_status_1(monkeypatch):
@@ -62,6 +73,7 @@ def test_a_refuted_claim_is_status_1(monkeypatch):
         (["--game", "chess"], "There is no game 'chess'"),
         (["--trials", "5"], "prove next to nothing"),
         (["--cohort", "30"], "cannot be drawn"),
+        (["--mode", "live"], "There is no mode 'live'"),
     ],
 )
 def test_mistakes_are_answered_in_sentences(arguments, sentence):

@@ -28,7 +28,9 @@ def one_round(federation, uploads=None):
     """What one round publishes, from a billboard of zeros, if these clients upload this."""
     progress = federation.start()
     for client, vector in (uploads or {}).items():
-        progress.store.vectors[client, -len(vector) :] = torch.as_tensor(vector)
+        own = progress.store.gather(np.array([client]))
+        own[0, -len(vector) :] = torch.as_tensor(vector)
+        progress.store.scatter(np.array([client]), own)
     federation.advance(progress)
     return progress.shared[0]
 
@@ -111,7 +113,9 @@ def test_no_clipped_norm_is_one_ulp_above_gamma(hardened, gamma, monkeypatch):
         vector = random.normal(size=5)
         vector *= length / np.linalg.norm(vector)
         naive.append([Fraction(v) for v in (vector * (gamma / np.linalg.norm(vector))).tolist()])
-        progress.store.vectors[0, -5:] = torch.from_numpy(vector)
+        own = progress.store.gather(np.array([0]))
+        own[0, -5:] = torch.from_numpy(vector)
+        progress.store.scatter(np.array([0]), own)
         federation.advance(progress)
     lengths = [sum(value**2 for value in row) for row in sums]
     assert all(Fraction(0.99 * gamma) ** 2 < square <= Fraction(gamma) ** 2 for square in lengths)
@@ -230,7 +234,9 @@ def test_poisson_that_draws_nobody_publishes_pure_noise_and_is_charged(hardened)
     federation = silent_federation(hardened, plan, charge=charges.append)
     empty = next(t for t in range(40) if len(federation.sampler.draw(t)) == 0)
     progress = federation.start()
-    progress.store.vectors[:, -3:] = 1.0  # Whoever were drawn would show.
+    own = progress.store.vectors
+    own[:, -3:] = 1.0  # Whoever were drawn would show.
+    progress.store.scatter(np.arange(len(own)), own)
     progress.round = empty
     report = federation.advance(progress)
     assert report.cohort == 0

@@ -59,7 +59,9 @@ def noise_variance(hardened, monkeypatch, dtype=torch.float32, level=64.0, size=
     assert federation._chunk == 1
     progress = federation.start()
     progress.shared += level
-    progress.store.vectors[:, :size] += level
+    own = progress.store.vectors
+    own[:, :size] += level
+    progress.store.scatter(np.arange(len(own)), own)
     federation.advance(progress)
     assert progress.shared.dtype == dtype
     # The last coordinate is the offset, which does learn something.

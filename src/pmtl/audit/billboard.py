@@ -12,7 +12,13 @@ and a federation of R blocks is R federations with separate models and noise, th
 and the same gate. Block b's divisor is its own expected cohort and its noise is scaled by it, so
 σ/R in the large plan is σ in each block. What such a run cannot show is a leak between clients
 outside the billboard, which might then cross into another block; the newcomers' scenario
-therefore plays its runs one by one.
+therefore plays its runs one by one. So does the one in which k may be the whole cohort: what the
+loop does with the size of a cohort shows where cohorts are small.
+
+The others know their own coins, and those say nothing about k's. An adversary may therefore choose
+which runs to look at, or who takes part, by the coins of everybody but k: the claim holds for every
+such choice. In production nobody can choose, and such scenarios are played as they come or not at
+all.
 """
 
 from __future__ import annotations
@@ -20,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,9 +51,11 @@ GAME = "billboard"
 
 #: More clients would only make the runs longer: what counts is the share that is drawn.
 _MOST_CLIENTS = 6
-#: How newcomers are looked for (m, q and the draw, for two rounds): nearly everybody takes part, so
-#: k mostly does, and somebody is left to join later.
+#: How newcomers are looked for, and k alone (m, q and the draw): nearly everybody takes part, so k
+#: mostly does, and somebody is left to join later.
 _CROWD = (12, 11, "poisson")
+#: So many times the crowd are asked for clients that stay away.
+_ASKED = 40
 #: One row is (1, ½); with the model's offset its squared norm is 2¼, so that a step of 0.05 takes
 #: away a fifth of the error, and the upload stays far longer than γ.
 _ROW = (1.0, 0.5)
@@ -65,6 +74,8 @@ class Scenario:
     sampled: bool = False
     #: Played one by one, with coins after which somebody joins who was not there before.
     newcomers: bool = False
+    #: Played one by one, among clients whose coins keep all of them but k away.
+    alone: bool = False
 
 
 SCENARIOS = (
@@ -73,6 +84,7 @@ SCENARIOS = (
     Scenario("opposite targets, 50 times the rows", 1e3, -1e3, rows=50),
     Scenario("a gradient that overflows", 3e38, -1e3),
     Scenario("newcomers after k", 1e3, -1e3, newcomers=True),
+    Scenario("nobody but k", 1e3, -1e3, alone=True),
 )
 
 
@@ -91,19 +103,24 @@ def billboard(setup: AuditSetup) -> AuditResult:
     clients = min(setup.clients, _MOST_CLIENTS)
     # Where everybody takes part anyway, the first two scenarios are one.
     asked = setup.plan(setup.rounds, clients=clients)
-    scenarios = SCENARIOS[1:] if gaussian_curve(asked) else SCENARIOS
+    scenarios: tuple[Scenario, ...] = SCENARIOS[1:] if gaussian_curve(asked) else SCENARIOS
+    if setup.noise_seed is None:
+        scenarios = tuple(scenario for scenario in scenarios if not scenario.alone)
     findings = []
     for scenario in scenarios:
         plan = setup.plan(setup.rounds, clients=clients, everybody=not scenario.sampled)
         trials = setup.trials // 4
-        if scenario.newcomers:
-            plan = calibrated(setup.epsilon, *_CROWD, setup.clip, 2, plan.delta)
+        if scenario.newcomers or scenario.alone:
+            rounds = 2 if scenario.newcomers else 1
+            plan = calibrated(setup.epsilon, *_CROWD, setup.clip, rounds, plan.delta)
         bits = np.arange(trials) % 2 == 1
-        seed = subseed(setup.seed, GAME + scenario.name)
+        seed = setup.noise_seed
+        if seed is not None:
+            seed = subseed(seed, GAME + scenario.name)
         # Blocks cannot have a fixed number of clients drawn from each.
-        apart = scenario.newcomers or plan.sampling == "fixed"
+        apart = scenario.newcomers or scenario.alone or plan.sampling == "fixed"
         run = _one_by_one if apart else play
-        views = run(plan, scenario, bits, seed)
+        views = run(plan, scenario, bits, seed, setup.on_grid)
         bound = threshold_bound(
             discriminant(views, bits),
             bits,
@@ -117,8 +134,16 @@ def billboard(setup: AuditSetup) -> AuditResult:
     )
 
 
-def play(plan: PrivacyPlan, scenario: Scenario, bits: NDArray[np.bool_], seed: int) -> Floats:
-    """What the adversary sees, [trials, features]: one run for all trials, one block for each."""
+def play(
+    plan: PrivacyPlan,
+    scenario: Scenario,
+    bits: NDArray[np.bool_],
+    seed: int | None,
+    hardened: bool = False,
+    names: tuple[str, ...] | None = None,
+) -> Floats:
+    """What the adversary sees, [trials, features]: one run for all trials, one block for each.
+    Without a seed it is a production run, charged to nobody."""
     trials, m = len(bits), plan.clients
     whole = replace(
         plan,
@@ -126,7 +151,16 @@ def play(plan: PrivacyPlan, scenario: Scenario, bits: NDArray[np.bool_], seed: i
         cohort=plan.cohort * trials,
         noise_std=plan.noise_std / trials,
     )
-    federation = _federation(whole, scenario, tuple(bits.tolist()), m, seed)
+    federation = Federation(
+        _data(scenario, tuple(bits.tolist()), names or _names(trials, m)),
+        _model(),
+        Replicas(lam=0.5, size=m),
+        whole,
+        _LOCAL,
+        seed,
+        charge=lambda round: None,
+        hardened=hardened,
+    )
     progress = federation.start()
     published = []
     for _ in federation.rounds(progress):
@@ -137,24 +171,35 @@ def play(plan: PrivacyPlan, scenario: Scenario, bits: NDArray[np.bool_], seed: i
 
 
 def _one_by_one(
-    plan: PrivacyPlan, scenario: Scenario, bits: NDArray[np.bool_], seed: int
+    plan: PrivacyPlan,
+    scenario: Scenario,
+    bits: NDArray[np.bool_],
+    seed: int | None,
+    hardened: bool,
 ) -> Floats:
-    seeds = _seeds(plan, scenario, seed)
-    return np.concatenate([play(plan, scenario, np.array([bit]), next(seeds)) for bit in bits])
+    chances = _chances(plan, scenario, seed)
+    return np.concatenate(
+        [
+            play(plan, scenario, np.array([bit]), own, hardened, names)
+            for bit, (own, names) in zip(bits, chances, strict=False)
+        ]
+    )
 
 
-def _seeds(plan: PrivacyPlan, scenario: Scenario, seed: int) -> Iterator[int]:
-    """Seeds of runs; for newcomers, those with which another client than k joins late.
-
-    The others know their own coins, which say nothing about k's: choosing by them is no help that
-    the adversary does not have, and the claim holds for every such choice.
-    """
-    trial = 0
-    while True:
-        own = subseed(seed, "trial", trial)
-        trial += 1
-        if not scenario.newcomers or _somebody_joins(plan, own):
-            yield own
+def _chances(
+    plan: PrivacyPlan, scenario: Scenario, seed: int | None
+) -> Iterator[tuple[int | None, tuple[str, ...]]]:
+    """Seeds of runs and the names of their clients, chosen as the scenario asks."""
+    names = _names(1, plan.clients)
+    for trial in count():
+        own = None if seed is None else subseed(seed, "trial", trial)
+        if own is None:
+            yield own, names
+        elif scenario.alone:
+            if (absent := _absent(plan, own)) is not None:
+                yield own, absent
+        elif not scenario.newcomers or _somebody_joins(plan, own):
+            yield own, names
 
 
 def _somebody_joins(plan: PrivacyPlan, seed: int) -> bool:
@@ -163,11 +208,18 @@ def _somebody_joins(plan: PrivacyPlan, seed: int) -> bool:
     return bool(later - first - {plan.clients - 1})
 
 
-def _federation(
-    plan: PrivacyPlan, scenario: Scenario, bits: tuple[bool, ...], size: int, seed: int
-) -> Federation:
-    data, model = _data(scenario, bits, size)
-    return Federation(data, model, Replicas(lam=0.5, size=size), plan, _LOCAL, seed)
+def _absent(plan: PrivacyPlan, seed: int) -> tuple[str, ...] | None:
+    """Clients of whom all but the last, k, stay away in the first round.
+
+    They are picked by their coins from a crowd many times as large, which draws at the same rate.
+    """
+    crowd = replace(plan, clients=_ASKED * plan.clients, cohort=_ASKED * plan.cohort)
+    names = _names(_ASKED, plan.clients)
+    drawn = crowd.sampler(seed, _keys(names)).draw(0)
+    away = np.setdiff1d(np.arange(len(names)), drawn)[: plan.clients - 1]
+    if len(away) < plan.clients - 1:
+        return None
+    return (*(names[client] for client in away), "k")
 
 
 @lru_cache(maxsize=64)
@@ -176,16 +228,25 @@ def _names(trials: int, size: int) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=4)
-def _data(scenario: Scenario, bits: tuple[bool, ...], size: int) -> tuple[FederatedData, FlatModel]:
+def _keys(names: tuple[str, ...]) -> NDArray[np.uint64]:
+    return name_keys(names)
+
+
+@lru_cache(maxsize=1)
+def _model() -> FlatModel:
+    return build_model("linear", (len(_ROW),), 1, "regression", 0)
+
+
+@lru_cache(maxsize=4)
+def _data(scenario: Scenario, bits: tuple[bool, ...], names: tuple[str, ...]) -> FederatedData:
     """Federations side by side; client k is the last of each and owns the rows under attack."""
+    size = len(names) // len(bits)
     counts = np.tile([1] * (size - 1) + [scenario.rows], len(bits))
-    names = _names(len(bits), size)
     targets = np.zeros((len(bits), size), dtype=np.float32)
     targets[:, -1] = np.where(bits, scenario.first, scenario.second)
     y = np.repeat(targets.reshape(-1), counts)
     x = np.tile(np.array(_ROW, dtype=np.float32), (len(y), 1))
     split = np.full(len(y), "train")
-    data = FederatedData.from_arrays(
+    return FederatedData.from_arrays(
         x, y, np.repeat(names, counts), split, task="regression", validation=0.0
     )
-    return data, build_model("linear", data.input_shape, data.outputs, data.task, 0)

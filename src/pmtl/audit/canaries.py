@@ -101,7 +101,7 @@ def canaries(setup: AuditSetup) -> AuditResult:
     random = np.random.default_rng([setup.seed % 2**63, 0xCA])
     coins = random.random(secrets) < 0.5
     directions = np.linalg.qr(random.normal(size=(secrets, secrets)))[0]
-    scores = play(plan, coins, directions, setup.seed)
+    scores = play(plan, coins, directions, setup.noise_seed, setup.on_grid)
     findings = []
     for portion in _SHARES:
         guesses = int(portion * secrets)
@@ -115,17 +115,26 @@ def canaries(setup: AuditSetup) -> AuditResult:
     )
 
 
-def play(plan: PrivacyPlan, coins: NDArray[np.bool_], directions: Floats, seed: int) -> Floats:
-    """The canaries' scores after one run; canary i is client i and sends along `directions[i]`."""
+def play(
+    plan: PrivacyPlan,
+    coins: NDArray[np.bool_],
+    directions: Floats,
+    seed: int | None,
+    hardened: bool = False,
+) -> Floats:
+    """The canaries' scores after one run; canary i is client i and sends along `directions[i]`.
+    Without a seed it is a production run, charged to nobody."""
     secrets, size = directions.shape
     data = _data(plan.clients, secrets, size - 1)
     federation = Federation(
         data,
-        build_model("linear", data.input_shape, data.outputs, data.task, seed),
+        build_model("linear", data.input_shape, data.outputs, data.task, 0),
         Canary(PMTL(lam=0.1)),
         plan,
         LocalTraining(steps=1, batch=0, lr=0.01),
         seed,
+        charge=lambda round: None,
+        hardened=hardened,
     )
     progress = federation.start()
     first = progress.shared.clone()

@@ -6,8 +6,9 @@ release and projects it on u. This is the "gradient-space canary with a known wo
 et al. (USENIX Security 2021 and 2023), against which the Gaussian mechanism's analysis is tight:
 on a correct gate the bound comes close to the claim, so that hardly any mistake has room between.
 
-Every trial goes through the real `Release` and the plan's own sampler with fresh seeds. The
-scenarios are the ways we know in which a gate may be wrong. All of them are always played.
+Every trial goes through the real `Release`, ordinary or hardened, and the plan's own sampler, with
+a fresh seed or the operating system's randomness. The scenarios are the ways we know in which a
+gate may be wrong. All of them are always played.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from torch import Tensor
 
 from pmtl.audit.estimators import Floats, threshold_bound
 from pmtl.audit.result import AuditResult, AuditSetup, Finding, gaussian_curve, share
-from pmtl.privacy.noise import seeded_noise
+from pmtl.privacy.noise import seeded_source, system_source
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.privacy.release import Release
+from pmtl.privacy.release import Release, noise_of
+from pmtl.privacy.sampling import Sampler
 from pmtl.streams import name_keys, subseed
 
 GAME = "one-round"
@@ -77,7 +79,7 @@ def one_round(setup: AuditSetup) -> AuditResult:
     for scenario in scenarios:
         plan = setup.plan(scenario.rounds, everybody=not scenario.sampled)
         bits = np.arange(int(setup.trials * scenario.part)) % 2 == 1
-        scores = play(plan, scenario, bits, setup.seed)
+        scores = play(plan, scenario, bits, setup.noise_seed, setup.on_grid)
         bound = threshold_bound(
             scores,
             bits,
@@ -94,23 +96,32 @@ def one_round(setup: AuditSetup) -> AuditResult:
     )
 
 
-def play(plan: PrivacyPlan, scenario: Scenario, bits: NDArray[np.bool_], seed: int) -> Floats:
-    """One score for every trial; a true bit plays D."""
+def play(
+    plan: PrivacyPlan,
+    scenario: Scenario,
+    bits: NDArray[np.bool_],
+    seed: int | None,
+    hardened: bool = False,
+) -> Floats:
+    """One score for every trial; a true bit plays D. Without a seed, coins and noise are the
+    operating system's."""
     keys = name_keys(tuple(f"client-{k}" for k in range(plan.clients)))
     direction = torch.ones(_SIZE, dtype=torch.float64) / math.sqrt(_SIZE)
     scores = np.empty(len(bits))
     for trial, bit in enumerate(bits.tolist()):
-        own = subseed(seed, GAME + scenario.name, trial)
+        own = None if seed is None else subseed(seed, GAME + scenario.name, trial)
+        source = system_source if own is None else seeded_source(own)
+        gate = Release(
+            plan, np.zeros(plan.clients, dtype=np.int64), noise_of(plan, source, hardened)
+        )
         size = scenario.first if bit else scenario.second
-        scores[trial] = _trial(plan, scenario, own, keys, size * plan.clip_norm * direction)
+        upload = size * plan.clip_norm * direction
+        scores[trial] = _trial(gate, plan.sampler(own, keys), scenario, upload)
     return scores
 
 
-def _trial(
-    plan: PrivacyPlan, scenario: Scenario, seed: int, keys: NDArray[np.uint64], upload: Tensor
-) -> float:
-    sampler = plan.sampler(seed, keys)
-    gate = Release(plan, np.zeros(plan.clients, dtype=np.int64), seeded_noise(seed))
+def _trial(gate: Release, sampler: Sampler, scenario: Scenario, upload: Tensor) -> float:
+    plan = gate.plan
     shared = torch.zeros((1, _SIZE), dtype=torch.float64)
     score = 0.0
     for round in range(plan.rounds):

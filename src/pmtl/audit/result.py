@@ -16,6 +16,7 @@ from typing import Any
 
 from pmtl.audit.estimators import Bound
 from pmtl.errors import PmtlError
+from pmtl.privacy.noise import MODES
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest, check_epsilon, default_delta
 from pmtl.spec import unknown
 
@@ -38,6 +39,8 @@ class AuditSetup:
     clip: float = 0.5
     seed: int = 0
     confidence: float = CONFIDENCE  #: of every game by itself
+    mode: str = "experiment"  #: or "production": the operating system's coins and noise
+    hardened: bool | None = None  #: the gate on a grid; by default in production, as in training
 
     def __post_init__(self) -> None:
         if math.isinf(check_epsilon(self.epsilon)) or not 0 < self.clip < math.inf:
@@ -54,6 +57,8 @@ class AuditSetup:
                 f"{self.trials} trials prove next to nothing: play at least 400 (the default is "
                 "4000)."
             )
+        if self.mode not in MODES:
+            raise unknown("mode", self.mode, MODES)
         if self.sampling is not None and self.sampling not in _SAMPLINGS:
             raise unknown("sampling", self.sampling, _SAMPLINGS)
         if self.clients < 2:
@@ -65,6 +70,16 @@ class AuditSetup:
     def claimed_delta(self) -> float:
         """δ of the claim."""
         return default_delta(self.clients) if self.delta is None else self.delta
+
+    @property
+    def noise_seed(self) -> int | None:
+        """What coins and noise are made from; None in production."""
+        return self.seed if self.mode == "experiment" else None
+
+    @property
+    def on_grid(self) -> bool:
+        """Whether the gate that is attacked is the hardened one."""
+        return self.mode == "production" if self.hardened is None else self.hardened
 
     def request(self, **values: Any) -> PrivacyRequest:
         """The claim in the words of a plan."""
@@ -170,6 +185,8 @@ class AuditResult:
             delta=delta,
             passed=worst.lower_bound <= setup.epsilon,
             detail={
+                "mode": setup.mode,
+                "hardened": setup.on_grid,
                 "scenario": worst.scenario,
                 "scenarios": [asdict(finding) for finding in findings],
                 **detail,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pmtl.cli.options import AsJson, print_json
+from pmtl.cli.options import AsJson, Hardened, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +30,9 @@ Rounds = Annotated[int, typer.Option(help="T: rounds of the games that train.")]
 Trials = Annotated[int, typer.Option(help="Trials of the one-round game; others in proportion.")]
 Delta = Annotated[float | None, typer.Option(help="δ. [default: 1/(10m)]")]
 Seed = Annotated[int, typer.Option(help="Another seed plays other trials.")]
+Mode = Annotated[
+    str, typer.Option(help="experiment (seeded) or production (the operating system's noise).")
+]
 
 
 def audit(
@@ -42,6 +45,8 @@ def audit(
     trials: Trials = 4000,
     delta: Delta = None,
     seed: Seed = 0,
+    mode: Mode = "experiment",
+    hardened: Hardened = None,
     as_json: AsJson = False,
 ) -> None:
     """Attack our own training: how much of the claimed ε can be proved to be lost?
@@ -63,6 +68,8 @@ def audit(
         trials=trials,
         delta=delta,
         seed=seed,
+        mode=mode,
+        hardened=hardened,
     )
     results = []
     with progress_bar("games", total=len(chosen(game)), show=not as_json) as bar:
@@ -82,7 +89,9 @@ def _print_table(setup: AuditSetup, results: Sequence[AuditResult]) -> None:
     from rich.table import Table
 
     console = Console(highlight=False)
-    table = Table(title="What the attacks prove", title_justify="left")
+    gate = "hardened" if setup.on_grid else "ordinary"
+    title = f"What the attacks prove: {setup.mode} noise, {gate} gate"
+    table = Table(title=title, title_justify="left")
     for heading in ("game", "worst scenario"):
         table.add_column(heading)
     for heading in ("trials", "δ", "proved ε ≥", "claimed ε"):

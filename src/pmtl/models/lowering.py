@@ -59,18 +59,13 @@ def floats_per_row(model: FlatModel, input_shape: tuple[int, ...]) -> int:
         if isinstance(layer, nn.Conv2d):
             counts.append(layer.weight[0].numel() * output[0, 0].numel())
 
-    leaves = [part for part in model.module.modules() if not any(part.children())]
-    hooks = [leaf.register_forward_hook(count) for leaf in leaves]
-    weight = next(model.module.parameters())
-    row = torch.zeros((1, *input_shape), device=weight.device, dtype=weight.dtype)
-    training = model.module.training
-    try:
-        with torch.no_grad():
-            model.module.eval()(row)
-    finally:
-        model.module.train(training)
-        for hook in hooks:
-            hook.remove()
+    # A copy in float32: not every layer knows half precision on every machine.
+    module = copy.deepcopy(model.module).eval().to("cpu", torch.float32)
+    for part in module.modules():
+        if not any(part.children()):
+            part.register_forward_hook(count)
+    with torch.no_grad():
+        module(torch.zeros((1, *input_shape)))
     return sum(counts)
 
 

@@ -34,6 +34,9 @@ Source = Callable[[int], Words]
 #: Standard normal draws for a round: (round, shape) → float64 tensor.
 Noise = Callable[[int, tuple[int, ...]], Tensor]
 
+#: Where randomness comes from: a seed, or the operating system.
+MODES = ("experiment", "production")
+
 CPU = torch.device("cpu")
 #: Words turned into numbers at a time.
 _CHUNK = 2**20

@@ -15,12 +15,11 @@ from typing import Any
 
 from pmtl.algorithms import Algorithm
 from pmtl.errors import PmtlError
+from pmtl.privacy.noise import MODES
 from pmtl.privacy.plan import PrivacyRequest
 from pmtl.privacy.validation import DEFAULT_SHARE
 from pmtl.simulation import ENGINES, LocalTraining
 from pmtl.spec import construct, format_spec, unknown
-
-MODES = ("experiment", "production")
 
 #: Written in place of a spec for something that exists in a Python program only.
 IN_MEMORY = "(in memory)"

@@ -186,7 +186,11 @@ class Federation:
             return self._train(clients, own, progress.shared, round, lr)
 
         for piece in self._pieces(self.team.part(cohort)):
-            for clients, trained in self._each(piece, train):
+            done = self._each(piece, train)
+            failed = np.setdiff1d(piece, np.concatenate([piece[:0], *(some for some, _ in done)]))
+            # They keep what they have, and a row of their own like everybody who was drawn.
+            progress.store.scatter(failed, progress.store.gather(failed))
+            for clients, trained in done:
                 progress.store.scatter(clients, trained.kept)
                 progress.changed.update(clients.tolist() if self.team.size > 1 else ())
                 losses.append(trained.losses)
