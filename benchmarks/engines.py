@@ -79,17 +79,16 @@ def tuned(graph: Any, inputs: Any) -> Any:
 
 def ours(made: Federation, variant: str) -> Turn:
     """A turn is one round with this variant."""
-    task, width = made.data.task, made.plan.cohort
+    task = made.data.task
     if variant == "threads":
-        made = Federation(
-            *(made.data, made.model, made.algorithm, made.plan, made.local, 0), engine="threads"
-        )
+        parts = (made.data, made.model, made.algorithm, made.plan, made.local, 0)
+        made = Federation(*parts, engine="threads")
     elif variant != "auto":
         how, _, what = variant.partition("-")
         made._trainer = AxisTrainer(
             *(made.algorithm, made.model, task),
             compile=how == "compiled",
-            width=len(made._pieces(np.arange(width))[0]),
+            width=made._width(),
             backend=tuned if what == "tuned" else "inductor",
             convolutions="grouped" if what == "grouped" else "patches",
         )

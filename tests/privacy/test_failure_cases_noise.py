@@ -19,7 +19,7 @@ from pmtl.errors import PmtlError
 from pmtl.privacy.grid import Grid, GridNoise
 from pmtl.privacy.noise import seeded_source
 from pmtl.privacy.release import Release
-from pmtl.simulation import Federation, rounds
+from pmtl.simulation import Federation
 
 pytestmark = GATES
 
@@ -54,7 +54,8 @@ PARAMETERS = 400_000  # The deviation of an estimated variance is then 0.22% of 
 
 def noise_variance(hardened, monkeypatch, dtype=torch.float32, level=64.0, size=PARAMETERS):
     """Of a release by a federation that is trained client by client, over σ²."""
-    monkeypatch.setattr(rounds, "CHUNK_FLOATS", 1)
+    for limit in ("CHUNK_FLOATS", "THREADS_FLOATS"):
+        monkeypatch.setattr(f"pmtl.simulation.engines.{limit}", 1)
     federation = silent_federation(hardened, features=size - 1, dtype=dtype)
     assert federation._chunk == 1
     progress = federation.start()

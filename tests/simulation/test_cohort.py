@@ -10,11 +10,13 @@ from pmtl.algorithms import build_algorithm
 from pmtl.data import FederatedData
 from pmtl.models import FlatModel, batch_loss, build_model
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.simulation import AxisTrainer, Federation, LocalTraining
+from pmtl.simulation import AxisTrainer, Federation, LocalTraining, ThreadsTrainer
 
 SHARING = ["pmtl:lam=0.4", "fedavg", "fedprox:mu=0.4", "ditto:lam=0.4", "ppsgd:alpha=0.5", "local"]
 SIZES = (4, 11, 7, 2, 16)
 K, BATCH, STEPS = len(SIZES), 6, 3
+
+engines = pytest.mark.parametrize("engine", [AxisTrainer, ThreadsTrainer])
 
 
 class Cohort:
@@ -64,9 +66,10 @@ def parts(trained):
     return trained.kept, trained.uploads, trained.losses
 
 
+@engines
 @pytest.mark.parametrize("algorithm", SHARING)
-def test_training_many_together_is_training_each_alone(algorithm):
-    cohort = Cohort(algorithm)
+def test_training_many_together_is_training_each_alone(algorithm, engine):
+    cohort = Cohort(algorithm, engine)
     together = cohort.train()
     for k in range(K):
         alone = cohort.train(slice(k, k + 1))
@@ -103,9 +106,10 @@ def test_training_is_the_algorithm_called_by_hand_for_one_client(algorithm):
         assert float(together.losses[k]) == pytest.approx(np.mean(told), abs=1e-12)
 
 
+@engines
 @pytest.mark.parametrize("algorithm", SHARING)
-def test_steps_of_padding_change_not_one_bit(algorithm):
-    cohort = Cohort(algorithm)
+def test_steps_of_padding_change_not_one_bit(algorithm, engine):
+    cohort = Cohort(algorithm, engine)
     extra = torch.full((K, 2, BATCH, 3), 1e6, dtype=torch.float64)
     answers = torch.zeros((K, 2, BATCH), dtype=torch.int64)
     none = torch.zeros((K, 2, BATCH), dtype=torch.bool)
@@ -118,9 +122,10 @@ def test_steps_of_padding_change_not_one_bit(algorithm):
         assert torch.equal(one, two)
 
 
+@engines
 @pytest.mark.parametrize("algorithm", SHARING)
-def test_what_stands_in_padded_rows_does_not_matter(algorithm):
-    cohort = Cohort(algorithm)
+def test_what_stands_in_padded_rows_does_not_matter(algorithm, engine):
+    cohort = Cohort(algorithm, engine)
     garbage = torch.where(cohort.mask[..., None], cohort.x, 1e3)
     answers = torch.where(cohort.mask, cohort.y, 3 - cohort.y)
     other = cohort.train(x=garbage, y=answers)
@@ -128,8 +133,9 @@ def test_what_stands_in_padded_rows_does_not_matter(algorithm):
         assert torch.allclose(one, two, rtol=0, atol=1e-12)
 
 
-def test_a_client_without_a_single_real_row_moves_nowhere():
-    cohort = Cohort("pmtl")
+@engines
+def test_a_client_without_a_single_real_row_moves_nowhere(engine):
+    cohort = Cohort("pmtl", engine)
     mask = cohort.mask.clone()
     mask[2] = False
     trained = cohort.train(mask=mask)
@@ -149,8 +155,9 @@ def test_the_mean_is_over_real_rows_only():
     assert batch_loss("classification", outputs, targets, torch.zeros(4, dtype=torch.bool)) == 0
 
 
-def test_the_cohort_is_left_as_it_was():
-    cohort = Cohort("ditto")
+@engines
+def test_the_cohort_is_left_as_it_was(engine):
+    cohort = Cohort("ditto", engine)
     before = cohort.own.clone(), cohort.shared.clone()
     cohort.train()
     assert torch.equal(cohort.own, before[0])

@@ -193,7 +193,7 @@ class TestCompiling:
     def test_a_cohort_in_pieces_needs_one_width(self, monkeypatch):
         made, counter = self.counted((6,) * 25, cohort=25, local=LocalTraining(steps=2))
         expected, _ = run(made)
-        monkeypatch.setattr("pmtl.simulation.rounds.CHUNK_FLOATS", 9 * made._client_floats)
+        monkeypatch.setattr("pmtl.simulation.engines.CHUNK_FLOATS", 9 * made._client_floats)
         pieces, counter = self.counted((6,) * 25, cohort=25, local=LocalTraining(steps=2))
         assert [len(piece) for piece in pieces._pieces(np.arange(25))] == [9, 8, 8]
         pieces._trainer._width = 9
@@ -356,8 +356,9 @@ def test_dropout_is_repeatable_with_every_engine_but_has_other_masks(change):
 
 class TestChoice:
     CPU, CARD = torch.device("cpu"), torch.device("cuda")
-    SHORT = Work(batch=10, steps=100, floats=10**6, width=None)
-    LONG = Work(batch=10, steps=10**6, floats=10**6, width=None)
+    SHORT = Work(client_floats=10**4, cohort=100, steps=100)
+    LONG = Work(client_floats=10**4, cohort=100, steps=10**6)
+    LARGE = Work(client_floats=10**7, cohort=100, steps=100)
 
     def model(self, name):
         shape, outputs, task = MODELS[name]
@@ -369,6 +370,7 @@ class TestChoice:
         assert choose("auto", None, line, self.CPU, self.LONG) == ("axis", False)
         assert choose("auto", None, cnn, self.CARD, self.LONG) == ("axis", True)
         assert choose("auto", None, cnn, self.CARD, self.SHORT) == ("axis", False)
+        assert choose("auto", None, line, self.CPU, self.LARGE) == ("threads", False)
 
     def test_what_was_asked_for_is_done(self):
         cnn, line = self.model("femnist_cnn"), self.model("logistic")

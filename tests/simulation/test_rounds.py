@@ -177,12 +177,13 @@ class TestStreams:
 @pytest.mark.parametrize("algorithm", ["pmtl", "fedavg", "ditto", "ppsgd", "local", "naive_joint"])
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_a_cohort_that_is_trained_in_pieces_ends_the_same(algorithm, at_once, monkeypatch):
-    whole = federation(algorithm=algorithm, dtype=torch.float64)
+    settings = {"algorithm": algorithm, "dtype": torch.float64, "engine": "axis"}
+    whole = federation(**settings)
     expected, reports = run(whole)
     assert whole._chunk >= M
     at_most = at_once * whole._client_floats
-    monkeypatch.setattr("pmtl.simulation.rounds.CHUNK_FLOATS", at_most)
-    pieces = federation(algorithm=algorithm, dtype=torch.float64)
+    monkeypatch.setattr("pmtl.simulation.engines.CHUNK_FLOATS", at_most)
+    pieces = federation(**settings)
     actual, others = run(pieces)
     assert pieces._chunk == at_once
     close = {"rtol": 0, "atol": 1e-12}

@@ -108,8 +108,11 @@ class TilePool2d(nn.MaxPool2d):
     """A maximum over tiles that do not overlap."""
 
     def forward(self, input: Tensor) -> Tensor:
-        best, _ = _TileMax.apply(input, _pair(self.kernel_size))  # type: ignore[no-untyped-call]
-        return best  # type: ignore[no-any-return]
+        # Rows inside channels, as `PatchConv2d` leaves them: the derivative is then made in the
+        # order in which the convolution wants it.
+        images = input.transpose(-4, -3) if input.dim() == 4 else input
+        best, _ = _TileMax.apply(images, _pair(self.kernel_size))  # type: ignore[no-untyped-call]
+        return best.transpose(-4, -3) if input.dim() == 4 else best  # type: ignore[no-any-return]
 
 
 def _padded(layer: nn.Conv2d, input: Tensor) -> Tensor:

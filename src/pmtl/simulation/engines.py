@@ -1,8 +1,9 @@
-"""Which engine trains a cohort: decided here, and nowhere else.
+"""Which engine trains a cohort, and how much of it at once: decided here, and nowhere else.
 
-A graphics card has the client axis: thousands of small products are one large one. So have models
-without convolutions on a CPU, where a loop over clients would spend its time in Python. There a
-convolution is large enough for one client to fill a core, and clients are trained one per thread.
+A graphics card has the client axis: thousands of small products are one large one. So have small
+models on a CPU, where a loop over clients would spend its time in Python. A model with convolutions
+or very many parameters is large enough for one client to fill a core, and its clients are trained
+one per thread.
 
 An engine decides how quickly a run goes and about the last bits of its sums; batches, cohorts and
 noise are the same with all of them.
@@ -11,7 +12,6 @@ noise are the same with all of them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -25,8 +25,15 @@ from pmtl.spec import unknown
 
 ENGINES = ("auto", "axis", "threads")
 
-#: What compiling a step costs, and what a compiled step saves, in seconds: so much of launching,
-#: and so much for every float that a step touches.
+#: Floats that clients trained at once may hold together. On a CPU's client axis they should stay in
+#: its caches: beyond, a step of many clients takes longer than as many steps of one.
+CHUNK_FLOATS, CARD_FLOATS, THREADS_FLOATS = 2**23, 2**32, 2**29
+
+#: The client axis pays from so many clients at once.
+_FEW_CLIENTS = 4
+
+#: What compiling costs on a graphics card, and what a compiled step saves, in seconds: so much of
+#: launching, and so much for every float that the step touches.
 _COMPILE, _SAVED, _SAVED_PER_FLOAT = 40.0, 2e-3, 1e-11
 
 
@@ -34,10 +41,9 @@ _COMPILE, _SAVED, _SAVED_PER_FLOAT = 40.0, 2e-3, 1e-11
 class Work:
     """What is known of a run's local training before it begins."""
 
-    batch: int  #: rows of a step
+    client_floats: int  #: that one client's step touches, about: weights, rows and layers
+    cohort: int  #: clients in a round, about
     steps: int  #: steps of the whole run, about
-    floats: int  #: that a step of a whole cohort touches, about
-    width: int | None  #: clients trained at once, where that is always the same number
 
 
 def check_engine(engine: str, compile: bool | None, device: str) -> None:
@@ -61,20 +67,31 @@ def choose(
     """The engine's name and whether it compiles; what was asked for, as far as something was."""
     check_engine(engine, compile, device.type)
     if engine == "auto":
-        engine = "axis" if compile or not _prefers_threads(model, device) else "threads"
+        engine = "axis" if compile or not _prefers_threads(model, device, work) else "threads"
     if compile is None:
         compile = engine == "axis" and device.type == "cuda" and _pays(work)
     return engine, compile
 
 
-def _prefers_threads(model: FlatModel, device: torch.device) -> bool:
-    # With dropout threads would have to take turns at the one generator.
-    own_core = device.type == "cpu" and not model.random_forward
-    return own_core and has_convolutions(model.module)
+def _prefers_threads(model: FlatModel, device: torch.device, work: Work) -> bool:
+    if device.type != "cpu" or model.random_forward:
+        return False  # With dropout threads would have to take turns at the one generator.
+    few = at_once("axis", device, work.client_floats) < _FEW_CLIENTS
+    return few or has_convolutions(model.module)
 
 
 def _pays(work: Work) -> bool:
-    return work.steps * (_SAVED + _SAVED_PER_FLOAT * work.floats) > _COMPILE
+    floats = work.cohort * work.client_floats
+    return work.steps * (_SAVED + _SAVED_PER_FLOAT * floats) > _COMPILE
+
+
+def at_once(engine: str, device: torch.device, client_floats: int) -> int:
+    """How many clients are trained at once: all of a cohort, unless memory forbids it."""
+    floats = THREADS_FLOATS if engine == "threads" else CHUNK_FLOATS
+    if device.type == "cuda":  # Of the card's memory, a quarter.
+        there = torch.cuda.get_device_properties(device).total_memory
+        floats = min(CARD_FLOATS, there // 16)
+    return max(1, floats // client_floats)
 
 
 def build_trainer(
@@ -84,9 +101,9 @@ def build_trainer(
     model: FlatModel,
     task: Task,
     width: int | None = None,
-    **options: Any,
 ) -> CohortTrainer:
-    """The engine that `choose` named."""
+    """The engine that `choose` named; `width` is the number of clients at once, where it is always
+    the same."""
     if engine == "threads":
         return ThreadsTrainer(algorithm, model, task)
-    return AxisTrainer(algorithm, model, task, compile=compile, width=width, **options)
+    return AxisTrainer(algorithm, model, task, compile=compile, width=width)

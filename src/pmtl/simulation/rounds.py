@@ -31,7 +31,7 @@ from pmtl.privacy.release import Release, Tally, noise_of
 from pmtl.simulation.batches import Batches, LocalTraining
 from pmtl.simulation.cohort import Trained
 from pmtl.simulation.curves import Curves, metric_bounds
-from pmtl.simulation.engines import Work, build_trainer, choose
+from pmtl.simulation.engines import Work, at_once, build_trainer, choose
 from pmtl.simulation.evaluation import Metrics, Weights, client_metrics
 from pmtl.simulation.feed import Feed
 from pmtl.simulation.handing import handed
@@ -40,10 +40,6 @@ from pmtl.simulation.sparse import SparseTrainer
 from pmtl.simulation.store import Store
 from pmtl.simulation.team import ALONE, Team
 from pmtl.streams import name_keys, subseed
-
-#: Floats that the clients trained at once may hold in weights and batches together, and what a
-#: graphics card may hold of them where it has the memory.
-CHUNK_FLOATS, CARD_FLOATS = 2**27, 2**32
 
 
 @dataclass
@@ -122,10 +118,9 @@ class Federation:
         self.gate = Release(plan, self.blocks, noise, charge)
         self.curves: Curves | None = None
         self.feed = Feed(data, self.device, dtype)
-        work = self._work()
-        self.engine, self.compile = choose(engine, compile, model, self.device, work)
+        self.engine, self.compile = choose(engine, compile, model, self.device, self._work())
         self._trainer = build_trainer(
-            self.engine, self.compile, algorithm, model, data.task, work.width
+            self.engine, self.compile, algorithm, model, data.task, self._width()
         )
         self._sparse: SparseTrainer | None = None
         if SparseTrainer.fits(algorithm, model, self.feed):
@@ -360,19 +355,22 @@ class Federation:
 
     def _work(self) -> Work:
         """What there is to train, for the choice of an engine."""
-        everybody = not self.algorithm.shares
-        cohort = self.data.m if everybody else self.plan.cohort
-        varies = not everybody and self.plan.sampling == "poisson"
-        per_round = self.local.steps or 0
+        steps = self.local.steps or 0
         if self.local.epochs:
             rows = float(self.data.rows("train").counts.mean())
-            per_round = self.local.epochs * int(np.ceil(rows / self.batches.size))
-        return Work(
-            batch=self.batches.size,
-            steps=self.plan.rounds * per_round,
-            floats=cohort * self._client_floats,
-            width=None if varies else len(self._pieces(np.arange(cohort))[0]),
-        )
+            steps = self.local.epochs * int(np.ceil(rows / self.batches.size))
+        return Work(self._client_floats, self._usual_cohort, self.plan.rounds * steps)
+
+    def _width(self) -> int | None:
+        """The size of a cohort's largest piece, if all rounds have the same."""
+        if self.algorithm.shares and self.plan.sampling == "poisson":
+            return None
+        largest = -(-self._usual_cohort // self.team.size)
+        return len(self._pieces(np.arange(largest))[0])
+
+    @property
+    def _usual_cohort(self) -> int:
+        return self.plan.cohort if self.algorithm.shares else self.data.m
 
     @property
     def step_floats(self) -> int:
@@ -387,9 +385,4 @@ class Federation:
 
     @cached_property
     def _chunk(self) -> int:
-        """How many clients are trained at once: all of a cohort, unless memory forbids it."""
-        floats = CHUNK_FLOATS
-        if self.device.type == "cuda":  # Of all the card's memory, a quarter.
-            there = torch.cuda.get_device_properties(self.device).total_memory
-            floats = max(floats, min(CARD_FLOATS, there // 16))
-        return max(1, floats // self._client_floats)
+        return at_once(self.engine, self.device, self._client_floats)
