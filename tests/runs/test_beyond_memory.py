@@ -50,7 +50,7 @@ def cut(small, path, monkeypatch, after=5, **options):
     return path
 
 
-@pytest.mark.parametrize("algorithm", ["pmtl", "ditto", "local"])
+@pytest.mark.parametrize("algorithm", ["pmtl", "local"])
 def test_where_vectors_lie_changes_no_byte(algorithm, small, tmp_path, monkeypatch):
     disk = pmtl.train(small, algorithm=algorithm, out=tmp_path / "disk", **OPTIONS)
     nameless = pmtl.train(small, algorithm=algorithm, **OPTIONS)
@@ -62,8 +62,7 @@ def test_where_vectors_lie_changes_no_byte(algorithm, small, tmp_path, monkeypat
     assert nameless.evaluate() == memory.evaluate() == disk.evaluate()
 
 
-@pytest.mark.parametrize("after", [1, 5])
-@pytest.mark.parametrize("then", ["0", "1000000"])
+@pytest.mark.parametrize(("after", "then"), [(1, "0"), (5, "0"), (5, "1000000")])
 def test_a_resumed_run_equals_an_uninterrupted_one(after, then, small, tmp_path, monkeypatch):
     pmtl.train(small, out=tmp_path / "whole", **OPTIONS)
     path = cut(small, tmp_path / "cut", monkeypatch, after)
@@ -89,7 +88,7 @@ def test_kill_9_at_any_moment_loses_nothing(tmp_path):
     """Some kills at seeded random instants, then the same bytes as without any."""
     script = Path(__file__).with_name("killed.py")
     result = subprocess.run(
-        [sys.executable, str(script), str(tmp_path), "4", "3", "experiment", "40"],
+        [sys.executable, str(script), str(tmp_path), "3", "3", "experiment", "30"],
         capture_output=True,
         text=True,
         timeout=300,
@@ -97,16 +96,16 @@ def test_kill_9_at_any_moment_loses_nothing(tmp_path):
     )
     assert result.returncode == 0, result.stderr
     report = json.loads(result.stdout.splitlines()[-1])
-    assert report["killed"] == 4
+    assert report["killed"] == 3
     assert report["killed_mid_run"] >= 2
-    assert report["charged"] == list(range(40))
+    assert report["charged"] == list(range(30))
     assert contents(tmp_path / "whole") == contents(tmp_path / "killed")
     facts = RunFolder(tmp_path / "killed").facts()
     assert facts["memory"]["owned"]["in"] == "disk"
 
 
 @pytest.mark.parametrize("file", ["owned.rows", "checkpoint.safetensors"])
-@pytest.mark.parametrize("place", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("place", [0.2, 1.0])
 def test_a_flipped_bit_is_refused(file, place, small, tmp_path, monkeypatch):
     path = cut(small, tmp_path / "cut", monkeypatch)
     # Every slot that the checkpoint names is looked at, so the bit is flipped in one of these.
@@ -172,7 +171,7 @@ RESIDENT = """
 import numpy as np
 from pathlib import Path
 from scipy import sparse
-import pmtl.simulation.rounds
+import pmtl.simulation.engines
 from pmtl.algorithms import PMTL
 from pmtl.data import FederatedData
 from pmtl.models import build_model
@@ -197,10 +196,10 @@ def train(m):
     return len(progress.store.seen) * progress.store.start.nbytes
 
 
-train(10)
+train(5)
 Path("/proc/self/clear_refs").write_text("5")  # The peak begins anew.
 before = peak_resident_bytes()
-owned = train(80)
+owned = train(50)
 print(owned, peak_resident_bytes() - before)
 """
 
@@ -220,5 +219,5 @@ def test_resident_memory_does_not_grow_with_the_vectors():
     )
     assert done.returncode == 0, done.stderr
     owned, grown = map(int, done.stdout.split())
-    assert owned == 80 * 4 * 20 * 20_001
+    assert owned == 50 * 4 * 20 * 20_001
     assert grown < owned / 2
