@@ -122,7 +122,7 @@ def test_the_demo_table_is_what_the_demo_prints(tmp_path):
 )
 def test_links_lead_somewhere(document):
     path = ROOT / document
-    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
+    for target in re.findall(r"\]\(([^)#\s]+)", path.read_text(encoding="utf-8")):
         assert (path.parent / target).exists(), target
     for target in re.findall(r"`((?:src|tests|docs)/[\w./-]+)`", path.read_text(encoding="utf-8")):
         assert (ROOT / target).exists(), target

@@ -361,7 +361,6 @@ def test_exceptions_that_only_occur_with_one_clients_data_have_the_same_public_b
             "out": re.sub(r"[\d.]+", "#", done.out),
             "err": re.sub(r"[\d.]+", "#", done.err),
             "files": sorted(file.name for file in Path("run").iterdir()),
-            "sizes": Path("run/personal.safetensors").stat().st_size,
             "shape": [{key: str(type(line[key])) for key in line} for line in lines],
             "statement": Path("run/privacy.txt").read_text(),
             "charged": (charged("l.db"), charged("l.db", "validation")),
