@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check crash clean
+.PHONY: demo test check crash fuzz clean
 
 demo: $(STAMP)
 	rm -rf runs/demo
@@ -17,6 +17,11 @@ test: check
 CAMPAIGNS ?= 20
 crash: $(STAMP)
 	$(BIN)/python tests/runs/campaign.py $(CAMPAIGNS)
+
+# The fuzzing tests with FUZZ times as many inputs, others each time, and a count of them.
+FUZZ ?= 20
+fuzz: $(STAMP)
+	PMTL_FUZZ=$(FUZZ) $(BIN)/python -m pytest tests/*/test_fuzz_*.py
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import fuzzing
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 
 from pmtl.cli import app
 from pmtl.data import FederatedData
 
 # Several test processes share two cores; more threads each would only get in each other's way.
 torch.set_num_threads(1)
+
+# A busy machine is no reason to fail.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 
 @dataclass
@@ -43,6 +49,20 @@ def pmtl_command(
         return Outcome(status, captured.out, captured.err)
 
     return run
+
+
+@pytest.fixture
+def silent(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
+    """Hold a test to printing nothing, also from inside a library."""
+    yield
+    assert capfd.readouterr() == ("", "")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What the fuzzing tests tried, where they were asked to try more than usual."""
+    if fuzzing.TIMES > 1:
+        for line in fuzzing.summary():
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ _PLAIN = " /\\+-_.~()[]{}@#&!?*'\"^|<>;$"
 def unknown(what: str, given: str, known: Iterable[str]) -> PmtlError:
     """The sentence for a name that does not exist, with the nearest one that does."""
     known = sorted(known)
-    near = difflib.get_close_matches(given, known, n=1)
+    near = difflib.get_close_matches(given[:99], known, n=1)  # Slow for what is far too long.
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return PmtlError(f"There is no {what} {given!r}.{hint} Known: {', '.join(known)}.")
 

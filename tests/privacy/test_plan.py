@@ -132,20 +132,20 @@ def test_infinite_epsilon_means_no_noise_and_keeps_the_clip(clip):
 
 
 @pytest.mark.parametrize(
-    ("request_", "sentence"),
+    ("values", "sentence"),
     [
-        (PrivacyRequest(epsilon=1.0, noise=0.1), "each decides the other"),
-        (PrivacyRequest(epsilon=0.0), "Epsilon must be greater than 0"),
-        (PrivacyRequest(epsilon=-1.0), "Epsilon must be greater than 0"),
-        (PrivacyRequest(epsilon=math.nan), "Epsilon must be greater than 0"),
-        (PrivacyRequest(epsilon=1.0, clip=math.inf), "Without clipping no noise is enough"),
-        (PrivacyRequest(cohort=300), "A cohort of 300 cannot be drawn from 205 clients"),
-        (PrivacyRequest(sampling="bernoulli"), "There is no sampling 'bernoulli'"),
+        ({"epsilon": 1.0, "noise": 0.1}, "each decides the other"),
+        ({"epsilon": 0.0}, "Epsilon must be greater than 0"),
+        ({"epsilon": -1.0}, "Epsilon must be greater than 0"),
+        ({"epsilon": math.nan}, "Epsilon must be a number"),
+        ({"epsilon": 1.0, "clip": math.inf}, "Without clipping no noise is enough"),
+        ({"cohort": 300}, "A cohort of 300 cannot be drawn from 205 clients"),
+        ({"sampling": "bernoulli"}, "There is no sampling 'bernoulli'"),
     ],
 )
-def test_a_bad_request_is_refused_in_a_sentence(request_, sentence):
+def test_a_bad_request_is_refused_in_a_sentence(values, sentence):
     with pytest.raises(PmtlError, match=sentence):
-        request_.resolve(205)
+        PrivacyRequest(**values).resolve(205)
 
 
 def test_sampler_and_accountant_read_the_same_plan():

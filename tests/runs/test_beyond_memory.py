@@ -179,7 +179,7 @@ from pmtl.privacy.plan import PrivacyPlan
 from pmtl.runs.process import peak_resident_bytes
 from pmtl.simulation import Federation, LocalTraining
 
-pmtl.simulation.engines.CHUNK_FLOATS = 2**22
+pmtl.simulation.engines.SPARSE_FLOATS = 2**22
 random = np.random.default_rng(0)
 
 

@@ -76,6 +76,24 @@ def test_a_mistake_is_a_sentence(tmp_path, text, words):
         assert word in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["epsilon", "noise", "delta", "clip"])
+def test_what_is_not_a_number_is_refused_at_once(tmp_path, name):
+    """A configuration with NaN in it would not even equal itself."""
+    with pytest.raises(PmtlError, match=rf"config\.toml: {name.capitalize()} must be a number"):
+        read_config(written(tmp_path, f"[privacy]\n{name} = nan"))
+
+
+def test_minus_infinity_is_not_written_as_infinity(tmp_path):
+    """It will be refused, but as what it is."""
+    config = TrainConfig(privacy=PrivacyRequest(clip=-math.inf))
+    assert read_config(written(tmp_path, config.to_toml())) == config
+
+
+def test_text_that_no_file_can_hold_is_refused():
+    with pytest.raises(PmtlError, match=r"settings hold '\\udcff'"):
+        TrainConfig(data="\udcff.csv")
+
+
 def test_a_missing_file_is_a_sentence(tmp_path):
     with pytest.raises(PmtlError, match=r"nothing.toml cannot be read"):
         read_config(tmp_path / "nothing.toml")

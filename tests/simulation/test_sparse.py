@@ -92,7 +92,7 @@ class TestTheSameNumbers:
         self.compare(algorithm=build_algorithm("ditto"), local=local)
 
     def test_of_cohorts_in_pieces(self, monkeypatch):
-        monkeypatch.setattr("pmtl.simulation.engines.CHUNK_FLOATS", 1)
+        monkeypatch.setattr("pmtl.simulation.engines.SPARSE_FLOATS", 1)
         self.compare(algorithm=PMTL())
 
     @pytest.mark.parametrize("task", ["classification", "multilabel", "regression"])

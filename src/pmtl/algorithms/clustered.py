@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,7 @@ class ClusteredPMTL(PMTL):
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.clusters, str):  # So that a run can be resumed from any folder.
-            object.__setattr__(self, "clusters", str(Path(self.clusters).resolve()))
+            object.__setattr__(self, "clusters", str(Path(self.clusters).absolute()))
 
     def blocks(self, clients: tuple[str, ...]) -> NDArray[np.int64]:
         cluster_of = self.clusters if isinstance(self.clusters, Mapping) else _read(self.clusters)
@@ -57,10 +57,23 @@ def _read(path: str) -> Mapping[str, str]:
     try:
         text = Path(path).read_text(encoding="utf-8")
         if path.endswith(".json"):
-            return {str(client): str(cluster) for client, cluster in json.loads(text).items()}
-        return {row["client"]: row["cluster"] for row in csv.DictReader(text.splitlines())}
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+            pairs = list(json.loads(text).items())
+        else:
+            rows = csv.DictReader(text.splitlines())
+            pairs = [(row["client"], row["cluster"]) for row in rows]
+        return _clusters(pairs)
+    except (OSError, ValueError, KeyError, AttributeError, RecursionError, csv.Error) as error:
         raise PmtlError(
             f"The clusters in {path!r} cannot be read ({error}): give a JSON object that maps "
             "client to cluster, or a CSV file with the columns client and cluster."
         ) from error
+
+
+def _clusters(pairs: list[tuple[str, Any]]) -> dict[str, str]:
+    clusters: dict[str, str] = {}
+    for client, cluster in pairs:
+        if not isinstance(cluster, str | int):
+            raise ValueError(f"{client!r} has no cluster but {cluster!r}")
+        if clusters.setdefault(client, str(cluster)) != str(cluster):
+            raise ValueError(f"{client!r} is in two clusters")
+    return clusters

@@ -20,6 +20,8 @@ Task = Literal["classification", "multilabel", "regression"]
 TASKS: tuple[Task, ...] = ("classification", "multilabel", "regression")
 
 CHUNK_BYTES = 1 << 24
+MOST_OUTPUTS = 10**6
+MOST_COLUMNS = 2**28
 
 
 def is_sparse(x: Any) -> bool:
@@ -99,21 +101,31 @@ def as_float32(values: Any) -> NDArray[np.float32]:
 def _check_sparse(x: Any, names: Sequence[str] | None) -> Any:
     csr = x.tocsr()
     _check_size(csr.shape)
+    if csr.shape[1] > MOST_COLUMNS:
+        raise PmtlError(
+            f"The features are sparse rows of {csr.shape[1]:,} columns, and models have a weight "
+            "for each: number the columns that occur, or hash them."
+        )
     if csr.dtype.kind not in "fiub":
         raise PmtlError(f"The features are {csr.dtype}, not numbers: encode them as numbers first.")
     if csr.dtype != np.float32:
         with np.errstate(over="ignore", invalid="ignore"):
             csr = csr.astype(np.float32)
+    _check_entries(csr, names)
+    if not csr.has_canonical_format or not csr.data.all():
+        csr = csr.copy()
+        csr.sum_duplicates()
+        csr.eliminate_zeros()
+        _check_entries(csr, names)
+    return csr
+
+
+def _check_entries(csr: Any, names: Sequence[str] | None) -> None:
     finite = np.isfinite(csr.data)
     if not finite.all():
         entry = int(np.argmin(finite))
         row = int(np.searchsorted(csr.indptr, entry, side="right")) - 1
         raise _not_finite(csr.data[entry], row, csr.indices[entry : entry + 1], names)
-    if not csr.has_canonical_format or not csr.data.all():
-        csr = csr.copy()
-        csr.sum_duplicates()
-        csr.eliminate_zeros()
-    return csr
 
 
 def _check_size(shape: tuple[int, ...]) -> None:
@@ -143,8 +155,10 @@ def check_targets(
     """Targets in their kept type, the task, its number of outputs and the names of its classes."""
     if task is not None and task not in TASKS:
         raise PmtlError(f"There is no task {task!r}: use {', '.join(TASKS)}.")
-    if outputs is not None and outputs < 1:
-        raise PmtlError(f"outputs={outputs} was given: at least 1 is needed.")
+    if outputs is not None and not 1 <= outputs <= MOST_OUTPUTS:
+        raise PmtlError(
+            f"outputs={outputs} was given: it is at least 1, and {MOST_OUTPUTS:,} at most."
+        )
     if is_sparse(y):
         y = y.toarray()
     if not isinstance(y, Coded):
@@ -211,7 +225,8 @@ def _classes(
             f"The targets have shape {y.shape}, but classification needs one class per row; "
             "targets of several columns must be 0 and 1 (multilabel) or task=regression."
         )
-    kept = y.astype(np.int64)
+    with np.errstate(invalid="ignore"):
+        kept = y.astype(np.int64)
     if (kept != y).any():
         row = int(np.argmax(kept != y))
         raise PmtlError(
@@ -226,6 +241,12 @@ def _classes(
         )
     if outputs is None:
         outputs = len(labels) if labels else max(2, int(kept.max()) + 1)
+    if outputs > MOST_OUTPUTS:
+        row = int(np.argmax(kept))
+        raise PmtlError(
+            f"The class of row {row} (counting from 0) is {kept[row]}: no more than "
+            f"{MOST_OUTPUTS:,} classes are possible."
+        )
     names = _names(labels, outputs)
     if kept.max() >= outputs:
         row = int(np.argmax(kept))

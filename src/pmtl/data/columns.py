@@ -7,6 +7,7 @@ same words.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NotRequired, TypedDict
@@ -65,7 +66,7 @@ def assign_roles(
 
     A `target` of no column's name is several names with + between them.
     """
-    twice = sorted({name for name in columns if list(columns).count(name) > 1})
+    twice = sorted(name for name, count in Counter(columns).items() if count > 1)
     if twice:
         raise PmtlError(f"{where} has more than one column named {twice[0]!r}: rename one.")
     dropped = [name for name in drop.split("+") if name] if isinstance(drop, str) else list(drop)

@@ -21,14 +21,15 @@ from numpy.typing import DTypeLike, NDArray
 from pmtl.errors import PmtlError
 
 
-def _physical_memory() -> int:
+def physical_memory() -> int:
+    """Bytes of memory that the machine has."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
         return 4 << 30
 
 
-MEMORY_LIMIT = _physical_memory() // 4
+MEMORY_LIMIT = physical_memory() // 4
 """Bytes one array may take in memory; the variable PMTL_MEMORY_LIMIT sets another limit."""
 
 
@@ -84,8 +85,14 @@ class ArrayBuilder:
         self._chunks = []
 
 
-def map_stream(stream: IO[bytes]) -> IO[bytes]:
-    """Copy a stream to a nameless file on disk, and return that, at its beginning."""
+def map_stream(stream: IO[bytes], size: int) -> IO[bytes]:
+    """Copy a stream of `size` bytes to a nameless file on disk, and return that, at its beginning.
+
+    Where there is no room for it, that is said before the disk is full.
+    """
+    free = shutil.disk_usage(tempfile.gettempdir()).free
+    if size > free:
+        raise _no_room(f"{size:,} bytes are needed, and {free:,} are free")
     file = nameless_file()
     with writing():
         shutil.copyfileobj(stream, file, 1 << 20)
@@ -106,8 +113,11 @@ def writing() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise PmtlError(
-            "The data does not fit in memory and could not be put on disk in "
-            f"{tempfile.gettempdir()} ({error.strerror or error}): "
-            "set TMPDIR to a folder with room."
-        ) from error
+        raise _no_room(error.strerror or str(error)) from error
+
+
+def _no_room(why: str) -> PmtlError:
+    return PmtlError(
+        f"The data does not fit in memory and could not be put on disk in {tempfile.gettempdir()} "
+        f"({why}): set TMPDIR to a folder with room."
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ from numpy.typing import NDArray
 
 from pmtl.errors import PmtlError
 
+#: What is decoded. Pillow knows many more kinds, and one of them starts another program.
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "WEBP")
+
 
 def read_images(root: Path, names: Sequence[str], size: int) -> NDArray[np.uint8]:
     """[n, 3, size, size]: the images under `root`, in colour, resized to a square."""
@@ -18,14 +22,19 @@ def read_images(root: Path, names: Sequence[str], size: int) -> NDArray[np.uint8
     pixels = np.empty((len(names), 3, size, size), dtype=np.uint8)
     for position, name in enumerate(names):
         path = root / name
+        if ".." in path.parts[len(root.parts) :] or not path.is_relative_to(root):
+            raise PmtlError(f"The image {name!r} would lie outside of {root}, and is not read.")
         try:
-            with pillow.open(path) as image:
-                square = image.convert("RGB").resize((size, size))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                warnings.simplefilter("error", pillow.DecompressionBombWarning)
+                with pillow.open(path, formats=FORMATS) as image:
+                    square = image.convert("RGB").resize((size, size))
         except FileNotFoundError:
             raise PmtlError(
                 f"The image {name!r} is not in {root}: set images= to the folder that holds it."
             ) from None
-        except (OSError, ValueError, SyntaxError) as error:
+        except Exception as error:  # Decoders meet damage in ways of their own.
             raise PmtlError(
                 f"The image {path} cannot be read ({error}): replace the file or drop its row."
             ) from error

@@ -10,22 +10,26 @@ model here, and are refused.
 from __future__ import annotations
 
 import json
-import zipfile
-import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.data.checks import as_float32
+from pmtl.data.archives import open_zip, read_member
+from pmtl.data.checks import as_float32, row_chunks
 from pmtl.data.columns import Columns
 from pmtl.data.disk import ArrayBuilder
 from pmtl.data.images import read_images
 from pmtl.data.names import Coded, Vocabulary
 from pmtl.errors import PmtlError
+
+LARGEST = 4096
+"""Pixels of an image's side after resizing."""
 
 FOLDERS = {"train": "train", "test": "test", "validation": "validation", "val": "validation"}
 
@@ -44,13 +48,19 @@ def read_leaf(path: Path, images: str | None = None, size: int = 84) -> Columns:
     name, which are resized to `size` × `size`."""
     if images is not None and not Path(images).is_dir():
         raise PmtlError(f"There is no folder {images}, which images= names.")
-    if size < 1:
-        raise PmtlError(f"size={size} was given: images need at least one pixel.")
+    if not 1 <= size <= LARGEST:
+        raise PmtlError(f"size={size} was given: images are 1 to {LARGEST} pixels wide.")
     collected = _Collected(None if images is None else Path(images), size)
+    row_bytes = 0 if images is None else 3 * size**2
     for shard in find_shards(path):
-        content = _parse(shard)
-        for user, x, y in _users(content, shard):
-            collected.append(user, x, y, shard)
+        try:
+            for user, x, y in _users(_parse(shard), shard):
+                for rows in row_chunks(len(x), row_bytes):
+                    collected.append(user, x[rows], y[rows], shard)
+        except RecursionError:
+            raise PmtlError(
+                f"{shard.name} is no LEAF shard: its lists are nested too deeply."
+            ) from None
     return collected.columns(path)
 
 
@@ -69,26 +79,16 @@ def find_shards(path: Path) -> list[Shard]:
 
 
 def _zip_shards(path: Path) -> list[Shard]:
-    def reader(name: str) -> Callable[[], bytes]:
-        def read() -> bytes:
-            with zipfile.ZipFile(path) as archive:
-                return archive.read(name)
-
-        return read
-
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = [PurePosixPath(name) for name in archive.namelist()]
-    except zipfile.BadZipFile as error:
-        raise PmtlError(f"{path} is not a complete zip ({error}): copy it again.") from error
+    with open_zip(path, "copy it again") as archive:
+        names = {PurePosixPath(name): name for name in archive.namelist()}
     members = [
         name
-        for name in members
+        for name in names
         if name.suffix == ".json" and not name.parts[0].startswith(("__MACOSX", "."))
     ]
-    inner = {_without_top(name, members): name for name in members}
+    inner = {_without_top(name, members): names[name] for name in members}
     return [
-        Shard(f"{path}/{inner[name]}", split, reader(str(inner[name])))
+        Shard(f"{path}/{inner[name]}", split, partial(read_member, path, inner[name]))
         for name, split in _choose(list(inner), path)
     ]
 
@@ -123,7 +123,7 @@ def _choose(names: list[PurePosixPath], path: Path) -> list[tuple[PurePosixPath,
 def _parse(shard: Shard) -> dict[str, Any]:
     try:
         content = json.loads(shard.read())
-    except (ValueError, RuntimeError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+    except ValueError as error:
         raise PmtlError(
             f"{shard.name} is not valid JSON ({error}): the file may be cut short; copy it again."
         ) from error
@@ -137,14 +137,15 @@ def _parse(shard: Shard) -> dict[str, Any]:
 def _users(content: dict[str, Any], shard: Shard) -> Iterator[tuple[str, list[Any], list[Any]]]:
     """Every user's x and y, after the shard's lists have been held against each other."""
     users, user_data = [str(user) for user in content["users"]], content["user_data"]
-    if len(set(users)) < len(users):
-        twice = next(user for user in users if users.count(user) > 1)
+    twice, count = Counter(users).most_common(1)[0] if users else ("", 0)
+    if count > 1:
         raise PmtlError(f"{shard.name} lists the user {twice!r} twice in 'users'.")
     for user in users:
         if user not in user_data:
             raise PmtlError(f"{shard.name} lists the user {user!r}, who is not in its 'user_data'.")
+    listed = set(users)
     for user in user_data:
-        if user not in set(users):
+        if user not in listed:
             raise PmtlError(f"{shard.name} has data of {user!r}, who is not in its list 'users'.")
     counts = content.get("num_samples")
     if counts is not None and (not isinstance(counts, list) or len(counts) != len(users)):
@@ -173,7 +174,8 @@ class _Collected:
         self.images, self.size = images, size
         self._x: ArrayBuilder | None = None
         self._y: list[NDArray[Any]] = []
-        self._users, self._splits = Vocabulary(), Vocabulary()
+        self._classes: Vocabulary | None = None
+        self._users, self._splits = Vocabulary("user"), Vocabulary("split")
         self._user_codes: list[NDArray[np.int64]] = []
         self._split_codes: list[NDArray[np.int64]] = []
         self._has_splits = False
@@ -201,7 +203,7 @@ class _Collected:
             raise PmtlError(f"{path} has no rows: a federation needs data.")
         columns = Columns(
             x=self._x.finish(),
-            y=np.concatenate(self._y),
+            y=np.concatenate(self._y) if self._classes is None else self._classes.coded(self._y),
             client=self._users.coded(self._user_codes),
         )
         if self._has_splits:
@@ -221,7 +223,7 @@ class _Collected:
             raise _text(user, shard)
         try:
             features = as_float32(x)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             if any(_holds_text(row) for row in x):
                 raise _text(user, shard) from None
             raise PmtlError(
@@ -231,15 +233,20 @@ class _Collected:
         return features[:, None] if features.ndim == 1 else features
 
     def _targets(self, user: str, y: list[Any], shard: Shard) -> NDArray[Any]:
+        """Numbers, or the codes of class names."""
+        text = all(isinstance(value, str) for value in y)
+        if text and not self._y:
+            self._classes = Vocabulary("target")
+        if text and self._classes is not None:
+            return np.array([self._classes.code(value) for value in y], dtype=np.int64)
         try:
-            targets = np.asarray(y)
+            targets = np.asarray(None if any(_holds_text(value) for value in y) else y)
         except ValueError:
-            targets = np.asarray(y, dtype=object)
+            targets = np.asarray(None)
         first = self._y[0] if self._y else targets
-        text, before = (values.dtype.kind == "U" for values in (targets, first))
         if (
-            targets.dtype.kind not in "iufbU"
-            or text != before
+            targets.dtype.kind not in "iufb"
+            or self._classes is not None
             or targets.shape[1:] != first.shape[1:]
         ):
             raise PmtlError(

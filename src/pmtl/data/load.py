@@ -19,7 +19,7 @@ from pmtl.data.leaf import read_leaf
 from pmtl.data.npz import read_folder, read_npz
 from pmtl.data.synthetic import synthetic
 from pmtl.data.table import CSV_ENDINGS, PARQUET_ENDINGS, read_csv, read_parquet
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, naming
 from pmtl.spec import construct, format_spec, parse_spec, unknown
 
 COMMON = ("task", "outputs", "validation", "test", "min_rows", "clients", "scale")
@@ -38,26 +38,29 @@ def load(spec: str | Path, **options: Any) -> FederatedData:
     # A path may hold ":" and "=", so one that exists is not taken apart.
     name, written = (str(spec), {}) if _exists(Path(spec)) else parse_spec(str(spec))
     given = {**written, **{key: value for key, value in options.items() if value is not None}}
-    # Written down so that it means the same from any folder.
-    place = str(Path(name).expanduser().resolve()) if name != "synthetic" else name
-    paths = {k: str(Path(v).resolve()) for k, v in given.items() if k == "images"}
-    source = format_spec(place, given | paths)
     if name == "synthetic":
+        source = format_spec(name, given)
         return construct(synthetic, given, "synthetic", source=source)
 
-    path = Path(name).expanduser()
+    path, place = _places(name)
+    # Written down so that it means the same from any folder.
+    paths = {key: str(_places(value)[1]) for key, value in given.items() if key == "images"}
+    source = format_spec(str(place), given | paths)
     reader = choose_reader(path)
     own = [option for option in inspect.signature(reader).parameters if option != "path"]
     for option in given:
         if option not in (*own, *COMMON):
             raise unknown(f"option of {path.name} named", option, (*own, *COMMON))
+    own_given = {key: value for key, value in given.items() if key in own}
+    common = {key: value for key, value in given.items() if key in COMMON}
     try:
-        own_given = {key: value for key, value in given.items() if key in own}
-        columns = construct(reader, own_given, path.name, path=path)
+        with naming(str(path)):
+            columns = construct(reader, own_given, path.name, path=path)
+            return construct(FederatedData.from_arrays, common, path.name, **columns, source=source)
     except OSError as error:
-        raise PmtlError(f"{error.filename or path} cannot be read: {error.strerror}.") from error
-    common = {k: v for k, v in given.items() if k in COMMON}
-    return construct(FederatedData.from_arrays, common, path.name, **columns, source=source)
+        raise PmtlError(
+            f"{error.filename or path} cannot be read: {error.strerror or error}."
+        ) from error
 
 
 def choose_reader(path: Path) -> Reader:
@@ -79,6 +82,15 @@ def choose_reader(path: Path) -> Reader:
     raise PmtlError(f"{path} has an ending that no reader knows: data is {FORMATS}.")
 
 
+def _places(name: str) -> tuple[Path, Path]:
+    """A path as it is written (but for ~), and as it is from anywhere."""
+    try:
+        path = Path(name).expanduser()
+        return path, path.resolve()
+    except (ValueError, RuntimeError) as error:  # A null character; the home of nobody.
+        raise PmtlError(f"{name!r} is not a path: {error}.") from error
+
+
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
@@ -90,7 +102,10 @@ def _absent(path: Path) -> PmtlError:
     folder = path.parent
     if not folder.is_dir():
         return PmtlError(f"There is no file or folder {path}: the folder {folder} does not exist.")
-    known = [file.name for file in folder.iterdir()]
+    try:
+        known = [file.name for file in folder.iterdir()]
+    except OSError as error:
+        return PmtlError(f"The folder {folder} cannot be read: {error.strerror}.")
     if folder == Path():
         known.append("synthetic")
     near = difflib.get_close_matches(path.name, known, n=1)

@@ -8,6 +8,7 @@ order in which a file happens to mention its clients must not change the federat
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -16,7 +17,8 @@ from numpy.typing import NDArray
 
 from pmtl.errors import PmtlError
 
-_INTEGER = re.compile(r"[+-]?[0-9]+")
+# Of no more digits than Python turns into an integer whatever its settings.
+_INTEGER = re.compile(r"[+-]?[0-9]{1,640}")
 _WHOLE_FLOAT = re.compile(r"[+-]?[0-9]+\.0")
 
 
@@ -30,12 +32,23 @@ class Coded(NamedTuple):
 class Vocabulary:
     """Gives every new name the next code; the way readers collect a column batch by batch."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str) -> None:
+        self._what = what
         self._codes: dict[str, int] = {}
+        self._spelled: dict[str, bytes] = {}
 
-    def code(self, name: str) -> int:
-        """The code of one name."""
-        return self._codes.setdefault(name, len(self._codes))
+    def code(self, name: str | bytes) -> int:
+        """The code of one name; two that are not UTF-8 must not become one."""
+        if isinstance(name, bytes):
+            text, spelled = name.decode("utf-8", "replace"), name
+        else:
+            text, spelled = name, name.encode("utf-8", "surrogatepass")
+        if self._spelled.setdefault(text, spelled) != spelled:
+            raise PmtlError(
+                f"The {self._what}s {self._spelled[text]!r} and {spelled!r} are bytes that are not "
+                "all UTF-8, and as text they cannot be told apart: save them as text or integers."
+            )
+        return self._codes.setdefault(text, len(self._codes))
 
     def coded(self, codes: Iterable[NDArray[np.int64]]) -> Coded:
         """The whole column, from the codes of its batches."""
@@ -91,43 +104,45 @@ def _distinct(values: Any, what: str) -> Coded:
         raise PmtlError(
             f"The column of {what}s must have one value per row, but its shape is {array.shape}."
         )
-    if array.dtype.kind == "O":
-        array = _text(array, what)
-    elif array.dtype.kind == "f":
+    kind = array.dtype.kind
+    if kind in "OT":
+        return _one_by_one(array.tolist(), what)
+    if kind == "f":
         array = whole(array, what)
-    elif array.dtype.kind in "ST":
-        array = _decode(array, what) if array.dtype.kind == "S" else array.astype(str)
-    elif array.dtype.kind not in "iubU":
+    elif kind == "U":
+        _refuse_no_characters(array, what)
+    elif kind not in "iubS":
         raise PmtlError(f"The {what}s are {array.dtype}: give them as text or as integers.")
     distinct, codes = np.unique(array, return_inverse=True)
-    return Coded(codes.astype(np.int64), tuple(str(name) for name in distinct.tolist()))
+    vocabulary = Vocabulary(what)
+    names = [name if isinstance(name, bytes) else str(name) for name in distinct.tolist()]
+    renumber = np.array([vocabulary.code(name) for name in names], dtype=np.int64)
+    return vocabulary.coded([renumber[codes]])
 
 
-def _decode(array: NDArray[Any], what: str) -> NDArray[Any]:
-    """Bytes as text; two names that are not UTF-8 must not become one."""
-    text: NDArray[Any] = np.char.decode(array, "utf-8", "replace")
-    if len(np.unique(text)) < len(np.unique(array)):
+def _refuse_no_characters(array: NDArray[Any], what: str) -> None:
+    """NumPy keeps four bytes for a character and takes them from a damaged file as they are; as a
+    Python string such a name breaks whatever touches it."""
+    points = np.ascontiguousarray(array).view(array.dtype.byteorder + "u4").reshape(len(array), -1)
+    wrong = (points > sys.maxunicode).any(axis=1)
+    if wrong.any():
         raise PmtlError(
-            f"Some {what}s are bytes that are not UTF-8, and as text they cannot be told apart: "
-            "save them as text or as integers."
+            f"The {what} of row {int(np.argmax(wrong))} (counting from 0) holds what is no "
+            "character of Unicode: the file is damaged, write it anew."
         )
-    return text
 
 
-def _text(array: NDArray[Any], what: str) -> NDArray[Any]:
-    names: list[str] = []
-    for row, value in enumerate(array.tolist()):
-        if isinstance(value, bytes):
-            names.append(value.decode("utf-8", "replace"))
-        elif isinstance(value, str):
-            names.append(value)
-        elif _absent(value):
+def _one_by_one(values: list[Any], what: str) -> Coded:
+    vocabulary = Vocabulary(what)
+    codes = np.empty(len(values), dtype=np.int64)
+    for row, value in enumerate(values):
+        name = value
+        if _absent(value):
             raise _missing(row, what)
-        elif isinstance(value, float):
-            names.append(str(int(whole(np.array([value]), what)[0])))
-        else:
-            names.append(str(value))
-    return np.array(names, dtype=str)
+        if isinstance(value, float):
+            name = int(whole(np.array([value]), what)[0])
+        codes[row] = vocabulary.code(name if isinstance(name, bytes) else str(name))
+    return vocabulary.coded([codes])
 
 
 def whole(array: NDArray[Any], what: str) -> NDArray[np.int64]:
@@ -135,11 +150,12 @@ def whole(array: NDArray[Any], what: str) -> NDArray[np.int64]:
     finite = np.isfinite(array)
     if not finite.all():
         raise _missing(int(np.argmin(finite)), what)
-    integers = array.astype(np.int64)
+    with np.errstate(invalid="ignore"):
+        integers = array.astype(np.int64)
     if (integers != array).any():
         row = int(np.argmax(integers != array))
         raise PmtlError(
-            f"The {what} {array[row]} is a fraction: give {what}s as text or as integers."
+            f"The {what} {array[row]} is a fraction or too large: give {what}s as text or integers."
         )
     return integers
 

@@ -15,11 +15,12 @@ changing α keeps the inputs, and more clients leave the first ones as they were
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pmtl.data.disk import physical_memory
 from pmtl.data.federated import FederatedData
 from pmtl.errors import PmtlError
 
@@ -54,6 +55,33 @@ def synthetic(
     """
     _check(clients, alpha, beta, features, classes, task, samples, noise, seed)
     outputs = classes if task == "classification" else 1
+    _check_room(clients, features, outputs, samples)
+    with np.errstate(over="ignore", invalid="ignore"):  # What is not finite is refused below.
+        x, y, client = _draw(clients, alpha, beta, features, outputs, task, samples, noise, seed)
+    return FederatedData.from_arrays(
+        x,
+        y,
+        client,
+        task=task,
+        outputs=outputs,
+        validation=validation,
+        test=test,
+        source=source,
+    )
+
+
+def _draw(
+    clients: int,
+    alpha: float,
+    beta: float,
+    features: int,
+    outputs: int,
+    task: str,
+    samples: int,
+    noise: float,
+    seed: int,
+) -> tuple[NDArray[np.float32], NDArray[Any], NDArray[np.int64]]:
+    """Features, targets and owners of all rows."""
     sizes_from, shared_from, models_from, means_from, inputs_from, noise_from = (
         np.random.Generator(np.random.Philox(child))
         for child in np.random.SeedSequence(seed).spawn(6)
@@ -78,16 +106,7 @@ def synthetic(
     else:
         scores += noise * noise_from.gumbel(size=scores.shape)
         y = scores.argmax(axis=1)
-    return FederatedData.from_arrays(
-        x.astype(np.float32),
-        y,
-        np.repeat(np.arange(clients), sizes),
-        task=task,
-        outputs=outputs,
-        validation=validation,
-        test=test,
-        source=source,
-    )
+    return x.astype(np.float32), y, np.repeat(np.arange(clients), sizes)
 
 
 def _scores(
@@ -100,6 +119,17 @@ def _scores(
         scores[rows] = x[rows] @ model[:, :-1].T + model[:, -1]
         end += size
     return scores
+
+
+def _check_room(clients: int, features: int, outputs: int, samples: int) -> None:
+    """Refuse what this machine cannot hold, before the system has to stop the process."""
+    row, model = features + outputs, outputs * (features + 1)
+    needed = 8 * clients * (samples * row + 2 * model)
+    if needed > physical_memory():
+        raise PmtlError(
+            f"A synthetic federation of this size takes about {needed >> 30:,} GiB, more than "
+            "this machine has: lower clients, samples, features or classes."
+        )
 
 
 def _check(

@@ -39,7 +39,7 @@ def read_csv(
         schema = _open_csv(path, {}).schema
         roles = assign_roles(schema.names, str(path), client, target, split, drop)
         columns = _collect_csv(path, roles, _csv_types(schema, roles, path))
-    except (pa.ArrowException, OSError, EOFError) as error:
+    except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from error
     columns["client"] = without_points(columns["client"])
     return columns
@@ -72,7 +72,7 @@ def read_parquet(
             schema = file.schema_arrow
             roles = assign_roles(schema.names, str(path), client, target, split, drop)
             return _collect(file.iter_batches(columns=list(roles.used)), roles, path)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from error
 
 
@@ -169,7 +169,7 @@ class _Names:
 
     def __init__(self, path: Path, role: str, name: str) -> None:
         self.path, self.role, self.name = path, role, name
-        self._vocabulary = Vocabulary()
+        self._vocabulary = Vocabulary(role)
         self._codes: list[NDArray[np.int64]] = []
 
     def append(self, column: Any, first: int) -> None:
@@ -184,9 +184,12 @@ class _Names:
             column = pa.array(whole(numbers, self.role))
         try:
             encoded = column.dictionary_encode()
-        except pa.ArrowException:
+            names = encoded.dictionary.to_pylist()
+        except UnicodeDecodeError:
+            raise  # Text that is none is damage to the file.
+        except (pa.ArrowException, ValueError, OverflowError):
             raise wrong_kind(str(self.path), self.role, self.name, _kind(kind)) from None
-        names = [_name(value) for value in encoded.dictionary.to_pylist()]
+        names = [name if isinstance(name, bytes) else str(name) for name in names]
         codes = np.array([self._vocabulary.code(name) for name in names], dtype=np.int64)
         self._codes.append(codes[encoded.indices.to_numpy(zero_copy_only=False)])
 
@@ -226,10 +229,6 @@ def _refuse_nulls(column: Any, name: str, path: Path, first: int) -> None:
     if column.null_count:
         empty = column.is_null().to_numpy(zero_copy_only=False)
         raise missing_value(str(path), name, first + int(np.argmax(empty)))
-
-
-def _name(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def _numeric(kind: Any) -> bool:

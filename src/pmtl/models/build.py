@@ -54,7 +54,7 @@ def _make(
         name = "linear" if task == "regression" else "logistic"
     if name in MODELS:
         _check_task(name, task)
-        return construct(MODELS[name], options, f"model {name}", **sizes), name
+        return _call_factory(MODELS[name], options, sizes, name), name
     if ":" not in name:
         raise unknown("model", name, [*MODELS, "package.module:factory"])
     return _call_factory(_import_factory(name), options, sizes, name), name
@@ -73,14 +73,15 @@ def _import_factory(path: str) -> Callable[..., nn.Module]:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        factory = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, ValueError) as error:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # The module is the user's code, and may raise anything.
         raise PmtlError(
             f"The model {path!r} cannot be imported ({error}): name a module that Python finds "
             "from this folder."
         ) from error
-    except AttributeError as error:
-        raise PmtlError(f"The module {module_name!r} has no factory {attribute!r}.") from error
+    factory = getattr(module, attribute, None)
+    if factory is None:
+        raise PmtlError(f"The module {module_name!r} has no factory {attribute!r}.")
     if not callable(factory):
         raise PmtlError(f"{path!r} is not callable: give a function or class that makes a module.")
     return factory  # type: ignore[no-any-return]
@@ -90,9 +91,9 @@ def _call_factory(
     factory: Callable[..., nn.Module], options: dict[str, str], sizes: dict[str, object], name: str
 ) -> nn.Module:
     """Call a user's factory with the sizes of the data, as far as it asks for them by name."""
-    parameters = inspect.signature(factory).parameters
-    asked = {key: value for key, value in sizes.items() if key in parameters}
     try:
+        parameters = inspect.signature(factory).parameters
+        asked = {key: value for key, value in sizes.items() if key in parameters}
         module = construct(factory, options, f"model {name}", **asked)
     except PmtlError:
         raise

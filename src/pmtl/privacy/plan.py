@@ -190,6 +190,12 @@ class PrivacyRequest:
     loss_bound: float | None = None
     """The largest loss a client's metrics report; larger ones count as this."""
 
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, float) and math.isnan(value):
+                raise PmtlError(f"{field.name.capitalize()} must be a number, but nan was given.")
+
     @classmethod
     def of(cls, plan: PrivacyPlan) -> PrivacyRequest:
         """A request for exactly this plan."""

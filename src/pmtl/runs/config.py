@@ -7,7 +7,6 @@ One frozen dataclass, with the names of the command line. It is plain Python: py
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from hashlib import blake2b
@@ -46,6 +45,13 @@ class TrainConfig:
     checkpoint_seconds: float = 10.0  #: how much work a crash may cost at most; 0: every round
 
     def __post_init__(self) -> None:
+        try:
+            self.digest()
+        except UnicodeEncodeError as error:
+            raise PmtlError(
+                f"The settings hold {error.object[error.start : error.end]!r}, which is not valid "
+                "Unicode and could not be written to a file: rename what is called so."
+            ) from error
         if self.evaluate_every < 0:
             raise PmtlError(
                 f"evaluate_every must be 0 (never) or more, but {self.evaluate_every} was given."
@@ -151,8 +157,6 @@ def _toml(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, float) and math.isinf(value):
-        return "inf"
     return repr(value)
 
 

@@ -9,12 +9,16 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, naming
 from pmtl.runs.config import TrainConfig
 from pmtl.spec import unknown
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 
 def read_config(path: str | Path, changes: Mapping[str, Any] | None = None) -> TrainConfig:
@@ -25,21 +29,34 @@ def read_config(path: str | Path, changes: Mapping[str, Any] | None = None) -> T
 def read_values(path: str | Path) -> dict[str, Any]:
     """What a TOML file says, not yet checked."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise PmtlError(f"The configuration {path} cannot be read: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        content = Path(path).read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path.
+        reason = getattr(error, "strerror", None) or error
+        raise PmtlError(f"The configuration {path} cannot be read: {reason}.") from error
+    try:
+        return tomllib.loads(content.decode("utf-8"))
+    except RecursionError as error:
+        raise PmtlError(f"The configuration {path} is nested too deeply.") from error
+    except ValueError as error:
         raise PmtlError(f"The configuration {path} is not valid TOML: {error}.") from error
 
 
 def parse_config(values: Mapping[str, Any], where: str) -> TrainConfig:
     """Check a mapping and turn it into a configuration."""
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     try:
-        return TypeAdapter(TrainConfig).validate_python(dict(values), extra="forbid")
+        with naming(where):
+            return _checker().validate_python(dict(values), extra="forbid")
     except ValidationError as error:
         raise PmtlError(_sentence(error.errors()[0], where)) from error
+
+
+@cache
+def _checker() -> TypeAdapter[TrainConfig]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(TrainConfig)
 
 
 def _sentence(error: Mapping[str, Any], where: str) -> str:

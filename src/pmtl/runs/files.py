@@ -2,7 +2,8 @@
 
 Everything is written beside its place, flushed to the disk and renamed, so that a crash at any
 moment leaves the old file or the new one. Weights are safetensors, which hold numbers and cannot
-hold code; each file carries a digest of its numbers, so that a flipped bit is noticed.
+hold code. Every JSON object and every safetensors file carries a digest of all that it says, so
+that a flipped bit or a careless edit is noticed and never read as another weight or another ε.
 """
 
 from __future__ import annotations
@@ -36,30 +37,36 @@ def write_bytes(path: Path, content: bytes) -> None:
     replace(path, lambda partial: partial.write_bytes(content))
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Replace a JSON file."""
-    write_text(path, to_json(value, indent=2) + "\n")
+    plain = json.loads(to_json(value))  # As it will be when it is read.
+    write_text(path, to_json({**plain, "digest": _digest_of(plain)}, indent=2) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object, or say what is wrong with the file."""
+    """Read a JSON object that `write_json` wrote, or say what is wrong with the file."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_bytes())
     except OSError as error:
         raise PmtlError(f"{path} cannot be read: {error.strerror}.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PmtlError(f"{path} is damaged: it is not JSON ({error}).") from error
     if not isinstance(value, dict):
         raise PmtlError(f"{path} is damaged: it does not hold a JSON object.")
+    if value.pop("digest", None) != _digest_of(value):
+        raise PmtlError(
+            f"{path} is damaged or was edited: it does not say what was written (its digest "
+            "differs). Put it back as it was."
+        )
     return value
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> str:
     """Replace a safetensors file; metadata may be anything that JSON holds. Returns the digest of
-    its numbers."""
+    its numbers and of its metadata."""
     whole = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     # One entry, because safetensors writes several in no fixed order: same values, same bytes.
-    known = digest(whole)
+    known = digest(whole, metadata)
     header = json.dumps({**metadata, "digest": known}, sort_keys=True)
     replace(path, lambda partial: save_file(whole, partial, metadata={"pmtl": header}))
     return known
@@ -71,20 +78,31 @@ def read_digest(path: Path) -> str:
         return str(json.loads(file.metadata()["pmtl"])["digest"])
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read a safetensors file and check that its numbers are the ones that were written."""
+def read_tensors(path: Path, known: str | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read a safetensors file and check that it says what was written; where the digest that
+    `write_tensors` returned is `known`, that it is that very file."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = json.loads((file.metadata() or {})["pmtl"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        known = metadata.pop("digest")
+        written = metadata.pop("digest")
+        found = digest(tensors, metadata)
     except FileNotFoundError as error:
         raise PmtlError(f"{path} is missing.") from error
-    except (SafetensorError, OSError, KeyError, ValueError, AttributeError) as error:
+    except DAMAGE as error:
         raise PmtlError(f"{path} is damaged and cannot be read ({error}).") from error
-    if known != digest(tensors):
+    if written != found:
         raise PmtlError(f"{path} is damaged: its numbers are not the ones that were written.")
+    if known not in (None, found):
+        raise PmtlError(f"{path} is not the file that this run wrote: put that one back.")
     return tensors, metadata
+
+
+#: What safetensors, its header's JSON and a tensor of an odd type may raise for a damaged file.
+DAMAGE = (
+    *(SafetensorError, OSError, KeyError, ValueError, AttributeError),
+    *(TypeError, RecursionError, RuntimeError),
+)
 
 
 def append_line(path: Path, value: Mapping[str, Any]) -> None:
@@ -157,9 +175,19 @@ def replace(path: Path, write: Callable[[Path], object]) -> None:
             raise
 
 
-def digest(tensors: Mapping[str, Tensor]) -> str:
-    """What tells these tensors from any others."""
-    state = hashlib.blake2b(digest_size=16)
+def digest_of_text(text: str) -> str:
+    """What tells a text from any other."""
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _digest_of(value: Any) -> str:
+    """The digest of a JSON value, however it is laid out."""
+    return digest_of_text(json.dumps(value, sort_keys=True))
+
+
+def digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> str:
+    """What tells these tensors and what is said of them from any others."""
+    state = hashlib.blake2b(json.dumps(metadata, sort_keys=True).encode(), digest_size=16)
     for name in sorted(tensors):
         value = tensors[name]
         state.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())

@@ -16,7 +16,6 @@ from torch import Tensor
 from pmtl._version import __version__
 from pmtl.data import Scaling
 from pmtl.errors import PmtlError
-from pmtl.jsontext import to_json
 from pmtl.privacy.statement import Statement
 from pmtl.progress import progress_bar
 from pmtl.runs import files
@@ -86,17 +85,15 @@ class RunFolder:
         """Add a round's line to the metrics."""
         files.append_line(self.metrics_file, line)
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """The rounds so far; a line that a crash cut short is left out."""
-        if not self.metrics_file.exists():
-            return []
-        lines = []
-        for line in self.metrics_file.read_text(encoding="utf-8").splitlines():
-            try:
-                lines.append(json.loads(line))
-            except ValueError:
-                break
-        return lines
+    def metrics(self, known: str | None = None) -> list[dict[str, Any]]:
+        """The rounds so far; where the digest of their lines is `known`, these and no others."""
+        text = self._metrics_text()
+        if known not in (None, files.digest_of_text(text)):
+            raise self._damaged_metrics()
+        try:
+            return [json.loads(line) for line in text.splitlines()]
+        except ValueError:
+            raise self._damaged_metrics() from None
 
     def save_checkpoint(self, progress: Progress) -> str:
         """Replace the checkpoint; the metrics and the file of vectors that it stands for are on
@@ -105,7 +102,7 @@ class RunFolder:
         digest = files.write_tensors(
             self.checkpoint_file,
             {"shared": progress.shared, **progress.store.snapshot()},
-            {"round": progress.round},
+            {"round": progress.round, "metrics": files.digest_of_text(self._metrics_text())},
         )
         progress.store.settle()
         return digest
@@ -117,59 +114,81 @@ class RunFolder:
         return files.read_digest(self.checkpoint_file)
 
     def load_checkpoint(self, start: Progress, show: bool = False) -> Progress:
-        """The last saved progress, or `start` if there is none; later metrics are dropped."""
-        progress = start
-        if self.checkpoint_file.exists():
-            tensors, metadata = files.read_tensors(self.checkpoint_file)
-            shared = _shared_of(tensors, start, self.checkpoint_file)
-            with progress_bar("checking", CHECKS, 0, show and "slots" in tensors) as bar:
-                start.store.restore(tensors, bar.advance)
-            progress = Progress(int(metadata["round"]), shared, start.store)
-        kept = [line for line in self.metrics() if line["round"] <= progress.round]
-        text = "".join(to_json(line) + "\n" for line in kept)
-        files.write_text(self.metrics_file, text)
+        """The last saved progress, or `start` if there is none."""
+        if not self.checkpoint_file.exists():
+            return start
+        tensors, metadata = files.read_tensors(self.checkpoint_file)
+        shared = _shared_of(tensors, start, self.checkpoint_file)
+        with progress_bar("checking", CHECKS, 0, show and "slots" in tensors) as bar:
+            start.store.restore(tensors, bar.advance)
+        progress = Progress(int(metadata["round"]), shared, start.store)
+        # The lines that the checkpoint stands for were on disk before it was.
+        if files.digest_of_text(self._metrics_text(progress.round)) != metadata["metrics"]:
+            raise self._damaged_metrics()
         return progress
 
-    def save_scaling(self, scaling: Scaling | None) -> None:
-        """Keep what each client does to its rows; every client's part is its own affair."""
-        if scaling is not None:
-            parts = {
-                "means": torch.from_numpy(scaling.means),
-                "widths": torch.from_numpy(scaling.widths),
-            }
-            files.write_tensors(self.scaling_file, parts, {})
+    def drop_later_metrics(self, round: int) -> None:
+        """Keep the lines up to `round`; one that a crash cut short is later than any checkpoint."""
+        files.write_text(self.metrics_file, self._metrics_text(round))
 
-    def load_scaling(self) -> Scaling | None:
-        """What `save_scaling` kept."""
-        if not self.scaling_file.exists():
-            return None
-        parts, _ = files.read_tensors(self.scaling_file)
-        return Scaling(parts["means"].numpy(), parts["widths"].numpy())
+    def _metrics_text(self, rounds: int | None = None) -> str:
+        """All lines, or those of the first `rounds`: every round has one."""
+        try:
+            lines = self.metrics_file.read_bytes().splitlines(keepends=True)
+            return b"".join(lines[:rounds]).decode()
+        except FileNotFoundError:
+            return ""
+        except (OSError, UnicodeDecodeError):
+            raise self._damaged_metrics() from None
+
+    def _damaged_metrics(self) -> PmtlError:
+        return PmtlError(
+            f"{self.metrics_file} is damaged or was edited: its lines are not the ones that were "
+            "written. Put it back as it was."
+        )
 
     def save_result(
         self,
         facts: Mapping[str, Any],
         personal: Personal | None,
         shared: Tensor,
+        scaling: Scaling | None,
         statement: Statement,
         result: Any,
     ) -> None:
-        """Write the models and the statement; the run is complete when `run.json` says so."""
+        """Write the models and the statement; the run is complete when `run.json` says so, and it
+        names the digest of every file that `load_run` will read."""
         about = {"clients": facts["clients"], "model": facts["model"], "blocks": facts["blocks"]}
+        written = {
+            "metrics": files.digest_of_text(self._metrics_text()),
+            "shared": files.write_tensors(self.shared_file, {"weights": shared}, about),
+        }
         if personal is not None:
             of_rows = {
                 name: [facts[name][client] for client in personal.seen.tolist()]
                 for name in ("clients", "blocks")
             }
-            write_personal(self.personal_file, personal, about | of_rows)
-        files.write_tensors(self.shared_file, {"weights": shared}, about)
+            written["personal"] = write_personal(self.personal_file, personal, about | of_rows)
+        if scaling is not None:  # Every client's part is its own affair.
+            parts = {
+                "means": torch.from_numpy(scaling.means),
+                "widths": torch.from_numpy(scaling.widths),
+            }
+            written["scaling"] = files.write_tensors(self.scaling_file, parts, {})
         self.save_statement(statement)
         if result is not None:
             files.write_json(self.path / "result.json", result)
-        files.write_json(self.facts_file, {**versions(), **facts})
+        files.write_json(self.facts_file, {**versions(), **facts, "written": written})
         if self.owned_file.exists():  # As large as the models, and of no more use.
             self.checkpoint_file.unlink()
             self.owned_file.unlink()
+
+    def load_scaling(self, written: Mapping[str, str]) -> Scaling | None:
+        """What each client does to its rows."""
+        if "scaling" not in written:
+            return None
+        parts, _ = files.read_tensors(self.scaling_file, written["scaling"])
+        return Scaling(parts["means"].numpy(), parts["widths"].numpy())
 
     def save_statement(self, statement: Statement) -> None:
         """Write the privacy statement for people and for programs."""

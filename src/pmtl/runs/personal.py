@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 from pmtl.errors import PmtlError
@@ -45,8 +45,9 @@ class Personal:
     weights: Weights  #: of any clients
 
 
-def write_personal(path: Path, personal: Personal, about: Mapping[str, Any]) -> None:
-    """Replace the file; metadata may be anything that JSON holds."""
+def write_personal(path: Path, personal: Personal, about: Mapping[str, Any]) -> str:
+    """Replace the file; metadata may be anything that JSON holds. Returns the digest of all that
+    it says: the rows are in it by their own digests."""
     rows, size = len(personal.seen), personal.unseen.shape[1]
     small = {
         "clients": torch.from_numpy(personal.seen),
@@ -76,32 +77,38 @@ def write_personal(path: Path, personal: Personal, about: Mapping[str, Any]) -> 
             file.write(digests.data)
             small["digests"] = torch.from_numpy(digests)
             file.seek(0)
-            file.write(_header(shapes, about, files.digest(small)))
+            file.write(_header(shapes, about, files.digest(small, about)))
 
     files.replace(path, write)
+    return files.digest(small, about)
 
 
 class PersonalFile:
     """Reads the weights of any clients of a run whose `blocks` are known."""
 
-    def __init__(self, path: Path, blocks: NDArray[np.int64]) -> None:
+    def __init__(self, path: Path, blocks: NDArray[np.int64], known: str | None = None) -> None:
+        """Where the digest that `write_personal` returned is `known`, it must be that very file."""
         self.path = path
         self._blocks = blocks
         try:
+            # Opened first by safetensors, which refuses a header longer than the file.
+            with safe_open(path, framework="pt") as opened:
+                about = json.loads(opened.metadata()["pmtl"])
+                small = {name: opened.get_tensor(name) for name in ("clients", "digests", "unseen")}
             with path.open("rb") as file:
                 length = int.from_bytes(file.read(8), "little")
                 header = json.loads(file.read(length))
-            with safe_open(path, framework="pt") as opened:
-                digest = json.loads(opened.metadata()["pmtl"])["digest"]
-                small = {name: opened.get_tensor(name) for name in ("clients", "digests", "unseen")}
+            digest = about.pop("digest")
             weights = header["weights"]
             begins = 8 + length + weights["data_offsets"][0]
         except FileNotFoundError as error:
             raise PmtlError(f"{path} is missing.") from error
-        except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+        except files.DAMAGE as error:
             raise PmtlError(f"{path} is damaged and cannot be read ({error}).") from error
-        if digest != files.digest(small):
+        if digest != files.digest(small, about):
             raise self._damaged()
+        if known not in (None, digest):
+            raise PmtlError(f"{path} is not the file that this run wrote: put that one back.")
         self._unseen = small["unseen"]
         self._digests = small["digests"].numpy()
         self._row = np.full(len(blocks), -1, dtype=np.int64)

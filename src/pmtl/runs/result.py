@@ -176,10 +176,12 @@ def load_run(path: str | Path, data: FederatedData | None = None, model: Any = N
             f"The run at {path} is not finished: continue it with `pmtl resume {path}`."
         )
     flat = rebuild_model(facts, model)
-    shared = files.read_tensors(folder.shared_file)[0]["weights"]
+    written = facts["written"]
+    shared = files.read_tensors(folder.shared_file, written["shared"])[0]["weights"]
     personal = None
     if facts["personal"]:
-        personal = PersonalFile(folder.personal_file, np.asarray(facts["blocks"], dtype=np.int64))
+        blocks = np.asarray(facts["blocks"], dtype=np.int64)
+        personal = PersonalFile(folder.personal_file, blocks, written["personal"])
     statement = statement_of(facts)
     flat.to(torch.device("cpu"), shared.dtype)
     return Run(
@@ -188,10 +190,10 @@ def load_run(path: str | Path, data: FederatedData | None = None, model: Any = N
         personal,
         shared,
         statement,
-        folder.metrics(),
+        folder.metrics(written["metrics"]),
         data,
         folder.path,
-        folder.load_scaling(),
+        folder.load_scaling(written),
     )
 
 

@@ -48,9 +48,10 @@ def run_to_end(
         if folder is not None:
             stack.enter_context(files.exclusive(folder.lock_file))
             state = folder.load_checkpoint(state, show)
-            metrics = folder.metrics()
             if budget is not None:
                 budget.check_checkpoint(state.round, folder.checkpoint_digest())
+            folder.drop_later_metrics(state.round)
+            metrics = folder.metrics()
             if secret and state.round == 0:
                 _save(folder, state, budget)  # The start is random, and written down nowhere else.
         if folder is not None or not team.leader:
@@ -127,10 +128,10 @@ def _finish(
     )
     if folder is not None:
         _save(folder, state, budget)
-        folder.save_scaling(federation.data.scaling)
         owned = personal if algorithm.personal else None
         result = None if facts["mode"] == "production" else run.evaluate()
-        folder.save_result(facts, owned, state.shared, statement, result)
+        scaling = federation.data.scaling
+        folder.save_result(facts, owned, state.shared, scaling, statement, result)
     return run
 
 

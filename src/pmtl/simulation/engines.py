@@ -26,8 +26,9 @@ from pmtl.spec import unknown
 ENGINES = ("auto", "axis", "threads")
 
 #: Floats that clients trained at once may hold together. On a CPU's client axis they should stay in
-#: its caches: beyond, a step of many clients takes longer than as many steps of one.
-CHUNK_FLOATS, CARD_FLOATS, THREADS_FLOATS = 2**23, 2**32, 2**29
+#: its caches: beyond, a step of many clients takes longer than as many steps of one. On sparse rows
+#: they touch little of what they hold.
+CHUNK_FLOATS, CARD_FLOATS, THREADS_FLOATS, SPARSE_FLOATS = 2**23, 2**32, 2**29, 2**26
 
 #: The client axis pays from so many clients at once.
 _FEW_CLIENTS = 4
@@ -86,8 +87,9 @@ def _pays(work: Work) -> bool:
 
 
 def at_once(engine: str, device: torch.device, client_floats: int) -> int:
-    """How many clients are trained at once: all of a cohort, unless memory forbids it."""
-    floats = THREADS_FLOATS if engine == "threads" else CHUNK_FLOATS
+    """How many clients an engine, or the training on "sparse" rows, takes at once: all of a cohort,
+    unless memory forbids it."""
+    floats = {"axis": CHUNK_FLOATS, "threads": THREADS_FLOATS, "sparse": SPARSE_FLOATS}[engine]
     if device.type == "cuda":  # Of the card's memory, a quarter.
         there = torch.cuda.get_device_properties(device).total_memory
         floats = min(CARD_FLOATS, there // 16)

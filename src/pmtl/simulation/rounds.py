@@ -118,13 +118,13 @@ class Federation:
         self.gate = Release(plan, self.blocks, noise, charge)
         self.curves: Curves | None = None
         self.feed = Feed(data, self.device, dtype)
+        self._sparse: SparseTrainer | None = None
+        if SparseTrainer.fits(algorithm, model, self.feed):
+            self._sparse = SparseTrainer(algorithm, model, data.task, self.feed)
         self.engine, self.compile = choose(engine, compile, model, self.device, self._work())
         self._trainer = build_trainer(
             self.engine, self.compile, algorithm, model, data.task, self._width()
         )
-        self._sparse: SparseTrainer | None = None
-        if SparseTrainer.fits(algorithm, model, self.feed):
-            self._sparse = SparseTrainer(algorithm, model, data.task, self.feed)
 
     def show_metrics(
         self,
@@ -385,4 +385,5 @@ class Federation:
 
     @cached_property
     def _chunk(self) -> int:
-        return at_once(self.engine, self.device, self._client_floats)
+        engine = "sparse" if self._sparse else self.engine
+        return at_once(engine, self.device, self._client_floats)

@@ -1,0 +1,33 @@
+"""A message is one readable line, whatever a file put into it."""
+
+import pytest
+
+from pmtl.errors import LONGEST, PmtlError, naming
+
+
+def test_what_would_break_the_line_or_speak_to_the_terminal_is_escaped():
+    told = str(PmtlError("The name \x1b[2J\r\n\u2028 of ε = ∞ is odd."))
+    assert told == "The name \\x1b[2J\\r\\n\\u2028 of ε = ∞ is odd."
+
+
+def test_a_long_message_keeps_its_beginning_and_its_end():
+    told = str(PmtlError(f"The name {'x' * 10**6!r} is long: shorten it."))
+    assert len(told) < LONGEST
+    assert told.startswith("The name 'xxx")
+    assert told.endswith("xxx' is long: shorten it.")
+    assert len(str(PmtlError("\x00" * 10**6))) < LONGEST
+
+
+@pytest.mark.parametrize(
+    ("sentence", "told"),
+    [
+        ("Row 3 is empty.", "In a/d.csv: Row 3 is empty."),
+        ("a/d.csv has no rows.", "a/d.csv has no rows."),
+        ("The option x of d.csv is odd.", "The option x of d.csv is odd."),
+        ("There is no d.csvx.", "In a/d.csv: There is no d.csvx."),
+    ],
+)
+def test_a_file_is_named_once(sentence, told):
+    with pytest.raises(PmtlError) as refused, naming("a/d.csv"):
+        raise PmtlError(sentence)
+    assert str(refused.value) == told
