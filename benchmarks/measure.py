@@ -15,14 +15,19 @@ import torch
 Turn = Callable[[], object]
 
 
-def seconds(turn: Turn, device: torch.device) -> tuple[float, float]:
-    """How long one turn takes, with everything that it set going on the device: by the clock, and
-    in seconds of all cores together."""
+#: A turn is as many rounds on end as take about so long, as in training; what is given is one's.
+TURN_SECONDS, MOST_ROUNDS = 0.5, 50
+
+
+def seconds(turn: Turn, device: torch.device, rounds: int = 1) -> tuple[float, float]:
+    """How long one of so many rounds takes, with everything that it set going on the device: by
+    the clock, and in seconds of all cores together."""
     _wait(device)
     clock, cores = time.perf_counter(), time.process_time()
-    turn()
+    for _ in range(rounds):
+        turn()
     _wait(device)
-    return time.perf_counter() - clock, time.process_time() - cores
+    return (time.perf_counter() - clock) / rounds, (time.process_time() - cores) / rounds
 
 
 def take_turns(
@@ -32,15 +37,20 @@ def take_turns(
     the least and the most of the others. The turns are interleaved, so that whatever else the
     machine is doing falls upon all. A contender that has had `patience` seconds sits out."""
     first = {name: seconds(turn, device)[0] for name, turn in contenders.items()}
+    rounds = dict.fromkeys(contenders, 1)
     for name, turn in contenders.items():
         if first[name] < patience:
-            turn()
+            second = seconds(turn, device)[0]
+            rounds[name] = max(1, min(MOST_ROUNDS, int(TURN_SECONDS / second)))
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
     for _ in range(repeats):
         for name, turn in contenders.items():
-            if sum(clock for clock, _ in times[name]) < patience:
-                times[name].append(seconds(turn, device))
-    return {name: {"first": first[name], **_summary(taken)} for name, taken in times.items()}
+            if sum(clock for clock, _ in times[name]) * rounds[name] < patience:
+                times[name].append(seconds(turn, device, rounds[name]))
+    return {
+        name: {"first": first[name], "rounds_a_turn": rounds[name], **_summary(taken)}
+        for name, taken in times.items()
+    }
 
 
 def _summary(taken: list[tuple[float, float]]) -> dict[str, Any]:

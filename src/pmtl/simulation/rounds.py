@@ -111,6 +111,7 @@ class Federation:
         self.blocks = algorithm.blocks(data.clients)
         self.sampler = plan.sampler(seed, keys)
         self.batches = Batches(data.rows("train"), local, self.seed, keys)
+        self._next: tuple[int, NDArray[np.int64]] | None = None
         self._drawn: dict[tuple[int, bytes], tuple[NDArray[np.int64], NDArray[np.bool_]]] = {}
         self._hardened = hardened
         if noise is None:
@@ -182,9 +183,8 @@ class Federation:
 
         for piece in self._pieces(self.team.part(cohort)):
             done = self._each(piece, train)
-            failed = np.setdiff1d(piece, np.concatenate([piece[:0], *(some for some, _ in done)]))
-            # They keep what they have, and a row of their own like everybody who was drawn.
-            progress.store.scatter(failed, progress.store.gather(failed))
+            if sum(len(some) for some, _ in done) < len(piece):
+                self._keep_row(progress.store, piece, [some for some, _ in done])
             for clients, trained in done:
                 progress.store.scatter(clients, trained.kept)
                 progress.changed.update(clients.tolist() if self.team.size > 1 else ())
@@ -199,6 +199,13 @@ class Federation:
             self._look_ahead(progress.round)
         return self._report(progress.round, len(cohort), lr, losses, norms)
 
+    @staticmethod
+    def _keep_row(store: Store, piece: NDArray[np.int64], trained: list[NDArray[np.int64]]) -> None:
+        """Those of the piece who failed keep what they have, and get a row of their own like
+        everybody who was drawn."""
+        failed = np.setdiff1d(piece, np.concatenate([piece[:0], *trained]))
+        store.scatter(failed, store.gather(failed))
+
     def _publish(self, tally: Tally, shared: Tensor) -> Tensor:
         """One reduction and one broadcast; in between, the gate."""
         self.team.to_leader(tally.sum)
@@ -212,11 +219,12 @@ class Federation:
         self, round: int, cohort: int, lr: float, losses: list[Tensor], norms: list[Tensor]
     ) -> RoundReport:
         """Averages over the cohort, wherever its clients were trained."""
-        nothing = torch.zeros(0, dtype=torch.float64)
-        loss = torch.cat([nothing, *(part.double().cpu() for part in losses)])
-        norm = torch.cat([nothing, *(part.cpu() for part in norms)])
+        nothing = torch.zeros(0, dtype=torch.float64, device=self.device)
+        loss = torch.cat([nothing, *(part.double() for part in losses)])
+        norm = torch.cat([nothing, *norms])
         clipped = (norm > self.plan.clip_norm).double()
-        sums = torch.stack([loss.sum(), norm.sum(), clipped.sum()])
+        # Three numbers at once: each that is read waits for the device.
+        sums = torch.stack([loss.sum(), norm.sum(), clipped.sum()]).cpu()
         counts = torch.tensor([len(loss), len(norm), len(norm)])
         self.team.sum(sums)
         self.team.sum(counts)
@@ -303,6 +311,8 @@ class Federation:
         )
 
     def _cohort(self, round: int) -> NDArray[np.int64]:
+        if self._next is not None and self._next[0] == round:
+            return self._next[1]
         if not self.algorithm.shares:  # Nobody has to be hidden, so everybody trains.
             return np.arange(self.data.m, dtype=np.int64)
         cohort = self.sampler.draw(round)
@@ -337,7 +347,8 @@ class Federation:
 
         In production nobody is sampled before the round is known to be allowed.
         """
-        pieces = self._pieces(self.team.part(self._cohort(round)))
+        self._next = round, self._cohort(round)
+        pieces = self._pieces(self.team.part(self._next[1]))
         self._drawn = {
             (round, piece.tobytes()): self.batches.draw(piece, round) for piece in pieces
         }
