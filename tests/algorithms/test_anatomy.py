@@ -16,19 +16,23 @@ from pmtl.errors import PmtlError
 P, K, LR = 6, 5, 0.1
 CLIENTS = tuple(f"client {k}" for k in range(K))
 CLUSTERS = {client: "odd" if k % 2 else "even" for k, client in enumerate(CLIENTS)}
+OMEGA = np.eye(K) - 1 / K
 VALUE = 0.3  # of every constant
 
 every = pytest.mark.parametrize("name", ALGORITHMS)
 
 
 def constants(name):
-    return [f.name for f in dataclasses.fields(ALGORITHMS[name]) if f.name != "clusters"]
+    others = ("clusters", "omega")
+    return [f.name for f in dataclasses.fields(ALGORITHMS[name]) if f.name not in others]
 
 
 def make(name, **options):
     options = dict.fromkeys(constants(name), VALUE) | options
     if name == "clustered":
         options["clusters"] = CLUSTERS
+    if name == "related":
+        options["omega"] = OMEGA
     return ALGORITHMS[name](**options)
 
 
@@ -82,6 +86,9 @@ def test_its_spec_line_builds_it_again(name, tmp_path):
         file = tmp_path / "clusters.json"
         file.write_text(json.dumps(CLUSTERS))
         options.append(f"clusters={file}")
+    if name == "related":
+        np.save(tmp_path / "omega.npy", OMEGA)
+        options.append(f"omega={tmp_path / 'omega.npy'}")
     built = build_algorithm(f"{name}:{','.join(options)}" if options else name)
     assert type(built) is ALGORITHMS[name]
     for constant in constants(name):

@@ -11,7 +11,7 @@ import torch
 from safetensors import safe_open
 
 import pmtl
-from pmtl.algorithms import ALGORITHMS, ClusteredPMTL
+from pmtl.algorithms import ALGORITHMS, ClusteredPMTL, RelatedPMTL
 from pmtl.jsontext import to_json
 
 BRIEF = {"rounds": 4}
@@ -21,6 +21,8 @@ QUICK = {"steps": 2, "batch": 5}
 def algorithm_for(name, data):
     if name == "clustered":
         return ClusteredPMTL(clusters={c: str(int(c[-1]) % 2) for c in data.clients})
+    if name == "related":
+        return RelatedPMTL(omega=np.diag([2.0, *[1.0] * (data.m - 1)]) - 1 / data.m)
     return name
 
 

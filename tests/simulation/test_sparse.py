@@ -43,6 +43,8 @@ def table(task="classification", seed=3):
 def algorithm_for(name):
     if name == "clustered":
         return ClusteredPMTL(clusters={f"c{k}": str(k % 2) for k in range(M)})
+    if name == "related":
+        return RelatedPMTL(omega=np.diag([2.0, *[1.0] * (M - 1)]) - 1 / M)
     return build_algorithm(name)
 
 

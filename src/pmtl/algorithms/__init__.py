@@ -9,11 +9,15 @@ from pmtl.algorithms.local import Local
 from pmtl.algorithms.naive_joint import NaiveJoint
 from pmtl.algorithms.pmtl import PMTL
 from pmtl.algorithms.ppsgd import PPSGD
+from pmtl.algorithms.related import RelatedPMTL
 from pmtl.spec import construct, parse_spec, unknown
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     kind.name: kind
-    for kind in (PMTL, FedAvg, FedProx, Local, Ditto, PPSGD, ClusteredPMTL, NaiveJoint)
+    for kind in (
+        *(PMTL, FedAvg, FedProx, Local, Ditto, PPSGD),
+        *(ClusteredPMTL, RelatedPMTL, NaiveJoint),
+    )
 }
 
 
@@ -38,5 +42,6 @@ __all__ = [
     "FedProx",
     "Local",
     "NaiveJoint",
+    "RelatedPMTL",
     "build_algorithm",
 ]

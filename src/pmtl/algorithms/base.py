@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pmtl.board import Board
 from pmtl.errors import PmtlError
 
 #: The gradient of the client's loss on its present batch, at a vector of weights.
@@ -67,6 +68,10 @@ class Algorithm(ABC):
     def blocks(self, clients: tuple[str, ...]) -> NDArray[np.int64]:
         """The block of the billboard that each client reads and writes; usually one for all."""
         return np.zeros(len(clients), dtype=np.int64)
+
+    def board(self, clients: tuple[str, ...]) -> Board:
+        """The billboard: as a rule one vector for each block."""
+        return Board(self.blocks(clients))
 
     @abstractmethod
     def start(self, shared: Tensor) -> Tensor:

@@ -13,9 +13,10 @@ so a naive clip would let a NaN through.)
 With `GridNoise` the gate is *hardened*: between clip and release there are whole numbers only
 (`privacy/grid.py`), and the floating-point channel is closed.
 
-The billboard may have several blocks, of which a client writes to one (clusters; one slot per
-client in the naive joint method). The noise multiplier is common to all blocks, and a block's
-divisor is its expected cohort q·m_b/m.
+The billboard may have several vectors (`board.py`): a client writes to one of them
+(clusters; one slot per client in the naive joint method), or to several with weights whose squares
+sum to at most 1 (a relationship matrix). The noise multiplier is common to all of them, and a
+vector's divisor is the expected cohort q·m_b/m of its m_b members.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pmtl.board import Board
 from pmtl.errors import PmtlError
 from pmtl.privacy.grid import Grid, GridNoise
 from pmtl.privacy.noise import CPU, Noise, Source, real
@@ -97,29 +99,29 @@ class Release:
     def __init__(
         self,
         plan: PrivacyPlan,
-        blocks: NDArray[np.int64],
+        board: Board | NDArray[np.int64],
         noise: Noise | GridNoise,
         charge: Callable[[int], None] | None = None,
     ) -> None:
-        """`noise` decides whether the gate is hardened; `charge` puts a round down in a ledger and
-        returns when that is on disk."""
-        if blocks.shape != (plan.clients,):
+        """`board` is the billboard, or just the block of each client; `noise` decides whether the
+        gate is hardened; `charge` puts a round down in a ledger and returns when that is on
+        disk."""
+        board = board if isinstance(board, Board) else Board(board)
+        if board.blocks.shape != (plan.clients,):
             raise PmtlError(
-                f"The plan protects {plan.clients} clients, but {len(blocks)} clients would write "
-                "to the billboard: make the plan for this federation."
+                f"The plan protects {plan.clients} clients, but {len(board.blocks)} clients would "
+                "write to the billboard: make the plan for this federation."
             )
         if isinstance(noise, GridNoise) and noise.grid != Grid.of(plan):
             raise PmtlError("The hardened noise was made for another plan: make it for this one.")
         self.plan = plan
-        self._blocks = blocks
+        self._board = board
         self._noise = noise
         self._charge = charge
         self._published: set[int] = set()
         self._owner = os.getpid()
-        members = np.bincount(blocks)
-        if (members == 0).any():
-            raise PmtlError("A block of the billboard has no client: number blocks without gaps.")
-        self._divisors = torch.from_numpy(plan.cohort * members / plan.clients).unsqueeze(1)
+        divisors = plan.cohort * board.members / plan.clients
+        self._divisors = torch.from_numpy(divisors).unsqueeze(1)
 
     @property
     def blocks(self) -> int:
@@ -160,14 +162,21 @@ class Release:
                 tally.seen.add(client)
                 fresh.append(place)
         workspace = _CARD_WORKSPACE if uploads.is_cuda else _WORKSPACE
-        step = max(1, workspace // (8 * max(1, uploads.shape[1])))
+        wide = 1 if self._board.mixture is None else self.blocks
+        step = max(1, workspace // (8 * wide * max(1, uploads.shape[1])))
         for first in range(0, len(fresh), step):
             chosen = fresh[first : first + step]
             rows = uploads if len(chosen) == len(uploads) else uploads[chosen]
             clipped = clip(rows, self.plan.clip_norm)
+            mixed = self._board.mixture is not None
+            if mixed:  # All that a client writes is one vector, of norm γ at most.
+                clipped = self._board.written(clients[chosen], clipped)
             if isinstance(self._noise, GridNoise):
                 clipped = self._noise.grid.snap(clipped)
-            blocks = self._blocks[clients[chosen]]
+            if mixed:
+                tally.sum += clipped.sum(dim=0).view_as(tally.sum)
+                continue
+            blocks = self._board.blocks[clients[chosen]]
             for block in np.unique(blocks).tolist():
                 mine = np.flatnonzero(blocks == block)
                 part = clipped if len(mine) == len(clipped) else clipped[mine.tolist()]

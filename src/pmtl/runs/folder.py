@@ -151,7 +151,7 @@ class RunFolder:
         self,
         facts: Mapping[str, Any],
         personal: Personal | None,
-        shared: Tensor,
+        shared: Mapping[str, Tensor],
         scaling: Scaling | None,
         statement: Statement,
         result: Any,
@@ -161,7 +161,7 @@ class RunFolder:
         about = {"clients": facts["clients"], "model": facts["model"], "blocks": facts["blocks"]}
         written = {
             "metrics": files.digest_of_text(self._metrics_text()),
-            "shared": files.write_tensors(self.shared_file, {"weights": shared}, about),
+            "shared": files.write_tensors(self.shared_file, shared, about),
         }
         if personal is not None:
             of_rows = {

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from pmtl.board import Board
 from pmtl.data import FederatedData, Scaling, Split, load
 from pmtl.errors import PmtlError
 from pmtl.models import FlatModel, build_model, predictions
@@ -38,6 +39,7 @@ class Run:
         data: FederatedData | None = None,
         path: Path | None = None,
         scaling: Scaling | None = None,
+        board: Board | None = None,
     ) -> None:
         self.facts = facts
         self.clients: tuple[str, ...] = tuple(facts["clients"])
@@ -47,7 +49,7 @@ class Run:
         self._model = model
         self._weights = self._published if personal is None else personal
         self._shared = shared
-        self._blocks = np.asarray(facts["blocks"], dtype=np.int64)
+        self._board = board or Board(np.asarray(facts["blocks"], dtype=np.int64))
         self._data = data
         self._scaling = scaling
         self._positions = {client: i for i, client in enumerate(self.clients)}
@@ -80,7 +82,7 @@ class Run:
     def shared_for(self, client: str) -> nn.Module:
         """The published model that the client reads."""
         place = self._position(client)
-        return self._module(self._shared[self._blocks[place]], place)
+        return self._module(self._published(np.array([place]))[0], place)
 
     def predict(self, client: str, x: NDArray[Any]) -> NDArray[Any]:
         """What the client's model answers: class numbers, 0/1 per label, or numbers."""
@@ -143,7 +145,7 @@ class Run:
         return nn.Sequential(scale.to(weights), module).eval()
 
     def _published(self, clients: NDArray[np.int64]) -> Tensor:
-        return self._shared[torch.from_numpy(self._blocks[clients]).to(self._shared.device)]
+        return self._board.read(self._shared, clients)
 
     def _position(self, client: str) -> int:
         client = str(client)
@@ -177,10 +179,10 @@ def load_run(path: str | Path, data: FederatedData | None = None, model: Any = N
         )
     flat = rebuild_model(facts, model)
     written = facts["written"]
-    shared = files.read_tensors(folder.shared_file, written["shared"])[0]["weights"]
+    published, _ = files.read_tensors(folder.shared_file, written["shared"])
+    shared, blocks = published["weights"], np.asarray(facts["blocks"], dtype=np.int64)
     personal = None
     if facts["personal"]:
-        blocks = np.asarray(facts["blocks"], dtype=np.int64)
         personal = PersonalFile(folder.personal_file, blocks, written["personal"])
     statement = statement_of(facts)
     flat.to(torch.device("cpu"), shared.dtype)
@@ -194,6 +196,7 @@ def load_run(path: str | Path, data: FederatedData | None = None, model: Any = N
         data,
         folder.path,
         folder.load_scaling(written),
+        Board.from_tensors(blocks, published),
     )
 
 

@@ -125,13 +125,15 @@ def _finish(
         federation.data,
         None if folder is None else folder.path,
         federation.data.scaling,
+        federation.board,
     )
     if folder is not None:
         _save(folder, state, budget)
         owned = personal if algorithm.personal else None
         result = None if facts["mode"] == "production" else run.evaluate()
         scaling = federation.data.scaling
-        folder.save_result(facts, owned, state.shared, scaling, statement, result)
+        published = {"weights": state.shared, **federation.board.tensors()}
+        folder.save_result(facts, owned, published, scaling, statement, result)
     return run
 
 

@@ -193,8 +193,11 @@ def resume(
     flat = rebuild_model(facts, model)
     prepared = _prepared(config, federated, flat, method, facts["id"], plan, metrics, team)
     with prepared as (federation, budget):
-        if federation.blocks.tolist() != facts["blocks"]:
-            raise PmtlError(f"The clusters are not those that the run at {path} was started with.")
+        if federation.board.digest() != facts["board"]:
+            raise PmtlError(
+                f"The clusters or relations of clients are not those that the run at {path} was "
+                "started with."
+            )
         own = folder if team.leader else None
         return run_to_end(federation, config, facts, own, budget, progress and team.leader)
 
@@ -272,7 +275,7 @@ def _warnings(federation: Federation, secret: bool) -> list[str]:
     data, plan, method = federation.data, federation.plan, federation.algorithm
     sentences: list[str | None] = [] if secret else [*describe(data)["warnings"]]
     if method.shares:
-        smallest = float(np.bincount(federation.blocks).min() / data.m)
+        smallest = float(federation.board.members.min() / data.m)
         sentences += [
             warn_of_delta(plan),
             warn_if_drowned(plan, federation.model.size, smallest),
@@ -331,5 +334,6 @@ def _facts(
         "hardened": bool(config.privacy.hardened),
         "fingerprint": data.fingerprint(),
         "clients": list(data.clients),
-        "blocks": federation.blocks.tolist(),
+        "blocks": federation.board.blocks.tolist(),
+        "board": federation.board.digest(),
     }

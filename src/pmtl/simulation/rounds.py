@@ -34,7 +34,6 @@ from pmtl.simulation.curves import Curves, metric_bounds
 from pmtl.simulation.engines import Work, at_once, build_trainer, choose
 from pmtl.simulation.evaluation import Metrics, Weights, client_metrics
 from pmtl.simulation.feed import Feed
-from pmtl.simulation.handing import handed
 from pmtl.simulation.isolation import isolated, together
 from pmtl.simulation.sparse import SparseTrainer
 from pmtl.simulation.store import Store
@@ -108,7 +107,7 @@ class Federation:
         self.seed = secrets.randbits(63) if seed is None else seed
         self.device = torch.device(device)
         keys = name_keys(data.clients)
-        self.blocks = algorithm.blocks(data.clients)
+        self.board = algorithm.board(data.clients)
         self.sampler = plan.sampler(seed, keys)
         self.batches = Batches(data.rows("train"), local, self.seed, keys)
         self._next: tuple[int, NDArray[np.int64]] | None = None
@@ -116,7 +115,7 @@ class Federation:
         self._hardened = hardened
         if noise is None:
             noise = noise_of(plan, self._source(""), hardened and algorithm.shares, self.device)
-        self.gate = Release(plan, self.blocks, noise, charge)
+        self.gate = Release(plan, self.board, noise, charge)
         self.curves: Curves | None = None
         self.feed = Feed(data, self.device, dtype)
         self._sparse: SparseTrainer | None = None
@@ -149,7 +148,7 @@ class Federation:
     def description(self) -> str:
         """Everything that decides what is published, but for the seed."""
         parts = (self.plan.to_dict(), repr(self.algorithm), self.model.name, asdict(self.local))
-        return to_json([*parts, self.blocks.tolist(), self.data.fingerprint()])
+        return to_json([*parts, self.board.digest(), self.data.fingerprint()])
 
     def start(self, file: Path | None = None) -> Progress:
         """Before the first round: everybody holds the common start.
@@ -162,7 +161,7 @@ class Federation:
         rate = self.plan.rate if self.algorithm.shares else 1.0
         seen = self.data.m * (1 - (1 - rate) ** self.plan.rounds) / self.team.size
         store = Store.fresh(self.data.m, self.algorithm.start(common), seen, file)
-        return Progress(0, common.repeat(self.gate.blocks, 1), store)
+        return Progress(0, self.board.first(common), store)
 
     def rounds(self, progress: Progress) -> Iterator[RoundReport]:
         """Run the rounds that are left, changing `progress` in place after each."""
@@ -245,7 +244,7 @@ class Federation:
     def predictors(self, progress: Progress, clients: NDArray[np.int64]) -> Tensor:
         """The weights `[K, P]` with which the clients predict."""
         own = progress.store.gather(clients)
-        return vmap(self.algorithm.predict)(own, self._read(progress.shared, clients))
+        return vmap(self.algorithm.predict)(own, self.board.read(progress.shared, clients))
 
     def newcomers(self, progress: Progress) -> Tensor:
         """The weights `[blocks, P]` with which clients predict that were never sampled."""
@@ -256,7 +255,7 @@ class Federation:
         """What is evaluated: the clients' own models and, where there is one, the shared one."""
         views: dict[str, Weights] = {"personal": lambda clients: self.predictors(progress, clients)}
         if self.algorithm.shares:
-            views["shared"] = lambda clients: self._read(progress.shared, clients)
+            views["shared"] = lambda clients: self.board.read(progress.shared, clients)
         return views
 
     @property
@@ -304,7 +303,7 @@ class Federation:
 
         self._trainer.train(
             nobody.store.gather(one),
-            self._read(nobody.shared, one),
+            self.board.read(nobody.shared, one),
             lambda places, tall: lambda step, count: rows(count),
             mask,
             0.0,
@@ -318,17 +317,12 @@ class Federation:
         cohort = self.sampler.draw(round)
         return self.team.draw(cohort) if self._secret else cohort  # A seed draws alike everywhere.
 
-    def _read(self, shared: Tensor, clients: NDArray[np.int64]) -> Tensor:
-        if len(shared) == 1:
-            return shared.expand(len(clients), -1)  # One vector for all; no copy.
-        return shared[handed(self.blocks[clients], shared.device)]
-
     def _train(
         self, clients: NDArray[np.int64], own: Tensor, shared: Tensor, round: int, lr: float
     ) -> Trained:
         index, real = self._draw(clients, round)
         if self._sparse is not None:
-            return self._sparse.train(own, self._read(shared, clients), index, real, lr)
+            return self._sparse.train(own, self.board.read(shared, clients), index, real, lr)
         # Dropout's masks are torch's: reproducible, but unlike batches they depend on who is
         # trained together.
         with torch.random.fork_rng(enabled=self.model.random_forward):
@@ -336,7 +330,7 @@ class Federation:
                 torch.manual_seed(subseed(self.seed, "forward", round, int(clients[0])))
             return self._trainer.train(
                 own,
-                self._read(shared, clients),
+                self.board.read(shared, clients),
                 lambda places, tall: self.feed.reader(index[places, :, :tall]),
                 torch.from_numpy(real),
                 lr,

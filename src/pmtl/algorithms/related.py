@@ -1,0 +1,146 @@
+"""PMTL with a given relationship matrix Ω: the general form of which the mean is a special case.
+
+Hu, Wu & Smith, TMLR 2023, equation 1 with Ω fixed and R(W, Ω) = λ/2 · tr(WΩWᵀ); the form is
+Evgeniou, Micchelli & Pontil's (JMLR 2005). The derivative at w_k is
+λ Σ_j Ω_kj w_j, and with B = I − Ω that is λ(w_k − w̃_k), where w̃_k = Σ_j B_kj w_j: client k is
+pulled towards *its own* mixture of everybody's models, and everything else is Algorithm 1.
+
+    Ω = (I − 11ᵀ/m)²           w̃_k is the mean of all           mean-regularised, `pmtl`
+    Ω = block-diagonal of these  w̃_k is the mean of its cluster   `clustered`
+
+What the billboard contains. With B = GGᵀ, G of shape [m, r], all mixtures are made of r vectors
+z = Gᵀ-weighted sums of the models: w̃_k = Σ_i G_ki z_i. These r vectors are published, and nothing
+else; client k adds to them its clipped upload times its row of G, scaled so that no row is longer
+than 1. Groups of clients that Ω does not connect have vectors of their own.
+
+What it costs. Nothing in ε: a client's rows together move the board by no more than one clipped
+upload does (`board.py`). But the noise that client k sees on w̃_k has the standard deviation
+σ · m · √(B_kk · max_j B_jj), with j in its group, where plain PMTL has σ. If all B_jj are alike
+that is r times as much: whoever distinguishes r kinds of clients averages over an r-th of them. Ω
+must be public, chosen without looking at the clients' data.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
+
+from pmtl.algorithms.pmtl import PMTL
+from pmtl.board import Board, Mixture
+from pmtl.errors import PmtlError
+
+#: What counts as nothing, of an Ω whose largest eigenvalue is 1.
+_NOTHING = 1e-9
+
+
+@dataclass(frozen=True)
+class RelatedPMTL(PMTL):
+    """PMTL in which every client is pulled towards its own mixture of the others' models.
+
+    `omega` is Ω, symmetric and without negative eigenvalues: an array in the order of the
+    federation's clients (sorted), or a file: `.npy` in that order, or CSV with the clients' names
+    in its first line and first column. Its scale is λ's business: it is divided by its largest
+    eigenvalue.
+    """
+
+    name: ClassVar[str] = "related"
+
+    omega: Any = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.omega, str) and self.omega:  # So that a run can be resumed anywhere.
+            object.__setattr__(self, "omega", str(Path(self.omega).absolute()))
+
+    def board(self, clients: tuple[str, ...]) -> Board:
+        omega = _read(self.omega, clients) if isinstance(self.omega, str) else self.omega
+        return board_of(np.asarray(omega, dtype=np.float64), len(clients))
+
+    def blocks(self, clients: tuple[str, ...]) -> NDArray[np.int64]:
+        return self.board(clients).blocks
+
+
+def board_of(omega: NDArray[np.float64], m: int) -> Board:
+    """The billboard of a relationship matrix."""
+    if omega.shape != (m, m):
+        raise PmtlError(
+            f"The relationship matrix has shape {omega.shape}, but there are {m} clients: it needs "
+            "a row and a column for each."
+        )
+    if not np.isfinite(omega).all() or not np.allclose(omega, omega.T, rtol=1e-9, atol=1e-12):
+        raise PmtlError("The relationship matrix must be symmetric, of finite numbers.")
+    omega = (omega + omega.T) / 2
+    groups, group_of = connected_components(omega != 0, directed=False)
+    values = [
+        np.linalg.eigvalsh(omega[np.ix_(group_of == g, group_of == g)]) for g in range(groups)
+    ]
+    largest = max(float(part[-1]) for part in values)
+    if not largest > 0 or min(float(part[0]) for part in values) < -_NOTHING * largest:
+        raise PmtlError(
+            "The relationship matrix must have no negative eigenvalue and must not be zero: "
+            "otherwise the objective has no minimum, or nobody is related to anybody."
+        )
+    pieces = []
+    for group in range(groups):
+        members = np.flatnonzero(group_of == group)
+        part = np.eye(len(members)) - omega[np.ix_(members, members)] / largest
+        strengths, directions = np.linalg.eigh(part)
+        kept = strengths > _NOTHING
+        if kept.any():
+            pieces.append((members, _signed(directions[:, kept]) * np.sqrt(strengths[kept])))
+    return _assembled(pieces, m)
+
+
+def _assembled(pieces: list[tuple[NDArray[np.int64], NDArray[np.float64]]], m: int) -> Board:
+    """The vectors of all groups side by side, each with its members and their rows of G."""
+    size = sum(factor.shape[1] for _, factor in pieces)
+    if not size:
+        raise PmtlError(
+            "By this relationship matrix everybody is pulled to zero and nobody shares."
+        )
+    writes, reads = np.zeros((m, size)), np.zeros((m, size))
+    counts, blocks = np.zeros(size, dtype=np.int64), np.zeros(m, dtype=np.int64)
+    first = 0
+    for members, factor in pieces:
+        these = slice(first, first + factor.shape[1])
+        # A trifle below 1, so that no rounding lifts a row above it.
+        longest = float(np.linalg.norm(factor, axis=1).max()) * (1 + 1e-12)
+        writes[members, these] = factor / longest
+        reads[members, these] = factor * longest * len(members)
+        counts[these] = len(members)
+        blocks[members] = first
+        first = these.stop
+    return Board(blocks, Mixture(writes, reads, counts))
+
+
+def _signed(directions: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Eigenvectors have no sign; these point to where most clients are."""
+    return directions * np.where(directions.sum(axis=0) < 0, -1.0, 1.0)
+
+
+def _read(path: str, clients: tuple[str, ...]) -> NDArray[np.float64]:
+    if not path:
+        raise PmtlError("The algorithm related needs its relationship matrix: related:omega=FILE.")
+    try:
+        if path.endswith(".npy"):
+            return np.asarray(np.load(path, allow_pickle=False), dtype=np.float64)
+        rows = list(csv.reader(io.StringIO(Path(path).read_text(encoding="utf-8"))))
+        names, lines = rows[0][1:], {row[0]: row[1:] for row in rows[1:] if row}
+        missing = [client for client in clients if client not in names or client not in lines]
+        if missing:
+            raise ValueError(f"{missing[0]!r} has no row or no column")
+        places = [names.index(client) for client in clients]
+        return np.array([[float(lines[client][p]) for p in places] for client in clients])
+    except (OSError, ValueError, IndexError, EOFError, csv.Error) as error:
+        raise PmtlError(
+            f"The relationship matrix in {path!r} cannot be read ({error}): give an .npy file in "
+            "the order of the sorted clients, or a CSV file with the clients' names in its first "
+            "line and first column."
+        ) from error
