@@ -13,6 +13,7 @@ from scipy import sparse
 
 from pmtl.algorithms import ALGORITHMS, PMTL, build_algorithm
 from pmtl.algorithms.clustered import ClusteredPMTL
+from pmtl.algorithms.related import RelatedPMTL
 from pmtl.data import FederatedData
 from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan
