@@ -8,7 +8,8 @@ at α = 0 the clients' models are still unrelated. Here α is what its name prom
     W_k = W_0 + √α Δ_k      v_k = √β ξ_k      with W_0, Δ_k, ξ_k standard normal (ξ_k scaled by Σ),
 
 from one model for everybody (α = 0) to models with little in common (α ≫ 1), and β likewise for
-the inputs. Σ is scaled so that E‖x − v_k‖² is 4, which suits step sizes near 1.
+the inputs. With several clusters client k has its cluster's model, that of k mod clusters, in place
+of W_0; clusters have nothing in common. Σ is scaled so that E‖x − v_k‖² is 4, which suits step sizes near 1.
 Numbers of rows are lognormal. The parts are drawn from separate streams in the order of clients, so
 changing α keeps the inputs, and more clients leave the first ones as they were.
 """
@@ -41,6 +42,7 @@ def synthetic(
     task: Literal["classification", "regression"] = "classification",
     samples: int = 20,
     noise: float = 0.5,
+    clusters: int = 1,
     seed: int = 0,
     validation: float = 0.1,
     test: float = 0.2,
@@ -53,11 +55,13 @@ def synthetic(
     before the label is taken: Gumbel noise for classes (0: always the largest output; 1: a draw
     from the softmax), normal noise for regression.
     """
-    _check(clients, alpha, beta, features, classes, task, samples, noise, seed)
+    _check(clients, alpha, beta, features, classes, task, samples, noise, clusters, seed)
     outputs = classes if task == "classification" else 1
     _check_room(clients, features, outputs, samples)
     with np.errstate(over="ignore", invalid="ignore"):  # What is not finite is refused below.
-        x, y, client = _draw(clients, alpha, beta, features, outputs, task, samples, noise, seed)
+        x, y, client = _draw(
+            *(clients, alpha, beta, features, outputs, task, samples, noise, clusters, seed)
+        )
     return FederatedData.from_arrays(
         x,
         y,
@@ -79,12 +83,13 @@ def _draw(
     task: str,
     samples: int,
     noise: float,
+    clusters: int,
     seed: int,
 ) -> tuple[NDArray[np.float32], NDArray[Any], NDArray[np.int64]]:
     """Features, targets and owners of all rows."""
-    sizes_from, shared_from, models_from, means_from, inputs_from, noise_from = (
+    sizes_from, shared_from, models_from, means_from, inputs_from, noise_from, others_from = (
         np.random.Generator(np.random.Philox(child))
-        for child in np.random.SeedSequence(seed).spawn(6)
+        for child in np.random.SeedSequence(seed).spawn(7)
     )
     sizes = np.maximum(FEWEST, np.rint(samples * sizes_from.lognormal(0, SPREAD, clients)))
     sizes = sizes.astype(np.int64)
@@ -92,7 +97,10 @@ def _draw(
     deviations *= np.sqrt(SCALE / (deviations**2).sum())
 
     # The last column of a model is its intercept, whose input is the constant 1.
-    shared = shared_from.standard_normal((outputs, features + 1))
+    shared = shared_from.standard_normal((1, outputs, features + 1))
+    if clusters > 1:
+        others = others_from.standard_normal((clusters - 1, outputs, features + 1))
+        shared = np.concatenate([shared, others])[np.arange(clients) % clusters]
     own = models_from.standard_normal((clients, outputs, features + 1))
     models = shared + np.sqrt(alpha) * own
     means = np.sqrt(beta) * means_from.standard_normal((clients, features))
@@ -141,6 +149,7 @@ def _check(
     task: str,
     samples: int,
     noise: float,
+    clusters: int,
     seed: int,
 ) -> None:
     if task not in ("classification", "regression"):
@@ -149,6 +158,7 @@ def _check(
         "clients": (clients, 1),
         "features": (features, 1),
         "classes": (classes, 2),
+        "clusters": (clusters, 1),
         "samples": (samples, FEWEST),
         "alpha": (alpha, 0),
         "beta": (beta, 0),

@@ -1,0 +1,71 @@
+"""`pmtl paper`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pmtl.cli import options as opt
+
+if TYPE_CHECKING:
+    from pmtl.experiments.tables import Sheet
+
+
+def paper(
+    experiment: Annotated[
+        list[str],
+        typer.Argument(
+            help="fig1, fig2, fig3, table1, table3, sweep, fedprox, ppsgd, clusters, or all.",
+            metavar="EXPERIMENT…",
+        ),
+    ],
+    on: Annotated[
+        str,
+        typer.Option(help="femnist, celeba, stackoverflow, tags, synthetic or clusters."),
+    ] = "synthetic",
+    data: Annotated[
+        str | None,
+        typer.Option(help="Its file or folder; with options behind a colon, these are used."),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few clients, rounds and seeds: minutes on two cores.")
+    ] = False,
+    out: Annotated[
+        str | None, typer.Option(help="Where results are kept (default: runs/paper).")
+    ] = None,
+    device: opt.Device = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Run the paper's figures and tables again.
+
+    Every training run is kept in the folder, so that a stopped experiment goes on where it was, and
+    experiments that need the same runs share them. Each writes a table (.md), its numbers (.json)
+    and a plot (.png). ε is counted twice: as the paper's code does, and as it holds.
+
+        pmtl paper fig3 --on synthetic --quick
+        pmtl paper all --on femnist --data femnist.npz
+    """
+    from pathlib import Path
+
+    from pmtl.experiments.lab import Lab
+    from pmtl.experiments.run import default_experiments, default_out, run_experiments
+    from pmtl.experiments.settings import setting_of
+
+    setting = setting_of(on, quick)
+    names = default_experiments(on) if "all" in experiment else tuple(experiment)
+
+    def note(said: str) -> None:
+        typer.echo(f"  {said}", err=True)
+
+    folder = Path(out) if out else default_out(quick)
+    lab = Lab(setting, folder, data, device or "auto", note)
+    sheets = run_experiments(names, lab, show=(lambda sheet: None) if as_json else _show)
+    if as_json:
+        opt.print_json({sheet.name: sheet.rows for sheet in sheets})
+    else:
+        typer.echo(f"Tables, numbers and plots are in {lab.out}.")
+
+
+def _show(sheet: Sheet) -> None:
+    typer.echo(sheet.markdown())

@@ -1,0 +1,104 @@
+"""From σ, γ and rounds to ε, counted in two ways; and the best that an ε buys.
+
+- *paper's*: as the authors' code counts (Rényi, Poisson coins, a client added or removed, δ = 1/m).
+  For comparison with the printed numbers only: it is not the ε of the paper's own definition.
+- *ours*: one client replaced, the coins that were really thrown. This one holds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pmtl.experiments.lab import Cell, Lab, accuracy
+from pmtl.runs import files
+
+Counting = Literal["paper's", "ours"]
+COUNTINGS: tuple[Counting, ...] = ("paper's", "ours")
+
+
+class Epsilons:
+    """ε of any point of a lab's curves, remembered in a file."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self._file = lab.out / "epsilons.json"
+        self._known: dict[str, float] = {}
+        if self._file.exists():
+            told = files.read_json(self._file)
+            self._known = {name: float(told[name]) for name in told if name != "digest"}
+
+    def __call__(self, counting: Counting, sigma: float, clip: float, rounds: int) -> float:
+        """∞ without noise or without a clip."""
+        if sigma == 0 or math.isinf(clip):
+            return math.inf
+        plan = self._lab.plan(sigma, clip, rounds)
+        name = f"{counting} z={plan.noise_multiplier:.6g} p={plan.rate:.6g} T={rounds}"
+        if name not in self._known:
+            self._known[name] = _epsilon(counting, plan)
+            files.write_json(self._file, self._known)
+        return self._known[name]
+
+
+def _epsilon(counting: Counting, plan: object) -> float:
+    from pmtl.privacy import accounting, poisson
+    from pmtl.privacy.plan import PrivacyPlan
+
+    assert isinstance(plan, PrivacyPlan)
+    if counting == "ours":
+        return accounting.epsilon(plan)
+    return poisson.authors_epsilon(plan.noise_multiplier, plan.rate, plan.rounds, plan.delta)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A run up to a round: what is chosen between."""
+
+    cell: Cell
+    rounds: int
+
+
+def grid(
+    lab: Lab, family: str, private: bool = True, names: Sequence[str] | None = None
+) -> list[Cell]:
+    """All cells of the first seed of an algorithm with (σ, γ) from the paper's grid, or, if it is
+    not private, without noise and clip; with every λ where it has one, unless they are `names`."""
+    setting, seed = lab.setting, lab.setting.seeds[0]
+    if names is None:
+        has_lam = family in ("pmtl", "fedprox", "ditto")
+        names = [f"{family}:lam={lam:g}" for lam in setting.lams] if has_lam else [family]
+    pairs = [(s, c) for s in setting.sigmas for c in setting.clips] if private else [(0.0, math.inf)]
+    return [Cell(name, sigma, clip, seed) for name in names for sigma, clip in pairs]
+
+
+def best(
+    lab: Lab,
+    epsilons: Epsilons,
+    cells: Iterable[Cell],
+    epsilon: float,
+    counting: Counting,
+    view: str,
+) -> Point | None:
+    """The point with the highest validation accuracy among those that ε pays for; None if there is
+    none. Only the first seed is looked at, and all of them are reported."""
+    affordable = [
+        (accuracy(point, "validation", view), -point["round"], cell)
+        for cell in cells
+        for point in lab.curve(cell)
+        if epsilons(counting, cell.sigma, cell.clip, point["round"]) <= epsilon
+    ]
+    if not affordable:
+        return None
+    _, minus_rounds, cell = max(affordable, key=lambda found: found[:2])
+    return Point(cell, -minus_rounds)
+
+
+def reported(lab: Lab, point: Point, view: str) -> list[float]:
+    """Test accuracies of a chosen point, one for each seed whose run did not fail."""
+    found = []
+    for seed in lab.setting.seeds:
+        curve = lab.curve(Cell(point.cell.algorithm, point.cell.sigma, point.cell.clip, seed))
+        found += [accuracy(p, "test", view) for p in curve if p["round"] == point.rounds]
+    return found

@@ -1,0 +1,82 @@
+"""Clustered PMTL against plain PMTL where there are true clusters, and relationship matrices.
+
+The synthetic federation of this setting has four clusters of clients with nothing in common. Plain
+PMTL pulls all to one mean. Clustered PMTL has a mean for each cluster, at the same ε and with four
+times the noise on it. `both` is a relationship matrix in between, Ω = ½Ω_mean + ½Ω_clusters: half
+of the pull is to the mean of all. Wrong clusters (drawn at random) show what a bad guess costs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pmtl.algorithms import Algorithm, ClusteredPMTL, RelatedPMTL
+from pmtl.errors import PmtlError
+from pmtl.experiments.budget import Epsilons, best, grid, reported
+from pmtl.experiments.lab import Lab
+from pmtl.experiments.table3 import local
+from pmtl.experiments.tables import Sheet, spread
+from pmtl.spec import parse_spec
+
+
+def run(lab: Lab) -> Sheet:
+    """Test accuracy for every ε that holds."""
+    epsilons, families = Epsilons(lab), define(lab)
+    sheet = Sheet(
+        "clusters",
+        f"Clusters: PMTL with other means, test accuracy at the ε that holds; {lab.data.m} clients "
+        "in clusters with nothing in common.",
+        ("ε", "local", *families),
+    )
+    alone = local(lab)
+    for epsilon in (*lab.setting.epsilons, float("inf")):
+        row: dict[str, object] = {"ε": epsilon, "local": alone}
+        for family, names in families.items():
+            cells = grid(lab, family, epsilon != float("inf"), names)
+            point = best(lab, epsilons, cells, epsilon, "ours", "personal")
+            row[family] = None if point is None else spread(reported(lab, point, "personal"))
+        sheet.add(**row)
+    return sheet
+
+
+def define(lab: Lab) -> dict[str, list[str]]:
+    """The methods, and what each is called in the lab, for every λ."""
+    clients = lab.data.clients
+    true = true_clusters(lab)
+    wrong = np.random.default_rng(0).permutation(true)
+    families: dict[str, list[str]] = {}
+    for lam in lab.setting.lams:
+        methods: dict[str, Algorithm | None] = {
+            "PMTL": None,
+            "clustered": ClusteredPMTL(lam=lam, clusters=_named(clients, true)),
+            "both": RelatedPMTL(lam=lam, omega=0.5 * _centring(0 * true) + 0.5 * _centring(true)),
+            "wrong clusters": ClusteredPMTL(lam=lam, clusters=_named(clients, wrong)),
+        }
+        for name, algorithm in methods.items():
+            called = f"pmtl:lam={lam:g}"
+            if algorithm is not None:
+                called = lab.define(f"{name.replace(' ', '-')}-lam={lam:g}", algorithm)
+            families.setdefault(name, []).append(called)
+    return families
+
+
+def true_clusters(lab: Lab) -> NDArray[np.int64]:
+    """What the generator did: client k is in cluster k mod clusters."""
+    _, options = parse_spec(lab.data.source or "")
+    if "clusters" not in options:
+        raise PmtlError(
+            "The experiment clusters needs a federation whose clusters are known: use --on "
+            "clusters, or --data synthetic:clusters=4,…."
+        )
+    return np.array([int(client) for client in lab.data.clients]) % int(options["clusters"])
+
+
+def _named(clients: tuple[str, ...], clusters: NDArray[np.int64]) -> dict[str, str]:
+    return dict(zip(clients, map(str, clusters.tolist()), strict=True))
+
+
+def _centring(clusters: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Ω of clusters: block by block I − 11ᵀ/m_b."""
+    one = np.equal.outer(clusters, clusters)
+    return np.asarray(np.eye(len(clusters)) - one / one.sum(axis=1))

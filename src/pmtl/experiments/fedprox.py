@@ -1,0 +1,13 @@
+"""The appendix' comparison with private FedProx: Fig. 3 with one more global method."""
+
+from __future__ import annotations
+
+from pmtl.experiments import fig3
+from pmtl.experiments.lab import Lab
+from pmtl.experiments.tables import Sheet
+
+
+def run(lab: Lab) -> Sheet:
+    """PMTL, private FedAvg and private FedProx."""
+    methods = (*fig3.METHODS, ("private FedProx", "fedprox", "shared"))
+    return fig3.against(lab, "fedprox", "PMTL against FedAvg and FedProx", methods)

@@ -1,0 +1,13 @@
+"""The appendix' comparison with PP-SGD, which predicts with w + θ_k (Bietti et al., ICML 2022)."""
+
+from __future__ import annotations
+
+from pmtl.experiments import fig3
+from pmtl.experiments.lab import Lab
+from pmtl.experiments.tables import Sheet
+
+
+def run(lab: Lab) -> Sheet:
+    """PMTL and PP-SGD."""
+    methods = (fig3.METHODS[0], ("PP-SGD", "ppsgd", "personal"))
+    return fig3.against(lab, "ppsgd", "PMTL against PP-SGD", methods)
