@@ -92,14 +92,14 @@ class LocalWork:
         """Draw the batches of a round that is going to be asked for."""
         self._drawn = {
             (round, piece.tobytes()): self.batches.draw(piece, round)
-            for piece in self._pieces(clients)
+            for piece in self.pieces(clients)
         }
 
     def _draw(self, clients: Clients, round: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         drawn = self._drawn.pop((round, clients.tobytes()), None)
         return self.batches.draw(clients, round) if drawn is None else drawn
 
-    def _pieces(self, cohort: Clients) -> list[Clients]:
+    def pieces(self, cohort: Clients) -> list[Clients]:
         """The cohort in as few pieces as memory allows, all of one size but for one client."""
         count = -(-len(cohort) // self._chunk)
         return np.array_split(cohort, count) if count else []
@@ -114,7 +114,7 @@ class LocalWork:
 
     def _width(self) -> int | None:
         """The size of a cohort's largest piece, if all rounds have the same."""
-        return None if self._largest is None else len(self._pieces(np.arange(self._largest))[0])
+        return None if self._largest is None else len(self.pieces(np.arange(self._largest))[0])
 
     @property
     def step_floats(self) -> int:

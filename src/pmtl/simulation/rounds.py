@@ -178,7 +178,7 @@ class Federation(LocalWork):
             own = progress.store.gather(clients)
             return self._train(clients, own, progress.shared, round, lr)
 
-        for piece in self._pieces(self.team.part(cohort)):
+        for piece in self.pieces(self.team.part(cohort)):
             done = self._each(piece, train)
             failed = np.setdiff1d(piece, np.concatenate([piece[:0], *(some for some, _ in done)]))
             # They keep what they have, and a row of their own like everybody who was drawn.
