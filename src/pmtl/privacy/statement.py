@@ -46,9 +46,9 @@ CHOOSING = (
 
 FINETUNED = (
     "Fine-tuning and choosing inside a client: free. Every client went on from what was published, "
-    "with its own rows and by itself; nothing of it was sent or published, so the guarantee above "
-    "is that of the models after fine-tuning, too. It does not cover a setting that was picked for "
-    "everybody by looking at everybody's results."
+    "with its own rows and by itself, and nothing of it was sent or published: the run's guarantee "
+    "is that of the models after it, too. It does not cover a setting that was picked for all by "
+    "looking at everybody's results."
 )
 
 EXPERIMENT = (
