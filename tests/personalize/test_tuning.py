@@ -189,6 +189,14 @@ class TestFisher:
         monkeypatch.setattr("pmtl.personalize.fisher._FLOATS", 1)
         assert torch.allclose(Fisher(data, feed, flat, 5)(everybody, anchor), whole, **CLOSE)
 
+    def test_it_is_the_clients_own_in_any_federation(self):
+        data = plain.federation()
+        feed, flat, _, anchor = plain.pieces(data)
+        fewer = data.select(["c2", "c5"])
+        alone = Fisher(fewer, Feed(fewer, plain.CPU, torch.float64), flat, 5)
+        whole = Fisher(data, feed, flat, 5)(np.arange(data.m), anchor)
+        assert torch.allclose(alone(np.arange(2), anchor[[2, 5]]), whole[[2, 5]], **CLOSE)
+
     def test_another_seed_draws_other_labels(self):
         data = plain.federation()
         feed, flat, _, anchor = plain.pieces(data)
