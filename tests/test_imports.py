@@ -34,6 +34,7 @@ def run(code: str, *blocked: str) -> str:
     [
         ["--help"],
         ["train", "--help"],
+        ["finetune", "--help"],
         ["privacy", "epsilon", "--clients", "50", "--noise", "0.1", "--rounds", "3"],
         ["privacy", "noise", "--clients", "50", "--cohort", "9", "--epsilon", "1", "--rounds", "3"],
         [

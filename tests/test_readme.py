@@ -116,6 +116,7 @@ def test_the_demo_table_is_what_the_demo_prints(tmp_path):
         "CONTRIBUTING.md",
         "README.md",
         "docs/architecture.md",
+        "docs/personalize.md",
         "docs/privacy.md",
         "docs/privacy-plain.md",
     ],

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from pmtl.comparison import compare as compare
     from pmtl.data import FederatedData as FederatedData
     from pmtl.data import load as load
+    from pmtl.personalize.finetuning import finetune as finetune
+    from pmtl.personalize.result import Finetuned as Finetuned
+    from pmtl.personalize.result import load_finetuned as load_finetuned
     from pmtl.privacy.plan import PrivacyPlan as PrivacyPlan
     from pmtl.privacy.plan import PrivacyRequest as PrivacyRequest
     from pmtl.runs.result import Run as Run
@@ -34,13 +37,16 @@ if TYPE_CHECKING:
 _HOMES = {
     "FederatedData": "pmtl.data",
     "load": "pmtl.data",
+    "Finetuned": "pmtl.personalize.result",
     "LocalTraining": "pmtl.simulation",
     "PrivacyPlan": "pmtl.privacy.plan",
     "PrivacyRequest": "pmtl.privacy.plan",
     "Run": "pmtl.runs.result",
     "build_algorithm": "pmtl.algorithms",
     "compare": "pmtl.comparison",
+    "finetune": "pmtl.personalize.finetuning",
     "join_team": "pmtl.simulation",
+    "load_finetuned": "pmtl.personalize.result",
     "load_run": "pmtl.runs.result",
     "resume": "pmtl.runs.training",
     "train": "pmtl.runs.training",

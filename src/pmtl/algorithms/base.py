@@ -10,6 +10,7 @@ written for *one* client:
     keep     what stays with the client until it is sampled again
     predict  the weights with which it answers
     rest     many steps at once where the gradient is zero (not every algorithm has it)
+    objective  what the gradient is taken of: the loss, unless answers are regularised, too
 
 The simulator maps them over a cohort, a real site calls them for itself: one definition for both.
 `shared` is the part of the billboard that the client reads, already noisy. The *state* within a
@@ -30,8 +31,9 @@ from torch import Tensor
 
 from pmtl.board import Board
 from pmtl.errors import PmtlError
+from pmtl.models import Batch
 
-#: The gradient of the client's loss on its present batch, at a vector of weights.
+#: The gradient of the client's objective on its present batch, at a vector of weights.
 Gradient = Callable[[Tensor], Tensor]
 State = Any
 
@@ -93,6 +95,14 @@ class Algorithm(ABC):
         that a client may be trained on some of them only; None says that it does not.
         """
         return None
+
+    def objective(self, w: Tensor, shared: Tensor, batch: Batch) -> Tensor:
+        """What `gradient` is the gradient of, on one batch: the mean loss of its rows.
+
+        A penalty on weights belongs in `step`, where it has a closed form; one on the model's
+        *answers* belongs here.
+        """
+        return batch.loss(batch.outputs(w))
 
     @abstractmethod
     def upload(self, state: State, own: Tensor, shared: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pmtl._version import __version__
-from pmtl.cli import audit, compare, data, ledger, privacy, results, train
+from pmtl.cli import audit, compare, data, finetune, ledger, privacy, results, train
 from pmtl.errors import Interrupted, PmtlError
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app.command()(train.train)
 app.command()(train.resume)
 app.command()(results.evaluate)
 app.command()(results.predict)
+app.command()(finetune.finetune)
 app.command()(compare.compare)
 app.command()(audit.audit)
 app.add_typer(data.app, name="data")

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    path: Annotated[str, typer.Argument(help="The folder of a finished run.", metavar="RUN")],
+    path: Annotated[
+        str,
+        typer.Argument(help="The folder of a finished run, or RUN/finetuned/NAME.", metavar="RUN"),
+    ],
     as_json: opt.AsJson = False,
 ) -> None:
     """Measure a run's personal and shared models on test and validation rows.
@@ -24,9 +27,9 @@ def evaluate(
     accuracy counts every row once, accuracy_mean every client once, accuracy_worst_decile only the
     tenth of the clients that is served worst.
     """
-    from pmtl.runs.result import load_run
+    from pmtl.personalize.result import load_result
 
-    scores = load_run(path).evaluate()
+    scores = load_result(path).evaluate()
     if as_json:
         opt.print_json(scores)
         return
@@ -38,7 +41,10 @@ def evaluate(
 
 
 def predict(
-    path: Annotated[str, typer.Argument(help="The folder of a finished run.", metavar="RUN")],
+    path: Annotated[
+        str,
+        typer.Argument(help="The folder of a finished run, or RUN/finetuned/NAME.", metavar="RUN"),
+    ],
     client: Annotated[str, typer.Option(help="Whose model answers.")],
     data: Annotated[str, typer.Option(help="Rows: .csv, .parquet, .npz (x) or .npy.")],
     out: Annotated[str, typer.Option(help="Where to write: .csv, .parquet, .npz or .npy.")],
@@ -51,12 +57,12 @@ def predict(
 
     from pmtl.data.features import read_features
     from pmtl.errors import PmtlError
-    from pmtl.runs.result import load_run
+    from pmtl.personalize.result import load_result
 
     target = Path(out)
     if not target.name.endswith((".csv", ".parquet", ".npz", ".npy")):
         raise PmtlError(f"{out} has no known ending: use .csv, .parquet, .npz or .npy.")
-    run = load_run(path)
+    run = load_result(path)
     rows = read_features(data, tuple(run.facts["input_shape"]), run.facts["feature_names"])
     answers = run.predict(client, rows)
     write_answers(target, answers, run.facts["labels"])

@@ -9,9 +9,9 @@ at α = 0 the clients' models are still unrelated. Here α is what its name prom
 
 from one model for everybody (α = 0) to models with little in common (α ≫ 1), and β likewise for
 the inputs. With several clusters client k has its cluster's model, that of k mod clusters, in place
-of W_0; clusters have nothing in common. Σ is scaled so that E‖x − v_k‖² is 4, which suits step sizes near 1.
-Numbers of rows are lognormal. The parts are drawn from separate streams in the order of clients, so
-changing α keeps the inputs, and more clients leave the first ones as they were.
+of W_0; clusters have nothing in common. Σ is scaled so that E‖x − v_k‖² is 4, which suits step
+sizes near 1. Numbers of rows are lognormal. The parts are drawn from separate streams in the order
+of clients, so changing α keeps the inputs, and more clients leave the first ones as they were.
 """
 
 from __future__ import annotations

@@ -15,9 +15,7 @@ def run(lab: Lab) -> Sheet:
     return against(lab, "fig3", "Fig. 3: PMTL against a private global model", METHODS)
 
 
-def against(
-    lab: Lab, name: str, caption: str, methods: tuple[tuple[str, str, str], ...]
-) -> Sheet:
+def against(lab: Lab, name: str, caption: str, methods: tuple[tuple[str, str, str], ...]) -> Sheet:
     """The same for any methods."""
     epsilons = Epsilons(lab)
     sheet = Sheet(

@@ -25,7 +25,9 @@ def run(lab: Lab) -> Sheet:
             for counting in COUNTINGS
         }
         sheet.add(
-            **{"λ": cell.algorithm.partition("lam=")[2], "σ": cell.sigma, "γ": cell.clip},
+            λ=cell.algorithm.partition("lam=")[2],
+            σ=cell.sigma,
+            γ=cell.clip,
             validation=accuracy(last, "validation"),
             test=accuracy(last, "test"),
             **spent,

@@ -42,9 +42,7 @@ def tuned(lab: Lab, point: Point, view: str) -> dict[str, object]:
     before, after = [], {method: [] for method in METHODS}  # type: ignore[var-annotated]
     for seed in lab.setting.seeds:
         cell = Cell(point.cell.algorithm, point.cell.sigma, point.cell.clip, seed)
-        before += [
-            accuracy(p, "test", view) for p in lab.curve(cell) if p["round"] == point.rounds
-        ]
+        before += [accuracy(p, "test", view) for p in lab.curve(cell) if p["round"] == point.rounds]
         for name, result in lab.tuned(cell, point.rounds).items():
             after[name.partition("-")[0]].append(accuracy(result, "test"))
     return {"before": spread(before)} | {name: spread(found) for name, found in after.items()}

@@ -2,20 +2,34 @@
 
 from pmtl.models.build import MODELS, build_model
 from pmtl.models.flat import FlatModel
-from pmtl.models.losses import Task, batch_loss, metric_names, predictions, row_counts, row_losses
+from pmtl.models.likelihood import draw_targets, row_divergences, row_surprises, uniforms_per_row
+from pmtl.models.losses import (
+    Batch,
+    Task,
+    batch_loss,
+    metric_names,
+    predictions,
+    row_counts,
+    row_losses,
+)
 from pmtl.models.lowering import floats_per_row, has_convolutions, lowered
 
 __all__ = [
     "MODELS",
+    "Batch",
     "FlatModel",
     "Task",
     "batch_loss",
     "build_model",
+    "draw_targets",
     "floats_per_row",
     "has_convolutions",
     "lowered",
     "metric_names",
     "predictions",
     "row_counts",
+    "row_divergences",
     "row_losses",
+    "row_surprises",
+    "uniforms_per_row",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -33,8 +34,30 @@ def row_losses(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
 
 def batch_loss(task: Task, outputs: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
     """The mean over the rows that `mask` marks as real; padding counts for nothing."""
-    weights = mask.to(outputs.dtype)
-    return (row_losses(task, outputs, targets) * weights).sum() / weights.sum().clamp(min=1)
+    return _mean(row_losses(task, outputs, targets), mask)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One client's batch, as whoever writes an objective sees it."""
+
+    task: Task
+    outputs: Callable[[Tensor], Tensor]  #: the model's outputs for the rows, at a vector of weights
+    targets: Tensor
+    mask: Tensor  #: which rows are real
+
+    def loss(self, outputs: Tensor) -> Tensor:
+        """The mean loss of these outputs."""
+        return batch_loss(self.task, outputs, self.targets, self.mask)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean over the real rows of a number for each row."""
+        return _mean(values, self.mask)
+
+
+def _mean(values: Tensor, mask: Tensor) -> Tensor:
+    weights = mask.to(values.dtype)
+    return (values * weights).sum() / weights.sum().clamp(min=1)
 
 
 def metric_names(task: Task) -> tuple[str, ...]:

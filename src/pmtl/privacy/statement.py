@@ -44,6 +44,13 @@ CHOOSING = (
     "not counted here; `pmtl privacy selection` says how much."
 )
 
+FINETUNED = (
+    "Fine-tuning and choosing inside a client: free. Every client went on from what was published, "
+    "with its own rows and by itself, and nothing of it was sent or published: the run's guarantee "
+    "is that of the models after it, too. It does not cover a setting that was picked for all by "
+    "looking at everybody's results."
+)
+
 EXPERIMENT = (
     "This was a seeded experiment: its noise can be computed again from the seed, and its metrics "
     "are exact. The guarantee describes the mechanism; for whoever knows the seed, or sees the "
@@ -83,10 +90,14 @@ class Statement:
     guarantees: tuple[Guarantee, ...] = ()  #: ε at several δ, and what it leaves an attacker
     attacker_right: float | None = None  #: the bound that follows from all δ together
     population_epsilon: float | None = None
+    afterwards: str | None = None  #: what clients did for themselves when the run was over
 
     def to_dict(self) -> dict[str, Any]:
         """The statement as plain values, its text included."""
-        return asdict(self) | {"text": str(self)}
+        values = asdict(self) | {"text": str(self)}
+        if self.afterwards is None:
+            del values["afterwards"]
+        return values
 
     def __str__(self) -> str:
         paragraphs = [
@@ -97,6 +108,7 @@ class Statement:
             f"Against whom: {self.adversary}",
             f"How it was reached: {_mechanism(self)}",
             *_population(self),
+            *([] if self.afterwards is None else [self.afterwards]),
             EXPERIMENT if self.mode == "experiment" else PRODUCTION,
             "What is not covered:",
         ]
@@ -118,11 +130,13 @@ def make_statement(
     metrics: PrivacyPlan | None = None,
     charged: Mapping[GaussianEvent, int] | None = None,
     population_epsilon: float | None = None,
+    finetuned: bool = False,
 ) -> Statement:
     """The statement of a run with an algorithm of these kinds.
 
     `charged` is what the ledger holds of this run; without a ledger it is the plans as they are.
     `population_epsilon` is the ε of everything in the clients' ledger, this run included.
+    `finetuned` says that clients worked on for themselves afterwards.
     """
     if charged is None:
         charged = {GaussianEvent.of(plan): plan.rounds} if shares else {}
@@ -160,6 +174,7 @@ def make_statement(
         guarantees=guarantees,
         attacker_right=(1 + composition.distance(charged)) / 2 if guarantees else None,
         population_epsilon=population_epsilon,
+        afterwards=FINETUNED if finetuned else None,
     )
 
 

@@ -32,6 +32,18 @@ def metrics_table(scores: dict[str, Any]) -> Table:
     return table
 
 
+def counts_table(what: str, counts: dict[str, int]) -> Table:
+    """How often each of several things happened, the most frequent first."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(what)
+    table.add_column("clients", justify="right")
+    for name, count in sorted(counts.items(), key=lambda entry: -entry[1]):
+        table.add_row(name, str(count))
+    return table
+
+
 def released_table(released: list[dict[str, Any]]) -> Table:
     """Average metrics that passed the gate: a row per evaluation, ± the deviation of the noise."""
     from rich.table import Table

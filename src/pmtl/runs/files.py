@@ -164,15 +164,20 @@ def replace(path: Path, write: Callable[[Path], object]) -> None:
         try:
             write(partial)
             flush(partial)
-            partial.replace(path)
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            place(partial, path)
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
+
+
+def place(partial: Path, path: Path) -> None:
+    """Put a file or a folder where it belongs, and return when that is on the disk."""
+    partial.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def digest_of_text(text: str) -> str:

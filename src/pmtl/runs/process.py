@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from pmtl.simulation import Federation
+from pmtl.simulation import LocalWork
 
 #: Threads for what is left to the CPU beside a graphics card: reading rows and drawing noise.
 BESIDE_A_CARD = 4
@@ -23,15 +23,15 @@ SMALL_STEP = 2**22
 
 
 @contextmanager
-def threads_for(federation: Federation) -> Iterator[None]:
+def threads_for(work: LocalWork) -> Iterator[None]:
     """One thread for small steps: waking a second one costs more than it saves (on a busy machine
     several times more), and sums come out the same whatever the machine's default is. Threads that
     have a client each need not wait for one another and are left alone. Beside a graphics card
     there is little to do, and a thread for each of many cores would mostly wait for the others."""
     before = torch.get_num_threads()
-    if federation.device.type == "cuda":
+    if work.device.type == "cuda":
         torch.set_num_threads(min(before, BESIDE_A_CARD))
-    elif federation.engine != "threads" and federation.step_floats < SMALL_STEP:
+    elif work.engine != "threads" and work.step_floats < SMALL_STEP:
         torch.set_num_threads(1)
     try:
         yield

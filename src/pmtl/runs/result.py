@@ -108,11 +108,16 @@ class Run:
         data = self.data
         device, dtype = self._shared.device, self._shared.dtype
         feed = Feed(data, device, dtype)
+        splits: tuple[Split, ...] = ("test", "validation")
+        return {split: evaluate(data, feed, self._model, self.views(), split) for split in splits}
+
+    def views(self) -> dict[str, Weights]:
+        """What answers: the weights of any clients' own models and, where there is one, of the
+        shared model."""
         views = {"personal": self._weights}
         if self.facts["shares"]:
             views["shared"] = self._published
-        splits: tuple[Split, ...] = ("test", "validation")
-        return {split: evaluate(data, feed, self._model, views, split) for split in splits}
+        return views
 
     def released(self) -> list[dict[str, Any]]:
         """The average metrics that passed the gate: one entry an evaluation, with the standard
@@ -212,6 +217,7 @@ def statement_of(facts: dict[str, Any]) -> Statement:
         metrics=metrics_plan(facts),
         charged=None if charged is None else dict(map(_charge, charged)),
         population_epsilon=facts.get("population_epsilon"),
+        finetuned="finetuned" in facts,
     )
 
 

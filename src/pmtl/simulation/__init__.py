@@ -7,6 +7,7 @@ from pmtl.simulation.curves import metric_bounds
 from pmtl.simulation.engines import ENGINES, check_engine
 from pmtl.simulation.evaluation import Metrics, Weights, evaluate
 from pmtl.simulation.feed import Feed
+from pmtl.simulation.local_work import LocalWork
 from pmtl.simulation.rounds import Federation, Progress, RoundReport
 from pmtl.simulation.row_file import RowFile, digest_rows, private
 from pmtl.simulation.store import CHECKS, Store
@@ -23,6 +24,7 @@ __all__ = [
     "Federation",
     "Feed",
     "LocalTraining",
+    "LocalWork",
     "Metrics",
     "Progress",
     "RoundReport",

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from pmtl.algorithms import Algorithm
-from pmtl.models import FlatModel, Task, batch_loss
+from pmtl.models import Batch, FlatModel, Task
 
 #: The inputs and targets `[n, batch, …]` of a step, for the first n of some clients.
 Reader = Callable[[int, int], tuple[Tensor, Tensor]]
@@ -68,14 +68,18 @@ class CohortTrainer(ABC):
 def client_step(
     algorithm: Algorithm, model: FlatModel, task: Task, slope: Callable[..., Slope], guarded: bool
 ) -> Callable[..., Any]:
-    """The algorithm's step for one client, on one batch; returns the state and the batch's loss.
+    """The algorithm's step for one client, on one batch; returns the state and what the
+    batch's objective was.
 
     A `guarded` step leaves a client without a single real row where it is; it costs one more pass
     over the weights.
     """
 
-    def loss(w: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
-        return batch_loss(task, model.apply(w, inputs), targets, mask)
+    def objective(
+        w: Tensor, shared: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor
+    ) -> Tensor:
+        batch = Batch(task, lambda weights: model.apply(weights, inputs), targets, mask)
+        return algorithm.objective(w, shared, batch)
 
     def step(
         state: Any, shared: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor, lr: Any
@@ -83,7 +87,7 @@ def client_step(
         values: list[Tensor] = []
 
         def gradient(w: Tensor) -> Tensor:
-            direction, value = slope(loss)(w, inputs, targets, mask)
+            direction, value = slope(objective)(w, shared, inputs, targets, mask)
             values.append(value)
             return direction
 

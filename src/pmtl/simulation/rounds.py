@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,22 +23,20 @@ from pmtl.algorithms import Algorithm
 from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
-from pmtl.models import FlatModel, floats_per_row
+from pmtl.models import FlatModel
 from pmtl.privacy.grid import GridNoise
 from pmtl.privacy.noise import Noise, Source, seeded_source, system_source
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Release, Tally, noise_of
-from pmtl.simulation.batches import Batches, LocalTraining
+from pmtl.simulation.batches import LocalTraining
 from pmtl.simulation.cohort import Trained
 from pmtl.simulation.curves import Curves, metric_bounds
-from pmtl.simulation.engines import Work, at_once, build_trainer, choose
 from pmtl.simulation.evaluation import Metrics, Weights, client_metrics
 from pmtl.simulation.feed import Feed
 from pmtl.simulation.isolation import isolated, together
-from pmtl.simulation.sparse import SparseTrainer
+from pmtl.simulation.local_work import LocalWork
 from pmtl.simulation.store import Store
 from pmtl.simulation.team import ALONE, Team
-from pmtl.streams import name_keys, subseed
 
 
 @dataclass
@@ -63,8 +61,8 @@ class RoundReport:
     clipped: float | None
 
 
-class Federation:
-    """Data, model, algorithm and plan, ready to run."""
+class Federation(LocalWork):
+    """Data, model, algorithm and plan, ready to run: local work, and a gate."""
 
     def __init__(
         self,
@@ -95,36 +93,36 @@ class Federation:
                 f"The privacy plan is for {plan.clients} clients, but the data has {data.m}: the "
                 "number of clients may not change."
             )
-        self.data = data
-        self.model = model.to(torch.device(device), dtype)
-        self.algorithm = algorithm
-        self.plan = plan
-        self.local = local
-        self.team = team
         self._secret = seed is None
-        self._each = isolated if self._secret else together
         # Batches and dropout are local work, which nobody has to be able to repeat or to guess.
-        self.seed = secrets.randbits(63) if seed is None else seed
-        self.device = torch.device(device)
-        keys = name_keys(data.clients)
+        local_seed = secrets.randbits(63) if seed is None else seed
+        where = torch.device(device)
+        usual = plan.cohort if algorithm.shares else data.m
+        varies = algorithm.shares and plan.sampling == "poisson"
+        super().__init__(
+            data,
+            Feed(data, where, dtype),
+            model.to(where, dtype),
+            algorithm,
+            local,
+            local_seed,
+            engine=engine,
+            compile=compile,
+            cohort=usual,
+            largest=None if varies else -(-usual // team.size),
+            rounds=plan.rounds,
+        )
+        self.plan = plan
+        self.team = team
+        self._each = isolated if self._secret else together
         self.board = algorithm.board(data.clients)
-        self.sampler = plan.sampler(seed, keys)
-        self.batches = Batches(data.rows("train"), local, self.seed, keys)
+        self.sampler = plan.sampler(seed, self.keys)
         self._next: tuple[int, NDArray[np.int64]] | None = None
-        self._drawn: dict[tuple[int, bytes], tuple[NDArray[np.int64], NDArray[np.bool_]]] = {}
         self._hardened = hardened
         if noise is None:
             noise = noise_of(plan, self._source(""), hardened and algorithm.shares, self.device)
         self.gate = Release(plan, self.board, noise, charge)
         self.curves: Curves | None = None
-        self.feed = Feed(data, self.device, dtype)
-        self._sparse: SparseTrainer | None = None
-        if SparseTrainer.fits(algorithm, model, self.feed):
-            self._sparse = SparseTrainer(algorithm, model, data.task, self.feed)
-        self.engine, self.compile = choose(engine, compile, model, self.device, self._work())
-        self._trainer = build_trainer(
-            self.engine, self.compile, algorithm, model, data.task, self._width()
-        )
 
     def show_metrics(
         self,
@@ -180,7 +178,7 @@ class Federation:
             own = progress.store.gather(clients)
             return self._train(clients, own, progress.shared, round, lr)
 
-        for piece in self._pieces(self.team.part(cohort)):
+        for piece in self.pieces(self.team.part(cohort)):
             done = self._each(piece, train)
             if sum(len(some) for some, _ in done) < len(piece):
                 self._keep_row(progress.store, piece, [some for some, _ in done])
@@ -320,21 +318,7 @@ class Federation:
     def _train(
         self, clients: NDArray[np.int64], own: Tensor, shared: Tensor, round: int, lr: float
     ) -> Trained:
-        index, real = self._draw(clients, round)
-        if self._sparse is not None:
-            return self._sparse.train(own, self.board.read(shared, clients), index, real, lr)
-        # Dropout's masks are torch's: reproducible, but unlike batches they depend on who is
-        # trained together.
-        with torch.random.fork_rng(enabled=self.model.random_forward):
-            if self.model.random_forward:
-                torch.manual_seed(subseed(self.seed, "forward", round, int(clients[0])))
-            return self._trainer.train(
-                own,
-                self.board.read(shared, clients),
-                lambda places, tall: self.feed.reader(index[places, :, :tall]),
-                torch.from_numpy(real),
-                lr,
-            )
+        return self.train_clients(clients, own, self.board.read(shared, clients), round, lr)
 
     def _look_ahead(self, round: int) -> None:
         """Draw the next round's batches while the graphics card is still at work on this one.
@@ -342,53 +326,4 @@ class Federation:
         In production nobody is sampled before the round is known to be allowed.
         """
         self._next = round, self._cohort(round)
-        pieces = self._pieces(self.team.part(self._next[1]))
-        self._drawn = {
-            (round, piece.tobytes()): self.batches.draw(piece, round) for piece in pieces
-        }
-
-    def _draw(
-        self, clients: NDArray[np.int64], round: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        drawn = self._drawn.pop((round, clients.tobytes()), None)
-        return self.batches.draw(clients, round) if drawn is None else drawn
-
-    def _pieces(self, cohort: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """The cohort in as few pieces as memory allows, all of one size but for one client."""
-        count = -(-len(cohort) // self._chunk)
-        return np.array_split(cohort, count) if count else []
-
-    def _work(self) -> Work:
-        """What there is to train, for the choice of an engine."""
-        steps = self.local.steps or 0
-        if self.local.epochs:
-            rows = float(self.data.rows("train").counts.mean())
-            steps = self.local.epochs * int(np.ceil(rows / self.batches.size))
-        return Work(self._client_floats, self._usual_cohort, self.plan.rounds * steps)
-
-    def _width(self) -> int | None:
-        """The size of a cohort's largest piece, if all rounds have the same."""
-        if self.algorithm.shares and self.plan.sampling == "poisson":
-            return None
-        largest = -(-self._usual_cohort // self.team.size)
-        return len(self._pieces(np.arange(largest))[0])
-
-    @property
-    def _usual_cohort(self) -> int:
-        return self.plan.cohort if self.algorithm.shares else self.data.m
-
-    @property
-    def step_floats(self) -> int:
-        """About how many floats one step of a whole cohort touches."""
-        return self.plan.cohort * self._client_floats
-
-    @cached_property
-    def _client_floats(self) -> int:
-        row = int(np.prod(self.data.input_shape))
-        layers = floats_per_row(self.model, self.data.input_shape)
-        return 6 * self.model.size + self.batches.size * (4 * row + 2 * layers)
-
-    @cached_property
-    def _chunk(self) -> int:
-        engine = "sparse" if self._sparse else self.engine
-        return at_once(engine, self.device, self._client_floats)
+        self.draw_ahead(self.team.part(self._next[1]), round)

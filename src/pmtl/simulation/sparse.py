@@ -85,24 +85,27 @@ class Block:
     def take(self, vectors: Tensor, features: int, outputs: int) -> Tensor:
         """The vectors `[K, outputs · (features + 1)]` of models on all columns, cut to the block.
 
-        Vectors of length zero stay what they are.
+        Vectors that are several such vectors in a row, or none, stay that.
         """
-        if not vectors.shape[1]:
-            return vectors
+        parts = [self._take(one, features, outputs) for one in _each(vectors, features, outputs)]
+        return torch.cat(parts, dim=1) if parts else vectors
+
+    def _take(self, vectors: Tensor, features: int, outputs: int) -> Tensor:
         weights, bias = _split(vectors, features, outputs)
         chosen = weights.gather(2, _every(self._columns, outputs))
         return torch.cat([chosen.flatten(1), bias], dim=1)
 
     def put(self, vectors: Tensor, part: Tensor, features: int, outputs: int) -> None:
         """Write the block's coordinates into the vectors that `take` would take them from."""
-        if not vectors.shape[1]:
-            return
-        weights, bias = _split(vectors, features, outputs)
-        chosen, bias[:] = _split(part, self.width, outputs)
-        # Where the last column is repeated it is written several times over, with one value.
-        weights.scatter_(
-            2, _every(self._columns, outputs), chosen.gather(2, _every(self._last, outputs))
-        )
+        for whole, small in zip(
+            _each(vectors, features, outputs), _each(part, self.width, outputs), strict=True
+        ):
+            weights, bias = _split(whole, features, outputs)
+            chosen, bias[:] = _split(small, self.width, outputs)
+            # Where the last column is repeated it is written several times over, with one value.
+            weights.scatter_(
+                2, _every(self._columns, outputs), chosen.gather(2, _every(self._last, outputs))
+            )
 
     def _tensor(self, values: NDArray[np.generic]) -> Tensor:
         return handed(values, self._feed.device)
@@ -180,6 +183,11 @@ def small_model(model: FlatModel, features: int) -> FlatModel:
         return FlatModel(Linear((features,), sizes_of(model)[1]), model.name)
 
 
+def _each(vectors: Tensor, features: int, outputs: int) -> tuple[Tensor, ...]:
+    """The vectors of linear models that lie one behind the other in a client's vector."""
+    return torch.split(vectors, outputs * (features + 1), dim=1) if vectors.shape[1] else ()
+
+
 def _split(vectors: Tensor, features: int, outputs: int) -> tuple[Tensor, Tensor]:
     """Vectors of linear models as weights `[K, outputs, features]` and biases, without a copy."""
     cut = outputs * features
@@ -204,9 +212,9 @@ def _knows_its_rest(algorithm: Algorithm) -> bool:
     """Try it: a subclass may have changed its `step` and inherited a `rest` that is not its own."""
     shared = torch.linspace(-1, 1, 5, dtype=torch.float64)
     own = algorithm.start(shared)
-    if len(own) not in (0, len(shared)):
+    if len(own) % len(shared):
         return False
-    state = algorithm.begin(own + shared.square()[: len(own)], shared)
+    state = algorithm.begin(own + torch.linspace(0.1, 1, len(own), dtype=own.dtype), shared)
     rested = algorithm.rest(state, shared, 0.1, torch.tensor(3.0, dtype=torch.float64))
     if rested is None:
         return False

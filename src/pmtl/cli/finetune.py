@@ -1,0 +1,166 @@
+"""`pmtl finetune`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pmtl.cli import options as opt
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pmtl.personalize.result import Finetuned
+    from pmtl.runs.result import Run
+
+#: All four methods, one after the other.
+ALL = "all"
+
+
+def finetune(
+    path: Annotated[str, typer.Argument(help="The folder of a finished run.", metavar="RUN")],
+    method: Annotated[
+        str,
+        typer.Option(
+            help="vanilla, mean, kl, ewc, all four of them (all), or select: every client keeps "
+            "what is best on its own validation rows."
+        ),
+    ] = "vanilla",
+    start: Annotated[
+        str | None,
+        typer.Option(
+            help="shared or personal: the model to begin with (default: personal where the run "
+            "has such models; select tries both)."
+        ),
+    ] = None,
+    lam: Annotated[
+        float | None,
+        typer.Option(
+            help="λ, how strongly the published model pulls (default: mean 0.1, kl and ewc 1; "
+            "select tries 0.1 and 1)."
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(help="Steps of SGD (default 10); select tries them and 5 times as many."),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Passes over a client's rows; instead of --steps.")
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Rows a step; 0 for all rows.")] = 10,
+    lr: Annotated[float, typer.Option(help="η, the step size.")] = 0.1,
+    seed: Annotated[
+        int | None, typer.Option(help="The same seed gives the same bits (default: the run's).")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    engine: Annotated[str, typer.Option(help="axis, threads or auto; as for pmtl train.")] = "auto",
+    name: Annotated[
+        str | None,
+        typer.Option(help="The result is in RUN/finetuned/NAME (default: METHOD-START)."),
+    ] = None,
+    out: Annotated[str | None, typer.Option(help="Another folder; instead of --name.")] = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Let every client of a finished run work on for itself; it costs no privacy.
+
+    A client minimises, from its start and with w̃ the published model,
+
+        vanilla  its own loss
+        mean     its loss + λ/2 · ‖w − w̃‖²
+        kl       its loss + λ · the symmetrised divergence of both models' answers
+        ewc      its loss + λ/2 · Σ F (w − w̃)², F the Fisher information of w̃
+
+    or, with select, keeps the best of all these, of the models as they are, and of training alone.
+    The result is a folder that `pmtl evaluate` and `pmtl predict` read like a run's.
+    """
+    from pathlib import Path
+
+    from pmtl.errors import PmtlError
+    from pmtl.personalize.finetuning import finetune as tune
+    from pmtl.personalize.finetuning import folder_of
+    from pmtl.personalize.methods import METHODS, build_method
+    from pmtl.personalize.result import refuse_existing
+    from pmtl.runs.result import load_run
+
+    if name is not None and out is not None:
+        raise PmtlError("Both --name and --out were given, and each says where: give one of them.")
+    if method == ALL and (name or out):
+        raise PmtlError("--method all writes a folder for each method: leave --name and --out out.")
+    run = load_run(path)
+    methods = list(METHODS) if method == ALL else [method]
+    places: list[Path] = []
+    for one in methods:
+        # Whatever can be refused is refused before the first of them begins.
+        if one in METHODS:
+            build_method(one, None if method == ALL and one == "vanilla" else lam)
+        places.append(folder_of(run, one, start, name) if out is None else Path(out))
+        refuse_existing(places[-1])
+    done: list[Finetuned] = []
+    for one, place in zip(methods, places, strict=True):
+        done.append(
+            tune(
+                run,
+                one,
+                start,
+                steps=steps,
+                epochs=epochs,
+                batch=batch,
+                lr=lr,
+                lam=None if method == ALL and one == "vanilla" else lam,
+                seed=seed,
+                device=device,
+                engine=engine,
+                out=place,
+                progress=True,
+            )
+        )
+    report(run, done, as_json)
+
+
+def report(run: Run, done: list[Finetuned], as_json: bool) -> None:
+    """Say what came of it: before, after, and what clients chose."""
+    production = run.facts["mode"] == "production"
+    scores = {} if production else _scores(done)
+    chosen = {} if production or "picks" not in done[0].facts["finetuned"] else done[0].chosen
+    statement = done[0].privacy
+    if as_json:
+        summary: dict[str, Any] = {
+            "finetuned": [str(tuned.path) for tuned in done],
+            "epsilon": statement.epsilon,
+            "delta": statement.delta,
+            **scores,
+        }
+        opt.print_json(summary | ({"chosen": chosen} if chosen else {}))
+        return
+    from rich.console import Console
+
+    from pmtl.report.tables import counts_table, metrics_table
+
+    console = Console(highlight=False)
+    if scores:
+        console.print(metrics_table(scores))
+        console.print()
+    if chosen:
+        console.print(counts_table("chosen by clients", chosen))
+        console.print()
+    told = [f"{statement.afterwards}", *(f"It is in {tuned.path}." for tuned in done)]
+    console.print(*told, sep="\n", soft_wrap=True, markup=False)
+
+
+def _scores(done: list[Finetuned]) -> dict[str, Any]:
+    """Metrics before, and after under the name of each result."""
+    scores: dict[str, Any] = {}
+    for tuned in done:
+        label = tuned.facts["finetuned"]["method"]
+        begun = tuned.facts["finetuned"]["start"]
+        for split, views in tuned.evaluate().items():
+            if views is None:
+                scores[split] = None
+                continue
+            known = scores.setdefault(split, {})
+            for view in ("shared", "personal"):
+                if view in views:
+                    known.setdefault(view, views[view])
+            known[label if begun is None else f"{label}-{begun}"] = views["finetuned"]
+    return scores

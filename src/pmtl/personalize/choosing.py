@@ -1,0 +1,233 @@
+"""Every client chooses its own model, on its own validation rows.
+
+What is best differs from client to client: one with many unusual rows should train alone, one with
+few should take the shared model as it is. A client tries a list of candidates, in this order:
+
+    shared, personal                       what the run gave it, as it is
+    METHOD-START steps [λ]                 every method, from every start, with a few settings
+    local steps                            training alone, from the model that the run began with
+
+and keeps the one with the highest accuracy on its validation rows; among those that are equal the
+one with the lowest loss there, and then the earliest of the list. (A handful of rows decides few
+accuracies and nearly all losses.) For regression the lowest root mean squared error decides. A
+candidate whose loss is not a finite number is not chosen. A client without validation rows takes
+what it would answer with after the run: its personal model, or the shared one where there are none.
+
+Everything happens inside the client, with the billboard and its own rows, so it costs no budget,
+however many candidates there are; for the same reason *which* one it chose is its own affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pmtl.algorithms import Algorithm
+from pmtl.data import FederatedData
+from pmtl.errors import PmtlError
+from pmtl.models import FlatModel
+from pmtl.personalize.methods import METHODS, Vanilla, build_method, needs_published
+from pmtl.personalize.tuning import Tuner
+from pmtl.progress import progress_bar
+from pmtl.runs.process import threads_for
+from pmtl.simulation import Feed, LocalTraining, Store, Weights
+from pmtl.simulation.evaluation import client_metrics
+from pmtl.simulation.isolation import isolated, together
+
+Clients = NDArray[np.int64]
+Scores = NDArray[np.float64]  #: [K, …], compared column by column; higher is better
+
+#: How many times the given number of steps (or epochs) is tried, and from scratch.
+STEPS, LOCAL_STEPS = (1, 5), (1, 5, 25)
+#: The λ that are tried.
+LAMS = (0.1, 1.0)
+#: The start of training alone, and what it is anchored to: nothing.
+FRESH = "fresh"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model that a client may choose: where it starts, and what is done to it."""
+
+    name: str
+    start: str  #: a view of the run, or FRESH
+    method: Algorithm | None = None
+    local: LocalTraining | None = None
+
+
+def candidates(
+    views: Sequence[str],
+    local: LocalTraining,
+    starts: Sequence[str] | None = None,
+    lams: Sequence[float] = LAMS,
+) -> list[Candidate]:
+    """What a client may choose from, in order, where the run has these `views` (shared, personal).
+
+    `local` is the least that is done; fine-tuning begins at `starts`, all of the views unless
+    given.
+    """
+    found = [Candidate(view, view) for view in views]
+    for start in views if starts is None else starts:
+        for name in METHODS:
+            for lam in _lams(name, views, lams):
+                method = build_method(name, lam)
+                for times in STEPS:
+                    more, words = _more(local, times)
+                    label = f"{name}-{start} {words}" + ("" if lam is None else f" λ={lam:g}")
+                    found.append(Candidate(label, start, method, more))
+    for times in LOCAL_STEPS:
+        more, words = _more(local, times)
+        found.append(Candidate(f"local {words}", FRESH, Vanilla(), more))
+    return found
+
+
+def _lams(name: str, views: Sequence[str], lams: Sequence[float]) -> Sequence[float | None]:
+    """The λ of a method: none where it has none, and nothing to try where it has no anchor."""
+    if not needs_published(METHODS[name]()):
+        return [None]
+    return lams if "shared" in views else []
+
+
+def _more(local: LocalTraining, times: int) -> tuple[LocalTraining, str]:
+    if local.epochs is not None:
+        return replace(local, epochs=times * local.epochs), f"epochs={times * local.epochs}"
+    steps = times * (local.steps or 1)
+    return replace(local, steps=steps), f"steps={steps}"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What came of it. Which candidate a client chose says something about its rows."""
+
+    store: Store  #: the weights
+    picks: NDArray[np.int64]  #: [m], the number of the candidate
+
+
+def choose(
+    data: FederatedData,
+    feed: Feed,
+    model: FlatModel,
+    offered: Sequence[Candidate],
+    views: Mapping[str, Weights],
+    seed: int = 0,
+    *,
+    default: str,
+    engine: str = "auto",
+    compile: bool | None = None,
+    isolate: bool = False,
+    progress: bool = False,
+) -> Chosen:
+    """Let every client try all that is `offered` and keep the best.
+
+    A piece of the federation tries everything before the next one does, so memory holds one
+    candidate and the best so far of as many clients as are trained at once. `default` names the
+    view for clients without validation rows.
+    """
+    refuse_without_validation(data)
+    tuners = {
+        candidate.name: Tuner(
+            *(data, feed, model, candidate.method, candidate.local, seed),
+            engine=engine,
+            compile=compile,
+        )
+        for candidate in offered
+        if candidate.method is not None and candidate.local is not None
+    }
+    first = next(iter(tuners.values()))
+    # A longer work may take fewer clients at once than a shorter one.
+    pieces = min((tuner.pieces() for tuner in tuners.values()), key=lambda parts: len(parts[0]))
+    store = Store.fresh(data.m, model.start())
+    names = [candidate.name for candidate in offered]
+    picks = np.full(data.m, names.index(default), dtype=np.int64)
+    validated = data.rows("validation").counts > 0
+    reading: dict[str, Weights] = {**views, FRESH: _everywhere(model.start())}
+    anchors = reading.get("shared", reading[FRESH])
+
+    def attempt(candidate: Candidate, clients: Clients) -> tuple[Tensor, Scores]:
+        weights = reading[candidate.start](clients).to(feed.device)
+        if candidate.name in tuners:
+            around = anchors(clients).to(feed.device)
+            weights = tuners[candidate.name](clients, weights, around)
+        return weights, validation_scores(data, feed, model, clients, weights)
+
+    each = isolated if isolate else together
+    total = len(pieces) * len(offered)
+    with threads_for(first.work), progress_bar("choosing", total, show=progress) as bar:
+        for piece in pieces:
+            best = Best(reading[default](piece).to(feed.device), picks[piece])
+            trying = piece[validated[piece]]
+            for number, candidate in enumerate(offered):
+                tried = each(trying, partial(attempt, candidate)) if len(trying) else []
+                for clients, (weights, scores) in tried:
+                    best.offer(np.searchsorted(piece, clients), number, weights, scores)
+                bar.advance()
+            store.scatter(piece, best.weights)
+            picks[piece] = best.picks
+    return Chosen(store, picks)
+
+
+def _everywhere(start: Tensor) -> Weights:
+    return lambda clients: start.expand(len(clients), -1)
+
+
+class Best:
+    """The best candidate so far of each of some clients."""
+
+    def __init__(self, weights: Tensor, picks: NDArray[np.int64]) -> None:
+        self.weights = weights.clone()
+        self.picks = picks.copy()
+        self._scores: Scores | None = None
+
+    def offer(
+        self,
+        places: NDArray[np.int64],
+        number: int,
+        weights: Tensor,
+        scores: Scores,
+    ) -> None:
+        """Let the clients at `places` look at candidate `number`."""
+        if self._scores is None:
+            self._scores = np.full((len(self.picks), scores.shape[1]), -np.inf)
+        better = np.zeros(len(places), dtype=bool)
+        level = np.ones(len(places), dtype=bool)
+        for mine, best in zip(scores.T, self._scores[places].T, strict=True):
+            better |= level & (mine > best)
+            level &= mine == best
+        won = places[better]
+        chosen = torch.from_numpy(better).to(weights.device)
+        self.weights[torch.from_numpy(won).to(weights.device)] = weights[chosen]
+        self.picks[won] = number
+        self._scores[won] = scores[better]
+
+
+def validation_scores(
+    data: FederatedData, feed: Feed, model: FlatModel, clients: Clients, weights: Tensor
+) -> Scores:
+    """What clients judge by, on their validation rows: accuracy and −loss, or −rmse (`[K, n]`);
+    −∞ for weights whose loss is not a number."""
+
+    def mine(some: Clients) -> Tensor:
+        return weights[torch.from_numpy(np.searchsorted(clients, some)).to(weights.device)]
+
+    values, _ = client_metrics(data, feed, model, mine, "validation", clients)
+    loss = values["loss"][clients]
+    columns = (
+        [-values["rmse"][clients]] if "rmse" in values else [values["accuracy"][clients], -loss]
+    )
+    return np.where(np.isfinite(loss)[:, None], np.stack(columns, axis=1), -np.inf)
+
+
+def refuse_without_validation(data: FederatedData) -> None:
+    """Say how to get validation rows where there are none."""
+    if data.rows("validation").counts.sum() == 0:
+        raise PmtlError(
+            "Clients choose on their validation rows, and this data has none: train again on data "
+            "with some, by validation=0.1 behind its name (--data FILE:validation=0.1), or by rows "
+            "marked validation in its split column."
+        )

@@ -1,0 +1,169 @@
+"""`finetune`: from a finished run to models that suit their clients better, at no privacy cost."""
+
+from __future__ import annotations
+
+import copy
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pmtl.algorithms import Algorithm
+from pmtl.errors import PmtlError
+from pmtl.models import FlatModel
+from pmtl.personalize.choosing import LAMS, candidates, choose, refuse_without_validation
+from pmtl.personalize.methods import SELECT, build_method, needs_published
+from pmtl.personalize.result import FOLDER, Finetuned, refuse_existing, save_finetuned
+from pmtl.personalize.tuning import tune
+from pmtl.runs.config import resolve_device
+from pmtl.runs.result import Run, load_run
+from pmtl.simulation import Feed, LocalTraining, Weights
+from pmtl.spec import unknown
+
+#: What fine-tuning may begin with: the paper's "Global" and "MTL".
+STARTS = ("shared", "personal")
+
+
+def finetune(
+    run: Run | str | Path,
+    method: str = "vanilla",
+    start: str | None = None,
+    *,
+    steps: int | None = None,
+    epochs: int | None = None,
+    batch: int = 10,
+    lr: float = 0.1,
+    lam: float | None = None,
+    seed: int | None = None,
+    device: str = "auto",
+    engine: str = "auto",
+    out: str | Path | None = None,
+    progress: bool = False,
+) -> Finetuned:
+    """Let every client of a finished run work on for itself.
+
+    `method` is vanilla, mean, kl, ewc (`personalize/methods.py`) or select, where each client
+    chooses on its validation rows (`personalize/choosing.py`). `start` is the `shared` model or the
+    client's `personal` one, which is the default where the run has it; select tries both unless
+    told. `lam` is λ, and `steps`, `epochs`, `batch` and `lr` say how much is done (of select, how
+    much at least). The same `seed` gives the same bits; it is the run's unless given, and none in
+    production. With `out` the result is written to a folder; `folder_of` names the usual one.
+    """
+    run = run if isinstance(run, Run) else load_run(run)
+    if isinstance(run, Finetuned):
+        raise PmtlError("This is a fine-tuned result already: fine-tune the run it came from.")
+    how = None if method == SELECT else build_method(method, lam)
+    if start is not None or how is not None:
+        start = check_start(run, method, start, how)
+    local = LocalTraining(steps=steps, epochs=epochs, batch=batch, lr=lr)
+    production = run.facts["mode"] == "production"
+    seed = _seed(run, seed)
+    if out is not None:
+        refuse_existing(out)
+    where, dtype = torch.device(resolve_device(device)), run._shared.dtype
+    # A copy: the run's own model stays where it is.
+    model = copy.deepcopy(run._model).to(where, dtype)
+    feed = Feed(run.data, where, dtype)
+    about: dict[str, Any] = {
+        "method": method,
+        "start": start,
+        "lam": getattr(how, "lam", lam),
+        "local": asdict(local),
+        "seed": None if production else seed,
+    }
+    options = {"engine": engine, "isolate": production, "progress": progress}
+    if how is None:
+        weights, more = _select(run, feed, model, start, lam, local, seed, options)
+    else:
+        weights, more = _tune(run, feed, model, how, str(start), local, seed, options), {}
+    tuned = Finetuned(run, model, weights, about | more)
+    return tuned if out is None else save_finetuned(tuned, out)
+
+
+def folder_of(run: Run, method: str, start: str | None, name: str | None = None) -> Path:
+    """Where a result lies unless told otherwise: `RUN/finetuned/METHOD-START`."""
+    if run.path is None:
+        raise PmtlError("This run lives in memory only and has no folder: train with out=….")
+    if name is not None and (Path(name).name != name or name in (".", "..")):
+        raise PmtlError(f"The name {name!r} is not that of a folder: use one without slashes.")
+    if start is None and method != SELECT:
+        start = check_start(run, method, None, build_method(method))
+    return run.path / FOLDER / (name or (method if start is None else f"{method}-{start}"))
+
+
+def check_start(run: Run, method: str, start: str | None, how: Algorithm | None) -> str:
+    """Where the clients begin, if the run has what that takes."""
+    algorithm = str(run.facts["algorithm"]).partition(":")[0]
+    if start is not None and start not in STARTS:
+        raise unknown("start", start, STARTS)
+    if start == "personal" and not run.facts["personal"]:
+        raise PmtlError(
+            f"The clients of a run of {algorithm} have no personal models to start from: use "
+            "--start shared."
+        )
+    if start == "shared" and not run.facts["shares"]:
+        raise PmtlError(
+            f"Nothing was shared in this run of {algorithm}, so there is no shared model to start "
+            "from: use --start personal."
+        )
+    if how is not None and needs_published(how) and not run.facts["shares"]:
+        raise PmtlError(
+            f"Nothing was shared in this run of {algorithm}, so there is no published model for "
+            f"the method {method!r} to stay near: use vanilla or select."
+        )
+    return start or ("personal" if run.facts["personal"] else "shared")
+
+
+def _seed(run: Run, seed: int | None) -> int:
+    if run.facts["mode"] == "production":
+        if seed is not None:
+            raise PmtlError(
+                f"Production takes its randomness from the operating system, but the seed {seed} "
+                "was given: leave it out."
+            )
+        return secrets.randbits(63)
+    if seed is not None and seed < 0:
+        raise PmtlError(f"The seed must not be negative, but {seed} was given.")
+    return int(run.facts["seed"] or 0) if seed is None else seed
+
+
+def _tune(
+    run: Run,
+    feed: Feed,
+    model: FlatModel,
+    how: Algorithm,
+    start: str,
+    local: LocalTraining,
+    seed: int,
+    options: Mapping[str, Any],
+) -> Weights:
+    views = run.views()
+    anchor = views.get("shared", views["personal"])  # Nobody looks at the latter.
+    return tune(run.data, feed, model, how, views[start], anchor, local, seed, **options).gather
+
+
+def _select(
+    run: Run,
+    feed: Feed,
+    model: FlatModel,
+    start: str | None,
+    lam: float | None,
+    local: LocalTraining,
+    seed: int,
+    options: Mapping[str, Any],
+) -> tuple[Weights, dict[str, Any]]:
+    data, views = run.data, run.views()
+    refuse_without_validation(data)
+    if not run.facts["personal"]:
+        views = {"shared": views["shared"]}
+    names = [name for name in STARTS if name in views]
+    lams = LAMS if lam is None else (lam,)
+    offered = candidates(names, local, None if start is None else [start], lams)
+    chosen = choose(data, feed, model, offered, views, seed, default=names[-1], **options)
+    about: dict[str, Any] = {"candidates": [candidate.name for candidate in offered]}
+    if run.facts["mode"] != "production":  # There it is every client's own affair.
+        about["picks"] = chosen.picks.tolist()
+    return chosen.store.gather, about

@@ -1,0 +1,151 @@
+"""How much every weight of the published model matters to a client: the Fisher information.
+
+    F_i = E_{row} E_{y ~ p_w̃(·|x)} [ (∂ log p_w̃(y|x) / ∂w_i)² ]
+
+over the client's own training rows. The labels are drawn from the model, one for every row, and not
+taken from the rows: with observed labels one gets the squared gradients of the *loss*, which vanish
+for rows the model has learned and explode for those it gets wrong, and which are no curvature. The
+whole expectation would be as many times dearer as there are classes; one draw is unbiased. A draw
+is a function of (seed, client, row), so that nobody's F depends on the company.
+
+Every row has a gradient of its own, by `vmap(grad)` over clients and rows. A linear model's is an
+outer product, e ⊗ x with e the derivative at the outputs, and so is its square: F is a product of
+two matrices, on sparse rows in the columns that occur in a client's rows (it is zero elsewhere).
+The cost is about that of an epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.func import grad, vmap
+
+from pmtl.data import FederatedData
+from pmtl.models import FlatModel, draw_targets, lowered, row_surprises, uniforms_per_row
+from pmtl.simulation import Feed
+from pmtl.simulation.handing import handed
+from pmtl.simulation.sparse import Block, is_linear, sizes_of, small_model
+from pmtl.streams import name_keys, uniforms
+
+#: Floats of all rows' gradients that are held at once, and rows of a client where none are.
+_FLOATS, _ROWS = 2**24, 256
+
+
+class Fisher:
+    """Estimates the diagonal of the Fisher information for any clients of a federation."""
+
+    def __init__(self, data: FederatedData, feed: Feed, model: FlatModel, seed: int) -> None:
+        self._task = data.task
+        self._rows = data.rows("train")
+        self._feed = feed
+        self._model = model
+        self._linear = is_linear(model)
+        self._layered = model if self._linear else lowered(model, "patches")
+        self._seed = seed
+        self._keys = name_keys(data.clients)
+        self._draws = np.arange(uniforms_per_row(data.task, data.outputs))
+
+    def __call__(self, clients: NDArray[np.int64], weights: Tensor) -> Tensor:
+        """F `[K, P]` of the clients at their `weights` [K, P]."""
+        counts, starts = self._rows.counts[clients], self._rows.offsets[clients]
+        tall = _ROWS if self._linear else max(1, _FLOATS // weights.numel())
+        tall = min(tall, int(counts.max()))
+        place = np.arange(-(-int(counts.max()) // tall) * tall).reshape(-1, tall)
+        real = place < counts[:, None, None]
+        index = self._rows.order[starts[:, None, None] + np.where(real, place, 0)]
+        with torch.no_grad():
+            return (
+                self._sum(clients, weights, index, real) / handed(counts, weights.device)[:, None]
+            )
+
+    def _sum(
+        self,
+        clients: NDArray[np.int64],
+        weights: Tensor,
+        index: NDArray[np.int64],
+        real: NDArray[np.bool_],
+    ) -> Tensor:
+        """The squared gradients of all rows `index` [K, steps, tall] that are `real`."""
+        if not (self._feed.is_sparse and self._linear):
+            read = lambda step, there: self._feed.rows(index[there, step])[0]  # noqa: E731
+            squares = self._outer if self._linear else self._mapped
+            return self._steps(self._layered, weights, clients, real, read, squares)
+        block, sizes = Block(self._feed, index, real), sizes_of(self._model)
+        total = self._steps(
+            small_model(self._model, block.width),
+            block.take(weights, *sizes),
+            clients,
+            real,
+            lambda step, there: block.rows(step)[0][handed(there, weights.device)],
+            self._outer,
+        )
+        whole = torch.zeros_like(weights)
+        block.put(whole, total, *sizes)
+        return whole
+
+    def _steps(
+        self,
+        model: FlatModel,
+        weights: Tensor,
+        clients: NDArray[np.int64],
+        real: NDArray[np.bool_],
+        read: Callable[[int, NDArray[np.int64]], Tensor],
+        squares: Callable[..., Tensor],
+    ) -> Tensor:
+        model.module.eval()
+        total = torch.zeros_like(weights)
+        tall = real.shape[2]
+        for step in range(real.shape[1]):
+            there = np.flatnonzero(real[:, step].any(axis=1))
+            chosen = handed(there, weights.device)
+            at, inputs = weights[chosen], read(step, there)
+            place = step * tall + np.arange(tall)
+            chance = uniforms(
+                *(self._seed, "fisher", self._keys[clients[there]][:, None, None]),
+                *(place[:, None], self._draws),
+            )
+            outputs = vmap(model.apply)(at, inputs)
+            targets = draw_targets(
+                self._task, outputs, handed(chance, weights.device).to(outputs.dtype)
+            )
+            mask = handed(real[there, step], weights.device).to(outputs.dtype)
+            total[chosen] += squares(model, at, inputs, outputs, targets, mask)
+        return total
+
+    def _outer(
+        self,
+        model: FlatModel,
+        weights: Tensor,
+        inputs: Tensor,
+        outputs: Tensor,
+        targets: Tensor,
+        mask: Tensor,
+    ) -> Tensor:
+        """A linear model's: (e ⊗ x)² = e² ⊗ x², and e² for the intercept."""
+        slope = grad(lambda given: row_surprises(self._task, given, targets).sum())(outputs)
+        errors = slope**2 * mask[..., None]
+        of_weights = torch.einsum("kro,krf->kof", errors, inputs.flatten(2) ** 2)
+        return torch.cat([of_weights.flatten(1), errors.sum(1)], dim=1)
+
+    def _mapped(
+        self,
+        model: FlatModel,
+        weights: Tensor,
+        inputs: Tensor,
+        outputs: Tensor,
+        targets: Tensor,
+        mask: Tensor,
+    ) -> Tensor:
+        """Any model's, row by row."""
+
+        def surprise(w: Tensor, row: Tensor, target: Tensor) -> Tensor:
+            given = model.apply(w, row.unsqueeze(0))
+            return row_surprises(self._task, given, target.unsqueeze(0))[0]
+
+        slopes = vmap(vmap(grad(surprise), in_dims=(None, 0, 0)))(weights, inputs, targets)
+        total: Tensor = (slopes**2 * mask[..., None]).sum(1)
+        return total

@@ -1,0 +1,163 @@
+"""What fine-tuning gives back, and the folder it lies in.
+
+A fine-tuned result is the run it came from with other personal models. Its folder, by default
+`RUN/finetuned/NAME`, holds the models, what was done (`finetuned.json`), the privacy statement and,
+of an experiment, the metrics; the shared model and all that is known of the federation stay with
+the run. The folder is written beside its place and renamed, so it is whole or not there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pmtl.data import FederatedData
+from pmtl.errors import PmtlError
+from pmtl.models import FlatModel
+from pmtl.runs import files
+from pmtl.runs.folder import RunFolder, versions
+from pmtl.runs.personal import Personal, PersonalFile, write_personal
+from pmtl.runs.result import Run, load_run, statement_of
+from pmtl.simulation import Metrics, Weights
+
+FOLDER = "finetuned"
+FACTS_FILE = "finetuned.json"
+
+
+class Finetuned(Run):
+    """A run whose clients have worked on for themselves; `run` is how it was before."""
+
+    def __init__(
+        self,
+        run: Run,
+        model: FlatModel,
+        weights: Weights,
+        about: dict[str, Any],
+        path: Path | None = None,
+    ) -> None:
+        """`about` says what was done; the `model` may lie on another device than the run's."""
+        facts = {**run.facts, "personal": True, "finetuned": about}
+        device = next(model.module.parameters()).device
+        self.run = run
+        self._measured: dict[str, dict[str, Metrics] | None] | None = None
+        super().__init__(
+            facts,
+            model,
+            lambda clients: weights(clients).to(device),
+            run._shared.to(device),
+            statement_of(facts),
+            run.metrics,
+            run._data,
+            path,
+            run._scaling,
+        )
+
+    def views(self) -> dict[str, Weights]:
+        """The models after fine-tuning, and those before."""
+        before = self.run.views()
+        if not self.run.facts["personal"]:
+            before = {"shared": before["shared"]}
+        device = self._shared.device
+        moved: dict[str, Weights] = {
+            name: lambda clients, weights=weights: weights(clients).to(device)  # type: ignore[misc]
+            for name, weights in before.items()
+        }
+        return {FOLDER: self._weights, **moved}
+
+    def evaluate(self) -> dict[str, dict[str, Metrics] | None]:
+        """Metrics after fine-tuning (`finetuned`) and before, on test and validation rows."""
+        if self._measured is None:
+            self._measured = super().evaluate()
+        return self._measured
+
+    @property
+    def chosen(self) -> dict[str, int]:
+        """How many clients chose which candidate, in the candidates' order: of a selection, and of
+        an experiment only."""
+        about = self.facts["finetuned"]
+        if "picks" not in about:
+            raise PmtlError(
+                "What clients chose is not known: this is a production run, where it is their own "
+                "affair, or nothing was chosen (method='select')."
+            )
+        names = about["candidates"]
+        counts = np.bincount(np.asarray(about["picks"], dtype=np.int64), minlength=len(names))
+        return {name: int(n) for name, n in zip(names, counts, strict=True) if n}
+
+
+def save_finetuned(tuned: Finetuned, path: str | Path) -> Finetuned:
+    """Write a folder that appears whole; returns what `load_finetuned` would read from it."""
+    path, run = Path(path), tuned.run
+    if run.path is None:
+        raise PmtlError(
+            "This run lives in memory only, and what is written of its fine-tuning would have "
+            "nothing to refer to: train with out=…, or leave out=… away here."
+        )
+    refuse_existing(path)
+    facts = run.facts
+    everybody = np.arange(len(run.clients), dtype=np.int64)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    about = {name: facts[name] for name in ("clients", "model", "blocks")}
+    with files.writing(path):
+        try:
+            partial.mkdir(parents=True)
+            personal = Personal(everybody, tuned._shared, tuned._weights)
+            digest = write_personal(partial / "personal.safetensors", personal, about)
+            RunFolder(partial).save_statement(tuned.privacy)
+            if facts["mode"] != "production":
+                files.write_json(partial / "result.json", tuned.evaluate())
+            files.write_json(
+                partial / FACTS_FILE,
+                {
+                    **versions(),
+                    **tuned.facts["finetuned"],
+                    "run": facts["id"],
+                    # So that both may be moved together.
+                    "run_folder": os.path.relpath(run.path.resolve(), path.resolve()),
+                    "written": {"personal": digest},
+                },
+            )
+            files.place(partial, path)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+    tuned.path = path
+    return tuned
+
+
+def refuse_existing(path: str | Path) -> None:
+    """Say so if there is something at `path` that a new folder would cover."""
+    path = Path(path)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise PmtlError(f"{path} exists already: choose another --name, or delete it first.")
+
+
+def load_finetuned(
+    path: str | Path, data: FederatedData | None = None, model: Any = None
+) -> Finetuned:
+    """Read a fine-tuned result, and the run it belongs to; `data` and `model` only for what
+    existed in a program alone."""
+    path = Path(path)
+    if not (path / FACTS_FILE).exists():
+        raise PmtlError(
+            f"There is no fine-tuned result at {path}: give a folder that `pmtl finetune` wrote."
+        )
+    about = files.read_json(path / FACTS_FILE)
+    place = path / about["run_folder"]
+    if not place.is_dir():
+        raise PmtlError(f"The run that {path} belongs to is not at {place}: put it back there.")
+    run = load_run(place, data, model)
+    if run.facts["id"] != about["run"]:
+        raise PmtlError(f"{path} was made from another run than the one at {place}.")
+    blocks = np.asarray(run.facts["blocks"], dtype=np.int64)
+    weights = PersonalFile(path / "personal.safetensors", blocks, about["written"]["personal"])
+    return Finetuned(run, run._model, weights, about, path)
+
+
+def load_result(path: str | Path) -> Run:
+    """A run or a fine-tuned result, whichever lies in the folder."""
+    return load_finetuned(path) if (Path(path) / FACTS_FILE).exists() else load_run(path)

@@ -1,0 +1,86 @@
+"""`pmtl finetune`, and what `pmtl evaluate` and `pmtl predict` make of its folder."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import pmtl
+from pmtl.privacy.ledger import Ledger
+from pmtl.runs import files
+
+PLAN = {"epsilon": 8.0, "rounds": 2}
+
+
+@pytest.fixture
+def run(tmp_path):
+    path = tmp_path / "run"
+    pmtl.train("synthetic:clients=12,samples=12", privacy=PLAN, local={"steps": 2}, out=path)
+    return path
+
+
+def test_all_methods_in_one_table(run, pmtl_command):
+    done = pmtl_command("finetune", run, "--method", "all", "--steps", 2, "--json")
+    assert done.status == 0, done.err
+    report = json.loads(done.out)
+    names = [f"{method}-personal" for method in ("vanilla", "mean", "kl", "ewc")]
+    assert list(report["test"]) == ["shared", "personal", *names]
+    assert len({report["test"][name]["loss"] for name in names}) == 4
+    assert report["finetuned"] == [str(run / "finetuned" / name) for name in names]
+    evaluated = json.loads(pmtl_command("evaluate", run / "finetuned/ewc-personal", "--json").out)
+    assert evaluated["test"]["finetuned"] == report["test"]["ewc-personal"]
+    assert evaluated["test"]["shared"] == report["test"]["shared"]
+
+
+def test_select_shows_what_was_chosen_and_the_folder_predicts(run, tmp_path, pmtl_command):
+    done = pmtl_command("finetune", run, "--method", "select", "--steps", 1, "--name", "mine")
+    assert done.status == 0, done.err
+    assert "chosen by clients" in done.out
+    assert "inside a client: free" in done.out
+    np.save(tmp_path / "new.npy", np.zeros((3, 10), dtype=np.float32))
+    options = ("--client", "4", "--data", tmp_path / "new.npy", "--out", tmp_path / "answers.npy")
+    answered = pmtl_command("predict", run / "finetuned/mine", *options)
+    assert answered.status == 0, answered.err
+    expected = pmtl.load_finetuned(run / "finetuned/mine").predict("4", np.zeros((3, 10)))
+    assert np.load(tmp_path / "answers.npy").tolist() == expected.tolist()
+
+
+def test_production_prints_no_metrics_and_no_choices(tmp_path, pmtl_command):
+    data = "synthetic:clients=12,samples=12"
+    Ledger.create(tmp_path / "ledger.db", pmtl.load(data).clients).close()
+    pmtl.train(
+        data,
+        privacy=PLAN,
+        mode="production",
+        ledger=tmp_path / "ledger.db",
+        out=tmp_path / "run",
+    )
+    done = pmtl_command("finetune", tmp_path / "run", "--method", "select", "--steps", 1, "--json")
+    assert done.status == 0, done.err
+    assert set(json.loads(done.out)) == {"finetuned", "epsilon", "delta"}
+    refused = pmtl_command("evaluate", tmp_path / "run/finetuned/select")
+    assert refused.status == 2
+    assert "withholds" in refused.err
+
+
+def test_mistakes_are_sentences_and_leave_nothing_behind(run, tmp_path, pmtl_command):
+    for options, sentence in (
+        (("--method", "evc"), "Did you mean 'ewc'"),
+        (("--method", "all", "--name", "x"), "leave --name and --out out"),
+        (("--name", "x", "--out", "y"), "give one of them"),
+        (("--method", "mean", "--lam", "-1"), "not negative"),
+        (("--method", "all", "--lam", "-1"), "not negative"),
+        (("--name", "a/b"), "without slashes"),
+        (("--start", "global"), "no start 'global'"),
+    ):
+        done = pmtl_command("finetune", run, *options)
+        assert done.status == 2
+        assert sentence in done.err
+    assert not (run / "finetuned").exists()
+    facts = run / "run.json"
+    files.write_json(facts, {**files.read_json(facts), "state": "running"})
+    done = pmtl_command("finetune", run)
+    assert done.status == 2
+    assert "pmtl resume" in done.err
