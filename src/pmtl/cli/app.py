@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pmtl._version import __version__
-from pmtl.cli import audit, compare, data, finetune, ledger, privacy, results, train
+from pmtl.cli import audit, compare, data, finetune, ledger, paper, privacy, results, train
 from pmtl.errors import Interrupted, PmtlError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.command()(results.predict)
 app.command()(finetune.finetune)
 app.command()(compare.compare)
 app.command()(audit.audit)
+app.command()(paper.paper)
 app.add_typer(data.app, name="data")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(privacy.app, name="privacy")

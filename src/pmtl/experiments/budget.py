@@ -69,9 +69,9 @@ def grid(
     if names is None:
         has_lam = family in ("pmtl", "fedprox", "ditto")
         names = [f"{family}:lam={lam:g}" for lam in setting.lams] if has_lam else [family]
-    pairs = (
-        [(s, c) for s in setting.sigmas for c in setting.clips] if private else [(0.0, math.inf)]
-    )
+    pairs = [(0.0, math.inf)]
+    if private:
+        pairs = [(sigma, clip) for sigma in setting.sigmas for clip in setting.clips]
     return [Cell(name, sigma, clip, seed) for name in names for sigma, clip in pairs]
 
 

@@ -1,4 +1,4 @@
-"""Fig. 1: asking for client-level privacy of all models at once gives models no better than a guess.
+"""Fig. 1: client-level privacy of all models at once gives models no better than a guess.
 
 The naive way publishes one noisy model per client (`naive_joint`), against a private global model
 and PMTL: the best of each that an ε buys.

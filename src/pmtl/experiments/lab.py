@@ -5,8 +5,9 @@ rounds, the metrics of personal and shared models on validation and test rows. T
 it: ε follows from σ, γ and the number of rounds, so that one curve serves every ε that is passed on
 its way. A cell that fails says so in its file, and the others go on.
 
-These are experiments on data that one already has: they look at exact metrics, and choosing the best
-of many runs is not paid for, as in the paper. `pmtl privacy selection` says what that would cost.
+These are experiments on data that one already has: they look at exact metrics, and choosing the
+best of many runs is not paid for, as in the paper. `pmtl privacy selection` says what that would
+cost.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from pmtl.models import build_model
 from pmtl.personalize.choosing import candidates, choose
 from pmtl.personalize.methods import METHODS, build_method
 from pmtl.personalize.tuning import tune
-from pmtl.privacy.plan import PrivacyPlan
+from pmtl.privacy.plan import PrivacyPlan, Sampling
 from pmtl.runs import files
 from pmtl.runs.config import resolve_device
 from pmtl.runs.process import threads_for
@@ -95,18 +96,22 @@ class Lab:
     def plan(self, sigma: float, clip: float, rounds: int) -> PrivacyPlan:
         """What such a run of so many rounds pays for."""
         cohort = min(self.setting.cohort, self.data.m)
-        sampling = "full" if cohort == self.data.m else "poisson"
+        sampling: Sampling = "full" if cohort == self.data.m else "poisson"
         return PrivacyPlan(self.data.m, cohort, sampling, clip, sigma, rounds, self.delta)
 
     def curve(self, cell: Cell) -> list[Result]:
         """The cell's metrics, round by round; empty if it failed."""
-        return self._kept(cell.name(), lambda: {"curve": self._train(cell)}).get("curve", [])
+        kept = self._kept(cell.name(), lambda: {"curve": self._train(cell)})
+        found: list[Result] = kept.get("curve", [])
+        return found
 
     def tuned(self, cell: Cell, rounds: int) -> Mapping[str, Result]:
         """The metrics after fine-tuning the models of that round, by method and start; λ is chosen
         by validation rows."""
         name = f"{cell.name()}-rounds{rounds}-tuned"
-        return self._kept(name, lambda: {"tuned": self._tune(cell, rounds)}).get("tuned", {})
+        kept = self._kept(name, lambda: {"tuned": self._tune(cell, rounds)})
+        found: dict[str, Result] = kept.get("tuned", {})
+        return found
 
     def chosen(self, cell: Cell, rounds: int) -> Result | None:
         """The metrics when every client chooses for itself among the models of that round, shared,

@@ -15,8 +15,8 @@ def run(lab: Lab) -> Sheet:
     alone = local(lab)
     sheet = Sheet(
         "table3",
-        "Table 3: PMTL against local training, test accuracy. The method of fine-tuning is chosen by "
-        "validation; `select` lets every client choose among all models, its own alone included.",
+        "Table 3: PMTL against local training, test accuracy. The method of fine-tuning is chosen "
+        "by validation; `select` lets every client choose among all models, its own alone included.",
         ("ε", "counted", "local", "PMTL", "PMTL + fine-tuning", "method", "PMTL + select"),
     )
     for epsilon in lab.setting.table_epsilons:
