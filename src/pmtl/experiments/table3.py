@@ -16,7 +16,7 @@ def run(lab: Lab) -> Sheet:
     sheet = Sheet(
         "table3",
         "Table 3: PMTL against local training, test accuracy. The method of fine-tuning is chosen "
-        "by validation; `select` lets every client choose among all models, its own alone included.",
+        "by validation; select lets every client choose among all models, its own alone included.",
         ("ε", "counted", "local", "PMTL", "PMTL + fine-tuning", "method", "PMTL + select"),
     )
     for epsilon in lab.setting.table_epsilons:

@@ -14,6 +14,7 @@ from torch.func import vmap
 
 from pmtl.errors import PmtlError
 from pmtl.models.flat import FlatModel, refuse_changing_buffers
+from pmtl.models.hog import HogLinear
 from pmtl.models.library import MLP, CelebaCNN, FemnistCNN, Linear, Shape
 from pmtl.models.lookup import Lookups
 from pmtl.models.losses import Task
@@ -26,6 +27,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "mlp": MLP,
     "femnist_cnn": FemnistCNN,
     "celeba_cnn": CelebaCNN,
+    "hog": HogLinear,
 }
 
 
