@@ -163,7 +163,7 @@ class TestFisher:
         errors in each of the coordinates."""
         data = plain.federation()
         feed, flat, _, anchor = plain.pieces(data, "logistic")
-        everybody, seeds = np.arange(data.m), 500
+        everybody, seeds = np.arange(data.m), 300
         drawn = torch.stack([Fisher(data, feed, flat, s)(everybody, anchor) for s in range(seeds)])
         for k in everybody:
             rows = torch.from_numpy(data.gather(data.rows("train").of(k))[0]).double()
