@@ -69,7 +69,7 @@ run = pmtl.train("synthetic:clients=12", privacy=dict(noise=0.1, rounds=2, cohor
 assert run.privacy.epsilon is None, run.privacy.epsilon
 assert "not computed here" in str(run.privacy)
 full = pmtl.train("synthetic:clients=12", privacy=dict(epsilon=2.0, rounds=2))
-print(full.privacy.epsilon)
+print(pmtl.finetune(full, "ewc", steps=1).privacy.epsilon)
 """
     blocked = ("dp_accounting", "pydantic", "typer", "rich", "pyarrow", "matplotlib")
     assert float(run(code, *blocked)) == pytest.approx(2.0)

@@ -35,7 +35,8 @@ def test_all_methods_in_one_table(run, pmtl_command):
 
 
 def test_select_shows_what_was_chosen_and_the_folder_predicts(run, tmp_path, pmtl_command):
-    done = pmtl_command("finetune", run, "--method", "select", "--steps", 1, "--name", "mine")
+    fewer = ("--steps", 1, "--start", "shared", "--lam", 1, "--name", "mine")
+    done = pmtl_command("finetune", run, "--method", "select", *fewer)
     assert done.status == 0, done.err
     assert "chosen by clients" in done.out
     assert "inside a client: free" in done.out
@@ -57,7 +58,8 @@ def test_production_prints_no_metrics_and_no_choices(tmp_path, pmtl_command):
         ledger=tmp_path / "ledger.db",
         out=tmp_path / "run",
     )
-    done = pmtl_command("finetune", tmp_path / "run", "--method", "select", "--steps", 1, "--json")
+    fewer = ("--steps", 1, "--lam", 1, "--name", "select", "--json")
+    done = pmtl_command("finetune", tmp_path / "run", "--method", "select", *fewer)
     assert done.status == 0, done.err
     assert set(json.loads(done.out)) == {"finetuned", "epsilon", "delta"}
     refused = pmtl_command("evaluate", tmp_path / "run/finetuned/select")

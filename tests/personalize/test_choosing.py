@@ -142,7 +142,7 @@ def test_no_validation_rows_at_all_is_a_sentence():
 def test_pieces_change_nothing(monkeypatch):
     data = plain.federation(validation=0.3)
     feed, flat, start, anchor = plain.pieces(data)
-    offered = candidates(VIEWS, LOCAL, ["personal"], [1.0])
+    offered = candidates(VIEWS, LOCAL, ["personal"], [1.0])[:7]
     whole = choose(data, feed, flat, offered, views_of(start, anchor), default="personal")
     floats = Tuner(data, feed, flat, offered[2].method, LOCAL, 0).work._client_floats
     monkeypatch.setattr("pmtl.simulation.engines.CHUNK_FLOATS", 4 * floats)

@@ -98,6 +98,17 @@ def test_clients_read_the_model_of_their_own_cluster(small):
     assert ((held - shared).norm(dim=1) < (held - other).norm(dim=1)).all()
 
 
+def test_a_clients_own_scaling_is_part_of_its_model(small):
+    raw = 5 + 3 * np.asarray(small.x)
+    owner = np.repeat(small.clients, 14)
+    scaled = pmtl.FederatedData.from_arrays(raw, small.y, owner, outputs=2, scale="client")
+    tuned = pmtl.finetune(pmtl.train(scaled, privacy=PLAN), steps=20)
+    mine = weights(tuned)[3]
+    exact = tuned._model.apply(mine, torch.from_numpy(scaled.x[42:56])).argmax(-1)
+    assert tuned.predict(small.clients[3], raw[42:56]).tolist() == exact.tolist()
+    assert 0 < exact.sum() < 14
+
+
 def test_the_statement_says_that_it_was_free_and_only_then(run):
     tuned = pmtl.finetune(run, steps=1, out=folder_of(run, "vanilla", None))
     said = " ".join((tuned.path / "privacy.txt").read_text().split())

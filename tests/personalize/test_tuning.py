@@ -46,6 +46,20 @@ def test_the_same_numbers_as_plain_autograd_for_each_client(name, task, engine):
     assert (mine - start).norm(dim=1).min() > 1e-2
 
 
+def test_epochs_give_larger_clients_more_steps():
+    data = plain.federation()
+    feed, flat, start, anchor = plain.pieces(data)
+    local = LocalTraining(epochs=2, batch=5, lr=0.05)
+    index, real = Tuner(data, feed, flat, method_of("kl"), local, 3).work.batches.draw(
+        np.arange(data.m), 0
+    )
+    steps = real.any(axis=2).sum(axis=1)
+    assert steps.tolist() == (2 * -(-data.rows("train").counts // 5)).tolist()
+    expected = plain.tuned("kl", 0.7, data, flat, start, anchor, None, index, real, local.lr)
+    mine = run(data, feed, flat, start, anchor, "kl", local=local)
+    assert torch.allclose(mine, expected, **CLOSE)
+
+
 @pytest.mark.parametrize("name", REGULARISED)
 def test_lambda_zero_is_vanilla_and_every_lambda_counts(name):
     data = plain.federation()
@@ -149,7 +163,7 @@ class TestFisher:
         errors in each of the coordinates."""
         data = plain.federation()
         feed, flat, _, anchor = plain.pieces(data, "logistic")
-        everybody, seeds = np.arange(data.m), 500
+        everybody, seeds = np.arange(data.m), 300
         drawn = torch.stack([Fisher(data, feed, flat, s)(everybody, anchor) for s in range(seeds)])
         for k in everybody:
             rows = torch.from_numpy(data.gather(data.rows("train").of(k))[0]).double()

@@ -11,7 +11,8 @@ is a function of (seed, client, row), so that nobody's F depends on the company.
 Every row has a gradient of its own, by `vmap(grad)` over clients and rows. A linear model's is an
 outer product, e ⊗ x with e the derivative at the outputs, and so is its square: F is a product of
 two matrices, on sparse rows in the columns that occur in a client's rows (it is zero elsewhere).
-The cost is about that of an epoch.
+The cost is about that of an epoch for a linear model, and of several for others, because no two
+rows share a pass.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ from pmtl.simulation.handing import handed
 from pmtl.simulation.sparse import Block, is_linear, sizes_of, small_model
 from pmtl.streams import name_keys, uniforms
 
-#: Floats of all rows' gradients that are held at once, and rows of a client where none are.
-_FLOATS, _ROWS = 2**24, 256
+#: Floats of all rows' gradients that are held at once, on a CPU (in its caches, as far as may be)
+#: and on a card, and rows of a client where none are.
+_FLOATS, _CARD_FLOATS, _ROWS = 2**22, 2**28, 256
 
 
 class Fisher:
@@ -52,7 +54,8 @@ class Fisher:
     def __call__(self, clients: NDArray[np.int64], weights: Tensor) -> Tensor:
         """F `[K, P]` of the clients at their `weights` [K, P]."""
         counts, starts = self._rows.counts[clients], self._rows.offsets[clients]
-        tall = _ROWS if self._linear else max(1, _FLOATS // weights.numel())
+        floats = _CARD_FLOATS if weights.is_cuda else _FLOATS
+        tall = _ROWS if self._linear else max(1, floats // weights.numel())
         tall = min(tall, int(counts.max()))
         place = np.arange(-(-int(counts.max()) // tall) * tall).reshape(-1, tall)
         real = place < counts[:, None, None]
