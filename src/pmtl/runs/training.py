@@ -270,7 +270,7 @@ def _refuse(round: int) -> None:
 def _warnings(federation: Federation, secret: bool) -> list[str]:
     """What a user should know before anything is spent; in production, only what is public."""
     data, plan, method = federation.data, federation.plan, federation.algorithm
-    sentences: list[str | None] = [] if secret else [*describe(data)["warnings"]]
+    sentences: list[str | None] = [*(data.disclosed if secret else describe(data)["warnings"])]
     if method.shares:
         smallest = float(np.bincount(federation.blocks).min() / data.m)
         sentences += [
@@ -324,6 +324,8 @@ def _facts(
         "input_shape": list(data.input_shape),
         "labels": None if data.labels is None else list(data.labels),
         "feature_names": None if data.feature_names is None else list(data.feature_names),
+        "text": None if data.text is None else data.text.to_dict(),
+        "disclosed": list(data.disclosed),
         "pixels": bool(data.x.dtype == np.uint8),
         "parameters": federation.model.size,
         "plan": federation.plan.to_dict(),
