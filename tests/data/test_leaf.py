@@ -114,7 +114,7 @@ def test_images(tmp_path, monkeypatch):
 
 def test_image_troubles(tmp_path, monkeypatch):
     path, _ = images(tmp_path)
-    with pytest.raises(PmtlError, match=r"text.*images=FOLDER"):
+    with pytest.raises(PmtlError, match=r"names of images.*images=FOLDER"):
         load(path)
     with pytest.raises(PmtlError, match="no folder"):
         load(f"{path}:images={tmp_path / 'nowhere'}")
