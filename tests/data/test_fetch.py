@@ -173,14 +173,14 @@ def test_no_network(monkeypatch, tmp_path):
     with socket.socket() as closed:  # Bound and not listening: whoever calls is turned away.
         closed.bind(("127.0.0.1", 0))
         offer(monkeypatch, Source(f"http://127.0.0.1:{closed.getsockname()[1]}/rows.bin"))
-        with pytest.raises(PmtlError, match="cannot be reached.*check the network"):
+        with pytest.raises(PmtlError, match=r"cannot be reached.*check the network"):
             fetch.fetch("rows", tmp_path)
 
 
 def test_a_disk_without_room(plain, monkeypatch, tmp_path):
     room = SimpleNamespace(free=len(CONTENT) - 1)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: room)
-    with pytest.raises(PmtlError, match="needs 10,240 bytes in .*10,239 are free"):
+    with pytest.raises(PmtlError, match=r"needs 10,240 bytes in .*10,239 are free"):
         fetch.fetch("rows", tmp_path)
     room.free += 1
     fetch.fetch("rows", tmp_path)

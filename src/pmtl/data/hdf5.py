@@ -29,6 +29,8 @@ from pmtl.errors import PmtlError
 
 HDF5_ENDINGS = (".h5", ".hdf5")
 GROUP = "examples"
+PACKING = 1100
+"""By how much compression can shrink an array; Deflate reaches 1032."""
 PIXELS, QUESTIONS = ("pixels", "label"), ("tokens", "title", "tags")
 WORDS, TAGS = 10_000, 500
 """How many of the listed words and tags are known unless words= and tags= say otherwise; the
@@ -164,10 +166,12 @@ class _File:
             if column is None or not getattr(column, "shape", ()):
                 raise PmtlError(f"The client {client!r} of {self.path} has no column {name!r}.")
             # A damaged file may claim any shape, for which room would be made first.
-            if column.size * column.dtype.itemsize > memory_limit():
+            packing = 1 if column.chunks is None else PACKING
+            most = min(memory_limit(), packing * self._file.id.get_filesize())
+            if column.size * column.dtype.itemsize > most:
                 raise PmtlError(
                     f"The column {name!r} of the client {client!r} of {self.path} is said to have "
-                    f"shape {column.shape}, more than may be read at once: the file is damaged."
+                    f"shape {column.shape}, more than the file or memory can hold: it is damaged."
                 )
             rows[name] = np.asarray(column[()])
         lengths = {name: len(column) for name, column in rows.items()}
