@@ -102,9 +102,10 @@ def test_another_vocabulary_is_refused(table, tmp_path, monkeypatch):
     words.write_text("socket\ntypo\nhost\n")
     spec = f"{table}:client=user,text=text,target=tag,vocabulary={words}"
     run = train(spec, **settings())
-    with monkeypatch.context() as patch, pytest.raises(SystemError):
+    with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "save_round", _power_cut)
-        train(spec, out=tmp_path / "run", **settings())
+        with pytest.raises(SystemError):
+            train(spec, out=tmp_path / "run", **settings())
     words.write_text("socket\npage\nhost\n")
     with pytest.raises(PmtlError, match=r"other words.*'page' in place of 'typo'"):
         resume(tmp_path / "run")
