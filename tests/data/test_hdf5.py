@@ -131,6 +131,15 @@ def test_only_as_many_clients_are_read_as_are_asked_for(folder, monkeypatch):
         load(f"{folder}:clients=3")
 
 
+def test_progress_is_shown_to_who_asks(folder, capfd):
+    load(folder)
+    assert capfd.readouterr().err == ""
+    load(folder, progress=True)
+    assert "reading clients" in capfd.readouterr().err
+    with pytest.raises(PmtlError, match=r"no option .* named 'progress'"):
+        load(f"{folder}:progress=true")
+
+
 def test_one_file_is_split_here(folder):
     data = load(folder / "stackoverflow_held_out.h5")
     assert data.clients == ("00000020",)
@@ -207,6 +216,60 @@ def test_a_file_that_is_cut_short(folder):
     path = folder / "stackoverflow_train.h5"
     path.write_bytes(path.read_bytes()[:3000])
     with pytest.raises(PmtlError, match=r"train\.h5 cannot be read as HDF5.*cut short"):
+        load(folder)
+
+
+def objects(raw):
+    """Where the heads of objects on the file's heaps begin."""
+    at = raw.find(b"GCOL")
+    while at >= 0:
+        place, end = at + 16, at + int.from_bytes(raw[at + 8 : at + 16], "little")
+        while place + 16 <= end:
+            yield place
+            number = int.from_bytes(raw[place : place + 2], "little")
+            size = int.from_bytes(raw[place + 8 : place + 16], "little")
+            place += size if number == 0 else 16 + -(-size // 8) * 8
+        at = raw.find(b"GCOL", end)
+
+
+@pytest.mark.parametrize("chunks", [None, (2,)])
+@pytest.mark.parametrize("size", [0, 2**64 - 16, 2**64 - 1, 2**40])
+def test_heaps_in_which_the_library_would_get_lost(tmp_path, chunks, size):
+    path, known = tmp_path / "d.h5", tmp_path / "tags.txt"
+    known.write_text("sql\n")
+    with h5py.File(path, "w") as file:
+        for column in ("tokens", "title", "tags"):
+            texts = {"data": [b"sql"] * 4, "dtype": h5py.string_dtype(), "chunks": chunks}
+            file.create_dataset(f"examples/a/{column}", **texts)
+    assert load(f"{path}:taglist={known}").m == 1
+    raw = bytearray(path.read_bytes())
+    *_, free = objects(bytes(raw))
+    raw[free : free + 2] = (0 if size == 0 else 9).to_bytes(2, "little")
+    raw[free + 8 : free + 16] = size.to_bytes(8, "little")
+    path.write_bytes(raw)
+    with pytest.raises(PmtlError, match=r"d\.h5 cannot be read.*heap of text"):
+        load(f"{path}:taglist={known}")
+
+
+def test_texts_that_are_not_where_they_point(folder):
+    path = folder / "stackoverflow_train.h5"
+    with h5py.File(path) as file:
+        place = file["examples/00000010/title"].id.get_offset()
+    raw = path.read_bytes()
+    for at, value in ((0, 200), (12, 4000), (4, 8)):  # length, number, address
+        path.write_bytes(raw[: place + at] + value.to_bytes(4, "little") + raw[place + at + 4 :])
+        with pytest.raises(PmtlError, match=r"train\.h5 cannot be read.*heap of text"):
+            load(folder)
+    path.write_bytes(raw)
+    whole_numbers = h5py.vlen_dtype(np.int32)
+
+    def lists(file):
+        group = file["examples/00000010"]
+        del group["title"]
+        group.create_dataset("title", (3,), whole_numbers)
+
+    change(path, lists)
+    with pytest.raises(PmtlError, match="neither text nor numbers"):
         load(folder)
 
 

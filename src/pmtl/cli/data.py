@@ -33,7 +33,7 @@ def show(
     """Print how many clients, rows and features there are, and what to beware of."""
     from pmtl.data import describe, load
 
-    summary = describe(load(spec, client=client_column, target=target))
+    summary = describe(load(spec, progress=not as_json, client=client_column, target=target))
     if as_json:
         typer.echo(to_json(summary, indent=2))
     else:

@@ -22,10 +22,12 @@ from numpy.typing import NDArray
 
 from pmtl.data.columns import Columns
 from pmtl.data.disk import ArrayBuilder, memory_limit
+from pmtl.data.heaps import Heaps
 from pmtl.data.names import Coded, Vocabulary, canonical
 from pmtl.data.text import Known, TextRule, known_tags, known_words, split_tags
 from pmtl.data.textrows import TextRows
 from pmtl.errors import PmtlError
+from pmtl.progress import progress_bar
 
 HDF5_ENDINGS = (".h5", ".hdf5")
 GROUP = "examples"
@@ -51,6 +53,7 @@ def read_hdf5(
     taglist: str | None = None,
     min_rows: int = 0,
     clients: int | None = None,
+    progress: bool = False,
 ) -> Columns:
     """A file or folder; questions have the words of `vocabulary` (if none is named, those of
     `stackoverflow.word_count` beside them) and the tags of `taglist` (`stackoverflow.tag_count`).
@@ -75,6 +78,9 @@ def read_hdf5(
         kept, splits = Vocabulary("client"), Vocabulary("split")
         codes: list[NDArray[np.int64]] = []
         parts: list[NDArray[np.int64]] = []
+        bar = stack.enter_context(
+            progress_bar("reading clients", clients or len(names), show=progress)
+        )
         for name in names:
             read = {
                 split: rows.choose(file.rows(name, kind), f"client {name!r} of {file.path}")
@@ -83,6 +89,7 @@ def read_hdf5(
             sizes = {split: len(next(iter(part.values()))) for split, part in read.items()}
             if not all(sizes.values()) or sum(sizes.values()) < min_rows:
                 continue
+            bar.advance()
             code = kept.code(name)
             for split, part in read.items():
                 rows.append(part)
@@ -135,6 +142,7 @@ class _File:
 
     def __init__(self, path: Path, file: Any) -> None:
         self.path, self._file = path, file
+        self._heaps = Heaps(path)
 
     def clients(self) -> set[str]:
         """Everybody who has a group."""
@@ -173,12 +181,25 @@ class _File:
                     f"The column {name!r} of the client {client!r} of {self.path} is said to have "
                     f"shape {column.shape}, more than the file or memory can hold: it is damaged."
                 )
+            if column.dtype.hasobject:
+                self._check_text(column, name, client)
             rows[name] = np.asarray(column[()])
         lengths = {name: len(column) for name, column in rows.items()}
         if len(set(lengths.values())) > 1:
             told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
             raise PmtlError(f"The columns of the client {client!r} of {self.path} differ: {told}.")
         return rows
+
+    def _check_text(self, column: Any, name: str, client: str) -> None:
+        """Of all that lies on heaps, text may be read."""
+        import h5py
+
+        if h5py.check_string_dtype(column.dtype) is None:
+            raise PmtlError(
+                f"The column {name!r} of the client {client!r} of {self.path} holds neither text "
+                "nor numbers."
+            )
+        self._heaps.check(column)
 
     def _group(self, client: str) -> Any:
         group = self._file[GROUP].get(client)

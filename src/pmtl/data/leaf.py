@@ -29,6 +29,7 @@ from pmtl.data.disk import ArrayBuilder
 from pmtl.data.images import read_images
 from pmtl.data.names import Coded, Vocabulary
 from pmtl.errors import PmtlError
+from pmtl.progress import progress_bar
 
 LARGEST = 4096
 """Pixels of an image's side after resizing."""
@@ -49,7 +50,9 @@ class Shard:
     read: Callable[[], bytes]
 
 
-def read_leaf(path: Path, images: str | None = None, size: int = 84) -> Columns:
+def read_leaf(
+    path: Path, images: str | None = None, size: int = 84, progress: bool = False
+) -> Columns:
     """The rows of a LEAF file, folder or zip; `images` is the folder of the images that the rows
     name, unless they are at LEAF's own place for them; they are resized to `size` × `size`."""
     if images is not None and not Path(images).is_dir():
@@ -58,15 +61,18 @@ def read_leaf(path: Path, images: str | None = None, size: int = 84) -> Columns:
     if not 1 <= size <= LARGEST:
         raise PmtlError(f"size={size} was given: images are 1 to {LARGEST} pixels wide.")
     collected = _Collected(None if images is None else Path(images), usual, size)
-    for shard in find_shards(path):
-        try:
-            for user, x, y in _users(_parse(shard), shard):
-                for rows in row_chunks(len(x), 3 * size**2):
-                    collected.append(user, x[rows], y[rows], shard)
-        except RecursionError:
-            raise PmtlError(
-                f"{shard.name} is no LEAF shard: its lists are nested too deeply."
-            ) from None
+    shards = find_shards(path)
+    with progress_bar("reading shards", len(shards), show=progress) as bar:
+        for shard in shards:
+            try:
+                for user, x, y in _users(_parse(shard), shard):
+                    for rows in row_chunks(len(x), 3 * size**2):
+                        collected.append(user, x[rows], y[rows], shard)
+            except RecursionError:
+                raise PmtlError(
+                    f"{shard.name} is no LEAF shard: its lists are nested too deeply."
+                ) from None
+            bar.advance()
     return collected.columns(path)
 
 

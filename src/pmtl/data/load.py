@@ -34,10 +34,11 @@ FORMATS = (
 Reader = Callable[..., Columns]
 
 
-def load(spec: str | Path, **options: Any) -> FederatedData:
+def load(spec: str | Path, *, progress: bool = False, **options: Any) -> FederatedData:
     """The federation that `spec` names: `PATH[:key=value,…]` or `synthetic[:key=value,…]`.
 
-    Options may be written in the spec or given as keywords, which win.
+    Options may be written in the spec or given as keywords, which win. With `progress`, formats
+    that take their time show a bar.
     """
     # A path may hold ":" and "=", so one that exists is not taken apart.
     name, written = (str(spec), {}) if _exists(Path(spec)) else parse_spec(str(spec))
@@ -51,7 +52,9 @@ def load(spec: str | Path, **options: Any) -> FederatedData:
     paths = {key: str(_places(value)[1]) for key, value in given.items() if key in PATHS}
     source = format_spec(str(place), given | paths)
     reader = choose_reader(path)
-    own = [option for option in inspect.signature(reader).parameters if option != "path"]
+    parameters = inspect.signature(reader).parameters
+    fixed = {"path": path} | ({"progress": progress} if "progress" in parameters else {})
+    own = [option for option in parameters if option not in fixed]
     for option in given:
         if option not in (*own, *COMMON):
             raise unknown(f"option of {path.name} named", option, (*own, *COMMON))
@@ -60,7 +63,7 @@ def load(spec: str | Path, **options: Any) -> FederatedData:
     common = {key: value for key, value in given.items() if key in COMMON}
     try:
         with naming(str(path)):
-            columns = construct(reader, own_given, path.name, path=path)
+            columns = construct(reader, own_given, path.name, **fixed)
             return construct(FederatedData.from_arrays, common, path.name, **columns, source=source)
     except OSError as error:
         raise PmtlError(

@@ -123,7 +123,7 @@ def start(
     out = out if team.leader else None
     if out is not None:
         RunFolder.refuse_existing(out)
-    federated = load(config.data) if data is None else data
+    federated = load(config.data, progress=progress and team.leader) if data is None else data
     config = replace(
         config,
         data=federated.source or IN_MEMORY,
@@ -186,7 +186,7 @@ def resume(
         )
     if config.algorithm == IN_MEMORY and algorithm is None:
         raise PmtlError(f"The run at {path} needs its algorithm object again: algorithm=….")
-    federated = load(config.data) if data is None else data
+    federated = load(config.data, progress=progress and team.leader) if data is None else data
     check_data(federated, facts)
     method = build_algorithm(algorithm or config.algorithm)
     plan, metrics = PrivacyPlan.from_dict(facts["plan"]), metrics_plan(facts)
