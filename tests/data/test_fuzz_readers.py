@@ -120,11 +120,11 @@ def hdf5(columns: dict[str, np.ndarray]) -> bytes:
     return buffer.getvalue()
 
 
-def questions() -> dict[str, np.ndarray]:
-    """Text of fixed length: where it has any length it lies on a heap, and the HDF5 library itself
-    does not survive every damage to that."""
+def questions(kind: np.dtype | None = None) -> dict[str, np.ndarray]:
+    """Text of fixed length, or of another kind."""
     texts = np.array([text.encode() for text in TEXTS])
-    return {"tokens": texts, "title": texts, "tags": np.array([tag.encode() for tag in TAGS])}
+    columns = {"tokens": texts, "title": texts, "tags": np.array([tag.encode() for tag in TAGS])}
+    return columns if kind is None else {n: c.astype(kind) for n, c in columns.items()}
 
 
 def text_table() -> bytes:
@@ -167,6 +167,10 @@ FORMATS: dict[str, tuple[dict[str, bytes], str]] = {
     "HDF5, pixels": ({"d.h5": hdf5({"pixels": IMAGES, "label": Y})}, "d.h5"),
     "HDF5, text": (
         {"d.h5": hdf5(questions()), "tags.json": b'{"net": 3, "doc": 2}'},
+        "d.h5:taglist=tags.json,hash=16",
+    ),
+    "HDF5, text on heaps": (
+        {"d.h5": hdf5(questions(h5py.string_dtype())), "tags.json": b'{"net": 3, "doc": 2}'},
         "d.h5:taglist=tags.json,hash=16",
     ),
     "text": (
