@@ -54,7 +54,12 @@ JSON = st.recursive(
 # --- options ---
 
 OPTIONS = st.dictionaries(
-    st.sampled_from([*COMMON, "client", "target", "split", "drop", "images", "size"]),
+    st.sampled_from(
+        [
+            *(*COMMON, "client", "target", "split", "drop", "images", "size"),
+            *("text", "words", "vocabulary", "hash", "tags", "taglist"),
+        ]
+    ),
     st.one_of(
         st.integers(-1, 4),
         st.floats(0, 1),
@@ -206,6 +211,18 @@ def test_tables_of_any_cells(drawn):
     between, content = drawn
     kind = "csv" if between == "," else "tsv"
     read(f"{kind}, odd content", f"d.{kind}", content)
+
+
+@fuzz(60)
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), CELLS, CELLS), max_size=8),
+    st.sampled_from([{}, {"words": 3}, {"hash": 4}]),
+    st.sampled_from([{}, {"tags": 2}]),
+)
+def test_text_of_any_cells(rows, words, tags):
+    lines = ["client\ty\tt", *("\t".join(row) for row in rows)]
+    content = "\n".join(lines).encode("utf-8", "surrogatepass")
+    read("text, odd content", "d.tsv", content, text="t", **words, **tags)
 
 
 INSTANTS = st.datetimes(datetime(1, 1, 1), datetime(9999, 1, 1))

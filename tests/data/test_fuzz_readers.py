@@ -9,6 +9,7 @@ import zipfile
 from functools import partial
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from fuzzing import damaged, fuzz, judge
@@ -104,6 +105,33 @@ def pictures() -> dict[str, bytes]:
 
 
 #: Format → its files (one, or all of a folder) and what is read.
+IMAGES = RANDOM.integers(0, 2, (ROWS, 3, 2)).astype(np.float32)
+TEXTS = [f"{'one two three'[: 3 + row]} — {row}" for row in range(ROWS)]
+TAGS = ["net", "doc|net", "doc", "rare|doc"] * 3
+
+
+def hdf5(columns: dict[str, np.ndarray]) -> bytes:
+    """TensorFlow Federated's layout."""
+    buffer = io.BytesIO()
+    with h5py.File(buffer, "w") as file:
+        for user in USERS:
+            for name, column in columns.items():
+                file[f"examples/{user}/{name}"] = column[user == CLIENT]
+    return buffer.getvalue()
+
+
+def questions(kind: np.dtype | None = None) -> dict[str, np.ndarray]:
+    """Text of fixed length, or of another kind."""
+    texts = np.array([text.encode() for text in TEXTS])
+    columns = {"tokens": texts, "title": texts, "tags": np.array([tag.encode() for tag in TAGS])}
+    return columns if kind is None else {n: c.astype(kind) for n, c in columns.items()}
+
+
+def text_table() -> bytes:
+    rows = zip(CLIENT, SPLIT, TAGS, TEXTS, strict=True)
+    return "\n".join(["client\tsplit\ty\ttext", *map("\t".join, rows), ""]).encode()
+
+
 FORMATS: dict[str, tuple[dict[str, bytes], str]] = {
     "npz": ({"d.npz": npz(arrays())}, "d.npz"),
     "npz, compressed": ({"d.npz": npz(arrays(), np.savez_compressed)}, "d.npz"),
@@ -136,7 +164,24 @@ FORMATS: dict[str, tuple[dict[str, bytes], str]] = {
         "hospitals",
     ),
     "LEAF images": (pictures(), "data.json:images=images,size=4"),
+    "HDF5, pixels": ({"d.h5": hdf5({"pixels": IMAGES, "label": Y})}, "d.h5"),
+    "HDF5, text": (
+        {"d.h5": hdf5(questions()), "tags.json": b'{"net": 3, "doc": 2}'},
+        "d.h5:taglist=tags.json,hash=16",
+    ),
+    "HDF5, text on heaps": (
+        {"d.h5": hdf5(questions(h5py.string_dtype())), "tags.json": b'{"net": 3, "doc": 2}'},
+        "d.h5:taglist=tags.json,hash=16",
+    ),
+    "text": (
+        {"d.tsv": text_table(), "words.txt": b"one 9\ntwo 5\nthree 1\n"},
+        "d.tsv:text=text,vocabulary=words.txt,tags=2",
+    ),
+    "text, gzip": ({"d.tsv.gz": gzip.compress(text_table(), mtime=0)}, "d.tsv.gz:text=text"),
 }
+
+
+LISTS = ("words.txt", "tags.json")
 
 
 def put(folder: Path, files: dict[str, bytes]) -> None:
@@ -169,13 +214,15 @@ def test_damaged_files(name, tmp_path):
     def damage(data: st.DataObject) -> None:
         victim = data.draw(st.sampled_from(sorted(files)))
         put(tmp_path, {victim: data.draw(damaged(files[victim]))})
-        judge(name, lambda: load(spec), check_federation, mention=Path(victim).parts[0])
+        # A list of names with other names in it is a list, and what it does to the rows is told.
+        told = spec.partition(":")[0] if victim in LISTS else Path(victim).parts[0]
+        judge(name, lambda: load(spec), check_federation, mention=told)
         put(tmp_path, {victim: files[victim]})
 
     damage()
 
 
-ENDINGS = ("npz", "csv", "tsv", "csv.gz", "parquet", "json", "zip")
+ENDINGS = ("npz", "csv", "tsv", "csv.gz", "parquet", "json", "zip", "h5")
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

@@ -114,7 +114,7 @@ def test_images(tmp_path, monkeypatch):
 
 def test_image_troubles(tmp_path, monkeypatch):
     path, _ = images(tmp_path)
-    with pytest.raises(PmtlError, match=r"text.*images=FOLDER"):
+    with pytest.raises(PmtlError, match=r"names of images.*images=FOLDER"):
         load(path)
     with pytest.raises(PmtlError, match="no folder"):
         load(f"{path}:images={tmp_path / 'nowhere'}")
@@ -127,6 +127,50 @@ def test_image_troubles(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(PmtlError, match=r"pmtl\[images\]"):
         load(f"{path}:images={tmp_path / 'img'}")
+
+
+def leaf_celeba(tmp_path):
+    """CelebA as LEAF's scripts leave it: names of images, classes written 0.0 and 1.0."""
+    home = tmp_path / "celeba"
+    raw_images = home / "data" / "raw" / "img_align_celeba"
+    raw_images.mkdir(parents=True)
+    rng = np.random.default_rng(1)
+    names = [f"{i:06d}.jpg" for i in range(1, 13)]
+    for name in names:
+        pixels = rng.integers(0, 256, (218, 178, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(raw_images / name)
+    for split, part in (("train", slice(0, 5)), ("test", slice(5, 6))):
+        data = {
+            user: {"x": mine[part], "y": [float(i % 2) for i in range(6)][part]}
+            for user, mine in (("2820", names[:6]), ("3227", names[6:]))
+        }
+        shard = {"users": list(data), "num_samples": [len(d["y"]) for d in data.values()]}
+        shard |= {"hierarchies": [], "user_data": data}
+        write(home / "data" / split / f"all_data_niid_05_keep_5_{split}_9.json", shard)
+    return home
+
+
+def test_celeba_as_leaf_leaves_it(tmp_path):
+    home = leaf_celeba(tmp_path)
+    data = load(home)
+    assert (data.input_shape, data.x.dtype) == ((3, 84, 84), np.uint8)
+    assert (data.task, data.outputs, data.clients) == ("classification", 2, ("2820", "3227"))
+    assert data.rows("test").counts.tolist() == [1, 1]
+    with Image.open(home / "data" / "raw" / "img_align_celeba" / "000006.jpg") as image:
+        wanted = np.asarray(image.convert("RGB").resize((84, 84))).transpose(2, 0, 1)
+    assert (data.x[data.rows("test").of(0)[0]] == wanted).all()
+    assert load(home / "data").fingerprint() == data.fingerprint()
+    (home / "data" / "raw" / "img_align_celeba").rename(tmp_path / "elsewhere")
+    with pytest.raises(PmtlError, match=r"names of images.*no folder data/raw/img_align_celeba"):
+        load(home)
+    assert load(f"{home}:images={tmp_path / 'elsewhere'}").fingerprint() == data.fingerprint()
+
+
+def test_shakespeare_is_told_from_celeba(tmp_path):
+    rows = {"x": ["to be, or not to b", "o be, or not to be"], "y": ["e", ":"]}
+    content = {"users": ["HAMLET"], "num_samples": [2], "user_data": {"HAMLET": rows}}
+    with pytest.raises(PmtlError, match=r"'HAMLET'.*is text.*text tasks are not supported"):
+        load(write(tmp_path / "d.json", content))
 
 
 def broken(raw, change):

@@ -1,4 +1,4 @@
-"""`pmtl data …`: look at a federation before training on it."""
+"""`pmtl data …`: fetch the paper's data sets, and look at a federation before training on it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import typer
 
 from pmtl.jsontext import to_json
 
-app = typer.Typer(help="Look at a federation of data.", no_args_is_help=True)
+app = typer.Typer(help="Fetch data sets, and look at a federation of data.", no_args_is_help=True)
 
 
 @app.callback()
 def _group() -> None:
-    """Look at a federation of data."""
+    """Fetch data sets, and look at a federation of data."""
 
 
 @app.command()
@@ -33,11 +33,42 @@ def show(
     """Print how many clients, rows and features there are, and what to beware of."""
     from pmtl.data import describe, load
 
-    summary = describe(load(spec, client=client_column, target=target))
+    summary = describe(load(spec, progress=not as_json, client=client_column, target=target))
     if as_json:
         typer.echo(to_json(summary, indent=2))
     else:
         _print(summary)
+
+
+@app.command()
+def fetch(
+    name: Annotated[
+        str, typer.Argument(help="femnist, femnist-nist, stackoverflow or celeba", metavar="NAME")
+    ],
+    to: Annotated[
+        str | None, typer.Option(help="The folder to put it in (default: data/NAME).")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Download again what is there already.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Download one of the paper's data sets from its official place.
+
+    Files are checked against their published SHA-256; where the publisher gives none, that of the
+    first download is printed and kept beside the file. A transfer that was cut off goes on where it
+    stopped. CelebA asks for an agreement by a person, so fetching it prints the steps.
+    """
+    from pmtl.data.fetch import fetch as download
+
+    came = download(name, to, force, progress=not as_json)
+    if as_json:
+        typer.echo(to_json(came, indent=2))
+        return
+    typer.echo(f"{came['about']}, is in {came['folder']}.")
+    for file in came["files"]:
+        typer.echo(f"  {file['file']}  SHA-256 {file['sha256'] or '-'} ({file['checked']})")
+    typer.echo(f"Next: {came['next']}")
 
 
 def _print(summary: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ Config = Annotated[str | None, typer.Option(help="A TOML file; options given her
 Data = Annotated[
     str | None,
     typer.Option(
-        help="PATH[:key=value,…] (.npz, .csv, .parquet, LEAF .json/.zip/folder) or synthetic.",
+        help="PATH[:key=value,…] (.npz, .csv, .parquet, .h5, LEAF .json/.zip/folder) or synthetic.",
         rich_help_panel=DATA,
         metavar="SPEC",
     ),

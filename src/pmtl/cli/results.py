@@ -55,7 +55,8 @@ def predict(
     """
     from pathlib import Path
 
-    from pmtl.data.features import read_features
+    from pmtl.data.features import read_features, read_text
+    from pmtl.data.text import TextRule
     from pmtl.errors import PmtlError
     from pmtl.personalize.result import load_result
 
@@ -63,7 +64,11 @@ def predict(
     if not target.name.endswith((".csv", ".parquet", ".npz", ".npy")):
         raise PmtlError(f"{out} has no known ending: use .csv, .parquet, .npz or .npy.")
     run = load_result(path)
-    rows = read_features(data, tuple(run.facts["input_shape"]), run.facts["feature_names"])
+    facts = run.facts
+    if facts.get("text") is None:
+        rows = read_features(data, tuple(facts["input_shape"]), facts["feature_names"])
+    else:
+        rows = read_text(data, TextRule.from_dict(facts["text"]), facts["feature_names"])
     answers = run.predict(client, rows)
     write_answers(target, answers, run.facts["labels"])
     typer.echo(f"{len(answers)} predictions of client {client} are in {out}.")

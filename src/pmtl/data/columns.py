@@ -1,8 +1,8 @@
 """Which column of a table is what.
 
 One column names the client, one is the target (or several are: `a+b`), one may name the split, and
-every other column is a feature. Files and DataFrames are given their roles, and refused, by the
-same words.
+every other column is a feature, unless `text` names the columns (`a+b`) whose words are the
+features. Files and DataFrames are given their roles, and refused, by the same words.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
+from pmtl.data.text import TextRule
 from pmtl.errors import PmtlError
 
 CLIENT = ("client", "client_id")
@@ -29,8 +30,10 @@ class Columns(TypedDict):
     y: Any
     client: Any
     split: NotRequired[Any]
-    feature_names: NotRequired[tuple[str, ...]]
+    feature_names: NotRequired[tuple[str, ...] | None]
     labels: NotRequired[tuple[str, ...] | None]
+    text: NotRequired[TextRule]
+    disclosed: NotRequired[tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -41,12 +44,13 @@ class Roles:
     targets: tuple[str, ...]
     split: str | None
     features: tuple[str, ...]
+    text: tuple[str, ...] = ()
 
     @property
     def used(self) -> tuple[str, ...]:
         """Every column that has to be read."""
         special = (self.client, *self.targets, *((self.split,) if self.split else ()))
-        return special + self.features
+        return special + self.features + self.text
 
     @property
     def labels(self) -> tuple[str, ...] | None:
@@ -61,10 +65,12 @@ def assign_roles(
     target: str | None = None,
     split: str | None = None,
     drop: str | Sequence[str] = (),
+    text: str | None = None,
 ) -> Roles:
-    """Find the client, target and split columns; what is left and not dropped is a feature.
+    """Find the client, target, split and text columns; what is left and not dropped is a feature,
+    unless there is text.
 
-    A `target` of no column's name is several names with + between them.
+    A `target` or `text` of no column's name is several names with + between them.
     """
     twice = sorted(name for name, count in Counter(columns).items() if count > 1)
     if twice:
@@ -74,17 +80,20 @@ def assign_roles(
         if name not in columns:
             raise PmtlError(f"{where} has no column {name!r} to drop. {_listing(columns)}")
     client_column = _find(columns, where, "client", client, CLIENT)
-    targets = _find_targets(columns, where, target)
+    targets = _find_several(columns, where, "target", target, TARGET)
     split_column = None
     if split is not None or any(name in columns and name not in dropped for name in SPLIT):
         split_column = _find(columns, where, "split", split, SPLIT)
-    special = [client_column, *targets, split_column]
+    texts = () if text is None else _find_several(columns, where, "text", text, ())
+    special = [client_column, *targets, split_column, *texts]
     taken = next((name for name in special if special.count(name) > 1), None)
     if taken is not None:
         raise PmtlError(
-            f"The column {taken!r} of {where} is named twice as client, target or split: "
+            f"The column {taken!r} of {where} is named twice as client, target, split or text: "
             "each of them is a column of its own."
         )
+    if texts:
+        return Roles(client_column, targets, split_column, (), texts)
     others = {*special, *dropped}
     features = tuple(name for name in columns if name not in others)
     if not features:
@@ -92,9 +101,11 @@ def assign_roles(
     return Roles(client_column, targets, split_column, features)
 
 
-def _find_targets(columns: Sequence[str], where: str, given: str | None) -> tuple[str, ...]:
+def _find_several(
+    columns: Sequence[str], where: str, role: str, given: str | None, usual: tuple[str, ...]
+) -> tuple[str, ...]:
     names = [given] if given is None or given in columns else given.split("+")
-    return tuple(_find(columns, where, "target", name, TARGET) for name in names)
+    return tuple(_find(columns, where, role, name, usual) for name in names)
 
 
 def _find(
@@ -123,6 +134,7 @@ def wrong_kind(where: str, role: str, name: str, kind: object) -> PmtlError:
         "feature": f"not numbers: encode it as numbers, or leave it out with drop={name}.",
         "target": "not numbers: several targets in a row are columns of numbers (0 and 1 for "
         "labels) with target=a+b, or a two-dimensional y in an .npz.",
+        "text": "not text: numbers are features without text=.",
     }.get(role, "which is not a name: give text or integers.")
     return PmtlError(f"The {role} column {name!r} of {where} holds {kind}, {remedy}")
 

@@ -37,9 +37,22 @@ def describe(data: FederatedData) -> dict[str, Any]:
         "splits": {split: len(data.rows(split).order) for split in SPLITS},
         "warnings": _warnings(data, counts),
     }
+    if data.text is not None:
+        summary["text"] = _text(data)
     if is_sparse(data.x):
         summary["density"] = data.x.nnz / (data.x.shape[0] * data.x.shape[1])
     return summary
+
+
+def _text(data: FederatedData) -> str:
+    """Where the features come from, if they are words."""
+    rule, names = data.text, data.feature_names
+    if rule is None:
+        return ""
+    columns = " and ".join(rule.columns)
+    if names is None:
+        return f"words of {columns}, hashed into {rule.hashed:,} columns"
+    return f"{len(names):,} words of {columns}, beginning with {', '.join(names[:5])}"
 
 
 def _storage(data: FederatedData) -> str:
@@ -49,7 +62,7 @@ def _storage(data: FederatedData) -> str:
 
 
 def _warnings(data: FederatedData, counts: NDArray[Any]) -> list[str]:
-    warnings = []
+    warnings = [*data.disclosed]
     if data.task == "classification":
         single = _single_class(data)
         if single:
@@ -104,7 +117,10 @@ def _warnings(data: FederatedData, counts: NDArray[Any]) -> list[str]:
 def _row_norm(data: FederatedData) -> float:
     """The root mean square norm of (at most 4096) training rows, as a model sees them."""
     order = data.rows("train").order
-    rows = data.gather(order[:: max(1, len(order) // 4096)])[0]
+    chosen = order[:: max(1, len(order) // 4096)]
+    if is_sparse(data.x):
+        return float(np.sqrt(data.x[chosen].power(2).sum(axis=1).mean()))
+    rows = data.gather(chosen)[0]
     return float(np.sqrt(np.square(rows.reshape(len(rows), -1), dtype=np.float64).sum(1).mean()))
 
 

@@ -34,6 +34,7 @@ from pmtl.data.checks import (
 from pmtl.data.names import encode
 from pmtl.data.scaling import Scaling, scale_by_client
 from pmtl.data.splits import UNUSED, draw_parts, read_parts
+from pmtl.data.text import TextRule
 from pmtl.errors import PmtlError
 
 __all__ = ["SPLITS", "FederatedData", "Rows", "Split", "Task"]
@@ -75,6 +76,10 @@ class FederatedData:
     feature_names: tuple[str, ...] | None = None
     source: str | None = None
     scaling: Scaling | None = None
+    text: TextRule | None = None
+    """How text became features, if it did."""
+    disclosed: tuple[str, ...] = ()
+    """What reading took from all clients' rows and treats as public, in sentences."""
 
     @property
     def m(self) -> int:
@@ -156,7 +161,9 @@ class FederatedData:
         storage = (
             "sparse" if is_sparse(self.x) else "uint8" if self.x.dtype == np.uint8 else "float"
         )
-        head = [self.task, self.outputs, storage, self.input_shape, self.clients]
+        head: list[Any] = [self.task, self.outputs, storage, self.input_shape, self.clients]
+        if self.text is not None:  # The same numbers mean something else under other words.
+            head += [self.text.to_dict(), self.feature_names, self.labels]
         digest = hashlib.sha256(json.dumps(head).encode())
         width = 64 if is_sparse(self.x) else int(np.prod(self.input_shape)) * 4
         for split in SPLITS:
@@ -187,8 +194,11 @@ class FederatedData:
         test: float = 0.2,
         min_rows: int = 0,
         clients: int | None = None,
+        largest: int | None = None,
         scale: str | None = None,
         feature_names: Sequence[str] | None = None,
+        text: TextRule | None = None,
+        disclosed: tuple[str, ...] = (),
         source: str | None = None,
     ) -> FederatedData:
         """Check everything and group the rows by client.
@@ -196,7 +206,8 @@ class FederatedData:
         `client` names the owner of every row. Without `split`, every client's rows are divided
         into training, `validation` and `test` parts; a split of only train and test gives up a
         fraction `validation` of every client's training rows. `min_rows` drops clients that have
-        fewer rows in all, and `clients` then keeps that many, the first in sorted order.
+        fewer rows in all, `largest` then keeps that many with the most rows (of equals the first in
+        sorted order), and `clients` that many, the first in sorted order.
         `scale="client"` lets every client standardise its features by its own training rows.
         """
         check_lengths(x=x, y=y, client=client, split=split)
@@ -207,7 +218,7 @@ class FederatedData:
         parts = draw_parts(
             codes, known, None if split is None else read_parts(split), validation, test
         )
-        codes, known, parts = _keep(codes, known, parts, min_rows, clients)
+        codes, known, parts = _keep(codes, known, parts, min_rows, largest, clients)
         splits = {
             name: _group(codes, parts == part, len(known)) for part, name in enumerate(SPLITS)
         }
@@ -217,7 +228,8 @@ class FederatedData:
             if scale != "client":
                 raise PmtlError(f"There is no scale {scale!r}: use scale=client, or leave it out.")
             kept_x, scaling = scale_by_client(kept_x, codes, splits["train"])
-        return cls(kept_x, kept_y, known, splits, task, outputs, classes, names, source, scaling)
+        about = (classes, names, source, scaling, text, disclosed)
+        return cls(kept_x, kept_y, known, splits, task, outputs, *about)
 
     @classmethod
     def from_frame(
@@ -244,17 +256,24 @@ def _keep(
     known: tuple[str, ...],
     parts: NDArray[np.int8],
     min_rows: int,
+    largest: int | None,
     clients: int | None,
 ) -> tuple[NDArray[np.int64], tuple[str, ...], NDArray[np.int8]]:
-    """Drop small clients, then all but the first `clients`; their rows belong to nobody."""
-    kept = np.flatnonzero(np.bincount(codes, minlength=len(known)) >= min_rows)
-    if clients is not None:
-        if not 1 <= clients <= len(kept):
+    """Drop small clients, then all but the `largest`, then all but the first `clients`; their rows
+    belong to nobody."""
+    counts = np.bincount(codes, minlength=len(known))
+    kept = np.flatnonzero(counts >= min_rows)
+    for name, number in (("largest", largest), ("clients", clients)):
+        if number is None:
+            continue
+        if not 1 <= number <= len(kept):
             raise PmtlError(
-                f"clients={clients} was asked for, but there are {len(kept)} clients"
+                f"{name}={number} was asked for, but there are {len(kept)} clients"
                 + (f" with at least {min_rows} rows." if min_rows > 1 else ".")
             )
-        kept = kept[:clients]
+        if name == "largest":
+            kept = kept[np.argsort(-counts[kept], kind="stable")]
+        kept = np.sort(kept[:number])
     if not len(kept):
         raise PmtlError(f"No client has {min_rows} rows: lower min_rows.")
     renumber = np.full(len(known), UNUSED, dtype=np.int64)

@@ -3,8 +3,10 @@
 A shard is `{"users": […], "num_samples": […], "user_data": {user: {"x": […], "y": […]}}}`. Data is
 one such file, or a folder or `.zip` of shards; shards under `train/` and `test/` (here, or below
 `data/` as LEAF's own scripts leave them) carry the split. Shards are read one at a time. A user
-who appears in several shards is one client. LEAF's text tasks hold raw text, for which there is no
-model here, and are refused.
+who appears in several shards is one client. CelebA's rows are names of images, which lie where
+LEAF's README has them put, in `data/raw/img_align_celeba`, or in the folder that `images` names.
+LEAF's text tasks (Shakespeare, Sent140, Reddit) hold raw text, for which there is no model here,
+and are refused.
 """
 
 from __future__ import annotations
@@ -27,9 +29,14 @@ from pmtl.data.disk import ArrayBuilder
 from pmtl.data.images import read_images
 from pmtl.data.names import Coded, Vocabulary
 from pmtl.errors import PmtlError
+from pmtl.progress import progress_bar
 
 LARGEST = 4096
 """Pixels of an image's side after resizing."""
+
+IMAGES = ("data/raw/img_align_celeba", "raw/img_align_celeba")
+"""Where LEAF keeps CelebA's images, below its folder `celeba` or `celeba/data`."""
+ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".webp")
 
 FOLDERS = {"train": "train", "test": "test", "validation": "validation", "val": "validation"}
 
@@ -43,24 +50,29 @@ class Shard:
     read: Callable[[], bytes]
 
 
-def read_leaf(path: Path, images: str | None = None, size: int = 84) -> Columns:
+def read_leaf(
+    path: Path, images: str | None = None, size: int = 84, progress: bool = False
+) -> Columns:
     """The rows of a LEAF file, folder or zip; `images` is the folder of the images that the rows
-    name, which are resized to `size` × `size`."""
+    name, unless they are at LEAF's own place for them; they are resized to `size` × `size`."""
     if images is not None and not Path(images).is_dir():
         raise PmtlError(f"There is no folder {images}, which images= names.")
+    usual = next((path / place for place in IMAGES if (path / place).is_dir()), None)
     if not 1 <= size <= LARGEST:
         raise PmtlError(f"size={size} was given: images are 1 to {LARGEST} pixels wide.")
-    collected = _Collected(None if images is None else Path(images), size)
-    row_bytes = 0 if images is None else 3 * size**2
-    for shard in find_shards(path):
-        try:
-            for user, x, y in _users(_parse(shard), shard):
-                for rows in row_chunks(len(x), row_bytes):
-                    collected.append(user, x[rows], y[rows], shard)
-        except RecursionError:
-            raise PmtlError(
-                f"{shard.name} is no LEAF shard: its lists are nested too deeply."
-            ) from None
+    collected = _Collected(None if images is None else Path(images), usual, size)
+    shards = find_shards(path)
+    with progress_bar("reading shards", len(shards), show=progress) as bar:
+        for shard in shards:
+            try:
+                for user, x, y in _users(_parse(shard), shard):
+                    for rows in row_chunks(len(x), 3 * size**2):
+                        collected.append(user, x[rows], y[rows], shard)
+            except RecursionError:
+                raise PmtlError(
+                    f"{shard.name} is no LEAF shard: its lists are nested too deeply."
+                ) from None
+            bar.advance()
     return collected.columns(path)
 
 
@@ -170,8 +182,8 @@ def _users(content: dict[str, Any], shard: Shard) -> Iterator[tuple[str, list[An
 class _Collected:
     """Rows as they come in: features to an array that may move to disk, names as codes."""
 
-    def __init__(self, images: Path | None, size: int) -> None:
-        self.images, self.size = images, size
+    def __init__(self, images: Path | None, usual: Path | None, size: int) -> None:
+        self.images, self.usual, self.size = images, usual, size
         self._x: ArrayBuilder | None = None
         self._y: list[NDArray[Any]] = []
         self._classes: Vocabulary | None = None
@@ -212,20 +224,22 @@ class _Collected:
         return columns
 
     def _features(self, user: str, x: list[Any], shard: Shard) -> NDArray[Any]:
+        if self.images is None and self._x is None and _names_images(x):
+            self.images = self.usual
         if self.images is not None:
             if not all(isinstance(name, str) for name in x):
                 raise PmtlError(
-                    f"images= was given, but x of the user {user!r} in {shard.name} "
-                    "is not a list of file names."
+                    f"x of the user {user!r} in {shard.name} is not a list of file names of "
+                    f"images in {self.images}, as others' are or images= says."
                 )
             return read_images(self.images, x, self.size)
         if _holds_text(x[0]):
-            raise _text(user, shard)
+            raise _text(user, shard, _names_images(x))
         try:
             features = as_float32(x)
         except (ValueError, TypeError, OverflowError) as error:
             if any(_holds_text(row) for row in x):
-                raise _text(user, shard) from None
+                raise _text(user, shard, False) from None
             raise PmtlError(
                 f"x of the user {user!r} in {shard.name} is not rows of numbers "
                 f"of one length ({error})."
@@ -243,6 +257,8 @@ class _Collected:
             targets = np.asarray(None if any(_holds_text(value) for value in y) else y)
         except ValueError:
             targets = np.asarray(None)
+        if self.images is not None and np.isin(targets, (0.0, 1.0)).all():
+            targets = targets.astype(np.int64)  # CelebA's classes are written 0.0 and 1.0.
         first = self._y[0] if self._y else targets
         if (
             targets.dtype.kind not in "iufb"
@@ -256,12 +272,20 @@ class _Collected:
         return targets
 
 
-def _text(user: str, shard: Shard) -> PmtlError:
+def _text(user: str, shard: Shard, images: bool) -> PmtlError:
+    if images:
+        return PmtlError(
+            f"x of the user {user!r} in {shard.name} are names of images, and there is no folder "
+            f"{IMAGES[0]} with them beside it: say where they are with images=FOLDER."
+        )
     return PmtlError(
-        f"x of the user {user!r} in {shard.name} is text. If these are names of images, set "
-        "images=FOLDER; LEAF's text tasks are not supported: turn the text into numbers "
-        "(e.g. counts of words) and save that as .npz."
+        f"x of the user {user!r} in {shard.name} is text. LEAF's text tasks are not supported: "
+        "make it a table of client, text and tag and read that with text=COLUMN."
     )
+
+
+def _names_images(x: list[Any]) -> bool:
+    return all(isinstance(name, str) and name.lower().endswith(ENDINGS) for name in x)
 
 
 def _holds_text(row: Any) -> bool:

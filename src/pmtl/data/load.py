@@ -15,25 +15,30 @@ from typing import Any
 
 from pmtl.data.columns import Columns
 from pmtl.data.federated import FederatedData
+from pmtl.data.hdf5 import HDF5_ENDINGS, read_hdf5
 from pmtl.data.leaf import read_leaf
 from pmtl.data.npz import read_folder, read_npz
 from pmtl.data.synthetic import synthetic
-from pmtl.data.table import CSV_ENDINGS, PARQUET_ENDINGS, read_csv, read_parquet
+from pmtl.data.table import CSV_ENDINGS, PARQUET_ENDINGS, read_table
 from pmtl.errors import PmtlError, naming
 from pmtl.spec import construct, format_spec, parse_spec, unknown
 
-COMMON = ("task", "outputs", "validation", "test", "min_rows", "clients", "scale")
+COMMON = ("task", "outputs", "validation", "test", "min_rows", "clients", "largest", "scale")
+PATHS = ("images", "vocabulary", "taglist")
+"""Options that name files or folders."""
 FORMATS = (
-    ".npz, .csv, .tsv (also .gz), .parquet, LEAF's .json or .zip, or a folder of .npy or .json"
+    ".npz, .csv, .tsv (also .gz), .parquet, LEAF's .json or .zip, TensorFlow Federated's .h5, or a "
+    "folder of .npy, .json or .h5"
 )
 
 Reader = Callable[..., Columns]
 
 
-def load(spec: str | Path, **options: Any) -> FederatedData:
+def load(spec: str | Path, *, progress: bool = False, **options: Any) -> FederatedData:
     """The federation that `spec` names: `PATH[:key=value,…]` or `synthetic[:key=value,…]`.
 
-    Options may be written in the spec or given as keywords, which win.
+    Options may be written in the spec or given as keywords, which win. With `progress`, formats
+    that take their time show a bar.
     """
     # A path may hold ":" and "=", so one that exists is not taken apart.
     name, written = (str(spec), {}) if _exists(Path(spec)) else parse_spec(str(spec))
@@ -44,18 +49,21 @@ def load(spec: str | Path, **options: Any) -> FederatedData:
 
     path, place = _places(name)
     # Written down so that it means the same from any folder.
-    paths = {key: str(_places(value)[1]) for key, value in given.items() if key == "images"}
+    paths = {key: str(_places(value)[1]) for key, value in given.items() if key in PATHS}
     source = format_spec(str(place), given | paths)
     reader = choose_reader(path)
-    own = [option for option in inspect.signature(reader).parameters if option != "path"]
+    parameters = inspect.signature(reader).parameters
+    fixed = {"path": path} | ({"progress": progress} if "progress" in parameters else {})
+    own = [option for option in parameters if option not in fixed]
     for option in given:
         if option not in (*own, *COMMON):
             raise unknown(f"option of {path.name} named", option, (*own, *COMMON))
+    # A reader that has an option of this kind, too, reads no more clients than are asked for.
     own_given = {key: value for key, value in given.items() if key in own}
     common = {key: value for key, value in given.items() if key in COMMON}
     try:
         with naming(str(path)):
-            columns = construct(reader, own_given, path.name, path=path)
+            columns = construct(reader, own_given, path.name, **fixed)
             return construct(FederatedData.from_arrays, common, path.name, **columns, source=source)
     except OSError as error:
         raise PmtlError(
@@ -69,14 +77,16 @@ def choose_reader(path: Path) -> Reader:
         raise _absent(path)
     name = path.name.lower()
     if path.is_dir():
+        if any(path.glob("*.h5")):
+            return read_hdf5
         numpy = any((path / file).exists() for file in ("x.npy", "x_data.npy", "y.npy"))
         return read_folder if numpy else read_leaf
     if name.endswith(".npz"):
         return read_npz
-    if name.endswith(CSV_ENDINGS):
-        return read_csv
-    if name.endswith(PARQUET_ENDINGS):
-        return read_parquet
+    if name.endswith((*CSV_ENDINGS, *PARQUET_ENDINGS)):
+        return read_table
+    if name.endswith(HDF5_ENDINGS):
+        return read_hdf5
     if name.endswith((".json", ".zip")):
         return read_leaf
     raise PmtlError(f"{path} has an ending that no reader knows: data is {FORMATS}.")

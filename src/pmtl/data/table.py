@@ -2,8 +2,9 @@
 
 A file is read in batches by pyarrow, and features go batch by batch into an array that moves to
 disk when it outgrows memory, so a table may be larger than memory. Text is accepted where it
-names something (client, split, class); as a feature it is refused, because any encoding we chose
-silently would be wrong for somebody.
+names something (client, split, class) and in the columns that `text=` says are text (`text.py`);
+as any other feature it is refused, because an encoding that we chose silently would be wrong for
+somebody.
 """
 
 from __future__ import annotations
@@ -19,61 +20,62 @@ from numpy.typing import NDArray
 from pmtl.data.columns import Columns, Roles, assign_roles, missing_value, wrong_kind
 from pmtl.data.disk import ArrayBuilder
 from pmtl.data.names import Coded, Vocabulary, whole, without_points
+from pmtl.data.text import TextRule
+from pmtl.data.textrows import TextOptions, text_options
 from pmtl.errors import PmtlError
 
 CSV_ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 PARQUET_ENDINGS = (".parquet", ".pq")
 
 
-def read_csv(
+def read_table(
     path: Path,
     client: str | None = None,
     target: str | None = None,
     split: str | None = None,
     drop: str | Sequence[str] = (),
+    text: str | None = None,
+    words: int | None = None,
+    vocabulary: str | None = None,
+    hash: int | None = None,
+    tags: int | None = None,
+    taglist: str | None = None,
 ) -> Columns:
-    """A CSV or TSV file with a header line."""
+    """A CSV or TSV file with a header line, or a Parquet file."""
     import pyarrow as pa
+    from pyarrow import parquet
 
+    reading = text_options(text, words, vocabulary, hash, tags, taglist)
     try:
+        if path.name.lower().endswith(PARQUET_ENDINGS):
+            with parquet.ParquetFile(path) as file:
+                names = file.schema_arrow.names
+                roles = assign_roles(names, str(path), client, target, split, drop, text)
+                batches = file.iter_batches(columns=list(roles.used))
+                return _collect(batches, roles, path, reading)
         schema = _open_csv(path, {}).schema
-        roles = assign_roles(schema.names, str(path), client, target, split, drop)
-        columns = _collect_csv(path, roles, _csv_types(schema, roles, path))
+        roles = assign_roles(schema.names, str(path), client, target, split, drop, text)
+        types = _csv_types(schema, roles, path)
+        if reading is not None and reading.tags is not None:
+            types |= {name: pa.string() for name in roles.targets}
+        columns = _collect_csv(path, roles, types, reading)
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from error
     columns["client"] = without_points(columns["client"])
     return columns
 
 
-def _collect_csv(path: Path, roles: Roles, types: dict[str, Any]) -> Columns:
+def _collect_csv(
+    path: Path, roles: Roles, types: dict[str, Any], reading: TextOptions | None
+) -> Columns:
     """The columns, with the first types for the targets that hold all the way down."""
     import pyarrow as pa
 
     *attempts, last = _attempts(types, roles.targets)
     for attempt in attempts:
         with suppress(pa.ArrowInvalid):
-            return _collect(_open_csv(path, attempt, roles.used), roles, path)
-    return _collect(_open_csv(path, last, roles.used), roles, path)
-
-
-def read_parquet(
-    path: Path,
-    client: str | None = None,
-    target: str | None = None,
-    split: str | None = None,
-    drop: str | Sequence[str] = (),
-) -> Columns:
-    """A Parquet file."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    try:
-        with parquet.ParquetFile(path) as file:
-            schema = file.schema_arrow
-            roles = assign_roles(schema.names, str(path), client, target, split, drop)
-            return _collect(file.iter_batches(columns=list(roles.used)), roles, path)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise _unreadable(path, error) from error
+            return _collect(_open_csv(path, attempt, roles.used), roles, path, reading)
+    return _collect(_open_csv(path, last, roles.used), roles, path, reading)
 
 
 def _open_csv(path: Path, types: dict[str, Any], columns: Sequence[str] = ()) -> Any:
@@ -92,7 +94,8 @@ def _csv_types(schema: Any, roles: Roles, path: Path) -> dict[str, Any]:
     not client 7), and integers may turn into fractions further down."""
     import pyarrow as pa
 
-    types = {name: pa.string() for name in (roles.client, roles.split) if name is not None}
+    names = (roles.client, roles.split, *roles.text)
+    types = {name: pa.string() for name in names if name is not None}
     for name in roles.features:
         kind = schema.field(name).type
         if not _numeric(kind) and not pa.types.is_null(kind):
@@ -120,37 +123,70 @@ def _attempts(types: dict[str, Any], targets: tuple[str, ...]) -> list[dict[str,
     return attempts
 
 
-def _collect(batches: Iterable[Any], roles: Roles, path: Path) -> Columns:
+def _collect(
+    batches: Iterable[Any], roles: Roles, path: Path, reading: TextOptions | None
+) -> Columns:
     builder = ArrayBuilder((len(roles.features),), np.float32)
+    text = None if reading is None else reading.rows(TextRule(roles.text))
     client = _Names(path, "client", roles.client)
     split = _Names(path, "split", roles.split or "")
     targets: list[_Names | _Numbers] = []
+    first = 0
     for batch in batches:
-        first = builder.rows
-        x = np.empty((batch.num_rows, len(roles.features)), dtype=np.float32)
-        for position, name in enumerate(roles.features):
-            with np.errstate(over="ignore"):
-                x[:, position] = _column(batch.column(name), "feature", name, path, first)
         client.append(batch.column(roles.client), first)
         if roles.split is not None:
             split.append(batch.column(roles.split), first)
         columns_y = [batch.column(name) for name in roles.targets]
-        targets = targets or _targets(path, roles.targets, columns_y)
-        for target, column in zip(targets, columns_y, strict=True):
-            target.append(column, first)
-        builder.append(x)
-    if not builder.rows:
+        if text is not None and text.tagged:
+            _each_text(columns_y, roles.targets, path, first, text.append_tags)
+        else:
+            targets = targets or _targets(path, roles.targets, columns_y)
+            for target, column in zip(targets, columns_y, strict=True):
+                target.append(column, first)
+        if text is not None:
+            columns_x = [batch.column(name) for name in roles.text]
+            _each_text(columns_x, roles.text, path, first, text.append)
+        else:
+            builder.append(_features(batch, roles, path, first))
+        first += batch.num_rows
+    if not first:
         raise PmtlError(f"{path} has a header but no rows: a federation needs data.")
+    y = _side_by_side([target.finish() for target in targets]) if targets else None
+    splits = None if roles.split is None else split.finish()
+    if text is not None:
+        return text.finish(client.finish(), splits, y, roles.labels)
     columns = Columns(
         x=builder.finish(),
-        y=_side_by_side([target.finish() for target in targets]),
+        y=y,
         client=client.finish(),
         feature_names=roles.features,
         labels=roles.labels,
     )
-    if roles.split is not None:
-        columns["split"] = split.finish()
+    if splits is not None:
+        columns["split"] = splits
     return columns
+
+
+def _features(batch: Any, roles: Roles, path: Path, first: int) -> NDArray[np.float32]:
+    x = np.empty((batch.num_rows, len(roles.features)), dtype=np.float32)
+    for position, name in enumerate(roles.features):
+        with np.errstate(over="ignore"):
+            x[:, position] = _column(batch.column(name), "feature", name, path, first)
+    return x
+
+
+def _each_text(
+    columns: list[Any], names: Sequence[str], path: Path, first: int, take: Callable[[str], None]
+) -> None:
+    """Hand over every row's text; that of several columns is joined by a space."""
+    lists = []
+    for column, name in zip(columns, names, strict=True):
+        if not is_text(column.type):
+            raise wrong_kind(str(path), "text", name, _kind(column.type))
+        _refuse_nulls(column, name, path, first)
+        lists.append(column.to_pylist())
+    for parts in zip(*lists, strict=True):
+        take(" ".join(parts))
 
 
 def _targets(path: Path, names: tuple[str, ...], columns: list[Any]) -> list[_Names | _Numbers]:
@@ -243,11 +279,19 @@ def _numeric(kind: Any) -> bool:
     return any(check(kind) for check in checks)
 
 
+def is_text(kind: Any) -> bool:
+    """Whether an Arrow type is text."""
+    from pyarrow import types
+
+    inner = kind.value_type if types.is_dictionary(kind) else kind
+    checks = (types.is_string, types.is_large_string, types.is_string_view)
+    return any(check(inner) for check in checks)
+
+
 def _kind(kind: Any) -> str:
     from pyarrow import types
 
-    text = types.is_string(kind) or types.is_large_string(kind) or types.is_dictionary(kind)
-    return "text" if text else str(kind)
+    return "text" if is_text(kind) or types.is_dictionary(kind) else str(kind)
 
 
 def _unreadable(path: Path, error: Exception) -> PmtlError:

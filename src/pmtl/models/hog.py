@@ -52,5 +52,5 @@ class HogLinear(nn.Module):
         # A direction counts for its two neighbouring bins, the more the nearer; bins go round.
         apart = torch.remainder(direction - centres + self.bins / 2, self.bins) - self.bins / 2
         votes = length * (1 - apart.abs()).clamp(min=0)
-        sums = F.adaptive_avg_pool2d(votes, self.cells).flatten(1)
+        sums: Tensor = F.adaptive_avg_pool2d(votes, self.cells).flatten(1)
         return sums / (torch.linalg.vector_norm(sums, dim=1, keepdim=True) + 1e-3)

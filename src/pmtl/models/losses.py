@@ -74,7 +74,8 @@ Counts = dict[str, Tensor]
 def row_counts(task: Task, outputs: Tensor, targets: Tensor) -> Counts:
     """What evaluation adds up for every row.
 
-    `accuracy`: the highest-scored class is the target; for several labels, it is one of them.
+    `accuracy`: the highest-scored class is the target; for several labels, it is one of them (the
+    paper's accuracy on StackOverflow, which it calls 500-class tag prediction).
     `recall_at_5`: the share of a row's labels among its five highest scores.
     """
     if task == "regression":

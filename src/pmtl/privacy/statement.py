@@ -131,12 +131,14 @@ def make_statement(
     charged: Mapping[GaussianEvent, int] | None = None,
     population_epsilon: float | None = None,
     finetuned: bool = False,
+    disclosed: tuple[str, ...] = (),
 ) -> Statement:
     """The statement of a run with an algorithm of these kinds.
 
     `charged` is what the ledger holds of this run; without a ledger it is the plans as they are.
     `population_epsilon` is the ε of everything in the clients' ledger, this run included.
     `finetuned` says that clients worked on for themselves afterwards.
+    `disclosed` are sentences on what reading the data took from all clients, past the gate.
     """
     if charged is None:
         charged = {GaussianEvent.of(plan): plan.rounds} if shares else {}
@@ -148,11 +150,20 @@ def make_statement(
     if guarantees:
         report["epsilon"] = guarantees[0].epsilon
     if not shares:
-        adversary, items = "everybody: nothing was sent or published.", (OWN_MODEL, PUBLIC)
+        adversary = "everybody: nothing was sent or published."
+        items: tuple[str, ...] = (OWN_MODEL, *disclosed, PUBLIC)
     else:
         adversary = report.get("holds_against", _OTHERS) + "."
         own = (OWN_MODEL,) if personal else ()
-        items = (*own, PUBLIC, SERVER, CHOOSING, *(() if hardened else (FLOATS,)), TIMING)
+        items = (
+            *own,
+            *disclosed,
+            PUBLIC,
+            SERVER,
+            CHOOSING,
+            *(() if hardened else (FLOATS,)),
+            TIMING,
+        )
     released = _count(charged, KIND)
     return Statement(
         epsilon=report["epsilon"],

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from pmtl.board import Board
 from pmtl.data import FederatedData, Scaling, Split, load
+from pmtl.data.checks import is_sparse, row_chunks
 from pmtl.errors import PmtlError
 from pmtl.models import FlatModel, build_model, predictions
 from pmtl.privacy.events import GaussianEvent
@@ -84,10 +85,11 @@ class Run:
         place = self._position(client)
         return self._module(self._published(np.array([place]))[0], place)
 
-    def predict(self, client: str, x: NDArray[Any]) -> NDArray[Any]:
-        """What the client's model answers: class numbers, 0/1 per label, or numbers."""
+    def predict(self, client: str, x: Any) -> NDArray[Any]:
+        """What the client's model answers to rows (an array or a sparse matrix): class numbers, 0/1
+        per label, or numbers."""
         shape = tuple(self.facts["input_shape"])
-        x = np.asarray(x)
+        x = x if is_sparse(x) else np.asarray(x)
         if self.facts["pixels"] and x.dtype == np.uint8:
             x = x / np.float32(255)
         if x.shape[1:] != shape:
@@ -95,9 +97,14 @@ class Run:
                 f"The model reads rows of shape {shape}, but rows of shape {x.shape[1:]} came."
             )
         module = self.personal(client).cpu().float()
+        answer = predictions(self.facts["task"])
         with torch.no_grad():
-            answers = module(torch.from_numpy(np.array(x, dtype=np.float32)))
-        return np.asarray(predictions(self.facts["task"])(answers).numpy())
+            if not is_sparse(x):
+                return np.asarray(answer(module(torch.from_numpy(np.array(x, np.float32)))).numpy())
+            # Sparse rows are made dense a few at a time.
+            parts = (x[rows].toarray() for rows in row_chunks(x.shape[0], 4 * x.shape[1]))
+            answers = [answer(module(torch.from_numpy(part.astype(np.float32)))) for part in parts]
+        return np.asarray(torch.cat(answers).numpy())
 
     def evaluate(self) -> dict[str, dict[str, Metrics] | None]:
         """Metrics of the personal and the shared models on test and validation rows."""
@@ -218,6 +225,7 @@ def statement_of(facts: dict[str, Any]) -> Statement:
         charged=None if charged is None else dict(map(_charge, charged)),
         population_epsilon=facts.get("population_epsilon"),
         finetuned="finetuned" in facts,
+        disclosed=tuple(facts.get("disclosed", ())),
     )
 
 
@@ -253,5 +261,21 @@ def check_data(data: FederatedData, facts: dict[str, Any]) -> None:
             f"The run was made for {len(facts['clients'])} clients, and this data has {data.m} or "
             "other ones: a federation may not change during a run."
         )
+    names = None if data.feature_names is None else list(data.feature_names)
+    if names != facts["feature_names"]:
+        what = "words" if data.text is not None else "feature columns"
+        how = _first_difference(names, facts)
+        raise PmtlError(
+            f"This data has other {what} than the run was trained on{how}: "
+            "a model's weights mean nothing for others. Read it with the same options."
+        )
     if data.fingerprint() != facts["fingerprint"]:
         raise PmtlError("This data is not what the run was trained on: its fingerprint differs.")
+
+
+def _first_difference(names: list[str] | None, facts: dict[str, Any]) -> str:
+    known = facts["feature_names"]
+    for name, other in zip(names or (), known or (), strict=False):
+        if name != other:
+            return f" ({name!r} in place of {other!r})"
+    return f" ({len(names or ())} in place of {len(known or ())})"

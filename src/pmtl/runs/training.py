@@ -123,7 +123,7 @@ def start(
     out = out if team.leader else None
     if out is not None:
         RunFolder.refuse_existing(out)
-    federated = load(config.data) if data is None else data
+    federated = load(config.data, progress=progress and team.leader) if data is None else data
     config = replace(
         config,
         data=federated.source or IN_MEMORY,
@@ -186,7 +186,7 @@ def resume(
         )
     if config.algorithm == IN_MEMORY and algorithm is None:
         raise PmtlError(f"The run at {path} needs its algorithm object again: algorithm=….")
-    federated = load(config.data) if data is None else data
+    federated = load(config.data, progress=progress and team.leader) if data is None else data
     check_data(federated, facts)
     method = build_algorithm(algorithm or config.algorithm)
     plan, metrics = PrivacyPlan.from_dict(facts["plan"]), metrics_plan(facts)
@@ -273,7 +273,7 @@ def _refuse(round: int) -> None:
 def _warnings(federation: Federation, secret: bool) -> list[str]:
     """What a user should know before anything is spent; in production, only what is public."""
     data, plan, method = federation.data, federation.plan, federation.algorithm
-    sentences: list[str | None] = [] if secret else [*describe(data)["warnings"]]
+    sentences: list[str | None] = [*(data.disclosed if secret else describe(data)["warnings"])]
     if method.shares:
         smallest = float(federation.board.members.min() / data.m)
         sentences += [
@@ -327,6 +327,8 @@ def _facts(
         "input_shape": list(data.input_shape),
         "labels": None if data.labels is None else list(data.labels),
         "feature_names": None if data.feature_names is None else list(data.feature_names),
+        "text": None if data.text is None else data.text.to_dict(),
+        "disclosed": list(data.disclosed),
         "pixels": bool(data.x.dtype == np.uint8),
         "parameters": federation.model.size,
         "plan": federation.plan.to_dict(),
