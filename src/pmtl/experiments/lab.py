@@ -20,14 +20,16 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from pmtl.algorithms import Algorithm, build_algorithm
-from pmtl.data import FederatedData, load
+from pmtl.data import FederatedData, Split, load
 from pmtl.errors import PmtlError
 from pmtl.experiments.settings import Setting
 from pmtl.jsontext import to_json
 from pmtl.models import build_model
+from pmtl.models.hog import HogLinear
 from pmtl.personalize.choosing import candidates, choose
 from pmtl.personalize.methods import METHODS, build_method
 from pmtl.personalize.tuning import tune
@@ -84,9 +86,9 @@ class Lab:
 
     @cached_property
     def data(self) -> FederatedData:
-        if isinstance(self._given, FederatedData):
-            return self._given
-        return load(self.setting.spec(self._given))
+        given = self._given
+        made = given if isinstance(given, FederatedData) else load(self.setting.spec(given))
+        return histograms(made) if self.setting.hog else made
 
     @property
     def delta(self) -> float:
@@ -228,6 +230,25 @@ class Lab:
             raise PmtlError(
                 f"{self.out} holds results of other settings or other data: use another folder."
             )
+
+
+def histograms(data: FederatedData) -> FederatedData:
+    """The same federation with every image as its histograms of gradients (`models/hog.py`): what
+    the model `hog` would compute again in every step."""
+    hog = HogLinear(data.input_shape, data.outputs)
+    splits: tuple[Split, ...] = ("train", "validation", "test")
+    parts = [data.rows(split) for split in splits]
+    order = np.concatenate([rows.order for rows in parts])
+    features = np.empty((len(order), hog.head.in_features), dtype=np.float32)
+    with torch.no_grad():
+        for first in range(0, len(order), 1024):
+            x, _ = data.gather(order[first : first + 1024])
+            features[first : first + 1024] = hog.features(torch.from_numpy(x)).numpy()
+    owners = np.concatenate([np.repeat(data.clients, rows.counts) for rows in parts])
+    split = np.repeat(splits, [len(rows.order) for rows in parts])
+    return FederatedData.from_arrays(
+        features, data.y[order], owners, split, task=data.task, outputs=data.outputs
+    )
 
 
 def accuracy(result: Result, split: str, view: str = "personal") -> float:

@@ -32,6 +32,7 @@ class Setting:
     seeds: tuple[int, ...] = (0, 1, 2)
     epsilons: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 4.0)  #: of Fig. 3
     table_epsilons: tuple[float, ...] = (0.1, 0.8, 2.0)  #: of Tables 1 and 3
+    hog: bool = False  #: whether pixels are turned into histograms of gradients beforehand
     fetched: str | None = None  #: what `pmtl data fetch` calls it
 
     def spec(self, given: str | None) -> str:
@@ -64,6 +65,20 @@ SETTINGS = {
             tune=replace(_IMAGES, epochs=5, lr=0.05),
             fetched="femnist",
         ),
+        # What noise leaves room for: a linear layer on fixed features, and everybody in each round.
+        Setting(
+            name="femnist_hog",
+            data="min_rows=100,clients=205,validation=0.1",
+            model="logistic",
+            hog=True,
+            local=LocalTraining(epochs=1, batch=32, lr=10.0),
+            tune=LocalTraining(epochs=5, batch=32, lr=5.0),
+            cohort=205,
+            sigmas=(0.005, 0.01, 0.02, 0.05),
+            clips=(0.5, 1.0, 2.0),
+            lams=(0.001, 0.01),
+            fetched="femnist",
+        ),
         Setting(
             name="celeba",
             data="clients=515,validation=0.1",
@@ -86,13 +101,13 @@ SETTINGS = {
         # A stand-in for StackOverflow: any table of client, text and tag.
         Setting(
             name="tags",
-            data="client=user,text=text,target=tag,words=2000,clients=400,validation=0.1",
+            data="client=user,text=text,target=tag,drop=year,words=2000,largest=400,validation=0.1",
             model="logistic",
-            local=LocalTraining(epochs=1, batch=32, lr=1.0),
-            tune=LocalTraining(epochs=5, batch=32, lr=1.0),
+            local=LocalTraining(epochs=1, batch=32, lr=10.0),
+            tune=LocalTraining(epochs=5, batch=32, lr=10.0),
             sigmas=(0.01, 0.05, 0.1),
             clips=(0.1, 0.5, 1.0),
-            lams=(0.01, 0.05),
+            lams=(0.001, 0.01),
         ),
         Setting(
             name="synthetic",
@@ -100,7 +115,9 @@ SETTINGS = {
             model="logistic",
             local=LocalTraining(steps=10, batch=10, lr=0.1),
             tune=LocalTraining(steps=50, batch=10, lr=0.1),
+            cohort=500,
             rounds=32,
+            sigmas=(0.005, 0.01, 0.02, 0.05),
         ),
         Setting(
             name="clusters",
@@ -124,19 +141,20 @@ def setting_of(name: str, quick: bool) -> Setting:
     whole = SETTINGS[name]
     if not quick:
         return whole
+    fewer = {"clients=205": "clients=40", "clients=515": "clients=40", "clients=400": "clients=40"}
+    fewer |= {"largest=400": "largest=40", "words=10000": "words=1000", "words=2000": "words=500"}
+    data = whole.data
+    for many, few in fewer.items():
+        data = data.replace(many, few)
     return replace(
         whole,
-        rounds=min(whole.rounds, 8),
-        cohort=20,
+        data=data,
+        rounds=8,
+        cohort=whole.cohort if whole.data.startswith("synthetic") else 20,
         sigmas=whole.sigmas[::2],
         clips=whole.clips[1:2],
         lams=whole.lams[:1],
         seeds=whole.seeds[:2],
         epsilons=whole.epsilons[1::3],
-        data=whole.data.replace("clients=205", "clients=40")
-        .replace("clients=515", "clients=40")
-        .replace("clients=400", "clients=40")
-        .replace("words=10000", "words=1000")
-        .replace("words=2000", "words=500"),
         tune=replace(whole.tune, epochs=1) if whole.tune.epochs else whole.tune,
     )

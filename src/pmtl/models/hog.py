@@ -53,4 +53,5 @@ class HogLinear(nn.Module):
         apart = torch.remainder(direction - centres + self.bins / 2, self.bins) - self.bins / 2
         votes = length * (1 - apart.abs()).clamp(min=0)
         sums: Tensor = F.adaptive_avg_pool2d(votes, self.cells).flatten(1)
-        return sums / (torch.linalg.vector_norm(sums, dim=1, keepdim=True) + 1e-3)
+        size: Tensor = torch.linalg.vector_norm(sums, dim=1, keepdim=True)
+        return sums / (size + 1e-3)
