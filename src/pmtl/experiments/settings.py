@@ -146,12 +146,14 @@ def setting_of(name: str, quick: bool) -> Setting:
     data = whole.data
     for many, few in fewer.items():
         data = data.replace(many, few)
+    cohort = whole.cohort if whole.data.startswith("synthetic") else 20
     return replace(
         whole,
         data=data,
         rounds=8,
-        cohort=whole.cohort if whole.data.startswith("synthetic") else 20,
-        sigmas=whole.sigmas[::2],
+        cohort=cohort,
+        # The same noise on the sum, and so about the same ε.
+        sigmas=tuple(sigma * whole.cohort / cohort for sigma in whole.sigmas[::2]),
         clips=whole.clips[1:2],
         lams=whole.lams[:1],
         seeds=whole.seeds[:2],
