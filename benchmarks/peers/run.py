@@ -74,15 +74,21 @@ class Failure(Exception):
     """Why a contestant has no result."""
 
 
-@cache
 def _interpreter(peer: str) -> Path:
     """Ours is the one that runs this; a peer's is in its own environment."""
-    if peer == "pmtl":
-        return Path(sys.executable)
+    found = Path(sys.executable) if peer == "pmtl" else _installed(peer)
+    if isinstance(found, str):
+        raise Failure(found)
+    return found
+
+
+@cache
+def _installed(peer: str) -> Path | str:
+    """The interpreter, or why there is none: what cannot be installed is tried once only."""
     try:
         return environment(peer)
     except (RuntimeError, OSError) as error:
-        raise Failure(str(error)) from error
+        return str(error)
 
 
 def take_turn(

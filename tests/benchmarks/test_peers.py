@@ -156,6 +156,22 @@ def test_a_contestant_that_fails_does_not_stop_the_others(peers, tmp_path, monke
     assert "within 0.5 seconds" in raised("import time; time.sleep(60)", 0.5)
 
 
+def test_what_cannot_be_installed_is_tried_once(peers, monkeypatch):
+    import run
+
+    tried = []
+
+    def environment(name):
+        tried.append(name)
+        raise RuntimeError(f"Installing {name} failed: no such version.")
+
+    monkeypatch.setattr(run, "environment", environment)
+    for who in run.CONTESTANTS[:2]:
+        with pytest.raises(run.Failure, match="Installing pfl failed: no such version"):
+            who.command()
+    assert tried == ["pfl"]
+
+
 def test_other_work_is_refused(peers, tmp_path, monkeypatch):
     import run
     import workload as definitions
