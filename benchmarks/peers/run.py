@@ -40,8 +40,10 @@ RESULTS = HERE.parent / "results" / "peers-cpu.json"
 CORES = os.cpu_count() or 1
 #: Rounds of the check; in the second some clients of the first come back with what they kept.
 CHECKED = 2
-#: How far two shared models may be apart, in parts of how far they moved.
-TOLERANCE = 1e-4
+#: How far two shared models may be apart, in parts of how far they moved. A rounding error may
+#: carry one of the CNN's units over a kink, after which ours differs from ours by some 2e-4; without
+#: λ it would be 6e-3 for the linear model and 2e-2 for the CNN.
+TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class Contestant:
 
 
 OURS = Contestant("pmtl", "pmtl", "as it comes")
+#: Ours again, from a start that is other in its last bits: what rounding alone can do.
+NUDGED = Contestant("pmtl", "pmtl", "nudged")
 CONTESTANTS = (
     Contestant("pfl", "pfl-research, one process", "1"),
     Contestant("pfl", f"pfl-research, {CORES} processes", str(CORES)),
@@ -103,7 +107,9 @@ def take_turn(
     """One process, from start to end: its answer, with the shared model it came to."""
     command = who.command()
     # Everybody may use all cores, and peers have nothing of ours on their path.
-    dropped = {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} | (set() if who is OURS else {"PYTHONPATH"})
+    dropped = {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} | (
+        set() if who.peer == "pmtl" else {"PYTHONPATH"}
+    )
     values = {name: value for name, value in os.environ.items() if name not in dropped}
     with tempfile.TemporaryDirectory() as out, open(Path(out) / "words", "w+") as words:  # noqa: PTH123
         command += ["--workload", workload, "--algorithm", algorithm, "--rounds", str(rounds)]
@@ -142,7 +148,7 @@ def check(
     with tempfile.TemporaryDirectory() as place:
         drawn = Path(place) / "cohorts.json"
         drawn.write_text(json.dumps({"cohorts": theirs["cohorts"]}))
-        ours = take_turn(OURS, *asked, "--cohorts", str(drawn))
+        ours, nudged = (take_turn(one, *asked, "--cohorts", str(drawn)) for one in (OURS, NUDGED))
     moved = float(np.abs(ours["shared"] - read(folder).start).max())
     difference = float(np.abs(ours["shared"] - theirs["shared"]).max())
     first, second = (set(cohort) for cohort in theirs["cohorts"])
@@ -155,6 +161,7 @@ def check(
     return {
         "rounds": CHECKED,
         "max_difference": difference,
+        "ours_from_a_nudged_start": float(np.abs(ours["shared"] - nudged["shared"]).max()),
         "largest_movement": moved,
         "clients_in_both_rounds": len(first & second),
         "local_steps": theirs["local_steps"],

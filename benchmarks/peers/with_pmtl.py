@@ -1,6 +1,7 @@
 """A turn of ours: `Federation.advance`, the loop that `pmtl train` runs.
 
-With `--cohorts FILE` it is the reference of a check: it trains whom the file says, in file order.
+With `--cohorts FILE` it is the reference of a check: it trains whom the file says, in file order;
+with `--ways nudged`, from a start whose last bits are other, to see what rounding alone can do.
 """
 
 from __future__ import annotations
@@ -69,7 +70,10 @@ def federation(turn: Turn) -> Federation:
     )
     name = "logistic" if workload.layers == LOGISTIC else "femnist_cnn"
     model = build_model(name, data.input_shape, workload.outputs, data.task, SEED)
-    torch.nn.utils.vector_to_parameters(torch.from_numpy(made.start), model.module.parameters())
+    start = made.start
+    if turn.ways == "nudged":
+        start = np.nextafter(start, np.float32(np.inf))
+    torch.nn.utils.vector_to_parameters(torch.from_numpy(start), model.module.parameters())
     m, q = workload.clients, workload.cohort
     plan = PrivacyPlan(
         clients=m,
