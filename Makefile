@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check crash fuzz clean
+.PHONY: demo test check crash fuzz bench-peers clean
 
 demo: $(STAMP)
 	rm -rf runs/demo
@@ -23,6 +23,11 @@ FUZZ ?= 20
 fuzz: $(STAMP)
 	PMTL_FUZZ=$(FUZZ) $(BIN)/python -m pytest tests/*/test_fuzz_*.py
 
+# The same rounds in pmtl, pfl-research, Flower and FedJAX, each installed into an environment of its
+# own first (gigabytes, minutes): benchmarks/peers/README.md.
+bench-peers: $(STAMP)
+	$(BIN)/python benchmarks/peers/run.py
+
 check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -36,4 +41,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) benchmarks/peers/.environments build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,61 @@
+"""The results as a table for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workload import WORKLOADS
+
+TITLES = (
+    *("workload", "both train", "contestant", "pmtl, ms a round", "theirs, ms a round"),
+    *("theirs / pmtl", "start-up + first round, s", "pmtl's", "max difference"),
+)
+
+
+def table(report: dict[str, Any]) -> str:
+    """Markdown: the quickest way of using a peer is marked, errors stand where numbers would."""
+    best = _best(report["results"])
+    lines = ["| " + " | ".join(TITLES) + " |", "|" + " --- |" * 3 + " ---: |" * 6]
+    for row in report["results"]:
+        asked = WORKLOADS[row["workload"]]
+        cells = [
+            f"{row['workload']} ({asked.cohort} of {asked.clients} × {asked.steps} steps)",
+            *(row["algorithm"], row["title"]),
+        ]
+        if "error" in row:
+            cells += [f"failed: {row['error'][:120]}".replace("|", "/"), *[""] * 5]
+        else:
+            ours, theirs = row["ours"], row["theirs"]
+            mark = "**" if row is best[_kind(row)] else ""
+            cells += [
+                _milliseconds(ours),
+                _milliseconds(theirs),
+                f"{mark}{row['ratio']:.2f}{mark}",
+                f"{theirs['startup'] + theirs['first_round']:.1f}",
+                f"{ours['startup'] + ours['first_round']:.1f}",
+                f"{row['check']['max_difference']:.0e}",
+            ]
+        lines.append("| " + " | ".join(cells) + " |")
+    note = f"\n\n{report['note']}" if report.get("note") else ""
+    return "\n".join(lines) + note
+
+
+def _milliseconds(taken: dict[str, Any]) -> str:
+    low, high = taken["quartiles"]
+    return f"{1e3 * taken['median']:.1f} ({1e3 * low:.1f}–{1e3 * high:.1f})"
+
+
+def _kind(row: dict[str, Any]) -> tuple[str, str, str]:
+    return row["workload"], row["algorithm"], row["peer"]
+
+
+def _best(rows: list[dict[str, Any]]) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """Of each peer's ways in each setting, the one that comes out best against ours."""
+    best: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for row in rows:
+        if "error" in row:
+            continue
+        kind = _kind(row)
+        if kind not in best or row["ratio"] < best[kind]["ratio"]:
+            best[kind] = row
+    return best
