@@ -41,7 +41,7 @@ CORES = os.cpu_count() or 1
 #: Rounds of the check; in the second some clients of the first come back with what they kept.
 CHECKED = 2
 #: How far two shared models may be apart, in parts of how far they moved. A rounding error may
-#: carry one of the CNN's units over a kink, after which ours differs from ours by some 2e-4; without
+#: carry one of the CNN's units over a kink, after which ours differs from ours by 2e-4; without
 #: λ it would be 6e-3 for the linear model and 2e-2 for the CNN.
 TOLERANCE = 1e-3
 

@@ -1,0 +1,280 @@
+"""The paper's experiments on a small federation: what they choose by, keep, report and survive."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import pmtl
+from pmtl.errors import PmtlError
+from pmtl.experiments import fig2, fig3, table1, table3
+from pmtl.experiments.budget import Epsilons, Point, best, grid, reported
+from pmtl.experiments.lab import Cell, Lab, accuracy, histograms
+from pmtl.experiments.run import EXPERIMENTS, run_experiments
+from pmtl.experiments.settings import SETTINGS, setting_of
+from pmtl.models.hog import HogLinear
+from pmtl.privacy import accounting, poisson
+from pmtl.runs import files
+from pmtl.simulation import LocalTraining
+
+TINY = replace(
+    SETTINGS["synthetic"],
+    data="synthetic:clients=20,samples=10,features=3,classes=2,clusters=2",
+    local=LocalTraining(steps=2, batch=5),
+    tune=LocalTraining(steps=2, batch=5),
+    cohort=12,
+    rounds=4,
+    sigmas=(0.05, 0.2),
+    clips=(0.5,),
+    lams=(0.1,),
+    seeds=(0, 1),
+    epsilons=(1.0, 50.0),
+    table_epsilons=(50.0,),
+)
+
+
+@pytest.fixture
+def lab(tmp_path) -> Lab:
+    return Lab(TINY, tmp_path, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory) -> Lab:
+    """All experiments, run once."""
+    lab = Lab(TINY, tmp_path_factory.mktemp("paper"), device="cpu")
+    run_experiments(EXPERIMENTS, lab)
+    return lab
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_each_leaves_a_table_its_numbers_and_a_plot(name, done):
+    told = json.loads((done.out / f"{name}.json").read_text())
+    assert told["rows"]
+    assert told["clients"] == 20
+    table = (done.out / f"{name}.md").read_text()
+    assert all(column in table for column in told["columns"])
+    assert table.count("\n| ") == len(told["rows"]) + 2
+    assert (done.out / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_what_was_run_is_not_run_again(done, monkeypatch):
+    """A second time everything is read: a stopped experiment goes on where it was."""
+
+    def refuse(*args):
+        raise AssertionError("trained again")
+
+    again = Lab(TINY, done.out.parent, device="cpu")
+    for work in ("_train", "_tune", "_choose"):
+        monkeypatch.setattr(Lab, work, refuse)
+    before = (done.out / "fig3.md").read_bytes()
+    run_experiments(("fig3", "table1", "table3"), again)
+    assert (done.out / "fig3.md").read_bytes() == before
+
+
+def test_a_result_is_that_of_the_run_it_names(lab):
+    """The same as training by the front door."""
+    cell = Cell("pmtl:lam=0.1", 0.05, 0.5, 1)
+    plan = lab.plan(0.05, 0.5, 4)
+    run = pmtl.train(
+        lab.data,
+        algorithm="pmtl:lam=0.1",
+        privacy={
+            "noise": 0.05,
+            "clip": 0.5,
+            "rounds": 4,
+            "cohort": 12,
+            "sampling": plan.sampling,
+            "delta": plan.delta,
+        },
+        local={"steps": 2, "batch": 5},
+        evaluate_every=0,
+        seed=1,
+        model="logistic",
+    )
+    last = lab.curve(cell)[-1]
+    assert last["round"] == 4
+    assert {split: last[split] for split in ("test", "validation")} == run.evaluate()
+
+
+def test_fine_tuning_starts_from_the_models_of_its_round(lab):
+    """With no steps to speak of it changes nothing: what is tuned is what the curve measured."""
+    still = Lab(
+        replace(TINY, tune=LocalTraining(steps=1, batch=5, lr=1e-12)),
+        lab.out / "still",
+        None,
+        "cpu",
+    )
+    for name, view in (("pmtl:lam=0.1", "personal"), ("fedavg", "shared")):
+        cell = Cell(name, 0.05, 0.5, 0)
+        point = next(p for p in still.curve(cell) if p["round"] == 2)
+        for result in still.tuned(cell, 2).values():
+            assert accuracy(result, "test") == accuracy(point, "test", view)
+
+
+def test_epsilon_is_counted_both_ways(lab):
+    epsilons, plan = Epsilons(lab), lab.plan(0.05, 0.5, 4)
+    assert plan.sampling == "poisson"
+    assert plan.delta == 1 / 20
+    assert epsilons("ours", 0.05, 0.5, 4) == accounting.epsilon(plan)
+    theirs = poisson.authors_epsilon(plan.noise_multiplier, 0.6, 4, 1 / 20)
+    assert epsilons("paper's", 0.05, 0.5, 4) == theirs
+    assert epsilons("ours", 0.0, math.inf, 4) == math.inf
+    again = Epsilons(lab)  # From its file, without the accountant.
+    assert again._known == epsilons._known
+
+
+def write_curve(lab: Lab, cell: Cell, values: dict[int, tuple[float, float]]) -> None:
+    """A made-up result: validation and test accuracy after some rounds."""
+    curve = [
+        {
+            "round": round,
+            "train_loss": 1.0,
+            "validation": {"personal": {"accuracy": validation}},
+            "test": {"personal": {"accuracy": test}},
+        }
+        for round, (validation, test) in values.items()
+    ]
+    files.write_json(lab.out / "cells" / f"{cell.name()}.json", {"curve": curve})
+
+
+def test_validation_chooses_and_test_reports_what_the_budget_allows(lab, monkeypatch):
+    one, two = Cell("a", 0.1, 0.5, 0), Cell("b", 0.2, 0.5, 0)
+    write_curve(lab, one, {1: (0.5, 0.1), 2: (0.9, 0.2), 4: (0.95, 0.99)})
+    write_curve(lab, two, {1: (0.6, 0.3), 2: (0.9, 0.8), 4: (0.7, 0.9)})
+    write_curve(lab, replace(one, seed=1), {2: (0.1, 0.4)})
+    spent = {0.1: 2.0, 0.2: 1.0}
+    monkeypatch.setattr(Epsilons, "__call__", lambda self, how, s, c, t: t * spent[s])
+    epsilons = Epsilons(lab)
+    # ε = 4 pays for two rounds of the first and four of the second; fewer rounds win a draw.
+    assert best(lab, epsilons, [one, two], 4.0, "ours", "personal") == Point(one, 2)
+    assert best(lab, epsilons, [one, two], 3.0, "ours", "personal") == Point(two, 2)
+    assert best(lab, epsilons, [one, two], 100.0, "ours", "personal") == Point(one, 4)
+    assert best(lab, epsilons, [one, two], 0.5, "ours", "personal") is None
+    assert reported(lab, Point(one, 2), "personal") == [0.2, 0.4]
+
+
+def test_a_run_that_fails_says_so_and_the_others_go_on(lab, monkeypatch):
+    train = Lab._train
+
+    def sometimes(self, cell):
+        if cell.sigma == 0.2:
+            raise PmtlError("An image cannot be read.")
+        return train(self, cell)
+
+    monkeypatch.setattr(Lab, "_train", sometimes)
+    sheet = fig3.run(lab)
+    assert any(isinstance(row["PMTL, ε ours"], dict) for row in sheet.rows)
+    kept = files.read_json(lab.out / "cells/pmtl-lam=0.1-sigma0.2-clip0.5-seed0.json")
+    assert kept["error"] == "An image cannot be read."
+
+
+def test_results_of_other_settings_are_not_mixed(lab):
+    with pytest.raises(PmtlError, match="results of other settings"):
+        Lab(replace(TINY, rounds=8), lab.out.parent, device="cpu")
+
+
+def test_table_1_has_every_method_from_both_starts(done):
+    sheet = table1.run(done)
+    assert [(row["ε, paper's"], row["start"]) for row in sheet.rows] == [
+        (50.0, "MTL"),
+        (50.0, "Global"),
+        (math.inf, "MTL"),
+        (math.inf, "Global"),
+    ]
+    for row in sheet.rows:
+        assert all(row[m]["seeds"] == 2 for m in ("before", "vanilla", "mean", "kl", "ewc"))
+    assert sheet.rows[0]["ε, ours"] != sheet.rows[0]["ε, paper's"]
+
+
+def test_table_3_lets_clients_choose(done):
+    for row in table3.run(done).rows:
+        assert {row["counted"], "ours", "paper's"} == {"ours", "paper's"}
+        assert row["local"]["seeds"] == row["PMTL + select"]["seeds"] == 2
+    picked = [
+        files.read_json(file)["chosen"]["picked"] for file in done.out.glob("cells/*-chosen.json")
+    ]
+    assert picked
+    assert all(sum(counts.values()) == 20 for counts in picked)
+
+
+def test_fig_2_rises_in_epsilon(done):
+    rows = fig2.run(done).rows
+    assert [row["rounds"] for row in rows] == [1, 2, 4]
+    for counting in ("ε, ours", "ε, paper's"):
+        assert rows[0][counting] < rows[1][counting] < rows[2][counting]
+
+
+def test_true_clusters_help_where_there_are_some(tmp_path):
+    """Without noise, with clients too small to learn alone."""
+    setting = replace(
+        setting_of("clusters", quick=True),
+        data="synthetic:clusters=4,alpha=0.05,clients=120,samples=6",
+        cohort=120,
+        rounds=16,
+        sigmas=(0.001,),
+        epsilons=(1e6,),
+        lams=(1.0,),
+        seeds=(0,),
+    )
+    lab = Lab(setting, tmp_path, device="cpu")
+    (sheet,) = run_experiments(["clusters"], lab)
+    row = sheet.rows[-1]
+    assert row["clustered"]["mean"] > row["PMTL"]["mean"] + 0.05
+    assert row["clustered"]["mean"] > row["wrong clusters"]["mean"] + 0.05
+    assert row["clustered"]["mean"] > row["both"]["mean"] > row["PMTL"]["mean"]
+
+
+def test_histograms_are_what_the_model_would_compute():
+    random = np.random.default_rng(0)
+    x = random.integers(0, 255, (60, 28, 28), dtype=np.uint8)
+    y, owner = random.integers(0, 3, 60), np.arange(60) % 4
+    data = pmtl.FederatedData.from_arrays(x, y, owner, outputs=3)
+    made = histograms(data)
+    assert made.clients == data.clients
+    hog = HogLinear((28, 28), 3)
+    for split in ("train", "test"):
+        mine, theirs = made.rows(split), data.rows(split)
+        assert mine.counts.tolist() == theirs.counts.tolist()
+        features, targets = made.gather(mine.order)
+        pixels, expected = data.gather(theirs.order)
+        import torch
+
+        assert np.allclose(features, hog.features(torch.from_numpy(pixels)).numpy(), atol=1e-6)
+        assert np.array_equal(targets, expected)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting_has_a_small_one(name):
+    whole, small = setting_of(name, quick=False), setting_of(name, quick=True)
+    assert len(small.seeds) * len(small.sigmas) * len(small.clips) * len(small.lams) <= 8
+    assert small.rounds < whole.rounds
+    assert whole.evaluated()[-1] == whole.rounds
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["fig9"], "There is no experiment 'fig9'"),
+        (["fig3", "--on", "femnits"], "Did you mean 'femnist'"),
+        (["fig3", "--on", "femnist"], "pmtl data fetch femnist"),
+        (["fig3", "--on", "femnist", "--data", "nowhere.npz"], "There is no file or folder"),
+        (["clusters", "--quick"], "whose clusters are known"),
+    ],
+)
+def test_mistakes_are_one_sentence(arguments, sentence, pmtl_command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = pmtl_command("paper", *arguments, "--out", "out")
+    assert done.status == 2
+    assert sentence in done.err
+
+
+def test_the_grid_is_the_papers(lab):
+    cells = grid(lab, "pmtl")
+    assert [(cell.sigma, cell.clip) for cell in cells] == [(0.05, 0.5), (0.2, 0.5)]
+    assert grid(lab, "fedavg", private=False) == [Cell("fedavg", 0.0, math.inf, 0)]
+    femnist = SETTINGS["femnist"]
+    assert (femnist.sigmas, femnist.clips) == ((0.02, 0.05, 0.1), (0.2, 0.5, 1.0))
