@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check crash fuzz bench-peers clean
+.PHONY: demo test check crash fuzz bench bench-peers clean
 
 demo: $(STAMP)
 	rm -rf runs/demo
@@ -22,6 +22,14 @@ crash: $(STAMP)
 FUZZ ?= 20
 fuzz: $(STAMP)
 	PMTL_FUZZ=$(FUZZ) $(BIN)/python -m pytest tests/*/test_fuzz_*.py
+
+# What docs/benchmarks.md, scale.md and privacy.md show of this machine; leave it alone meanwhile.
+bench: $(STAMP)
+	$(BIN)/python benchmarks/engines.py --json benchmarks/results/engines-cpu.json
+	$(BIN)/python benchmarks/noise.py --json benchmarks/results/noise.json
+	$(BIN)/python benchmarks/end_to_end.py --json benchmarks/results/end-to-end.json
+	$(BIN)/python benchmarks/scaling.py --json benchmarks/results/scaling.json
+	$(BIN)/python benchmarks/tables.py --write
 
 # The same rounds in pmtl, pfl-research, Flower and FedJAX, each installed into an environment of its
 # own first (gigabytes, minutes): benchmarks/peers/README.md.

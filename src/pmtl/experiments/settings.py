@@ -102,10 +102,11 @@ SETTINGS = {
         # A stand-in for StackOverflow: any table of client, text and tag.
         Setting(
             name="tags",
-            data="client=user,text=text,target=tag,drop=year,words=2000,largest=400,validation=0.1",
+            data="client=user,text=text,target=tag,drop=year,words=1000,largest=400,validation=0.1",
             model="logistic",
             local=LocalTraining(epochs=1, batch=32, lr=10.0),
-            tune=LocalTraining(epochs=5, batch=32, lr=10.0),
+            tune=LocalTraining(epochs=2, batch=32, lr=10.0),
+            rounds=16,
             sigmas=(0.01, 0.05, 0.1),
             clips=(0.1, 0.5, 1.0),
             lams=(0.001, 0.01),
@@ -143,7 +144,7 @@ def setting_of(name: str, quick: bool) -> Setting:
     if not quick:
         return whole
     fewer = {"clients=205": "clients=40", "clients=515": "clients=40", "clients=400": "clients=40"}
-    fewer |= {"largest=400": "largest=40", "words=10000": "words=1000", "words=2000": "words=500"}
+    fewer |= {"largest=400": "largest=40", "words=10000": "words=1000", "words=1000,": "words=500,"}
     data = whole.data
     for many, few in fewer.items():
         data = data.replace(many, few)

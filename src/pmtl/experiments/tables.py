@@ -20,6 +20,14 @@ class Sheet:
         self.columns = list(columns)
         self.rows: list[dict[str, Any]] = []
 
+    @classmethod
+    def load(cls, path: Path) -> Sheet:
+        """The sheet that was saved as this JSON file."""
+        told = files.read_json(path)
+        sheet = cls(path.stem, told["caption"], told["columns"])
+        sheet.rows = told["rows"]
+        return sheet
+
     def add(self, **values: Any) -> None:
         """A row: values by column."""
         self.rows.append({column: values.get(column) for column in self.columns})
@@ -56,6 +64,8 @@ def shown(value: Any) -> str:
     if isinstance(value, dict):
         several = f" ± {value['std']:.3f}" if value["seeds"] > 1 else ""
         return f"{value['mean']:.3f}{several}"
+    if value in (float("inf"), "inf"):  # As JSON has it.
+        return "∞"
     if isinstance(value, float):
-        return "∞" if value == float("inf") else f"{value:.3g}"
+        return f"{value:.3g}"
     return str(value)
