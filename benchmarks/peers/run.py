@@ -41,8 +41,8 @@ CORES = os.cpu_count() or 1
 #: Rounds of the check; in the second some clients of the first come back with what they kept.
 CHECKED = 2
 #: How far two shared models may be apart, in parts of how far they moved. A rounding error may
-#: carry one of the CNN's units over a kink, after which ours differs from ours by 2e-4; without
-#: λ it would be 6e-3 for the linear model and 2e-2 for the CNN.
+#: carry one of the CNN's units over a kink, after which ours differs from ours by some 2e-4;
+#: without λ it would be 6e-3 for the linear model and 2e-2 for the CNN.
 TOLERANCE = 1e-3
 
 
@@ -239,6 +239,8 @@ def main() -> None:
     if given.table:
         print(table(json.loads(given.out.read_text(encoding="utf-8"))))
         return
+    # A turn is a session of its own, and ends with the driver only if the driver can say so.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     report: dict[str, Any] = {
         "command": " ".join(["python", "benchmarks/peers/run.py", *sys.argv[1:]]),
         "note": given.note,

@@ -50,12 +50,12 @@ def _kind(row: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def _best(rows: list[dict[str, Any]]) -> dict[tuple[str, str, str], dict[str, Any]]:
-    """Of each peer's ways in each setting, the one that comes out best against ours."""
+    """Of each peer's ways in each setting, the quickest."""
     best: dict[tuple[str, str, str], dict[str, Any]] = {}
     for row in rows:
         if "error" in row:
             continue
         kind = _kind(row)
-        if kind not in best or row["ratio"] < best[kind]["ratio"]:
+        if kind not in best or row["theirs"]["median"] < best[kind]["theirs"]["median"]:
             best[kind] = row
     return best

@@ -82,8 +82,8 @@ class Federation:
 
 
 def draw(workload: Workload, seed: int = SEED) -> Federation:
-    """Each client's rows lean towards one class of its own, so that uploads differ and about half
-    of them are long enough to be clipped."""
+    """Each client's rows lean towards one class of its own, so that uploads differ and some of
+    them are long enough to be clipped."""
     random = np.random.default_rng(seed)
     shape = (workload.clients, workload.rows)
     own = random.integers(0, workload.outputs, workload.clients)[:, None]
