@@ -94,6 +94,10 @@ class Board:
             return cls(blocks)
         return cls(blocks, Mixture(*(tensors[name].numpy() for name in _PARTS)))
 
+    def description(self) -> list[int] | str:
+        """Two boards with one description are the same: the blocks, or a digest of all of it."""
+        return self.blocks.tolist() if self.mixture is None else self.digest()
+
     def digest(self) -> str:
         """Two boards with one digest are the same."""
         parts: list[NDArray[Any]] = [self.blocks.astype(np.int64)]

@@ -91,7 +91,7 @@ def test_changed_clusters_are_not_resumed(small, tmp_path, monkeypatch):
     lopsided = ClusteredPMTL(clusters={c: str(int(c[-1]) < 2) for c in small.clients})
     run = {"out": tmp_path / "cut", **FEW}
     crash_after(3, monkeypatch, lambda: pmtl.train(small, algorithm=clusters(0), **run))
-    with pytest.raises(pmtl.PmtlError, match="clusters are not those"):
+    with pytest.raises(pmtl.PmtlError, match="clusters or relations of clients are not those"):
         pmtl.resume(tmp_path / "cut", data=small, algorithm=lopsided)
     pmtl.resume(tmp_path / "cut", data=small, algorithm=clusters(0))
 

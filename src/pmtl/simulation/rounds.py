@@ -146,7 +146,7 @@ class Federation(LocalWork):
     def description(self) -> str:
         """Everything that decides what is published, but for the seed."""
         parts = (self.plan.to_dict(), repr(self.algorithm), self.model.name, asdict(self.local))
-        return to_json([*parts, self.board.digest(), self.data.fingerprint()])
+        return to_json([*parts, self.board.description(), self.data.fingerprint()])
 
     def start(self, file: Path | None = None) -> Progress:
         """Before the first round: everybody holds the common start.
