@@ -56,20 +56,25 @@ def noise_of(
 
 def clip(uploads: Tensor, clip_norm: float) -> Tensor:
     """Scale every row to an L2 norm of at most `clip_norm`, in float64; not finite becomes zero."""
-    rows = uploads.to(torch.float64)
-    largest = rows.abs().amax(dim=1, keepdim=True)
+    ask = not uploads.is_cuda  # On a card, to ask would be to wait.
+    largest = uploads.abs().amax(dim=1, keepdim=True).to(torch.float64)
     finite = torch.isfinite(largest)
-    rows = torch.where(finite, rows, 0.0)
+    if not (ask and finite.all()):
+        uploads = torch.where(finite, uploads, 0.0)
     if clip_norm == float("inf"):
-        return rows
+        return uploads.to(torch.float64)
     # Dividing by the largest entry first keeps the squares from overflowing.
     largest = torch.where(finite & (largest > 0), largest, 1.0)
-    unit = rows / largest
+    rows = uploads / largest
     # torch's sum cascades; its vector_norm adds one by one, which on millions of entries drifts
     # by more than the margin.
-    norm = unit.square().sum(dim=1, keepdim=True).sqrt()
-    shortened = unit * (clip_norm * (1 - _MARGIN) / norm.clamp(min=1e-300))
-    return torch.where(norm * largest > clip_norm * (1 - _MARGIN), shortened, rows)
+    norm = rows.square().sum(dim=1, keepdim=True).sqrt()
+    limit = clip_norm * (1 - _MARGIN)
+    rows.mul_(limit / norm.clamp(min=1e-300))
+    too_long = norm * largest > limit
+    if ask and too_long.all():
+        return rows
+    return torch.where(too_long, rows, uploads.to(torch.float64))
 
 
 def _vector(message: Mapping[str, Any], size: int) -> Tensor:

@@ -188,7 +188,8 @@ class Federation(LocalWork):
                 losses.append(trained.losses)
                 if self.algorithm.shares:
                     self.gate.add(tally, clients, trained.uploads)
-                    norms.append(torch.linalg.vector_norm(trained.uploads.double(), dim=1))
+                    norm = torch.linalg.vector_norm(trained.uploads, dim=1, dtype=torch.float64)
+                    norms.append(norm)
         if self.algorithm.shares:
             progress.shared = self._publish(tally, progress.shared)
         progress.round += 1
