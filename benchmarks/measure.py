@@ -34,8 +34,9 @@ def take_turns(
     contenders: dict[str, Turn], device: torch.device, repeats: int, patience: float
 ) -> dict[str, dict[str, Any]]:
     """Seconds of every contender: its first turn (with compiling and warming up), and the median,
-    the least and the most of the others. The turns are interleaved, so that whatever else the
-    machine is doing falls upon all. A contender that has had `patience` seconds sits out."""
+    the least and the most of the others. The turns are interleaved and change places, so that
+    whatever else the machine is doing falls upon all. A contender that has had `patience` seconds
+    sits out."""
     first = {name: seconds(turn, device)[0] for name, turn in contenders.items()}
     rounds = dict.fromkeys(contenders, 1)
     for name, turn in contenders.items():
@@ -43,8 +44,10 @@ def take_turns(
             second = seconds(turn, device)[0]
             rounds[name] = max(1, min(MOST_ROUNDS, int(TURN_SECONDS / second)))
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
+    order = list(contenders.items())
     for _ in range(repeats):
-        for name, turn in contenders.items():
+        order.append(order.pop(0))  # Nobody always follows the same one.
+        for name, turn in order:
             if sum(clock for clock, _ in times[name]) * rounds[name] < patience:
                 times[name].append(seconds(turn, device, rounds[name]))
     return {
