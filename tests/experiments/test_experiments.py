@@ -168,8 +168,11 @@ def test_a_run_that_fails_says_so_and_the_others_go_on(lab, monkeypatch):
     monkeypatch.setattr(Lab, "_train", sometimes)
     sheet = fig3.run(lab)
     assert any(isinstance(row["PMTL, ε ours"], dict) for row in sheet.rows)
-    kept = files.read_json(lab.out / "cells/pmtl-lam=0.1-sigma0.2-clip0.5-seed0.json")
-    assert kept["error"] == "An image cannot be read."
+    file = lab.out / "cells/pmtl-lam=0.1-sigma0.2-clip0.5-seed0.json"
+    assert files.read_json(file)["error"] == "An image cannot be read."
+    monkeypatch.setattr(Lab, "_train", train)  # The image was put back.
+    fig3.run(Lab(TINY, lab.out.parent, device="cpu"))
+    assert files.read_json(file)["curve"]
 
 
 def test_results_of_other_settings_are_not_mixed(lab):
@@ -270,6 +273,7 @@ def test_mistakes_are_one_sentence(arguments, sentence, pmtl_command, tmp_path, 
     done = pmtl_command("paper", *arguments, "--out", "out")
     assert done.status == 2
     assert sentence in done.err
+    assert not [*tmp_path.glob("out/*/cells/*")]
 
 
 def test_the_grid_is_the_papers(lab):

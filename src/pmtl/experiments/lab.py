@@ -75,6 +75,7 @@ class Lab:
         self._device = device
         self._note = note
         self._defined: dict[str, Algorithm] = {}
+        self._failed: set[str] = set()
         with files.writing(self.out):
             (self.out / "cells").mkdir(parents=True, exist_ok=True)
         self._check_same()
@@ -207,13 +208,17 @@ class Lab:
         """The result of this name, read or made now."""
         file = self.out / "cells" / f"{name}.json"
         if file.exists():
-            return files.read_json(file)
+            kept = files.read_json(file)
+            if "error" not in kept or name in self._failed:
+                return kept
         self._note(name)
         begun = time.perf_counter()
         try:
             result = work()
-        except PmtlError as error:  # Said once, in its file; the others go on.
+        except PmtlError as error:  # The others go on; it is tried again the next time.
             result = {"error": str(error)}
+            self._failed.add(name)
+            self._note(f"failed: {error}")
         result["seconds"] = round(time.perf_counter() - begun, 1)
         result["device"] = _device_name(resolve_device(self._device))
         files.write_json(file, result)
