@@ -88,3 +88,43 @@ def test_noise_blurs_labels():
 def test_bad_options_are_refused(option, words):
     with pytest.raises(PmtlError, match=words):
         load(f"synthetic:{option}")
+
+
+class TestClusters:
+    """Clients of one cluster have a model in common, and clusters have not."""
+
+    def test_one_cluster_is_what_it_was(self):
+        one, plain = synthetic(clients=9, clusters=1), synthetic(clients=9)
+        assert np.array_equal(one.x, plain.x)
+        assert np.array_equal(one.y, plain.y)
+
+    def test_models_are_shared_inside_and_not_across(self):
+        data = synthetic(clients=60, clusters=3, alpha=0.0, beta=0.0, samples=60, noise=0.0)
+        rows = data.rows("train")
+        cluster = np.array([int(client) % 3 for client in data.clients])
+
+        def agreement(mine: int, theirs: int) -> float:
+            """How well one cluster's linear fit answers another's rows."""
+
+            def of(which: int) -> tuple[np.ndarray, np.ndarray]:
+                chosen = np.concatenate(
+                    [
+                        rows.order[rows.offsets[k] : rows.offsets[k + 1]]
+                        for k in np.flatnonzero(cluster == which)
+                    ]
+                )
+                x, y = data.gather(chosen)
+                return np.column_stack([x, np.ones(len(x))]), y
+
+            x, y = of(mine)
+            fit = np.linalg.lstsq(x, np.eye(4)[y], rcond=None)[0]
+            other, answers = of(theirs)
+            return float(((other @ fit).argmax(axis=1) == answers).mean())
+
+        for mine in range(3):
+            assert agreement(mine, mine) > 0.75
+            assert agreement(mine, (mine + 1) % 3) < agreement(mine, mine) - 0.2
+
+    def test_at_least_one(self):
+        with pytest.raises(PmtlError, match="clusters of synthetic must be at least 1"):
+            synthetic(clusters=0)
