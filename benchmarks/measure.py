@@ -16,7 +16,7 @@ Turn = Callable[[], object]
 
 
 #: A turn is as many rounds on end as take about so long, as in training; what is given is one's.
-TURN_SECONDS, MOST_ROUNDS = 0.5, 50
+TURN_SECONDS, MOST_ROUNDS = 2.0, 50
 
 
 def seconds(turn: Turn, device: torch.device, rounds: int = 1) -> tuple[float, float]:

@@ -53,8 +53,7 @@ def test_what_the_pages_claim_was_measured():
         if (result["q"], result["batch"], result["tf32"]) == (1000, 32, False)
     ]
     assert large["share_of_float32_rate"] >= 0.25
-    for result, line in lines("engines-cpu", "cnn"):
-        assert line["times_best_loop"] >= (1.0 if result["batch"] == 32 else 0.9)
+    assert all(line["times_best_loop"] >= 1.0 for _, line in lines("engines-cpu", "cnn"))
     assert all(line["times_best_loop"] >= 20 for _, line in lines("engines-cpu", "linear"))
     assert results("end-to-end")["share_of_local_training"] >= 0.8
     assert results("noise")["seconds"]["noise_hardened"] < 0.5

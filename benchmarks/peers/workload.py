@@ -68,7 +68,7 @@ class Workload:
 WORKLOADS = {
     "small": Workload("logistic regression 60→10", LOGISTIC, 60, 1000, 20, 100, 20),
     "wide": Workload("logistic regression 60→10, everybody", LOGISTIC, 60, 1000, 20, 1000, 5),
-    "cnn": Workload("FEMNIST CNN, 115,646 parameters", CNN, 784, 100, 50, 20, 5),
+    "cnn": Workload("FEMNIST CNN, 115,646 parameters", CNN, 784, 100, 50, 20, 12),
 }
 
 
