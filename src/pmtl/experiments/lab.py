@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -193,8 +193,7 @@ class Lab:
         if not made.algorithm.personal:
             del views["personal"]
         names = [view for view in ("shared", "personal") if view in views]
-        least = self.setting.tune
-        least = replace(least, epochs=1) if least.epochs else replace(least, steps=10)
+        least = self.setting.local  # As training alone does it, lest it be at a disadvantage.
         offered = candidates(names, least, None, self.setting.lams)
         parts = (made.data, made.feed, made.model, offered, views, cell.seed)
         picked = choose(*parts, default=names[-1])
