@@ -1,7 +1,7 @@
 """The same local work in pmtl and in its peers, on this machine's CPU, in one call.
 
     make bench-peers                                     # installs what it needs; everything
-    python benchmarks/peers/run.py --peer pfl --workload small --turns 1 --out /tmp/some.json
+    python benchmarks/peers/run.py --peer pfl --workload small --turns 1 --out some.json
     python benchmarks/peers/run.py --table               # what the checked-in file says
 
 For every contestant the driver first checks that it does the same work (two rounds without noise

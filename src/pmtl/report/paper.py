@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def plot_sheet(name: str, caption: str, rows: Rows, path: Path) -> None:
     axes = figure.subplots()
     draw = {"fig2": _loss_and_epsilon, "sweep": _sweep, "fig1": _bars, "table1": _bars}
     draw.get(name, _against_epsilon)(axes, rows)
-    axes.set_title(caption.partition(":")[0].partition(".")[0] if len(caption) > 90 else caption)
+    axes.set_title(textwrap.fill(caption, 80), fontsize="medium")
     figure.savefig(path, dpi=150)
 
 
