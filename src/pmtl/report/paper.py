@@ -37,9 +37,9 @@ def _loss_and_epsilon(axes: Any, rows: Rows) -> None:
     right = axes.twinx()
     for counting, style in (("ours", "-"), ("paper's", "--")):
         values = [row[f"ε, {counting}"] for row in rows]
-        right.plot(rounds, values, style, color="tab:blue", label=f"ε, {counting} counting")
+        right.plot(rounds, values, style, color="tab:blue", label=f"ε, {counting}")
     right.set_ylabel("ε", color="tab:blue")
-    right.legend(frameon=False, loc="lower right")
+    right.legend(frameon=False, loc="upper center")
 
 
 def _against_epsilon(axes: Any, rows: Rows) -> None:
