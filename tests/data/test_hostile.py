@@ -22,6 +22,7 @@ from scipy import sparse
 
 from pmtl.data import FederatedData, load
 from pmtl.data.columns import assign_roles
+from pmtl.data.features import read_features
 from pmtl.errors import PmtlError
 
 Y, CLIENT = np.arange(12) % 2, np.arange(12) % 3
@@ -314,3 +315,10 @@ def test_more_classes_than_anybody_has():
     refused("d.npz", "1,000,000 at most", outputs=10**12)
     np.savez("d.npz", x=np.eye(12), y=Y * 2**60, client=CLIENT)
     refused("d.npz", "no more than 1,000,000 classes", task="classification")
+
+
+@pytest.mark.parametrize("names", [None, ("v", "w")])
+def test_a_header_that_is_no_text_in_rows_to_predict_on(names, tmp_path):
+    (tmp_path / "rows.csv").write_bytes(b"\x80,w\n1,2\n")
+    with pytest.raises(PmtlError, match=r"rows\.csv cannot be read as a table"):
+        read_features(tmp_path / "rows.csv", (2,), names)

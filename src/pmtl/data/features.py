@@ -74,15 +74,20 @@ def _open_table(path: Path, text: Sequence[str] = ()) -> Any:
 
     try:
         if path.name.lower().endswith(PARQUET_ENDINGS):
-            return parquet.read_table(path)
-        tabs = ".tsv" in path.suffixes
-        return csv.read_csv(
-            path,
-            parse_options=csv.ParseOptions(
-                delimiter="\t" if tabs else ",", newlines_in_values=bool(text)
-            ),
-            convert_options=csv.ConvertOptions(column_types={name: pa.string() for name in text}),
-        )
+            table = parquet.read_table(path)
+        else:
+            tabs = ".tsv" in path.suffixes
+            table = csv.read_csv(
+                path,
+                parse_options=csv.ParseOptions(
+                    delimiter="\t" if tabs else ",", newlines_in_values=bool(text)
+                ),
+                convert_options=csv.ConvertOptions(
+                    column_types={name: pa.string() for name in text}
+                ),
+            )
+        table.column_names  # noqa: B018  They are decoded, and may fail, only when asked for.
+        return table
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         raise PmtlError(f"{path} cannot be read as a table: {error}.") from error
 
