@@ -41,8 +41,8 @@ def take_turns(
     rounds = dict.fromkeys(contenders, 1)
     for name, turn in contenders.items():
         if first[name] < patience:
-            second = seconds(turn, device)[0]
-            rounds[name] = max(1, min(MOST_ROUNDS, int(TURN_SECONDS / second)))
+            settled = min(seconds(turn, device)[0] for _ in range(3))  # It may warm up twice.
+            rounds[name] = max(1, min(MOST_ROUNDS, int(TURN_SECONDS / settled)))
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
     order = list(contenders.items())
     for _ in range(repeats):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 
 import numpy as np
@@ -11,11 +12,12 @@ import pytest
 
 import pmtl
 from pmtl.errors import PmtlError
-from pmtl.experiments import fig2, fig3, table1, table3
+from pmtl.experiments import fig2, table1, table3
 from pmtl.experiments.budget import Epsilons, Point, best, grid, reported
-from pmtl.experiments.lab import Cell, Lab, accuracy, histograms
+from pmtl.experiments.lab import Lab
 from pmtl.experiments.run import EXPERIMENTS, run_experiments
 from pmtl.experiments.settings import SETTINGS, setting_of
+from pmtl.experiments.work import Cell, Task, Work, accuracy, histograms
 from pmtl.models.hog import HogLinear
 from pmtl.privacy import accounting, poisson
 from pmtl.runs import files
@@ -50,6 +52,13 @@ def done(tmp_path_factory) -> Lab:
     return lab
 
 
+def filled(lab: Lab, ask, *arguments):
+    """An answer, computed if need be."""
+    ask(*arguments)
+    lab.fill()
+    return ask(*arguments)
+
+
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_each_leaves_a_table_its_numbers_and_a_plot(name, done):
     told = json.loads((done.out / f"{name}.json").read_text())
@@ -68,8 +77,7 @@ def test_what_was_run_is_not_run_again(done, monkeypatch):
         raise AssertionError("trained again")
 
     again = Lab(TINY, done.out.parent, device="cpu")
-    for work in ("_train", "_tune", "_choose"):
-        monkeypatch.setattr(Lab, work, refuse)
+    monkeypatch.setattr(Work, "do", refuse)
     before = (done.out / "fig3.md").read_bytes()
     run_experiments(("fig3", "table1", "table3"), again)
     assert (done.out / "fig3.md").read_bytes() == before
@@ -95,7 +103,7 @@ def test_a_result_is_that_of_the_run_it_names(lab):
         seed=1,
         model="logistic",
     )
-    last = lab.curve(cell)[-1]
+    last = filled(lab, lab.curve, cell)[-1]
     assert last["round"] == 4
     assert {split: last[split] for split in ("test", "validation")} == run.evaluate()
 
@@ -110,8 +118,8 @@ def test_fine_tuning_starts_from_the_models_of_its_round(lab):
     )
     for name, view in (("pmtl:lam=0.1", "personal"), ("fedavg", "shared")):
         cell = Cell(name, 0.05, 0.5, 0)
-        point = next(p for p in still.curve(cell) if p["round"] == 2)
-        for result in still.tuned(cell, 2).values():
+        point = next(p for p in filled(still, still.curve, cell) if p["round"] == 2)
+        for result in filled(still, still.tuned, cell, 2).values():
             assert accuracy(result, "test") == accuracy(point, "test", view)
 
 
@@ -158,21 +166,59 @@ def test_validation_chooses_and_test_reports_what_the_budget_allows(lab, monkeyp
 
 
 def test_a_run_that_fails_says_so_and_the_others_go_on(lab, monkeypatch):
-    train = Lab._train
+    train = Work._train
 
     def sometimes(self, cell):
         if cell.sigma == 0.2:
             raise PmtlError("An image cannot be read.")
         return train(self, cell)
 
-    monkeypatch.setattr(Lab, "_train", sometimes)
-    sheet = fig3.run(lab)
+    monkeypatch.setattr(Work, "_train", sometimes)
+    (sheet,) = run_experiments(["fig3"], lab)
     assert any(isinstance(row["PMTL, ε ours"], dict) for row in sheet.rows)
-    file = lab.out / "cells/pmtl-lam=0.1-sigma0.2-clip0.5-seed0.json"
+    name = "pmtl-lam=0.1-sigma0.2-clip0.5-seed0"
+    assert lab.failures[name] == "An image cannot be read."
+    file = lab.out / f"cells/{name}.json"
     assert files.read_json(file)["error"] == "An image cannot be read."
-    monkeypatch.setattr(Lab, "_train", train)  # The image was put back.
-    fig3.run(Lab(TINY, lab.out.parent, device="cpu"))
+    monkeypatch.setattr(Work, "_train", train)  # The image was put back.
+    run_experiments(["fig3"], Lab(TINY, lab.out.parent, device="cpu"))
     assert files.read_json(file)["curve"]
+
+
+def test_nothing_is_chosen_before_all_curves_are_there(lab):
+    cells = grid(lab, "pmtl")
+    write_curve(lab, cells[0], {1: (0.5, 0.5)})
+    assert best(lab, Epsilons(lab), cells, math.inf, "ours", "personal") is None
+    assert list(lab.missing) == [Task("curve", cell) for cell in cells[1:]]
+    lab.fill()
+    assert not lab.missing
+    assert best(lab, Epsilons(lab), cells, math.inf, "ours", "personal") is not None
+
+
+def test_several_at_once_give_the_same(done, tmp_path):
+    lab = Lab(TINY, tmp_path, device="cpu", jobs=2)
+    run_experiments(("fig2", "clusters"), lab)
+    for name in ("fig2.json", "clusters.json"):
+        mine, theirs = (json.loads((each.out / name).read_text()) for each in (lab, done))
+        assert mine["rows"] == theirs["rows"]
+
+
+def test_a_worker_that_ends_before_its_time_is_a_sentence(lab, monkeypatch):
+    class Broken:
+        def __init__(self, *args, **kwargs):
+            pass
+
+        def submit(self, *args):
+            raise BrokenProcessPool("A child process terminated abruptly")
+
+        def shutdown(self, **kwargs):
+            pass
+
+    monkeypatch.setattr("pmtl.experiments.work.ProcessPoolExecutor", Broken)
+    several = Lab(TINY, lab.out / "several", device="cpu", jobs=2)
+    several.curve(Cell("local", 0.0, math.inf, 0))
+    with pytest.raises(PmtlError, match="fewer --jobs"):
+        several.fill()
 
 
 def test_results_of_other_settings_are_not_mixed(lab):
@@ -266,6 +312,7 @@ def test_every_setting_has_a_small_one(name):
         (["fig3", "--on", "femnist"], "pmtl data fetch femnist"),
         (["fig3", "--on", "femnist", "--data", "nowhere.npz"], "There is no file or folder"),
         (["clusters", "--quick"], "whose clusters are known"),
+        (["fig3", "--quick", "--jobs", "0"], "at least one job"),
     ],
 )
 def test_mistakes_are_one_sentence(arguments, sentence, pmtl_command, tmp_path, monkeypatch):

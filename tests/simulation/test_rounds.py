@@ -56,7 +56,7 @@ def test_the_same_seed_gives_the_same_bits(algorithm):
     one, first = run(federation(algorithm=algorithm))
     two, second = run(federation(algorithm=algorithm))
     assert same(one, two)
-    assert first == second
+    assert [r.to_dict() for r in first] == [r.to_dict() for r in second]
     three, _ = run(federation(algorithm=algorithm, seed=1))
     assert not same(one, three)
 

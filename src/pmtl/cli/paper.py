@@ -34,6 +34,7 @@ def paper(
     out: Annotated[
         str | None, typer.Option(help="Where results are kept (default: runs/paper).")
     ] = None,
+    jobs: Annotated[int, typer.Option(help="How many runs are done at once.")] = 1,
     device: opt.Device = None,
     as_json: opt.AsJson = False,
 ) -> None:
@@ -55,12 +56,11 @@ def paper(
     setting = setting_of(on, quick)
     names = default_experiments(on) if "all" in experiment else tuple(experiment)
 
-    def note(said: str) -> None:
-        typer.echo(f"  {said}", err=True)
-
     folder = Path(out) if out else default_out(quick)
-    lab = Lab(setting, folder, data, device or "auto", note)
+    lab = Lab(setting, folder, data, device or "auto", jobs, show=not as_json)
     sheets = run_experiments(names, lab, show=(lambda sheet: None) if as_json else _show)
+    for name, reason in lab.failures.items():
+        typer.echo(f"  {name} failed: {reason}", err=True)
     if as_json:
         opt.print_json({sheet.name: sheet.rows for sheet in sheets})
     else:

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pmtl.experiments.lab import Cell, Lab, accuracy
+from pmtl.experiments.lab import Lab
+from pmtl.experiments.work import Cell, accuracy
 from pmtl.runs import files
 
 Counting = Literal["paper's", "ours"]
@@ -84,14 +85,16 @@ def best(
     view: str,
 ) -> Point | None:
     """The point with the highest validation accuracy among those that ε pays for; None if there is
-    none. Only the first seed is looked at, and all of them are reported."""
+    none, or not all curves are there yet. Only the first seed is looked at, and all of them are
+    reported."""
+    curves = {cell: lab.curve(cell) for cell in cells}
     affordable = [
         (accuracy(point, "validation", view), -point["round"], cell)
-        for cell in cells
-        for point in lab.curve(cell)
+        for cell, curve in curves.items()
+        for point in curve
         if epsilons(counting, cell.sigma, cell.clip, point["round"]) <= epsilon
     ]
-    if not affordable:
+    if lab.lacks(curves) or not affordable:
         return None
     _, minus_rounds, cell = max(affordable, key=lambda found: found[:2])
     return Point(cell, -minus_rounds)

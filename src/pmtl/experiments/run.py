@@ -18,19 +18,35 @@ EXPERIMENTS = ("fig1", "fig2", "fig3", "table1", "table3", "sweep", "fedprox", "
 def run_experiments(
     names: Sequence[str], lab: Lab, show: Callable[[Sheet], None] = lambda sheet: None
 ) -> list[Sheet]:
-    """Run these experiments; each writes a table, its numbers and a plot when it is done."""
+    """Run these experiments; each writes a table, its numbers and a plot when it is done.
+
+    All of them say what they need, that is computed, and so on until none needs any more.
+    """
     for name in names:
         if name not in EXPERIMENTS:
             raise unknown("experiment", name, (*EXPERIMENTS, "all"))
     lab.data  # noqa: B018  Data that cannot be read is no run's failure.
-    sheets = []
-    for name in names:
-        sheet: Sheet = import_module(f"pmtl.experiments.{name}").run(lab)
-        sheet.save(lab)
-        plot_sheet(sheet.name, sheet.caption, sheet.rows, lab.out / f"{sheet.name}.png")
-        show(sheet)
-        sheets.append(sheet)
-    return sheets
+    sheets: dict[str, Sheet] = {}
+    while len(sheets) < len(set(names)):
+        for name in names:
+            if name in sheets or (sheet := _complete(name, lab)) is None:
+                continue
+            sheets[name] = sheet
+            sheet.save(lab)
+            plot_sheet(sheet.name, sheet.caption, sheet.rows, lab.out / f"{sheet.name}.png")
+            show(sheet)
+        if lab.missing:
+            lab.fill()
+    return [sheets[name] for name in dict.fromkeys(names)]
+
+
+def _complete(name: str, lab: Lab) -> Sheet | None:
+    """The experiment's sheet, unless something is missing for it."""
+    others, lab.missing = lab.missing, {}
+    sheet: Sheet = import_module(f"pmtl.experiments.{name}").run(lab)
+    complete = not lab.missing
+    lab.missing = others | lab.missing
+    return sheet if complete else None
 
 
 def default_experiments(setting: str) -> tuple[str, ...]:

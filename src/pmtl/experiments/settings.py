@@ -28,7 +28,8 @@ class Setting:
     rounds: int = 64  #: T, at most
     sigmas: tuple[float, ...] = (0.02, 0.05, 0.1)
     clips: tuple[float, ...] = (0.2, 0.5, 1.0)
-    lams: tuple[float, ...] = (0.1, 1.0)
+    lams: tuple[float, ...] = (0.1, 1.0)  #: of methods that pull towards the shared weights
+    tune_lams: tuple[float, ...] = (0.1, 1.0)  #: of fine-tuning that weighs otherwise: kl and ewc
     seeds: tuple[int, ...] = (0, 1, 2)
     epsilons: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 4.0)  #: of Fig. 3
     table_epsilons: tuple[float, ...] = (0.1, 0.8, 2.0)  #: of Tables 1 and 3
@@ -45,6 +46,12 @@ class Setting:
                 f"The experiments on {self.name} need its data: {fetch}--data FILE names it."
             )
         return given if ":" in given else f"{given}:{self.data}"
+
+    def lams_of(self, method: str) -> tuple[float | None, ...]:
+        """The λ that are tried when fine-tuning."""
+        if method == "vanilla":
+            return (None,)
+        return self.lams if method == "mean" else self.tune_lams
 
     def evaluated(self) -> tuple[int, ...]:
         """The rounds after which models are measured: powers of two, and the last."""
@@ -71,13 +78,13 @@ SETTINGS = {
             data="min_rows=100,clients=205,validation=0.1",
             model="logistic",
             hog=True,
-            local=LocalTraining(epochs=1, batch=32, lr=10.0),
-            tune=LocalTraining(epochs=5, batch=32, lr=5.0),
+            local=LocalTraining(epochs=5, batch=32, lr=10.0),
+            tune=LocalTraining(epochs=25, batch=32, lr=10.0),
             cohort=205,
             rounds=32,
-            sigmas=(0.005, 0.01, 0.02, 0.05),
-            clips=(0.5, 1.0),
-            lams=(0.001, 0.01),
+            sigmas=(0.02, 0.05, 0.1),
+            clips=(1.0, 2.0, 4.0),
+            lams=(0.0001, 0.001),
             fetched="femnist",
         ),
         Setting(
@@ -158,6 +165,7 @@ def setting_of(name: str, quick: bool) -> Setting:
         sigmas=tuple(sigma * whole.cohort / cohort for sigma in whole.sigmas[::2]),
         clips=whole.clips[1:2],
         lams=whole.lams[:1],
+        tune_lams=whole.tune_lams[:1],
         seeds=whole.seeds[:2],
         epsilons=whole.epsilons[1::3],
         tune=replace(whole.tune, epochs=1) if whole.tune.epochs else whole.tune,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pmtl.experiments.budget import COUNTINGS, Epsilons, grid
-from pmtl.experiments.lab import Lab, accuracy
+from pmtl.experiments.lab import Lab
 from pmtl.experiments.tables import Sheet
+from pmtl.experiments.work import accuracy
 
 
 def run(lab: Lab) -> Sheet:

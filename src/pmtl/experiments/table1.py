@@ -8,8 +8,9 @@ from __future__ import annotations
 from statistics import mean
 
 from pmtl.experiments.budget import Epsilons, Point, best, grid
-from pmtl.experiments.lab import Cell, Lab, accuracy
+from pmtl.experiments.lab import Lab
 from pmtl.experiments.tables import Sheet, spread
+from pmtl.experiments.work import Cell, accuracy
 from pmtl.personalize.methods import METHODS
 
 STARTS = {"MTL": ("pmtl", "personal"), "Global": ("fedavg", "shared")}

@@ -4,9 +4,10 @@ choosing for itself."""
 from __future__ import annotations
 
 from pmtl.experiments.budget import COUNTINGS, Epsilons, Point, best, grid, reported
-from pmtl.experiments.lab import Cell, Lab, accuracy
+from pmtl.experiments.lab import Lab
 from pmtl.experiments.table1 import best_method
 from pmtl.experiments.tables import Sheet, spread
+from pmtl.experiments.work import Cell, accuracy
 
 
 def run(lab: Lab) -> Sheet:

@@ -3,15 +3,17 @@
 What is best differs from client to client: one with many unusual rows should train alone, one with
 few should take the shared model as it is. A client tries a list of candidates, in this order:
 
+    local steps                            training alone, from the model that the run began with
     shared, personal                       what the run gave it, as it is
     METHOD-START steps [λ]                 every method, from every start, with a few settings
-    local steps                            training alone, from the model that the run began with
 
-and keeps the one with the highest accuracy on its validation rows; among those that are equal the
-one with the lowest loss there, and then the earliest of the list. (A handful of rows decides few
-accuracies and nearly all losses.) For regression the lowest root mean squared error decides. A
-candidate whose loss is not a finite number is not chosen. A client without validation rows takes
-what it would answer with after the run: its personal model, or the shared one where there are none.
+The first, training alone for the longest time, is the one to beat. Of all that answer at least as
+many validation rows rightly, the client keeps the one with the lowest loss on them; among equals
+the earliest of the list. A handful of rows is a poor judge of thirty candidates: accuracy has few
+values and the best of many is mostly luck, while loss alone prefers models that are seldom sure to
+models that are often right. For regression the lowest root mean squared error decides. A candidate
+whose loss is not a finite number is not chosen. A client without validation rows takes what it
+would answer with after the run: its personal model, or the shared one where there are none.
 
 Everything happens inside the client, with the billboard and its own rows, so it costs no budget,
 however many candidates there are; for the same reason *which* one it chose is its own affair.
@@ -41,12 +43,12 @@ from pmtl.simulation.evaluation import client_metrics
 from pmtl.simulation.isolation import isolated, together
 
 Clients = NDArray[np.int64]
-Scores = NDArray[np.float64]  #: [K, …], compared column by column; higher is better
+Scores = NDArray[np.float64]  #: [K, 2]: accuracy, and loss
 
 #: How many times the given number of steps (or epochs) is tried, and from scratch.
-STEPS, LOCAL_STEPS = (1, 5), (1, 5, 25)
-#: The λ that are tried.
-LAMS = (0.1, 1.0)
+STEPS, ALONE = (1, 5), (25, 5, 1)
+#: The λ that are tried with each method that has one.
+LAMS: Mapping[str, Sequence[float | None]] = dict.fromkeys(("mean", "kl", "ewc"), (0.1, 1.0))
 #: The start of training alone, and what it is anchored to: nothing.
 FRESH = "fresh"
 
@@ -65,14 +67,19 @@ def candidates(
     views: Sequence[str],
     local: LocalTraining,
     starts: Sequence[str] | None = None,
-    lams: Sequence[float] = LAMS,
+    lams: Mapping[str, Sequence[float | None]] = LAMS,
+    alone: Sequence[int] = ALONE,
 ) -> list[Candidate]:
     """What a client may choose from, in order, where the run has these `views` (shared, personal).
 
     `local` is the least that is done; fine-tuning begins at `starts`, all of the views unless
-    given.
+    given, and training alone takes `alone` times as many steps, the longest first.
     """
-    found = [Candidate(view, view) for view in views]
+    found = []
+    for times in alone:
+        more, words = _more(local, times)
+        found.append(Candidate(f"local {words}", FRESH, Vanilla(), more))
+    found += [Candidate(view, view) for view in views]
     for start in views if starts is None else starts:
         for name in METHODS:
             for lam in _lams(name, views, lams):
@@ -81,17 +88,16 @@ def candidates(
                     more, words = _more(local, times)
                     label = f"{name}-{start} {words}" + ("" if lam is None else f" λ={lam:g}")
                     found.append(Candidate(label, start, method, more))
-    for times in LOCAL_STEPS:
-        more, words = _more(local, times)
-        found.append(Candidate(f"local {words}", FRESH, Vanilla(), more))
     return found
 
 
-def _lams(name: str, views: Sequence[str], lams: Sequence[float]) -> Sequence[float | None]:
+def _lams(
+    name: str, views: Sequence[str], lams: Mapping[str, Sequence[float | None]]
+) -> Sequence[float | None]:
     """The λ of a method: none where it has none, and nothing to try where it has no anchor."""
     if not needs_published(METHODS[name]()):
         return [None]
-    return lams if "shared" in views else []
+    return lams[name] if "shared" in views else []
 
 
 def _more(local: LocalTraining, times: int) -> tuple[LocalTraining, str]:
@@ -123,7 +129,8 @@ def choose(
     isolate: bool = False,
     progress: bool = False,
 ) -> Chosen:
-    """Let every client try all that is `offered` and keep the best.
+    """Let every client try all that is `offered`, of which the first is the one to beat, and keep
+    the best.
 
     A piece of the federation tries everything before the next one does, so memory holds one
     candidate and the best so far of as many clients as are trained at once. `default` names the
@@ -182,45 +189,41 @@ class Best:
     def __init__(self, weights: Tensor, picks: NDArray[np.int64]) -> None:
         self.weights = weights.clone()
         self.picks = picks.copy()
-        self._scores: Scores | None = None
+        self._to_beat = np.full(len(picks), -np.inf)  #: accuracy of the first candidate
+        self._loss = np.full(len(picks), np.inf)  #: of the best so far
 
     def offer(
-        self,
-        places: NDArray[np.int64],
-        number: int,
-        weights: Tensor,
-        scores: Scores,
+        self, places: NDArray[np.int64], number: int, weights: Tensor, scores: Scores
     ) -> None:
         """Let the clients at `places` look at candidate `number`."""
-        if self._scores is None:
-            self._scores = np.full((len(self.picks), scores.shape[1]), -np.inf)
-        better = np.zeros(len(places), dtype=bool)
-        level = np.ones(len(places), dtype=bool)
-        for mine, best in zip(scores.T, self._scores[places].T, strict=True):
-            better |= level & (mine > best)
-            level &= mine == best
+        accuracy, loss = scores.T
+        if number == 0:
+            self._to_beat[places] = accuracy
+        better = (accuracy >= self._to_beat[places]) & (loss < self._loss[places])
         won = places[better]
         chosen = torch.from_numpy(better).to(weights.device)
         self.weights[torch.from_numpy(won).to(weights.device)] = weights[chosen]
         self.picks[won] = number
-        self._scores[won] = scores[better]
+        self._loss[won] = loss[better]
 
 
 def validation_scores(
     data: FederatedData, feed: Feed, model: FlatModel, clients: Clients, weights: Tensor
 ) -> Scores:
-    """What clients judge by, on their validation rows: accuracy and −loss, or −rmse (`[K, n]`);
-    −∞ for weights whose loss is not a number."""
+    """What clients judge by, on their validation rows: accuracy and loss, for regression −rmse and
+    rmse; −∞ and ∞ for weights whose loss is not a number."""
 
     def mine(some: Clients) -> Tensor:
         return weights[torch.from_numpy(np.searchsorted(clients, some)).to(weights.device)]
 
     values, _ = client_metrics(data, feed, model, mine, "validation", clients)
     loss = values["loss"][clients]
-    columns = (
-        [-values["rmse"][clients]] if "rmse" in values else [values["accuracy"][clients], -loss]
-    )
-    return np.where(np.isfinite(loss)[:, None], np.stack(columns, axis=1), -np.inf)
+    finite = np.isfinite(loss)
+    accuracy = values["accuracy"][clients] if "accuracy" in values else None
+    if accuracy is None:
+        loss = values["rmse"][clients]
+        accuracy = -loss
+    return np.stack([np.where(finite, accuracy, -np.inf), np.where(finite, loss, np.inf)], axis=1)
 
 
 def refuse_without_validation(data: FederatedData) -> None:

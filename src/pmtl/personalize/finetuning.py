@@ -160,7 +160,7 @@ def _select(
     if not run.facts["personal"]:
         views = {"shared": views["shared"]}
     names = [name for name in STARTS if name in views]
-    lams = LAMS if lam is None else (lam,)
+    lams = LAMS if lam is None else dict.fromkeys(LAMS, (lam,))
     offered = candidates(names, local, None if start is None else [start], lams)
     chosen = choose(data, feed, model, offered, views, seed, default=names[-1], **options)
     about: dict[str, Any] = {"candidates": [candidate.name for candidate in offered]}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import ExitStack
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from pmtl.runs.folder import RunFolder
 from pmtl.runs.personal import Personal
 from pmtl.runs.process import graceful_stop, peak_resident_bytes, threads_for
 from pmtl.runs.result import Run, statement_of
-from pmtl.simulation import Federation, Metrics, Progress, evaluate
+from pmtl.simulation import Federation, Metrics, Progress, RoundReport, evaluate
 
 
 def run_to_end(
@@ -40,7 +39,6 @@ def run_to_end(
     """
     team, plan = federation.team, federation.plan
     state = federation.start(None if folder is None else folder.owned_file)
-    metrics: list[dict[str, Any]] = []
     secret = config.mode == "production"
     with ExitStack() as stack:
         stack.enter_context(threads_for(federation))
@@ -51,12 +49,12 @@ def run_to_end(
             if budget is not None:
                 budget.check_checkpoint(state.round, folder.checkpoint_digest())
             folder.drop_later_metrics(state.round)
-            metrics = folder.metrics()
             if secret and state.round == 0:
                 _save(folder, state, budget)  # The start is random, and written down nowhere else.
         if folder is not None or not team.leader:
             stop = stack.enter_context(graceful_stop())
         federation.deal(state)
+        lines = Lines(folder, secret)
         bar = stack.enter_context(progress_bar("training", plan.rounds, state.round, show))
         saved = time.monotonic()
         while state.round < plan.rounds:
@@ -65,13 +63,10 @@ def run_to_end(
                 facts = {**facts, "stopped": reason}  # The last model stays usable.
                 break
             report = federation.advance(state)
-            line: dict[str, Any] = {"round": report.round} if secret else asdict(report)
-            line |= _validation(federation, config, budget, state)
-            bar.advance(_describe(line.get("validation")))
-            metrics.append(line)
-            if folder is not None:
-                folder.save_round(line)
-            if team.agree(bool(config.patience and _no_better(metrics, config.patience))):
+            measured = _validation(federation, config, budget, state)
+            bar.advance(_describe(measured.get("validation")))
+            lines.add(report, measured)
+            if team.agree(bool(config.patience and _no_better(lines.all(), config.patience))):
                 facts = {**facts, "stopped": _STOPPED.format(config.patience, state.round)}
                 if budget is not None:
                     budget.charge_rest(state.round)
@@ -79,6 +74,7 @@ def run_to_end(
             due = stop.is_set() or time.monotonic() - saved >= config.checkpoint_seconds
             if team.agree(folder is not None and due):
                 federation.collect(state)
+                lines.all()
                 if folder is not None:
                     _save(folder, state, budget)
                 saved = time.monotonic()
@@ -88,7 +84,36 @@ def run_to_end(
                     f"`pmtl resume {'RUN' if folder is None else folder.path}` continues it."
                 )
         federation.collect(state)
-        return _finish(federation, facts, folder, budget, state, metrics)
+        return _finish(federation, facts, folder, budget, state, lines.all())
+
+
+class Lines:
+    """A run's metrics, a line for each round, written when its numbers have arrived: on a graphics
+    card that is when the next round is already on its way."""
+
+    def __init__(self, folder: RunFolder | None, secret: bool) -> None:
+        self._folder = folder
+        self._secret = secret
+        self._written = [] if folder is None else folder.metrics()
+        self._waiting: list[tuple[RoundReport, dict[str, Any]]] = []
+
+    def add(self, report: RoundReport, measured: dict[str, Any]) -> None:
+        """A round is over, or all of it is sent off."""
+        self._waiting.append((report, measured))
+        self._write(but=1 if report.on_its_way else 0)
+
+    def all(self) -> list[dict[str, Any]]:
+        """All lines, down to the last round's; they are in the folder, too."""
+        self._write(but=0)
+        return self._written
+
+    def _write(self, but: int) -> None:
+        while len(self._waiting) > but:
+            report, measured = self._waiting.pop(0)
+            line = {"round": report.round} if self._secret else report.to_dict()
+            self._written.append(line | measured)
+            if self._folder is not None:
+                self._folder.save_round(self._written[-1])
 
 
 def _save(folder: RunFolder, state: Progress, budget: Budget | None) -> None:

@@ -8,7 +8,8 @@ from pmtl.simulation.engines import ENGINES, check_engine
 from pmtl.simulation.evaluation import Metrics, Weights, evaluate
 from pmtl.simulation.feed import Feed
 from pmtl.simulation.local_work import LocalWork
-from pmtl.simulation.rounds import Federation, Progress, RoundReport
+from pmtl.simulation.report import RoundReport
+from pmtl.simulation.rounds import Federation, Progress
 from pmtl.simulation.row_file import RowFile, digest_rows, private
 from pmtl.simulation.store import CHECKS, Store
 from pmtl.simulation.team import ALONE, Team, device_of, join_team

@@ -35,6 +35,7 @@ from pmtl.simulation.evaluation import Metrics, Weights, client_metrics
 from pmtl.simulation.feed import Feed
 from pmtl.simulation.isolation import isolated, together
 from pmtl.simulation.local_work import LocalWork
+from pmtl.simulation.report import RoundReport
 from pmtl.simulation.store import Store
 from pmtl.simulation.team import ALONE, Team
 
@@ -47,18 +48,6 @@ class Progress:
     shared: Tensor  #: [blocks, P], what the billboard shows
     store: Store  #: what the clients own
     changed: set[int] = field(default_factory=set)  #: in a team: trained here, not yet collected
-
-
-@dataclass(frozen=True)
-class RoundReport:
-    """What happened in a round. Exact, and therefore private: for experiments only."""
-
-    round: int
-    cohort: int
-    lr: float
-    train_loss: float | None
-    upload_norm: float | None
-    clipped: float | None
 
 
 class Federation(LocalWork):
@@ -221,13 +210,13 @@ class Federation(LocalWork):
         loss = torch.cat([nothing, *(part.double() for part in losses)])
         norm = torch.cat([nothing, *norms])
         clipped = (norm > self.plan.clip_norm).double()
-        # Three numbers at once: each that is read waits for the device.
-        sums = torch.stack([loss.sum(), norm.sum(), clipped.sum()]).cpu()
+        sums = torch.stack([loss.sum(), norm.sum(), clipped.sum()])
         counts = torch.tensor([len(loss), len(norm), len(norm)])
-        self.team.sum(sums)
-        self.team.sum(counts)
-        means = [float(s / n) if n else None for s, n in zip(sums, counts, strict=True)]
-        return RoundReport(round, cohort, lr, *means)
+        if self.team.size > 1:
+            sums = sums.cpu()
+            self.team.sum(sums)
+            self.team.sum(counts)
+        return RoundReport(round, cohort, lr, sums, counts)
 
     def collect(self, progress: Progress) -> None:
         """Bring what the team's clients own to the leader, for it to save."""
