@@ -68,8 +68,12 @@ def grid(
     not private, without noise and clip; with every λ where it has one, unless they are `names`."""
     setting, seed = lab.setting, lab.setting.seeds[0]
     if names is None:
+        lams = setting.lams if private else setting.free_lams or setting.lams
+        server = ""
+        if family == "pmtl" and setting.at_the_mean:
+            server = f",server={min(setting.cohort, lab.data.m) / lab.data.m:.6g}"
         has_lam = family in ("pmtl", "fedprox", "ditto")
-        names = [f"{family}:lam={lam:g}" for lam in setting.lams] if has_lam else [family]
+        names = [f"{family}:lam={lam:g}{server}" for lam in lams] if has_lam else [family]
     pairs = [(0.0, math.inf)]
     if private:
         pairs = [(sigma, clip) for sigma in setting.sigmas for clip in setting.clips]

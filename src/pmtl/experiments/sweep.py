@@ -26,7 +26,7 @@ def run(lab: Lab) -> Sheet:
             for counting in COUNTINGS
         }
         sheet.add(
-            λ=cell.algorithm.partition("lam=")[2],
+            λ=cell.algorithm.partition("lam=")[2].partition(",")[0],
             σ=cell.sigma,
             γ=cell.clip,
             validation=accuracy(last, "validation"),

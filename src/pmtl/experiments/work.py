@@ -181,10 +181,10 @@ class Work:
         if not made.algorithm.personal:
             del views["personal"]
         names = [view for view in ("shared", "personal") if view in views]
-        longest = self.setting.rounds  # As long as training alone, lest it be worse off.
+        least, longest = self.setting.least()
         offered = candidates(
             names,
-            self.setting.local,
+            least,
             lams={name: self.setting.lams_of(name) for name in METHODS},
             alone=sorted({max(1, longest // share) for share in (1, 4, 16)}, reverse=True),
         )
