@@ -15,6 +15,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def tuned(graph: Any, inputs: Any) -> Any:
 
 
 def ours(made: Federation, variant: str) -> Turn:
-    """A turn is one round with this variant."""
+    """Rounds with this variant."""
     task = made.data.task
     if variant == "threads":
         parts = (made.data, made.model, made.algorithm, made.plan, made.local, 0)
@@ -94,9 +95,10 @@ def ours(made: Federation, variant: str) -> Turn:
         )
     progress = made.start()
 
-    def turn() -> None:
+    def turn(rounds: int) -> None:
         with threads_for(made):  # As `pmtl train` does.
-            made.advance(progress)
+            for _ in range(rounds):
+                made.advance(progress)
 
     return turn
 
@@ -104,10 +106,15 @@ def ours(made: Federation, variant: str) -> Turn:
 def loops(make: Callable[[], nn.Module], x: Any, y: Any, batch: int, steps: int) -> dict[str, Turn]:
     """The loop by hand; on a CPU also with one client per thread."""
     plain = PlainRounds(make, x, y, batch, steps)
-    found: dict[str, Turn] = {"loop": plain.round}
+
+    def turn(clients_at_a_time: int, rounds: int) -> None:
+        for _ in range(rounds):
+            plain.round(clients_at_a_time)
+
+    found: dict[str, Turn] = {"loop": partial(turn, 1)}
     if x.device.type == "cpu":
         threads = torch.get_num_threads()
-        found[f"loop, {threads} clients at a time"] = lambda: plain.round(threads)
+        found[f"loop, {threads} clients at a time"] = partial(turn, threads)
     return found
 
 

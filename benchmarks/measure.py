@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-#: What one contender does once.
-Turn = Callable[[], object]
+#: What one contender does: so many rounds on end.
+Turn = Callable[[int], object]
 
 
 #: A turn is as many rounds on end as take about so long, as in training; what is given is one's.
@@ -24,8 +24,7 @@ def seconds(turn: Turn, device: torch.device, rounds: int = 1) -> tuple[float, f
     the clock, and in seconds of all cores together."""
     _wait(device)
     clock, cores = time.perf_counter(), time.process_time()
-    for _ in range(rounds):
-        turn()
+    turn(rounds)
     _wait(device)
     return (time.perf_counter() - clock) / rounds, (time.process_time() - cores) / rounds
 
@@ -73,7 +72,7 @@ def matmul_rate(device: torch.device, tf32: bool, size: int = 8192) -> float:
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     try:
         a, b = (torch.randn(size, size, device=device) for _ in range(2))
-        taken = [seconds(lambda: a @ b, device)[0] for _ in range(8)]
+        taken = [seconds(lambda rounds: a @ b, device)[0] for _ in range(8)]
         return 2 * size**3 / statistics.median(taken[2:])
     finally:
         torch.set_float32_matmul_precision(before)
