@@ -107,11 +107,11 @@ def loops(make: Callable[[], nn.Module], x: Any, y: Any, batch: int, steps: int)
     """The loop by hand; on a CPU also with one client per thread."""
     plain = PlainRounds(make, x, y, batch, steps)
 
-    def turn(clients_at_a_time: int, rounds: int) -> None:
+    def turn(threads: int, rounds: int) -> None:
         for _ in range(rounds):
-            plain.round(clients_at_a_time)
+            plain.round(threads)
 
-    found: dict[str, Turn] = {"loop": partial(turn, 1)}
+    found: dict[str, Turn] = {"loop": partial(turn, 0)}
     if x.device.type == "cpu":
         threads = torch.get_num_threads()
         found[f"loop, {threads} clients at a time"] = partial(turn, threads)
