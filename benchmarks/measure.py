@@ -39,9 +39,10 @@ def take_turns(
     first = {name: seconds(turn, device)[0] for name, turn in contenders.items()}
     rounds = dict.fromkeys(contenders, 1)
     for name, turn in contenders.items():
-        if first[name] < patience:
-            settled = min(seconds(turn, device)[0] for _ in range(3))  # It may warm up twice.
-            rounds[name] = max(1, min(MOST_ROUNDS, int(TURN_SECONDS / settled)))
+        settled = seconds(turn, device)[0]
+        if settled < TURN_SECONDS:  # It may warm up twice.
+            settled = min(settled, *(seconds(turn, device)[0] for _ in range(2)))
+        rounds[name] = max(1, min(MOST_ROUNDS, int(TURN_SECONDS / settled)))
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
     order = list(contenders.items())
     for _ in range(repeats):

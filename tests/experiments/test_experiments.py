@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 import pmtl
 from pmtl.errors import PmtlError
@@ -185,6 +186,17 @@ def test_a_run_that_fails_says_so_and_the_others_go_on(lab, monkeypatch):
     assert files.read_json(file)["curve"]
 
 
+def test_want_of_memory_is_one_runs_failure(lab, monkeypatch):
+    def full(self, cell):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(Work, "_train", full)
+    lab.curve(Cell("local", 0.0, math.inf, 0))
+    lab.fill()
+    (reason,) = lab.failures.values()
+    assert "fewer --jobs" in reason
+
+
 def test_nothing_is_chosen_before_all_curves_are_there(lab):
     cells = grid(lab, "pmtl")
     write_curve(lab, cells[0], {1: (0.5, 0.5)})
@@ -290,8 +302,6 @@ def test_histograms_are_what_the_model_would_compute():
         assert mine.counts.tolist() == theirs.counts.tolist()
         features, targets = made.gather(mine.order)
         pixels, expected = data.gather(theirs.order)
-        import torch
-
         assert np.allclose(features, hog.features(torch.from_numpy(pixels)).numpy(), atol=1e-6)
         assert np.array_equal(targets, expected)
 

@@ -85,6 +85,7 @@ SETTINGS = {
             lams=(0.01, 0.1),
             free_lams=(0.1, 1.0),
             at_the_mean=True,
+            seeds=(0, 1),
             fetched="femnist",
         ),
         # What noise leaves room for: a linear layer on fixed features, and everybody in each round.

@@ -102,6 +102,8 @@ class Work:
             result: Result = {task.kind: self._done(task)}
         except PmtlError as error:  # The others go on; it is tried again the next time.
             result = {"error": str(error)}
+        except (MemoryError, torch.OutOfMemoryError):
+            result = {"error": "There was not enough memory for it: use fewer --jobs."}
         result["seconds"] = round(time.perf_counter() - begun, 1)
         result["device"] = _device_name(resolve_device(self._device))
         return result
