@@ -11,6 +11,7 @@ from pmtl.models.losses import (
     predictions,
     row_counts,
     row_losses,
+    row_squares,
 )
 from pmtl.models.lowering import floats_per_row, has_convolutions, lowered
 
@@ -30,6 +31,7 @@ __all__ = [
     "row_counts",
     "row_divergences",
     "row_losses",
+    "row_squares",
     "row_surprises",
     "uniforms_per_row",
 ]

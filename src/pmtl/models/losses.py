@@ -32,6 +32,19 @@ def row_losses(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
     return errors.sum(-1)
 
 
+def row_squares(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
+    """The squared distance of every row's answer from the truth: between probabilities and the
+    classes or labels that are (Brier's score), or the squared error."""
+    if task == "classification":
+        sure = torch.softmax(outputs, dim=-1)
+        right = sure.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+        return sure.square().sum(-1) - 2 * right + 1
+    if task == "multilabel":
+        errors: Tensor = (torch.sigmoid(outputs) - targets.to(outputs.dtype)) ** 2
+        return errors.sum(-1)
+    return row_losses(task, outputs, targets)
+
+
 def batch_loss(task: Task, outputs: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
     """The mean over the rows that `mask` marks as real; padding counts for nothing."""
     return _mean(row_losses(task, outputs, targets), mask)

@@ -7,13 +7,15 @@ few should take the shared model as it is. A client tries a list of candidates, 
     shared, personal                       what the run gave it, as it is
     METHOD-START steps [λ]                 every method, from every start, with a few settings
 
-The first, training alone for the longest time, is the one to beat. Of all that answer at least as
-many validation rows rightly, the client keeps the one with the lowest loss on them; among equals
-the earliest of the list. A handful of rows is a poor judge of thirty candidates: accuracy has few
-values and the best of many is mostly luck, while loss alone prefers models that are seldom sure to
-models that are often right. For regression the lowest root mean squared error decides. A candidate
-whose loss is not a finite number is not chosen. A client without validation rows takes what it
-would answer with after the run: its personal model, or the shared one where there are none.
+and keeps the one whose answers on its validation rows are nearest to the truth: the lowest mean
+squared distance between probabilities and the class that is (Brier's score), for regression the
+lowest mean squared error; among equals the earliest of the list. A handful of rows is a poor judge
+of thirty candidates. Accuracy has few values there, and the best of many is mostly luck; the loss
+goes by the few rows on which a model was sure and wrong, and so prefers models that are seldom sure
+to models that are often right. The square is bounded, and suffers from neither.
+
+A candidate whose answers are not numbers is not chosen. A client without validation rows takes what
+it would answer with after the run: its personal model, or the shared one where there are none.
 
 Everything happens inside the client, with the billboard and its own rows, so it costs no budget,
 however many candidates there are; for the same reason *which* one it chose is its own affair.
@@ -33,7 +35,7 @@ from torch import Tensor
 from pmtl.algorithms import Algorithm
 from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
-from pmtl.models import FlatModel
+from pmtl.models import FlatModel, Task, row_squares
 from pmtl.personalize.methods import METHODS, Vanilla, build_method, needs_published
 from pmtl.personalize.tuning import Tuner
 from pmtl.progress import progress_bar
@@ -43,7 +45,7 @@ from pmtl.simulation.evaluation import client_metrics
 from pmtl.simulation.isolation import isolated, together
 
 Clients = NDArray[np.int64]
-Scores = NDArray[np.float64]  #: [K, 2]: accuracy, and loss
+Errors = NDArray[np.float64]  #: [K]
 
 #: How many times the given number of steps (or epochs) is tried, and from scratch.
 STEPS, ALONE = (1, 5), (25, 5, 1)
@@ -129,8 +131,7 @@ def choose(
     isolate: bool = False,
     progress: bool = False,
 ) -> Chosen:
-    """Let every client try all that is `offered`, of which the first is the one to beat, and keep
-    the best.
+    """Let every client try all that is `offered` and keep the best.
 
     A piece of the federation tries everything before the next one does, so memory holds one
     candidate and the best so far of as many clients as are trained at once. `default` names the
@@ -156,12 +157,12 @@ def choose(
     reading: dict[str, Weights] = {**views, FRESH: _everywhere(model.start())}
     anchors = reading.get("shared", reading[FRESH])
 
-    def attempt(candidate: Candidate, clients: Clients) -> tuple[Tensor, Scores]:
+    def attempt(candidate: Candidate, clients: Clients) -> tuple[Tensor, Errors]:
         weights = reading[candidate.start](clients).to(feed.device)
         if candidate.name in tuners:
             around = anchors(clients).to(feed.device)
             weights = tuners[candidate.name](clients, weights, around)
-        return weights, validation_scores(data, feed, model, clients, weights)
+        return weights, validation_errors(data, feed, model, clients, weights)
 
     each = isolated if isolate else together
     total = len(pieces) * len(offered)
@@ -171,8 +172,8 @@ def choose(
             trying = piece[validated[piece]]
             for number, candidate in enumerate(offered):
                 tried = each(trying, partial(attempt, candidate)) if len(trying) else []
-                for clients, (weights, scores) in tried:
-                    best.offer(np.searchsorted(piece, clients), number, weights, scores)
+                for clients, (weights, errors) in tried:
+                    best.offer(np.searchsorted(piece, clients), number, weights, errors)
                 bar.advance()
             store.scatter(piece, best.weights)
             picks[piece] = best.picks
@@ -189,41 +190,34 @@ class Best:
     def __init__(self, weights: Tensor, picks: NDArray[np.int64]) -> None:
         self.weights = weights.clone()
         self.picks = picks.copy()
-        self._to_beat = np.full(len(picks), -np.inf)  #: accuracy of the first candidate
-        self._loss = np.full(len(picks), np.inf)  #: of the best so far
+        self._errors = np.full(len(picks), np.inf)
 
     def offer(
-        self, places: NDArray[np.int64], number: int, weights: Tensor, scores: Scores
+        self, places: NDArray[np.int64], number: int, weights: Tensor, errors: Errors
     ) -> None:
         """Let the clients at `places` look at candidate `number`."""
-        accuracy, loss = scores.T
-        if number == 0:
-            self._to_beat[places] = accuracy
-        better = (accuracy >= self._to_beat[places]) & (loss < self._loss[places])
+        better = errors < self._errors[places]
         won = places[better]
         chosen = torch.from_numpy(better).to(weights.device)
         self.weights[torch.from_numpy(won).to(weights.device)] = weights[chosen]
         self.picks[won] = number
-        self._loss[won] = loss[better]
+        self._errors[won] = errors[better]
 
 
-def validation_scores(
+def validation_errors(
     data: FederatedData, feed: Feed, model: FlatModel, clients: Clients, weights: Tensor
-) -> Scores:
-    """What clients judge by, on their validation rows: accuracy and loss, for regression −rmse and
-    rmse; −∞ and ∞ for weights whose loss is not a number."""
+) -> Errors:
+    """What clients judge by: the mean squared distance of answers from the truth on their
+    validation rows; ∞ for weights that do not answer in numbers."""
 
     def mine(some: Clients) -> Tensor:
         return weights[torch.from_numpy(np.searchsorted(clients, some)).to(weights.device)]
 
-    values, _ = client_metrics(data, feed, model, mine, "validation", clients)
-    loss = values["loss"][clients]
-    finite = np.isfinite(loss)
-    accuracy = values["accuracy"][clients] if "accuracy" in values else None
-    if accuracy is None:
-        loss = values["rmse"][clients]
-        accuracy = -loss
-    return np.stack([np.where(finite, accuracy, -np.inf), np.where(finite, loss, np.inf)], axis=1)
+    def squares(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        return {"squares": row_squares(task, outputs, targets)}
+
+    values, _ = client_metrics(data, feed, model, mine, "validation", clients, squares)
+    return np.nan_to_num(values["squares"][clients], nan=np.inf)
 
 
 def refuse_without_validation(data: FederatedData) -> None:

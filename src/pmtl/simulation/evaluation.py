@@ -9,6 +9,7 @@ lowest values, where a federation that serves only the typical client shows. For
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import torch
@@ -25,6 +26,8 @@ from pmtl.simulation.team import ALONE, Team
 #: From clients to the weights [K, P] to be judged.
 Weights = Callable[[NDArray[np.int64]], Tensor]
 Metrics = dict[str, float]
+#: From outputs and targets to a number for each row, by name.
+Measure = Callable[[Task, Tensor, Tensor], dict[str, Tensor]]
 
 #: Rows of one client that are evaluated at once, and floats of all clients together.
 _ROWS, _FLOATS = 256, 2**25
@@ -57,6 +60,11 @@ def evaluate(
     return results
 
 
+def row_metrics(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    """The task's metrics, and its loss."""
+    return {"loss": row_losses(task, outputs, targets), **row_counts(task, outputs, targets)}
+
+
 def client_metrics(
     data: FederatedData,
     feed: Feed,
@@ -64,6 +72,7 @@ def client_metrics(
     weights: Weights,
     split: Split,
     only: NDArray[np.int64] | None = None,
+    measure: Measure = row_metrics,
 ) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.int64]]:
     """Per client the average of every metric over its rows (before roots), and its row count;
     `only` some clients are looked at, if it is given, and the others' numbers are 0."""
@@ -83,7 +92,8 @@ def client_metrics(
         alike = int(np.searchsorted(counts[order], longest, side="right")) - first
         width = min(width, alike)
         clients = np.sort(order[first : first + width])
-        parts = _sums(data.task, feed, model, weights(clients), rows, clients)
+        rate = partial(measure, data.task)
+        parts = _sums(rate, feed, model, weights(clients), rows, clients)
         for name, values in parts.items():
             sums.setdefault(name, np.zeros(len(counts)))[clients] = values
         first += width
@@ -91,7 +101,7 @@ def client_metrics(
 
 
 def _sums(
-    task: Task,
+    rate: Callable[[Tensor, Tensor], dict[str, Tensor]],
     feed: Feed,
     model: FlatModel,
     weights: Tensor,
@@ -112,8 +122,7 @@ def _sums(
                 inputs, targets = feed.rows(index)
                 outputs = vmap(model.apply)(weights, inputs)
             flat, answers = outputs.flatten(0, 1), targets.flatten(0, 1)
-            numbers = {"loss": row_losses(task, flat, answers), **row_counts(task, flat, answers)}
-            for name, values in numbers.items():
+            for name, values in rate(flat, answers).items():
                 table = values.double().view(real.shape).cpu().numpy()
                 totals[name] = totals.get(name, 0) + np.where(real, table, 0).sum(axis=1)
     return totals
