@@ -7,12 +7,16 @@ few should take the shared model as it is. A client tries a list of candidates, 
     shared, personal                       what the run gave it, as it is
     METHOD-START steps [λ]                 every method, from every start, with a few settings
 
-and keeps the one whose answers on its validation rows are nearest to the truth: the lowest mean
-squared distance between probabilities and the class that is (Brier's score), for regression the
-lowest mean squared error; among equals the earliest of the list. A handful of rows is a poor judge
-of thirty candidates. Accuracy has few values there, and the best of many is mostly luck; the loss
-goes by the few rows on which a model was sure and wrong, and so prefers models that are seldom sure
-to models that are often right. The square is bounded, and suffers from neither.
+The first, training alone for the longest time, is the one to beat. On its validation rows a client
+compares how far answers are from the truth: the squared distance between probabilities and the
+class that is (Brier's score), for regression the squared error. It keeps the candidate that is
+surest to gain upon the first: whose mean gain, less one standard error of that mean, is highest; if
+none has any such gain, the first; among equals the earliest of the list.
+
+A handful of rows is a poor judge of thirty candidates, and the best of many is partly luck: hence
+the standard error. Accuracy would be worse, having few values there, and so would the loss, which
+goes by the few rows on which a model was sure and wrong, and prefers models that are seldom sure to
+models that are often right. The square is bounded and has neither weakness.
 
 A candidate whose answers are not numbers is not chosen. A client without validation rows takes what
 it would answer with after the run: its personal model, or the shared one where there are none.
@@ -35,22 +39,24 @@ from torch import Tensor
 from pmtl.algorithms import Algorithm
 from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
-from pmtl.models import FlatModel, Task, row_squares
+from pmtl.models import FlatModel
 from pmtl.personalize.methods import METHODS, Vanilla, build_method, needs_published
 from pmtl.personalize.tuning import Tuner
 from pmtl.progress import progress_bar
 from pmtl.runs.process import threads_for
 from pmtl.simulation import Feed, LocalTraining, Store, Weights
-from pmtl.simulation.evaluation import client_metrics
+from pmtl.simulation.evaluation import row_squares_of
 from pmtl.simulation.isolation import isolated, together
 
 Clients = NDArray[np.int64]
-Errors = NDArray[np.float64]  #: [K]
+Squares = NDArray[np.float64]  #: a number for each validation row, client after client
 
 #: How many times the given number of steps (or epochs) is tried, and from scratch.
 STEPS, ALONE = (1, 5), (25, 5, 1)
 #: The λ that are tried with each method that has one.
 LAMS: Mapping[str, Sequence[float | None]] = dict.fromkeys(("mean", "kl", "ewc"), (0.1, 1.0))
+#: A square for answers that are no numbers.
+_FAR = 1e30
 #: The start of training alone, and what it is anchored to: nothing.
 FRESH = "fresh"
 
@@ -131,7 +137,8 @@ def choose(
     isolate: bool = False,
     progress: bool = False,
 ) -> Chosen:
-    """Let every client try all that is `offered` and keep the best.
+    """Let every client try all that is `offered`, of which the first is the one to beat, and keep
+    the best.
 
     A piece of the federation tries everything before the next one does, so memory holds one
     candidate and the best so far of as many clients as are trained at once. `default` names the
@@ -153,27 +160,27 @@ def choose(
     store = Store.fresh(data.m, model.start())
     names = [candidate.name for candidate in offered]
     picks = np.full(data.m, names.index(default), dtype=np.int64)
-    validated = data.rows("validation").counts > 0
+    rows = data.rows("validation").counts
     reading: dict[str, Weights] = {**views, FRESH: _everywhere(model.start())}
     anchors = reading.get("shared", reading[FRESH])
 
-    def attempt(candidate: Candidate, clients: Clients) -> tuple[Tensor, Errors]:
+    def attempt(candidate: Candidate, clients: Clients) -> tuple[Tensor, Squares]:
         weights = reading[candidate.start](clients).to(feed.device)
         if candidate.name in tuners:
             around = anchors(clients).to(feed.device)
             weights = tuners[candidate.name](clients, weights, around)
-        return weights, validation_errors(data, feed, model, clients, weights)
+        return weights, row_squares_of(data, feed, model, weights, "validation", clients)
 
     each = isolated if isolate else together
     total = len(pieces) * len(offered)
     with threads_for(first.work), progress_bar("choosing", total, show=progress) as bar:
         for piece in pieces:
-            best = Best(reading[default](piece).to(feed.device), picks[piece])
-            trying = piece[validated[piece]]
+            best = Best(reading[default](piece).to(feed.device), picks[piece], rows[piece])
+            trying = piece[rows[piece] > 0]
             for number, candidate in enumerate(offered):
                 tried = each(trying, partial(attempt, candidate)) if len(trying) else []
-                for clients, (weights, errors) in tried:
-                    best.offer(np.searchsorted(piece, clients), number, weights, errors)
+                for clients, (weights, squares) in tried:
+                    best.offer(np.searchsorted(piece, clients), number, weights, squares)
                 bar.advance()
             store.scatter(piece, best.weights)
             picks[piece] = best.picks
@@ -185,39 +192,48 @@ def _everywhere(start: Tensor) -> Weights:
 
 
 class Best:
-    """The best candidate so far of each of some clients."""
+    """The best candidate so far of each of some clients, who have so many `rows` to judge by."""
 
-    def __init__(self, weights: Tensor, picks: NDArray[np.int64]) -> None:
+    def __init__(self, weights: Tensor, picks: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
         self.weights = weights.clone()
         self.picks = picks.copy()
-        self._errors = np.full(len(picks), np.inf)
+        self._rows = rows
+        self._begin = np.cumsum(rows) - rows
+        self._to_beat = np.full(int(rows.sum()), _FAR)  #: squares of the first candidate
+        self._gain = np.full(len(picks), -np.inf)  #: sure gain of the best so far
 
     def offer(
-        self, places: NDArray[np.int64], number: int, weights: Tensor, errors: Errors
+        self, places: NDArray[np.int64], number: int, weights: Tensor, squares: Squares
     ) -> None:
         """Let the clients at `places` look at candidate `number`."""
-        better = errors < self._errors[places]
+        gain = self._sure_gain(places, squares, number == 0)
+        better = gain > self._gain[places]
         won = places[better]
         chosen = torch.from_numpy(better).to(weights.device)
         self.weights[torch.from_numpy(won).to(weights.device)] = weights[chosen]
         self.picks[won] = number
-        self._errors[won] = errors[better]
+        self._gain[won] = gain[better]
 
+    def _sure_gain(
+        self, places: NDArray[np.int64], squares: Squares, first: bool
+    ) -> NDArray[np.float64]:
+        """The mean gain upon the first candidate, less its standard error; −∞ for one that does not
+        answer in numbers. The first's own gain is 0."""
+        rows = self._rows[places]
+        owner = np.repeat(np.arange(len(places)), rows)
+        mine = np.arange(len(owner)) + np.repeat(self._begin[places] - np.cumsum(rows) + rows, rows)
 
-def validation_errors(
-    data: FederatedData, feed: Feed, model: FlatModel, clients: Clients, weights: Tensor
-) -> Errors:
-    """What clients judge by: the mean squared distance of answers from the truth on their
-    validation rows; ∞ for weights that do not answer in numbers."""
+        def mean(values: Squares) -> NDArray[np.float64]:
+            return np.bincount(owner, values, len(places)) / np.maximum(rows, 1)
 
-    def mine(some: Clients) -> Tensor:
-        return weights[torch.from_numpy(np.searchsorted(clients, some)).to(weights.device)]
-
-    def squares(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        return {"squares": row_squares(task, outputs, targets)}
-
-    values, _ = client_metrics(data, feed, model, mine, "validation", clients, squares)
-    return np.nan_to_num(values["squares"][clients], nan=np.inf)
+        finite = np.isfinite(squares)
+        squares = np.where(finite, squares, _FAR)
+        if first:
+            self._to_beat[mine] = squares
+        gains = self._to_beat[mine] - squares
+        average = mean(gains)
+        error = np.sqrt(mean((gains - average[owner]) ** 2) / np.maximum(rows, 1))
+        return np.where(mean(finite) == 1, average - error, -np.inf)
 
 
 def refuse_without_validation(data: FederatedData) -> None:

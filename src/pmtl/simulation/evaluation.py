@@ -8,8 +8,7 @@ lowest values, where a federation that serves only the typical client shows. For
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from pmtl.data import FederatedData, Rows, Split
-from pmtl.models import FlatModel, Task, metric_names, row_counts, row_losses
+from pmtl.models import FlatModel, Task, metric_names, row_counts, row_losses, row_squares
 from pmtl.simulation.feed import Feed
 from pmtl.simulation.sparse import is_linear, sparse_outputs
 from pmtl.simulation.team import ALONE, Team
@@ -72,7 +71,6 @@ def client_metrics(
     weights: Weights,
     split: Split,
     only: NDArray[np.int64] | None = None,
-    measure: Measure = row_metrics,
 ) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.int64]]:
     """Per client the average of every metric over its rows (before roots), and its row count;
     `only` some clients are looked at, if it is given, and the others' numbers are 0."""
@@ -92,40 +90,67 @@ def client_metrics(
         alike = int(np.searchsorted(counts[order], longest, side="right")) - first
         width = min(width, alike)
         clients = np.sort(order[first : first + width])
-        rate = partial(measure, data.task)
-        parts = _sums(rate, feed, model, weights(clients), rows, clients)
-        for name, values in parts.items():
-            sums.setdefault(name, np.zeros(len(counts)))[clients] = values
+        for _, real, table in _tables(data.task, feed, model, weights(clients), rows, clients):
+            for name, values in table.items():
+                totals = sums.setdefault(name, np.zeros(len(counts)))
+                totals[clients] += np.where(real, values, 0).sum(axis=1)
         first += width
     return {name: values / np.maximum(counts, 1) for name, values in sums.items()}, counts
 
 
-def _sums(
-    rate: Callable[[Tensor, Tensor], dict[str, Tensor]],
+def row_squares_of(
+    data: FederatedData,
+    feed: Feed,
+    model: FlatModel,
+    weights: Tensor,
+    split: Split,
+    clients: NDArray[np.int64],
+) -> NDArray[np.float64]:
+    """How far the answer to each row of the clients is from the truth (`row_squares`), client after
+    client."""
+    rows = data.rows(split)
+    counts = rows.counts[clients]
+    found = np.empty((len(clients), int(counts.max(initial=0))))
+    row_floats = model.size + min(_ROWS, found.shape[1]) * int(np.prod(data.input_shape))
+    width = max(1, _FLOATS // row_floats)
+    for first in range(0, len(clients), width):
+        some = slice(first, first + width)
+        parts = (data.task, feed, model, weights[some], rows, clients[some])
+        for place, _, table in _tables(*parts, measure=_squares):
+            found[some, place] = table["squares"]
+    return found[np.arange(found.shape[1]) < counts[:, None]]
+
+
+def _squares(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    return {"squares": row_squares(task, outputs, targets)}
+
+
+def _tables(
+    task: Task,
     feed: Feed,
     model: FlatModel,
     weights: Tensor,
     rows: Rows,
     clients: NDArray[np.int64],
-) -> dict[str, NDArray[np.float64]]:
+    measure: Measure = row_metrics,
+) -> Iterator[tuple[slice, NDArray[np.bool_], dict[str, NDArray[np.float64]]]]:
+    """A few rows of every client at a time: which of its rows, which of these are real, and what is
+    measured on them `[K, rows]`."""
     model.module.eval()
     counts, starts = rows.counts[clients], rows.offsets[clients]
-    totals: dict[str, NDArray[np.float64]] = {}
-    with torch.no_grad():
-        for first in range(0, int(counts.max()), _ROWS):
-            place = first + np.arange(min(_ROWS, int(counts.max()) - first))
-            real = place < counts[:, None]
-            index = rows.order[starts[:, None] + np.where(real, place, 0)]
+    for first in range(0, int(counts.max(initial=0)), _ROWS):
+        place = first + np.arange(min(_ROWS, int(counts.max()) - first))
+        real = place < counts[:, None]
+        index = rows.order[starts[:, None] + np.where(real, place, 0)]
+        with torch.no_grad():
             if feed.is_sparse and is_linear(model):
                 outputs, targets = sparse_outputs(feed, model, weights, index, real)
             else:
                 inputs, targets = feed.rows(index)
                 outputs = vmap(model.apply)(weights, inputs)
-            flat, answers = outputs.flatten(0, 1), targets.flatten(0, 1)
-            for name, values in rate(flat, answers).items():
-                table = values.double().view(real.shape).cpu().numpy()
-                totals[name] = totals.get(name, 0) + np.where(real, table, 0).sum(axis=1)
-    return totals
+            numbers = measure(task, outputs.flatten(0, 1), targets.flatten(0, 1))
+        table = {name: n.double().view(real.shape).cpu().numpy() for name, n in numbers.items()}
+        yield slice(first, first + len(place)), real, table
 
 
 def summarise(per_client: dict[str, NDArray[np.float64]], counts: NDArray[np.int64]) -> Metrics:
