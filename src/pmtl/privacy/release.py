@@ -171,7 +171,9 @@ class Release:
         step = max(1, workspace // (8 * wide * max(1, uploads.shape[1])))
         for first in range(0, len(fresh), step):
             chosen = fresh[first : first + step]
-            rows = uploads if len(chosen) == len(uploads) else uploads[chosen]
+            # Neighbours are looked at where they are; others have to be copied together.
+            together = chosen[-1] - chosen[0] + 1 == len(chosen)
+            rows = uploads[chosen[0] : chosen[-1] + 1] if together else uploads[chosen]
             clipped = clip(rows, self.plan.clip_norm)
             mixed = self._board.mixture is not None
             if mixed:  # All that a client writes is one vector, of norm γ at most.

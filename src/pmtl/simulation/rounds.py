@@ -177,8 +177,7 @@ class Federation(LocalWork):
                 losses.append(trained.losses)
                 if self.algorithm.shares:
                     self.gate.add(tally, clients, trained.uploads)
-                    norm = torch.linalg.vector_norm(trained.uploads, dim=1, dtype=torch.float64)
-                    norms.append(norm)
+                    norms.append(torch.linalg.vector_norm(trained.uploads, dim=1).double())
         if self.algorithm.shares:
             progress.shared = self._publish(tally, progress.shared)
         progress.round += 1
