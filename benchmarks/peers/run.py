@@ -1,8 +1,9 @@
-"""The same local work in pmtl and in its peers, on this machine's CPU, in one call.
+"""The same local work in pmtl and in its peers, on this machine, in one call.
 
-    make bench-peers                                     # installs what it needs; everything
+    make bench-peers                                     # installs what it needs; everything, CPU
     python benchmarks/peers/run.py --peer pfl --workload small --turns 1 --out some.json
     python benchmarks/peers/run.py --table               # what the checked-in file says
+    python benchmarks/peers/run.py --device cuda --packages DIR --out card.json
 
 For every contestant the driver first checks that it does the same work (two rounds without noise
 end in the same shared model as ours), then lets ours and the contestant take turns, each in a
@@ -54,14 +55,16 @@ class Contestant:
     title: str
     ways: str
 
-    def command(self) -> list[str]:
-        python = [str(_interpreter(self.peer))]
+    def command(self, packages: Path | None = None) -> list[str]:
+        python = [sys.executable if packages else str(_interpreter(self.peer))]
         if self.peer == "pfl" and self.ways != "1":
             python += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", self.ways]
         return [*python, str(HERE / f"with_{self.peer}.py"), "--ways", self.ways]
 
 
 OURS = Contestant("pmtl", "pmtl", "as it comes")
+#: What needs nothing but an interpreter, on one graphics card.
+ON_A_CARD = ("pfl-research, one process", "FedJAX, jit")
 #: Ours again, from a start that is other in its last bits: what rounding alone can do.
 NUDGED = Contestant("pmtl", "pmtl", "nudged")
 CONTESTANTS = (
@@ -72,6 +75,30 @@ CONTESTANTS = (
     Contestant("fedjax", "FedJAX, jit", "jit"),
     Contestant("fedjax", f"FedJAX, pmap over {CORES}", "pmap"),
 )
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where turns are taken: on which device, and with which packages of the peers, if they cannot
+    have environments of their own."""
+
+    device: str = "cpu"
+    packages: Path | None = None
+
+    def values(self, peer: str) -> dict[str, str]:
+        """The environment variables of a turn."""
+        # Everybody may use all cores, and peers have nothing of ours on their path.
+        dropped = {"OMP_NUM_THREADS", "MKL_NUM_THREADS"}
+        dropped |= set() if peer == "pmtl" else {"PYTHONPATH"}
+        values = {name: value for name, value in os.environ.items() if name not in dropped}
+        if self.device == "cpu":  # Also where there is a card.
+            values |= {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
+        if self.packages and peer != "pmtl":
+            values["PYTHONPATH"] = str(self.packages / peer)
+        return values
+
+
+ON_THE_CPU = Where()
 
 
 class Failure(Exception):
@@ -103,17 +130,14 @@ def take_turn(
     folder: Path,
     limit: float,
     *more: str,
+    where: Where = ON_THE_CPU,
 ) -> dict[str, Any]:
     """One process, from start to end: its answer, with the shared model it came to."""
-    command = who.command()
-    # Everybody may use all cores, and peers have nothing of ours on their path.
-    dropped = {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} | (
-        set() if who.peer == "pmtl" else {"PYTHONPATH"}
-    )
-    values = {name: value for name, value in os.environ.items() if name not in dropped}
+    command, values = who.command(where.packages), where.values(who.peer)
     with tempfile.TemporaryDirectory() as out, open(Path(out) / "words", "w+") as words:  # noqa: PTH123
         command += ["--workload", workload, "--algorithm", algorithm, "--rounds", str(rounds)]
-        command += ["--folder", str(folder), "--out", out, "--begun", repr(time.time()), *more]
+        command += ["--folder", str(folder), "--out", out, "--begun", repr(time.time())]
+        command += ["--device", where.device, *more]
         process = subprocess.Popen(
             command, stdout=words, stderr=words, env=values, start_new_session=True
         )
@@ -140,15 +164,21 @@ def _end(process: subprocess.Popen[Any]) -> None:
 
 
 def check(
-    who: Contestant, workload: str, algorithm: str, folder: Path, limit: float
+    who: Contestant,
+    workload: str,
+    algorithm: str,
+    folder: Path,
+    limit: float,
+    where: Where = ON_THE_CPU,
 ) -> dict[str, Any]:
     """Two rounds without noise, and the same two of ours with the clients that the peer drew."""
     asked = (workload, algorithm, CHECKED, folder, limit, "--no-noise")
-    theirs = take_turn(who, *asked)
+    theirs = take_turn(who, *asked, where=where)
     with tempfile.TemporaryDirectory() as place:
         drawn = Path(place) / "cohorts.json"
         drawn.write_text(json.dumps({"cohorts": theirs["cohorts"]}))
-        ours, nudged = (take_turn(one, *asked, "--cohorts", str(drawn)) for one in (OURS, NUDGED))
+        given = (*asked, "--cohorts", str(drawn))
+        ours, nudged = (take_turn(one, *given, where=where) for one in (OURS, NUDGED))
     moved = float(np.abs(ours["shared"] - read(folder).start).max())
     difference = float(np.abs(ours["shared"] - theirs["shared"]).max())
     first, second = (set(cohort) for cohort in theirs["cohorts"])
@@ -182,14 +212,20 @@ def _require_steps(workload: str, rounds: int, *answers: dict[str, Any]) -> None
 
 
 def measure(
-    who: Contestant, workload: str, algorithm: str, folder: Path, turns: int, limit: float
+    who: Contestant,
+    workload: str,
+    algorithm: str,
+    folder: Path,
+    turns: int,
+    limit: float,
+    where: Where,
 ) -> dict[str, Any]:
     """Ours, theirs, ours, theirs, …"""
     rounds = 1 + WORKLOADS[workload].timed
     taken: dict[str, list[dict[str, Any]]] = {"ours": [], "theirs": []}
     for _ in range(turns):
         for name, one in (("ours", OURS), ("theirs", who)):
-            answer = take_turn(one, workload, algorithm, rounds, folder, limit)
+            answer = take_turn(one, workload, algorithm, rounds, folder, limit, where=where)
             _require_steps(workload, rounds, answer)
             taken[name].append(answer)
     medians = {name: [statistics.median(a["rounds"]) for a in some] for name, some in taken.items()}
@@ -215,20 +251,27 @@ def summary(answers: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def machine() -> dict[str, Any]:
+def machine(device: str) -> dict[str, Any]:
     name = platform.processor() or platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         name = next(line.partition(":")[2].strip() for line in lines if "model name" in line)
     except (OSError, StopIteration):
         pass
-    return {"processor": name, "cores": CORES, "python": platform.python_version()}
+    found = {"processor": name, "cores": CORES, "python": platform.python_version()}
+    if device == "cuda":
+        import torch
+
+        found["card"] = torch.cuda.get_device_name()
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--peer", nargs="*", choices=PEERS, default=PEERS)
-    parser.add_argument("--workload", nargs="*", choices=tuple(WORKLOADS), default=list(WORKLOADS))
+    parser.add_argument("--workload", nargs="*", choices=tuple(WORKLOADS))
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--packages", type=Path, help="as `environments.py --into` makes them")
     parser.add_argument("--algorithm", nargs="*", choices=ALGORITHMS, default=["pmtl"])
     parser.add_argument("--turns", type=int, default=2, help="of ours and of a contestant each")
     parser.add_argument("--limit", type=float, default=240.0, help="seconds for one turn")
@@ -239,13 +282,16 @@ def main() -> None:
     if given.table:
         print(table(json.loads(given.out.read_text(encoding="utf-8"))))
         return
+    card = given.device == "cuda"
+    given.workload = given.workload or [n for n in WORKLOADS if card or n != "cohort"]
+    where = Where(given.device, given.packages)
     # A turn is a session of its own, and ends with the driver only if the driver can say so.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     report: dict[str, Any] = {
         "command": " ".join(["python", "benchmarks/peers/run.py", *sys.argv[1:]]),
         "note": given.note,
         "date": date.today().isoformat(),
-        "machine": machine(),
+        "machine": machine(given.device),
         "settings": {"clip": CLIP, "noise_multiplier": NOISE_MULTIPLIER, "lam": LAM, "seed": SEED}
         | {"turns": given.turns, "limit_seconds": given.limit},
         "workloads": {
@@ -260,15 +306,15 @@ def main() -> None:
             write(WORKLOADS[workload], folder)
             for algorithm in given.algorithm:
                 for who in CONTESTANTS:
-                    if who.peer not in given.peer:
+                    if who.peer not in given.peer or (card and who.title not in ON_A_CARD):
                         continue
                     line = {"workload": workload, "algorithm": algorithm, **asdict(who)}
                     line["load_before"] = round(os.getloadavg()[0], 2)
                     asked = (who, workload, algorithm, folder)
                     print(f"{workload}, {algorithm}: {who.title} …", file=sys.stderr, flush=True)
                     try:
-                        line["check"] = check(*asked, given.limit)
-                        line |= measure(*asked, given.turns, given.limit)
+                        line["check"] = check(*asked, given.limit, where)
+                        line |= measure(*asked, given.turns, given.limit, where)
                     except Failure as failure:
                         line["error"] = str(failure)
                         print(f"  {failure}", file=sys.stderr, flush=True)

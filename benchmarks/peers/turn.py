@@ -31,6 +31,7 @@ class Turn:
     rounds: int
     noise: bool
     begun: float  #: when the process was started, in seconds since 1970
+    device: str = "cpu"  #: or cuda
     startup: float = 0.0
     marks: list[float] = field(default_factory=list)
 
@@ -46,10 +47,11 @@ class Turn:
         parser.add_argument("--rounds", type=int, required=True)
         parser.add_argument("--no-noise", action="store_true")
         parser.add_argument("--begun", type=float, default=time.time())
+        parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
         given = parser.parse_args()
         return cls(
             *(given.workload, given.algorithm, given.ways, given.folder, given.out),
-            *(given.rounds, not given.no_noise, given.begun),
+            *(given.rounds, not given.no_noise, given.begun, given.device),
         )
 
     @property

@@ -18,8 +18,12 @@ if "pmap" in sys.argv:  # Read when JAX starts.
     # FedJAX takes a device's part of an array to be without the axis of devices, as it once was.
     os.environ["JAX_PMAP_NO_RANK_REDUCTION"] = "0"
 
-import fedjax
 import jax
+
+if not hasattr(jax, "tree_map"):  # Where JAX is newer than FedJAX and cannot be exchanged.
+    jax.tree_map = jax.tree_util.tree_map
+
+import fedjax
 import jax.numpy as jnp
 import numpy as np
 from fedjax.algorithms import fed_avg

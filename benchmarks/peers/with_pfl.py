@@ -112,6 +112,8 @@ class Ticks(TrainingProcessCallback):
         return Metrics()
 
     def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
+        if self._turn.device == "cuda":
+            torch.cuda.synchronize()
         self._turn.tick()
         return False, Metrics()
 
@@ -121,14 +123,14 @@ def main() -> None:
     turn = Turn.asked()
     workload, made = turn.workload, turn.federation()
     few_threads(workload)
-    inner = with_loss(module(workload))
+    inner = with_loss(module(workload).to(turn.device))
     inner.load_state_dict(tensors(workload, made.start))
     central = torch.optim.SGD(inner.parameters(), lr=1.0)
     model = PyTorchModel(inner, torch.optim.SGD, central)
-    # Made once, so that pfl's cache of batches serves every round.
+    # Made once, so that pfl's cache of batches serves every round; on the device from the start.
+    rows = [torch.from_numpy(part).to(turn.device) for part in (made.x, made.y)]
     users = {
-        k: Dataset([torch.from_numpy(made.x[k]), torch.from_numpy(made.y[k])], user_id=str(k))
-        for k in range(workload.clients)
+        k: Dataset([part[k] for part in rows], user_id=str(k)) for k in range(workload.clients)
     }
     cohorts = Cohorts(workload, int(turn.ways))
     mechanism = (
@@ -158,7 +160,7 @@ def main() -> None:
         first = torch.distributed.get_rank() == 0
     if first:
         versions = {"pfl": version("pfl"), "torch": torch.__version__}
-        shared = torch.nn.utils.parameters_to_vector(inner.parameters()).detach()
+        shared = torch.nn.utils.parameters_to_vector(inner.parameters()).detach().cpu()
         turn.answer(versions, cohorts.drawn[: turn.rounds], int(steps), shared)
     if torch.distributed.is_initialized():
         torch.distributed.barrier()

@@ -86,7 +86,7 @@ def federation(turn: Turn) -> Federation:
     )
     local = LocalTraining(epochs=1, batch=workload.batch, lr=workload.lr)
     algorithm = PMTL(lam=LAM) if turn.personal else FedAvg()
-    return Federation(data, model, algorithm, plan, local, SEED)
+    return Federation(data, model, algorithm, plan, local, SEED, turn.device)
 
 
 def main() -> None:
@@ -109,12 +109,12 @@ def main() -> None:
     clipped = []
     with threads_for(ours):  # As `pmtl train` does.
         for _ in range(turn.rounds):
-            clipped.append(ours.advance(progress).clipped or 0.0)
+            clipped.append(ours.advance(progress).clipped or 0.0)  # To read it is to wait for it.
             turn.tick()
     drawn = [ours.sampler.draw(round).tolist() for round in range(turn.rounds)]
     versions = {"pmtl": pmtl.__version__, "torch": torch.__version__}
     share = sum(clipped) / len(clipped)
-    turn.answer(versions, drawn, batches.steps, progress.shared[0], share)
+    turn.answer(versions, drawn, batches.steps, progress.shared[0].cpu(), share)
 
 
 if __name__ == "__main__":

@@ -146,7 +146,7 @@ def test_a_contestant_that_fails_does_not_stop_the_others(peers, tmp_path, monke
 
     def raised(script, limit=20.0):
         monkeypatch.setattr(
-            run.Contestant, "command", lambda self: [sys.executable, "-c", script, "--"]
+            run.Contestant, "command", lambda self, packages: [sys.executable, "-c", script, "--"]
         )
         with pytest.raises(run.Failure) as caught:
             run.take_turn(run.CONTESTANTS[0], "small", "pmtl", 1, tmp_path, limit)
@@ -172,6 +172,21 @@ def test_what_cannot_be_installed_is_tried_once(peers, monkeypatch):
     assert tried == ["pfl"]
 
 
+def test_on_a_cpu_nobody_sees_a_card_and_peers_see_nothing_of_ours(peers, tmp_path, monkeypatch):
+    import run
+
+    monkeypatch.setenv("PYTHONPATH", "src")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    here, card = run.Where(), run.Where("cuda", tmp_path)
+    assert here.values("pmtl")["PYTHONPATH"] == "src"
+    assert here.values("pfl")["CUDA_VISIBLE_DEVICES"] == ""
+    assert "PYTHONPATH" not in here.values("pfl")
+    assert card.values("pfl")["PYTHONPATH"] == str(tmp_path / "pfl")
+    assert "CUDA_VISIBLE_DEVICES" not in card.values("pfl")
+    assert all("OMP_NUM_THREADS" not in each.values("pmtl") for each in (here, card))
+    assert run.CONTESTANTS[0].command(tmp_path)[0] == sys.executable
+
+
 def test_other_work_is_refused(peers, tmp_path, monkeypatch):
     import run
     import workload as definitions
@@ -180,7 +195,7 @@ def test_other_work_is_refused(peers, tmp_path, monkeypatch):
     start = definitions.read(tmp_path).start
     answer = {"cohorts": [list(range(100))] * 2, "local_steps": 400, "clipped": 0.5}
 
-    def turn(who, *rest):
+    def turn(who, *rest, where):
         return answer | {"shared": start + (1.0 if who is run.OURS else off)}
 
     monkeypatch.setattr(run, "take_turn", turn)
