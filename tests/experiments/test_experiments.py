@@ -71,6 +71,14 @@ def test_each_leaves_a_table_its_numbers_and_a_plot(name, done):
     assert (done.out / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
 
 
+def test_no_run_failed(done):
+    assert done.failures == {}
+    methods = {cell.algorithm.partition(":")[0] for cell in grid(done, "fedprox")}
+    assert methods == {"fedprox"}
+    row = json.loads((done.out / "fedprox.json").read_text())["rows"][-1]
+    assert row["private FedProx, ε ours"]["seeds"] == 2
+
+
 def test_what_was_run_is_not_run_again(done, monkeypatch):
     """A second time everything is read: a stopped experiment goes on where it was."""
 

@@ -53,6 +53,10 @@ def _epsilon(counting: Counting, plan: object) -> float:
     return poisson.authors_epsilon(plan.noise_multiplier, plan.rate, plan.rounds, plan.delta)
 
 
+#: What λ is called where there is one.
+_LAM = {"pmtl": "lam", "ditto": "lam", "fedprox": "mu"}
+
+
 @dataclass(frozen=True)
 class Point:
     """A run up to a round: what is chosen between."""
@@ -67,13 +71,14 @@ def grid(
     """All cells of the first seed of an algorithm with (σ, γ) from the paper's grid, or, if it is
     not private, without noise and clip; with every λ where it has one, unless they are `names`."""
     setting, seed = lab.setting, lab.setting.seeds[0]
+    if names is None and family not in _LAM:
+        names = [family]
     if names is None:
         lams = setting.lams if private else setting.free_lams or setting.lams
         server = ""
         if family == "pmtl" and setting.at_the_mean:
             server = f",server={min(setting.cohort, lab.data.m) / lab.data.m:.6g}"
-        has_lam = family in ("pmtl", "fedprox", "ditto")
-        names = [f"{family}:lam={lam:g}{server}" for lam in lams] if has_lam else [family]
+        names = [f"{family}:{_LAM[family]}={lam:g}{server}" for lam in lams]
     pairs = [(0.0, math.inf)]
     if private:
         pairs = [(sigma, clip) for sigma in setting.sigmas for clip in setting.clips]
