@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 
@@ -194,15 +195,47 @@ def test_a_run_that_fails_says_so_and_the_others_go_on(lab, monkeypatch):
     assert files.read_json(file)["curve"]
 
 
-def test_want_of_memory_is_one_runs_failure(lab, monkeypatch):
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory."),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+        MemoryError(),
+    ],
+)
+def test_want_of_memory_is_one_runs_failure(lab, monkeypatch, error):
     def full(self, cell):
-        raise torch.OutOfMemoryError("CUDA out of memory.")
+        raise error
 
     monkeypatch.setattr(Work, "_train", full)
     lab.curve(Cell("local", 0.0, math.inf, 0))
     lab.fill()
     (reason,) = lab.failures.values()
     assert "fewer --jobs" in reason
+    lab.fill()  # Nothing is missing, and nothing is done.
+
+
+def test_an_experiment_whose_runs_all_fail_still_ends(lab, monkeypatch):
+    def fail(self, cell):
+        raise PmtlError("An image cannot be read.")
+
+    monkeypatch.setattr(Work, "_train", fail)
+    monkeypatch.setattr(Work, "_models", lambda self, cell, rounds: fail(self, cell))
+    names = [name for name in EXPERIMENTS if name != "clusters"]
+    sheets = run_experiments(names, lab)
+    assert [sheet.name for sheet in sheets] == names
+    assert set(lab.failures.values()) == {"An image cannot be read."}
+
+
+def test_choices_by_another_rule_are_made_again(lab):
+    cell = Cell("pmtl:lam=0.1", 0.05, 0.5, 0)
+    assert filled(lab, lab.chosen, cell, 2) is not None
+    file = lab.out / "cells" / f"{cell.name()}-rounds2-chosen.json"
+    kept = files.read_json(file)
+    kept.pop("digest", None)
+    files.write_json(file, kept | {"rule": "the best accuracy"})
+    assert lab.chosen(cell, 2) is None
+    assert list(lab.missing) == [Task("chosen", cell, 2)]
 
 
 def test_nothing_is_chosen_before_all_curves_are_there(lab):
@@ -229,7 +262,9 @@ def test_a_worker_that_ends_before_its_time_is_a_sentence(lab, monkeypatch):
             pass
 
         def submit(self, *args):
-            raise BrokenProcessPool("A child process terminated abruptly")
+            broken = Future()
+            broken.set_exception(BrokenProcessPool("A child process terminated abruptly"))
+            return broken
 
         def shutdown(self, **kwargs):
             pass

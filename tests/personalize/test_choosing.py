@@ -118,14 +118,24 @@ def test_who_gains_nothing_for_sure_trains_alone_and_nobody_takes_what_is_not_a_
         (0, [0.5, 0.5, 0.5, 0.5, 0.7, nan, 0.1, nan, nan]),
         (1, [0.1, 0.9, 0.4, 0.5, 0.7, 9.0, 9.0, nan, nan]),
         (2, [0.0, 0.2, 0.3, 0.5, 0.6, nan, 0.0, nan, 0.0]),
-        (3, [0.0, 0.2, 0.4, 0.4, 0.6, 9.0, 9.0, nan, nan]),
+        (3, [0.0, 0.2, 0.4, 0.4, 0.6, 8.0, 8.0, nan, nan]),
     ]
     for number, squares in offers:
         best.offer(places, number, torch.full((5, 2), number + 1.0), np.array(squares))
     # A clear gain; a mean gain of .1 with a standard error of .1 against one of .1 with none; one
     # row, a tie; no rows; the first blew up; all blew up.
-    assert best.picks.tolist() == [2, 3, 2, 9, 1, 9]
-    assert best.weights[:, 0].tolist() == [3.0, 4.0, 3.0, 0.0, 2.0, 0.0]
+    assert best.picks.tolist() == [2, 3, 2, 9, 3, 9]
+    assert best.weights[:, 0].tolist() == [3.0, 4.0, 3.0, 0.0, 4.0, 0.0]
+
+
+@pytest.mark.parametrize("astray", [np.nan, np.inf, 1e20])
+def test_a_first_candidate_that_went_astray_does_not_blind_the_others(astray):
+    """Everything gains upon it; the best of the others is still found."""
+    best = Best(torch.zeros(1, 1), np.array([9]), np.array([3]))
+    offers = [(astray, 1.0, astray), (2.0, 2.0, 2.0), (0.0, 0.1, 0.0), (1.0, 0.9, 1.0)]
+    for number, squares in enumerate(offers):
+        best.offer(np.array([0]), number, torch.full((1, 1), number + 1.0), np.array(squares))
+    assert best.picks.tolist() == [2]
 
 
 def test_some_of_the_clients_may_be_missing_from_an_offer():

@@ -14,6 +14,7 @@ import pmtl
 from pmtl.errors import Interrupted
 from pmtl.runs import files
 from pmtl.runs.folder import RunFolder
+from pmtl.simulation import RoundReport
 
 OPTIONS = {
     "privacy": {"epsilon": 3.0, "rounds": 12, "cohort": 5},
@@ -48,6 +49,24 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, rounds: int) -> None:
             raise SystemError("power cut")
 
     monkeypatch.setattr(RunFolder, "save_round", save_and_die)
+
+
+@pytest.mark.parametrize("checkpoints", [0.0, 60.0])
+def test_lines_that_are_written_a_round_late_are_all_there(
+    checkpoints, small, tmp_path, monkeypatch
+):
+    """As on a graphics card, where a round's numbers arrive when the next one is on its way."""
+    pmtl.train(small, out=tmp_path / "whole", **OPTIONS)
+    monkeypatch.setattr(RoundReport, "on_its_way", True)
+    pmtl.train(small, out=tmp_path / "late", **OPTIONS)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 7)
+        with pytest.raises(SystemError):
+            pmtl.train(small, out=tmp_path / "cut", **OPTIONS, checkpoint_seconds=checkpoints)
+    pmtl.resume(tmp_path / "cut", data=small)
+    whole = contents(tmp_path / "whole")["metrics.jsonl"]
+    assert contents(tmp_path / "late")["metrics.jsonl"] == whole
+    assert contents(tmp_path / "cut")["metrics.jsonl"] == whole
 
 
 @pytest.mark.parametrize("algorithm", ["pmtl", "ditto", "ppsgd", "fedavg", "local"])

@@ -24,7 +24,7 @@ def finetune(
         str,
         typer.Option(
             help="vanilla, mean, kl, ewc, all four of them (all), or select: every client keeps "
-            "what is best on its own validation rows."
+            "what is surest to do better than training alone, by its own validation rows."
         ),
     ] = "vanilla",
     start: Annotated[
@@ -71,7 +71,8 @@ def finetune(
         kl       its loss + λ · the symmetrised divergence of both models' answers
         ewc      its loss + λ/2 · Σ F (w − w̃)², F the Fisher information of w̃
 
-    or, with select, keeps the best of all these, of the models as they are, and of training alone.
+    or, with select, keeps of all these, and of the models as they are, what is surest to do better
+    than training alone (up to 25 times the steps), or trains alone.
     The result is a folder that `pmtl evaluate` and `pmtl predict` read like a run's.
     """
     from pathlib import Path

@@ -22,7 +22,10 @@ def paper(
     ],
     on: Annotated[
         str,
-        typer.Option(help="femnist, celeba, stackoverflow, tags, synthetic or clusters."),
+        typer.Option(
+            help="femnist, femnist_hog (fixed features), celeba, stackoverflow, tags, synthetic or "
+            "clusters."
+        ),
     ] = "synthetic",
     data: Annotated[
         str | None,
@@ -34,7 +37,9 @@ def paper(
     out: Annotated[
         str | None, typer.Option(help="Where results are kept (default: runs/paper).")
     ] = None,
-    jobs: Annotated[int, typer.Option(help="How many runs are done at once.")] = 1,
+    jobs: Annotated[
+        int, typer.Option(help="How many runs are done at once, in processes with the data each.")
+    ] = 1,
     device: opt.Device = None,
     as_json: opt.AsJson = False,
 ) -> None:
@@ -58,9 +63,11 @@ def paper(
 
     folder = Path(out) if out else default_out(quick)
     lab = Lab(setting, folder, data, device or "auto", jobs, show=not as_json)
-    sheets = run_experiments(names, lab, show=(lambda sheet: None) if as_json else _show)
-    for name, reason in lab.failures.items():
-        typer.echo(f"  {name} failed: {reason}", err=True)
+    try:
+        sheets = run_experiments(names, lab, show=(lambda sheet: None) if as_json else _show)
+    finally:
+        for name, reason in lab.failures.items():
+            typer.echo(f"  {name} failed: {reason}", err=True)
     if as_json:
         opt.print_json({sheet.name: sheet.rows for sheet in sheets})
     else:

@@ -91,6 +91,8 @@ class Lab:
     def fill(self) -> None:
         """Compute what is missing."""
         tasks, self.missing = list(self.missing), {}
+        if not tasks:
+            return
         with progress_bar(f"runs on {self.setting.name}", len(tasks), show=self._show) as bar:
             for task, result in spread_out(self._work, tasks, self._jobs):
                 files.write_json(self._file(task), result)
@@ -102,6 +104,8 @@ class Lab:
         """The task's result, if it is there."""
         file = self._file(task)
         kept = files.read_json(file) if file.exists() else {"error": "not yet"}
+        if "error" not in kept and kept.get("rule") != task.rule:
+            kept = {"error": "of another rule"}
         if "error" in kept and task.name() not in self.failures:
             self.missing[task] = None
         return kept

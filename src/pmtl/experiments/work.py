@@ -7,13 +7,16 @@ or fine-tuning or choosing from the models of one of its rounds.
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cached_property
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from typing import Any, Literal
 
 import numpy as np
@@ -25,7 +28,7 @@ from pmtl.errors import PmtlError
 from pmtl.experiments.settings import Setting
 from pmtl.models import build_model
 from pmtl.models.hog import HogLinear
-from pmtl.personalize.choosing import candidates, choose
+from pmtl.personalize.choosing import RULE, candidates, choose
 from pmtl.personalize.methods import METHODS, build_method
 from pmtl.personalize.tuning import tune
 from pmtl.privacy.plan import PrivacyPlan, Sampling
@@ -58,6 +61,11 @@ class Task:
     kind: Literal["curve", "tuned", "chosen"]
     cell: Cell
     rounds: int | None = None  #: after how many rounds clients go on by themselves
+
+    @property
+    def rule(self) -> str | None:
+        """By which rule it is done, where there were others once."""
+        return RULE if self.kind == "chosen" else None
 
     def name(self) -> str:
         """What its file is called."""
@@ -95,15 +103,26 @@ class Work:
         sampling: Sampling = "full" if cohort == m else "poisson"
         return PrivacyPlan(m, cohort, sampling, clip, sigma, rounds, 1 / m)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process: rows on disk stay there, and are opened again."""
+        state = dict(self.__dict__)
+        if "data" in state and isinstance(state["data"].x, np.memmap):
+            del state["data"]
+        return state
+
     def do(self, task: Task) -> Result:
         """The task's result, or the sentence that says why there is none."""
         begun = time.perf_counter()
         try:
-            result: Result = {task.kind: self._done(task)}
+            result: Result = {task.kind: self._done(task), "rule": task.rule}
         except PmtlError as error:  # The others go on; it is tried again the next time.
             result = {"error": str(error)}
-        except (MemoryError, torch.OutOfMemoryError):
+        except (MemoryError, RuntimeError) as error:
+            if "memory" not in str(error) and not isinstance(error, MemoryError):
+                raise  # torch says it in words.
             result = {"error": "There was not enough memory for it: use fewer --jobs."}
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()  # It is the others' that is needed.
         result["seconds"] = round(time.perf_counter() - begun, 1)
         result["device"] = _device_name(resolve_device(self._device))
         return result
@@ -207,25 +226,49 @@ def spread_out(work: Work, tasks: Sequence[Task], jobs: int) -> Iterator[tuple[T
     pool = ProcessPoolExecutor(
         min(jobs, len(tasks)), get_context("spawn"), initializer=_begin, initargs=(work, threads)
     )
+    failed: BaseException | None = None
     try:
         waiting = {pool.submit(_do, task): task for task in tasks}
         for done in as_completed(waiting):
-            yield waiting[done], done.result()
-    except BrokenProcessPool as error:
+            if done.cancelled():
+                continue
+            if (error := done.exception()) is None:
+                yield waiting[done], done.result()
+                continue
+            failed = failed or error
+            for other in waiting:  # Those at work come to their end, and what they did is kept.
+                other.cancel()
+    except BaseException:  # Whoever asks to stop does not want to wait.
+        for process in list((pool._processes or {}).values()):
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+    if isinstance(failed, BrokenProcessPool):
         raise PmtlError(
             "A process that was at work for the experiments ended before its time, perhaps for "
             "want of memory. What is done is kept: begin again, with fewer --jobs."
-        ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
+        ) from failed
+    if failed is not None:
+        raise failed
 
 
 _mine: list[Work] = []
 
 
 def _begin(work: Work, threads: int) -> None:
+    """A process that does tasks: it ends with its parent, which alone hears Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
     torch.set_num_threads(threads)
     _mine[:] = [work]
+
+
+def _end_with_the_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _do(task: Task) -> Result:

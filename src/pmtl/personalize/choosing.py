@@ -7,7 +7,8 @@ few should take the shared model as it is. A client tries a list of candidates, 
     shared, personal                       what the run gave it, as it is
     METHOD-START steps [λ]                 every method, from every start, with a few settings
 
-The first, training alone for the longest time, is the one to beat. On its validation rows a client
+The first, training alone for the longest time, is the one to beat (if it answers in numbers; else
+the first that does). On its validation rows a client
 compares how far answers are from the truth: the squared distance between probabilities and the
 class that is (Brier's score), for regression the squared error. It keeps the candidate that is
 surest to gain upon the first: whose mean gain, less one standard error of that mean, is highest; if
@@ -51,12 +52,12 @@ from pmtl.simulation.isolation import isolated, together
 Clients = NDArray[np.int64]
 Squares = NDArray[np.float64]  #: a number for each validation row, client after client
 
+#: Results of another rule than this are not those of today's.
+RULE = "gain in squared distance, less a standard error"
 #: How many times the given number of steps (or epochs) is tried, and from scratch.
 STEPS, ALONE = (1, 5), (25, 5, 1)
 #: The λ that are tried with each method that has one.
 LAMS: Mapping[str, Sequence[float | None]] = dict.fromkeys(("mean", "kl", "ewc"), (0.1, 1.0))
-#: A square for answers that are no numbers.
-_FAR = 1e30
 #: The start of training alone, and what it is anchored to: nothing.
 FRESH = "fresh"
 
@@ -199,26 +200,30 @@ class Best:
         self.picks = picks.copy()
         self._rows = rows
         self._begin = np.cumsum(rows) - rows
-        self._to_beat = np.full(int(rows.sum()), _FAR)  #: squares of the first candidate
+        self._to_beat = np.zeros(int(rows.sum()))  #: squares of the first that answered in numbers
+        self._judged = np.zeros(len(picks), dtype=bool)  #: whether there is such a one
         self._gain = np.full(len(picks), -np.inf)  #: sure gain of the best so far
+        self._square = np.full(len(picks), np.inf)  #: and its mean square
 
     def offer(
         self, places: NDArray[np.int64], number: int, weights: Tensor, squares: Squares
     ) -> None:
         """Let the clients at `places` look at candidate `number`."""
-        gain = self._sure_gain(places, squares, number == 0)
-        better = gain > self._gain[places]
+        gain, square = self._sure_gain(places, squares)
+        best, least = self._gain[places], self._square[places]
+        # Beside a first candidate that went astray all gains look alike.
+        better = (gain > best) | ((gain == best) & (square < least))
         won = places[better]
         chosen = torch.from_numpy(better).to(weights.device)
         self.weights[torch.from_numpy(won).to(weights.device)] = weights[chosen]
         self.picks[won] = number
-        self._gain[won] = gain[better]
+        self._gain[won], self._square[won] = gain[better], square[better]
 
     def _sure_gain(
-        self, places: NDArray[np.int64], squares: Squares, first: bool
-    ) -> NDArray[np.float64]:
-        """The mean gain upon the first candidate, less its standard error; −∞ for one that does not
-        answer in numbers. The first's own gain is 0."""
+        self, places: NDArray[np.int64], squares: Squares
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The mean gain upon the one to beat, less its standard error, and the mean square; −∞ and
+        ∞ where answers are not numbers. A single row has no spread, and decides by itself."""
         rows = self._rows[places]
         owner = np.repeat(np.arange(len(places)), rows)
         mine = np.arange(len(owner)) + np.repeat(self._begin[places] - np.cumsum(rows) + rows, rows)
@@ -226,14 +231,15 @@ class Best:
         def mean(values: Squares) -> NDArray[np.float64]:
             return np.bincount(owner, values, len(places)) / np.maximum(rows, 1)
 
-        finite = np.isfinite(squares)
-        squares = np.where(finite, squares, _FAR)
-        if first:
-            self._to_beat[mine] = squares
+        finite = mean(np.isfinite(squares)) == 1
+        squares = np.where(finite[owner], squares, 0.0)
+        begins = finite & ~self._judged[places]
+        self._to_beat[mine[begins[owner]]] = squares[begins[owner]]
+        self._judged[places[begins]] = True
         gains = self._to_beat[mine] - squares
         average = mean(gains)
         error = np.sqrt(mean((gains - average[owner]) ** 2) / np.maximum(rows, 1))
-        return np.where(mean(finite) == 1, average - error, -np.inf)
+        return np.where(finite, average - error, -np.inf), np.where(finite, mean(squares), np.inf)
 
 
 def refuse_without_validation(data: FederatedData) -> None:

@@ -65,7 +65,7 @@ def _against_epsilon(axes: Any, rows: Rows) -> None:
     axes.set_xlabel("ε")
     axes.set_ylabel("test accuracy")
     axes.grid(alpha=0.25)
-    axes.legend(frameon=False, fontsize="small")
+    _legend(axes)
 
 
 def _sweep(axes: Any, rows: Rows) -> None:
@@ -78,12 +78,12 @@ def _sweep(axes: Any, rows: Rows) -> None:
     axes.set_xlabel("σ")
     axes.set_ylabel("test accuracy after the last round")
     axes.grid(alpha=0.25)
-    axes.legend(frameon=False, fontsize="small")
+    _legend(axes)
 
 
 def _bars(axes: Any, rows: Rows) -> None:
     """A group of bars for every row, a bar for every column that holds accuracies."""
-    names = [name for name in rows[0] if any(isinstance(row[name], dict) for row in rows)]
+    names = [name for name in (rows or [{}])[0] if any(isinstance(row[name], dict) for row in rows)]
     width = 0.8 / max(1, len(names))
     for number, name in enumerate(names):
         places = [place + width * (number - (len(names) - 1) / 2) for place in range(len(rows))]
@@ -92,7 +92,12 @@ def _bars(axes: Any, rows: Rows) -> None:
         axes.bar(places, heights, width, yerr=spreads, label=name)
     axes.set_xticks(range(len(rows)), [_label(row) for row in rows], fontsize="small")
     axes.set_ylabel("test accuracy")
-    axes.legend(frameon=False, fontsize="small")
+    _legend(axes)
+
+
+def _legend(axes: Any) -> None:
+    if axes.get_legend_handles_labels()[0]:  # There is nothing to name where all runs failed.
+        axes.legend(frameon=False, fontsize="small")
 
 
 def _label(row: dict[str, Any]) -> str:

@@ -76,26 +76,32 @@ def client_metrics(
     `only` some clients are looked at, if it is given, and the others' numbers are 0."""
     rows = data.rows(split)
     counts = rows.counts
-    # Clients of like size go together, so that little is computed on padding.
+    everybody = np.arange(len(counts)) if only is None else np.asarray(only)
+    sums: dict[str, NDArray[np.float64]] = {}
+    for some in _alike(counts[everybody], data, model):
+        clients = np.sort(everybody[some])
+        for _, real, table in _tables(data.task, feed, model, weights(clients), rows, clients):
+            for name, values in table.items():
+                totals = sums.setdefault(name, np.zeros(len(counts)))
+                totals[clients] += np.where(real, values, 0).sum(axis=1)
+    return {name: values / np.maximum(counts, 1) for name, values in sums.items()}, counts
+
+
+def _alike(
+    counts: NDArray[np.int64], data: FederatedData, model: FlatModel
+) -> Iterator[NDArray[np.int64]]:
+    """Who is looked at together, of those who have rows: clients of like size, so that little is
+    computed on padding, and no more than memory allows."""
     order = np.argsort(counts, kind="stable")
     order = order[counts[order] > 0]
-    if only is not None:
-        order = order[np.isin(order, only)]
     row_floats = int(np.prod(data.input_shape))
-    sums: dict[str, NDArray[np.float64]] = {}
     first = 0
     while first < len(order):
         longest = 2 * int(counts[order[first]])
         width = max(1, _FLOATS // (model.size + min(_ROWS, longest) * row_floats))
         alike = int(np.searchsorted(counts[order], longest, side="right")) - first
-        width = min(width, alike)
-        clients = np.sort(order[first : first + width])
-        for _, real, table in _tables(data.task, feed, model, weights(clients), rows, clients):
-            for name, values in table.items():
-                totals = sums.setdefault(name, np.zeros(len(counts)))
-                totals[clients] += np.where(real, values, 0).sum(axis=1)
-        first += width
-    return {name: values / np.maximum(counts, 1) for name, values in sums.items()}, counts
+        yield order[first : first + min(width, alike)]
+        first += min(width, alike)
 
 
 def row_squares_of(
@@ -110,15 +116,16 @@ def row_squares_of(
     client."""
     rows = data.rows(split)
     counts = rows.counts[clients]
-    found = np.empty((len(clients), int(counts.max(initial=0))))
-    row_floats = model.size + min(_ROWS, found.shape[1]) * int(np.prod(data.input_shape))
-    width = max(1, _FLOATS // row_floats)
-    for first in range(0, len(clients), width):
-        some = slice(first, first + width)
-        parts = (data.task, feed, model, weights[some], rows, clients[some])
-        for place, _, table in _tables(*parts, measure=_squares):
-            found[some, place] = table["squares"]
-    return found[np.arange(found.shape[1]) < counts[:, None]]
+    begin = np.cumsum(counts) - counts
+    found = np.empty(int(counts.sum()))
+    for some in _alike(counts, data, model):
+        some = np.sort(some)
+        mine = weights[torch.from_numpy(some).to(weights.device)]
+        tables = _tables(data.task, feed, model, mine, rows, clients[some], measure=_squares)
+        for place, real, table in tables:
+            at = begin[some, None] + np.arange(place.start, place.stop)
+            found[at[real]] = table["squares"][real]
+    return found
 
 
 def _squares(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:

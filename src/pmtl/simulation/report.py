@@ -26,7 +26,7 @@ class RoundReport:
         self._arrival: torch.cuda.Event | None = None
         if sums.is_cuda:
             self._arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._arrival.record()
+            self._arrival.record(torch.cuda.current_stream(sums.device))
 
     @property
     def on_its_way(self) -> bool:
