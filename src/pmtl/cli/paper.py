@@ -54,6 +54,7 @@ def paper(
     """
     from pathlib import Path
 
+    from pmtl.errors import Interrupted
     from pmtl.experiments.lab import Lab
     from pmtl.experiments.run import default_experiments, default_out, run_experiments
     from pmtl.experiments.settings import setting_of
@@ -65,6 +66,10 @@ def paper(
     lab = Lab(setting, folder, data, device or "auto", jobs, show=not as_json)
     try:
         sheets = run_experiments(names, lab, show=(lambda sheet: None) if as_json else _show)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"Stopped. What is done is kept in {lab.out}, and the same command goes on from there."
+        ) from None
     finally:
         for name, reason in lab.failures.items():
             typer.echo(f"  {name} failed: {reason}", err=True)
