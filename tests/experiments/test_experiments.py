@@ -256,6 +256,15 @@ def test_several_at_once_give_the_same(done, tmp_path):
         assert mine["rows"] == theirs["rows"]
 
 
+def test_what_is_at_work_beside_a_failure_is_kept(lab):
+    several = Lab(TINY, lab.out / "several", device="cpu", jobs=2)
+    several.curve(Cell("local", 0.0, math.inf, 0))
+    several.curve(Cell("local", 0.0, math.inf, "no number"))  # Not a sentence, but a mistake.
+    with pytest.raises(TypeError):
+        several.fill()
+    assert several.curve(Cell("local", 0.0, math.inf, 0))
+
+
 def test_a_worker_that_ends_before_its_time_is_a_sentence(lab, monkeypatch):
     class Broken:
         def __init__(self, *args, **kwargs):
@@ -269,7 +278,7 @@ def test_a_worker_that_ends_before_its_time_is_a_sentence(lab, monkeypatch):
         def shutdown(self, **kwargs):
             pass
 
-    monkeypatch.setattr("pmtl.experiments.work.ProcessPoolExecutor", Broken)
+    monkeypatch.setattr("pmtl.experiments.jobs.ProcessPoolExecutor", Broken)
     several = Lab(TINY, lab.out / "several", device="cpu", jobs=2)
     several.curve(Cell("local", 0.0, math.inf, 0))
     with pytest.raises(PmtlError, match="fewer --jobs"):

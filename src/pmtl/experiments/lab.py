@@ -21,8 +21,9 @@ from typing import Any
 from pmtl.algorithms import Algorithm
 from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
+from pmtl.experiments.jobs import spread_out
 from pmtl.experiments.settings import Setting
-from pmtl.experiments.work import Cell, Result, Task, Work, spread_out
+from pmtl.experiments.work import Cell, Result, Task, Work
 from pmtl.jsontext import to_json
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.progress import progress_bar
