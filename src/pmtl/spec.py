@@ -14,12 +14,27 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from numbers import Integral, Real
 from typing import Any, TypeVar, get_type_hints
 from urllib.parse import quote, unquote
 
 from pmtl.errors import PmtlError
 
 T = TypeVar("T")
+
+
+def settle_numbers(made: Any) -> None:
+    """Give a frozen dataclass the kinds of numbers that it declares, whatever kind was given (a 1
+    for a real number, one of NumPy's): what is written to a file is then what is read from it."""
+    for field in fields(made):
+        value, declared = getattr(made, field.name), str(field.type)
+        if isinstance(value, bool):
+            continue
+        if "float" in declared and isinstance(value, Real):
+            object.__setattr__(made, field.name, float(value))
+        elif "int" in declared and isinstance(value, Integral):
+            object.__setattr__(made, field.name, int(value))
 
 
 def parse_spec(spec: str) -> tuple[str, dict[str, str]]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import pmtl
@@ -99,6 +100,23 @@ def test_a_run_without_any_checkpoint_starts_again(small, tmp_path, monkeypatch)
     assert not (tmp_path / "cut/checkpoint.safetensors").exists()
     pmtl.resume(tmp_path / "cut", data=small)
     assert contents(tmp_path / "whole") == contents(tmp_path / "cut")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"checkpoint_seconds": 0},
+        {"local": {"steps": np.int64(2), "lr": 1}},
+        {"privacy": {"epsilon": 3, "rounds": 12, "cohort": 5, "clip": 1}},
+        {"privacy": {"noise": np.float32(0.5), "rounds": np.int64(12), "cohort": 5}},
+    ],
+)
+def test_a_run_goes_on_whatever_kind_of_number_it_was_given(given, small, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        stop_after(patch, 3)
+        with pytest.raises(SystemError):
+            pmtl.train(small, out=tmp_path / "cut", **OPTIONS | given)
+    assert len(pmtl.resume(tmp_path / "cut", data=small).metrics) == 12
 
 
 def test_a_torn_metrics_line_is_dropped(small, tmp_path, monkeypatch):

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from pmtl.errors import PmtlError
 from pmtl.privacy.sampling import Sampler
-from pmtl.spec import unknown
+from pmtl.spec import settle_numbers, unknown
 
 Sampling = Literal["full", "poisson", "fixed"]
 
@@ -191,6 +191,7 @@ class PrivacyRequest:
     """The largest loss a client's metrics report; larger ones count as this."""
 
     def __post_init__(self) -> None:
+        settle_numbers(self)
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, float) and math.isnan(value):

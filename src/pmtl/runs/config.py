@@ -18,7 +18,7 @@ from pmtl.privacy.noise import MODES
 from pmtl.privacy.plan import PrivacyRequest
 from pmtl.privacy.validation import DEFAULT_SHARE
 from pmtl.simulation import ENGINES, LocalTraining
-from pmtl.spec import construct, format_spec, unknown
+from pmtl.spec import construct, format_spec, settle_numbers, unknown
 
 #: Written in place of a spec for something that exists in a Python program only.
 IN_MEMORY = "(in memory)"
@@ -45,6 +45,7 @@ class TrainConfig:
     checkpoint_seconds: float = 10.0  #: how much work a crash may cost at most; 0: every round
 
     def __post_init__(self) -> None:
+        settle_numbers(self)
         try:
             self.digest()
         except UnicodeEncodeError as error:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pmtl import streams
 from pmtl.data import Rows
 from pmtl.errors import PmtlError
+from pmtl.spec import settle_numbers
 
 DEFAULT_STEPS = 10
 
@@ -32,6 +33,7 @@ class LocalTraining:
     halve_every: int | None = None  #: rounds after which η is halved, again and again
 
     def __post_init__(self) -> None:
+        settle_numbers(self)
         counts = {"epochs": self.epochs, "steps": self.steps, "halve_every": self.halve_every}
         for name, value in counts.items():
             if value is not None and value < 1:
