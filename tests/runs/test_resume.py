@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import pmtl
+from pmtl.algorithms import PMTL
 from pmtl.errors import Interrupted
 from pmtl.runs import files
 from pmtl.runs.folder import RunFolder
@@ -117,6 +118,20 @@ def test_a_run_goes_on_whatever_kind_of_number_it_was_given(given, small, tmp_pa
         with pytest.raises(SystemError):
             pmtl.train(small, out=tmp_path / "cut", **OPTIONS | given)
     assert len(pmtl.resume(tmp_path / "cut", data=small).metrics) == 12
+
+
+def test_an_algorithm_that_was_given_whole_numbers_goes_on_to_the_same_bits(
+    small, tmp_path, monkeypatch
+):
+    """Its name in the run's files is read as real numbers, and keys the noise."""
+    options = OPTIONS | {"algorithm": PMTL(lam=1), "checkpoint_seconds": 0.0}
+    pmtl.train(small, out=tmp_path / "whole", **options)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 3)
+        with pytest.raises(SystemError):
+            pmtl.train(small, out=tmp_path / "cut", **options)
+    pmtl.resume(tmp_path / "cut", data=small)
+    assert contents(tmp_path / "whole") == contents(tmp_path / "cut")
 
 
 def test_a_torn_metrics_line_is_dropped(small, tmp_path, monkeypatch):

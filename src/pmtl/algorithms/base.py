@@ -32,6 +32,7 @@ from torch import Tensor
 from pmtl.board import Board
 from pmtl.errors import PmtlError
 from pmtl.models import Batch
+from pmtl.spec import settle_numbers
 
 #: The gradient of the client's objective on its present batch, at a vector of weights.
 Gradient = Callable[[Tensor], Tensor]
@@ -58,6 +59,7 @@ class Algorithm(ABC):
                     f"{self.name}: {field.name} must be a finite number that is not negative, "
                     f"but {value!r} was given."
                 )
+        settle_numbers(self)
 
     def server_step(self) -> float:
         """How much of the noisy average is added to the billboard: all of it, as a rule."""
