@@ -5,8 +5,8 @@ otherwise. Four things are not. λ is chosen among a few by validation, because 
 authors' code acts once a round there. Batches are smaller than 100, so that clients with a hundred
 rows take more than one step. A few rounds with several epochs each stand for a thousand of one: at
 so few clients no honest ε pays for more. And where cohorts are a part of all clients, PMTL's server
-takes q/m of a step: as printed its w̃ runs ahead of the mean (`algorithms/pmtl.py`), and the
-authors' code, which uploads something else, has the same mean as ours.
+takes q/m of a step: as printed its w̃ runs ahead of the mean (`algorithms/pmtl.py`), which the
+authors' code does not have, since it uploads something else.
 """
 
 from __future__ import annotations
