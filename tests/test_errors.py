@@ -2,7 +2,7 @@
 
 import pytest
 
-from pmtl.errors import LONGEST, PmtlError, naming
+from pmtl.errors import LONGEST, PmtlError, is_want_of_memory, naming
 
 
 def test_what_would_break_the_line_or_speak_to_the_terminal_is_escaped():
@@ -31,3 +31,18 @@ def test_a_file_is_named_once(sentence, told):
     with pytest.raises(PmtlError) as refused, naming("a/d.csv"):
         raise PmtlError(sentence)
     assert str(refused.value) == told
+
+
+@pytest.mark.parametrize(
+    ("error", "wanting"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB."), True),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory: you tried"), True),
+        (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), True),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+        (RuntimeError("a view of memory that two tensors share"), False),
+    ],
+)
+def test_want_of_memory_is_told_from_other_words_about_memory(error, wanting):
+    assert is_want_of_memory(error) is wanting

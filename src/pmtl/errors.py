@@ -30,6 +30,13 @@ class Interrupted(Exception):
     """
 
 
+def is_want_of_memory(error: BaseException) -> bool:
+    """Whether an error says that there was not enough memory; torch says it in words."""
+    said = str(error).lower()
+    words = ("out of memory", "not enough memory", "allocate memory", "alloc_failed")
+    return isinstance(error, MemoryError) or any(word in said for word in words)
+
+
 @contextmanager
 def naming(where: str) -> Iterator[None]:
     """Begin a sentence with `where` if it does not say so itself: what is wrong with rows or

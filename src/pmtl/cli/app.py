@@ -10,7 +10,7 @@ import typer
 
 from pmtl._version import __version__
 from pmtl.cli import audit, compare, data, finetune, ledger, paper, privacy, results, train
-from pmtl.errors import Interrupted, PmtlError
+from pmtl.errors import Interrupted, PmtlError, is_want_of_memory
 
 app = typer.Typer(
     name="pmtl",
@@ -63,8 +63,7 @@ def main() -> None:
     except BrokenPipeError:
         sys.exit(1)
     except (MemoryError, RuntimeError) as error:
-        # torch says "not enough memory" or "out of memory" in a RuntimeError.
-        if isinstance(error, RuntimeError) and "memory" not in str(error):
+        if not is_want_of_memory(error):
             raise
         sentence = "There is not enough memory for this: use a smaller cohort, batch or model."
         typer.secho(f"error: {sentence}", fg="red", err=True)

@@ -18,7 +18,7 @@ import torch
 
 from pmtl.algorithms import Algorithm, build_algorithm
 from pmtl.data import FederatedData, Split, load
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, is_want_of_memory
 from pmtl.experiments.settings import Setting
 from pmtl.models import build_model
 from pmtl.models.hog import HogLinear
@@ -112,8 +112,8 @@ class Work:
         except PmtlError as error:  # The others go on; it is tried again the next time.
             result = {"error": str(error)}
         except (MemoryError, RuntimeError) as error:
-            if "memory" not in str(error) and not isinstance(error, MemoryError):
-                raise  # torch says it in words.
+            if not is_want_of_memory(error):
+                raise
             result = {"error": "There was not enough memory for it: use fewer --jobs."}
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()  # It is the others' that is needed.
