@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from concurrent.futures import Future
+import signal
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ import pmtl
 from pmtl.errors import PmtlError
 from pmtl.experiments import fig2, table1, table3
 from pmtl.experiments.budget import Epsilons, Point, best, grid, reported
+from pmtl.experiments.jobs import spread_out
 from pmtl.experiments.lab import Lab
 from pmtl.experiments.run import EXPERIMENTS, run_experiments
 from pmtl.experiments.settings import SETTINGS, setting_of
@@ -265,6 +267,50 @@ def test_what_is_at_work_beside_a_failure_is_kept(lab):
     assert several.curve(Cell("local", 0.0, math.inf, 0))
 
 
+def test_after_a_mistake_nothing_new_is_begun(lab, monkeypatch):
+    class Waiting(Future):
+        def cancel(self):
+            super().cancel()
+            return self.set_running_or_notify_cancel()
+
+    wrong, waiting = Future(), Waiting()
+    wrong.set_exception(TypeError("no number"))
+    futures = iter([wrong, waiting])
+
+    class Pool:
+        def __init__(self, *args, **kwargs):
+            pass
+
+        def submit(self, *args):
+            return next(futures)
+
+        def shutdown(self, **kwargs):
+            pass
+
+    monkeypatch.setattr("pmtl.experiments.jobs.ProcessPoolExecutor", Pool)
+    tasks = [Task("curve", Cell("local", 0.0, math.inf, seed)) for seed in (0, 1)]
+    with pytest.raises(TypeError, match="no number"):
+        list(spread_out(lab._work, tasks, 2))
+    assert waiting.cancelled()
+
+
+def test_whoever_stops_does_not_wait_for_the_workers(lab, monkeypatch):
+    made = []
+
+    class Pool(ProcessPoolExecutor):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            made.append(self)
+
+    monkeypatch.setattr("pmtl.experiments.jobs.ProcessPoolExecutor", Pool)
+    tasks = [Task("curve", Cell("local", 0.0, math.inf, seed)) for seed in range(4)]
+    results = spread_out(lab._work, tasks, 2)
+    next(results)
+    workers = list(made[0]._processes.values())
+    results.close()  # As an interrupt would.
+    assert [worker.exitcode for worker in workers] == [-signal.SIGTERM] * 2
+
+
 def test_a_worker_that_ends_before_its_time_is_a_sentence(lab, monkeypatch):
     class Broken:
         def __init__(self, *args, **kwargs):
@@ -383,6 +429,23 @@ def test_mistakes_are_one_sentence(arguments, sentence, pmtl_command, tmp_path, 
     assert done.status == 2
     assert sentence in done.err
     assert not [*tmp_path.glob("out/*/cells/*")]
+
+
+def test_each_method_has_its_own_strengths(tmp_path):
+    setting = replace(TINY, lams=(0.1,), free_lams=(7.0,), tune_lams=(2.0,), at_the_mean=True)
+    lab = Lab(setting, tmp_path, device="cpu")
+    (cell, *_), (free,) = grid(lab, "pmtl"), grid(lab, "pmtl", private=False)
+    assert cell.algorithm == "pmtl:lam=0.1,server=0.6"  # q/m
+    assert free.algorithm == "pmtl:lam=7,server=0.6"
+    assert [one.algorithm for one in grid(lab, "fedprox", private=False)] == ["fedprox:mu=7"]
+    assert {one.algorithm for one in grid(lab, "fedavg")} == {"fedavg"}
+    found = filled(lab, lab.tuned, cell, 1)
+    assert {name.partition("-")[0]: result["lam"] for name, result in found.items()} == {
+        "vanilla": None,
+        "mean": 0.1,
+        "kl": 2.0,
+        "ewc": 2.0,
+    }
 
 
 def test_the_grid_is_the_papers(lab):

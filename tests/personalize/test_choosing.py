@@ -161,6 +161,17 @@ def test_weights_that_blew_up_score_nothing():
     assert np.isfinite(squares[owner != clients[1]]).all()
 
 
+def test_squares_of_many_rows_are_those_of_each_row(monkeypatch):
+    data = plain.federation(validation=0.4)
+    feed, flat, start, _ = plain.pieces(data)
+    clients = np.arange(data.m)
+    monkeypatch.setattr("pmtl.simulation.evaluation._ROWS", 2)  # Several pieces of one client.
+    squares = row_squares_of(data, feed, flat, start, "validation", clients)
+    each = [distances(data, flat, start[k], k) for k in clients]
+    assert max(map(len, each)) > 4
+    assert np.allclose(squares, np.concatenate(each))
+
+
 def test_a_client_without_validation_rows_takes_the_default():
     data = plain.federation(validation=0.01)  # only clients with five rows or more get one
     empty = np.flatnonzero(data.rows("validation").counts == 0)
