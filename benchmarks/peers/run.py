@@ -93,6 +93,8 @@ class Where:
         values = {name: value for name, value in os.environ.items() if name not in dropped}
         if self.device == "cpu":  # Also where there is a card.
             values |= {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
+        else:  # Ours computes in float32; the others' convolutions would be rounded to ten bits.
+            values |= {"NVIDIA_TF32_OVERRIDE": "0", "JAX_DEFAULT_MATMUL_PRECISION": "float32"}
         if self.packages and peer != "pmtl":
             values["PYTHONPATH"] = str(self.packages / peer)
         return values

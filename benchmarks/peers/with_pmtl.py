@@ -86,7 +86,9 @@ def federation(turn: Turn) -> Federation:
     )
     local = LocalTraining(epochs=1, batch=workload.batch, lr=workload.lr)
     algorithm = PMTL(lam=LAM) if turn.personal else FedAvg()
-    return Federation(data, model, algorithm, plan, local, SEED, turn.device)
+    # On a card every run of more than some hundred steps is compiled; these few rounds stand for one.
+    compile = True if turn.device == "cuda" else None
+    return Federation(data, model, algorithm, plan, local, SEED, turn.device, compile=compile)
 
 
 def main() -> None:

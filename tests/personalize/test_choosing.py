@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import mean, pstdev
 
 import numpy as np
@@ -54,6 +55,14 @@ class TestTheList:
         assert "kl-shared epochs=10 λ=0.5" in names
         assert not any("-personal" in name for name in names)
         assert few[0].local.epochs == 50
+
+    def test_training_alone_may_have_steps_of_its_own(self):
+        own = LocalTraining(epochs=3, lr=2.0)
+        made = candidates(VIEWS, LOCAL, alone=(4, 1), alone_with=own)
+        alone = [c.local for c in made if c.name.startswith("local")]
+        assert alone == [replace(own, epochs=12), own]
+        others = {c.local.lr for c in made if c.local and not c.name.startswith("local")}
+        assert others == {LOCAL.lr}
 
     def test_without_a_shared_model_only_what_needs_none_is_tried(self):
         kinds = {c.name.split()[0] for c in candidates(("personal",), LOCAL)}

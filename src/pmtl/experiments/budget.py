@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pmtl.experiments.lab import Lab
@@ -82,7 +82,8 @@ def grid(
     pairs = [(0.0, math.inf)]
     if private:
         pairs = [(sigma, clip) for sigma in setting.sigmas for clip in setting.clips]
-    return [Cell(name, sigma, clip, seed) for name in names for sigma, clip in pairs]
+    rounds = None if private else setting.free_rounds
+    return [Cell(name, sigma, clip, seed, rounds) for name in names for sigma, clip in pairs]
 
 
 def best(
@@ -113,6 +114,6 @@ def reported(lab: Lab, point: Point, view: str) -> list[float]:
     """Test accuracies of a chosen point, one for each seed whose run did not fail."""
     found = []
     for seed in lab.setting.seeds:
-        curve = lab.curve(Cell(point.cell.algorithm, point.cell.sigma, point.cell.clip, seed))
+        curve = lab.curve(replace(point.cell, seed=seed))
         found += [accuracy(p, "test", view) for p in curve if p["round"] == point.rounds]
     return found

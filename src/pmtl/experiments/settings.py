@@ -32,7 +32,8 @@ class Setting:
     sigmas: tuple[float, ...] = (0.02, 0.05, 0.1)
     clips: tuple[float, ...] = (0.2, 0.5, 1.0)
     lams: tuple[float, ...] = (0.1, 1.0)  #: of methods that pull towards the shared weights
-    free_lams: tuple[float, ...] = ()  #: of the same without noise, if others
+    free_rounds: int | None = None  #: T without noise, where nothing is paid for it
+    free_lams: tuple[float, ...] = ()  #: of the same methods without noise, if others
     at_the_mean: bool = False  #: whether PMTL's server takes q/m of a step
     tune_lams: tuple[float, ...] = (0.1, 1.0)  #: of fine-tuning that weighs otherwise: kl and ewc
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -58,16 +59,18 @@ class Setting:
             return (None,)
         return self.lams if method == "mean" else self.tune_lams
 
-    def least(self) -> tuple[LocalTraining, int]:
-        """A fifth of what fine-tuning does, and how many times this training alone does."""
+    def least(self) -> tuple[LocalTraining, LocalTraining, int]:
+        """A fifth of what fine-tuning does, as many epochs (or steps) of training as in a run,
+        and how many times these training alone does."""
         kind = "steps" if self.tune.epochs is None else "epochs"
         each = max(1, getattr(self.tune, kind) // 5)
-        return replace(self.tune, **{kind: each}), self.rounds * getattr(self.local, kind) // each
+        longest = self.rounds * getattr(self.local, kind) // each
+        return replace(self.tune, **{kind: each}), replace(self.local, **{kind: each}), longest
 
-    def evaluated(self) -> tuple[int, ...]:
-        """The rounds after which models are measured: powers of two, and the last."""
-        found = [2**power for power in range(20) if 2**power < self.rounds]
-        return (*found, self.rounds)
+
+def evaluated(rounds: int) -> tuple[int, ...]:
+    """The rounds after which models are measured: powers of two, and the last."""
+    return (*(2**power for power in range(20) if 2**power < rounds), rounds)
 
 
 _IMAGES = LocalTraining(epochs=4, batch=32, lr=0.1)
@@ -80,10 +83,11 @@ SETTINGS = {
             data="min_rows=100,clients=205,validation=0.1",
             model="femnist_cnn",
             local=_IMAGES,
-            tune=replace(_IMAGES, epochs=5),
+            tune=replace(_IMAGES, epochs=10, lr=0.03),
             rounds=32,
             lams=(0.01, 0.1),
-            free_lams=(0.1, 1.0),
+            free_rounds=128,
+            free_lams=(0.1, 0.3),
             at_the_mean=True,
             seeds=(0, 1),
             fetched="femnist",
@@ -108,10 +112,11 @@ SETTINGS = {
             data="clients=515,validation=0.1",
             model="celeba_cnn",
             local=_IMAGES,
-            tune=replace(_IMAGES, epochs=5),
+            tune=replace(_IMAGES, epochs=10, lr=0.03),
             rounds=32,
             lams=(0.01, 0.1),
-            free_lams=(0.1, 1.0),
+            free_rounds=128,
+            free_lams=(0.1, 0.3),
             at_the_mean=True,
             fetched="celeba",
         ),
@@ -189,6 +194,7 @@ def setting_of(name: str, quick: bool) -> Setting:
         sigmas=tuple(sigma * whole.cohort / cohort for sigma in whole.sigmas[::2]),
         clips=whole.clips[1:2],
         lams=whole.lams[:1],
+        free_rounds=None,
         free_lams=whole.free_lams[:1],
         tune_lams=whole.tune_lams[:1],
         seeds=whole.seeds[:2],

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import mean
 
 from pmtl.experiments.budget import Epsilons, Point, best, grid
 from pmtl.experiments.lab import Lab
 from pmtl.experiments.tables import Sheet, spread
-from pmtl.experiments.work import Cell, accuracy
+from pmtl.experiments.work import accuracy
 from pmtl.personalize.methods import METHODS
 
 STARTS = {"MTL": ("pmtl", "personal"), "Global": ("fedavg", "shared")}
@@ -42,7 +43,7 @@ def tuned(lab: Lab, point: Point, view: str) -> dict[str, object]:
     """Test accuracies before and after each method, over the seeds."""
     before, after = [], {method: [] for method in METHODS}  # type: ignore[var-annotated]
     for seed in lab.setting.seeds:
-        cell = Cell(point.cell.algorithm, point.cell.sigma, point.cell.clip, seed)
+        cell = replace(point.cell, seed=seed)
         before += [accuracy(p, "test", view) for p in lab.curve(cell) if p["round"] == point.rounds]
         for name, result in lab.tuned(cell, point.rounds).items():
             after[name.partition("-")[0]].append(accuracy(result, "test"))
@@ -54,7 +55,7 @@ def best_method(lab: Lab, point: Point) -> tuple[str, list[float]] | None:
     by test accuracy.)"""
     scores: dict[str, list[tuple[float, float]]] = {}
     for seed in lab.setting.seeds:
-        cell = Cell(point.cell.algorithm, point.cell.sigma, point.cell.clip, seed)
+        cell = replace(point.cell, seed=seed)
         for name, result in lab.tuned(cell, point.rounds).items():
             pair = accuracy(result, "validation"), accuracy(result, "test")
             scores.setdefault(name, []).append(pair)

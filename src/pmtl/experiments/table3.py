@@ -3,6 +3,8 @@ choosing for itself."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pmtl.experiments.budget import COUNTINGS, Epsilons, Point, best, grid, reported
 from pmtl.experiments.lab import Lab
 from pmtl.experiments.table1 import best_method
@@ -44,7 +46,7 @@ def selected(lab: Lab, point: Point) -> dict[str, object] | None:
     """Every client chooses for itself."""
     found = []
     for seed in lab.setting.seeds:
-        cell = Cell(point.cell.algorithm, point.cell.sigma, point.cell.clip, seed)
+        cell = replace(point.cell, seed=seed)
         if result := lab.chosen(cell, point.rounds):
             found.append(accuracy(result, "test"))
     return spread(found)

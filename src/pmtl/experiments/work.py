@@ -19,7 +19,7 @@ import torch
 from pmtl.algorithms import Algorithm, build_algorithm
 from pmtl.data import FederatedData, Split, load
 from pmtl.errors import PmtlError, is_want_of_memory
-from pmtl.experiments.settings import Setting
+from pmtl.experiments.settings import Setting, evaluated
 from pmtl.models import build_model
 from pmtl.models.hog import HogLinear
 from pmtl.personalize.choosing import RULE, candidates, choose
@@ -41,11 +41,13 @@ class Cell:
     sigma: float
     clip: float
     seed: int
+    rounds: int | None = None  #: if it has others than most runs of its setting
 
     def name(self) -> str:
         """What its file is called."""
         plain = "".join(c if c.isalnum() or c in ".=-" else "-" for c in self.algorithm)
-        return f"{plain}-sigma{self.sigma:g}-clip{self.clip:g}-seed{self.seed}"
+        length = "" if self.rounds is None else f"-of{self.rounds}"
+        return f"{plain}-sigma{self.sigma:g}-clip{self.clip:g}-seed{self.seed}{length}"
 
 
 @dataclass(frozen=True)
@@ -125,24 +127,27 @@ class Work:
         if task.kind == "curve":
             return self._train(task.cell)
         work = self._tune if task.kind == "tuned" else self._choose
-        return work(task.cell, task.rounds or self.setting.rounds)
+        return work(task.cell, task.rounds or self._length(task.cell))
 
-    def _federation(self, cell: Cell, rounds: int) -> Federation:
+    def _length(self, cell: Cell) -> int:
+        return self.setting.rounds if cell.rounds is None else cell.rounds
+
+    def _federation(self, cell: Cell) -> Federation:
         data = self.data
         model = build_model(
             self.setting.model, data.input_shape, data.outputs, data.task, cell.seed
         )
         algorithm = self.defined.get(cell.algorithm) or build_algorithm(cell.algorithm)
-        plan = self.plan(cell.sigma, cell.clip, rounds)
+        plan = self.plan(cell.sigma, cell.clip, self._length(cell))
         device = resolve_device(self._device)
         return Federation(data, model, algorithm, plan, self.setting.local, cell.seed, device)
 
     def _train(self, cell: Cell) -> list[Result]:
-        made, points = self._federation(cell, self.setting.rounds), []
-        progress = made.start()
+        made, points = self._federation(cell), []
+        measured, progress = evaluated(self._length(cell)), made.start()
         with threads_for(made):
             for report in made.rounds(progress):
-                if report.round in self.setting.evaluated():
+                if report.round in measured:
                     point = {"round": report.round, "train_loss": report.train_loss}
                     points.append(point | self._measured(made, made.views(progress)))
         return points
@@ -154,7 +159,7 @@ class Work:
     def _models(self, cell: Cell, rounds: int) -> tuple[Federation, Progress]:
         # The plan's length decides nothing of what is published, but it is part of what the noise
         # is keyed by: so this is the run whose curve was looked at, up to here.
-        made = self._federation(cell, self.setting.rounds)
+        made = self._federation(cell)
         progress = made.start()
         with threads_for(made):
             while progress.round < rounds:
@@ -196,12 +201,13 @@ class Work:
         if not made.algorithm.personal:
             del views["personal"]
         names = [view for view in ("shared", "personal") if view in views]
-        least, longest = self.setting.least()
+        tuned, alone, longest = self.setting.least()
         offered = candidates(
             names,
-            least,
+            tuned,
             lams={name: self.setting.lams_of(name) for name in METHODS},
             alone=sorted({max(1, longest // share) for share in (1, 4, 16)}, reverse=True),
+            alone_with=alone,
         )
         parts = (made.data, made.feed, made.model, offered, views, cell.seed)
         picked = choose(*parts, default=names[-1])

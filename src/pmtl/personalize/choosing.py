@@ -78,15 +78,17 @@ def candidates(
     starts: Sequence[str] | None = None,
     lams: Mapping[str, Sequence[float | None]] = LAMS,
     alone: Sequence[int] = ALONE,
+    alone_with: LocalTraining | None = None,
 ) -> list[Candidate]:
     """What a client may choose from, in order, where the run has these `views` (shared, personal).
 
     `local` is the least that is done; fine-tuning begins at `starts`, all of the views unless
-    given, and training alone takes `alone` times as many steps, the longest first.
+    given, and training alone takes `alone` times as many steps, the longest first, or so many times
+    the steps of `alone_with`.
     """
     found = []
     for times in alone:
-        more, words = _more(local, times)
+        more, words = _more(alone_with or local, times)
         found.append(Candidate(f"local {words}", FRESH, Vanilla(), more))
     found += [Candidate(view, view) for view in views]
     for start in views if starts is None else starts:
