@@ -61,12 +61,12 @@ def engines(name: str) -> str:
     return markdown(titles, rows, 2)
 
 
-def peers() -> str:
+def peers(name: str) -> str:
     """The comparison with peers, as its own driver prints it."""
     sys.path.insert(0, str(HERE / "peers"))
     from table import table
 
-    return str(table(read("peers-cpu")))
+    return str(table(read(name)))
 
 
 def noise() -> str:
@@ -107,7 +107,8 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("benchmarks", "card"): lambda: engines("engines-h200"),
     ("benchmarks", "card-target"): lambda: engines("engines-h200-q100"),
     ("benchmarks", "cpu"): lambda: engines("engines-cpu"),
-    ("benchmarks", "peers"): peers,
+    ("benchmarks", "peers"): lambda: peers("peers-cpu"),
+    ("benchmarks", "peers-card"): lambda: peers("peers-h200"),
     ("benchmarks", "end-to-end"): end_to_end,
     ("privacy", "hardened"): noise,
     ("scale", "processes"): lambda: scaling()[0],

@@ -55,5 +55,8 @@ def test_what_the_pages_claim_was_measured():
     assert large["share_of_float32_rate"] >= 0.25
     assert all(line["times_best_loop"] >= 1.0 for _, line in lines("engines-cpu", "cnn"))
     assert all(line["times_best_loop"] >= 20 for _, line in lines("engines-cpu", "linear"))
+    ratios = {(r["workload"], r["peer"]): r["ratio"] for r in results("peers-h200")["results"]}
+    assert ratios["cohort", "pfl"] >= 100
+    assert ratios["cohort", "fedjax"] >= 50
     assert results("end-to-end")["share_of_local_training"] >= 0.8
     assert results("noise")["seconds"]["noise_hardened"] < 0.5

@@ -86,7 +86,7 @@ def federation(turn: Turn) -> Federation:
     )
     local = LocalTraining(epochs=1, batch=workload.batch, lr=workload.lr)
     algorithm = PMTL(lam=LAM) if turn.personal else FedAvg()
-    # On a card every run of more than some hundred steps is compiled; these few rounds stand for one.
+    # On a card runs of some thousand steps are compiled: these few rounds stand for such a one.
     compile = True if turn.device == "cuda" else None
     return Federation(data, model, algorithm, plan, local, SEED, turn.device, compile=compile)
 

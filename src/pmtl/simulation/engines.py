@@ -34,8 +34,10 @@ CHUNK_FLOATS, CARD_FLOATS, THREADS_FLOATS, SPARSE_FLOATS = 2**23, 2**32, 2**29, 
 _FEW_CLIENTS = 4
 
 #: What compiling costs on a graphics card, and what a compiled step saves, in seconds: so much of
-#: launching, and so much for every float that the step touches.
-_COMPILE, _SAVED, _SAVED_PER_FLOAT = 40.0, 2e-3, 1e-11
+#: launching for every layer with weights, and so much for every float that the step touches. (About
+#: what benchmarks/results/engines-h200.json says; compiling is a dozen seconds where all cohorts are
+#: of one size, and several times that where they vary.)
+_COMPILE, _SAVED_PER_LAYER, _SAVED_PER_FLOAT = 40.0, 4e-3, 4.5e-12
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def choose(
     if engine == "auto":
         engine = "axis" if compile or not _prefers_threads(model, device, work) else "threads"
     if compile is None:
-        compile = engine == "axis" and device.type == "cuda" and _pays(work)
+        compile = engine == "axis" and device.type == "cuda" and _pays(model, work)
     return engine, compile
 
 
@@ -81,9 +83,10 @@ def _prefers_threads(model: FlatModel, device: torch.device, work: Work) -> bool
     return few or has_convolutions(model.module)
 
 
-def _pays(work: Work) -> bool:
+def _pays(model: FlatModel, work: Work) -> bool:
+    layers = sum(any(True for _ in part.parameters(False)) for part in model.module.modules())
     floats = work.cohort * work.client_floats
-    return work.steps * (_SAVED + _SAVED_PER_FLOAT * floats) > _COMPILE
+    return work.steps * (_SAVED_PER_LAYER * layers + _SAVED_PER_FLOAT * floats) > _COMPILE
 
 
 def at_once(engine: str, device: torch.device, client_floats: int) -> int:
