@@ -35,8 +35,8 @@ _FEW_CLIENTS = 4
 
 #: What compiling costs on a graphics card, and what a compiled step saves, in seconds: so much of
 #: launching for every layer with weights, and so much for every float that the step touches. (About
-#: what benchmarks/results/engines-h200.json says; compiling is a dozen seconds where all cohorts are
-#: of one size, and several times that where they vary.)
+#: what benchmarks/results/engines-h200.json says. Compiling takes a dozen seconds where all cohorts
+#: are of one size, and several times that where they vary.)
 _COMPILE, _SAVED_PER_LAYER, _SAVED_PER_FLOAT = 40.0, 4e-3, 4.5e-12
 
 
