@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from math import sqrt
 
 import numpy as np
@@ -175,6 +176,24 @@ def test_a_run_keeps_its_board(data, tmp_path):
     assert torch.equal(weights(run, "shared_for"), weights(again, "shared_for"))
     assert not torch.equal(weights(run, "shared_for")[0], weights(run, "shared_for")[1])
     assert run.privacy.epsilon == pytest.approx(3.0, rel=0.01)
+
+
+@pytest.mark.parametrize("kind", ["related", "clustered"])
+def test_noise_depends_on_what_a_file_says_and_not_on_where_it_lies(kind, data, tmp_path):
+    def trained(name: str, seed: int) -> torch.Tensor:
+        if kind == "related":
+            file, option = tmp_path / f"{name}.npy", "omega"
+            np.save(file, psd(seed))
+        else:
+            file, option = tmp_path / f"{name}.json", "clusters"
+            file.write_text(json.dumps({c: int(c) * seed % 3 for c in data.clients}))
+        run = pmtl.train(data, algorithm=f"{kind}:{option}={file}", **OPTIONS)
+        assert "chosen without looking at the clients' data" in " ".join(str(run.privacy).split())
+        return weights(run)
+
+    one = trained("one", 1)
+    assert torch.equal(one, trained("elsewhere", 1))
+    assert not torch.equal(one, trained("one", 2))
 
 
 def test_a_run_with_another_matrix_is_not_resumed(data, tmp_path, monkeypatch):

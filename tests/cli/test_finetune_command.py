@@ -34,6 +34,30 @@ def test_all_methods_in_one_table(run, pmtl_command):
     assert evaluated["test"]["shared"] == report["test"]["shared"]
 
 
+def test_all_methods_may_be_tried_again_under_another_name(run, pmtl_command):
+    assert pmtl_command("finetune", run, "--steps", 1).status == 0
+    refused = pmtl_command("finetune", run, "--method", "all", "--steps", 1)
+    assert refused.status == 2
+    assert "choose another --name" in refused.err
+    done = pmtl_command("finetune", run, "--method", "all", "--steps", 1, "--name", "again")
+    assert done.status == 0, done.err
+    assert (run / "finetuned/again-ewc").is_dir()
+
+
+def test_models_that_diverged_are_told_and_answer_nothing(run, tmp_path, pmtl_command):
+    options = ("--method", "mean", "--lam", 1e30, "--steps", 9, "--name", "far")
+    done = pmtl_command("finetune", run, *options)
+    assert done.status == 0, done.err
+    assert "Careful: mean-personal diverged" in done.out
+    assert "Careful" not in pmtl_command("finetune", run, "--steps", 1).out
+    np.save(tmp_path / "new.npy", np.zeros((3, 10), dtype=np.float32))
+    options = ("--client", "4", "--data", tmp_path / "new.npy", "--out", tmp_path / "answers.npy")
+    refused = pmtl_command("predict", run / "finetuned/far", *options)
+    assert refused.status == 2
+    assert "no numbers" in refused.err
+    assert not (tmp_path / "answers.npy").exists()
+
+
 def test_select_shows_what_was_chosen_and_the_folder_predicts(run, tmp_path, pmtl_command):
     fewer = ("--steps", 1, "--start", "shared", "--lam", 1, "--name", "mine")
     done = pmtl_command("finetune", run, "--method", "select", *fewer)
@@ -70,7 +94,7 @@ def test_production_prints_no_metrics_and_no_choices(tmp_path, pmtl_command):
 def test_mistakes_are_sentences_and_leave_nothing_behind(run, tmp_path, pmtl_command):
     for options, sentence in (
         (("--method", "evc"), "Did you mean 'ewc'"),
-        (("--method", "all", "--name", "x"), "leave --name and --out out"),
+        (("--method", "all", "--out", "x"), "use --name in place of --out"),
         (("--name", "x", "--out", "y"), "give one of them"),
         (("--method", "mean", "--lam", "-1"), "not negative"),
         (("--method", "all", "--lam", "-1"), "not negative"),

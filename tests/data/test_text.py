@@ -149,6 +149,7 @@ def test_the_vocabulary_is_part_of_the_data(table, tmp_path):
         ("text=subject,target=tag,vocabulary=odd.json", "every one needs its count"),
         ("text=subject,target=tag,vocabulary=list.json", "something else than text"),
         ("text=subject,target=tag,taglist=short.txt", "No row has a tag that is known"),
+        ("text=subject,target=tag,vocabulary=other.txt", "No row has a word that is known"),
         ("text=subject,target=subject", "named twice as client, target, split or text"),
         ("text=nothing,target=tag", "no text column 'nothing'"),
         ("target=tag,drop=subject+body,words=3", "words= is about text"),
@@ -158,6 +159,7 @@ def test_the_vocabulary_is_part_of_the_data(table, tmp_path):
 def test_options_that_make_no_sense(table, monkeypatch, options, words):
     monkeypatch.chdir(table.parent)
     Path("empty.txt").write_text("\n")
+    Path("other.txt").write_text("xylophone\n")
     Path("short.txt").write_text("one 7\ntwo 3\none 2\n")
     Path("odd.json").write_text('{"a": "b"}')
     Path("list.json").write_text('["a", 3]')

@@ -305,7 +305,14 @@ def test_a_worker_that_ends_before_its_time_is_a_sentence(lab, monkeypatch):
         several.fill()
 
 
+def test_a_mistake_does_not_claim_the_folder(tmp_path):
+    with pytest.raises(PmtlError, match="There is no file"):
+        run_experiments(["fig2"], Lab(TINY, tmp_path, data="nowhere.npz", device="cpu"))
+    assert run_experiments(["fig2"], Lab(TINY, tmp_path, device="cpu"))
+
+
 def test_results_of_other_settings_are_not_mixed(lab):
+    filled(lab, lab.curve, Cell("local", 0.0, math.inf, 0))
     with pytest.raises(PmtlError, match="results of other settings"):
         Lab(replace(TINY, rounds=8), lab.out.parent, device="cpu")
 

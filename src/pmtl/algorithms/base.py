@@ -48,6 +48,8 @@ class Algorithm(ABC):
     shares: ClassVar[bool] = True
     #: Whether clients end up with models of their own (False: they answer with what is published).
     personal: ClassVar[bool] = True
+    #: What is known beforehand of who is like whom, if anything is; it must be public.
+    relations: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -32,8 +32,10 @@ class ClusteredPMTL(PMTL):
     """
 
     name: ClassVar[str] = "clustered"
+    relations: ClassVar[str | None] = "The clusters"
 
-    clusters: Mapping[str, str] | str = field(default_factory=dict)
+    #: Not in `repr`, which noise is drawn from: what counts is who is in which, not in which file.
+    clusters: Mapping[str, str] | str = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -42,6 +44,12 @@ class ClusteredPMTL(PMTL):
 
     def blocks(self, clients: tuple[str, ...]) -> NDArray[np.int64]:
         cluster_of = self.clusters if isinstance(self.clusters, Mapping) else _read(self.clusters)
+        if not cluster_of:
+            raise PmtlError(
+                "Clustered PMTL needs to know who is in which cluster: clustered:clusters=FILE, a "
+                "JSON object that maps client to cluster, or a CSV file with the columns client "
+                "and cluster."
+            )
         missing = [client for client in clients if client not in cluster_of]
         if missing:
             raise PmtlError(

@@ -51,8 +51,10 @@ class RelatedPMTL(PMTL):
     """
 
     name: ClassVar[str] = "related"
+    relations: ClassVar[str | None] = "The relationship matrix"
 
-    omega: Any = field(default="", compare=False)
+    #: Not in `repr`, which noise is drawn from: the billboard says what is in it.
+    omega: Any = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -57,7 +58,10 @@ def finetune(
     engine: Annotated[str, typer.Option(help="axis, threads or auto; as for pmtl train.")] = "auto",
     name: Annotated[
         str | None,
-        typer.Option(help="The result is in RUN/finetuned/NAME (default: METHOD-START)."),
+        typer.Option(
+            help="The result is in RUN/finetuned/NAME (default: METHOD-START; with all, "
+            "NAME-METHOD)."
+        ),
     ] = None,
     out: Annotated[str | None, typer.Option(help="Another folder; instead of --name.")] = None,
     as_json: opt.AsJson = False,
@@ -86,8 +90,10 @@ def finetune(
 
     if name is not None and out is not None:
         raise PmtlError("Both --name and --out were given, and each says where: give one of them.")
-    if method == ALL and (name or out):
-        raise PmtlError("--method all writes a folder for each method: leave --name and --out out.")
+    if method == ALL and out:
+        raise PmtlError(
+            "--method all writes a folder for each method: use --name in place of --out."
+        )
     run = load_run(path)
     methods = list(METHODS) if method == ALL else [method]
     places: list[Path] = []
@@ -95,7 +101,8 @@ def finetune(
         # Whatever can be refused is refused before the first of them begins.
         if one in METHODS:
             build_method(one, None if method == ALL and one == "vanilla" else lam)
-        places.append(folder_of(run, one, start, name) if out is None else Path(out))
+        called = f"{name}-{one}" if name and method == ALL else name
+        places.append(folder_of(run, one, start, called) if out is None else Path(out))
         refuse_existing(places[-1])
     done: list[Finetuned] = []
     for one, place in zip(methods, places, strict=True):
@@ -146,7 +153,19 @@ def report(run: Run, done: list[Finetuned], as_json: bool) -> None:
         console.print(counts_table("chosen by clients", chosen))
         console.print()
     told = [f"{statement.afterwards}", *(f"It is in {tuned.path}." for tuned in done)]
+    if lost := _diverged(scores):
+        told.append(
+            f"Careful: {', '.join(lost)} diverged, at least with some clients, whose models answer "
+            "nothing. Use a smaller --lr or --lam."
+        )
     console.print(*told, sep="\n", soft_wrap=True, markup=False)
+
+
+def _diverged(scores: dict[str, Any]) -> list[str]:
+    """The models whose loss is no number."""
+    views = [views or {} for views in scores.values()]
+    found = {name: score for split in views for name, score in split.items()}
+    return [name for name, score in found.items() if not isfinite(score.get("loss", 0.0))]
 
 
 def _scores(done: list[Finetuned]) -> dict[str, Any]:

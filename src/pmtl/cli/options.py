@@ -45,7 +45,7 @@ Scale = Annotated[
 Model = Annotated[
     str | None,
     typer.Option(
-        help="logistic, linear, mlp[:hidden=64,layers=1], femnist_cnn, celeba_cnn, or "
+        help="logistic, linear, mlp[:hidden=64,layers=1], femnist_cnn, celeba_cnn, hog, or "
         "package.module:factory; by default logistic or linear, as the target asks.",
         rich_help_panel=DATA,
     ),

@@ -26,7 +26,8 @@ def train(
         str | None,
         typer.Option(
             help="pmtl[:lam=0.1], fedavg, fedprox[:mu=0.1], local, ditto[:lam=0.1], "
-            "ppsgd[:alpha=1], clustered:clusters=FILE, naive_joint."
+            "ppsgd[:alpha=1], clustered:clusters=FILE (JSON or CSV, client to cluster), "
+            "related:omega=FILE (.npy, or CSV with names), naive_joint."
         ),
     ] = None,
     epsilon: Annotated[

@@ -98,6 +98,11 @@ class TextRows:
             y = labels(counts[tagged])
             sentences = self._known_tags.disclosed(y.shape[1], "tag", LIST_TAGS)
         rows, words = self._known_words.choose(self._words, client.codes)
+        if words and len(self._words) and rows.nnz == 0:
+            raise PmtlError(
+                "No row has a word that is known: is the vocabulary one of other texts, or in "
+                "another language?"
+            )
         if tagged is not None:
             rows = rows[tagged]
             client = Coded(client.codes[tagged], client.names)

@@ -94,6 +94,7 @@ class Lab:
         tasks, self.missing = list(self.missing), {}
         if not tasks:
             return
+        self._claim()
         with progress_bar(f"runs on {self.setting.name}", len(tasks), show=self._show) as bar:
             for task, result in spread_out(self._work, tasks, self._jobs):
                 files.write_json(self._file(task), result)
@@ -117,14 +118,18 @@ class Lab:
     def _check_same(self, given: str | FederatedData | None) -> None:
         """Refuse to mix the results of two settings in one folder."""
         told: dict[str, Any] = {**asdict(self.setting), "given": _words(given)}
-        known = sha256(to_json(told).encode()).hexdigest()[:16]
+        self._told = {"setting": told, "key": sha256(to_json(told).encode()).hexdigest()[:16]}
         file = self.out / "setting.json"
-        if not file.exists():
-            files.write_json(file, {"setting": told, "key": known})
-        elif files.read_json(file).get("key") != known:
+        if file.exists() and files.read_json(file).get("key") != self._told["key"]:
             raise PmtlError(
-                f"{self.out} holds results of other settings or other data: use another folder."
+                f"{self.out} holds results of other settings (--quick has its own) or other data: "
+                "use another folder (--out)."
             )
+
+    def _claim(self) -> None:
+        """Say whose results the folder holds, once there are some: a mistake claims nothing."""
+        if not (self.out / "setting.json").exists():
+            files.write_json(self.out / "setting.json", self._told)
 
 
 def _words(given: str | FederatedData | None) -> str | None:

@@ -33,6 +33,11 @@ PUBLIC = (
     "above. A class that only one client has betrays that client; state the classes beforehand "
     "where that matters (outputs=)."
 )
+RELATIONS = (
+    "{what} by which clients read averages with one another, instead of one average of everybody: "
+    "treated as public, so chosen without looking at the clients' data. Such an average is over "
+    "fewer clients and has more noise than is said above, at the same ε."
+)
 FLOATS = (
     "Noise is drawn in floating point, whose last bits are not quite those of a Gaussian and may "
     "betray something about what it was added to; the hardened gate closes that."
@@ -132,6 +137,7 @@ def make_statement(
     population_epsilon: float | None = None,
     finetuned: bool = False,
     disclosed: tuple[str, ...] = (),
+    relations: str | None = None,
 ) -> Statement:
     """The statement of a run with an algorithm of these kinds.
 
@@ -139,6 +145,7 @@ def make_statement(
     `population_epsilon` is the ε of everything in the clients' ledger, this run included.
     `finetuned` says that clients worked on for themselves afterwards.
     `disclosed` are sentences on what reading the data took from all clients, past the gate.
+    `relations` names what decides who reads an average with whom, if not everybody does.
     """
     if charged is None:
         charged = {GaussianEvent.of(plan): plan.rounds} if shares else {}
@@ -158,6 +165,7 @@ def make_statement(
         items = (
             *own,
             *disclosed,
+            *(() if relations is None else (RELATIONS.format(what=relations),)),
             PUBLIC,
             SERVER,
             CHOOSING,

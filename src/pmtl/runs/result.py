@@ -97,6 +97,11 @@ class Run:
                 f"The model reads rows of shape {shape}, but rows of shape {x.shape[1:]} came."
             )
         module = self.personal(client).cpu().float()
+        if not all(bool(part.isfinite().all()) for part in module.parameters()):
+            raise PmtlError(
+                f"The model of client {client!r} diverged: some of its weights are no numbers, and "
+                "it answers nothing. Train again with a smaller step (--lr) or a smaller λ."
+            )
         answer = predictions(self.facts["task"])
         with torch.no_grad():
             if not is_sparse(x):
@@ -226,6 +231,7 @@ def statement_of(facts: dict[str, Any]) -> Statement:
         population_epsilon=facts.get("population_epsilon"),
         finetuned="finetuned" in facts,
         disclosed=tuple(facts.get("disclosed", ())),
+        relations=facts.get("relations"),
     )
 
 

@@ -322,6 +322,7 @@ def _facts(
         "seed": config.seed,
         "shares": algorithm.shares,
         "personal": algorithm.personal,
+        "relations": algorithm.relations,
         "task": data.task,
         "outputs": data.outputs,
         "input_shape": list(data.input_shape),
