@@ -44,6 +44,31 @@ def test_all_methods_may_be_tried_again_under_another_name(run, pmtl_command):
     assert (run / "finetuned/again-ewc").is_dir()
 
 
+def test_whoever_stops_is_told_what_is_kept(run, pmtl_command, monkeypatch):
+    import pmtl.personalize.finetuning as module
+
+    real = module.finetune
+
+    def stopped(run, method, *args, **options):
+        if method == "kl":
+            raise KeyboardInterrupt
+        return real(run, method, *args, **options)
+
+    monkeypatch.setattr(module, "finetune", stopped)
+    done = pmtl_command("finetune", run, "--method", "all", "--steps", 1)
+    assert done.status == 130
+    assert "Finished and kept: " in done.err
+    assert [*run.glob("finetuned/*")] != []
+    assert not (run / "finetuned/kl-personal").exists()
+
+
+def test_tables_in_a_pipe_are_not_cut(run, pmtl_command, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    done = pmtl_command("finetune", run, "--steps", 1, "--name", "a-name-that-takes-much-room")
+    assert "…" not in done.out
+    assert "accuracy_worst_decile" in done.out.replace(" ", "_")
+
+
 def test_models_that_diverged_are_told_and_answer_nothing(run, tmp_path, pmtl_command):
     options = ("--method", "mean", "--lam", 1e30, "--steps", 9, "--name", "far")
     done = pmtl_command("finetune", run, *options)

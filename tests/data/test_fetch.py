@@ -173,8 +173,11 @@ def test_no_network(monkeypatch, tmp_path):
     with socket.socket() as closed:  # Bound and not listening: whoever calls is turned away.
         closed.bind(("127.0.0.1", 0))
         offer(monkeypatch, Source(f"http://127.0.0.1:{closed.getsockname()[1]}/rows.bin"))
-        with pytest.raises(PmtlError, match=r"cannot be reached.*check the network"):
-            fetch.fetch("rows", tmp_path)
+        for folder in (tmp_path, tmp_path / "new"):
+            with pytest.raises(PmtlError, match=r"cannot be reached.*check the network"):
+                fetch.fetch("rows", folder)
+    assert tmp_path.exists()
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_disk_without_room(plain, monkeypatch, tmp_path):

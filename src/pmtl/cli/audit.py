@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pmtl.cli.options import AsJson, Hardened, print_json
+from pmtl.cli.options import AsJson, Hardened, console, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,10 +85,9 @@ def audit(
 
 
 def _print_table(setup: AuditSetup, results: Sequence[AuditResult]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    screen = console()
     gate = "hardened" if setup.on_grid else "ordinary"
     title = f"What the attacks prove: {setup.mode} noise, {gate} gate"
     table = Table(title=title, title_justify="left")
@@ -108,11 +107,11 @@ def _print_table(setup: AuditSetup, results: Sequence[AuditResult]) -> None:
             "consistent" if result.passed else "REFUTED",
             style=None if result.passed else "bold red",
         )
-    console.print(table)
+    screen.print(table)
     for result in results:
-        console.print(str(result))
-    console.print()
-    console.print(
+        screen.print(str(result))
+    screen.print()
+    screen.print(
         textwrap.fill(
             f"Each bound holds with a confidence of {setup.confidence:.1%}. It is a lower bound: "
             "an attack that proves little may only be a weak attack, while one that proves more "

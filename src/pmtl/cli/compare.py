@@ -94,9 +94,7 @@ def finish(results: dict[str, Any], folder: Path, as_json: bool) -> None:
     if as_json:
         opt.print_json({"folder": str(folder), **results})
         return
-    from rich.console import Console
-
-    console = Console(highlight=False)
+    console = opt.console()
     for table in comparison_tables(results):
         console.print(table)
     console.print(

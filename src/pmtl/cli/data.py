@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pmtl.cli import options
 from pmtl.jsontext import to_json
 
 app = typer.Typer(help="Fetch data sets, and look at a federation of data.", no_args_is_help=True)
@@ -72,7 +73,6 @@ def fetch(
 
 
 def _print(summary: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
@@ -80,10 +80,10 @@ def _print(summary: dict[str, Any]) -> None:
     for name, value in summary.items():
         if name != "warnings" and value is not None:
             table.add_row(f"[bold]{name.replace('_', ' ')}[/bold]", escape(_text(name, value)))
-    console = Console()
-    console.print(table)
+    screen = options.console()
+    screen.print(table)
     for warning in summary["warnings"]:
-        console.print(f"[yellow]![/yellow] {escape(warning)}", highlight=False, soft_wrap=True)
+        screen.print(f"[yellow]![/yellow] {escape(warning)}", highlight=False, soft_wrap=True)
 
 
 def _text(name: str, value: Any) -> str:

@@ -81,7 +81,7 @@ def finetune(
     """
     from pathlib import Path
 
-    from pmtl.errors import PmtlError
+    from pmtl.errors import Interrupted, PmtlError
     from pmtl.personalize.finetuning import finetune as tune
     from pmtl.personalize.finetuning import folder_of
     from pmtl.personalize.methods import METHODS, build_method
@@ -105,24 +105,28 @@ def finetune(
         places.append(folder_of(run, one, start, called) if out is None else Path(out))
         refuse_existing(places[-1])
     done: list[Finetuned] = []
-    for one, place in zip(methods, places, strict=True):
-        done.append(
-            tune(
-                run,
-                one,
-                start,
-                steps=steps,
-                epochs=epochs,
-                batch=batch,
-                lr=lr,
-                lam=None if method == ALL and one == "vanilla" else lam,
-                seed=seed,
-                device=device,
-                engine=engine,
-                out=place,
-                progress=True,
+    try:
+        for one, place in zip(methods, places, strict=True):
+            done.append(
+                tune(
+                    run,
+                    one,
+                    start,
+                    steps=steps,
+                    epochs=epochs,
+                    batch=batch,
+                    lr=lr,
+                    lam=None if method == ALL and one == "vanilla" else lam,
+                    seed=seed,
+                    device=device,
+                    engine=engine,
+                    out=place,
+                    progress=True,
+                )
             )
-        )
+    except KeyboardInterrupt:
+        kept = ", ".join(str(tuned.path) for tuned in done) or "nothing"
+        raise Interrupted(f"Stopped before the end. Finished and kept: {kept}.") from None
     report(run, done, as_json)
 
 
@@ -141,11 +145,9 @@ def report(run: Run, done: list[Finetuned], as_json: bool) -> None:
         }
         opt.print_json(summary | ({"chosen": chosen} if chosen else {}))
         return
-    from rich.console import Console
-
     from pmtl.report.tables import counts_table, metrics_table
 
-    console = Console(highlight=False)
+    console = opt.console()
     if scores:
         console.print(metrics_table(scores))
         console.print()

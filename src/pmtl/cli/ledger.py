@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pmtl.cli.options import AsJson, print_json
+from pmtl.cli.options import AsJson, console, print_json
 from pmtl.errors import PmtlError
 
 if TYPE_CHECKING:
@@ -182,14 +182,13 @@ def _summary(ledger: Ledger, delta: float | None) -> dict[str, Any]:
 
 
 def _print(summary: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    console = Console(highlight=False)
+    screen = console()
 
     def say(text: str) -> None:
-        console.print(text, markup=False, soft_wrap=True)
+        screen.print(text, markup=False, soft_wrap=True)
 
     say(
         f"{summary['path']}: {summary['clients']} clients (population "
@@ -204,13 +203,13 @@ def _print(summary: dict[str, Any]) -> None:
             after = "–" if run["checkpoint"] is None else f"round {run['checkpoint']}"
             numbers = (str(run[name]) for name in ("charges", "charged_again", "metrics"))
             table.add_row(escape(run["run"]), *numbers, after)
-        console.print(table)
+        screen.print(table)
     table = Table(title="Spent in all", title_justify="left")
     table.add_column("δ", justify="right")
     table.add_column("ε", justify="right")
     for row in summary["epsilon"]:
         table.add_row(f"{row['delta']:.3g}", _number(row["epsilon"]))
-    console.print(table)
+    screen.print(table)
     for row in summary["caps"]:
         say(
             f"Cap: ε = {row['epsilon']:g} at δ = {row['delta']:.3g}; {_number(row['spent'])} is "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +11,8 @@ import typer
 from pmtl.jsontext import to_json
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from pmtl.runs.config import TrainConfig
 
 DATA = "Data and model"
@@ -195,6 +198,16 @@ def with_options(data: str | None, reading: Mapping[str, str]) -> str:
         raise PmtlError("--client-column, --target and --scale are about --data: give it, too.")
     name, options = parse_spec(data)
     return format_spec(name, {**options, **reading})
+
+
+def console() -> Console:
+    """Where tables are printed. In a file or a pipe they are as wide as they need to be."""
+    from rich.console import Console
+
+    made = Console(highlight=False)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = 240
+    return made
 
 
 def print_json(value: Any) -> None:

@@ -35,7 +35,8 @@ def paper(
         bool, typer.Option("--quick", help="Few clients, rounds and seeds: minutes on two cores.")
     ] = False,
     out: Annotated[
-        str | None, typer.Option(help="Where results are kept (default: runs/paper).")
+        str | None,
+        typer.Option(help="Where results are kept (default: runs/paper, or runs/paper-quick)."),
     ] = None,
     jobs: Annotated[
         int, typer.Option(help="How many runs are done at once, in processes with the data each.")
@@ -58,10 +59,12 @@ def paper(
     from pmtl.experiments.lab import Lab
     from pmtl.experiments.run import default_experiments, default_out, run_experiments
     from pmtl.experiments.settings import setting_of
+    from pmtl.runs.config import resolve_device
 
     setting = setting_of(on, quick)
     names = default_experiments(on) if "all" in experiment else tuple(experiment)
 
+    resolve_device(device or "auto")  # Also where nothing is left to compute.
     folder = Path(out) if out else default_out(quick)
     lab = Lab(setting, folder, data, device or "auto", jobs, show=not as_json)
     try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pmtl.cli import options
+
 if TYPE_CHECKING:
     from pmtl.privacy.plan import PrivacyPlan
 
@@ -56,7 +58,6 @@ def print_choice(plan: PrivacyPlan, report: dict[str, Any]) -> None:
 
 
 def _print(plan: PrivacyPlan, what: str, rows: list[_Row], sentences: list[str]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(title=f"ε at δ = {plan.delta:.4g}", title_justify="left")
@@ -64,7 +65,7 @@ def _print(plan: PrivacyPlan, what: str, rows: list[_Row], sentences: list[str])
     table.add_column("ε", justify="right")
     for row in rows:
         table.add_row(row.label, _number(row.epsilon), style="bold" if row.bold else None)
-    console = Console(highlight=False)
+    console = options.console()
     for part in (table, *sentences):
         console.print(part)
 

@@ -33,11 +33,9 @@ def evaluate(
     if as_json:
         opt.print_json(scores)
         return
-    from rich.console import Console
-
     from pmtl.report.tables import metrics_table
 
-    Console(highlight=False).print(metrics_table(scores))
+    opt.console().print(metrics_table(scores))
 
 
 def predict(

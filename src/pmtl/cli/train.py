@@ -143,11 +143,9 @@ def report(run: Run, as_json: bool) -> None:
         }
         opt.print_json(summary)
         return
-    from rich.console import Console
-
     from pmtl.report.tables import metrics_table, released_table
 
-    console = Console(highlight=False)
+    console = opt.console()
     if scores:
         console.print(metrics_table(scores))
         console.print()

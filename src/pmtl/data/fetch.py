@@ -51,8 +51,13 @@ def fetch(
         raise PmtlError(wanted.by_hand)
     folder = Path(to) if to is not None else Path("data") / name
     with _writing(folder):
+        there = folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
-        files = [_fetch_source(source, folder, force, progress) for source in wanted.sources]
+        try:
+            files = [_fetch_source(source, folder, force, progress) for source in wanted.sources]
+        finally:
+            if not there and not any(folder.iterdir()):  # Nothing came.
+                folder.rmdir()
     return {
         "name": name,
         "about": wanted.about,
