@@ -305,6 +305,15 @@ def test_a_worker_that_ends_before_its_time_is_a_sentence(lab, monkeypatch):
         several.fill()
 
 
+def test_a_device_that_is_not_there_is_refused_though_all_is_done(done, pmtl_command, monkeypatch):
+    monkeypatch.setattr("pmtl.experiments.settings.setting_of", lambda name, quick: TINY)
+    options = ("--on", "synthetic", "--out", done.out.parent)
+    assert pmtl_command("paper", "fig2", *options, "--device", "cpu").status == 0
+    refused = pmtl_command("paper", "fig2", *options, "--device", "tpu")
+    assert refused.status == 2
+    assert "tpu" in refused.err
+
+
 def test_a_mistake_does_not_claim_the_folder(tmp_path):
     with pytest.raises(PmtlError, match="There is no file"):
         run_experiments(["fig2"], Lab(TINY, tmp_path, data="nowhere.npz", device="cpu"))
