@@ -167,6 +167,15 @@ def test_more_releases_never_cost_less(some, others):
     assert epsilon(dict(reversed(both.items())), 1e-5) == whole
 
 
+@pytest.mark.parametrize("faint", ["full", "poisson"])
+@pytest.mark.parametrize("z", [1e7, 1e12, 1e300])
+def test_a_release_that_tells_nothing_costs_nothing(faint, z):
+    """However much noise it has: it must not bring the bound of those who know all coins."""
+    alone = epsilon({event("poisson", 0.5, 1): 1}, 1e-5)
+    total = epsilon({event("poisson", 0.5, 1): 1, event(faint, z): 1}, 1e-5)
+    assert total == pytest.approx(alone, rel=1e-4)
+
+
 def test_orders_of_magnitude_apart():
     """One loud release and ten thousand faint ones share a grid."""
     total = epsilon({event("full", 0.5): 1, event("poisson", 100): 10_000}, 1e-5)

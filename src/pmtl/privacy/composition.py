@@ -227,6 +227,8 @@ def _losses_epsilon(
     if (squared_mu := _always_in(certain)) > 0:
         # Exactly one Gaussian, of the μ of all of them: it is put on the grid only once.
         groups.append(Group(2 / math.sqrt(squared_mu), 1.0, 1))
+    # A release with more noise than a grid can hold counts as one with less, which tells more.
+    groups = [group._replace(z=min(group.z, poisson.FAINTEST)) for group in groups]
     # The rounding of the transforms, as in `poisson`, for every group's own and for joining them.
     usable = delta - sum(poisson.rounding(group.rounds) for group in groups)
     if usable <= 0 or not all(poisson.computable(group.z) for group in groups):

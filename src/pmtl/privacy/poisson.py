@@ -38,7 +38,7 @@ _POINTS_PER_DEVIATION = 30
 # The loss of one round has a deviation of up to 2/z. Below the first number exponentials of the
 # grid's width overflow (and ε is in the ten thousands), above the second its differences drown in
 # rounding (and ε is all but 0).
-_MULTIPLIERS = (0.01, 1e6)
+LOUDEST, FAINTEST = 0.01, 1e6
 
 
 def epsilon(z: float, rate: float, rounds: int, delta: float, sensitivity: int) -> float:
@@ -96,7 +96,7 @@ def rounding(rounds: int) -> float:
 
 def computable(z: float) -> bool:
     """Whether a grid can hold the losses; the cap is used where it cannot."""
-    return _MULTIPLIERS[0] <= z <= _MULTIPLIERS[1]
+    return LOUDEST <= z <= FAINTEST
 
 
 def smaller(value: float, cap: float) -> float:
