@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch_model import few_threads, module, tensors
-from workload import LAM, WORKLOADS, read
+from workload import EVERY, LAM, read
 
 app = ClientApp()
 
@@ -19,7 +19,7 @@ app = ClientApp()
 @cache
 def loaded(folder: str, name: str):
     """Model, data and the common start, once in every actor."""
-    workload, made = WORKLOADS[name], read(Path(folder))
+    workload, made = EVERY[name], read(Path(folder))
     few_threads(workload)
     rows = torch.from_numpy(made.x), torch.from_numpy(made.y)
     return workload, module(workload), *rows, tensors(workload, made.start)

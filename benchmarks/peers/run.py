@@ -34,17 +34,17 @@ import numpy as np
 from environments import PEERS, environment
 from table import table
 from turn import ALGORITHMS
-from workload import CLIP, LAM, NOISE_MULTIPLIER, SEED, WORKLOADS, read, write
+from workload import LAM, NOISE_MULTIPLIER, SEED, WORKLOADS, read, write
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results" / "peers-cpu.json"
 CORES = os.cpu_count() or 1
 #: Rounds of the check; in the second some clients of the first come back with what they kept.
 CHECKED = 2
-#: How far two shared models may be apart, in parts of how far they moved. A rounding error may
-#: carry one of the CNN's units over a kink, after which ours differs from ours by some 2e-4;
-#: without λ it would be 6e-3 for the linear model and 2e-2 for the CNN.
-TOLERANCE = 1e-3
+#: How far two shared models may be apart, in parts of how far they moved. Rounding alone makes
+#: some 1e-5, and 4e-5 for the CNN; without λ it would be 8e-4 for the linear model and 8e-3 for the
+#: CNN, with a step or a bound that is off by a hundredth at least 4e-3.
+TOLERANCE = 3e-4
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def check(
     where: Where = ON_THE_CPU,
 ) -> dict[str, Any]:
     """Two rounds without noise, and the same two of ours with the clients that the peer drew."""
-    asked = (workload, algorithm, CHECKED, folder, limit, "--no-noise")
+    asked = (f"{workload}-gently", algorithm, CHECKED, folder, limit, "--no-noise")
     theirs = take_turn(who, *asked, where=where)
     with tempfile.TemporaryDirectory() as place:
         drawn = Path(place) / "cohorts.json"
@@ -182,18 +182,21 @@ def check(
         given = (*asked, "--cohorts", str(drawn))
         ours, nudged = (take_turn(one, *given, where=where) for one in (OURS, NUDGED))
     moved = float(np.abs(ours["shared"] - read(folder).start).max())
-    difference = float(np.abs(ours["shared"] - theirs["shared"]).max())
+    difference, apart = (
+        float(np.abs(ours["shared"] - other["shared"]).max()) for other in (theirs, nudged)
+    )
     first, second = (set(cohort) for cohort in theirs["cohorts"])
     _require_steps(workload, CHECKED, ours, theirs)
     if not difference <= TOLERANCE * moved:
         raise Failure(
             f"It does other work: after {CHECKED} rounds without noise the shared models differ by "
-            f"{difference:.2g}, having moved by {moved:.2g}."
+            f"{difference:.2g}, having moved by {moved:.2g}. (Ours differs by {apart:.2g} from "
+            "ours with a start that is other in its last bits.)"
         )
     return {
         "rounds": CHECKED,
         "max_difference": difference,
-        "ours_from_a_nudged_start": float(np.abs(ours["shared"] - nudged["shared"]).max()),
+        "ours_from_a_nudged_start": apart,
         "largest_movement": moved,
         "clients_in_both_rounds": len(first & second),
         "local_steps": theirs["local_steps"],
@@ -294,7 +297,7 @@ def main() -> None:
         "note": given.note,
         "date": date.today().isoformat(),
         "machine": machine(given.device),
-        "settings": {"clip": CLIP, "noise_multiplier": NOISE_MULTIPLIER, "lam": LAM, "seed": SEED}
+        "settings": {"noise_multiplier": NOISE_MULTIPLIER, "lam": LAM, "seed": SEED}
         | {"turns": given.turns, "limit_seconds": given.limit},
         "workloads": {
             name: {k: v for k, v in asdict(WORKLOADS[name]).items() if k != "layers"}

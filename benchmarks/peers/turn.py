@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from workload import WORKLOADS, Federation, Workload, read
+from workload import EVERY, Federation, Workload, read
 
 ALGORITHMS = ("pmtl", "fedavg")
 
@@ -39,7 +39,7 @@ class Turn:
     def asked(cls) -> Turn:
         """From the command line that `run.py` writes."""
         parser = argparse.ArgumentParser(description=__doc__)
-        parser.add_argument("--workload", choices=WORKLOADS, required=True)
+        parser.add_argument("--workload", choices=EVERY, required=True)
         parser.add_argument("--algorithm", choices=ALGORITHMS, required=True)
         parser.add_argument("--ways", required=True)
         parser.add_argument("--folder", type=Path, required=True)
@@ -56,7 +56,7 @@ class Turn:
 
     @property
     def workload(self) -> Workload:
-        return WORKLOADS[self.name]
+        return EVERY[self.name]
 
     @property
     def personal(self) -> bool:

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from fedjax.algorithms import fed_avg
 from turn import Turn
-from workload import CLIP, LAM, LOGISTIC, NOISE_MULTIPLIER, SEED, Workload, cut
+from workload import LAM, LOGISTIC, NOISE_MULTIPLIER, SEED, Workload, cut
 
 
 def to_params(workload: Workload, vector):
@@ -92,7 +92,7 @@ def personal_training(workload: Workload):
         upload = jax.tree_util.tree_map(jnp.subtract, state["w"], state["before"])
         return {
             "own": state["w"],
-            "upload": fedjax.tree_util.tree_clip_by_global_norm(upload, CLIP),
+            "upload": fedjax.tree_util.tree_clip_by_global_norm(upload, workload.clip),
         }
 
     return fedjax.for_each_client(client_init, client_step, client_final)
@@ -147,11 +147,11 @@ class Rounds:
                 self.own[client] = output["own"]
                 yield output["upload"]
             else:
-                yield fedjax.tree_util.tree_clip_by_global_norm(output, CLIP)
+                yield fedjax.tree_util.tree_clip_by_global_norm(output, self.workload.clip)
 
     def _update(self, shared, total, key):
         leaves, shape = jax.tree_util.tree_flatten(total)
-        std = NOISE_MULTIPLIER * CLIP if self.turn.noise else 0.0
+        std = NOISE_MULTIPLIER * self.workload.clip if self.turn.noise else 0.0
         keys = jax.random.split(key, len(leaves))
         noisy = [
             leaf + std * jax.random.normal(one, leaf.shape)

@@ -21,7 +21,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, 
 from flwr.simulation import run_simulation
 from torch_model import tensors
 from turn import Turn
-from workload import CLIP, NOISE_MULTIPLIER
+from workload import NOISE_MULTIPLIER
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def main() -> None:
             train_metrics_aggr_fn=note,
         )
         private = DifferentialPrivacyServerSideFixedClipping(
-            averaging, NOISE_MULTIPLIER if turn.noise else 0.0, CLIP, workload.cohort
+            averaging, NOISE_MULTIPLIER if turn.noise else 0.0, workload.clip, workload.cohort
         )
         asked = {"folder": str(turn.folder), "workload": turn.name, "algorithm": turn.algorithm}
         done = private.start(

@@ -28,7 +28,7 @@ from pfl.privacy.gaussian_mechanism import GaussianMechanism
 from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism, NormClippingOnly
 from torch_model import few_threads, module, tensors
 from turn import Turn
-from workload import CLIP, LAM, NOISE_MULTIPLIER, SEED, Workload
+from workload import LAM, NOISE_MULTIPLIER, SEED, Workload
 
 
 def with_loss(model: torch.nn.Module) -> torch.nn.Module:
@@ -134,7 +134,9 @@ def main() -> None:
     }
     cohorts = Cohorts(workload, int(turn.ways))
     mechanism = (
-        GaussianMechanism(CLIP, NOISE_MULTIPLIER) if turn.noise else NormClippingOnly(2.0, CLIP)
+        GaussianMechanism(workload.clip, NOISE_MULTIPLIER)
+        if turn.noise
+        else NormClippingOnly(2.0, workload.clip)
     )
     backend = SimulatedBackend(
         training_data=FederatedDataset(users.__getitem__, cohorts),

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from turn import Turn
-from workload import CLIP, LAM, LOGISTIC, SEED
+from workload import LAM, LOGISTIC, SEED
 
 import pmtl
 from pmtl.algorithms import PMTL, FedAvg
@@ -79,7 +79,7 @@ def federation(turn: Turn) -> Federation:
         clients=m,
         cohort=q,
         sampling="full" if m == q else "fixed",
-        clip_norm=CLIP,
+        clip_norm=workload.clip,
         noise_std=workload.noise_std if turn.noise else 0.0,
         rounds=turn.rounds,
         delta=1 / (10 * m),

@@ -92,7 +92,7 @@ def test_the_reference_trains_whom_it_is_told_in_file_order(
     import workload as definitions
 
     asked = small_federation(definitions.WORKLOADS["small"])
-    monkeypatch.setitem(definitions.WORKLOADS, "small", asked)
+    monkeypatch.setitem(definitions.EVERY, "small", asked)
     definitions.write(asked, tmp_path)
     drawn = tmp_path / "cohorts.json"
     drawn.write_text(json.dumps({"cohorts": [[0, 2], [1, 2]]}))
@@ -116,7 +116,7 @@ def test_the_reference_trains_whom_it_is_told_in_file_order(
                     slope += definitions.LAM * (w - shared)
                 w -= asked.lr * slope
             own[k], moved = w, w - before
-            total += moved * min(1, definitions.CLIP / np.linalg.norm(moved))
+            total += moved * min(1, asked.clip / np.linalg.norm(moved))
         shared = shared + total / asked.cohort
     np.testing.assert_allclose(np.load(tmp_path / "shared.npy"), shared, atol=1e-6)
     answer = json.loads((tmp_path / "answer.json").read_text())
