@@ -34,17 +34,18 @@ import numpy as np
 from environments import PEERS, environment
 from table import table
 from turn import ALGORITHMS
-from workload import LAM, NOISE_MULTIPLIER, SEED, WORKLOADS, read, write
+from workload import CNN, LAM, LOGISTIC, NOISE_MULTIPLIER, SEED, WORKLOADS, read, write
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results" / "peers-cpu.json"
 CORES = os.cpu_count() or 1
 #: Rounds of the check; in the second some clients of the first come back with what they kept.
 CHECKED = 2
-#: How far two shared models may be apart, in parts of how far they moved. Rounding alone makes
-#: some 1e-5, and 4e-5 for the CNN; without λ it would be 8e-4 for the linear model and 8e-3 for the
-#: CNN, with a step or a bound that is off by a hundredth at least 4e-3.
-TOLERANCE = 3e-4
+#: How far two shared models may be apart, in parts of how far they moved, for the linear model and
+#: the CNN. Rounding alone makes some 1e-5, and 4e-4 if it carries a unit of the CNN over a kink;
+#: without λ it would be 8e-4 and 8e-3, with a step or a bound that is off by a hundredth 4e-3 and
+#: 1e-2.
+TOLERANCE = {LOGISTIC: 3e-4, CNN: 2e-3}
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ def check(
     )
     first, second = (set(cohort) for cohort in theirs["cohorts"])
     _require_steps(workload, CHECKED, ours, theirs)
-    if not difference <= TOLERANCE * moved:
+    if not difference <= TOLERANCE[WORKLOADS[workload].layers] * moved:
         raise Failure(
             f"It does other work: after {CHECKED} rounds without noise the shared models differ by "
             f"{difference:.2g}, having moved by {moved:.2g}. (Ours differs by {apart:.2g} from "

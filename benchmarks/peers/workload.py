@@ -69,7 +69,7 @@ class Workload:
 WORKLOADS = {
     "small": Workload("logistic regression 60→10", LOGISTIC, 60, 1000, 20, 100, 20),
     "wide": Workload("logistic regression 60→10, everybody", LOGISTIC, 60, 1000, 20, 1000, 5),
-    "cnn": Workload("FEMNIST CNN, 115,646 parameters", CNN, 784, 100, 50, 20, 12),
+    "cnn": Workload("FEMNIST CNN, 115,646 parameters", CNN, 784, 100, 50, 20, 24),
     "cohort": Workload("the same network, a cohort of 100", CNN, 784, 200, 50, 100, 12),
 }
 #: The same in steps of a tenth, for checks. The CNN has kinks, over which rounding may carry a

@@ -1,8 +1,7 @@
 """A cohort's step as machine code of its own.
 
-The step is a pure function of tensors, so it is recorded once as a list of operations (through
-`vmap` and the derivative, whatever Python there is in a model) and the list is compiled. It fits
-one number of clients, so callers round theirs up to one of a few (`schedule.widths`).
+The step is recorded as a list of operations (`recording.py`), and the list is compiled. It fits one
+number of clients, so callers round theirs up to one of a few (`schedule.widths`).
 
 On a graphics card the compiled step is recorded a second time, as the launches it consists of
 (`Replayed`): a small step takes longer to launch, kernel by kernel, than to compute.
@@ -16,8 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from pmtl.simulation.recording import record
 
 #: No more shapes than this are compiled; a run that has more of them does the rest as it is.
 MOST_SHAPES = 12
@@ -58,24 +58,15 @@ class CompiledStep:
         return (run or self._step)(*arguments)  # type: ignore[no-any-return]
 
     def _compile(self, arguments: tuple[Any, ...]) -> Callable[..., Any]:
-        leaves, arranged = tree_flatten(arguments)
-        replay = self._replay and leaves[0].is_cuda
+        replay = self._replay and tree_flatten(arguments)[0][0].is_cuda
         if replay:
-            leaves = [_own(leaf) for leaf in leaves]
-        answer: list[Any] = []
-
-        def flat(*parts: Tensor) -> list[Tensor]:
-            result, shape = tree_flatten(self._step(*tree_unflatten(list(parts), arranged)))
-            answer[:] = [shape]
-            return list(result)
-
-        # Fake tensors have shapes and no contents: nothing is computed while recording.
-        graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
+            arguments = tree_map(_own, arguments)
+        graph, leaves, arranged = record(self._step, arguments)
         run = torch.compile(graph, backend=self._backend, dynamic=False, fullgraph=True)
         if replay:
             self._pool = self._pool or torch.cuda.graph_pool_handle()
             run = Replayed(run, leaves, self._pool)
-        return lambda *parts: tree_unflatten(run(*tree_flatten(parts)[0]), answer[0])
+        return lambda *parts: tree_unflatten(run(*tree_flatten(parts)[0]), arranged)
 
 
 class Replayed:

@@ -2,23 +2,29 @@
 
 On a CPU this is the way for convolutions. One client's images stay in the core's own cache, where
 a cohort's would travel to memory and back for every layer; and threads that each have a client wait
-for each other once a round, where threads that share a layer wait at its end.
+for each other once a round, where threads that share a layer wait at its end. Steps that come often
+are recorded and run without Python (`recording.py`), whose lock the threads share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pmtl.algorithms import Algorithm
 from pmtl.models import FlatModel, Task, lowered
-from pmtl.simulation.cohort import CohortTrainer, Rows, Slope, Trained, client_step
+from pmtl.simulation.cohort import CohortTrainer, Reader, Rows, Slope, Trained, client_step
+from pmtl.simulation.recording import Programs
+
+Step = Callable[..., Any]
 
 
 class ThreadsTrainer(CohortTrainer):
@@ -34,58 +40,47 @@ class ThreadsTrainer(CohortTrainer):
     def __init__(self, algorithm: Algorithm, model: FlatModel, task: Task) -> None:
         super().__init__(algorithm, model, task)
         self._copies: list[FlatModel] = []
+        self._programs = Programs()
 
     def train(self, own: Tensor, shared: Tensor, rows: Rows, mask: Tensor, lr: float) -> Trained:
         algorithm = self._algorithm
-        begun = algorithm.begin(own[0], shared[0])
-        sent = algorithm.upload(begun, own[0], shared[0])
+        sent = algorithm.upload(algorithm.begin(own[0], shared[0]), own[0], shared[0])
         trained = Trained(
             kept=torch.empty_like(own),
             uploads=shared.new_empty(len(own), len(sent)),
             losses=shared.new_zeros(len(own)),
         )
-        active = mask.any(dim=2)
-
-        def client(k: int, step: Callable[..., Any]) -> None:
-            before, around = own[k], shared[k]
-            state, total, steps = algorithm.begin(before, around), 0.0, 0
-            read = rows(np.array([k]), mask.shape[2])
-            for number in active[k].nonzero().flatten().tolist():
-                inputs, targets = (part[0] for part in read(number, 1))
-                real = mask[k, number]
-                if not real.all():
-                    inputs, targets, real = inputs[real], targets[real], real[real]
-                state, loss = step(state, around, inputs, targets, real, lr)
-                total, steps = total + float(loss), steps + 1
-            trained.kept[k] = algorithm.keep(state)
-            trained.uploads[k] = algorithm.upload(state, before, around)
-            trained.losses[k] = total / max(1, steps)
-
+        sizes = mask.numpy().sum(axis=2)
+        cohort = _Cohort(algorithm, self._programs, own, shared, rows, mask, sizes, lr)
+        due = [] if self._model.random_forward else self._programs.due(sizes[sizes > 0].tolist())
+        # Before anybody trains, and like them in a thread with a core of its own.
+        self._share_out(cohort.record, [tuple(np.argwhere(sizes == size)[0]) for size in due])
         # Those with most to do go first, so that nobody is waited for at the end.
-        order = torch.argsort(active.sum(dim=1), descending=True, stable=True).tolist()
-        self._share_out(client, order)
+        order = np.argsort(-(sizes > 0).sum(axis=1), kind="stable")
+        self._share_out(lambda k, step: cohort.train(k, step, trained), order.tolist())
         return trained
 
-    def _share_out(
-        self, client: Callable[[int, Callable[..., Any]], None], order: list[int]
-    ) -> None:
+    def _share_out(self, work: Callable[[Any, Step], None], jobs: list[Any]) -> None:
+        """Do `work` for every job, as many of them at a time as there are threads."""
+        if not jobs:
+            return
         threads = torch.get_num_threads()
-        workers = 1 if self._model.random_forward else min(threads, len(order))
-        free: SimpleQueue[Callable[..., Any]] = SimpleQueue()
+        workers = 1 if self._model.random_forward else min(threads, len(jobs))
+        free: SimpleQueue[Step] = SimpleQueue()
         for model in self._models(workers):
             free.put(client_step(self._algorithm, model, self._task, _slope, guarded=False))
 
-        def work(k: int) -> None:
+        def one(job: Any) -> None:
             step = free.get()
             try:
                 with torch.no_grad():
-                    client(k, step)
+                    work(job, step)
             finally:
                 free.put(step)
 
         pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
         try:
-            for done in [pool.submit(work, k) for k in order]:
+            for done in [pool.submit(one, job) for job in jobs]:
                 done.result()
         finally:
             pool.shutdown(cancel_futures=True)
@@ -98,6 +93,50 @@ class ThreadsTrainer(CohortTrainer):
         for model in self._copies:
             model.module.train()
         return self._copies[:count]
+
+
+@dataclass(frozen=True)
+class _Cohort:
+    """The arguments of `CohortTrainer.train`, client by client."""
+
+    algorithm: Algorithm
+    programs: Programs
+    own: Tensor
+    shared: Tensor
+    rows: Rows
+    mask: Tensor
+    sizes: NDArray[np.int64]  #: [K, steps] real rows
+    lr: float
+
+    def train(self, k: int, step: Step, trained: Trained) -> None:
+        """Train the client k, and put down what it comes to."""
+        algorithm, own, around = self.algorithm, self.own[k], self.shared[k]
+        state, total, steps, read = algorithm.begin(own, around), 0.0, 0, self._reader(k)
+        for number in np.flatnonzero(self.sizes[k]).tolist():
+            run = self.programs[self.sizes[k, number]] or step
+            state, loss = run(state, around, *self._batch(k, number, read), self.lr)
+            total, steps = total + float(loss), steps + 1
+        trained.kept[k] = algorithm.keep(state)
+        trained.uploads[k] = algorithm.upload(state, own, around)
+        trained.losses[k] = total / max(1, steps)
+
+    def record(self, place: tuple[int, int], step: Step) -> None:
+        """Make a program of the step that a client would take first on one of its batches."""
+        k, number = place
+        state = self.algorithm.begin(self.own[k], self.shared[k])
+        batch = self._batch(k, number, self._reader(k))
+        self.programs.make(step, state, self.shared[k], *batch, self.lr)
+
+    def _reader(self, k: int) -> Reader:
+        return self.rows(np.array([k]), self.mask.shape[2])
+
+    def _batch(self, k: int, number: int, read: Reader) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs, targets and mask of a step, without padding."""
+        inputs, targets = (part[0] for part in read(number, 1))
+        real = self.mask[k, number]
+        if self.sizes[k, number] == len(real):
+            return inputs, targets, real
+        return inputs[real], targets[real], real[real]
 
 
 def _slope(loss: Callable[..., Tensor]) -> Slope:

@@ -1,0 +1,157 @@
+"""A recorded step is the step, bit for bit; and what cannot be recorded is run as it is."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from pmtl.algorithms import ALGORITHMS, build_algorithm
+from pmtl.data import FederatedData
+from pmtl.models import build_model, lowered
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.simulation import Federation, LocalTraining, recording
+from pmtl.simulation.cohort import client_step
+from pmtl.simulation.recording import Programs
+from pmtl.simulation.threads import _slope
+
+MODELS = {
+    "logistic": ((5,), 3, "classification"),
+    "linear": ((5,), 2, "regression"),
+    "mlp:hidden=6": ((5,), 4, "multilabel"),
+    "femnist_cnn": ((784,), 3, "classification"),
+    "celeba_cnn": ((3, 84, 84), 2, "classification"),
+}
+
+
+def batch(shape, outputs, task, seed, rows=3):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.rand(rows, *shape, generator=generator)
+    y = torch.randint(0, outputs, (rows,), generator=generator)
+    if task != "classification":
+        y = F.one_hot(y, outputs).float()
+    return x, y, torch.ones(rows, dtype=torch.bool)
+
+
+def bits(result):
+    return torch.utils._pytree.tree_flatten(result)[0]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_step_can_be_recorded_and_gives_the_same_bits(model, algorithm):
+    shape, outputs, task = MODELS[model]
+    flat, method = build_model(model, shape, outputs, task, 0), build_algorithm(algorithm)
+    lower = lowered(flat, "channels_last")
+    step = client_step(method, lower, task, _slope, guarded=False)
+    shared = flat.start() + 0.01
+    state = method.begin(method.start(shared), shared)
+    programs = Programs()
+    programs.make(step, state, shared, *batch(shape, outputs, task, 0), 0.1)
+    for seed in range(1, 4):  # Other rows, other weights and other step sizes.
+        given = (state, shared, *batch(shape, outputs, task, seed), 0.1 / seed)
+        state, loss = step(*given)
+        for one, other in zip(bits((state, loss)), bits(programs[3](*given)), strict=True):
+            assert torch.equal(one, other)
+    assert programs[2] is None
+
+
+def table(sizes, columns=4):
+    generator = np.random.default_rng(0)
+    owner = np.repeat([f"c{k:03d}" for k in range(len(sizes))], sizes)
+    x = generator.normal(size=(len(owner), columns)).astype(np.float32)
+    y = generator.integers(0, 3, len(owner))
+    split = np.full(len(owner), "train")
+    return FederatedData.from_arrays(x, y, owner, split, outputs=3, validation=0.0)
+
+
+def trained(factory="logistic", sizes=(6,) * 8, rounds=4, **local):
+    """The vectors after a run with the engine threads, and the programs it made."""
+    data = table(sizes)
+    plan = PrivacyPlan(
+        clients=len(sizes), cohort=5, sampling="fixed", clip_norm=1.0, noise_std=0.1,
+        rounds=rounds, delta=1e-3,
+    )  # fmt: skip
+    model = build_model(factory, data.input_shape, 3, data.task, 0)
+    made = Federation(
+        data, model, build_algorithm("pmtl"), plan, LocalTraining(**(local or {"batch": 2})), 0,
+        "cpu", engine="threads",
+    )  # fmt: skip
+    progress = made.start()
+    for _ in range(rounds):
+        made.advance(progress)
+    return progress.store.vectors, made._trainer._programs
+
+
+class Chance(nn.Module):
+    def forward(self, x):
+        return x * random.random()
+
+
+class TestRuns:
+    @pytest.fixture
+    def at_once(self, monkeypatch):
+        monkeypatch.setattr(recording, "OFTEN", 1)
+
+    def test_which_steps_were_programs_cannot_be_seen(self, monkeypatch):
+        settings = {"sizes": (6, 7, 3, 8, 6, 1, 5, 9), "batch": 2, "epochs": 2, "halve_every": 2}
+        plain, none = trained(**settings)
+        assert none._ready == {}
+        for often, ready in ((1, {1, 2}), (30, {2})):
+            monkeypatch.setattr(recording, "OFTEN", often)
+            vectors, programs = trained(**settings)
+            assert set(programs._ready) == ready
+            assert torch.equal(vectors, plain)
+
+    def test_a_shape_has_to_come_often(self, monkeypatch):
+        """Four rounds of five clients with three batches each; the last round is not too late."""
+        monkeypatch.setattr(recording, "OFTEN", 4 * 5 * 3)
+        assert set(trained(epochs=1, batch=2)[1]._ready) == {2}
+        monkeypatch.setattr(recording, "OFTEN", 4 * 5 * 3 + 1)
+        assert trained(epochs=1, batch=2)[1]._ready == {}
+
+    def test_there_is_an_end_to_it(self, monkeypatch, at_once):
+        monkeypatch.setattr(recording, "MOST_SHAPES", 2)
+        _, programs = trained(sizes=(9, 4, 5, 6, 7, 8, 3, 2), batch=10)
+        assert len(programs._ready) == 2
+
+    def test_nothing_is_recorded_twice(self, monkeypatch, at_once):
+        made = []
+        record = recording.record
+        monkeypatch.setattr(
+            recording, "record", lambda *given: made.append(given[1][4].shape) or record(*given)
+        )
+        trained(rounds=9, batch=4)
+        assert sorted(made) == [(2,), (4,)]
+
+    def test_a_program_that_differs_in_a_bit_is_not_used(self, at_once, monkeypatch):
+        expected, _ = trained()
+        script = torch.jit.script
+
+        def almost(graph):
+            run = script(graph)
+            return lambda *given: [torch.nextafter(part, part + 1) for part in run(*given)]
+
+        monkeypatch.setattr(torch.jit, "script", almost)
+        vectors, programs = trained()
+        assert programs._failed
+        assert torch.equal(vectors, expected)
+
+    @pytest.mark.parametrize("chance", [nn.Dropout(), Chance()])
+    def test_chance_is_not_recorded(self, at_once, chance):
+        def factory(input_shape, outputs):
+            return nn.Sequential(nn.Linear(*input_shape, 8), chance, nn.Linear(8, outputs))
+
+        _, programs = trained(factory)
+        assert programs._ready == {}
+        assert not programs._failed
+
+    def test_without_torchscript_steps_are_run_as_they_are(self, at_once, monkeypatch):
+        expected, _ = trained()
+        monkeypatch.delattr(torch.jit, "script")
+        vectors, programs = trained()
+        assert programs._failed
+        assert torch.equal(vectors, expected)
