@@ -86,6 +86,33 @@ def noise() -> str:
     return markdown(titles, rows)
 
 
+def convolutions() -> str:
+    """Single convolutions, the library's and with fewer products."""
+    rows = [
+        (
+            line["title"],
+            f"{1e3 * line['library']:.2f} ms",
+            f"{1e3 * line['fewer']:.2f} ms",
+            f"{line['library'] / line['fewer']:.2f}",
+            "yes" if line["chosen"] else "no",
+        )
+        for line in read("steps")["convolutions"]
+    ]
+    return markdown(("10 images, one core", "library", "fewer products", "×", "chosen"), rows)
+
+
+def steps() -> str:
+    """Steps of a client per thread."""
+    told = read("steps")
+    name = {"library": "the library's convolution", "fewer": "fewer products"}
+    rows = []
+    for way in ("library", "fewer"):
+        plain, recorded = (told["steps"][f"{way}, {how}"] for how in ("from Python", "recorded"))
+        rows.append((name[way], f"{1e3 * plain:.2f} ms", f"{1e3 * recorded:.2f} ms"))
+    titles = (f"{told['machine']['threads']} clients, each a step", "from Python", "recorded")
+    return markdown(titles, rows)
+
+
 def end_to_end() -> str:
     """Where the time of a comparison goes."""
     told = read("end-to-end")
@@ -107,6 +134,8 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("benchmarks", "card"): lambda: engines("engines-h200"),
     ("benchmarks", "card-target"): lambda: engines("engines-h200-q100"),
     ("benchmarks", "cpu"): lambda: engines("engines-cpu"),
+    ("benchmarks", "steps"): steps,
+    ("benchmarks", "convolutions"): convolutions,
     ("benchmarks", "peers"): lambda: peers("peers-cpu"),
     ("benchmarks", "peers-card"): lambda: peers("peers-h200"),
     ("benchmarks", "end-to-end"): end_to_end,

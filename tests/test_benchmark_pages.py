@@ -55,7 +55,12 @@ def test_what_the_pages_claim_was_measured():
     assert large["share_of_float32_rate"] >= 0.25
     assert all(line["times_best_loop"] >= 1.0 for _, line in lines("engines-cpu", "cnn"))
     assert all(line["times_best_loop"] >= 20 for _, line in lines("engines-cpu", "linear"))
+    peers = results("peers-cpu")["results"]
+    assert {line["peer"] for line in peers} == {"pfl", "flower", "fedjax"}
+    assert all(line["ratio"] >= 5 for line in peers if line["workload"] == "small")
+    assert all(line["ratio"] >= 1.5 for line in peers if line["workload"] == "cnn")
     ratios = {(r["workload"], r["peer"]): r["ratio"] for r in results("peers-h200")["results"]}
+    assert len(ratios) == 6
     assert ratios["cohort", "pfl"] >= 100
     assert ratios["cohort", "fedjax"] >= 50
     assert results("end-to-end")["share_of_local_training"] >= 0.8

@@ -36,8 +36,8 @@ TILE = 4
 _POINTS = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5)
 #: Heights of filters that it is used for: shorter ones gain little, taller ones lose digits.
 _HEIGHTS = (3, 4, 5)
-#: Products saved for each number that is moved instead, from which it pays. (On one core: at 36 as
-#: quick as the library, at 69 1.4 times, below 25 slower.)
+#: Products saved for each number that is moved instead, from which it pays (benchmarks/steps.py: at
+#: 36 it is about as quick as the library, below slower, at 69 and above quicker).
 _SAVED = 50
 #: Floats of patches at a time: they should stay in a core's own cache.
 _BLOCK_FLOATS = 2**19
