@@ -343,6 +343,18 @@ def test_other_tasks_from_training_to_predictions(task, here, pmtl_command):
     assert told.status == 0, told.err
     width = 3 if task == "multilabel" else 1
     assert {len(line.split(",")) for line in (here / "o.csv").read_text().split()} == {width}
+    sure = ("predict", "run", "--client", 3, "--data", "d.npz", "--out", "p.csv", "--probabilities")
+    told = pmtl_command(*sure)
+    if task == "regression":
+        assert told.status == 2
+        assert "no probabilities" in told.err
+        assert not (here / "p.csv").exists()
+        return
+    head, *lines = (here / "p.csv").read_text().split()
+    assert head == (here / "o.csv").read_text().split()[0]
+    for line, marks in zip(lines, (here / "o.csv").read_text().split()[1:], strict=True):
+        values = [float(value) for value in line.split(",")]
+        assert [str(int(value > 0.5)) for value in values] == marks.split(",")
 
 
 def test_a_model_that_cannot_be_mapped_over_clients_is_refused_before_anything_is_written(

@@ -6,7 +6,7 @@ from torch import nn
 from torch.func import grad, vmap
 
 from pmtl.errors import PmtlError
-from pmtl.models import FlatModel, build_model, predictions
+from pmtl.models import FlatModel, build_model, predictions, probabilities
 
 
 def network():
@@ -147,6 +147,16 @@ def test_predictions_are_a_class_a_mark_per_label_or_a_number():
     assert predictions("classification")(outputs).tolist() == [2, 0]
     assert predictions("multilabel")(outputs).tolist() == [[1, 0, 1], [0, 0, 0]]
     assert torch.equal(predictions("regression")(outputs), outputs)
+
+
+def test_probabilities_of_classes_sum_to_one_and_those_of_labels_stand_alone():
+    outputs = torch.tensor([[0.0, -1.0, 2.0], [1.0, 1.0, 1.0]])
+    classes, labels = (probabilities(task)(outputs) for task in ("classification", "multilabel"))
+    assert torch.allclose(classes.sum(-1), torch.ones(2))
+    assert torch.allclose(classes[1], torch.full((3,), 1 / 3))
+    assert torch.equal(labels > 0.5, outputs > 0)
+    with pytest.raises(PmtlError, match="no probabilities"):
+        probabilities("regression")
 
 
 def test_frozen_layers_are_part_of_the_function_and_not_of_the_vector():

@@ -148,6 +148,16 @@ def test_predictions_are_the_personal_models_answers(small):
         run.personal("nobody")
 
 
+def test_how_sure_a_personal_model_is(small):
+    run = quick(small)
+    x = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
+    sure = run.predict_proba("site-03", x)
+    expected = run.personal("site-03")(torch.from_numpy(x)).softmax(-1).detach().numpy()
+    np.testing.assert_allclose(sure, expected, atol=1e-6)
+    np.testing.assert_allclose(sure.sum(axis=1), 1, atol=1e-6)
+    assert (sure.argmax(axis=1) == run.predict("site-03", x)).all()
+
+
 def test_clustered_runs_publish_one_model_per_cluster(small):
     run = quick(small, algorithm_for("clustered", small))
     with pytest.raises(pmtl.PmtlError, match="published 2 models"):

@@ -84,9 +84,10 @@ def finetune(
     from pmtl.errors import Interrupted, PmtlError
     from pmtl.personalize.finetuning import finetune as tune
     from pmtl.personalize.finetuning import folder_of
-    from pmtl.personalize.methods import METHODS, build_method
+    from pmtl.personalize.methods import METHODS, SELECT, build_method
     from pmtl.personalize.result import refuse_existing
     from pmtl.runs.result import load_run
+    from pmtl.spec import unknown
 
     if name is not None and out is not None:
         raise PmtlError("Both --name and --out were given, and each says where: give one of them.")
@@ -94,6 +95,8 @@ def finetune(
         raise PmtlError(
             "--method all writes a folder for each method: use --name in place of --out."
         )
+    if method not in (*METHODS, SELECT, ALL):
+        raise unknown("method of fine-tuning", method, [*METHODS, SELECT, ALL])
     run = load_run(path)
     methods = list(METHODS) if method == ALL else [method]
     places: list[Path] = []

@@ -46,6 +46,12 @@ def predict(
     client: Annotated[str, typer.Option(help="Whose model answers.")],
     data: Annotated[str, typer.Option(help="Rows: .csv, .parquet, .npz (x) or .npy.")],
     out: Annotated[str, typer.Option(help="Where to write: .csv, .parquet, .npz or .npy.")],
+    probabilities: Annotated[
+        bool,
+        typer.Option(
+            "--probabilities", help="How sure the model is: a column for every class or label."
+        ),
+    ] = False,
 ) -> None:
     """Answer new rows with one client's personal model.
 
@@ -67,7 +73,7 @@ def predict(
         rows = read_features(data, tuple(facts["input_shape"]), facts["feature_names"])
     else:
         rows = read_text(data, TextRule.from_dict(facts["text"]), facts["feature_names"])
-    answers = run.predict(client, rows)
+    answers = (run.predict_proba if probabilities else run.predict)(client, rows)
     write_answers(target, answers, run.facts["labels"])
     typer.echo(f"{len(answers)} predictions of client {client} are in {out}.")
 

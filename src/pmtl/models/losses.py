@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pmtl.errors import PmtlError
+
 Task = Literal["classification", "multilabel", "regression"]
 
 #: How many guesses `recall_at_5` may make.
@@ -110,3 +112,12 @@ def predictions(task: Task) -> Callable[[Tensor], Tensor]:
     if task == "multilabel":
         return lambda outputs: (outputs > 0).to(torch.uint8)
     return lambda outputs: outputs
+
+
+def probabilities(task: Task) -> Callable[[Tensor], Tensor]:
+    """From a model's outputs to how sure it is of every class or label."""
+    if task == "regression":
+        raise PmtlError("This model answers with numbers, and has no probabilities to tell.")
+    if task == "classification":
+        return lambda outputs: outputs.softmax(-1)
+    return torch.sigmoid

@@ -19,7 +19,7 @@ def plot_sheet(name: str, caption: str, rows: Rows, path: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise PmtlError("Plots need matplotlib: pip install 'pmtl[plot]'.") from error
-    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    figure = Figure(figsize=(8.4, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     draw = {"fig2": _loss_and_epsilon, "sweep": _sweep, "fig1": _bars, "table1": _bars}
@@ -47,7 +47,10 @@ def _against_epsilon(axes: Any, rows: Rows) -> None:
     finite = [row["ε"] for row in rows if math.isfinite(row["ε"])]
     places = {e: e for e in finite} | {math.inf: 3 * max(finite, default=1.0)}
     methods = [name for name in rows[0] if any(isinstance(row[name], dict) for row in rows)]
+    # One colour for a method, however its ε is counted.
+    kinds = list(dict.fromkeys(method.partition(",")[0] for method in methods))
     for method in methods:
+        colour = f"C{kinds.index(method.partition(',')[0])}"
         lines: dict[str, list[tuple[float, float, float]]] = {}
         for row in rows:
             if isinstance(row[method], dict):
@@ -57,7 +60,8 @@ def _against_epsilon(axes: Any, rows: Rows) -> None:
         for label, points in lines.items():
             x, mean, std = zip(*points, strict=True)
             style = "--" if "paper's" in label else "-"
-            axes.errorbar(x, mean, std, marker="o", ls=style, capsize=3, label=label)
+            look = {"marker": "o", "ls": style, "color": colour, "capsize": 3}
+            axes.errorbar(x, mean, std, label=label, **look)
     axes.set_xscale("log")
     ticks = sorted({row["ε"] for row in rows})
     axes.set_xticks([places[e] for e in ticks], ["∞" if math.isinf(e) else f"{e:g}" for e in ticks])
@@ -97,7 +101,10 @@ def _bars(axes: Any, rows: Rows) -> None:
 
 def _legend(axes: Any) -> None:
     if axes.get_legend_handles_labels()[0]:  # There is nothing to name where all runs failed.
-        axes.legend(frameon=False, fontsize="small")
+        # Beside the picture: inside there is always something that it would cover.
+        axes.figure.legend(
+            frameon=False, fontsize="small", handlelength=3, loc="outside right upper"
+        )
 
 
 def _label(row: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from pmtl.board import Board
 from pmtl.data import FederatedData, Scaling, Split, load
 from pmtl.data.checks import is_sparse, row_chunks
 from pmtl.errors import PmtlError
-from pmtl.models import FlatModel, build_model, predictions
+from pmtl.models import FlatModel, build_model, predictions, probabilities
 from pmtl.privacy.events import GaussianEvent
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.statement import Statement, make_statement
@@ -88,6 +89,13 @@ class Run:
     def predict(self, client: str, x: Any) -> NDArray[Any]:
         """What the client's model answers to rows (an array or a sparse matrix): class numbers, 0/1
         per label, or numbers."""
+        return self._answers(client, x, predictions(self.facts["task"]))
+
+    def predict_proba(self, client: str, x: Any) -> NDArray[np.float32]:
+        """How sure the client's model is of every class or label, `[rows, classes]`."""
+        return self._answers(client, x, probabilities(self.facts["task"]))
+
+    def _answers(self, client: str, x: Any, answer: Callable[[Tensor], Tensor]) -> NDArray[Any]:
         shape = tuple(self.facts["input_shape"])
         x = x if is_sparse(x) else np.asarray(x)
         if self.facts["pixels"] and x.dtype == np.uint8:
@@ -102,7 +110,6 @@ class Run:
                 f"The model of client {client!r} diverged: some of its weights are no numbers, and "
                 "it answers nothing. Train again with a smaller step (--lr) or a smaller λ."
             )
-        answer = predictions(self.facts["task"])
         with torch.no_grad():
             if not is_sparse(x):
                 return np.asarray(answer(module(torch.from_numpy(np.array(x, np.float32)))).numpy())

@@ -1,0 +1,84 @@
+"""Pictures of the paper's figures: one colour for a method, and nothing covered."""
+
+import math
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from pmtl.report import paper
+
+
+def value(mean):
+    return {"mean": mean, "std": 0.01}
+
+
+CURVES = [
+    {
+        "ε": e,
+        "PMTL, ε paper's": value(0.6),
+        "PMTL, ε ours": value(0.5),
+        "global, ε ours": value(0.3),
+    }
+    for e in (0.1, 2.0, math.inf)
+]
+BARS = [
+    {"ε": 0.8, "start": "MTL", "before": value(0.6), "vanilla": value(0.7), "kl": None},
+    {
+        "ε": math.inf,
+        "start": "Global",
+        "before": value(0.8),
+        "vanilla": value(0.8),
+        "kl": value(0.8),
+    },
+]
+SWEEP = [{"γ": 1.0, "λ": lam, "σ": s, "test": 0.5} for lam in (0, 1) for s in (0.1, 0.2)]
+
+
+def drawn(draw, rows):
+    figure = Figure(figsize=(8.4, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    draw(axes, rows)
+    figure.draw_without_rendering()
+    return figure, axes
+
+
+def test_a_method_has_one_colour_however_its_epsilon_is_counted():
+    _, axes = drawn(paper._against_epsilon, CURVES)
+    handles, labels = axes.get_legend_handles_labels()
+    colours = {label: handle[0].get_color() for label, handle in zip(labels, handles, strict=True)}
+    styles = {
+        label: handle[0].get_linestyle() for label, handle in zip(labels, handles, strict=True)
+    }
+    assert colours["PMTL, ε paper's"] == colours["PMTL, ε ours"] != colours["global, ε ours"]
+    assert styles["PMTL, ε paper's"] == "--" != styles["PMTL, ε ours"]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.1", "2", "∞"]
+
+
+@pytest.mark.parametrize(
+    ("draw", "rows"),
+    [(paper._against_epsilon, CURVES), (paper._bars, BARS), (paper._sweep, SWEEP)],
+)
+def test_the_legend_lies_beside_the_picture(draw, rows):
+    figure, axes = drawn(draw, rows)
+    (legend,) = figure.legends
+    inside, beside = axes.get_window_extent(), legend.get_window_extent()
+    assert beside.x0 >= inside.x1
+    assert beside.x1 <= figure.bbox.x1
+    assert inside.width > figure.bbox.width / 2
+
+
+@pytest.mark.parametrize("name", ["fig1", "fig3", "table1", "sweep"])
+def test_every_experiment_becomes_a_picture(name, tmp_path):
+    rows = {"fig3": CURVES, "sweep": SWEEP}.get(name, BARS)
+    paper.plot_sheet(name, "A caption.", rows, tmp_path / "it.png")
+    assert (tmp_path / "it.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_where_all_runs_failed_there_is_no_legend():
+    figure, _ = drawn(paper._bars, [{"ε": 0.8, "before": None}])
+    assert figure.legends == []
