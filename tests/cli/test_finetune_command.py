@@ -119,6 +119,7 @@ def test_production_prints_no_metrics_and_no_choices(tmp_path, pmtl_command):
 def test_mistakes_are_sentences_and_leave_nothing_behind(run, tmp_path, pmtl_command):
     for options, sentence in (
         (("--method", "evc"), "Did you mean 'ewc'"),
+        (("--method", "bogus"), "Known: all, ewc, kl, mean, select, vanilla"),
         (("--method", "all", "--out", "x"), "use --name in place of --out"),
         (("--name", "x", "--out", "y"), "give one of them"),
         (("--method", "mean", "--lam", "-1"), "not negative"),
