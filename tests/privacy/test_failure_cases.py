@@ -16,6 +16,7 @@ GATE = "tests/privacy/test_failure_cases_gate.py::test_"
 NOISE = "tests/privacy/test_failure_cases_noise.py::test_"
 RUNS = "tests/privacy/test_failure_cases_runs.py::test_"
 LEDGER = "tests/privacy/test_ledger.py::test_"
+DAMAGE = "tests/privacy/test_ledger_damage.py::test_"
 
 KILLED = (
     RUNS + "kill_9_after_charge_before_release_after_release_before_checkpoint_or_mid_checkpoint"
@@ -105,7 +106,7 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
         "refused before noise",
         (
             RUNS + "a_ledger_edited_missing_or_rolled_back_is_refused_before_noise",
-            LEDGER + "edits_are_found_and_named",
+            DAMAGE + "edits_are_found_and_named",
         ),
     ),
     "next round would pass the cap": (

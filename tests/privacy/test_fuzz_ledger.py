@@ -1,7 +1,7 @@
 """A ledger, its head and SQLite's journal after an accident: refused, or every entry as it was.
 
-`test_ledger.py` flips bits one by one and cuts files short; here they are also shifted, doubled,
-overwritten and replaced by anything.
+`test_ledger_damage.py` flips bits one by one and cuts files short; here they are also shifted,
+doubled, overwritten and replaced by anything.
 """
 
 from __future__ import annotations
