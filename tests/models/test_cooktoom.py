@@ -90,6 +90,20 @@ def test_an_input_that_is_given_needs_no_derivative():
     assert torch.allclose(found, wanted, rtol=0, atol=1e-9)
 
 
+def test_a_slope_that_lies_anyhow_in_memory():
+    """That of a sum is one number read many times; another is turned around."""
+    x, weight = draw(2, 3, 9, 9), draw(4, 3, 3, 3, seed=1)
+    for of in (
+        torch.Tensor.sum,
+        lambda out: (out * draw(7, 7, 4, 2, seed=3).permute(3, 2, 1, 0)).sum(),
+    ):
+        found, wanted = (
+            torch.autograd.grad(of(way(x, w, None)), w)[0]
+            for way, w in ((way, weight.clone().requires_grad_()) for way in (with_fewer, directly))
+        )
+        assert torch.allclose(found, wanted, rtol=0, atol=1e-9)
+
+
 def test_a_second_derivative_is_refused_rather_than_wrong():
     x, weight = draw(1, 1, 5, 5).requires_grad_(), draw(1, 1, 3, 3).requires_grad_()
     slope = torch.autograd.grad(with_fewer(x, weight, None).square().sum(), x, create_graph=True)[0]

@@ -21,12 +21,15 @@ MODELS = {
     "logistic": ((5,), 3, "classification"),
     "linear": ((5,), 2, "regression"),
     "mlp:hidden=6": ((5,), 4, "multilabel"),
-    "femnist_cnn": ((784,), 3, "classification"),
+    "femnist_cnn": ((784,), 62, "classification"),
     "celeba_cnn": ((3, 84, 84), 2, "classification"),
 }
 
 
-def batch(shape, outputs, task, seed, rows=3):
+ROWS = 10
+
+
+def batch(shape, outputs, task, seed, rows=ROWS):
     generator = torch.Generator().manual_seed(seed)
     x = torch.rand(rows, *shape, generator=generator)
     y = torch.randint(0, outputs, (rows,), generator=generator)
@@ -54,9 +57,9 @@ def test_every_step_can_be_recorded_and_gives_the_same_bits(model, algorithm):
     for seed in range(1, 4):  # Other rows, other weights and other step sizes.
         given = (state, shared, *batch(shape, outputs, task, seed), 0.1 / seed)
         state, loss = step(*given)
-        for one, other in zip(bits((state, loss)), bits(programs[3](*given)), strict=True):
+        for one, other in zip(bits((state, loss)), bits(programs[ROWS](*given)), strict=True):
             assert torch.equal(one, other)
-    assert programs[2] is None
+    assert programs[ROWS - 1] is None
 
 
 def table(sizes, columns=4):
@@ -106,6 +109,23 @@ class TestRuns:
             assert set(programs._ready) == ready
             assert torch.equal(vectors, plain)
 
+    def test_programs_are_what_is_run(self, at_once, monkeypatch):
+        """Two of the steps are those of recording itself: of the first batch, and of the next."""
+        taken = []
+        program = recording._program
+
+        def counted(*given):
+            made = program(*given)
+            return lambda *batch: taken.append(len(batch[4])) or made(*batch)
+
+        monkeypatch.setattr(recording, "_program", counted)
+        trained(epochs=1, batch=2)
+        assert taken == [2] * (2 + 4 * 5 * 3)
+
+    def test_nobody_hears_of_it(self, at_once, recwarn):
+        trained(batch=4)
+        assert [str(one.message) for one in recwarn] == []
+
     def test_a_shape_has_to_come_often(self, monkeypatch):
         """Four rounds of five clients with three batches each; the last round is not too late."""
         monkeypatch.setattr(recording, "OFTEN", 4 * 5 * 3)
@@ -127,17 +147,29 @@ class TestRuns:
         trained(rounds=9, batch=4)
         assert sorted(made) == [(2,), (4,)]
 
-    def test_a_program_that_differs_in_a_bit_is_not_used(self, at_once, monkeypatch):
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            lambda run, *given: [run(*given)[0], torch.nextafter(run(*given)[1], torch.ones(()))],
+            lambda run, *given: [torch.nextafter(run(*given)[0], torch.ones(())), run(*given)[1]],
+            # Where a client begins with the shared model, one for the other is right, once.
+            lambda run, state, shared, *batch: run(shared, shared, *batch),
+        ],
+        ids=["loss", "weights", "state"],
+    )
+    def test_a_program_that_differs_in_a_bit_is_not_used(self, at_once, monkeypatch, wrong):
         expected, _ = trained()
-        script = torch.jit.script
+        script, tried = torch.jit.script, []
 
         def almost(graph):
             run = script(graph)
-            return lambda *given: [torch.nextafter(part, part + 1) for part in run(*given)]
+            tried.append(graph)
+            return lambda *given: wrong(run, *given)
 
         monkeypatch.setattr(torch.jit, "script", almost)
         vectors, programs = trained()
         assert programs._failed
+        assert len(tried) == 1  # And not again.
         assert torch.equal(vectors, expected)
 
     @pytest.mark.parametrize("chance", [nn.Dropout(), Chance()])

@@ -78,14 +78,13 @@ def transforms(high: int, height: int, dtype: torch.dtype) -> Transforms:
     # To multiply polynomials with n and r terms is to evaluate both at a points, to multiply, and
     # to solve with the square matrix of powers; to slide a filter is the transpose of that.
     solving = np.linalg.inv(_powers(a, a)).T
-    size = np.abs(solving).max(axis=1, keepdims=True)
     inputs = np.zeros((a, tiles, tiles * TILE + high - 1))
     for tile in range(tiles):
-        inputs[:, tile, tile * TILE : tile * TILE + a] = solving / size
+        inputs[:, tile, tile * TILE : tile * TILE + a] = solving
     return Transforms(
         # Below the image there would only be zeros.
         inputs=torch.tensor(inputs[:, :, :height], dtype=dtype).flatten(0, 1),
-        filters=torch.tensor(_powers(a, high) * size, dtype=dtype),
+        filters=torch.tensor(_powers(a, high), dtype=dtype),
         outputs=torch.tensor(_powers(a, TILE).T, dtype=dtype),
         tiles=tiles,
     )
