@@ -129,7 +129,7 @@ class _Convolution(torch.autograd.Function):
         a, width = TILE + high - 1, columns + wide - 1
         by_bias = slope.sum((0, 1, 2)) if ctx.biased else None
         missing = by.tiles * TILE - slope.shape[1]
-        slope = F.pad(slope, (0, 0, 0, 0, 0, missing)) if missing else slope.contiguous()
+        slope = F.pad(slope, (0, 0, 0, 0, 0, missing)) if missing else slope
         slope = slope.view(rows, by.tiles, TILE, columns, filters)
         by_kernel, by_seen = kernel.new_zeros(a, filters, wide * channels), torch.zeros_like(seen)
         for some in _blocks(seen, wide):
