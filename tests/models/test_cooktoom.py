@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.func import grad
 
 from pmtl.models import FlatModel, build_model, cooktoom, lowered
 
@@ -101,11 +102,24 @@ def test_a_slope_that_lies_anyhow_in_memory(rows):
         assert torch.allclose(found, wanted, rtol=0, atol=1e-9)
 
 
-def test_a_second_derivative_is_refused_rather_than_wrong():
-    x, weight = draw(1, 1, 5, 5).requires_grad_(), draw(1, 1, 3, 3).requires_grad_()
-    slope = torch.autograd.grad(with_fewer(x, weight, None).square().sum(), x, create_graph=True)[0]
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        slope.sum().backward()
+def test_derivatives_of_derivatives():
+    """As a penalty on a gradient asks for them, by autograd and by torch.func."""
+    x, weight, bias = draw(2, 3, 9, 9), draw(4, 3, 3, 3, seed=1), draw(4, seed=2)
+
+    def penalty(way):
+        def loss(w):
+            return way(x, w, bias).tanh().square().sum()
+
+        return lambda w: grad(loss)(w).square().sum()
+
+    def by_autograd(way):
+        w = weight.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(way(x, w, bias).tanh().square().sum(), w, create_graph=True)
+        return torch.autograd.grad(slope.square().sum(), w)[0]
+
+    wanted = grad(penalty(directly))(weight)
+    assert torch.allclose(grad(penalty(with_fewer))(weight), wanted, rtol=1e-9, atol=1e-9)
+    assert torch.allclose(by_autograd(with_fewer), wanted, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -126,14 +140,14 @@ def test_where_it_pays(input, weight, pays):
 
 
 class TestLayers:
-    def used(self, monkeypatch, layer, x):
+    def used(self, monkeypatch, layer, x, atol=1e-9):
         seen = []
         convolve = cooktoom.convolve
         monkeypatch.setattr(
             cooktoom, "convolve", lambda *given: seen.append(given[1].shape) or convolve(*given)
         )
         other = lowered(FlatModel(layer), "channels_last").module
-        assert torch.allclose(other(x), layer(x), rtol=0, atol=1e-9)
+        assert torch.allclose(other(x), layer(x), rtol=0, atol=atol)
         return seen
 
     @pytest.mark.parametrize("padding", [0, 2, "same", "valid"])
@@ -146,6 +160,15 @@ class TestLayers:
     def test_other_convolutions_are_left_to_the_library(self, monkeypatch, other):
         layer = nn.Conv2d(32, 64, 5, **other).double()
         assert self.used(monkeypatch, layer, draw(2, 32, 24, 24)) == []
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_half_precision_is_left_to_the_library(self, monkeypatch, dtype):
+        layer = nn.Conv2d(32, 64, 5)
+        x = draw(2, 32, 12, 12, dtype=torch.float32)
+        with torch.autocast("cpu", dtype):
+            assert self.used(monkeypatch, layer, x, atol=0.05) == []
+        assert not cooktoom.suits(x.to(dtype), layer.weight.to(dtype))
+        assert not cooktoom.suits(x[:0], layer.weight)
 
     def test_the_papers_network_has_one_such_layer(self, monkeypatch):
         model = build_model("femnist_cnn", (784,), 62, "classification", 0).module.double()

@@ -1,6 +1,8 @@
 """A recorded step is the step, bit for bit; and what cannot be recorded is run as it is."""
 
+import math
 import random
+import warnings
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from pmtl.algorithms import ALGORITHMS, build_algorithm
 from pmtl.data import FederatedData
 from pmtl.models import build_model, lowered
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.simulation import Federation, LocalTraining, recording
+from pmtl.simulation import Federation, Feed, LocalTraining, recording
 from pmtl.simulation.cohort import client_step
 from pmtl.simulation.recording import Programs
 from pmtl.simulation.threads import _slope
@@ -73,20 +75,41 @@ def table(sizes, columns=4):
 
 def trained(factory="logistic", sizes=(6,) * 8, rounds=4, **local):
     """The vectors after a run with the engine threads, and the programs it made."""
-    data = table(sizes)
-    plan = PrivacyPlan(
-        clients=len(sizes), cohort=5, sampling="fixed", clip_norm=1.0, noise_std=0.1,
-        rounds=rounds, delta=1e-3,
-    )  # fmt: skip
-    model = build_model(factory, data.input_shape, 3, data.task, 0)
-    made = Federation(
-        data, model, build_algorithm("pmtl"), plan, LocalTraining(**(local or {"batch": 2})), 0,
-        "cpu", engine="threads",
-    )  # fmt: skip
+    made = prepared(table(sizes), factory, rounds, **local)
     progress = made.start()
     for _ in range(rounds):
         made.advance(progress)
     return progress.store.vectors, made._trainer._programs
+
+
+def prepared(data, factory="logistic", rounds=4, **local):
+    plan = PrivacyPlan(
+        clients=data.m, cohort=min(5, data.m), sampling="fixed", clip_norm=1.0, noise_std=0.1,
+        rounds=rounds, delta=1e-3,
+    )  # fmt: skip
+    model = build_model(factory, data.input_shape, 3, data.task, 0)
+    return Federation(
+        data, model, build_algorithm("pmtl"), plan, LocalTraining(**(local or {"batch": 2})), 0,
+        "cpu", engine="threads",
+    )  # fmt: skip
+
+
+def ready(programs):
+    """The sizes that have a program."""
+    return {size for size, program in programs._made.items() if program is not None}
+
+
+class Again(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.first, self.inner = nn.Linear(inputs, 8), nn.Linear(8, 8, bias=False)
+        self.last = nn.Linear(8, outputs)
+
+    def forward(self, x):
+        x = self.first(x)
+        for _ in range(6):
+            x = torch.tanh(self.inner(x))
+        return self.last(x)
 
 
 class Chance(nn.Module):
@@ -102,11 +125,11 @@ class TestRuns:
     def test_which_steps_were_programs_cannot_be_seen(self, monkeypatch):
         settings = {"sizes": (6, 7, 3, 8, 6, 1, 5, 9), "batch": 2, "epochs": 2, "halve_every": 2}
         plain, none = trained(**settings)
-        assert none._ready == {}
-        for often, ready in ((1, {1, 2}), (30, {2})):
+        assert ready(none) == set()
+        for often, sizes in ((1, {1, 2}), (30, {2})):
             monkeypatch.setattr(recording, "OFTEN", often)
             vectors, programs = trained(**settings)
-            assert set(programs._ready) == ready
+            assert ready(programs) == sizes
             assert torch.equal(vectors, plain)
 
     def test_programs_are_what_is_run(self, at_once, monkeypatch):
@@ -126,17 +149,61 @@ class TestRuns:
         trained(batch=4)
         assert [str(one.message) for one in recwarn] == []
 
+    def test_several_sizes_at_once_leave_the_process_as_it_was(self, at_once):
+        call, filters = nn.Module.__call__, list(warnings.filters)
+        _, programs = trained(sizes=(9, 4, 5, 6, 7, 8, 3, 2), batch=10, rounds=6)
+        assert ready(programs) == {2, 3, 4, 5, 6, 7, 8, 9}
+        assert nn.Module.__call__ is call
+        assert list(warnings.filters) == filters
+
+    def test_sums_that_an_optimiser_would_take_in_another_order(self, monkeypatch):
+        """One layer many times: its derivative is a sum of products."""
+
+        def factory(input_shape, outputs):
+            return Again(*input_shape, outputs)
+
+        settings = {"sizes": (40,) * 8, "batch": 5, "epochs": 4, "rounds": 3}
+        plain, _ = trained(factory, **settings)
+        monkeypatch.setattr(recording, "OFTEN", 1)
+        vectors, programs = trained(factory, **settings)
+        assert ready(programs) == {5}
+        assert torch.equal(vectors, plain)
+
+    def test_what_one_client_cannot_do_is_its_own_affair(self, at_once):
+        """A class that is not there, in the only client with batches of one row: training says so
+        in the operation's own words, and others are recorded."""
+        made = prepared(table((6, 1, 6)))
+        made.data.y[6] = 9
+        made.feed = Feed(made.data, made.device, made.feed.dtype)
+        own = shared = made.model.start().expand(3, -1)
+        index, real = made.batches.draw(np.arange(3), 0)
+
+        def train(places):
+            given = torch.from_numpy(real[places])
+            reader = lambda k, tall: made.feed.reader(index[places][k, :, :tall])  # noqa: E731
+            return made._trainer.train(own[places], shared[places], reader, given, 0.1)
+
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match=r"^(?!.*TorchScript).*out of bounds"):
+                train([0, 1, 2])
+        assert train([0, 2]).losses.isfinite().all()
+        assert ready(made._trainer._programs) == {2}
+
+    def test_no_numbers_are_the_same_no_numbers(self, at_once):
+        assert recording._same(torch.tensor([math.nan, 1]), torch.tensor([math.nan, 1]))
+        assert not recording._same(torch.tensor([0.0]), torch.tensor([-0.0]))
+
     def test_a_shape_has_to_come_often(self, monkeypatch):
         """Four rounds of five clients with three batches each; the last round is not too late."""
         monkeypatch.setattr(recording, "OFTEN", 4 * 5 * 3)
-        assert set(trained(epochs=1, batch=2)[1]._ready) == {2}
+        assert ready(trained(epochs=1, batch=2)[1]) == {2}
         monkeypatch.setattr(recording, "OFTEN", 4 * 5 * 3 + 1)
-        assert trained(epochs=1, batch=2)[1]._ready == {}
+        assert ready(trained(epochs=1, batch=2)[1]) == set()
 
     def test_there_is_an_end_to_it(self, monkeypatch, at_once):
         monkeypatch.setattr(recording, "MOST_SHAPES", 2)
         _, programs = trained(sizes=(9, 4, 5, 6, 7, 8, 3, 2), batch=10)
-        assert len(programs._ready) == 2
+        assert len(ready(programs)) == 2
 
     def test_nothing_is_recorded_twice(self, monkeypatch, at_once):
         made = []
@@ -168,7 +235,7 @@ class TestRuns:
 
         monkeypatch.setattr(torch.jit, "script", almost)
         vectors, programs = trained()
-        assert programs._failed
+        assert ready(programs) == set()
         assert len(tried) == 1  # And not again.
         assert torch.equal(vectors, expected)
 
@@ -178,12 +245,11 @@ class TestRuns:
             return nn.Sequential(nn.Linear(*input_shape, 8), chance, nn.Linear(8, outputs))
 
         _, programs = trained(factory)
-        assert programs._ready == {}
-        assert not programs._failed
+        assert programs._made == {}
 
     def test_without_torchscript_steps_are_run_as_they_are(self, at_once, monkeypatch):
         expected, _ = trained()
         monkeypatch.delattr(torch.jit, "script")
         vectors, programs = trained()
-        assert programs._failed
+        assert ready(programs) == set()
         assert torch.equal(vectors, expected)

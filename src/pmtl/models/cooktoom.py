@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch.nn.grad import conv2d_input, conv2d_weight
 
 #: n, the rows of a tile.
 TILE = 4
@@ -64,10 +64,16 @@ def pays(input: tuple[int, ...], weight: tuple[int, ...]) -> bool:
     return (fewer - 1) * depth * filters / (depth + filters) >= _SAVED
 
 
+def suits(input: Tensor, weight: Tensor) -> bool:
+    """Whether there are digits to spare: half precision has none, and autocast would bring it."""
+    precise = input.dtype == weight.dtype and input.dtype in (torch.float32, torch.float64)
+    return precise and len(input) > 0 and not torch.is_autocast_enabled("cpu")
+
+
 def convolve(images: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The convolution of `images` [B, height, width, channels] with stride and dilation 1, as
     [B, rows, columns, filters]."""
-    return _Convolution.apply(images, weight, bias)  # type: ignore[no-untyped-call, no-any-return]
+    return _Convolution.apply(images, weight, bias)[0]  # type: ignore[no-untyped-call, no-any-return]
 
 
 @cache
@@ -100,7 +106,9 @@ class _Convolution(torch.autograd.Function):
     """Forward and backward are the same matrix products, on as many images at a time as fit."""
 
     @staticmethod
-    def forward(ctx: Any, images: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(
+        images: Tensor, weight: Tensor, bias: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         rows, height, width, channels = images.shape
         filters, _, high, wide = weight.shape
         by = transforms(high, height, images.dtype)
@@ -115,15 +123,21 @@ class _Convolution(torch.autograd.Function):
             tiles = by.outputs @ products.view(a, products[0].numel())
             tiles = tiles.view(TILE, len(out[some]), by.tiles, columns, filters)
             torch.add(tiles.permute(1, 2, 0, 3, 4), 0 if bias is None else bias, out=out[some])
-        ctx.save_for_backward(seen, kernel)
-        ctx.shape, ctx.biased = weight.shape, bias is not None
-        return out.flatten(1, 2)[:, : height - high + 1].contiguous()
+        return out.flatten(1, 2)[:, : height - high + 1].contiguous(), seen, kernel
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        seen, kernel = ctx.saved_tensors
-        filters, channels, high, wide = ctx.shape
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        images, weight, bias = inputs
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(images, weight, *output[1:])
+        ctx.biased = bias is not None
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        images, weight, seen, kernel = ctx.saved_tensors
+        if torch.is_grad_enabled():  # Somebody will ask for derivatives of derivatives.
+            return _differentiable(images, weight, slope, ctx.biased)
+        filters, channels, high, wide = weight.shape
         rows, height, columns = len(seen), slope.shape[1] + high - 1, slope.shape[2]
         by = transforms(high, height, slope.dtype)
         a, width = TILE + high - 1, columns + wide - 1
@@ -147,6 +161,16 @@ class _Convolution(torch.autograd.Function):
             by_weight.view(filters, high, wide, channels).permute(0, 3, 1, 2),
             by_bias,
         )
+
+
+def _differentiable(
+    images: Tensor, weight: Tensor, slope: Tensor, biased: bool
+) -> tuple[Tensor | None, ...]:
+    """The derivatives as the library has them, which can be differentiated again."""
+    x, out = images.permute(0, 3, 1, 2), slope.permute(0, 3, 1, 2)
+    by_images = conv2d_input(x.shape, weight, out)  # type: ignore[no-untyped-call]
+    by_weight = conv2d_weight(x, weight.shape, out)  # type: ignore[no-untyped-call]
+    return by_images.permute(0, 2, 3, 1), by_weight, out.sum((0, 2, 3)) if biased else None
 
 
 def _blocks(seen: Tensor, wide: int) -> list[slice]:

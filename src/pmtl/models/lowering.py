@@ -96,7 +96,7 @@ class ChannelsLastConv2d(nn.Conv2d):
             return self._grey(input, weight, bias)
         if self.stride == self.dilation == (1, 1):
             padded = _padded(self, input)
-            if cooktoom.pays(padded.shape, weight.shape):
+            if cooktoom.pays(padded.shape, weight.shape) and cooktoom.suits(padded, weight):
                 images = cooktoom.convolve(padded.permute(0, 2, 3, 1), weight, bias)
                 return images.permute(0, 3, 1, 2)
         input = input.contiguous(memory_format=torch.channels_last)

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Lock
 from typing import Any
 
 import torch
@@ -27,6 +29,9 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 #: Recording takes about as long as some hundred steps of a small network, so a shape has to have
 #: been seen so often; and at most so many shapes are recorded.
 OFTEN, MOST_SHAPES = 256, 16
+
+#: Recording changes what belongs to the whole process, and puts it back.
+_ONE_AT_A_TIME = Lock()
 
 
 def record(
@@ -50,50 +55,53 @@ def record(
 
 
 class Programs:
-    """The programs of a step, by the number of rows of its batch. They may be run by many threads
-    at once, but are made by one."""
+    """The programs of a step, by the number of rows of its batch."""
 
     def __init__(self) -> None:
         self._seen: Counter[int] = Counter()
-        self._ready: dict[int, Callable[..., Any]] = {}
-        self._failed = False
+        #: None for a size that cannot be recorded.
+        self._made: dict[int, Callable[..., Any] | None] = {}
 
-    def due(self, sizes: Iterable[int]) -> list[int]:
+    def due(self, sizes: list[int]) -> list[int]:
         """Of batches that are going to be trained, the sizes that should be recorded by now."""
-        if self._failed:
-            return []
         self._seen.update(sizes)
-        often = [size for size, seen in self._seen.most_common() if seen >= OFTEN]
-        room = MOST_SHAPES - len(self._ready)
-        return [size for size in often if size not in self._ready][:room]
+        often = [size for size in dict.fromkeys(sizes) if self._seen[size] >= OFTEN]
+        room = MOST_SHAPES - len(self._made)
+        return [size for size in often if size not in self._made][:room]
 
     def make(self, step: Callable[..., Any], state: Any, *given: Any) -> None:
         """Record a step with these arguments, which are those of `client_step`."""
-        # First as it is: what a model works out once and keeps is not part of the program.
-        after, _ = step(state, *given)
-        try:
-            program = _program(step, (state, *given))
-            same = all(_same(program(now, *given), step(now, *given)) for now in (state, after))
-        except Exception:  # Whatever it is that cannot be recorded: it still can be run.
-            same = False
-        if same:
-            self._ready[len(given[3])] = program
-        self._failed = not same
+        rows = len(given[3])
+        self._made[rows] = None
+        # Whatever it is that cannot be recorded can still be run; and if a client's rows are to
+        # blame, that is for its training to find out.
+        with suppress(Exception):
+            # First as it is: what a model works out once and keeps is not part of the program.
+            after, _ = step(state, *given)
+            with _ONE_AT_A_TIME:
+                program = _program(step, (state, *given))
+            if all(_same(program(now, *given), step(now, *given)) for now in (state, after)):
+                self._made[rows] = program
 
     def __getitem__(self, rows: int) -> Callable[..., Any] | None:
         """The program for batches of so many rows, if there is one."""
-        return self._ready.get(rows)
+        return self._made.get(rows)
 
 
 def _same(one: Any, other: Any) -> bool:
-    return all(map(torch.equal, tree_flatten(one)[0], tree_flatten(other)[0]))
+    """Whether two results have the same bits: no number is as good as itself, and −0 is not 0."""
+    pairs = zip(tree_flatten(one)[0], tree_flatten(other)[0], strict=True)
+    return all(torch.equal(*(part.flatten().view(torch.uint8) for part in pair)) for pair in pairs)
 
 
 def _program(step: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[..., Any]:
     *tensors, lr = arguments
     # With a step size in double precision numbers are rounded where those of Python's would be.
     graph, _, arranged = record(step, (*tensors, torch.tensor(lr, dtype=torch.float64)))
-    _spell_out(graph)
+    for node in graph.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload):
+            node.target = node.target.overloadpacket
+    graph.recompile()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Of deprecation, and of what is not in this graph.
         run = torch.jit.script(graph)
@@ -101,22 +109,8 @@ def _program(step: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[.
     def program(*arguments: Any) -> Any:
         *tensors, lr = arguments
         leaves = tree_flatten(tensors)[0]
-        return tree_unflatten(run(*leaves, torch.tensor(lr, dtype=torch.float64)), arranged)
+        # TorchScript's own optimisations change the order of sums.
+        with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
+            return tree_unflatten(run(*leaves, torch.tensor(lr, dtype=torch.float64)), arranged)
 
     return program
-
-
-def _spell_out(graph: GraphModule) -> None:
-    """Write the graph's operations as TorchScript wants them."""
-    aten = torch.ops.aten
-    for node in graph.graph.nodes:
-        if node.target is aten.addmm.default and not node.kwargs:
-            # Into memory of its own: it would be made a product and a sum, which round differently.
-            with graph.graph.inserting_before(node):
-                size = list(node.meta["val"].shape)
-                node.kwargs = {
-                    "out": graph.graph.call_function(aten.new_empty, (node.args[1], size))
-                }
-        if isinstance(node.target, torch._ops.OpOverload):
-            node.target = node.target.overloadpacket
-    graph.recompile()

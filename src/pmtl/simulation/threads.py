@@ -53,19 +53,22 @@ class ThreadsTrainer(CohortTrainer):
         sizes = mask.numpy().sum(axis=2)
         cohort = _Cohort(algorithm, self._programs, own, shared, rows, mask, sizes, lr)
         due = [] if self._model.random_forward else self._programs.due(sizes[sizes > 0].tolist())
-        # Before anybody trains, and like them in a thread with a core of its own.
-        self._share_out(cohort.record, [tuple(np.argwhere(sizes == size)[0]) for size in due])
+        # Before anybody trains, one after the other, and like them in a thread with its own core.
+        places = [tuple(np.argwhere(sizes == size)[0]) for size in due]
+        self._share_out(cohort.record, places, most=1)
         # Those with most to do go first, so that nobody is waited for at the end.
         order = np.argsort(-(sizes > 0).sum(axis=1), kind="stable")
         self._share_out(lambda k, step: cohort.train(k, step, trained), order.tolist())
         return trained
 
-    def _share_out(self, work: Callable[[Any, Step], None], jobs: list[Any]) -> None:
+    def _share_out(
+        self, work: Callable[[Any, Step], None], jobs: list[Any], most: int | None = None
+    ) -> None:
         """Do `work` for every job, as many of them at a time as there are threads."""
         if not jobs:
             return
         threads = torch.get_num_threads()
-        workers = 1 if self._model.random_forward else min(threads, len(jobs))
+        workers = 1 if self._model.random_forward else min(most or threads, threads, len(jobs))
         free: SimpleQueue[Step] = SimpleQueue()
         for model in self._models(workers):
             free.put(client_step(self._algorithm, model, self._task, _slope, guarded=False))
@@ -113,8 +116,12 @@ class _Cohort:
         algorithm, own, around = self.algorithm, self.own[k], self.shared[k]
         state, total, steps, read = algorithm.begin(own, around), 0.0, 0, self._reader(k)
         for number in np.flatnonzero(self.sizes[k]).tolist():
+            given = (state, around, *self._batch(k, number, read), self.lr)
             run = self.programs[self.sizes[k, number]] or step
-            state, loss = run(state, around, *self._batch(k, number, read), self.lr)
+            try:
+                state, loss = run(*given)
+            except RuntimeError:  # Said again in the words of the operation that failed.
+                state, loss = step(*given)
             total, steps = total + float(loss), steps + 1
         trained.kept[k] = algorithm.keep(state)
         trained.uploads[k] = algorithm.upload(state, own, around)
