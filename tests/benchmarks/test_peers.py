@@ -193,7 +193,7 @@ def test_other_work_is_refused(peers, tmp_path, monkeypatch):
 
     definitions.write(definitions.WORKLOADS["small"], tmp_path)
     start = definitions.read(tmp_path).start
-    answer = {"cohorts": [list(range(100))] * 2, "local_steps": 400, "clipped": 0.5}
+    answer = {"cohorts": [list(range(100))] * 3, "local_steps": 600, "clipped": 0.5}
 
     def turn(who, *rest, where):
         return answer | {"shared": start + (1.0 if who is run.OURS else off)}
@@ -206,7 +206,7 @@ def test_other_work_is_refused(peers, tmp_path, monkeypatch):
     with pytest.raises(run.Failure, match="other work"):
         run.check(*asked)
     off, answer["local_steps"] = 1.0, 200
-    with pytest.raises(run.Failure, match="200 local steps were counted instead of 400"):
+    with pytest.raises(run.Failure, match="200 local steps were counted instead of 600"):
         run.check(*asked)
 
 
