@@ -2,6 +2,7 @@
 
 import math
 import random
+import time
 import warnings
 
 import numpy as np
@@ -192,6 +193,32 @@ class TestRuns:
     def test_no_numbers_are_the_same_no_numbers(self, at_once):
         assert recording._same(torch.tensor([math.nan, 1]), torch.tensor([math.nan, 1]))
         assert not recording._same(torch.tensor([0.0]), torch.tensor([-0.0]))
+
+    def test_only_sizes_that_are_there_are_due(self, monkeypatch):
+        monkeypatch.setattr(recording, "OFTEN", 3)
+        programs = Programs()
+        assert programs.due([3, 3, 4]) == []
+        assert programs.due([3, 4]) == [3]
+        assert programs.due([4]) == [4]  # Not 3, of which there is no batch to record.
+
+    def test_one_size_is_recorded_after_the_other(self, at_once, monkeypatch):
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+        inside, most = [], []
+        record = recording.record
+
+        def watched(*given):
+            inside.append(given)
+            most.append(len(inside))
+            time.sleep(0.02)
+            try:
+                return record(*given)
+            finally:
+                inside.pop()
+
+        monkeypatch.setattr(recording, "record", watched)
+        trained(sizes=(9, 4, 5, 6, 7, 8, 3, 2), batch=10)
+        assert len(most) > 2
+        assert set(most) == {1}
 
     def test_a_shape_has_to_come_often(self, monkeypatch):
         """Four rounds of five clients with three batches each; the last round is not too late."""
