@@ -201,5 +201,5 @@ class FunctionalDropout(nn.Linear):
 
 
 def test_dropout_is_noticed_where_it_is_a_function_and_no_layer():
-    assert build(FunctionalDropout).random_forward
-    assert not build("logistic").random_forward
+    assert build(FunctionalDropout).traits.random_forward
+    assert not build("logistic").traits.random_forward

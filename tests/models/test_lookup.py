@@ -8,7 +8,9 @@ from torch import nn
 from torch.func import grad, vmap
 from torch.nn import functional
 
+from pmtl.algorithms import PMTL
 from pmtl.models import build_model
+from pmtl.simulation import AxisTrainer
 
 WORDS, WIDTH, CLIENTS = 6, 4, 5
 
@@ -69,12 +71,37 @@ def test_an_index_outside_of_its_table_touches_nobody_else(kind, index):
 
 
 @models()
+def test_a_bad_index_in_training_moves_no_other_clients_model(kind):
+    """Through the engine that trains all clients in one computation, on its own copy of the model:
+    client 2's index moved client 3's vector when the copy forgot that the model looks rows up."""
+    model = built(kind)
+    start = torch.randn(CLIENTS, model.size, generator=torch.Generator().manual_seed(0))
+    codes = torch.randint(0, WORDS, (CLIENTS, 7, 3), generator=torch.Generator().manual_seed(1))
+    targets = torch.zeros(CLIENTS, 7, dtype=torch.int64)
+
+    def trained(codes):
+        def rows(places, tall):
+            return lambda step, n: (codes[places][:n].float(), targets[places][:n])
+
+        mask = torch.ones(CLIENTS, 3, 7, dtype=torch.bool)
+        trainer = AxisTrainer(PMTL(), model, "classification")
+        return trainer.train(start, start[:1].expand(CLIENTS, -1), rows, mask, 0.1).kept
+
+    honest = trained(codes)
+    codes[2, 4, 1] = WORDS + 2
+    ill = trained(codes)
+    others = [0, 1, 3, 4]
+    assert torch.equal(ill[others], honest[others])
+    assert not torch.isfinite(ill[2]).all()
+
+
+@models()
 def test_indices_inside_of_the_table_are_looked_up_as_ever(kind):
     model = built(kind)
-    assert model.looks_up
+    assert model.traits.looks_up
     x = torch.randint(0, WORDS, (8, 3)).float()
     assert torch.equal(model.apply(model.start(), x), model.module(x))
 
 
 def test_a_model_without_tables_is_left_alone():
-    assert not build_model("mlp", (3,), 2, "classification", 0).looks_up
+    assert not build_model("mlp", (3,), 2, "classification", 0).traits.looks_up

@@ -1,6 +1,7 @@
 """Layers computed another way give the same answers and the same derivatives."""
 
 import copy
+from dataclasses import FrozenInstanceError
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from pmtl.models import FlatModel, build_model, floats_per_row, has_convolutions, lowered
+from pmtl.models.flat import Traits
 from pmtl.models.lowering import ChannelsLastConv2d, PatchConv2d, TilePool2d
 
 WAYS = ["patches", "channels_last"]
@@ -158,8 +160,16 @@ def test_the_flat_vector_means_the_same_and_the_model_is_left_as_it_was(way):
     assert torch.allclose(
         other.apply(model.start(), x), model.apply(model.start(), x), rtol=0, atol=1e-5
     )
-    model.random_forward = True
-    assert lowered(model, way).random_forward
+
+
+@pytest.mark.parametrize("way", ["patches", "channels_last"])
+@pytest.mark.parametrize("traits", [Traits(True, False), Traits(False, True)])
+def test_a_copy_carries_all_traits_and_nobody_can_change_them(way, traits):
+    """Those, too, that cannot be seen from the layers."""
+    model = FlatModel(nn.Linear(2, 2), "plain", traits)
+    assert lowered(model, way).traits is traits
+    with pytest.raises(FrozenInstanceError):
+        traits.looks_up = False
 
 
 def test_relu_after_pooling_is_relu_before_it():

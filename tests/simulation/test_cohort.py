@@ -187,8 +187,8 @@ class TestDropout:
         return federation, progress
 
     def test_it_is_seen_and_a_model_without_it_is_not_mistaken(self):
-        assert self.federation().model.random_forward
-        assert not FlatModel(nn.Linear(2, 2)).random_forward
+        assert self.federation().model.traits.random_forward
+        assert not FlatModel(nn.Linear(2, 2)).traits.random_forward
 
     def test_a_run_is_reproducible_and_leaves_the_global_generator_alone(self):
         torch.manual_seed(1)

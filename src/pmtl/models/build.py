@@ -13,7 +13,7 @@ from torch import nn
 from torch.func import vmap
 
 from pmtl.errors import PmtlError
-from pmtl.models.flat import FlatModel, refuse_changing_buffers
+from pmtl.models.flat import FlatModel, Traits, refuse_changing_buffers
 from pmtl.models.hog import HogLinear
 from pmtl.models.library import MLP, CelebaCNN, FemnistCNN, Linear, Shape
 from pmtl.models.lookup import Lookups
@@ -40,8 +40,7 @@ def build_model(
         torch.manual_seed(subseed(seed, "initialisation"))
         module, name = _make(spec, input_shape, outputs, task)
         model = FlatModel(module, name)
-        _try_out(model, input_shape, outputs)
-    return model
+        return FlatModel(module, name, _try_out(model, input_shape, outputs))
 
 
 def _make(
@@ -106,8 +105,9 @@ def _call_factory(
     return module
 
 
-def _try_out(model: FlatModel, input_shape: Shape, outputs: int) -> None:
-    """One forward pass on noise, so that a model that does not fit is refused before training.
+def _try_out(model: FlatModel, input_shape: Shape, outputs: int) -> Traits:
+    """One forward pass on noise, so that a model that does not fit is refused before training;
+    returns the model's traits, those that only show when it runs included.
 
     Noise, because zeros would leave a running mean that begins at zero where it is.
     """
@@ -127,11 +127,13 @@ def _try_out(model: FlatModel, input_shape: Shape, outputs: int) -> None:
             f"The model {model.name!r} cannot read rows of shape {input_shape} for many clients at "
             f"once: {reason}."
         ) from error
-    # What is called as a function is no layer that could be looked for.
-    model.looks_up = model.looks_up or lookups.seen
-    model.random_forward = model.random_forward or not torch.equal(answer, again)
     if tuple(answer.shape) != (2, outputs):
         raise PmtlError(
             f"The model {model.name!r} answers two rows with shape {tuple(answer.shape)}, but this "
             f"data needs (2, {outputs})."
         )
+    # A function that is called in `forward` is no layer that could be looked for.
+    return Traits(
+        random_forward=model.traits.random_forward or not torch.equal(answer, again),
+        looks_up=model.traits.looks_up or lookups.seen,
+    )

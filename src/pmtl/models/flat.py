@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -19,13 +20,35 @@ from pmtl.errors import PmtlError
 from pmtl.models.lookup import Lookups
 
 
+@dataclass(frozen=True)
+class Traits:
+    """What an engine has to know of a model before it runs it. Found out once, when the model is
+    built; every copy of the model carries the same traits."""
+
+    random_forward: bool  #: a forward pass in training draws random numbers (dropout)
+    looks_up: bool  #: it looks rows up in tables (`models/lookup.py`)
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Traits:
+        """What the layers of a module say by themselves; `build_model` also tries it out."""
+        dropouts = (nn.modules.dropout._DropoutNd, nn.RReLU)
+        return cls(
+            random_forward=any(isinstance(part, dropouts) for part in module.modules()),
+            looks_up=any(isinstance(part, nn.Embedding) for part in module.modules()),
+        )
+
+
 class FlatModel:
     """`module` read as a function of a flat parameter vector."""
 
-    def __init__(self, module: nn.Module, name: str = "model") -> None:
+    def __init__(
+        self, module: nn.Module, name: str = "model", traits: Traits | None = None
+    ) -> None:
+        """`traits` are those of the model that `module` is a copy of, if it is one."""
         refuse_running_statistics(module)
         self.module = module
         self.name = name
+        self.traits = Traits.of(module) if traits is None else traits
         # Frozen layers are part of the function, not of the vector: "fixed features, linear head"
         # shares, clips and adds noise to the head alone.
         parameters = {n: p for n, p in module.named_parameters() if p.requires_grad}
@@ -33,11 +56,6 @@ class FlatModel:
             raise PmtlError(
                 f"The model {name!r} has no free parameters: there is nothing to train."
             )
-        dropouts = (nn.modules.dropout._DropoutNd, nn.RReLU)
-        #: Whether a forward pass in training draws random numbers of its own (dropout).
-        self.random_forward = any(isinstance(part, dropouts) for part in module.modules())
-        #: Whether it looks rows up in tables (`models/lookup.py`).
-        self.looks_up = any(isinstance(part, nn.Embedding) for part in module.modules())
         self._names = list(parameters)
         self._shapes = [p.shape for p in parameters.values()]
         self._sizes = [p.numel() for p in parameters.values()]
@@ -64,7 +82,7 @@ class FlatModel:
 
     def apply(self, vector: Tensor, inputs: Tensor) -> Tensor:
         """The model's outputs for `inputs` under the weights `vector`."""
-        with Lookups() if self.looks_up else nullcontext():
+        with Lookups() if self.traits.looks_up else nullcontext():
             return cast(Tensor, functional_call(self.module, self.parameters(vector), (inputs,)))
 
     def with_weights(self, vector: Tensor) -> nn.Module:

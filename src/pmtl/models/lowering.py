@@ -41,9 +41,7 @@ def lowered(model: FlatModel, way: Way) -> FlatModel:
             part.__class__ = PatchConv2d if way == "patches" else ChannelsLastConv2d
         elif type(part) is nn.MaxPool2d and way == "patches" and _tiles(part):
             part.__class__ = TilePool2d
-    twin = FlatModel(module, model.name)
-    twin.random_forward = model.random_forward
-    return twin
+    return FlatModel(module, model.name, model.traits)
 
 
 def has_convolutions(module: nn.Module) -> bool:

@@ -61,7 +61,9 @@ class AxisTrainer(CohortTrainer):
         self._plain = {guarded: self._mapped(guarded) for guarded in (False, True)}
         self._compiled: CompiledStep | None = None
         if compile:
-            self._compiled = CompiledStep(self._plain[True], backend, not model.random_forward)
+            self._compiled = CompiledStep(
+                self._plain[True], backend, not model.traits.random_forward
+            )
 
     @property
     def compiled(self) -> bool:
@@ -138,7 +140,7 @@ class AxisTrainer(CohortTrainer):
 
     def _mapped(self, guarded: bool) -> Step:
         step = client_step(self._algorithm, self._model, self._task, grad_and_value, guarded)
-        randomness = "different" if self._model.random_forward else "error"
+        randomness = "different" if self._model.traits.random_forward else "error"
         return vmap(step, in_dims=(0, 0, 0, 0, 0, None), randomness=randomness)
 
 

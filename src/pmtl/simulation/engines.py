@@ -77,7 +77,7 @@ def choose(
 
 
 def _prefers_threads(model: FlatModel, device: torch.device, work: Work) -> bool:
-    if device.type != "cpu" or model.random_forward:
+    if device.type != "cpu" or model.traits.random_forward:
         return False  # With dropout threads would have to take turns at the one generator.
     few = at_once("axis", device, work.client_floats) < _FEW_CLIENTS
     return few or has_convolutions(model.module)

@@ -77,8 +77,8 @@ class LocalWork:
             return self._sparse.train(own, around, index, real, lr)
         # Dropout's masks are torch's: reproducible, but unlike batches they depend on who is
         # trained together.
-        with torch.random.fork_rng(enabled=self.model.random_forward):
-            if self.model.random_forward:
+        with torch.random.fork_rng(enabled=self.model.traits.random_forward):
+            if self.model.traits.random_forward:
                 torch.manual_seed(subseed(self.seed, "forward", round, int(clients[0])))
             return self._trainer.train(
                 own,

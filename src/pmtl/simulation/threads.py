@@ -52,7 +52,11 @@ class ThreadsTrainer(CohortTrainer):
         )
         sizes = mask.numpy().sum(axis=2)
         cohort = _Cohort(algorithm, self._programs, own, shared, rows, mask, sizes, lr)
-        due = [] if self._model.random_forward else self._programs.due(sizes[sizes > 0].tolist())
+        due = (
+            []
+            if self._model.traits.random_forward
+            else self._programs.due(sizes[sizes > 0].tolist())
+        )
         # Before anybody trains, one after the other, and like them in a thread with its own core.
         places = [tuple(np.argwhere(sizes == size)[0]) for size in due]
         self._share_out(cohort.record, places, most=1)
@@ -68,7 +72,9 @@ class ThreadsTrainer(CohortTrainer):
         if not jobs:
             return
         threads = torch.get_num_threads()
-        workers = 1 if self._model.random_forward else min(most or threads, threads, len(jobs))
+        workers = (
+            1 if self._model.traits.random_forward else min(most or threads, threads, len(jobs))
+        )
         free: SimpleQueue[Step] = SimpleQueue()
         for model in self._models(workers):
             free.put(client_step(self._algorithm, model, self._task, _slope, guarded=False))
