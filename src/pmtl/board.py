@@ -65,10 +65,14 @@ class Board:
         weights = self.mixture.writes.sum(axis=0) / self.members
         return torch.outer(torch.from_numpy(weights).to(common), common)
 
-    def read(self, shared: Tensor, clients: NDArray[np.int64]) -> Tensor:
-        """What the clients read of the board, `[K, P]`."""
+    def read(self, shared: Tensor, clients: NDArray[np.int64], one_by_one: bool = False) -> Tensor:
+        """What the clients read of the board, `[K, P]`. A mixture computed `one_by_one` does not
+        depend, in its last bits, on who else reads."""
         if self.mixture is not None:
-            return torch.from_numpy(self.mixture.reads[clients]).to(shared) @ shared
+            shares = torch.from_numpy(self.mixture.reads[clients]).to(shared)
+            if one_by_one and len(clients):
+                return torch.stack([share.clone() @ shared for share in shares])
+            return shares @ shared
         if len(shared) == 1:
             return shared.expand(len(clients), -1)  # One vector for all; no copy.
         # Without waiting for what a graphics card is busy with.

@@ -23,6 +23,13 @@ class PmtlError(Exception):
         return _readable(super().__str__())
 
 
+class PublicError(PmtlError):
+    """A mistake in the settings, or in a file's columns: the message quotes no client's rows.
+
+    In production, other errors that come from reading data are not shown to everybody.
+    """
+
+
 class Interrupted(Exception):
     """Work was asked to stop, and did so with everything saved; the message says how to go on.
 
@@ -47,7 +54,7 @@ def naming(where: str) -> Iterator[None]:
         name = where.rpartition("/")[2] or where
         if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", str(error)):
             raise
-        raise PmtlError(f"In {where}: {error}") from error
+        raise type(error)(f"In {where}: {error}") from error
 
 
 def _readable(message: str) -> str:

@@ -1,7 +1,9 @@
 """What features and targets must be before anything is trained on them.
 
 A value that is not a number would not fail in training: the release gate counts such an update as
-zero, and the client would silently never take part. So it is refused here, by row and column.
+zero, and the client would silently never take part. So it is refused here, by row and column. In
+production a refusal would tell everybody about one client's row, so there a row that cannot be used
+is marked in `Usable`, and left out (`FederatedData.from_arrays`, `bad_rows`).
 Features are looked at in chunks, so that a memory-mapped array is never held in memory.
 """
 
@@ -13,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.data.names import Coded, encode
+from pmtl.data.names import Coded, distinct, encode
 from pmtl.errors import PmtlError
 
 Task = Literal["classification", "multilabel", "regression"]
@@ -22,6 +24,17 @@ TASKS: tuple[Task, ...] = ("classification", "multilabel", "regression")
 CHUNK_BYTES = 1 << 24
 MOST_OUTPUTS = 10**6
 MOST_COLUMNS = 2**28
+
+
+class Usable:
+    """Marks the rows that cannot be used, where they are to be left out and not refused."""
+
+    def __init__(self, rows: int) -> None:
+        self.mask = np.ones(rows, dtype=bool)
+
+    def leave_out(self, rows: NDArray[np.bool_], begins: int = 0) -> None:
+        """Mark the rows that are true, counted from row `begins` on."""
+        self.mask[begins : begins + len(rows)] &= ~rows
 
 
 def is_sparse(x: Any) -> bool:
@@ -54,13 +67,14 @@ def _length(name: str, column: Any) -> int:
         ) from None
 
 
-def check_features(x: Any, names: Sequence[str] | None) -> Any:
+def check_features(x: Any, names: Sequence[str] | None, usable: Usable | None = None) -> Any:
     """`x` as it will be kept: an array, a memory map or a CSR matrix of finite numbers.
 
-    Arrays of wide floats in memory become float32, which is what models compute in.
+    Arrays of wide floats in memory become float32, which is what models compute in. A row with
+    another value is refused, or marked in `usable`.
     """
     if is_sparse(x):
-        return _check_sparse(x, names)
+        return _check_sparse(x, names, usable)
     x = _array(x, "features")
     if x.shape[:1] == (0,):
         _check_size(x.shape)
@@ -75,12 +89,19 @@ def check_features(x: Any, names: Sequence[str] | None) -> Any:
     if x.dtype.kind == "f":
         for rows in row_chunks(len(x), x.nbytes // len(x)):
             finite = np.isfinite(as_float32(x[rows]))
-            if not finite.all():
+            if usable is not None:
+                usable.leave_out(_not_all(finite), rows.start)
+            elif not finite.all():
                 where = np.argwhere(~finite)[0]
                 raise _not_finite(x[rows][tuple(where)], where[0] + rows.start, where[1:], names)
         if x.dtype != np.float32 and not isinstance(x, np.memmap):
-            x = x.astype(np.float32)
+            x = as_float32(x)
     return x
+
+
+def _not_all(marks: Any) -> NDArray[np.bool_]:
+    """The rows of which not everything is marked."""
+    return np.asarray(~marks.reshape(len(marks), -1).all(axis=1))
 
 
 def _array(values: Any, what: str) -> NDArray[Any]:
@@ -98,7 +119,7 @@ def as_float32(values: Any) -> NDArray[np.float32]:
         return np.asarray(values, dtype=np.float32)
 
 
-def _check_sparse(x: Any, names: Sequence[str] | None) -> Any:
+def _check_sparse(x: Any, names: Sequence[str] | None, usable: Usable | None) -> Any:
     csr = x.tocsr()
     _check_size(csr.shape)
     if csr.shape[1] > MOST_COLUMNS:
@@ -111,18 +132,22 @@ def _check_sparse(x: Any, names: Sequence[str] | None) -> Any:
     if csr.dtype != np.float32:
         with np.errstate(over="ignore", invalid="ignore"):
             csr = csr.astype(np.float32)
-    _check_entries(csr, names)
+    _check_entries(csr, names, usable)
     if not csr.has_canonical_format or not csr.data.all():
         csr = csr.copy()
         csr.sum_duplicates()
         csr.eliminate_zeros()
-        _check_entries(csr, names)
+        _check_entries(csr, names, usable)
     return csr
 
 
-def _check_entries(csr: Any, names: Sequence[str] | None) -> None:
+def _check_entries(csr: Any, names: Sequence[str] | None, usable: Usable | None) -> None:
     finite = np.isfinite(csr.data)
-    if not finite.all():
+    if usable is not None:
+        wrong = np.zeros(csr.shape[0], dtype=bool)
+        wrong[np.repeat(np.arange(csr.shape[0]), np.diff(csr.indptr))[~finite]] = True
+        usable.leave_out(wrong)
+    elif not finite.all():
         entry = int(np.argmin(finite))
         row = int(np.searchsorted(csr.indptr, entry, side="right")) - 1
         raise _not_finite(csr.data[entry], row, csr.indices[entry : entry + 1], names)
@@ -150,9 +175,14 @@ def _not_finite(
 
 
 def check_targets(
-    y: Any, task: Task | None, outputs: int | None, labels: Sequence[str] | None
+    y: Any,
+    task: Task | None,
+    outputs: int | None,
+    labels: Sequence[str] | None,
+    usable: Usable | None = None,
 ) -> tuple[NDArray[Any], Task, int, tuple[str, ...] | None]:
-    """Targets in their kept type, the task, its number of outputs and the names of its classes."""
+    """Targets in their kept type, the task, its number of outputs and the names of its classes. A
+    row whose target is none is refused, or marked in `usable`, and gets the target 0."""
     if task is not None and task not in TASKS:
         raise PmtlError(f"There is no task {task!r}: use {', '.join(TASKS)}.")
     if outputs is not None and not 1 <= outputs <= MOST_OUTPUTS:
@@ -166,6 +196,8 @@ def check_targets(
     if isinstance(y, Coded) or y.dtype.kind in "OSUT":
         if task not in (None, "classification"):
             raise PmtlError(f"The targets are text, which the task {task} cannot use.")
+        if usable is not None:
+            y = _named(y if isinstance(y, Coded) else distinct(y, "target"), usable)
         y, found = encode(y, "target")
         labels, task = found if labels is None else labels, "classification"
     if y.dtype.kind not in "fiub" or y.ndim not in (1, 2) or 0 in y.shape:
@@ -173,12 +205,16 @@ def check_targets(
             f"The targets have type {y.dtype} and shape {y.shape}: numbers (or text) in "
             "[rows] or [rows, outputs] are needed."
         )
-    if y.dtype.kind == "f" and not np.isfinite(as_float32(y)).all():
-        row = int(np.argwhere(~np.isfinite(as_float32(y)))[0][0])
-        raise PmtlError(f"The target of row {row} (counting from 0) is missing or not finite.")
+    if y.dtype.kind == "f" and not (finite := np.isfinite(as_float32(y))).all():
+        if usable is None:
+            row = int(np.argwhere(~finite)[0][0])
+            raise PmtlError(f"The target of row {row} (counting from 0) is missing or not finite.")
+        y = _without(y, _not_all(finite), usable)
 
     told = task is not None or outputs is not None or labels is not None
     task = task or _infer(y)
+    if usable is not None and task != "regression":
+        y = _without(y, _no_classes(y, task, outputs, labels), usable)
     if task == "multilabel":
         return _multilabel(y, outputs), task, y.shape[1], _names(labels, y.shape[1])
     if y.ndim == 2 and y.shape[1] == 1:
@@ -192,6 +228,34 @@ def check_targets(
     if outputs not in (None, width):
         raise PmtlError(f"outputs={outputs} was given, but every row has {width} target(s).")
     return as_float32(y), task, width, None
+
+
+def _named(y: Coded, usable: Usable) -> Coded:
+    """Names of classes, where rows without a name are marked; rows that are not usable get the name
+    of one that is, so that they make no class of their own."""
+    if "" in y.names:
+        usable.leave_out(y.codes == y.names.index(""))
+    some = int(y.codes[usable.mask][0]) if usable.mask.any() else 0
+    return Coded(np.where(usable.mask, y.codes, some), y.names)
+
+
+def _without(y: NDArray[Any], wrong: NDArray[np.bool_], usable: Usable) -> NDArray[Any]:
+    """The targets with 0 in the rows that are `wrong`, which are marked."""
+    usable.leave_out(wrong)
+    y = y.copy()
+    y[wrong] = 0
+    return y
+
+
+def _no_classes(
+    y: NDArray[Any], task: Task, outputs: int | None, labels: Sequence[str] | None
+) -> NDArray[np.bool_]:
+    """The rows whose target is no class (or whose labels are not 0 and 1)."""
+    if task == "multilabel":
+        return _not_all((y == 0) | (y == 1))
+    most = MOST_OUTPUTS if outputs is None and not labels else outputs or len(labels or ())
+    flat = y if y.ndim == 1 else y[:, 0]
+    return np.asarray((flat < 0) | (flat >= most) | (flat != np.floor(flat)))
 
 
 def _infer(y: NDArray[Any]) -> Task:

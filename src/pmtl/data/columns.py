@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmtl.data.text import TextRule
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, PublicError
 
 CLIENT = ("client", "client_id")
 TARGET = ("target", "y", "label")
@@ -34,6 +34,7 @@ class Columns(TypedDict):
     labels: NotRequired[tuple[str, ...] | None]
     text: NotRequired[TextRule]
     disclosed: NotRequired[tuple[str, ...]]
+    usable: NotRequired[NDArray[np.bool_]]
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,11 @@ def assign_roles(
     """
     twice = sorted(name for name, count in Counter(columns).items() if count > 1)
     if twice:
-        raise PmtlError(f"{where} has more than one column named {twice[0]!r}: rename one.")
+        raise PublicError(f"{where} has more than one column named {twice[0]!r}: rename one.")
     dropped = [name for name in drop.split("+") if name] if isinstance(drop, str) else list(drop)
     for name in dropped:
         if name not in columns:
-            raise PmtlError(f"{where} has no column {name!r} to drop. {_listing(columns)}")
+            raise PublicError(f"{where} has no column {name!r} to drop. {_listing(columns)}")
     client_column = _find(columns, where, "client", client, CLIENT)
     targets = _find_several(columns, where, "target", target, TARGET)
     split_column = None
@@ -88,7 +89,7 @@ def assign_roles(
     special = [client_column, *targets, split_column, *texts]
     taken = next((name for name in special if special.count(name) > 1), None)
     if taken is not None:
-        raise PmtlError(
+        raise PublicError(
             f"The column {taken!r} of {where} is named twice as client, target, split or text: "
             "each of them is a column of its own."
         )
@@ -97,7 +98,7 @@ def assign_roles(
     others = {*special, *dropped}
     features = tuple(name for name in columns if name not in others)
     if not features:
-        raise PmtlError(f"{where} has no feature columns. {_listing(columns)}")
+        raise PublicError(f"{where} has no feature columns. {_listing(columns)}")
     return Roles(client_column, targets, split_column, features)
 
 
@@ -116,7 +117,7 @@ def _find(
             return name
     wanted = " or ".join(repr(name) for name in (usual if given is None else (given,)))
     flag = {"client": "--client-column COLUMN, or ", "target": "--target COLUMN, or "}.get(role, "")
-    raise PmtlError(
+    raise PublicError(
         f"{where} has no {role} column {wanted}. {_listing(columns)} Name it with {flag}"
         f"{role}=COLUMN in the spec."
     )

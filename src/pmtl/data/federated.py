@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from pmtl.data.checks import (
     Task,
+    Usable,
     as_float32,
     check_features,
     check_lengths,
@@ -80,6 +81,8 @@ class FederatedData:
     """How text became features, if it did."""
     disclosed: tuple[str, ...] = ()
     """What reading took from all clients' rows and treats as public, in sentences."""
+    for_owner: tuple[str, ...] = ()
+    """What was left out of clients' rows, in sentences for the owner of the data alone."""
 
     @property
     def m(self) -> int:
@@ -200,6 +203,8 @@ class FederatedData:
         text: TextRule | None = None,
         disclosed: tuple[str, ...] = (),
         source: str | None = None,
+        bad_rows: str = "refuse",
+        usable: NDArray[np.bool_] | None = None,
     ) -> FederatedData:
         """Check everything and group the rows by client.
 
@@ -209,26 +214,39 @@ class FederatedData:
         fewer rows in all, `largest` then keeps that many with the most rows (of equals the first in
         sorted order), and `clients` that many, the first in sorted order.
         `scale="client"` lets every client standardise its features by its own training rows.
+
+        A row with a value that is missing, infinite or no class is refused. With `bad_rows="drop"`
+        (production) it is left out, also if `usable` [rows] is false for it, and a client without
+        any row that trains stays a client: nothing that others get, not even an error, then depends
+        on one client's rows.
         """
         check_lengths(x=x, y=y, client=client, split=split)
         names = None if feature_names is None else tuple(feature_names)
-        kept_x = check_features(x, names)
-        kept_y, task, outputs, classes = check_targets(y, task, outputs, labels)
+        drops = _drops(bad_rows)
+        marks = Usable(x.shape[0] if hasattr(x, "shape") else len(x)) if drops else None
+        if marks is not None and usable is not None:
+            marks.leave_out(~usable)
+        kept_x = check_features(x, names, marks)
+        kept_y, task, outputs, classes = check_targets(y, task, outputs, labels, marks)
         codes, known = encode(client, "client")
-        parts = draw_parts(
-            codes, known, None if split is None else read_parts(split), validation, test
-        )
+        given = None if split is None else read_parts(split)
+        parts = draw_parts(codes, known, given, validation, test, each=drops)
+        left_out: tuple[str, ...] = ()
+        if marks is not None:
+            parts = np.where(marks.mask, parts, np.int8(UNUSED))
+            left_out = _left_out(codes, known, marks.mask)
         codes, known, parts = _keep(codes, known, parts, min_rows, largest, clients)
         splits = {
             name: _group(codes, parts == part, len(known)) for part, name in enumerate(SPLITS)
         }
-        _check_training(splits["train"], known)
+        if not drops:
+            _check_training(splits["train"], known)
         scaling = None
         if scale is not None:
             if scale != "client":
                 raise PmtlError(f"There is no scale {scale!r}: use scale=client, or leave it out.")
             kept_x, scaling = scale_by_client(kept_x, codes, splits["train"])
-        about = (classes, names, source, scaling, text, disclosed)
+        about = (classes, names, source, scaling, text, disclosed, left_out)
         return cls(kept_x, kept_y, known, splits, task, outputs, *about)
 
     @classmethod
@@ -249,6 +267,26 @@ class FederatedData:
         columns = frame_columns(frame, client, target, split, drop)
         arguments: dict[str, Any] = {**columns, **options}
         return cls.from_arrays(**arguments)
+
+
+def _drops(bad_rows: str) -> bool:
+    if bad_rows not in ("refuse", "drop"):
+        raise PmtlError(f"There is no bad_rows {bad_rows!r}: use refuse or drop.")
+    return bad_rows == "drop"
+
+
+def _left_out(
+    codes: NDArray[np.int64], known: tuple[str, ...], usable: NDArray[np.bool_]
+) -> tuple[str, ...]:
+    """Sentences on whose rows were left out."""
+    rows, bad = (
+        np.bincount(codes[rows], minlength=len(known)) for rows in (usable | True, ~usable)
+    )
+    return tuple(
+        f"Client {known[k]!r}: {bad[k]} of {rows[k]} rows were left out, because a value is "
+        "missing, infinite or no class."
+        for k in np.flatnonzero(bad)
+    )
 
 
 def _keep(

@@ -20,7 +20,7 @@ from pmtl.data.leaf import read_leaf
 from pmtl.data.npz import read_folder, read_npz
 from pmtl.data.synthetic import synthetic
 from pmtl.data.table import CSV_ENDINGS, PARQUET_ENDINGS, read_table
-from pmtl.errors import PmtlError, naming
+from pmtl.errors import PmtlError, PublicError, naming
 from pmtl.spec import construct, format_spec, parse_spec, unknown
 
 COMMON = ("task", "outputs", "validation", "test", "min_rows", "clients", "largest", "scale")
@@ -34,11 +34,14 @@ FORMATS = (
 Reader = Callable[..., Columns]
 
 
-def load(spec: str | Path, *, progress: bool = False, **options: Any) -> FederatedData:
+def load(
+    spec: str | Path, *, progress: bool = False, production: bool = False, **options: Any
+) -> FederatedData:
     """The federation that `spec` names: `PATH[:key=value,…]` or `synthetic[:key=value,…]`.
 
     Options may be written in the spec or given as keywords, which win. With `progress`, formats
-    that take their time show a bar.
+    that take their time show a bar. In `production` a row that cannot be used is left out, and an
+    error that might quote a client's row says only how its owner can see it.
     """
     # A path may hold ":" and "=", so one that exists is not taken apart.
     name, written = (str(spec), {}) if _exists(Path(spec)) else parse_spec(str(spec))
@@ -53,7 +56,8 @@ def load(spec: str | Path, *, progress: bool = False, **options: Any) -> Federat
     source = format_spec(str(place), given | paths)
     reader = choose_reader(path)
     parameters = inspect.signature(reader).parameters
-    fixed = {"path": path} | ({"progress": progress} if "progress" in parameters else {})
+    asked = {"progress": progress, "lenient": production}
+    fixed = {"path": path} | {key: value for key, value in asked.items() if key in parameters}
     own = [option for option in parameters if option not in fixed]
     for option in given:
         if option not in (*own, *COMMON):
@@ -61,10 +65,25 @@ def load(spec: str | Path, *, progress: bool = False, **options: Any) -> Federat
     # A reader that has an option of this kind, too, reads no more clients than are asked for.
     own_given = {key: value for key, value in given.items() if key in own}
     common = {key: value for key, value in given.items() if key in COMMON}
+    bad_rows = "drop" if production else "refuse"
     try:
         with naming(str(path)):
             columns = construct(reader, own_given, path.name, **fixed)
-            return construct(FederatedData.from_arrays, common, path.name, **columns, source=source)
+            return construct(
+                *(FederatedData.from_arrays, common, path.name),
+                **columns,
+                source=source,
+                bad_rows=bad_rows,
+            )
+    except PublicError:
+        raise
+    except PmtlError:
+        if not production:
+            raise
+        raise PublicError(
+            f"{path} cannot be read. What is wrong may quote a client's rows, so it is not said "
+            f"here: `pmtl data show {source}` tells whoever may see the data."
+        ) from None
     except OSError as error:
         raise PmtlError(
             f"{error.filename or path} cannot be read: {error.strerror or error}."

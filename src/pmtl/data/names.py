@@ -68,9 +68,10 @@ def canonical(names: Iterable[str]) -> list[str]:
 
 def encode(values: Any, what: str) -> Coded:
     """Codes and canonically ordered names of a column; a row without a name is refused."""
-    codes, names = values if isinstance(values, Coded) else _distinct(values, what)
-    if "" in names:
-        raise _missing(int(np.argmax(codes == names.index(""))), what)
+    codes, names = values if isinstance(values, Coded) else distinct(values, what)
+    empty = codes == names.index("") if "" in names else np.zeros(0, dtype=bool)
+    if empty.any():
+        raise _missing(int(np.argmax(empty)), what)
     used = np.bincount(codes, minlength=len(names)) > 0
     ordered = canonical(name for name, present in zip(names, used, strict=True) if present)
     _refuse_unwritable(ordered, what)
@@ -98,7 +99,8 @@ def _refuse_unwritable(names: Iterable[str], what: str) -> None:
             ) from None
 
 
-def _distinct(values: Any, what: str) -> Coded:
+def distinct(values: Any, what: str) -> Coded:
+    """Codes and names of a column, in any order."""
     array = np.asarray(values)
     if array.ndim != 1:
         raise PmtlError(
@@ -113,9 +115,9 @@ def _distinct(values: Any, what: str) -> Coded:
         _refuse_no_characters(array, what)
     elif kind not in "iubS":
         raise PmtlError(f"The {what}s are {array.dtype}: give them as text or as integers.")
-    distinct, codes = np.unique(array, return_inverse=True)
+    values, codes = np.unique(array, return_inverse=True)
     vocabulary = Vocabulary(what)
-    names = [name if isinstance(name, bytes) else str(name) for name in distinct.tolist()]
+    names = [name if isinstance(name, bytes) else str(name) for name in values.tolist()]
     renumber = np.array([vocabulary.code(name) for name in names], dtype=np.int64)
     return vocabulary.coded([renumber[codes]])
 

@@ -55,6 +55,9 @@ def scale_by_client(
     starts = np.searchsorted(owner[order], np.arange(m + 1))
     for client in range(m):
         rows = scaled[train.of(client)].astype(np.float64)
+        if not len(rows):  # In production a client may have none.
+            means[client], widths[client] = 0, 1
+            continue
         means[client] = rows.mean(axis=0)
         width = rows.std(axis=0)
         widths[client] = np.where(width > _CONSTANT * (1 + np.abs(means[client])), width, 1)

@@ -45,15 +45,20 @@ def draw_parts(
     given: Parts | None,
     validation: float,
     test: float,
+    each: bool = False,
 ) -> Parts:
     """The part of every row: drawn for every client, or as `given` with validation rows drawn
-    from every client's training rows when the given split has none."""
+    from every client's training rows when the given split has none; with `each`, from the training
+    rows of each client that has none."""
     check_fractions(validation, test)
-    if given is not None and (validation == 0 or (given == VALIDATION).any()):
-        return given
+    has = np.zeros(len(clients), dtype=bool)
+    if given is not None:
+        has[codes[given == VALIDATION]] = True
+        if validation == 0 or (has.any() and not each):
+            return given
     order = np.argsort(codes, kind="stable")
     if given is not None:
-        order, test = order[given[order] == TRAIN], 0.0
+        order, test = order[(given[order] == TRAIN) & ~has[codes[order]]], 0.0
     owner = codes[order]
     counts = np.bincount(owner, minlength=len(clients))
     position = _ranks(counts)

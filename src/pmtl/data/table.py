@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from pmtl.data.columns import Columns, Roles, assign_roles, missing_value, wrong_kind
 from pmtl.data.disk import ArrayBuilder
+from pmtl.data.lenient import Lenient
 from pmtl.data.names import Coded, Vocabulary, whole, without_points
 from pmtl.data.text import TextRule
 from pmtl.data.textrows import TextOptions, text_options
@@ -40,8 +41,11 @@ def read_table(
     hash: int | None = None,
     tags: int | None = None,
     taglist: str | None = None,
+    *,
+    lenient: bool = False,
 ) -> Columns:
-    """A CSV or TSV file with a header line, or a Parquet file."""
+    """A CSV or TSV file with a header line, or a Parquet file. If `lenient`, a row with an empty
+    cell, or with text where a number is needed, is marked as not usable and not refused."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -52,13 +56,16 @@ def read_table(
                 names = file.schema_arrow.names
                 roles = assign_roles(names, str(path), client, target, split, drop, text)
                 batches = file.iter_batches(columns=list(roles.used))
-                return _collect(batches, roles, path, reading)
+                if not lenient:
+                    return _collect(batches, roles, path, reading)
+                kinds = {name: file.schema_arrow.field(name).type for name in roles.used}
+                return _collect_lenient(batches, roles, path, reading, kinds)
         schema = _open_csv(path, {}).schema
         roles = assign_roles(schema.names, str(path), client, target, split, drop, text)
-        types = _csv_types(schema, roles, path)
+        types = _csv_types(schema, roles, path, lenient)
         if reading is not None and reading.tags is not None:
             types |= {name: pa.string() for name in roles.targets}
-        columns = _collect_csv(path, roles, types, reading)
+        columns = _collect_csv(path, roles, types, reading, lenient)
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from error
     columns["client"] = without_points(columns["client"])
@@ -66,16 +73,42 @@ def read_table(
 
 
 def _collect_csv(
-    path: Path, roles: Roles, types: dict[str, Any], reading: TextOptions | None
+    path: Path, roles: Roles, types: dict[str, Any], reading: TextOptions | None, lenient: bool
 ) -> Columns:
-    """The columns, with the first types for the targets that hold all the way down."""
+    """The columns, with the first types for the targets that hold all the way down; if `lenient`,
+    the types that were guessed, with numbers read cell by cell where those do not hold."""
     import pyarrow as pa
 
+    if lenient:
+        as_text = {name: pa.string() for name in (*roles.features, *roles.targets)}
+        for attempt in (types, types | as_text):
+            with suppress(pa.ArrowInvalid):
+                batches = _open_csv(path, attempt, roles.used)
+                return _collect_lenient(batches, roles, path, reading, types)
     *attempts, last = _attempts(types, roles.targets)
     for attempt in attempts:
         with suppress(pa.ArrowInvalid):
             return _collect(_open_csv(path, attempt, roles.used), roles, path, reading)
     return _collect(_open_csv(path, last, roles.used), roles, path, reading)
+
+
+def _collect_lenient(
+    batches: Iterable[Any],
+    roles: Roles,
+    path: Path,
+    reading: TextOptions | None,
+    types: dict[str, Any],
+) -> Columns:
+    """The columns with the rows that can be used; `types` are the columns' own, or guessed."""
+    import pyarrow as pa
+
+    targets = {name: types[name] for name in roles.targets if _numeric(types[name])}
+    numbers = dict.fromkeys(roles.features, pa.float64()) | targets
+    texts = {*roles.text, *(name for name in roles.targets if name not in targets)}
+    filled = Lenient(batches, numbers, texts)
+    columns = _collect(filled, roles, path, reading)
+    columns["usable"] = filled.usable()
+    return columns
 
 
 def _open_csv(path: Path, types: dict[str, Any], columns: Sequence[str] = ()) -> Any:
@@ -89,7 +122,7 @@ def _open_csv(path: Path, types: dict[str, Any], columns: Sequence[str] = ()) ->
     )
 
 
-def _csv_types(schema: Any, roles: Roles, path: Path) -> dict[str, Any]:
+def _csv_types(schema: Any, roles: Roles, path: Path, lenient: bool) -> dict[str, Any]:
     """Types for the whole file from the guess at its first block: names are text (client 007 is
     not client 7), and integers may turn into fractions further down."""
     import pyarrow as pa
@@ -98,6 +131,9 @@ def _csv_types(schema: Any, roles: Roles, path: Path) -> dict[str, Any]:
     types = {name: pa.string() for name in names if name is not None}
     for name in roles.features:
         kind = schema.field(name).type
+        if lenient and is_text(kind):
+            types[name] = pa.string()  # One cell of text makes the whole column text.
+            continue
         if not _numeric(kind) and not pa.types.is_null(kind):
             raise wrong_kind(str(path), "feature", name, _kind(kind))
         types[name] = pa.bool_() if pa.types.is_boolean(kind) else pa.float64()

@@ -153,6 +153,7 @@ def choose(
             *(data, feed, model, candidate.method, candidate.local, seed),
             engine=engine,
             compile=compile,
+            in_place=isolate,
         )
         for candidate in offered
         if candidate.method is not None and candidate.local is not None
@@ -163,7 +164,7 @@ def choose(
     store = Store.fresh(data.m, model.start())
     names = [candidate.name for candidate in offered]
     picks = np.full(data.m, names.index(default), dtype=np.int64)
-    rows = data.rows("validation").counts
+    rows, trained_on = data.rows("validation").counts, data.rows("train").counts
     reading: dict[str, Weights] = {**views, FRESH: _everywhere(model.start())}
     anchors = reading.get("shared", reading[FRESH])
 
@@ -172,14 +173,15 @@ def choose(
         if candidate.name in tuners:
             around = anchors(clients).to(feed.device)
             weights = tuners[candidate.name](clients, weights, around)
-        return weights, row_squares_of(data, feed, model, weights, "validation", clients)
+        squares = row_squares_of(data, feed, model, weights, "validation", clients, isolate)
+        return weights, squares
 
     each = isolated if isolate else together
     total = len(pieces) * len(offered)
     with threads_for(first.work), progress_bar("choosing", total, show=progress) as bar:
         for piece in pieces:
             best = Best(reading[default](piece).to(feed.device), picks[piece], rows[piece])
-            trying = piece[rows[piece] > 0]
+            trying = piece[(rows[piece] > 0) & (trained_on[piece] > 0)]
             for number, candidate in enumerate(offered):
                 tried = each(trying, partial(attempt, candidate)) if len(trying) else []
                 for clients, (weights, squares) in tried:

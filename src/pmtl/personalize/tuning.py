@@ -42,9 +42,10 @@ class Tuner:
         *,
         engine: str = "auto",
         compile: bool | None = None,
+        in_place: bool = False,
     ) -> None:
         """`model` lies on the device of `feed`. A training run with the same `seed` draws other
-        batches."""
+        batches. `in_place` is for production: nobody's result depends on the other clients."""
         own_seed = subseed(seed, "finetune")
         self.work = LocalWork(
             *(data, feed, model, method, local, own_seed),
@@ -52,6 +53,7 @@ class Tuner:
             compile=compile,
             cohort=data.m,
             largest=data.m,
+            in_place=in_place,
         )
         self._fisher = Fisher(data, feed, model, own_seed) if isinstance(method, EWC) else None
 
@@ -63,10 +65,18 @@ class Tuner:
         """The weights `[K, P]` to which the clients come from `start` around `anchor`."""
         own = start
         if self._fisher is not None:
-            own = torch.cat([start, self._fisher(clients, anchor)], dim=1)
+            own = torch.cat([start, self._fishers(clients, anchor)], dim=1)
         lr = self.work.local.lr_at(0)
         kept = self.work.train_clients(clients, own, anchor, 0, lr).kept
         return vmap(self.work.algorithm.predict)(kept, anchor)
+
+    def _fishers(self, clients: Clients, anchor: Tensor) -> Tensor:
+        """The Fisher diagonals of the clients; in production of one after the other."""
+        assert self._fisher is not None
+        if not self.work.in_place:
+            return self._fisher(clients, anchor)
+        alone = zip(np.split(clients, len(clients)), torch.split(anchor, 1), strict=True)
+        return torch.cat([self._fisher(client, at.clone()) for client, at in alone])
 
 
 def tune(
@@ -88,10 +98,17 @@ def tune(
 
     `start` and `anchor` give the weights `[K, P]` of any clients; `store.gather` does the same for
     the results, which lie in memory or, where they do not fit, in a file without a name. With
-    `isolate`, what fails for one client's data stays with that client, who keeps its start.
+    `isolate`, which is for production, nobody's result depends on the other clients, and a client
+    for whom it fails keeps its start.
     """
-    tuner = Tuner(data, feed, model, method, local, seed, engine=engine, compile=compile)
+    tuner = Tuner(
+        *(data, feed, model, method, local, seed),
+        engine=engine,
+        compile=compile,
+        in_place=isolate,
+    )
     store = Store.fresh(data.m, model.start())
+    trains = data.rows("train").counts > 0
 
     def work(clients: Clients) -> Tensor:
         return tuner(clients, start(clients).to(feed.device), anchor(clients).to(feed.device))
@@ -102,7 +119,7 @@ def tune(
         for piece in pieces:
             if isolate:
                 store.scatter(piece, start(piece))
-            for clients, weights in each(piece, work):
+            for clients, weights in each(piece[trains[piece]], work):
                 store.scatter(clients, weights)
             bar.advance()
     return store

@@ -54,8 +54,12 @@ def noise_of(
     return lambda round, shape: real(source(round), shape, device)
 
 
-def clip(uploads: Tensor, clip_norm: float) -> Tensor:
-    """Scale every row to an L2 norm of at most `clip_norm`, in float64; not finite becomes zero."""
+def clip(uploads: Tensor, clip_norm: float, one_by_one: bool = False) -> Tensor:
+    """Scale every row to an L2 norm of at most `clip_norm`, in float64; not finite becomes zero.
+
+    On a CPU a clipped row never depends, in its last bits, on the other rows; on a graphics card
+    only if rows are added up `one_by_one`, which is slower.
+    """
     ask = not uploads.is_cuda  # On a card, to ask would be to wait.
     largest = uploads.abs().amax(dim=1, keepdim=True).to(torch.float64)
     finite = torch.isfinite(largest)
@@ -66,15 +70,27 @@ def clip(uploads: Tensor, clip_norm: float) -> Tensor:
     # Dividing by the largest entry first keeps the squares from overflowing.
     largest = torch.where(finite & (largest > 0), largest, 1.0)
     rows = uploads / largest
-    # torch's sum cascades; its vector_norm adds one by one, which on millions of entries drifts
-    # by more than the margin.
-    norm = rows.square().sum(dim=1, keepdim=True).sqrt()
+    norm = _row_sums(rows.square(), one_by_one).sqrt()
     limit = clip_norm * (1 - _MARGIN)
     rows.mul_(limit / norm.clamp(min=1e-300))
     too_long = norm * largest > limit
     if ask and too_long.all():
         return rows
     return torch.where(too_long, rows, uploads.to(torch.float64))
+
+
+def _row_sums(rows: Tensor, one_by_one: bool) -> Tensor:
+    """The sum of each row, `[K, 1]`.
+
+    torch splits a single long row between threads, but not two of them; NumPy adds every row up by
+    itself, in pairs, so that rounding does not grow with millions of entries. On a graphics card
+    the order of a sum depends on the number of rows.
+    """
+    if rows.is_cuda and one_by_one and len(rows):
+        return torch.stack([row.clone().sum() for row in rows]).unsqueeze(1)
+    if rows.is_cuda:
+        return rows.sum(dim=1, keepdim=True)
+    return torch.from_numpy(np.add.reduce(rows.numpy(), axis=1, keepdims=True))
 
 
 def _vector(message: Mapping[str, Any], size: int) -> Tensor:
@@ -107,10 +123,11 @@ class Release:
         board: Board | NDArray[np.int64],
         noise: Noise | GridNoise,
         charge: Callable[[int], None] | None = None,
+        one_by_one: bool = False,
     ) -> None:
         """`board` is the billboard, or just the block of each client; `noise` decides whether the
         gate is hardened; `charge` puts a round down in a ledger and returns when that is on
-        disk."""
+        disk; `one_by_one` is for production, where a clipped upload may not depend on others."""
         board = board if isinstance(board, Board) else Board(board)
         if board.blocks.shape != (plan.clients,):
             raise PmtlError(
@@ -123,6 +140,7 @@ class Release:
         self._board = board
         self._noise = noise
         self._charge = charge
+        self._one_by_one = one_by_one
         self._published: set[int] = set()
         self._owner = os.getpid()
         divisors = plan.cohort * board.members / plan.clients
@@ -174,7 +192,7 @@ class Release:
             # Neighbours are looked at where they are; others have to be copied together.
             together = chosen[-1] - chosen[0] + 1 == len(chosen)
             rows = uploads[chosen[0] : chosen[-1] + 1] if together else uploads[chosen]
-            clipped = clip(rows, self.plan.clip_norm)
+            clipped = clip(rows, self.plan.clip_norm, self._one_by_one)
             mixed = self._board.mixture is not None
             if mixed:  # All that a client writes is one vector, of norm γ at most.
                 clipped = self._board.written(clients[chosen], clipped)

@@ -157,7 +157,7 @@ class Run:
                     f"The run at {self.path} was trained on data from a Python program: give it "
                     "again, with pmtl.load_run(path, data=…)."
                 )
-            self._data = load(spec)
+            self._data = load(spec, production=self.facts["mode"] == "production")
         check_data(self._data, self.facts)
         return self._data
 

@@ -123,7 +123,7 @@ def start(
     out = out if team.leader else None
     if out is not None:
         RunFolder.refuse_existing(out)
-    federated = load(config.data, progress=progress and team.leader) if data is None else data
+    federated = data or _load(config, progress and team.leader)
     config = replace(
         config,
         data=federated.source or IN_MEMORY,
@@ -186,7 +186,7 @@ def resume(
         )
     if config.algorithm == IN_MEMORY and algorithm is None:
         raise PmtlError(f"The run at {path} needs its algorithm object again: algorithm=….")
-    federated = load(config.data, progress=progress and team.leader) if data is None else data
+    federated = data or _load(config, progress and team.leader)
     check_data(federated, facts)
     method = build_algorithm(algorithm or config.algorithm)
     plan, metrics = PrivacyPlan.from_dict(facts["plan"]), metrics_plan(facts)
@@ -200,6 +200,11 @@ def resume(
             )
         own = folder if team.leader else None
         return run_to_end(federation, config, facts, own, budget, progress and team.leader)
+
+
+def _load(config: TrainConfig, progress: bool) -> FederatedData:
+    """The data of a run; in production no row of it can refuse the run for everybody."""
+    return load(config.data, progress=progress, production=config.mode == "production")
 
 
 def _plans(

@@ -36,7 +36,9 @@ class AxisTrainer(CohortTrainer):
     With `compile` every step is compiled, once for each width; should that fail, there is one
     warning and the steps are run as they are. `width` is what a whole cohort is rounded up to;
     without, cohorts may vary, and are rounded up to the next of a few widths. Dropout's masks are
-    drawn for a whole cohort at once, and so are not those of another engine.
+    drawn for a whole cohort at once, and so are not those of another engine. With `in_place`
+    clients are computed where they are in the arrays that come, from the first step to the last,
+    so that nobody's place depends on the others (`places.py`).
     """
 
     name: ClassVar[str] = "axis"
@@ -51,6 +53,7 @@ class AxisTrainer(CohortTrainer):
         width: int | None = None,
         backend: Any = "inductor",
         convolutions: str = "patches",
+        in_place: bool = False,
     ) -> None:
         model = lowered(model, "patches") if convolutions == "patches" else model
         super().__init__(algorithm, model, task)
@@ -58,6 +61,7 @@ class AxisTrainer(CohortTrainer):
         self._upload = vmap(algorithm.upload)
         self._keep = vmap(algorithm.keep)
         self._width = width
+        self._in_place = in_place
         self._plain = {guarded: self._mapped(guarded) for guarded in (False, True)}
         self._compiled: CompiledStep | None = None
         if compile:
@@ -71,7 +75,8 @@ class AxisTrainer(CohortTrainer):
 
     def train(self, own: Tensor, shared: Tensor, rows: Rows, mask: Tensor, lr: float) -> Trained:
         self._model.module.train()
-        groups = row_groups(mask.numpy())
+        everybody = (np.arange(len(own)), mask.shape[2])
+        groups = [everybody] if self._in_place else row_groups(mask.numpy())
         with torch.no_grad():
             parts = [
                 self._train(
@@ -86,11 +91,7 @@ class AxisTrainer(CohortTrainer):
             if len(parts) == 1:
                 return parts[0]
             back = np.argsort(np.concatenate([clients for clients, _ in groups]))
-            return Trained(
-                kept=torch.cat([part.kept for part in parts])[back],
-                uploads=torch.cat([part.uploads for part in parts])[back],
-                losses=torch.cat([part.losses for part in parts])[back],
-            )
+            return Trained.joined(parts).take(torch.from_numpy(back).to(own.device))
 
     def _train(
         self,
@@ -102,7 +103,8 @@ class AxisTrainer(CohortTrainer):
     ) -> Trained:
         """Train clients whose batches have about as many rows."""
         device, dtype = shared.device, shared.dtype
-        plan = Schedule.of(mask.any(dim=2).numpy())
+        busy = mask.any(dim=2).numpy()
+        plan = Schedule.in_place(busy) if self._in_place else Schedule.of(busy)
         sizes, one_step = plan.left, self._plain[plan.holes]
         if self._compiled is not None:
             sizes, one_step = widths(len(own), plan.left, self._width), self._compiled

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pmtl import streams
 from pmtl.data import Rows
 from pmtl.errors import PmtlError
+from pmtl.simulation.places import FEW_ROWS, power_of_two
 from pmtl.spec import settle_numbers
 
 DEFAULT_STEPS = 10
@@ -69,15 +70,30 @@ class Batches:
         # One batch size for the whole run: the shapes of a step never change between rounds.
         self.size = min(local.batch, longest) if local.batch else longest
 
-    def draw(
-        self, clients: NDArray[np.int64], round: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Row indices `[K, steps, batch]` into the data, and the mask of the real ones."""
-        counts = self._rows.offsets[clients + 1] - self._rows.offsets[clients]
-        per_epoch = -(-counts // self.size)
+    def own_sizes(self, clients: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Rows of a batch and steps of a round that follow from each client's own rows alone, both
+        a little more than it needs, so that few sizes exist."""
+        counts = self._rows.counts[clients]
+        size = power_of_two(counts, FEW_ROWS)
+        if self._local.batch:
+            size = np.minimum(size, self._local.batch)
+        return size, power_of_two(self._wanted(counts, -(-counts // size)))
+
+    def _wanted(self, counts: NDArray[np.int64], per_epoch: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Steps of a round, for clients with so many rows and batches in an epoch."""
         epochs = self._local.epochs
-        wanted = epochs * per_epoch if epochs else np.full_like(counts, self._local.steps)
-        shape = (len(clients), int(wanted.max()), self.size)
+        return epochs * per_epoch if epochs else np.full_like(counts, self._local.steps)
+
+    def draw(
+        self, clients: NDArray[np.int64], round: int, size: int | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Row indices `[K, steps, batch]` into the data, and the mask of the real ones; batches
+        have room for `size` rows, or for as many as the largest client needs."""
+        size = self.size if size is None else size
+        counts = self._rows.offsets[clients + 1] - self._rows.offsets[clients]
+        per_epoch = -(-counts // size)
+        wanted = self._wanted(counts, per_epoch)
+        shape = (len(clients), int(wanted.max()), size)
         real = np.zeros(shape, dtype=bool)
         # Padding is one of the client's own rows, never another's.
         first = self._rows.order[self._rows.offsets[clients]]
@@ -89,7 +105,7 @@ class Batches:
             mine = np.flatnonzero(group == like)
             steps = int(wanted[mine].max())
             index[mine, :steps], real[mine, :steps] = self._draw(
-                clients[mine], counts[mine], per_epoch[mine], wanted[mine], steps, round
+                clients[mine], counts[mine], per_epoch[mine], wanted[mine], (steps, size), round
             )
         return index, real
 
@@ -99,28 +115,34 @@ class Batches:
         counts: NDArray[np.int64],
         per_epoch: NDArray[np.int64],
         wanted: NDArray[np.int64],
-        steps: int,
+        shape: tuple[int, int],
         round: int,
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        steps, size = shape
         step = np.arange(steps)
         active = step < wanted[:, None]
         epoch = np.where(active, step // per_epoch[:, None], 0)
-        within = (step % per_epoch[:, None]) * self.size
-        position = within[..., None] + np.arange(self.size)
+        within = (step % per_epoch[:, None]) * size
+        position = within[..., None] + np.arange(size)
         real = (position < counts[:, None, None]) & active[..., None]
-        shuffled = self._shuffles(clients, counts[:, None], int(epoch.max()) + 1, round)
+        shuffled = self._shuffles(clients, counts[:, None], int(epoch.max()) + 1, size, round)
         client = np.arange(len(clients))[:, None, None]
         place = shuffled[client, epoch[..., None], np.where(real, position, 0)]
         start = self._rows.offsets[clients][:, None, None]
         return self._rows.order[start + place], real
 
     def _shuffles(
-        self, clients: NDArray[np.int64], counts: NDArray[np.int64], epochs: int, round: int
+        self,
+        clients: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        epochs: int,
+        size: int,
+        round: int,
     ) -> NDArray[np.int64]:
         """A permutation of every client's rows for every epoch, `[K, epochs, longest]`."""
         place = np.arange(int(counts.max()))
         shape = (len(clients), epochs, len(place))
-        if len(place) <= self.size:  # Every epoch is one whole batch: order does not matter.
+        if len(place) <= size:  # Every epoch is one whole batch: order does not matter.
             return np.broadcast_to(place, shape)
         tickets = streams.words(
             self._seed,
@@ -130,8 +152,9 @@ class Batches:
             np.arange(epochs)[:, None],
             place,
         )
-        # So it is for these clients in any company, lest their sums depend on who else was drawn.
-        whole = (counts <= self.size)[:, :, None]
+        # The same for such clients when larger ones are drawn with them: the order of a sum must
+        # not depend on who else was drawn.
+        whole = (counts <= size)[:, :, None]
         tickets = np.where(whole, place.astype(np.uint64), tickets)
         tickets = np.where(place < counts[:, :, None], tickets, np.uint64(2**64 - 1))
         return np.argsort(tickets, axis=-1, kind="stable")

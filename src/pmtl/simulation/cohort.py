@@ -9,7 +9,7 @@ nothing.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -39,6 +39,19 @@ class Trained:
     kept: Tensor  #: [K, own] what each client owns from now on
     uploads: Tensor  #: [K, P] what each client sends; not yet clipped
     losses: Tensor  #: [K] each client's mean batch loss
+
+    def take(self, places: Tensor) -> Trained:
+        """The same of the clients at these places."""
+        return Trained(self.kept[places], self.uploads[places], self.losses[places])
+
+    @staticmethod
+    def joined(parts: Sequence[Trained]) -> Trained:
+        """The clients of all parts, one part after the other."""
+        return Trained(
+            kept=torch.cat([part.kept for part in parts]),
+            uploads=torch.cat([part.uploads for part in parts]),
+            losses=torch.cat([part.losses for part in parts]),
+        )
 
 
 class CohortTrainer(ABC):

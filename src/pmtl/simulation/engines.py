@@ -33,6 +33,10 @@ CHUNK_FLOATS, CARD_FLOATS, THREADS_FLOATS, SPARSE_FLOATS = 2**23, 2**32, 2**29, 
 #: The client axis pays from so many clients at once.
 _FEW_CLIENTS = 4
 
+#: The most places of an array in production. More would be quicker where everybody takes part and
+#: has about as many rows; fewer where not.
+MOST_PLACES, MOST_PLACES_CARD = 256, 4096
+
 #: What compiling costs on a graphics card, and what a compiled step saves, in seconds: so much of
 #: launching for every layer with weights, and so much for every float that the step touches. (About
 #: what benchmarks/results/engines-h200.json says. Compiling takes a dozen seconds where all cohorts
@@ -65,22 +69,40 @@ def check_engine(engine: str, compile: bool | None, device: str) -> None:
 
 
 def choose(
-    engine: str, compile: bool | None, model: FlatModel, device: torch.device, work: Work
+    engine: str,
+    compile: bool | None,
+    model: FlatModel,
+    device: torch.device,
+    work: Work,
+    in_place: bool = False,
+    alone: bool = False,
 ) -> tuple[str, bool]:
-    """The engine's name and whether it compiles; what was asked for, as far as something was."""
+    """The engine's name and whether it compiles; what was asked for, as far as something was.
+
+    `in_place` clients (production) are never compiled for, because which shapes are compiled
+    depends on whose come first. If they are trained `alone`, one after the other, threads are the
+    better engine on a CPU.
+    """
     check_engine(engine, compile, device.type)
+    if in_place and compile:
+        raise PmtlError(
+            "Production compiles nothing: which steps are compiled would depend on the clients' "
+            "numbers of rows, and so would the last bits of models. Leave compile out."
+        )
     if engine == "auto":
-        engine = "axis" if compile or not _prefers_threads(model, device, work) else "threads"
+        threads = _prefers_threads(model, device, work, alone)
+        engine = "axis" if compile or not threads else "threads"
     if compile is None:
-        compile = engine == "axis" and device.type == "cuda" and _pays(model, work)
+        pays = engine == "axis" and device.type == "cuda" and _pays(model, work)
+        compile = pays and not in_place
     return engine, compile
 
 
-def _prefers_threads(model: FlatModel, device: torch.device, work: Work) -> bool:
+def _prefers_threads(model: FlatModel, device: torch.device, work: Work, alone: bool) -> bool:
     if device.type != "cpu" or model.traits.random_forward:
         return False  # With dropout threads would have to take turns at the one generator.
     few = at_once("axis", device, work.client_floats) < _FEW_CLIENTS
-    return few or has_convolutions(model.module)
+    return alone or few or has_convolutions(model.module)
 
 
 def _pays(model: FlatModel, work: Work) -> bool:
@@ -99,6 +121,13 @@ def at_once(engine: str, device: torch.device, client_floats: int) -> int:
     return max(1, floats // client_floats)
 
 
+def fixed_width(cohort: int, device: torch.device, client_floats: int) -> int:
+    """How many places an array has in which clients are trained in production: enough for an
+    expected cohort, a power of two, unless memory forbids it."""
+    most = min(MOST_PLACES_CARD if device.type == "cuda" else MOST_PLACES, 2 * cohort - 1)
+    return 1 << max(0, min(most, at_once("axis", device, client_floats)).bit_length() - 1)
+
+
 def build_trainer(
     engine: str,
     compile: bool,
@@ -106,9 +135,10 @@ def build_trainer(
     model: FlatModel,
     task: Task,
     width: int | None = None,
+    in_place: bool = False,
 ) -> CohortTrainer:
     """The engine that `choose` named; `width` is the number of clients at once, where it is always
-    the same."""
+    the same, and `in_place` is for production (`places.py`)."""
     if engine == "threads":
-        return ThreadsTrainer(algorithm, model, task)
-    return AxisTrainer(algorithm, model, task, compile=compile, width=width)
+        return ThreadsTrainer(algorithm, model, task, record=not in_place)
+    return AxisTrainer(algorithm, model, task, compile=compile, width=width, in_place=in_place)

@@ -9,6 +9,7 @@ lowest values, where a federation that serves only the typical client shows. For
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,8 +19,10 @@ from torch.func import vmap
 
 from pmtl.data import FederatedData, Rows, Split
 from pmtl.models import FlatModel, Task, metric_names, row_counts, row_losses, row_squares
+from pmtl.simulation.engines import fixed_width
 from pmtl.simulation.feed import Feed
-from pmtl.simulation.sparse import is_linear, sparse_outputs
+from pmtl.simulation.places import FEW_ROWS, axis_is_safe, power_of_two, seated
+from pmtl.simulation.sparse import is_linear, own_widths, sparse_outputs
 from pmtl.simulation.team import ALONE, Team
 
 #: From clients to the weights [K, P] to be judged.
@@ -34,6 +37,19 @@ _ROWS, _FLOATS = 256, 2**25
 #: Metrics of which less is better, and those that are square roots of an average over rows.
 ERRORS = ("loss", "rmse", "mae")
 ROOTS = ("rmse",)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Positions of clients that are looked at together, `[K]`; an empty place repeats one of them.
+
+    Without `tall` and `width`, their arrays are as large as the largest of them needs.
+    """
+
+    places: NDArray[np.int64]
+    there: NDArray[np.bool_]  #: which places are not empty
+    tall: int | None = None  #: rows of a client that are looked at in one go
+    width: int | None = None  #: columns of sparse rows
 
 
 def evaluate(
@@ -71,27 +87,73 @@ def client_metrics(
     weights: Weights,
     split: Split,
     only: NDArray[np.int64] | None = None,
+    in_place: bool = False,
 ) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.int64]]:
     """Per client the average of every metric over its rows (before roots), and its row count;
-    `only` some clients are looked at, if it is given, and the others' numbers are 0."""
+    `only` some clients are looked at, if it is given, and the others' numbers are 0. `in_place` is
+    for production: nobody's numbers depend on the other clients (`places.py`)."""
     rows = data.rows(split)
     counts = rows.counts
     everybody = np.arange(len(counts)) if only is None else np.asarray(only)
     sums: dict[str, NDArray[np.float64]] = {}
-    for some in _alike(counts[everybody], data, model):
-        clients = np.sort(everybody[some])
-        for _, real, table in _tables(data.task, feed, model, weights(clients), rows, clients):
+    for group in _groups(everybody, data, feed, model, split, in_place):
+        clients, mine = everybody[group.places], everybody[group.places[group.there]]
+        at = weights(mine)
+        if not group.there.all():
+            at = at[torch.from_numpy(np.cumsum(group.there).clip(1) - 1).to(at.device)]
+        for _, real, table in _tables(data.task, feed, model, at, rows, clients, group):
             for name, values in table.items():
                 totals = sums.setdefault(name, np.zeros(len(counts)))
-                totals[clients] += np.where(real, values, 0).sum(axis=1)
+                totals[mine] += np.where(real, values, 0).sum(axis=1)[group.there]
     return {name: values / np.maximum(counts, 1) for name, values in sums.items()}, counts
+
+
+def _groups(
+    clients: NDArray[np.int64],
+    data: FederatedData,
+    feed: Feed,
+    model: FlatModel,
+    split: Split,
+    in_place: bool,
+) -> Iterator[Group]:
+    """Who of the clients is looked at together, of those who have rows."""
+    counts = data.rows(split).counts[clients]
+    if in_place:
+        yield from _in_place(clients, data, feed, model, split)
+    else:
+        for some in _alike(counts, data, model):
+            yield Group(np.sort(some), np.ones(len(some), dtype=bool))
+
+
+def _in_place(
+    clients: NDArray[np.int64], data: FederatedData, feed: Feed, model: FlatModel, split: Split
+) -> Iterator[Group]:
+    """Clients at places of their own, in arrays whose sizes follow from their own rows."""
+    rows = data.rows(split)
+    with_rows = np.flatnonzero(rows.counts[clients])
+    counts = rows.counts[clients[with_rows]]
+    columns = np.zeros(len(counts), dtype=np.int64)
+    if sparse := feed.is_sparse and is_linear(model):
+        columns = own_widths(data.x, rows)[clients[with_rows]]
+    tall = np.minimum(power_of_two(counts, FEW_ROWS), _ROWS)
+    shapes = np.stack([tall, power_of_two(-(-counts // tall)), columns], axis=1)
+    row_floats = int(np.prod(data.input_shape))
+
+    def width(shape: tuple[int, ...]) -> int:
+        floats = model.size + shape[0] * row_floats
+        return fixed_width(data.m, feed.device, floats) if axis_is_safe(model, feed.device) else 1
+
+    for shape, seats in seated(clients[with_rows], shapes, width):
+        there = seats >= 0
+        places = with_rows[np.where(there, seats, seats[there][0])]
+        yield Group(places, there, shape[0], shape[2] if sparse else None)
 
 
 def _alike(
     counts: NDArray[np.int64], data: FederatedData, model: FlatModel
 ) -> Iterator[NDArray[np.int64]]:
-    """Who is looked at together, of those who have rows: clients of like size, so that little is
-    computed on padding, and no more than memory allows."""
+    """Clients of like size, so that little is computed on padding, and no more than memory
+    allows."""
     order = np.argsort(counts, kind="stable")
     order = order[counts[order] > 0]
     row_floats = int(np.prod(data.input_shape))
@@ -111,6 +173,7 @@ def row_squares_of(
     weights: Tensor,
     split: Split,
     clients: NDArray[np.int64],
+    in_place: bool = False,
 ) -> NDArray[np.float64]:
     """How far the answer to each row of the clients is from the truth (`row_squares`), client after
     client."""
@@ -118,12 +181,12 @@ def row_squares_of(
     counts = rows.counts[clients]
     begin = np.cumsum(counts) - counts
     found = np.empty(int(counts.sum()))
-    for some in _alike(counts, data, model):
-        some = np.sort(some)
-        mine = weights[torch.from_numpy(some).to(weights.device)]
-        tables = _tables(data.task, feed, model, mine, rows, clients[some], measure=_squares)
+    for group in _groups(clients, data, feed, model, split, in_place):
+        mine = weights[torch.from_numpy(group.places).to(weights.device)]
+        who = clients[group.places]
+        tables = _tables(data.task, feed, model, mine, rows, who, group, measure=_squares)
         for place, real, table in tables:
-            at = begin[some, None] + np.arange(place.start, place.stop)
+            at = begin[group.places, None] + np.arange(place.start, place.stop)
             found[at[real]] = table["squares"][real]
     return found
 
@@ -139,19 +202,21 @@ def _tables(
     weights: Tensor,
     rows: Rows,
     clients: NDArray[np.int64],
+    group: Group,
     measure: Measure = row_metrics,
 ) -> Iterator[tuple[slice, NDArray[np.bool_], dict[str, NDArray[np.float64]]]]:
     """A few rows of every client at a time: which of its rows, which of these are real, and what is
     measured on them `[K, rows]`."""
     model.module.eval()
-    counts, starts = rows.counts[clients], rows.offsets[clients]
-    for first in range(0, int(counts.max(initial=0)), _ROWS):
-        place = first + np.arange(min(_ROWS, int(counts.max()) - first))
+    counts, starts = np.where(group.there, rows.counts[clients], 0), rows.offsets[clients]
+    most = int(counts.max(initial=0))
+    for first in range(0, most, group.tall or _ROWS):
+        place = first + np.arange(group.tall or min(_ROWS, most - first))
         real = place < counts[:, None]
         index = rows.order[starts[:, None] + np.where(real, place, 0)]
         with torch.no_grad():
             if feed.is_sparse and is_linear(model):
-                outputs, targets = sparse_outputs(feed, model, weights, index, real)
+                outputs, targets = sparse_outputs(feed, model, weights, index, real, group.width)
             else:
                 inputs, targets = feed.rows(index)
                 outputs = vmap(model.apply)(weights, inputs)

@@ -1,4 +1,4 @@
-"""What goes wrong with one client's data stays with that client."""
+"""An error caused by one client's data must not affect other clients."""
 
 from __future__ import annotations
 
@@ -6,31 +6,37 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 T = TypeVar("T")
 Clients = NDArray[np.int64]
+#: Told which client could not be computed, and why: for the owner of the data alone.
+Failed = Callable[[int, Exception], None]
 
 
-def isolated(clients: Clients, work: Callable[[Clients], T]) -> list[tuple[Clients, T]]:
-    """The work on all clients at once, and without those for whom it fails.
+def isolated(
+    clients: Clients, work: Callable[[Clients], T], failed: Failed | None = None
+) -> list[tuple[Clients, T]]:
+    """The work on all clients, without those for whom it fails.
 
-    In production an error that only one client's data brings about must not show: it would say
-    something about that client that nobody paid for. Such a client is found by halving, and takes
-    no part; its upload counts as zero, and the divisor stays what it is.
+    In production an error that one client's data causes must not show: it would say something about
+    that client that nobody paid for. A lack of memory is such an error, too, since it depends on
+    numbers of rows. The client is found by halving; its upload counts as zero and the divisor stays
+    what it is. `work` must give the same for a client whoever else it is done for.
     """
     try:
         return [(clients, work(clients))]
-    except (MemoryError, torch.OutOfMemoryError):
-        raise  # of shapes, which are no secret
-    except Exception:
+    except Exception as error:
         if len(clients) <= 1:
+            if failed is not None and len(clients):
+                failed(int(clients[0]), error)
             return []
     half = len(clients) // 2
-    return [*isolated(clients[:half], work), *isolated(clients[half:], work)]
+    return [*isolated(clients[:half], work, failed), *isolated(clients[half:], work, failed)]
 
 
-def together(clients: Clients, work: Callable[[Clients], T]) -> list[tuple[Clients, T]]:
+def together(
+    clients: Clients, work: Callable[[Clients], T], failed: Failed | None = None
+) -> list[tuple[Clients, T]]:
     """The work on all clients at once; in an experiment an error is for everybody to see."""
     return [(clients, work(clients))]

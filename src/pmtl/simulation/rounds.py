@@ -71,10 +71,11 @@ class Federation(LocalWork):
         team: Team = ALONE,
     ) -> None:
         """With a `seed` this is an experiment. Without, it is production: coins and noise are the
-        operating system's, every release has to be charged to a ledger, and what goes wrong with
-        one client's data stays with that client. `engine` and `compile` say how cohorts are
-        trained; left to themselves, they are chosen by device and model. In a `team` this process
-        trains its part of the clients, and only the leader publishes."""
+        operating system's, every release has to be charged to a ledger, and nothing that a client
+        gets depends on another client's data but through what was published. `engine` and
+        `compile` say how cohorts are trained; left to themselves, they are chosen by device and
+        model. In a `team` this process trains its part of the clients, and only the leader
+        publishes."""
         if seed is None and algorithm.shares and charge is None:
             raise PmtlError("In production every release is charged: give a ledger.")
         if plan.clients != data.m:
@@ -100,18 +101,23 @@ class Federation(LocalWork):
             cohort=usual,
             largest=None if varies else -(-usual // team.size),
             rounds=plan.rounds,
+            in_place=self._secret,
         )
         self.plan = plan
         self.team = team
         self._each = isolated if self._secret else together
+        #: Told, in production, what is for the owner of the data alone.
+        self.tell_owner: Callable[[str], None] = lambda sentence: None
         self.board = algorithm.board(data.clients)
         self.sampler = plan.sampler(seed, self.keys)
         self._next: tuple[int, NDArray[np.int64]] | None = None
         self._hardened = hardened
         if noise is None:
             noise = noise_of(plan, self._source(""), hardened and algorithm.shares, self.device)
-        self.gate = Release(plan, self.board, noise, charge)
+        self.gate = Release(plan, self.board, noise, charge, one_by_one=self._secret)
         self.curves: Curves | None = None
+        #: Who has rows to train on. In production a client may have none, and counts as zero.
+        self._trains = data.rows("train").counts > 0
 
     def show_metrics(
         self,
@@ -163,12 +169,22 @@ class Federation(LocalWork):
         tally = self.gate.open(round, progress.shared)
         losses, norms = [], []
 
-        def train(clients: NDArray[np.int64]) -> Trained:
-            own = progress.store.gather(clients)
-            return self._train(clients, own, progress.shared, round, lr)
-
         for piece in self.pieces(self.team.part(cohort)):
-            done = self._each(piece, train)
+            # Read before anything is tried: a disk that fails is nobody's data.
+            owned = progress.store.gather(piece)
+
+            def train(
+                clients: NDArray[np.int64],
+                piece: NDArray[np.int64] = piece,
+                owned: Tensor = owned,
+            ) -> Trained:
+                own = owned
+                if len(clients) < len(piece):
+                    places = torch.from_numpy(np.searchsorted(piece, clients))
+                    own = owned[places.to(owned.device)]
+                return self._train(clients, own, progress.shared, round, lr)
+
+            done = self._each(piece[self._trains[piece]], train, self._failed("trained", round))
             if sum(len(some) for some, _ in done) < len(piece):
                 self._keep_row(progress.store, piece, [some for some, _ in done])
             for clients, trained in done:
@@ -184,6 +200,15 @@ class Federation(LocalWork):
         if self.device.type == "cuda" and not self._secret and progress.round < self.plan.rounds:
             self._look_ahead(progress.round)
         return self._report(progress.round, len(cohort), lr, losses, norms)
+
+    def _failed(self, what: str, round: int) -> Callable[[int, Exception], None]:
+        def tell(client: int, error: Exception) -> None:
+            self.tell_owner(
+                f"Round {round}: client {self.data.clients[client]!r} could not be {what} "
+                f"({type(error).__name__}: {error}). It counts as zero."
+            )
+
+        return tell
 
     @staticmethod
     def _keep_row(store: Store, piece: NDArray[np.int64], trained: list[NDArray[np.int64]]) -> None:
@@ -231,7 +256,12 @@ class Federation(LocalWork):
     def predictors(self, progress: Progress, clients: NDArray[np.int64]) -> Tensor:
         """The weights `[K, P]` with which the clients predict."""
         own = progress.store.gather(clients)
-        return vmap(self.algorithm.predict)(own, self.board.read(progress.shared, clients))
+        around = self.board.read(progress.shared, clients, self._secret)
+        predict = vmap(self.algorithm.predict)
+        if self._secret and len(clients):
+            pairs = zip(torch.split(own, 1), torch.split(around, 1), strict=True)
+            return torch.cat([predict(mine.clone(), read.clone()) for mine, read in pairs])
+        return predict(own, around)
 
     def newcomers(self, progress: Progress) -> Tensor:
         """The weights `[blocks, P]` with which clients predict that were never sampled."""
@@ -242,7 +272,9 @@ class Federation(LocalWork):
         """What is evaluated: the clients' own models and, where there is one, the shared one."""
         views: dict[str, Weights] = {"personal": lambda clients: self.predictors(progress, clients)}
         if self.algorithm.shares:
-            views["shared"] = lambda clients: self.board.read(progress.shared, clients)
+            views["shared"] = lambda clients: self.board.read(
+                progress.shared, clients, self._secret
+            )
         return views
 
     @property
@@ -260,10 +292,14 @@ class Federation(LocalWork):
         for view in self.measured:
             own = {name: np.zeros(self.data.m) for name in self.curves.names}
             there = np.zeros(self.data.m)
-            for clients, part in self._each(mine, partial(self._judge, views[view])):
+            judge, failed = (
+                partial(self._judge, views[view]),
+                self._failed("measured", progress.round),
+            )
+            for clients, part in self._each(mine, judge, failed):
                 there[clients] = counts[clients] > 0
                 for name, numbers in own.items():
-                    if name in part:  # Nobody has a row, nobody has a number.
+                    if name in part:  # Clients without validation rows have no value.
                         numbers[clients] = part[name][clients]
             for numbers in (there, *own.values()):
                 self.team.sum(torch.from_numpy(numbers))
@@ -273,24 +309,28 @@ class Federation(LocalWork):
     def _judge(
         self, weights: Weights, clients: NDArray[np.int64]
     ) -> dict[str, NDArray[np.float64]]:
-        part, _ = client_metrics(self.data, self.feed, self.model, weights, "validation", clients)
+        part, _ = client_metrics(
+            *(self.data, self.feed, self.model, weights, "validation", clients), self._secret
+        )
         return part
 
     def rehearse(self) -> None:
-        """Train one client on made-up rows, so that what would fail for everybody fails before
-        anything is spent."""
-        nobody, one = self.start(), np.zeros(1, dtype=np.int64)
+        """Train clients on made-up rows, so that what would fail for everybody fails before
+        anything is spent: a model that cannot be trained, or too little memory."""
+        batch = self.usual_batch
+        width = (None if self._sparse else self._places((batch, 1, 0))) or 1
+        nobody, some = self.start(), np.zeros(width, dtype=np.int64)
         _, answers = self.feed.rows(np.zeros((1, 1), dtype=np.int64))
-        mask = torch.ones(1, 1, self.batches.size, dtype=torch.bool)
+        mask = torch.ones(width, 1, batch, dtype=torch.bool)
 
         def rows(clients: int) -> tuple[Tensor, Tensor]:
-            shape = (clients, self.batches.size)
+            shape = (clients, batch)
             x = torch.zeros(*shape, *self.data.input_shape, dtype=nobody.shared.dtype)
             return x.to(self.device), torch.zeros_like(answers).expand(*shape, *answers.shape[2:])
 
         self._trainer.train(
-            nobody.store.gather(one),
-            self.board.read(nobody.shared, one),
+            nobody.store.gather(some),
+            self.board.read(nobody.shared, some),
             lambda places, tall: lambda step, count: rows(count),
             mask,
             0.0,
@@ -307,7 +347,8 @@ class Federation(LocalWork):
     def _train(
         self, clients: NDArray[np.int64], own: Tensor, shared: Tensor, round: int, lr: float
     ) -> Trained:
-        return self.train_clients(clients, own, self.board.read(shared, clients), round, lr)
+        around = self.board.read(shared, clients, self._secret)
+        return self.train_clients(clients, own, around, round, lr)
 
     def _look_ahead(self, round: int) -> None:
         """Draw the next round's batches while the graphics card is still at work on this one.

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pmtl.simulation.places import FEW_ROWS
+
 Mask = NDArray[np.bool_]
 Places = NDArray[np.int64]
 
 #: The least width that clients who are still at work are gathered into, where widths are few.
 _LEAST = 16
-#: Batches are not cut below so many rows.
-_FEW_ROWS = 32
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,12 @@ class Schedule:
         left = [int((last > step).sum()) for step in range(int(last.max(initial=0)))]
         return cls(order, np.argsort(order), left, bool((active.sum(axis=1) < last).any()))
 
+    @classmethod
+    def in_place(cls, active: Mask) -> Schedule:
+        """Everybody stays at its place to the last step."""
+        everybody = np.arange(len(active))
+        return cls(everybody, everybody, [len(active)] * active.shape[1], holes=True)
+
 
 def row_groups(mask: Mask) -> list[tuple[Places, int]]:
     """The cohort cut into groups, each with the rows that its batches need, rounded up.
@@ -50,7 +56,7 @@ def row_groups(mask: Mask) -> list[tuple[Places, int]]:
     """
     needs = _last(np.asarray(mask.any(axis=1)))
     room = np.full(len(mask), mask.shape[2])
-    while (smaller := -(-int(room.min()) // 4)) >= _FEW_ROWS:
+    while (smaller := -(-int(room.min()) // 4)) >= FEW_ROWS:
         fits = needs <= smaller
         if not fits.any():
             break

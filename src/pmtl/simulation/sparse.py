@@ -13,6 +13,7 @@ a client's vector and E passes over its block, and no input is ever made dense.
 from __future__ import annotations
 
 from math import log2
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from torch.func import vmap
 from torch.utils._pytree import tree_leaves
 
 from pmtl.algorithms import Algorithm
+from pmtl.data import Rows as ClientRows
 from pmtl.models import FlatModel, Task
 from pmtl.models.library import Linear
 from pmtl.simulation.axis import AxisTrainer
@@ -36,12 +38,12 @@ Real = NDArray[np.bool_]
 class Block:
     """The rows `[K, steps, batch]` of K clients on the columns that occur in them.
 
-    `real` marks the rows that are no padding. All clients get blocks of one `width`: the widest,
-    a little rounded so that few widths exist. A narrower one repeats its last column, where its
-    inputs are zero.
+    `real` marks the rows that are no padding. All clients get blocks of one `width`: that of the
+    widest, a little rounded so that few widths exist, unless it is given. A narrower one repeats
+    its last column, where its inputs are zero.
     """
 
-    def __init__(self, feed: Feed, index: Rows, real: Real) -> None:
+    def __init__(self, feed: Feed, index: Rows, real: Real, width: int | None = None) -> None:
         self._index = index
         self._feed = feed
         clients, steps, self._batch = index.shape
@@ -53,7 +55,8 @@ class Block:
         present[client, taken.indices] = True
         within = present.cumsum(axis=1, dtype=np.int32) - 1
         counts = present.sum(axis=1)
-        self.width = _rounded(max(1, int(counts.max(initial=0))), taken.shape[1])
+        widest = max(1, int(counts.max(initial=0)))
+        self.width = _rounded(widest, taken.shape[1]) if width is None else width
         owner, column = np.nonzero(present)
         columns = np.zeros((clients, self.width), dtype=np.int64)
         columns[owner, within[owner, column]] = column
@@ -114,7 +117,16 @@ class Block:
 class SparseTrainer:
     """Trains cohorts of linear models on sparse rows; gives what `CohortTrainer` gives."""
 
-    def __init__(self, algorithm: Algorithm, model: FlatModel, task: Task, feed: Feed) -> None:
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        model: FlatModel,
+        task: Task,
+        feed: Feed,
+        in_place: bool = False,
+    ) -> None:
+        """`in_place` is for production (`places.py`)."""
+        self._in_place = in_place
         self._algorithm = algorithm
         self._model = model
         self._task = task
@@ -126,12 +138,21 @@ class SparseTrainer:
         """Whether these can be trained so; anything else is trained on dense batches."""
         return feed.is_sparse and is_linear(model) and _knows_its_rest(algorithm)
 
-    def train(self, own: Tensor, shared: Tensor, index: Rows, real: Real, lr: float) -> Trained:
+    def train(
+        self,
+        own: Tensor,
+        shared: Tensor,
+        index: Rows,
+        real: Real,
+        lr: float,
+        width: int | None = None,
+    ) -> Trained:
         """Take each client from `own` [K, …] around its `shared` [K, P] through its batches, which
-        are the rows `index` [K, steps, batch] of the data where they are `real`."""
+        are the rows `index` [K, steps, batch] of the data where they are `real`. Blocks are as wide
+        as these clients need, or of `width` columns."""
         algorithm, sizes = self._algorithm, sizes_of(self._model)
         with torch.no_grad():
-            block = Block(self._feed, index, real)
+            block = Block(self._feed, index, real, width)
             mask = torch.from_numpy(real)
             part = self._trainer(block.width).train(
                 block.take(own, *sizes), block.take(shared, *sizes), block.reader, mask, lr
@@ -150,18 +171,36 @@ class SparseTrainer:
     def _trainer(self, width: int) -> CohortTrainer:
         if width not in self._trainers:
             small = small_model(self._model, width)
-            self._trainers[width] = AxisTrainer(self._algorithm, small, self._task)
+            self._trainers[width] = AxisTrainer(
+                self._algorithm, small, self._task, in_place=self._in_place
+            )
         return self._trainers[width]
 
 
 def sparse_outputs(
-    feed: Feed, model: FlatModel, weights: Tensor, index: Rows, real: Real
+    feed: Feed,
+    model: FlatModel,
+    weights: Tensor,
+    index: Rows,
+    real: Real,
+    width: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """A linear model's outputs for the rows `[K, n]` under `weights` [K, P], and their targets."""
-    block = Block(feed, index[:, None], real[:, None])
+    """A linear model's outputs for the rows `[K, n]` under `weights` [K, P], and their targets;
+    computed on as many columns as these rows need, or on `width` of them."""
+    block = Block(feed, index[:, None], real[:, None], width)
     inputs, targets = block.rows(0)
     small = small_model(model, block.width)
     return vmap(small.apply)(block.take(weights, *sizes_of(model)), inputs), targets
+
+
+def own_widths(x: Any, rows: ClientRows) -> Rows:
+    """A width of a block for each client that follows from its own rows alone: its distinct
+    columns, a little rounded."""
+    widths = np.ones(len(rows.counts), dtype=np.int64)
+    for client in np.flatnonzero(rows.counts):
+        columns = len(np.unique(x[rows.of(int(client))].indices))
+        widths[client] = _rounded(max(1, columns), x.shape[1])
+    return widths
 
 
 def is_linear(model: FlatModel) -> bool:

@@ -37,10 +37,14 @@ class ThreadsTrainer(CohortTrainer):
 
     name: ClassVar[str] = "threads"
 
-    def __init__(self, algorithm: Algorithm, model: FlatModel, task: Task) -> None:
+    def __init__(
+        self, algorithm: Algorithm, model: FlatModel, task: Task, *, record: bool = True
+    ) -> None:
+        """Without `record` every step is run from Python."""
         super().__init__(algorithm, model, task)
         self._copies: list[FlatModel] = []
         self._programs = Programs()
+        self._record = record and not model.traits.random_forward
 
     def train(self, own: Tensor, shared: Tensor, rows: Rows, mask: Tensor, lr: float) -> Trained:
         algorithm = self._algorithm
@@ -119,7 +123,8 @@ class _Cohort:
 
     def train(self, k: int, step: Step, trained: Trained) -> None:
         """Train the client k, and put down what it comes to."""
-        algorithm, own, around = self.algorithm, self.own[k], self.shared[k]
+        # In memory of their own: where numbers lie must not depend on who else is trained.
+        algorithm, own, around = self.algorithm, self.own[k].clone(), self.shared[k].clone()
         state, total, steps, read = algorithm.begin(own, around), 0.0, 0, self._reader(k)
         for number in np.flatnonzero(self.sizes[k]).tolist():
             given = (state, around, *self._batch(k, number, read), self.lr)

@@ -1,0 +1,86 @@
+"""Where clients sit in an array, in production: at places that follow from public numbers.
+
+The last bits of a sum depend on the sizes of the arrays it is computed in and on where a row lies
+in them. In an experiment those follow from who was drawn and from how many rows everybody has. In
+production they must not: a client's model would then tell, in its last bits, whether another client
+took part or how many rows it has. So in production
+
+- the *shape* of a client's arrays (rows of a batch, number of steps, columns of sparse rows, each
+  rounded up) follows from its own rows and the settings;
+- clients of one shape are computed together in an array of a *width* that follows from the shape
+  and the settings, and client number k always has the place k mod width in it. Two clients with the
+  same place are computed one after the other. Nobody sits at the places that are left.
+
+What is computed at one place of an array does not depend on what is at the others. That is true of
+the models that `axis_is_safe` knows; every other model is computed for one client at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pmtl.models import FlatModel
+from pmtl.models.hog import HogLinear
+from pmtl.models.library import MLP, CelebaCNN, FemnistCNN, Linear
+
+Ints = NDArray[np.int64]
+#: What the arrays of a client look like: rows, steps and columns.
+Shape = tuple[int, ...]
+
+#: Models whose computation for one client does not depend on the other clients of the array:
+#: products, sums and comparisons. On a CPU, functions that work on many numbers at a time (a sine,
+#: say) may take another way for all of them if one of them is large; a graphics card computes every
+#: number by itself.
+_SAFE, _SAFE_ON_CARD = (Linear, MLP), (Linear, MLP, FemnistCNN, CelebaCNN, HogLinear)
+
+#: Batches are not cut below so many rows.
+FEW_ROWS = 32
+
+
+def axis_is_safe(model: FlatModel, device: torch.device) -> bool:
+    """Whether many clients may be computed in one array in production: with models of this library
+    that are known to allow it. All others are computed client by client."""
+    return type(model.module) in (_SAFE_ON_CARD if device.type == "cuda" else _SAFE)
+
+
+def is_ours(algorithm: object) -> bool:
+    """Whether an algorithm is one of this library, whose steps are known to allow the same."""
+    return type(algorithm).__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
+def power_of_two(numbers: Ints, least: int = 1) -> Ints:
+    """The numbers rounded up to powers of two, and to `least`."""
+    exponents = np.ceil(np.log2(np.maximum(numbers, 1))).astype(np.int64)
+    return np.maximum(np.left_shift(np.int64(1), exponents), least)
+
+
+def seated(
+    clients: Ints, shapes: Ints, width: Callable[[Shape], int | None]
+) -> Iterator[tuple[Shape, Ints]]:
+    """Who is computed together: for each array its shape and, place by place, the position in
+    `clients` of who sits there, or -1.
+
+    `shapes` [K, n] are the clients' own. A width of None says that clients are not computed in one
+    array, and any number of them may come together, without empty places.
+    """
+    for shape in np.unique(shapes, axis=0):
+        members = np.flatnonzero((shapes == shape).all(axis=1))
+        own_shape = tuple(shape.tolist())
+        wide = width(own_shape)
+        if wide is None:
+            yield own_shape, members
+            continue
+        place = clients[members] % wide
+        order = np.argsort(place, kind="stable")
+        first = np.searchsorted(place[order], place[order])
+        turn = np.empty_like(place)
+        turn[order] = np.arange(len(order)) - first
+        for number in range(int(turn.max()) + 1):
+            seats = np.full(wide, -1, dtype=np.int64)
+            mine = turn == number
+            seats[place[mine]] = members[mine]
+            yield own_shape, seats
