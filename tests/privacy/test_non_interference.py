@@ -1,0 +1,235 @@
+"""Non-interference: in production, everything that client j gets, sees or can read is a function of
+j's own rows, of public settings and of what was published.
+
+Coins, noise and publications are held fixed, client k's rows are changed in every way we could
+think of, and everybody else's bytes are compared: uploads, metric values, models.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from interference import (
+    CHANGES,
+    NAMES,
+    K,
+    M,
+    World,
+    bits,
+    many_rows,
+    missing_values,
+    more_rows,
+    other_values,
+    table,
+)
+from interference import (
+    Convolving as ConvolvingModel,
+)
+from interference import (
+    Dropping as DroppingModel,
+)
+from interference import (
+    Failing as FailingModel,
+)
+from interference import (
+    Looking as LookingModel,
+)
+from interference import (
+    Waving as WavingModel,
+)
+
+from pmtl.algorithms import ALGORITHMS, build_algorithm
+from pmtl.models import build_model
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.privacy.validation import metrics_plan
+from pmtl.simulation import Federation, LocalTraining
+
+MODELS = {
+    "logistic": "logistic",
+    "mlp": "mlp:hidden=7",
+    "looks words up": LookingModel,
+    "dropout": DroppingModel,
+    "sines": WavingModel,
+    "convolution": ConvolvingModel,
+    "fails on some rows": FailingModel,
+}
+ENGINES = ["axis", "threads"]
+#: Batches of a few rows, of all rows, and epochs of different lengths.
+LOCAL = {
+    "steps": LocalTraining(steps=3, batch=4, lr=0.5),
+    "whole": LocalTraining(steps=2, batch=0, lr=0.5),
+    "epochs": LocalTraining(epochs=2, batch=5, lr=0.5),
+}
+OTHERS = np.array([k for k in range(M) if k != K])
+
+
+def algorithm_of(name):
+    options = {
+        "clustered": {"clusters": {client: str(k % 2) for k, client in enumerate(NAMES)}},
+        "related": {"omega": np.eye(M) - 1 / M},
+    }.get(name)
+    return build_algorithm(name) if options is None else ALGORITHMS[name](**options)
+
+
+def outcome(world, monkeypatch, data, model="logistic", algorithm="pmtl", engine="auto", **options):
+    """Run two production rounds and release metrics; everybody else's bytes."""
+    local = options.pop("local", LOCAL["steps"])
+    sampling = options.pop("sampling", "poisson")
+    cohort = M if sampling == "full" else 7
+    with monkeypatch.context() as patch:
+        world.hold(patch)
+        plan = PrivacyPlan(M, cohort, sampling, 0.5, 0.2, 2, 0.01)
+        flat = build_model(model, data.input_shape, data.outputs, data.task, 0)
+        federation = Federation(
+            data,
+            flat,
+            algorithm_of(algorithm),
+            plan,
+            local,
+            None,
+            charge=lambda round: None,
+            hardened=True,
+            engine=engine,
+        )
+        views = 2 if federation.algorithm.personal else 1
+        if federation.algorithm.shares:
+            values = views * (1 if data.task == "regression" else 2)
+            federation.show_metrics(metrics_plan(M, 1, values, 0.1, 0.01), charge=lambda t: None)
+        progress = federation.start()
+        for _ in federation.rounds(progress):
+            pass
+        if federation.algorithm.shares:
+            federation.measure(progress)
+        models = federation.predictors(progress, OTHERS)
+        owned = progress.store.gather(OTHERS)
+    seen = set(progress.store.seen.tolist()) - {K}
+    return {
+        "uploads and metrics": world.others(),
+        "models": [bits(row) for row in models],
+        "owned": [bits(row) for row in owned],
+        "have a row": seen,
+        "engine": (federation.engine, federation.compile, federation.step_floats),
+    }
+
+
+def compare(monkeypatch, base, changed, cohort=None, **options):
+    """Everybody else's bytes, before and after the change; `cohort` also changes who is drawn."""
+    world = World()
+    build = options.pop("build", lambda rows: rows.federation())
+    before = outcome(world, monkeypatch, build(base), **options)
+    world.replaying, world.cohort = True, cohort
+    after = outcome(world, monkeypatch, build(changed), **options)
+    assert before == after
+    return before
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("local", LOCAL)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_change_of_one_clients_rows_reaches_anybody_else(change, local, engine, monkeypatch):
+    base = table()
+    before = compare(monkeypatch, base, change(base), engine=engine, local=LOCAL[local])
+    assert before["uploads and metrics"]
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("change", [other_values, many_rows, missing_values, CHANGES[-1]])
+def test_with_every_model(model, engine, change, monkeypatch):
+    base = table()
+    options = {"model": MODELS[model], "engine": engine, "local": LOCAL["whole"]}
+    compare(monkeypatch, base, change(base), **options)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("change", [many_rows, CHANGES[4]])
+def test_with_every_algorithm(algorithm, engine, change, monkeypatch):
+    base = table()
+    options = {"algorithm": algorithm, "engine": engine, "local": LOCAL["whole"]}
+    compare(monkeypatch, base, change(base), **options)
+
+
+@pytest.mark.parametrize("algorithm", ["pmtl", "ditto", "related", "clustered"])
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_whether_one_client_is_drawn_reaches_nobody_else(algorithm, model, engine, monkeypatch):
+    base = table()
+
+    def without(cohort):
+        return cohort[cohort != K]
+
+    def alone(cohort):
+        return np.union1d(cohort[:1], [K])
+
+    options = {"algorithm": algorithm, "model": MODELS[model], "engine": engine}
+    world = World(cohort=lambda cohort: np.union1d(cohort, [K]))
+    before = outcome(world, monkeypatch, base.federation(), **options)
+    world.replaying, world.cohort = True, without
+    after = outcome(world, monkeypatch, base.federation(), **options)
+    assert before == after
+    # Nor does it matter who else is: in a round, one client's part is the same in any company.
+    world.cohort = alone
+    few = outcome(world, monkeypatch, base.federation(), **options)
+    first = {key: row for key, row in few["uploads and metrics"].items() if key[:2] == (0, 0)}
+    assert first
+    assert first.items() <= before["uploads and metrics"].items()
+
+
+@pytest.mark.parametrize("change", [more_rows, many_rows, missing_values])
+def test_with_two_threads_and_large_arrays(change, monkeypatch):
+    """A long sum is split between threads, a short one is not."""
+    base = table(width=40_000)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        options = {"local": LOCAL["whole"], "model": "logistic"}
+        world = World(cohort=lambda cohort: np.array([1, K]))
+        before = outcome(world, monkeypatch, base.federation(), **options)
+        world.replaying, world.cohort = True, lambda cohort: np.array([1])
+        assert outcome(world, monkeypatch, change(base).federation(), **options) == before
+    finally:
+        torch.set_num_threads(threads)
+
+
+def sparse(rows):
+    from scipy.sparse import csr_matrix
+
+    x = np.where(np.abs(rows.x) > 0.8, rows.x, 0)
+    return type(rows)(csr_matrix(x), rows.y, rows.client, rows.split).federation()
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_on_sparse_rows(change, monkeypatch):
+    base = table(width=200)
+    compare(monkeypatch, base, change(base), build=sparse, local=LOCAL["whole"])
+
+
+def regression(rows):
+    y = rows.y.astype(np.float32) / 2
+    changed = type(rows)(rows.x, y, rows.client, rows.split)
+    return changed.federation(task="regression", outputs=1)
+
+
+@pytest.mark.parametrize("change", [c for c in CHANGES if c.__name__ != "no_such_class"])
+def test_on_numbers(change, monkeypatch):
+    base = table()
+    options = {"model": "linear", "local": LOCAL["epochs"]}
+    compare(monkeypatch, base, change(base), build=regression, **options)
+
+
+@pytest.mark.parametrize("sampling", ["full", "poisson", "fixed"])
+def test_with_every_way_of_drawing(sampling, monkeypatch):
+    base = table()
+    compare(monkeypatch, base, many_rows(base), sampling=sampling, local=LOCAL["epochs"])
+
+
+def scaled(rows):
+    return rows.federation(scale="client")
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_where_every_client_scales_its_rows(change, monkeypatch):
+    base = table()
+    compare(monkeypatch, base, change(base), build=scaled)
