@@ -36,6 +36,9 @@ from interference import (
     Looking as LookingModel,
 )
 from interference import (
+    Stacked as StackedModel,
+)
+from interference import (
     Waving as WavingModel,
 )
 
@@ -49,6 +52,7 @@ MODELS = {
     "logistic": "logistic",
     "mlp": "mlp:hidden=7",
     "looks words up": LookingModel,
+    "a stack of layers": StackedModel,
     "dropout": DroppingModel,
     "sines": WavingModel,
     "convolution": ConvolvingModel,

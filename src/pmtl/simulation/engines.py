@@ -35,7 +35,7 @@ _FEW_CLIENTS = 4
 
 #: The most places of an array in production. More would be quicker where everybody takes part and
 #: has about as many rows; fewer where not.
-MOST_PLACES, MOST_PLACES_CARD = 256, 4096
+MOST_PLACES, MOST_PLACES_CARD = 512, 4096
 
 #: What compiling costs on a graphics card, and what a compiled step saves, in seconds: so much of
 #: launching for every layer with weights, and so much for every float that the step touches. (About
@@ -121,10 +121,12 @@ def at_once(engine: str, device: torch.device, client_floats: int) -> int:
     return max(1, floats // client_floats)
 
 
-def fixed_width(cohort: int, device: torch.device, client_floats: int) -> int:
-    """How many places an array has in which clients are trained in production: enough for an
-    expected cohort, a power of two, unless memory forbids it."""
-    most = min(MOST_PLACES_CARD if device.type == "cuda" else MOST_PLACES, 2 * cohort - 1)
+def fixed_width(clients: int, cohort: int, device: torch.device, client_floats: int) -> int:
+    """How many places an array has in which clients are computed in production: a power of two,
+    one for everybody if everybody takes part, else four for each client of a cohort, so that few
+    of them want the same place; fewer where memory forbids it."""
+    wanted = clients if cohort >= clients else min(4 * cohort, clients)
+    most = min(MOST_PLACES_CARD if device.type == "cuda" else MOST_PLACES, 2 * wanted - 1)
     return 1 << max(0, min(most, at_once("axis", device, client_floats)).bit_length() - 1)
 
 

@@ -141,7 +141,8 @@ def _in_place(
 
     def width(shape: tuple[int, ...]) -> int:
         floats = model.size + shape[0] * row_floats
-        return fixed_width(data.m, feed.device, floats) if axis_is_safe(model, feed.device) else 1
+        safe = axis_is_safe(model, feed.device)
+        return fixed_width(data.m, data.m, feed.device, floats) if safe else 1
 
     for shape, seats in seated(clients[with_rows], shapes, width):
         there = seats >= 0

@@ -157,7 +157,8 @@ class LocalWork:
             return None
         if self._alone:
             return 1
-        return fixed_width(self._usual_cohort, self.device, self._floats_of(shape[0]))
+        floats = self._floats_of(shape[0])
+        return fixed_width(self.data.m, self._usual_cohort, self.device, floats)
 
     def draw_ahead(self, clients: Clients, round: int) -> None:
         """Draw the batches of a round that is going to be asked for."""
@@ -198,8 +199,12 @@ class LocalWork:
 
     @property
     def step_floats(self) -> int:
-        """About how many floats one step of a whole cohort touches."""
-        return self._usual_cohort * self._client_floats
+        """About how many floats one step touches: of a whole cohort or, in production, of as many
+        clients as are computed in one array."""
+        clients = self._usual_cohort
+        if self.in_place:
+            clients = self._places((self.usual_batch, 1, 0)) or 1
+        return clients * self._client_floats
 
     @property
     def _client_floats(self) -> int:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from pmtl.models import FlatModel
 from pmtl.models.hog import HogLinear
@@ -36,15 +37,23 @@ Shape = tuple[int, ...]
 #: say) may take another way for all of them if one of them is large; a graphics card computes every
 #: number by itself.
 _SAFE, _SAFE_ON_CARD = (Linear, MLP), (Linear, MLP, FemnistCNN, CelebaCNN, HogLinear)
+#: Layers of which a model of the same kind can be put together.
+_SAFE_LAYERS = (nn.Sequential, nn.Linear, nn.ReLU, nn.Flatten, nn.Identity)
 
 #: Batches are not cut below so many rows.
 FEW_ROWS = 32
 
 
 def axis_is_safe(model: FlatModel, device: torch.device) -> bool:
-    """Whether many clients may be computed in one array in production: with models of this library
-    that are known to allow it. All others are computed client by client."""
-    return type(model.module) in (_SAFE_ON_CARD if device.type == "cuda" else _SAFE)
+    """Whether many clients may be computed in one array in production: models of this library that
+    are known to allow it, and sequences of layers that are. All others are computed client by
+    client."""
+    module = model.module
+    known = _SAFE_ON_CARD if device.type == "cuda" else _SAFE
+    return type(module) in known or all(
+        type(part) in _SAFE_LAYERS and not part._forward_hooks and not part._forward_pre_hooks
+        for part in module.modules()
+    )
 
 
 def is_ours(algorithm: object) -> bool:
