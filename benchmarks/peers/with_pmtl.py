@@ -43,7 +43,12 @@ class BatchesInFileOrder(CountedBatches):
     """Not shuffled, as the peers' are."""
 
     def _shuffles(
-        self, clients: NDArray[np.int64], counts: NDArray[np.int64], epochs: int, round: int
+        self,
+        clients: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        epochs: int,
+        size: int,
+        round: int,
     ) -> NDArray[np.int64]:
         place = np.arange(int(counts.max()))
         return np.broadcast_to(place, (len(clients), epochs, len(place)))
