@@ -13,37 +13,30 @@ import torch
 from interference import (
     CHANGES,
     NAMES,
+    Convolving,
+    Dropping,
+    Failing,
     K,
+    Looking,
     M,
+    OutOfMemory,
+    Stacked,
+    Waving,
     World,
     bits,
+    failing,
+    huge_value,
     many_rows,
     missing_values,
     more_rows,
     other_values,
     table,
 )
-from interference import (
-    Convolving as ConvolvingModel,
-)
-from interference import (
-    Dropping as DroppingModel,
-)
-from interference import (
-    Failing as FailingModel,
-)
-from interference import (
-    Looking as LookingModel,
-)
-from interference import (
-    Stacked as StackedModel,
-)
-from interference import (
-    Waving as WavingModel,
-)
 
+import pmtl
 from pmtl.algorithms import ALGORITHMS, build_algorithm
 from pmtl.models import build_model
+from pmtl.privacy.ledger import Ledger
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.validation import metrics_plan
 from pmtl.simulation import Federation, LocalTraining
@@ -51,12 +44,13 @@ from pmtl.simulation import Federation, LocalTraining
 MODELS = {
     "logistic": "logistic",
     "mlp": "mlp:hidden=7",
-    "looks words up": LookingModel,
-    "a stack of layers": StackedModel,
-    "dropout": DroppingModel,
-    "sines": WavingModel,
-    "convolution": ConvolvingModel,
-    "fails on some rows": FailingModel,
+    "looks words up": Looking,
+    "a stack of layers": Stacked,
+    "dropout": Dropping,
+    "sines": Waving,
+    "convolution": Convolving,
+    "fails on some rows": Failing,
+    "runs out of memory": OutOfMemory,
 }
 ENGINES = ["axis", "threads"]
 #: Batches of a few rows, of all rows, and epochs of different lengths.
@@ -95,6 +89,7 @@ def outcome(world, monkeypatch, data, model="logistic", algorithm="pmtl", engine
             charge=lambda round: None,
             hardened=True,
             engine=engine,
+            device=options.pop("device", "cpu"),
         )
         views = 2 if federation.algorithm.personal else 1
         if federation.algorithm.shares:
@@ -139,7 +134,7 @@ def test_no_change_of_one_clients_rows_reaches_anybody_else(change, local, engin
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("change", [other_values, many_rows, missing_values, CHANGES[-1]])
+@pytest.mark.parametrize("change", [other_values, many_rows, missing_values, failing])
 def test_with_every_model(model, engine, change, monkeypatch):
     base = table()
     options = {"model": MODELS[model], "engine": engine, "local": LOCAL["whole"]}
@@ -148,7 +143,7 @@ def test_with_every_model(model, engine, change, monkeypatch):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("change", [many_rows, CHANGES[4]])
+@pytest.mark.parametrize("change", [many_rows, huge_value])
 def test_with_every_algorithm(algorithm, engine, change, monkeypatch):
     base = table()
     options = {"algorithm": algorithm, "engine": engine, "local": LOCAL["whole"]}
@@ -237,3 +232,49 @@ def scaled(rows):
 def test_where_every_client_scales_its_rows(change, monkeypatch):
     base = table()
     compare(monkeypatch, base, change(base), build=scaled)
+
+
+def test_a_client_with_very_many_rows_decides_about_nothing(monkeypatch):
+    """Not even which engine trains, which the run's settings tell everybody."""
+    base = table()
+    compare(monkeypatch, base, more_rows(base, 5000), local=LOCAL["whole"])
+
+
+def finetuned(world, monkeypatch, tmp_path, data, method):
+    """Everybody else's models after a production run and fine-tuning."""
+    ledger = tmp_path / f"{len(list(tmp_path.iterdir()))}.db"
+    Ledger.create(ledger, data.clients).close()
+    with monkeypatch.context() as patch:
+        world.hold(patch)
+        run = pmtl.train(
+            data,
+            privacy={"epsilon": 2.0, "rounds": 2},
+            local=LOCAL["whole"],
+            mode="production",
+            ledger=ledger,
+        )
+        tuned = pmtl.finetune(run, method, steps=2, batch=0)
+        return [bits(row) for row in tuned._weights(OTHERS)]
+
+
+@pytest.mark.parametrize("method", ["vanilla", "mean", "kl", "ewc", "select"])
+@pytest.mark.parametrize("change", [many_rows, missing_values, huge_value])
+def test_after_fine_tuning(method, change, monkeypatch, tmp_path):
+    base, world = table(), World()
+    before = finetuned(world, monkeypatch, tmp_path, base.federation(), method)
+    world.replaying = True
+    after = finetuned(world, monkeypatch, tmp_path, change(base).federation(), method)
+    assert before == after
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no graphics card here")
+@pytest.mark.parametrize("change", [other_values, many_rows, missing_values, huge_value])
+@pytest.mark.parametrize("model", [*MODELS, "femnist_cnn", "hog"])
+def test_on_a_graphics_card(change, model, monkeypatch):
+    base = table(784 if model in ("femnist_cnn", "hog") else 6)
+    options = {"model": MODELS.get(model, model), "local": LOCAL["whole"], "device": "cuda"}
+    compare(monkeypatch, base, change(base), **options)
+    world = World(cohort=lambda cohort: np.union1d(cohort, [K]))
+    before = outcome(world, monkeypatch, base.federation(), **options)
+    world.replaying, world.cohort = True, lambda cohort: cohort[cohort != K]
+    assert outcome(world, monkeypatch, base.federation(), **options) == before

@@ -407,3 +407,18 @@ def test_a_client_sampled_for_the_first_time_inherits_nothing_from_another():
         ends.append(progress.store.vectors[newcomer])
     assert torch.equal(*ends)
     assert not torch.equal(ends[0], federation.model.start())
+
+
+@pytest.mark.parametrize("size", [7, 1000, 200_000])
+def test_a_clipped_upload_does_not_depend_on_the_others(size):
+    """To the last bit, with two threads: torch splits one long sum between them, but not two."""
+    rows = torch.randn(5, size, generator=torch.Generator().manual_seed(2))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        together = clip(rows, 0.5)
+        for place in range(5):
+            assert torch.equal(clip(rows[place : place + 1], 0.5)[0], together[place])
+            assert torch.equal(clip(rows[: place + 1], 0.5)[place], together[place])
+    finally:
+        torch.set_num_threads(threads)

@@ -59,6 +59,20 @@ class Lenient:
         return np.concatenate(self._marks)
 
 
+def kind_of(batches: Iterable[Any], name: str) -> Any:
+    """The Arrow type of a column of text, most of whose cells may be numbers: a few cells must not
+    turn the numbers of all others into names."""
+    import pyarrow as pa
+
+    values = np.concatenate(
+        [[_parsed(cell or "") for cell in batch.column(name).to_pylist()] for batch in batches]
+    )
+    numbers = values[np.isfinite(values)]
+    if 2 * len(numbers) <= len(values):
+        return pa.string()
+    return pa.int64() if (numbers == np.floor(numbers)).all() else pa.float64()
+
+
 def _numbers(column: Any, wanted: Any) -> tuple[Any, NDArray[np.bool_]]:
     """The column as numbers of a type, 0 where there is none, and where there is one."""
     import pyarrow as pa

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from pmtl.data.columns import Columns, Roles, assign_roles, missing_value, wrong_kind
 from pmtl.data.disk import ArrayBuilder
-from pmtl.data.lenient import Lenient
+from pmtl.data.lenient import Lenient, kind_of
 from pmtl.data.names import Coded, Vocabulary, whole, without_points
 from pmtl.data.text import TextRule
 from pmtl.data.textrows import TextOptions, text_options
@@ -80,6 +80,9 @@ def _collect_csv(
     import pyarrow as pa
 
     if lenient:
+        if len(roles.targets) == 1 and reading is None and is_text(types[roles.targets[0]]):
+            (target,) = roles.targets
+            types[target] = kind_of(_open_csv(path, types, [target]), target)
         as_text = {name: pa.string() for name in (*roles.features, *roles.targets)}
         for attempt in (types, types | as_text):
             with suppress(pa.ArrowInvalid):

@@ -147,7 +147,8 @@ def choose(
     candidate and the best so far of as many clients as are trained at once. `default` names the
     view for clients without validation rows.
     """
-    refuse_without_validation(data)
+    if not isolate:
+        refuse_without_validation(data)
     tuners = {
         candidate.name: Tuner(
             *(data, feed, model, candidate.method, candidate.local, seed),

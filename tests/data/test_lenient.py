@@ -1,0 +1,150 @@
+"""In production a row that cannot be used is left out, and all other rows stay as they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from pmtl.data import load
+from pmtl.errors import PmtlError, PublicError
+
+HEADER = "client,a,b,flag,target\n"
+GOOD = [f"c{k % 4},{k / 7},{k * k},{'true' if k % 2 else 'false'},{k % 3}" for k in range(40)]
+
+
+def read(tmp_path, lines, name="rows.csv", **options):
+    path = tmp_path / name
+    path.write_text(HEADER + "\n".join(lines) + "\n", encoding="utf-8")
+    return load(path, **options)
+
+
+def rows_of(data, client):
+    """The values of a client's rows in every split."""
+    place = data.index_of(client)
+    return {
+        split: tuple(part.tobytes() for part in data.gather(data.rows(split).of(place)))
+        for split in ("train", "validation", "test")
+    }
+
+
+BAD_CELLS = {
+    "an empty cell": "c1,,2,true,1",
+    "text for a number": "c1,many,2,true,1",
+    "NaN": "c1,nan,2,true,1",
+    "too large for float32": "c1,1e300,2,true,1",
+    "an empty target": "c1,1,2,true,",
+    "a target that is text": "c1,1,2,true,yes",
+    "a target that is a fraction": "c1,1,2,true,1.5",
+    "a flag that is none": "c1,1,2,perhaps,1",
+}
+
+
+@pytest.mark.parametrize("cell", BAD_CELLS)
+@pytest.mark.parametrize("place", [0, 20, 40])
+def test_a_bad_cell_leaves_its_row_out_and_nobody_elses(cell, place, tmp_path):
+    whole = read(tmp_path, GOOD, production=True, outputs=3, task="classification")
+    lines = [*GOOD[:place], BAD_CELLS[cell], *GOOD[place:]]
+    data = read(tmp_path, lines, production=True, outputs=3, task="classification")
+    assert data.clients == whole.clients
+    assert (data.task, data.outputs, data.feature_names) == (
+        "classification",
+        3,
+        ("a", "b", "flag"),
+    )
+    for client in ("c0", "c2", "c3"):
+        assert rows_of(data, client) == rows_of(whole, client)
+    counts = sum(data.rows(split).counts for split in data.splits)
+    assert counts.tolist() == [10, 10, 10, 10]
+    (note,) = data.for_owner
+    assert note.startswith("Client 'c1': 1 of 11 rows were left out")
+    # An experiment says where it is. (A fraction among whole numbers only makes them numbers.)
+    if cell not in ("a target that is a fraction", "a target that is text"):
+        with pytest.raises(PmtlError, match=r"row|text|cannot be read|perhaps"):
+            read(tmp_path, lines, outputs=3, task="classification")
+
+
+def test_rows_without_a_fault_are_read_as_in_an_experiment(tmp_path):
+    one, two = read(tmp_path, GOOD), read(tmp_path, GOOD, production=True)
+    assert one.fingerprint() == two.fingerprint()
+    assert two.for_owner == ()
+
+
+def test_a_client_without_a_row_that_can_be_used_stays_a_client(tmp_path):
+    lines = [line for line in GOOD if not line.startswith("c2")] + ["c2,,1,true,0"] * 3
+    data = read(tmp_path, lines, production=True)
+    assert data.clients == ("c0", "c1", "c2", "c3")
+    assert data.rows("train").counts[2] == 0
+    with pytest.raises(PmtlError, match="missing"):
+        read(tmp_path, lines)
+
+
+def test_a_column_of_text_is_refused_by_its_name(tmp_path):
+    lines = [line.replace(",true,", ",red,").replace(",false,", ",blue,") for line in GOOD]
+    with pytest.raises(PublicError, match="'flag' holds no numbers"):
+        read(tmp_path, lines, production=True)
+
+
+def test_parquet_and_text_targets(tmp_path):
+    columns = {
+        "client": ["a", "b"] * 6,
+        "x": [float(k) if k != 4 else None for k in range(12)],
+        "target": ["yes" if k % 3 else "no" for k in range(11)] + [None],
+    }
+    parquet.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    data = load(tmp_path / "rows.parquet", production=True)
+    assert data.labels == ("no", "yes")
+    used = np.concatenate([data.rows(split).order for split in data.splits])
+    assert sorted(used.tolist()) == [k for k in range(12) if k not in (4, 11)]
+    with pytest.raises(PmtlError, match=r"row 11"):
+        load(tmp_path / "rows.parquet")
+
+
+def test_arrays_with_bad_rows(tmp_path):
+    x = np.ones((8, 2), dtype=np.float64)
+    x[1, 0], x[6, 1] = np.nan, 1e300
+    y, client = np.array([0, 1, 0, 7, 1, -2, 1, 0]), np.array(list("aabbaabb"))
+    np.savez(tmp_path / "rows.npz", x=x, y=y, client=client)
+    data = load(tmp_path / "rows.npz", production=True, outputs=2, validation=0, test=0)
+    assert data.rows("train").order.tolist() == [0, 4, 2, 7]
+    assert data.y[data.rows("train").order].tolist() == [0, 1, 0, 0]
+    with pytest.raises(PmtlError, match="row 1"):
+        load(tmp_path / "rows.npz", outputs=2)
+
+
+def test_one_clients_validation_rows_do_not_decide_about_everybodys(tmp_path):
+    """A split without validation rows gets some from everybody's training rows; one client that
+    brings its own must not change that for the others."""
+    lines = ["client,a,split,target"]
+    lines += [f"c{k % 3},{k},{'test' if k % 5 == 0 else 'train'},{k % 2}" for k in range(60)]
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join(lines) + "\n")
+    whole = load(path, production=True)
+    lines[4] = lines[4].replace("train", "validation")
+    assert lines[4].startswith("c0")
+    path.write_text("\n".join(lines) + "\n")
+    data = load(path, production=True)
+    for client in ("c1", "c2"):
+        assert rows_of(data, client) == rows_of(whole, client)
+    assert (data.rows("validation").counts > 0).all()
+
+
+@pytest.mark.parametrize("line", ["c1,1,2,true,1,SECRET", ",1,2,true,1", '"c1,1,2'])
+def test_what_breaks_a_file_quotes_no_row_in_production(line, tmp_path):
+    with pytest.raises(PmtlError) as told:
+        read(tmp_path, [*GOOD, line], production=True)
+    assert "pmtl data show" in str(told.value)
+    assert "SECRET" not in str(told.value)
+    assert "40" not in str(told.value).replace(str(tmp_path), "")
+    assert told.value.__cause__ is None
+    assert told.value.__suppress_context__
+
+
+def test_mistakes_in_the_settings_are_still_told(tmp_path):
+    with pytest.raises(PmtlError, match="no client column 'hospital'"):
+        read(tmp_path, GOOD, production=True, client="hospital")
+    with pytest.raises(PmtlError, match="no file or folder"):
+        load(tmp_path / "nothing.csv", production=True)
+    with pytest.raises(PmtlError, match="named 'vallidation'"):
+        read(tmp_path, GOOD, production=True, vallidation=0.1)
