@@ -46,7 +46,7 @@ WORKLOADS: dict[str, tuple[str, int, int, int, int, int, int, int]] = {
     "logistic regression, all rows of 20 to 600 at once": ("logistic", 500, 500, 30, 2, 20, 600, 0),
     "mlp of 64 units, 500 clients, everybody": ("mlp", 500, 500, 30, 2, 20, 40, 10),
     "a model of the user's own, 500 clients, everybody": ("own", 500, 500, 30, 2, 20, 40, 10),
-    "FEMNIST's network, 20 of 100 clients": ("femnist_cnn", 100, 20, 784, 62, 60, 120, 20),
+    "FEMNIST's network, 20 clients, everybody": ("femnist_cnn", 20, 20, 784, 62, 60, 120, 20),
 }
 
 

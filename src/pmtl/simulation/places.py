@@ -37,8 +37,10 @@ Shape = tuple[int, ...]
 #: say) may take another way for all of them if one of them is large; a graphics card computes every
 #: number by itself.
 _SAFE, _SAFE_ON_CARD = (Linear, MLP), (Linear, MLP, FemnistCNN, CelebaCNN, HogLinear)
-#: Layers of which a model of the same kind can be put together.
+#: Layers of which a model of the same kind can be put together, and the files of PyTorch whose
+#: layers can on a card.
 _SAFE_LAYERS = (nn.Sequential, nn.Linear, nn.ReLU, nn.Flatten, nn.Identity)
+_SAFE_FILES_ON_CARD = ("linear", "activation", "conv", "pooling", "normalization", "padding")
 
 #: Batches are not cut below so many rows.
 FEW_ROWS = 32
@@ -48,12 +50,20 @@ def axis_is_safe(model: FlatModel, device: torch.device) -> bool:
     """Whether many clients may be computed in one array in production: models of this library that
     are known to allow it, and sequences of layers that are. All others are computed client by
     client."""
-    module = model.module
-    known = _SAFE_ON_CARD if device.type == "cuda" else _SAFE
-    return type(module) in known or all(
-        type(part) in _SAFE_LAYERS and not part._forward_hooks and not part._forward_pre_hooks
-        for part in module.modules()
+    card = device.type == "cuda"
+    if type(model.module) in (_SAFE_ON_CARD if card else _SAFE):
+        return True
+    return not model.traits.looks_up and all(
+        _layer_is_safe(part, card) for part in model.module.modules()
     )
+
+
+def _layer_is_safe(layer: nn.Module, card: bool) -> bool:
+    if layer._forward_hooks or layer._forward_pre_hooks:
+        return False  # They may do anything.
+    file = type(layer).__module__.removeprefix("torch.nn.modules.")
+    on_card = file in _SAFE_FILES_ON_CARD and not isinstance(layer, nn.MultiheadAttention)
+    return type(layer) in _SAFE_LAYERS or (card and on_card)
 
 
 def is_ours(algorithm: object) -> bool:
