@@ -25,8 +25,9 @@ from pmtl.privacy.validation import KIND, evaluations, with_metrics
 from pmtl.runs.budget import Budget, open_budget
 from pmtl.runs.config import IN_MEMORY, TrainConfig, algorithm_spec, part, resolve_device
 from pmtl.runs.config_file import read_config
-from pmtl.runs.folder import RunFolder
-from pmtl.runs.result import Run, check_data, metrics_plan, rebuild_model
+from pmtl.runs.facts import check_data, fingerprint_of
+from pmtl.runs.folder import RunFolder, new_key
+from pmtl.runs.result import Run, metrics_plan, rebuild_model
 from pmtl.runs.session import run_to_end
 from pmtl.simulation import (
     ALONE,
@@ -148,12 +149,13 @@ def start(
             engine=federation.engine,
             compile=federation.compile,
         )
-        facts = {"id": run, **_facts(config, federation, metrics)}
+        key = new_key(config.mode)
+        facts = {"id": run, "initialisation": begin, **_facts(config, federation, metrics, key)}
         if warn is not None and team.leader:
             for sentence in _warnings(federation, config.mode == "production"):
                 warn(sentence)
-        folder = None if out is None else RunFolder.create(out, config, facts)
-        return run_to_end(federation, config, facts, folder, budget, progress and team.leader)
+        folder = None if out is None else RunFolder.create(out, config, facts, key)
+        return run_to_end(federation, config, facts, folder, budget, progress and team.leader, key)
 
 
 def resume(
@@ -173,6 +175,11 @@ def resume(
     facts = folder.facts()
     if facts["state"] == "complete":
         raise PmtlError(f"The run at {path} is complete: there is nothing left to resume.")
+    if "initialisation" not in facts:
+        raise PmtlError(
+            f"The run at {path} was started by pmtl 0.1, whose noise and files were others: "
+            "continue it with that version, or start a new run."
+        )
     config = read_config(folder.config_file)
     if config.digest() != facts["config_digest"]:
         raise PmtlError(
@@ -187,7 +194,7 @@ def resume(
     if config.algorithm == IN_MEMORY and algorithm is None:
         raise PmtlError(f"The run at {path} needs its algorithm object again: algorithm=….")
     federated = load(config.data, progress=progress and team.leader) if data is None else data
-    check_data(federated, facts)
+    check_data(federated, facts, folder.key)
     method = build_algorithm(algorithm or config.algorithm)
     plan, metrics = PrivacyPlan.from_dict(facts["plan"]), metrics_plan(facts)
     flat = rebuild_model(facts, model)
@@ -199,7 +206,8 @@ def resume(
                 "started with."
             )
         own = folder if team.leader else None
-        return run_to_end(federation, config, facts, own, budget, progress and team.leader)
+        show = progress and team.leader
+        return run_to_end(federation, config, facts, own, budget, show, folder.key)
 
 
 def _plans(
@@ -307,9 +315,10 @@ def _resolved(config: TrainConfig, plan: PrivacyPlan, metrics: PrivacyPlan | Non
 
 
 def _facts(
-    config: TrainConfig, federation: Federation, metrics: PrivacyPlan | None
+    config: TrainConfig, federation: Federation, metrics: PrivacyPlan | None, key: bytes
 ) -> dict[str, Any]:
-    """What `run.json` keeps: enough to continue, to evaluate and to predict."""
+    """What `run.json` keeps: enough to continue, to evaluate and to predict. The digest of the
+    data is made with `key`."""
     data, algorithm = federation.data, federation.algorithm
     return {
         "mode": config.mode,
@@ -335,7 +344,7 @@ def _facts(
         "plan": federation.plan.to_dict(),
         "metrics_plan": None if metrics is None else metrics.to_dict(),
         "hardened": bool(config.privacy.hardened),
-        "fingerprint": data.fingerprint(),
+        "fingerprint": fingerprint_of(data, key),
         "clients": list(data.clients),
         "blocks": federation.board.blocks.tolist(),
         "board": federation.board.digest(),
