@@ -107,9 +107,10 @@ def save_finetuned(tuned: Finetuned, path: str | Path) -> Finetuned:
     about = {name: facts[name] for name in ("clients", "model", "blocks")}
     with files.writing(path):
         try:
-            partial.parent.mkdir(parents=True, exist_ok=True)
-            if facts["mode"] == "production":
-                make_private(partial)  # Wherever it lies: it holds every client's own model.
+            secret = facts["mode"] == "production"  # It holds every client's own model.
+            partial.parent.mkdir(parents=True, exist_ok=True, mode=0o700 if secret else 0o777)
+            if secret:
+                make_private(partial)
             else:
                 partial.mkdir()
             personal = Personal(everybody, tuned._shared, tuned._weights)

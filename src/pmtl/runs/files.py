@@ -181,10 +181,12 @@ def replace(path: Path, write: Callable[[Path], object], opener: Opener | None =
     with writing(path):
         try:
             partial.unlink(missing_ok=True)  # A crash may have left one behind.
-            os.close(
-                (opener or like_its_folder)(str(partial), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-            )
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            os.close((opener or like_its_folder)(str(partial), flags))
+            mode = stat.S_IMODE(partial.stat().st_mode)
             write(partial)
+            if stat.S_IMODE(partial.stat().st_mode) != mode:
+                partial.chmod(mode)  # safetensors makes a file of its own, for its owner only.
             flush(partial)
             place(partial, path)
         except BaseException:
