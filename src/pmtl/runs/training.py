@@ -205,6 +205,12 @@ def resume(
                 f"The clusters or relations of clients are not those that the run at {path} was "
                 "started with."
             )
+        if config.seed is not None and federation.description() != facts["noise_key"]:
+            raise PmtlError(
+                f"The run at {path} cannot go on to the same bits: the code of its model or "
+                "algorithm, or the version of pmtl, is not the one it was started with. Put that "
+                "back, or start a new run."
+            )
         own = folder if team.leader else None
         show = progress and team.leader
         return run_to_end(federation, config, facts, own, budget, show, folder.key)
@@ -261,7 +267,9 @@ def _prepared(
         )
         if metrics is not None:
             charge = _charge(budget, team, KIND)
-            federation.show_metrics(metrics, config.privacy.loss_bound, charge)
+            federation.show_metrics(
+                metrics, config.privacy.loss_bound, charge, config.evaluate_every
+            )
         if config.mode == "production":
             federation.rehearse()
         yield federation, budget
@@ -348,4 +356,5 @@ def _facts(
         "clients": list(data.clients),
         "blocks": federation.board.blocks.tolist(),
         "board": federation.board.digest(),
+        "noise_key": None if config.seed is None else federation.description(),
     }
