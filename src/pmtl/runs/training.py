@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from pmtl.algorithms import Algorithm, build_algorithm
@@ -22,6 +23,7 @@ from pmtl.privacy.events import TRAINING
 from pmtl.privacy.plan import DEFAULT_EPSILON, PrivacyPlan, PrivacyRequest
 from pmtl.privacy.statement import warn_if_drowned, warn_of_delta
 from pmtl.privacy.validation import KIND, evaluations, with_metrics
+from pmtl.runs.agreement import refuse_differences
 from pmtl.runs.budget import Budget, open_budget
 from pmtl.runs.config import IN_MEMORY, TrainConfig, algorithm_spec, part, resolve_device
 from pmtl.runs.config_file import read_config
@@ -75,7 +77,8 @@ def train(
     made, and exact metrics are withheld; average ones are released through the gate.
 
     In a `team` (`with pmtl.join_team() as team`, under torchrun) every process calls this with the
-    same arguments, and the first one writes and returns the result.
+    same arguments and data, and the first one writes and returns the result. Processes that differ
+    in their data, settings or code are refused: they all belong to one owner.
     """
     if isinstance(privacy, (int, float)):
         privacy = PrivacyRequest(epsilon=float(privacy))
@@ -135,9 +138,12 @@ def start(
     plan, metrics = _plans(config, federated, method)
     config = _resolved(config, plan, metrics)
     begin = secrets.randbits(63) if config.seed is None else config.seed
+    begin = int(team.from_leader(torch.tensor([begin])))  # One start, frozen layers included.
     flat = build_model(
         model or config.model, federated.input_shape, federated.outputs, federated.task, begin
     )
+    plans = [plan.to_dict(), None if metrics is None else metrics.to_dict()]
+    refuse_differences(team, federated, config, plans, flat, method)
     run = uuid.uuid4().hex
     prepared = _prepared(config, federated, flat, method, run, plan, metrics, team)
     with prepared as (federation, budget):
@@ -194,10 +200,12 @@ def resume(
     if config.algorithm == IN_MEMORY and algorithm is None:
         raise PmtlError(f"The run at {path} needs its algorithm object again: algorithm=….")
     federated = load(config.data, progress=progress and team.leader) if data is None else data
-    check_data(federated, facts, folder.key)
     method = build_algorithm(algorithm or config.algorithm)
     plan, metrics = PrivacyPlan.from_dict(facts["plan"]), metrics_plan(facts)
     flat = rebuild_model(facts, model)
+    plans = [facts["plan"], facts["metrics_plan"]]
+    refuse_differences(team, federated, config, plans, flat, method, facts["id"])
+    check_data(federated, facts, folder.key)
     prepared = _prepared(config, federated, flat, method, facts["id"], plan, metrics, team)
     with prepared as (federation, budget):
         if federation.board.digest() != facts["board"]:
