@@ -5,7 +5,8 @@
 `all`: train every kind of run and keep what came out. `run`: one run in FOLDER/run, in which the
 last process dies in the middle if the file FOLDER/die is there. `resume`: go on with it.
 `differ`: the last process differs from the others, each time in something else; each process writes
-what it was told to FOLDER/told-RANK.
+what it was told to FOLDER/told-RANK. `command`: the same with other data for the last process, on
+the command line.
 """
 
 import contextlib
@@ -106,8 +107,9 @@ def refusal(work, *arguments, **options):
     return None
 
 
-def command(folder, odd):
+def command(folder):
     """The command line's status and its words, where the data differs."""
+    odd = os.environ["RANK"] != "0"
     os.chdir(folder / ("odd" if odd else "even"))
     sys.argv = ["pmtl", "train", "--data", "d.npz", "--rounds", "2", "--out", str(folder / "new")]
     with contextlib.redirect_stderr(io.StringIO()) as said:
@@ -121,6 +123,9 @@ def command(folder, odd):
 def main():
     torch.set_num_threads(1)
     folder, job = Path(sys.argv[1]), sys.argv[2]
+    if job == "command":  # It joins the team by itself.
+        (folder / f"told-command-{os.environ['RANK']}").write_text(json.dumps(command(folder)))
+        return
     with pmtl.join_team() as team:
         if job == "all":
             for name in RUNS:
@@ -147,10 +152,7 @@ def main():
         elif job == "resume":
             pmtl.resume(folder / "run", team=team)
         else:
-            told, odd = differing(folder, team), team.rank == team.size - 1
-    if job == "differ":
-        told["command"] = command(folder, odd)
-        (folder / f"told-{team.rank}").write_text(json.dumps(told))
+            (folder / f"told-{team.rank}").write_text(json.dumps(differing(folder, team)))
 
 
 if __name__ == "__main__":

@@ -139,9 +139,11 @@ def told(tmp_path_factory):
                     data, out=folder / name, checkpoint_seconds=0.0, **mode, **options("pmtl")
                 )
     before = content(folder)
-    done = launch(2, folder, "differ")
-    assert done.returncode == 0, done.stderr
-    found = [json.loads((folder / f"told-{rank}").read_text()) for rank in range(2)]
+    found = {}
+    for job, name in (("differ", "told"), ("command", "told-command")):
+        done = launch(2, folder, job)
+        assert done.returncode == 0, done.stderr
+        found[job] = [json.loads((folder / f"{name}-{rank}").read_text()) for rank in range(2)]
     return folder, before, found
 
 
@@ -164,7 +166,7 @@ def content(folder):
 def test_every_process_refuses_a_team_that_differs_and_says_in_what(what, told):
     named = "the data" if "data" in what or "stopped" in what else what
     _, _, found = told
-    for said in found:
+    for said in found["differ"]:
         assert said[what] is not None, "trained"
         assert said[what].startswith(f"The processes of this job differ in {named}. Nothing was")
         assert "not for a federation between organisations" in said[what]
@@ -172,8 +174,7 @@ def test_every_process_refuses_a_team_that_differs_and_says_in_what(what, told):
 
 def test_the_command_line_leaves_with_status_two(told):
     _, _, found = told
-    for said in found:
-        status, words = said["command"]
+    for status, words in found["command"]:
         assert status == 2
         assert "error: The processes of this job differ in the data. Nothing was" in words
         assert "Traceback" not in words
