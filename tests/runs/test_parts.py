@@ -366,15 +366,20 @@ def test_a_private_part_that_others_can_open_is_refused(finished, tmp_path):
 
 
 def test_somebody_else_is_told_whose_it_is(finished, monkeypatch):
+    there = Path.exists
+
     def refuse(self):
-        raise PermissionError(13, "Permission denied")
+        if self.parent.name == "private":
+            raise PermissionError(13, "Permission denied")
+        return there(self)
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "exists", refuse)
         with pytest.raises(pmtl.PmtlError, match="Only its owner can open"):
             RunFolder.open(finished / "run")
-    with pytest.raises(pmtl.PmtlError, match="public part of a run"):
-        pmtl.load_run(finished / "run/public")
+    for part in ("public", "private"):
+        with pytest.raises(pmtl.PmtlError, match=f"only the {part} part .* the folder above"):
+            pmtl.load_run(finished / "run" / part)
 
 
 def test_a_file_system_without_permissions_is_refused_and_nothing_is_left(tmp_path, monkeypatch):
@@ -420,6 +425,7 @@ def as_version_01(folder: RunFolder, state: str = "complete") -> None:
     content = old.personal_file.read_bytes()
     old.personal_file.write_bytes(content.replace(keyed.encode(), written["personal"].encode()))
     del facts["initialisation"]
+    old.plan_file.unlink()
     fingerprint = rows(SECRET).fingerprint()
     files.write_json(
         old.facts_file,

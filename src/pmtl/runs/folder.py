@@ -44,7 +44,9 @@ class RunFolder:
         """`divided`: whether there is a public and a private part (production); unless given, the
         folder on disk tells."""
         self.path = Path(path)
-        self.divided = (self.path / "private").is_dir() if divided is None else divided
+        if divided is None:
+            divided = (self.path / "private").is_dir() and not (self.path / "run.json").exists()
+        self.divided = divided
         self.public = self.path / "public" if self.divided else self.path
         self.private = self.path / "private" if self.divided else self.path
         self.config_file = self.private / "config.toml"
@@ -114,11 +116,10 @@ class RunFolder:
             there = folder.facts_file.exists()
         except PermissionError as error:
             raise PmtlError(f"Only its owner can open {folder.private}.") from error
-        if not there and not folder.divided and folder.plan_file.exists():
-            raise PmtlError(
-                f"{path} is the public part of a run, from which alone pmtl does not predict: give "
-                "the folder that `pmtl train` wrote."
-            )
+        parts = {"public": folder.plan_file.exists(), "private": there and folder.key_file.exists()}
+        if not folder.divided and any(parts.values()):
+            which = "private" if parts["private"] else "public"
+            raise PmtlError(f"{path} is only the {which} part of a run: give the folder above it.")
         if not there:
             raise PmtlError(f"{path} is not a run of pmtl: it has no {folder.facts_file.name}.")
         return folder
