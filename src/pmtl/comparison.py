@@ -178,8 +178,8 @@ def _run_cell(base: TrainConfig, cell: Cell, path: Path, data: FederatedData) ->
 
 
 def _scores(run: Any) -> dict[str, Any]:
-    if run.path is not None and (run.path / "result.json").exists():
-        return files.read_json(run.path / "result.json")
+    if run.path is not None and (file := RunFolder(run.path).result_file).exists():
+        return files.read_json(file)
     scores: dict[str, Any] = run.evaluate()
     return scores
 

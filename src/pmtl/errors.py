@@ -30,6 +30,10 @@ class PublicError(PmtlError):
     """
 
 
+class PmtlWarning(UserWarning):
+    """Something its reader should know, in a sentence; the command line prints it to stderr."""
+
+
 class Interrupted(Exception):
     """Work was asked to stop, and did so with everything saved; the message says how to go on.
 

@@ -111,7 +111,7 @@ def test_production_prints_no_metrics_and_no_choices(tmp_path, pmtl_command):
     done = pmtl_command("finetune", tmp_path / "run", "--method", "select", *fewer)
     assert done.status == 0, done.err
     assert set(json.loads(done.out)) == {"finetuned", "epsilon", "delta"}
-    refused = pmtl_command("evaluate", tmp_path / "run/finetuned/select")
+    refused = pmtl_command("evaluate", tmp_path / "run/private/finetuned/select")
     assert refused.status == 2
     assert "withholds" in refused.err
 

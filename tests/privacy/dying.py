@@ -17,6 +17,7 @@ from pmtl.privacy.ledger import Ledger
 from pmtl.privacy.release import Release
 from pmtl.runs import files
 from pmtl.runs.budget import Budget
+from pmtl.runs.folder import RunFolder
 
 SPEC = "synthetic:clients=12,samples=8"
 ROUND = 2
@@ -121,11 +122,12 @@ def main():
             pmtl.train(SPEC, out=out, ledger=ledger, **OPTIONS)
 
         told = {"died_of": life(begin), "charged_at_death": charged(ledger)}
-        told["checkpoint"] = files.read_tensors(out / "checkpoint.safetensors")[1]["round"]
-        told["left_behind"] = [file.name for file in out.iterdir() if "partial" in file.name]
+        folder = RunFolder(out)
+        told["checkpoint"] = files.read_tensors(folder.checkpoint_file, key=folder.key)[1]["round"]
+        told["left_behind"] = [file.name for file in out.rglob("*") if "partial" in file.name]
         told["resumed"] = life(lambda out=out: pmtl.resume(out))
         told["charged"] = charged(ledger)
-        told["epsilon"] = json.loads((out / "privacy.json").read_text())["epsilon"]
+        told["epsilon"] = json.loads((out / "public/privacy.json").read_text())["epsilon"]
         report[instant.__name__] = told
     print(json.dumps(report))
 

@@ -15,6 +15,9 @@ ROOT = Path(__file__).parents[2]
 GATE = "tests/privacy/test_failure_cases_gate.py::test_"
 NOISE = "tests/privacy/test_failure_cases_noise.py::test_"
 RUNS = "tests/privacy/test_failure_cases_runs.py::test_"
+PARTS = "tests/runs/test_parts.py::test_"
+TEAM = "tests/runs/test_team.py::test_"
+IDENTITY = "tests/simulation/test_identity.py::test_"
 LEDGER = "tests/privacy/test_ledger.py::test_"
 DAMAGE = "tests/privacy/test_ledger_damage.py::test_"
 
@@ -159,6 +162,52 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
             + "exceptions_that_only_occur_with_one_clients_data_have_the_same_public_behaviour",
             RUNS + "what_fails_for_everybody_fails_before_anything_is_spent",
         ),
+    ),
+    "unsalted digests of private data in readable files": (
+        "there are none: such digests are keyed with a secret of the run's owner, in files and in "
+        "the ledger",
+        (
+            PARTS + "colluders_who_know_all_but_six_labels_find_nothing_to_try_them_on",
+            PARTS + "digests_in_the_ledger_and_in_private_files_are_keyed",
+        ),
+    ),
+    "private files that others can read": (
+        "never, not even for a moment and whatever the umask is; a part that was opened to others "
+        "is refused",
+        (
+            PARTS + "what_is_private_is_the_owners_alone_whatever_the_umask",
+            PARTS + "no_private_file_is_readable_by_others_even_for_a_moment",
+            PARTS + "a_private_part_that_others_can_open_is_refused",
+        ),
+    ),
+    "private values among the files that may be handed out": (
+        "`public/` holds what was published and public settings, and nothing else",
+        (
+            PARTS + "the_public_part_holds_what_the_statement_lists_and_nothing_else",
+            PARTS + "plan_and_shared_model_say_nothing_that_depends_on_rows",
+            PARTS + "how_many_clients_were_ever_sampled_shows_in_no_public_file",
+        ),
+    ),
+    "processes of one team with different data": (
+        "refused by every process before anything is trained, charged or written; so are other "
+        "settings, models, algorithms and code",
+        (
+            TEAM + "every_process_refuses_a_team_that_differs_and_says_in_what",
+            TEAM + "nothing_was_trained_charged_or_written",
+        ),
+    ),
+    "two runs whose noise has the same key": (
+        "only if they publish the same numbers: the key covers data, start, model, code, "
+        "algorithm, plans, bounds and schedule",
+        (
+            IDENTITY + "two_metrics_plans_do_not_give_the_exact_accuracies",
+            IDENTITY + "two_factories_of_one_name_do_not_give_the_exact_sum",
+            IDENTITY + "everything_that_decides_a_release_decides_both_kinds_of_noise",
+        ),
+    ),
+    "an experiment replayed with other code": (
+        "refused: it would publish other bits for rounds that are charged once",
+        (IDENTITY + "a_run_whose_code_has_changed_does_not_go_on",),
     ),
 }
 

@@ -355,14 +355,16 @@ def test_exceptions_that_only_occur_with_one_clients_data_have_the_same_public_b
             *("--mode", "production", "--ledger", "l.db", "--rounds", 3),
             *("--evaluate-every", 1, "--epsilon", 4),
         )
-        lines = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+        lines = [
+            json.loads(line) for line in Path("run/public/metrics.jsonl").read_text().splitlines()
+        ]
         seen[where] = {
             "status": done.status,
             "out": re.sub(r"[\d.]+", "#", done.out),
             "err": re.sub(r"[\d.]+", "#", done.err),
-            "files": sorted(file.name for file in Path("run").iterdir()),
+            "files": sorted(str(file) for file in Path("run").rglob("*")),
             "shape": [{key: str(type(line[key])) for key in line} for line in lines],
-            "statement": Path("run/privacy.txt").read_text(),
+            "statement": Path("run/public/privacy.txt").read_text(),
             "charged": (charged("l.db"), charged("l.db", "validation")),
         }
     assert seen[None]["status"] == 0

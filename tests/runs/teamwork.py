@@ -4,16 +4,26 @@
 
 `all`: train every kind of run and keep what came out. `run`: one run in FOLDER/run, in which the
 last process dies in the middle if the file FOLDER/die is there. `resume`: go on with it.
+`differ`: the last process differs from the others, each time in something else; each process writes
+what it was told to FOLDER/told-RANK. `command`: the same with other data for the last process, on
+the command line.
 """
 
+import contextlib
+import io
+import json
 import os
 import signal
 import sys
 from pathlib import Path
 
 import torch
+from torch import nn
 
 import pmtl
+from pmtl.algorithms import PMTL
+from pmtl.cli import app
+from pmtl.runs import agreement
 from pmtl.simulation import Federation
 
 SPEC = "synthetic:clients=25,samples=12"
@@ -46,9 +56,76 @@ def dying(folder, team):
     Federation.advance = advance_or_die
 
 
+class Model(nn.Linear):
+    """Two processes that have another `by` have another model of the same size and start."""
+
+    by = 1.0
+
+    def __init__(self, input_shape, outputs):
+        super().__init__(input_shape[0], outputs)
+
+    def forward(self, x):
+        return super().forward(x) * self.by
+
+
+def differing(folder, team):
+    """What each way to differ ended in, in this process: the sentence."""
+    odd = team.rank == team.size - 1
+    spec = f"{folder}/{'odd' if odd else 'even'}.npz"
+    same = {"data": f"{folder}/even.npz", **options("pmtl")}
+    real = {"mode": "production", "ledger": folder / "ledger.db"}
+    cases = {
+        "the data": {"data": spec},
+        "the data, in production": {"data": spec, **real},
+        "the settings": {"local": {"steps": 4 if odd else 3}},
+        "the model": {"model": Model},
+        "the algorithm": {"algorithm": PMTL(lam=0.4 if odd else 0.3)},
+        "the version of pmtl": {},
+        "the version of Python or torch": {},
+    }
+    told = {}
+    sources, versions = agreement._sources, agreement.versions
+    for name, changes in cases.items():
+        Model.by = 2.0 if odd and name == "the model" else 1.0
+        if odd and name == "the version of pmtl":
+            agreement._sources = lambda: "edited"
+        if odd and name == "the version of Python or torch":
+            agreement.versions = lambda: {**versions(), "torch": "1.0"}
+        told[name] = refusal(pmtl.train, **{**same, **changes}, out=folder / "new", team=team)
+        agreement._sources, agreement.versions = sources, versions
+    for run in ("stopped", "stopped-real"):
+        data = pmtl.load(spec)
+        told[run] = refusal(pmtl.resume, folder / run, data=data, team=team)
+    return told
+
+
+def refusal(work, *arguments, **options):
+    try:
+        work(*arguments, **options)
+    except pmtl.PmtlError as error:
+        return str(error)
+    return None
+
+
+def command(folder):
+    """The command line's status and its words, where the data differs."""
+    odd = os.environ["RANK"] != "0"
+    os.chdir(folder / ("odd" if odd else "even"))
+    sys.argv = ["pmtl", "train", "--data", "d.npz", "--rounds", "2", "--out", str(folder / "new")]
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        try:
+            app.main()
+            return 0, said.getvalue()
+        except SystemExit as end:
+            return end.code, said.getvalue()
+
+
 def main():
     torch.set_num_threads(1)
     folder, job = Path(sys.argv[1]), sys.argv[2]
+    if job == "command":  # It joins the team by itself.
+        (folder / f"told-command-{os.environ['RANK']}").write_text(json.dumps(command(folder)))
+        return
     with pmtl.join_team() as team:
         if job == "all":
             for name in RUNS:
@@ -72,8 +149,10 @@ def main():
             pmtl.train(
                 SPEC, out=folder / "run", team=team, checkpoint_seconds=0.0, **options("poisson")
             )
-        else:
+        elif job == "resume":
             pmtl.resume(folder / "run", team=team)
+        else:
+            (folder / f"told-{team.rank}").write_text(json.dumps(differing(folder, team)))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import pmtl
 from pmtl.comparison import Grid, compare, resume_comparison
+from pmtl.privacy.ledger import Ledger
 from pmtl.privacy.plan import PrivacyRequest
 from pmtl.runs.config import TrainConfig
 from pmtl.runs.folder import RunFolder
@@ -113,6 +114,50 @@ def test_a_finished_run(finished):
             judge(f"finished run, {name}", lambda: pmtl.load_run(finished), same, mention=name)
         finally:
             (finished / name).write_bytes(before)
+
+    damage()
+
+
+@pytest.fixture(scope="module")
+def finished_for_real(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("real")
+    Ledger.create(folder / "ledger.db", DATA.clients).close()
+    real = {"mode": "production", "ledger": folder / "ledger.db"}
+    pmtl.train(DATA, out=folder / "run", **OPTIONS, **real)
+    return folder / "run"
+
+
+def test_a_finished_production_run(finished_for_real):
+    """The same, where files lie in two parts and digests have a key."""
+    whole = content(pmtl.load_run(finished_for_real))
+    private = ("run.json", "key", "personal.safetensors", "scaling.safetensors")
+    names = [
+        "public/metrics.jsonl",
+        "public/shared.safetensors",
+        *(f"private/{n}" for n in private),
+    ]
+
+    def same(run: pmtl.Run) -> None:
+        assert content(run) == whole
+
+    @fuzz(60)
+    @given(victim_of(finished_for_real, *names))
+    def damage(drawn: tuple[str, bytes]) -> None:
+        name, content = drawn
+        file = finished_for_real / name
+        before = file.read_bytes()
+        file.write_bytes(content)
+        # With another key it is the other files that do not fit.
+        mention = "" if name == "private/key" else file.name
+        try:
+            judge(
+                f"production run, {name}",
+                lambda: pmtl.load_run(file.parents[1]),
+                same,
+                mention=mention,
+            )
+        finally:
+            file.write_bytes(before)
 
     damage()
 

@@ -53,13 +53,14 @@ def test_every_release_is_charged_and_the_statement_is_of_what_was(small, ledger
 
 def test_nothing_exact_is_written_or_shown(small, ledger, tmp_path, pmtl_command):
     run = produce(small, ledger, out=tmp_path / "run")
-    names = {file.name for file in (tmp_path / "run").iterdir()}
+    names = {file.name for file in (tmp_path / "run").rglob("*")}
     assert "result.json" not in names
-    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    told = (tmp_path / "run/public/metrics.jsonl").read_text()
+    lines = [json.loads(line) for line in told.splitlines()]
     assert lines[:4] == [{"round": number} for number in range(1, 5)]
     assert set(lines[4]) == {"round", "validation", "noise"}
     assert set(lines[4]["validation"]["personal"]) == {"accuracy_mean", "loss_mean"}
-    assert json.loads((tmp_path / "run/run.json").read_text())["seed"] is None
+    assert json.loads((tmp_path / "run/private/run.json").read_text())["seed"] is None
     with pytest.raises(pmtl.PmtlError, match="withholds"):
         run.evaluate()
     refused = pmtl_command("evaluate", tmp_path / "run")
@@ -205,7 +206,7 @@ def test_a_checkpoint_that_was_rolled_back_is_refused(small, ledger, tmp_path, m
         patch.setattr(RunFolder, "save_round", keep_and_stop)
         with pytest.raises(Interrupted):
             produce(small, ledger, out=tmp_path / "run", checkpoint_seconds=0.0)
-    checkpoint = tmp_path / "run/checkpoint.safetensors"
+    checkpoint = tmp_path / "run/private/checkpoint.safetensors"
     newest = checkpoint.read_bytes()
     checkpoint.write_bytes(older[0])
     with pytest.raises(pmtl.PmtlError, match="rolled back"):

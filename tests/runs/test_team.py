@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import pmtl
 from pmtl.privacy.ledger import Ledger
 from pmtl.runs import files
+from pmtl.runs.folder import RunFolder
 
 sys.path.insert(0, str(Path(__file__).parent))
 from teamwork import RUNS, SPEC, options
@@ -97,3 +100,90 @@ def test_a_process_that_dies_ends_the_job_which_then_goes_on_with_any_number(tmp
     assert torch.allclose(again._shared, whole._shared, atol=1e-6)
     assert torch.allclose(again._weights(places), whole._weights(places), atol=1e-6)
     assert [line["round"] for line in again.metrics] == [1, 2, 3, 4]
+
+
+# --- processes that differ ---
+
+
+def save(path, owner):
+    """Two organisations' files: the same clients and columns, other rows."""
+    random = np.random.default_rng(owner)
+    x = random.normal(size=(60, 3)).astype(np.float32)
+    split = np.tile(["train", "train", "train", "validation", "test"], 12)
+    np.savez(path, x=x, y=(x[:, 0] > 0).astype(int), client=np.arange(60) // 5, split=split)
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """What both of two processes were told, whatever the second had otherwise."""
+    folder = tmp_path_factory.mktemp("differing")
+    for owner, name in enumerate(("even", "odd")):
+        save(folder / f"{name}.npz", owner)
+        (folder / name).mkdir()
+        save(folder / name / "d.npz", owner)
+    data = f"{folder}/even.npz"
+    Ledger.create(folder / "ledger.db", pmtl.load(data).clients).close()
+    real = {"mode": "production", "ledger": folder / "ledger.db"}
+    with pytest.MonkeyPatch.context() as patch:
+        keep = RunFolder.save_round
+
+        def save_and_stop(self, line):
+            keep(self, line)
+            if line["round"] == 2:
+                raise SystemError("power cut")
+
+        patch.setattr(RunFolder, "save_round", save_and_stop)
+        for name, mode in (("stopped", {}), ("stopped-real", real)):
+            with pytest.raises(SystemError):
+                pmtl.train(
+                    data, out=folder / name, checkpoint_seconds=0.0, **mode, **options("pmtl")
+                )
+    before = content(folder)
+    found = {}
+    for job, name in (("differ", "told"), ("command", "told-command")):
+        done = launch(2, folder, job)
+        assert done.returncode == 0, done.stderr
+        found[job] = [json.loads((folder / f"{name}-{rank}").read_text()) for rank in range(2)]
+    return folder, before, found
+
+
+def content(folder):
+    """All files but for what tests leave, by their bytes."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and "told" not in path.name and not path.name.endswith(".lock")
+    }
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        *("the data", "the settings", "the model", "the algorithm", "the version of pmtl"),
+        *("the version of Python or torch", "the data, in production", "stopped", "stopped-real"),
+    ],
+)
+def test_every_process_refuses_a_team_that_differs_and_says_in_what(what, told):
+    named = "the data" if "data" in what or "stopped" in what else what
+    _, _, found = told
+    for said in found["differ"]:
+        assert said[what] is not None, "trained"
+        assert said[what].startswith(f"The processes of this job differ in {named}. Nothing was")
+        assert "not for a federation between organisations" in said[what]
+
+
+def test_the_command_line_leaves_with_status_two(told):
+    _, _, found = told
+    for status, words in found["command"]:
+        assert status == 2
+        assert "error: The processes of this job differ in the data. Nothing was" in words
+        assert "Traceback" not in words
+
+
+def test_nothing_was_trained_charged_or_written(told):
+    folder, before, _ = told
+    assert content(folder) == before
+    assert not (folder / "new").exists()
+    with Ledger.open(folder / "ledger.db", write=False) as ledger:
+        (run,) = ledger.runs()
+        assert ledger.charged(run) == [0, 1]

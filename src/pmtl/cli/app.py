@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import sys
-from typing import Annotated
+import warnings
+from typing import Annotated, Any
 
 import typer
 
 from pmtl._version import __version__
 from pmtl.cli import audit, compare, data, finetune, ledger, paper, privacy, results, train
-from pmtl.errors import Interrupted, PmtlError, is_want_of_memory
+from pmtl.errors import Interrupted, PmtlError, PmtlWarning, is_want_of_memory
 
 app = typer.Typer(
     name="pmtl",
@@ -53,7 +54,9 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # A terminal without ε shall not stop a run.
     try:
-        app()
+        with warnings.catch_warnings():
+            _as_sentences()
+            app()
     except PmtlError as error:
         typer.secho(f"error: {error}", fg="red", err=True)
         sys.exit(2)
@@ -68,6 +71,19 @@ def main() -> None:
         sentence = "There is not enough memory for this: use a smaller cohort, batch or model."
         typer.secho(f"error: {sentence}", fg="red", err=True)
         sys.exit(2)
+
+
+def _as_sentences() -> None:
+    """Print our own warnings like other messages, without the place in the code."""
+    others = warnings.showwarning
+
+    def show(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
+        if issubclass(category, PmtlWarning):
+            typer.secho(f"warning: {message}", fg="yellow", err=True)
+        else:
+            others(message, category, *place, **more)
+
+    warnings.showwarning = show
 
 
 if __name__ == "__main__":

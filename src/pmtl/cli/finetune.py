@@ -59,8 +59,8 @@ def finetune(
     name: Annotated[
         str | None,
         typer.Option(
-            help="The result is in RUN/finetuned/NAME (default: METHOD-START; with all, "
-            "NAME-METHOD)."
+            help="The result is in RUN/finetuned/NAME, of a production run in "
+            "RUN/private/finetuned/NAME (default: METHOD-START; with all, NAME-METHOD)."
         ),
     ] = None,
     out: Annotated[str | None, typer.Option(help="Another folder; instead of --name.")] = None,

@@ -87,6 +87,9 @@ def train(
     In several processes, on one machine or many:
 
         torchrun --nproc-per-node 4 -m pmtl train --data visits.npz
+
+    All of them must belong to one owner and read the same data: this is not a federation between
+    organisations.
     """
     settings = opt.make_config(context.params)
     from pmtl.runs.training import start
@@ -159,11 +162,26 @@ def report(run: Run, as_json: bool) -> None:
     told = (
         headline,
         *_memory(run.facts),
-        f"Everything is in {run.path}; the whole statement in {run.path}/privacy.txt.",
+        *_where(run),
         f"Next: pmtl predict {place} --client {client} --data FILE --out FILE",
     )
     # Names are shown as they are: a client's may look like markup.
     console.print(*told, sep="\n", soft_wrap=True, markup=False)
+
+
+def _where(run: Run) -> list[str]:
+    """Where the files are and, in production, which of them may be handed out."""
+    from pmtl.runs.folder import RunFolder
+
+    folder = RunFolder(str(run.path))
+    if not folder.divided:
+        return [f"Everything is in {run.path}; the whole statement in {folder.statement_file}."]
+    return [
+        f"May be handed out: {folder.public} (the shared model, the plan, the released metrics, "
+        f"and the whole statement in {folder.statement_file.name}).",
+        f"May not: {folder.private}. Only you can open it. Give each client its own model and "
+        "nobody else's.",
+    ]
 
 
 def _memory(facts: dict[str, Any]) -> list[str]:

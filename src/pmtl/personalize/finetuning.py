@@ -16,9 +16,10 @@ from pmtl.errors import PmtlError
 from pmtl.models import FlatModel
 from pmtl.personalize.choosing import LAMS, candidates, choose, refuse_without_validation
 from pmtl.personalize.methods import SELECT, build_method, needs_published
-from pmtl.personalize.result import FOLDER, Finetuned, refuse_existing, save_finetuned
+from pmtl.personalize.result import Finetuned, refuse_existing, save_finetuned
 from pmtl.personalize.tuning import tune
 from pmtl.runs.config import resolve_device
+from pmtl.runs.folder import RunFolder
 from pmtl.runs.result import Run, load_run
 from pmtl.simulation import Feed, LocalTraining, Weights
 from pmtl.spec import unknown
@@ -84,14 +85,17 @@ def finetune(
 
 
 def folder_of(run: Run, method: str, start: str | None, name: str | None = None) -> Path:
-    """Where a result lies unless told otherwise: `RUN/finetuned/METHOD-START`."""
+    """Where a result lies unless told otherwise: `RUN/finetuned/METHOD-START`, in production
+    `RUN/private/finetuned/METHOD-START`."""
     if run.path is None:
         raise PmtlError("This run lives in memory only and has no folder: train with out=….")
     if name is not None and (Path(name).name != name or name in (".", "..")):
         raise PmtlError(f"The name {name!r} is not that of a folder: use one without slashes.")
     if start is None and method != SELECT:
         start = check_start(run, method, None, build_method(method))
-    return run.path / FOLDER / (name or (method if start is None else f"{method}-{start}"))
+    return RunFolder(run.path).finetuned / (
+        name or (method if start is None else f"{method}-{start}")
+    )
 
 
 def check_start(run: Run, method: str, start: str | None, how: Algorithm | None) -> str:

@@ -1,9 +1,10 @@
 """What fine-tuning gives back, and the folder it lies in.
 
 A fine-tuned result is the run it came from with other personal models. Its folder, by default
-`RUN/finetuned/NAME`, holds the models, what was done (`finetuned.json`), the privacy statement and,
-of an experiment, the metrics; the shared model and all that is known of the federation stay with
-the run. The folder is written beside its place and renamed, so it is whole or not there.
+`RUN/finetuned/NAME` (in production `RUN/private/finetuned/NAME`), holds the models, what was done
+(`finetuned.json`), the privacy statement and, of an experiment, the metrics; the shared model and
+all that is known of the federation stay with the run. The folder is written beside its place and
+renamed, so it is whole or not there. In production only its owner can open it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
 from pmtl.models import FlatModel
 from pmtl.runs import files
-from pmtl.runs.folder import RunFolder, versions
+from pmtl.runs.facts import versions
+from pmtl.runs.folder import make_private, save_statement
 from pmtl.runs.personal import Personal, PersonalFile, write_personal
 from pmtl.runs.result import Run, load_run, statement_of
 from pmtl.simulation import Metrics, Weights
@@ -54,6 +56,7 @@ class Finetuned(Run):
             run._data,
             path,
             run._scaling,
+            key=run._key,
         )
 
     def views(self) -> dict[str, Weights]:
@@ -104,10 +107,15 @@ def save_finetuned(tuned: Finetuned, path: str | Path) -> Finetuned:
     about = {name: facts[name] for name in ("clients", "model", "blocks")}
     with files.writing(path):
         try:
-            partial.mkdir(parents=True)
+            secret = facts["mode"] == "production"  # It holds every client's own model.
+            partial.parent.mkdir(parents=True, exist_ok=True, mode=0o700 if secret else 0o777)
+            if secret:
+                make_private(partial)
+            else:
+                partial.mkdir()
             personal = Personal(everybody, tuned._shared, tuned._weights)
-            digest = write_personal(partial / "personal.safetensors", personal, about)
-            RunFolder(partial).save_statement(tuned.privacy)
+            digest = write_personal(partial / "personal.safetensors", personal, about, run._key)
+            save_statement(partial, tuned.privacy)
             if facts["mode"] != "production":
                 files.write_json(partial / "result.json", tuned.evaluate())
             files.write_json(
@@ -154,7 +162,8 @@ def load_finetuned(
     if run.facts["id"] != about["run"]:
         raise PmtlError(f"{path} was made from another run than the one at {place}.")
     blocks = np.asarray(run.facts["blocks"], dtype=np.int64)
-    weights = PersonalFile(path / "personal.safetensors", blocks, about["written"]["personal"])
+    known = about["written"]["personal"]
+    weights = PersonalFile(path / "personal.safetensors", blocks, known, run._key)
     return Finetuned(run, run._model, weights, about, path)
 
 

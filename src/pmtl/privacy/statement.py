@@ -67,8 +67,12 @@ EXPERIMENT = (
 PRODUCTION = (
     "This was a production run: cohorts and noise came from the operating system's generator, were "
     "kept nowhere, and every release was put down in the clients' ledger before it was made. Exact "
-    "metrics were withheld; what is shown of them passed the gate. The folder still holds every "
-    "client's own model: give each client its own, and nobody the others'."
+    "metrics were withheld; what is shown of them passed the gate. The run's folder has two parts. "
+    "All of public/ may be handed out: the shared model (shared.safetensors), the plan and the "
+    "public settings (plan.json), this statement (privacy.txt, privacy.json) and the released "
+    "metrics (metrics.jsonl). Nothing of private/ may: the clients' own models, their scalings, "
+    "the checkpoint and the record of the run. Only the owner of the run can open it. Each client "
+    "gets its own model and nobody else's."
 )
 
 

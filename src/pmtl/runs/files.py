@@ -4,6 +4,13 @@ Everything is written beside its place, flushed to the disk and renamed, so that
 moment leaves the old file or the new one. Weights are safetensors, which hold numbers and cannot
 hold code. Every JSON object and every safetensors file carries a digest of all that it says, so
 that a flipped bit or a careless edit is noticed and never read as another weight or another ε.
+
+A digest of private values is an oracle: whoever knows all of them but a few can try every guess
+against it. In production such digests are therefore keyed (keyed BLAKE2b, RFC 7693) with a secret
+that only the run's owner can read. The empty key gives the plain digest.
+
+A new file can be read by those who can open its folder and by nobody else. It is created with that
+mode, so it is never readable by others in between, whatever the umask is.
 """
 
 from __future__ import annotations
@@ -14,6 +21,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +33,9 @@ from torch import Tensor
 
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
+
+#: Opens a file: its path and the flags of `os.open`.
+Opener = Callable[[str, int], int]
 
 
 def write_text(path: Path, text: str) -> None:
@@ -61,12 +72,14 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> str:
-    """Replace a safetensors file; metadata may be anything that JSON holds. Returns the digest of
-    its numbers and of its metadata."""
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any], key: bytes = b""
+) -> str:
+    """Replace a safetensors file; metadata may be anything that JSON holds. Returns the digest,
+    under `key`, of its numbers and of its metadata."""
     whole = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     # One entry, because safetensors writes several in no fixed order: same values, same bytes.
-    known = digest(whole, metadata)
+    known = digest(whole, metadata, key)
     header = json.dumps({**metadata, "digest": known}, sort_keys=True)
     replace(path, lambda partial: save_file(whole, partial, metadata={"pmtl": header}))
     return known
@@ -78,15 +91,17 @@ def read_digest(path: Path) -> str:
         return str(json.loads(file.metadata()["pmtl"])["digest"])
 
 
-def read_tensors(path: Path, known: str | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read a safetensors file and check that it says what was written; where the digest that
-    `write_tensors` returned is `known`, that it is that very file."""
+def read_tensors(
+    path: Path, known: str | None = None, key: bytes = b""
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read a safetensors file and check that it says what was written with this `key`; where the
+    digest that `write_tensors` returned is `known`, that it is that very file."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = json.loads((file.metadata() or {})["pmtl"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         written = metadata.pop("digest")
-        found = digest(tensors, metadata)
+        found = digest(tensors, metadata, key)
     except FileNotFoundError as error:
         raise PmtlError(f"{path} is missing.") from error
     except DAMAGE as error:
@@ -107,7 +122,7 @@ DAMAGE = (
 
 def append_line(path: Path, value: Mapping[str, Any]) -> None:
     """Add one line of JSON to a file."""
-    with writing(path), path.open("a", encoding="utf-8") as file:
+    with writing(path), open(path, "a", encoding="utf-8", opener=like_its_folder) as file:
         file.write(to_json(value) + "\n")
 
 
@@ -144,7 +159,7 @@ def _refusal(path: Path, code: int | None, reason: str) -> PmtlError:
 def exclusive(path: Path) -> Iterator[None]:
     """Hold a lock file; refuse if another process holds it. The system frees it on any death."""
     with writing(path):
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        handle = like_its_folder(str(path), os.O_RDWR | os.O_CREAT)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -157,12 +172,21 @@ def exclusive(path: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` make a file beside its place, and put it there when it is on disk."""
+def replace(path: Path, write: Callable[[Path], object], opener: Opener | None = None) -> None:
+    """Let `write` fill a file beside its place, and put it there when it is on disk.
+
+    The file exists, empty and with its final mode, before `write` is called; `opener` creates it
+    (unless given, its folder decides who can read it)."""
     partial = path.with_name(f".{path.name}.partial")
     with writing(path):
         try:
+            partial.unlink(missing_ok=True)  # A crash may have left one behind.
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            os.close((opener or like_its_folder)(str(partial), flags))
+            mode = stat.S_IMODE(partial.stat().st_mode)
             write(partial)
+            if stat.S_IMODE(partial.stat().st_mode) != mode:
+                partial.chmod(mode)  # safetensors makes a file of its own, for its owner only.
             flush(partial)
             place(partial, path)
         except BaseException:
@@ -180,9 +204,21 @@ def place(partial: Path, path: Path) -> None:
         os.close(folder)
 
 
-def digest_of_text(text: str) -> str:
-    """What tells a text from any other."""
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+def like_its_folder(path: str, flags: int) -> int:
+    """Open a file; if that creates it, those can read or write it who can do so with its folder.
+
+    To be used as an `opener`."""
+    return os.open(path, flags, stat.S_IMODE(Path(path).parent.stat().st_mode) & 0o666)
+
+
+def open_to_others(path: Path) -> bool:
+    """Whether anybody but its owner has any permission on a file or folder."""
+    return bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
+
+
+def digest_of_text(text: str, key: bytes = b"") -> str:
+    """What tells a text from any other; with a `key`, only for those who have it."""
+    return hashlib.blake2b(text.encode(), digest_size=16, key=key).hexdigest()
 
 
 def _digest_of(value: Any) -> str:
@@ -190,9 +226,10 @@ def _digest_of(value: Any) -> str:
     return digest_of_text(json.dumps(value, sort_keys=True))
 
 
-def digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> str:
-    """What tells these tensors and what is said of them from any others."""
-    state = hashlib.blake2b(json.dumps(metadata, sort_keys=True).encode(), digest_size=16)
+def digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any], key: bytes = b"") -> str:
+    """What tells these tensors and what is said of them from any others; with a `key`, only for
+    those who have it."""
+    state = hashlib.blake2b(json.dumps(metadata, sort_keys=True).encode(), digest_size=16, key=key)
     for name in sorted(tensors):
         value = tensors[name]
         state.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())

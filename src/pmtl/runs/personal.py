@@ -45,9 +45,11 @@ class Personal:
     weights: Weights  #: of any clients
 
 
-def write_personal(path: Path, personal: Personal, about: Mapping[str, Any]) -> str:
-    """Replace the file; metadata may be anything that JSON holds. Returns the digest of all that
-    it says: the rows are in it by their own digests."""
+def write_personal(
+    path: Path, personal: Personal, about: Mapping[str, Any], key: bytes = b""
+) -> str:
+    """Replace the file; metadata may be anything that JSON holds. Returns the digest, under `key`,
+    of all that it says: the rows are in it by their own digests."""
     rows, size = len(personal.seen), personal.unseen.shape[1]
     small = {
         "clients": torch.from_numpy(personal.seen),
@@ -63,7 +65,7 @@ def write_personal(path: Path, personal: Personal, about: Mapping[str, Any]) -> 
     }
 
     def write(partial: Path) -> None:
-        with open(partial, "wb", opener=private) as file:
+        with partial.open("wb") as file:
             file.write(_header(shapes, about, "0" * 32))  # The digest is known at the end.
             for value in small.values():
                 file.write(value.numpy().data)
@@ -77,17 +79,20 @@ def write_personal(path: Path, personal: Personal, about: Mapping[str, Any]) -> 
             file.write(digests.data)
             small["digests"] = torch.from_numpy(digests)
             file.seek(0)
-            file.write(_header(shapes, about, files.digest(small, about)))
+            file.write(_header(shapes, about, files.digest(small, about, key)))
 
-    files.replace(path, write)
-    return files.digest(small, about)
+    files.replace(path, write, private)
+    return files.digest(small, about, key)
 
 
 class PersonalFile:
     """Reads the weights of any clients of a run whose `blocks` are known."""
 
-    def __init__(self, path: Path, blocks: NDArray[np.int64], known: str | None = None) -> None:
-        """Where the digest that `write_personal` returned is `known`, it must be that very file."""
+    def __init__(
+        self, path: Path, blocks: NDArray[np.int64], known: str | None = None, key: bytes = b""
+    ) -> None:
+        """The file must have been written with this `key`; where the digest that `write_personal`
+        returned is `known`, it must be that very file."""
         self.path = path
         self._blocks = blocks
         try:
@@ -105,7 +110,7 @@ class PersonalFile:
             raise PmtlError(f"{path} is missing.") from error
         except files.DAMAGE as error:
             raise PmtlError(f"{path} is damaged and cannot be read ({error}).") from error
-        if digest != files.digest(small, about):
+        if digest != files.digest(small, about, key):
             raise self._damaged()
         if known not in (None, digest):
             raise PmtlError(f"{path} is not the file that this run wrote: put that one back.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,14 @@ from torch import Tensor, nn
 from pmtl.board import Board
 from pmtl.data import FederatedData, Scaling, Split, load
 from pmtl.data.checks import is_sparse, row_chunks
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, PmtlWarning
 from pmtl.models import FlatModel, build_model, predictions, probabilities
 from pmtl.privacy.events import GaussianEvent
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.statement import Statement, make_statement
 from pmtl.runs import files
 from pmtl.runs.config import IN_MEMORY
+from pmtl.runs.facts import UNDIVIDED, check_data
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.personal import PersonalFile
 from pmtl.simulation import Feed, Metrics, Weights, evaluate
@@ -42,7 +44,9 @@ class Run:
         path: Path | None = None,
         scaling: Scaling | None = None,
         board: Board | None = None,
+        key: bytes = b"",
     ) -> None:
+        """`key` is the key of the digests in `facts` (`runs/folder.py`)."""
         self.facts = facts
         self.clients: tuple[str, ...] = tuple(facts["clients"])
         self.privacy = statement
@@ -54,6 +58,7 @@ class Run:
         self._board = board or Board(np.asarray(facts["blocks"], dtype=np.int64))
         self._data = data
         self._scaling = scaling
+        self._key = key
         self._positions = {client: i for i, client in enumerate(self.clients)}
 
     def personal(self, client: str) -> nn.Module:
@@ -158,7 +163,7 @@ class Run:
                     "again, with pmtl.load_run(path, data=…)."
                 )
             self._data = load(spec, production=self.facts["mode"] == "production")
-        check_data(self._data, self.facts)
+        check_data(self._data, self.facts, self._key)
         return self._data
 
     def _module(self, weights: Tensor, place: int) -> nn.Module:
@@ -197,6 +202,8 @@ def load_run(path: str | Path, data: FederatedData | None = None, model: Any = N
     """Read a finished run; `data` and `model` only for what existed in a program alone."""
     folder = RunFolder.open(path)
     facts = folder.facts()
+    if facts.get("mode") == "production" and not folder.divided:
+        warnings.warn(PmtlWarning(UNDIVIDED.format(path)), stacklevel=2)
     if facts.get("state") != "complete":
         raise PmtlError(
             f"The run at {path} is not finished: continue it with `pmtl resume {path}`."
@@ -207,7 +214,7 @@ def load_run(path: str | Path, data: FederatedData | None = None, model: Any = N
     shared, blocks = published["weights"], np.asarray(facts["blocks"], dtype=np.int64)
     personal = None
     if facts["personal"]:
-        personal = PersonalFile(folder.personal_file, blocks, written["personal"])
+        personal = PersonalFile(folder.personal_file, blocks, written["personal"], folder.key)
     statement = statement_of(facts)
     flat.to(torch.device("cpu"), shared.dtype)
     return Run(
@@ -221,6 +228,7 @@ def load_run(path: str | Path, data: FederatedData | None = None, model: Any = N
         folder.path,
         folder.load_scaling(written),
         Board.from_tensors(blocks, published),
+        folder.key,
     )
 
 
@@ -264,31 +272,5 @@ def rebuild_model(facts: dict[str, Any], model: Any = None) -> FlatModel:
     folder = facts.get("model_folder")
     if folder and folder not in sys.path:
         sys.path.append(folder)  # Where the user's own module was when the run began.
-    return build_model(spec, shape, facts["outputs"], facts["task"], facts["seed"] or 0)
-
-
-def check_data(data: FederatedData, facts: dict[str, Any]) -> None:
-    """Refuse data that is not what the run was trained on."""
-    if list(data.clients) != list(facts["clients"]):
-        raise PmtlError(
-            f"The run was made for {len(facts['clients'])} clients, and this data has {data.m} or "
-            "other ones: a federation may not change during a run."
-        )
-    names = None if data.feature_names is None else list(data.feature_names)
-    if names != facts["feature_names"]:
-        what = "words" if data.text is not None else "feature columns"
-        how = _first_difference(names, facts)
-        raise PmtlError(
-            f"This data has other {what} than the run was trained on{how}: "
-            "a model's weights mean nothing for others. Read it with the same options."
-        )
-    if data.fingerprint() != facts["fingerprint"]:
-        raise PmtlError("This data is not what the run was trained on: its fingerprint differs.")
-
-
-def _first_difference(names: list[str] | None, facts: dict[str, Any]) -> str:
-    known = facts["feature_names"]
-    for name, other in zip(names or (), known or (), strict=False):
-        if name != other:
-            return f" ({name!r} in place of {other!r})"
-    return f" ({len(names or ())} in place of {len(known or ())})"
+    begin = facts.get("initialisation", facts["seed"] or 0)
+    return build_model(spec, shape, facts["outputs"], facts["task"], begin)

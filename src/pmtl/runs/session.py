@@ -31,11 +31,12 @@ def run_to_end(
     folder: RunFolder | None,
     budget: Budget | None,
     show: bool,
+    key: bytes = b"",
 ) -> Run:
     """Run what is left of the rounds, then write and return the result.
 
     In a team every process runs this. Only the leader has a folder and a budget, decides whether to
-    go on, to save or to stop, and returns all models.
+    go on, to save or to stop, and returns all models. `key` is the key of the digests in `facts`.
     """
     team, plan = federation.team, federation.plan
     state = federation.start(None if folder is None else folder.owned_file)
@@ -84,7 +85,7 @@ def run_to_end(
                     f"`pmtl resume {'RUN' if folder is None else folder.path}` continues it."
                 )
         federation.collect(state)
-        return _finish(federation, facts, folder, budget, state, lines.all())
+        return _finish(federation, facts, folder, budget, state, lines.all(), key)
 
 
 class Lines:
@@ -129,6 +130,7 @@ def _finish(
     budget: Budget | None,
     state: Progress,
     metrics: list[dict[str, Any]],
+    key: bytes,
 ) -> Run:
     algorithm, plan = federation.algorithm, federation.plan
     weights = federation.views(state)["personal"] if federation.team.leader else _elsewhere
@@ -151,6 +153,7 @@ def _finish(
         None if folder is None else folder.path,
         federation.data.scaling,
         federation.board,
+        key,
     )
     if folder is not None:
         _save(folder, state, budget)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from pmtl.algorithms import Algorithm, build_algorithm
@@ -22,11 +23,13 @@ from pmtl.privacy.events import TRAINING
 from pmtl.privacy.plan import DEFAULT_EPSILON, PrivacyPlan, PrivacyRequest
 from pmtl.privacy.statement import warn_if_drowned, warn_of_delta
 from pmtl.privacy.validation import KIND, evaluations, with_metrics
+from pmtl.runs.agreement import refuse_differences
 from pmtl.runs.budget import Budget, open_budget
 from pmtl.runs.config import IN_MEMORY, TrainConfig, algorithm_spec, part, resolve_device
 from pmtl.runs.config_file import read_config
-from pmtl.runs.folder import RunFolder
-from pmtl.runs.result import Run, check_data, metrics_plan, rebuild_model
+from pmtl.runs.facts import check_data, fingerprint_of
+from pmtl.runs.folder import RunFolder, new_key
+from pmtl.runs.result import Run, metrics_plan, rebuild_model
 from pmtl.runs.session import run_to_end
 from pmtl.simulation import (
     ALONE,
@@ -74,7 +77,8 @@ def train(
     made, and exact metrics are withheld; average ones are released through the gate.
 
     In a `team` (`with pmtl.join_team() as team`, under torchrun) every process calls this with the
-    same arguments, and the first one writes and returns the result.
+    same arguments and data, and the first one writes and returns the result. Processes that differ
+    in their data, settings or code are refused: they all belong to one owner.
     """
     if isinstance(privacy, (int, float)):
         privacy = PrivacyRequest(epsilon=float(privacy))
@@ -123,7 +127,7 @@ def start(
     out = out if team.leader else None
     if out is not None:
         RunFolder.refuse_existing(out)
-    federated = data or _load(config, progress and team.leader)
+    federated = _load(config, progress and team.leader) if data is None else data
     config = replace(
         config,
         data=federated.source or IN_MEMORY,
@@ -134,9 +138,12 @@ def start(
     plan, metrics = _plans(config, federated, method)
     config = _resolved(config, plan, metrics)
     begin = secrets.randbits(63) if config.seed is None else config.seed
+    begin = int(team.from_leader(torch.tensor([begin])))  # One start, frozen layers included.
     flat = build_model(
         model or config.model, federated.input_shape, federated.outputs, federated.task, begin
     )
+    plans = [plan.to_dict(), None if metrics is None else metrics.to_dict()]
+    refuse_differences(team, federated, config, plans, flat, method)
     run = uuid.uuid4().hex
     prepared = _prepared(config, federated, flat, method, run, plan, metrics, team)
     with prepared as (federation, budget):
@@ -148,12 +155,13 @@ def start(
             engine=federation.engine,
             compile=federation.compile,
         )
-        facts = {"id": run, **_facts(config, federation, metrics)}
+        key = new_key(config.mode)
+        facts = {"id": run, "initialisation": begin, **_facts(config, federation, metrics, key)}
         if warn is not None and team.leader:
             for sentence in _warnings(federation, config.mode == "production"):
                 warn(sentence)
-        folder = None if out is None else RunFolder.create(out, config, facts)
-        return run_to_end(federation, config, facts, folder, budget, progress and team.leader)
+        folder = None if out is None else RunFolder.create(out, config, facts, key)
+        return run_to_end(federation, config, facts, folder, budget, progress and team.leader, key)
 
 
 def resume(
@@ -173,6 +181,11 @@ def resume(
     facts = folder.facts()
     if facts["state"] == "complete":
         raise PmtlError(f"The run at {path} is complete: there is nothing left to resume.")
+    if "initialisation" not in facts:
+        raise PmtlError(
+            f"The run at {path} was started by pmtl 0.1, whose noise and files were others: "
+            "continue it with that version, or start a new run."
+        )
     config = read_config(folder.config_file)
     if config.digest() != facts["config_digest"]:
         raise PmtlError(
@@ -186,11 +199,13 @@ def resume(
         )
     if config.algorithm == IN_MEMORY and algorithm is None:
         raise PmtlError(f"The run at {path} needs its algorithm object again: algorithm=….")
-    federated = data or _load(config, progress and team.leader)
-    check_data(federated, facts)
+    federated = _load(config, progress and team.leader) if data is None else data
     method = build_algorithm(algorithm or config.algorithm)
     plan, metrics = PrivacyPlan.from_dict(facts["plan"]), metrics_plan(facts)
     flat = rebuild_model(facts, model)
+    plans = [facts["plan"], facts["metrics_plan"]]
+    refuse_differences(team, federated, config, plans, flat, method, facts["id"])
+    check_data(federated, facts, folder.key)
     prepared = _prepared(config, federated, flat, method, facts["id"], plan, metrics, team)
     with prepared as (federation, budget):
         if federation.board.digest() != facts["board"]:
@@ -198,8 +213,15 @@ def resume(
                 f"The clusters or relations of clients are not those that the run at {path} was "
                 "started with."
             )
+        if config.seed is not None and federation.description() != facts["noise_key"]:
+            raise PmtlError(
+                f"The run at {path} cannot go on to the same bits: the code of its model or "
+                "algorithm, or the version of pmtl, is not the one it was started with. Put that "
+                "back, or start a new run."
+            )
         own = folder if team.leader else None
-        return run_to_end(federation, config, facts, own, budget, progress and team.leader)
+        show = progress and team.leader
+        return run_to_end(federation, config, facts, own, budget, show, folder.key)
 
 
 def _load(config: TrainConfig, progress: bool) -> FederatedData:
@@ -258,7 +280,9 @@ def _prepared(
         )
         if metrics is not None:
             charge = _charge(budget, team, KIND)
-            federation.show_metrics(metrics, config.privacy.loss_bound, charge)
+            federation.show_metrics(
+                metrics, config.privacy.loss_bound, charge, config.evaluate_every
+            )
         if config.mode == "production":
             federation.rehearse()
         yield federation, budget
@@ -312,9 +336,10 @@ def _resolved(config: TrainConfig, plan: PrivacyPlan, metrics: PrivacyPlan | Non
 
 
 def _facts(
-    config: TrainConfig, federation: Federation, metrics: PrivacyPlan | None
+    config: TrainConfig, federation: Federation, metrics: PrivacyPlan | None, key: bytes
 ) -> dict[str, Any]:
-    """What `run.json` keeps: enough to continue, to evaluate and to predict."""
+    """What `run.json` keeps: enough to continue, to evaluate and to predict. The digest of the
+    data is made with `key`."""
     data, algorithm = federation.data, federation.algorithm
     return {
         "mode": config.mode,
@@ -340,8 +365,9 @@ def _facts(
         "plan": federation.plan.to_dict(),
         "metrics_plan": None if metrics is None else metrics.to_dict(),
         "hardened": bool(config.privacy.hardened),
-        "fingerprint": data.fingerprint(),
+        "fingerprint": fingerprint_of(data, key),
         "clients": list(data.clients),
         "blocks": federation.board.blocks.tolist(),
         "board": federation.board.digest(),
+        "noise_key": None if config.seed is None else federation.description(),
     }

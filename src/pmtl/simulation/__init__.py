@@ -7,6 +7,7 @@ from pmtl.simulation.curves import metric_bounds
 from pmtl.simulation.engines import ENGINES, check_engine
 from pmtl.simulation.evaluation import Metrics, Weights, evaluate
 from pmtl.simulation.feed import Feed
+from pmtl.simulation.identity import identity
 from pmtl.simulation.local_work import LocalWork
 from pmtl.simulation.report import RoundReport
 from pmtl.simulation.rounds import Federation, Progress
@@ -39,6 +40,7 @@ __all__ = [
     "device_of",
     "digest_rows",
     "evaluate",
+    "identity",
     "join_team",
     "metric_bounds",
     "private",

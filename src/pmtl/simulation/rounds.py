@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,13 +20,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import vmap
 
+from pmtl._version import __version__
 from pmtl.algorithms import Algorithm
 from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
 from pmtl.models import FlatModel
 from pmtl.privacy.grid import GridNoise
-from pmtl.privacy.noise import Noise, Source, seeded_source, system_source
+from pmtl.privacy.noise import Noise, Source, Words, seeded_source, system_source
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Release, Tally, noise_of
 from pmtl.simulation.batches import LocalTraining
@@ -33,6 +35,7 @@ from pmtl.simulation.cohort import Trained
 from pmtl.simulation.curves import Curves, metric_bounds
 from pmtl.simulation.evaluation import Metrics, Weights, client_metrics
 from pmtl.simulation.feed import Feed
+from pmtl.simulation.identity import identity
 from pmtl.simulation.isolation import isolated, together
 from pmtl.simulation.local_work import LocalWork
 from pmtl.simulation.report import RoundReport
@@ -112,6 +115,11 @@ class Federation(LocalWork):
         self.sampler = plan.sampler(seed, self.keys)
         self._next: tuple[int, NDArray[np.int64]] | None = None
         self._hardened = hardened
+        self._metrics: list[Any] | None = None
+        self._described: str | None = None
+        self._key: str | None = None
+        if not self._secret:
+            self.description()  # Before training, which may leave something in the module.
         if noise is None:
             noise = noise_of(plan, self._source(""), hardened and algorithm.shares, self.device)
         self.gate = Release(plan, self.board, noise, charge, one_by_one=self._secret)
@@ -124,24 +132,49 @@ class Federation(LocalWork):
         plan: PrivacyPlan,
         loss_bound: float | None = None,
         charge: Callable[[int], None] | None = None,
+        every: int = 0,
     ) -> None:
-        """Let average metrics be released under this plan."""
+        """Let average metrics be released under this plan, `every` so many rounds; to be called
+        before the first round."""
         if self._secret and charge is None:
             raise PmtlError("In production every release is charged: give a ledger.")
         bounds = metric_bounds(self.data.task, self.data.outputs, loss_bound)
+        if self._key is not None:
+            raise PmtlError("Metrics are decided upon before the first round: noise was drawn.")
+        self._metrics = [plan.to_dict(), bounds, self.measured, every]
         source = self._source(" metrics")
         self.curves = Curves(plan, self.measured, bounds, source, self._hardened, charge)
 
     def _source(self, what: str) -> Source:
         """Where random words come from; in an experiment, other ones for every kind of release."""
-        return (
-            system_source if self._secret else seeded_source(self.seed, self.description() + what)
-        )
+        if self._secret:
+            return system_source
+
+        def of_round(round: int) -> Words:
+            if self._key is None:  # Only now it is known which metrics are released.
+                self._key = self.description()
+            return seeded_source(self.seed, self._key + what)(round)
+
+        return of_round
 
     def description(self) -> str:
-        """Everything that decides what is published, but for the seed."""
-        parts = (self.plan.to_dict(), repr(self.algorithm), self.model.name, asdict(self.local))
-        return to_json([*parts, self.board.description(), self.data.fingerprint()])
+        """Everything that decides what is published, but for the seed; the key of an experiment's
+        noise.
+
+        It does not depend on who computes: engine, device, compilation and the number of processes
+        change the last bits of sums, and the noise stays the same."""
+        if self._described is None:
+            parts = (self.plan.to_dict(), asdict(self.local), self.board.description())
+            self._described = identity(
+                __version__,
+                *parts,
+                self.data.fingerprint(),
+                self.algorithm,
+                self.model.module,
+                self.model.start(),
+                self._hardened,
+            )
+        return to_json([self._described, self._metrics])
 
     def start(self, file: Path | None = None) -> Progress:
         """Before the first round: everybody holds the common start.

@@ -1,10 +1,13 @@
 """Several processes that run one federation together, on one machine or on many.
 
-`torchrun --nproc-per-node 4 -m pmtl train …` starts them; torch.distributed connects them. Every
-process holds the data and the shared model. The clients are dealt out by number, and a client's own
-vector lives with the process that trains it. In a round every process trains its part of the
-cohort and clips and sums it; one reduction brings the sums to the first process, the *leader*,
-which alone charges the ledger, draws the noise and publishes; one broadcast brings the result back.
+`torchrun --nproc-per-node 4 -m pmtl train …` starts them; torch.distributed connects them. They
+belong to one owner: every process holds all data and the shared model. This is not a federation
+between organisations, and `runs/agreement.py` refuses processes that hold different data.
+
+The clients are dealt out by number, and a client's own vector lives with the process that trains
+it. In a round every process trains its part of the cohort and clips and sums it; one reduction
+brings the sums to the first process, the *leader*, which alone charges the ledger, draws the noise
+and publishes; one broadcast brings the result back.
 
 One process alone is a team of one, in which all of this does nothing.
 """
@@ -12,10 +15,12 @@ One process alone is a team of one, in which all of this does nothing.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import secrets
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from hashlib import blake2b
 
 import numpy as np
 import torch
@@ -67,6 +72,19 @@ class Team:
             with _together():
                 dist.broadcast(values, 0)
         return values
+
+    def differing(self, parts: Mapping[str, str]) -> list[str]:
+        """The names of the parts that some process has otherwise than the leader has them.
+
+        What is sent is a digest of each part, under a random key that is used this once."""
+        key = bytes(self.from_leader(torch.tensor(list(secrets.token_bytes(32)))).tolist())
+        texts = (part.encode("utf-8", "surrogatepass") for part in parts.values())
+        mine = torch.tensor([list(blake2b(t, key=key, digest_size=32).digest()) for t in texts])
+        theirs = [torch.empty_like(mine) for _ in range(self.size)]
+        with _together():
+            dist.all_gather(theirs, mine)
+        same = (torch.stack(theirs) == theirs[0]).all(dim=2).all(dim=0).tolist()
+        return [name for name, alike in zip(parts, same, strict=True) if not alike]
 
     def agree(self, decision: bool) -> bool:
         """What the leader decided."""

@@ -1,0 +1,230 @@
+"""What tells one model or algorithm from another: its values and its code.
+
+Two experiments with one seed must not share noise unless they publish the same numbers. So the key
+of the noise has to tell models and algorithms apart by everything that decides what they compute. A
+name does not: two factories may have the same one. `identity` reads a value down to its parts:
+
+- numbers, texts and containers by what they hold; tensors and arrays by their bytes, wherever they
+  lie (which device computes is no part of it);
+- a user's functions and classes by their compiled code, their defaults and closures, and the
+  globals that they name. Compiled code is what runs, and it is there where no source file is;
+- what belongs to Python or to an installed package by its name (and the package's version, but for
+  torch and NumPy, whose builds differ between machines with and without a graphics card);
+- modules, pmtl's own objects and objects of a user's classes by their class and attributes.
+"""
+
+from __future__ import annotations
+
+import dis
+import re
+import sys
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache, partial
+from hashlib import blake2b
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+#: Packages whose code is known by its name alone; pmtl's version is in the key of the noise.
+_KNOWN = {"torch", "numpy", "scipy", "pmtl", *sys.stdlib_module_names}
+#: Attributes that decide nothing: Python's own, and whether a module is in training.
+_PASSING = {"__dict__", "__weakref__", "__doc__", "__module__", "_abc_impl", "training"}
+_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME")
+
+
+def identity(*values: Any) -> str:
+    """A digest of the values; equal ones have one digest, in any process and on any device."""
+    return _Reader().digest(values)
+
+
+class _Code(NamedTuple):
+    """Compiled code, and the globals that it may name."""
+
+    code: CodeType
+    names: dict[str, Any]
+
+
+class _Reader:
+    """Goes through values, breadth first, and takes the digest of what it meets.
+
+    Every value says what it is and how many parts it has before its parts are read, so that no two
+    different values give one sequence of bytes.
+    """
+
+    def __init__(self) -> None:
+        self._state = blake2b(digest_size=32)
+        self._waiting: deque[Any] = deque()
+        self._met: dict[int, int] = {}
+        self._kept: list[Any] = []  # An id is an object's own only while the object lives.
+
+    def digest(self, values: Sequence[Any]) -> str:
+        """Read the values and all that they are made of."""
+        self._parts("values", values)
+        while self._waiting:
+            self._read(self._waiting.popleft())
+        return self._state.hexdigest()
+
+    def _read(self, value: Any) -> None:
+        if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+            self._say(type(value).__name__, repr(value))
+        elif isinstance(value, (torch.device, torch.Generator)):
+            self._say("device")
+        elif isinstance(value, (torch.dtype, np.dtype, ModuleType, BuiltinFunctionType)):
+            self._say("name", _name(value))
+        elif isinstance(value, np.generic):
+            self._array(np.asarray(value))
+        elif isinstance(value, (_Code, CodeType)):
+            self._code(*(value if isinstance(value, _Code) else (value, {})))
+        elif isinstance(value, tuple):
+            self._parts("tuple", value)
+        elif isinstance(value, (set, frozenset)):
+            self._parts("set", sorted(identity(part) for part in value))
+        elif not self._again(value):
+            self._read_once(value)
+
+    def _read_once(self, value: Any) -> None:
+        if isinstance(value, Tensor):
+            self._tensor(value)
+        elif isinstance(value, np.ndarray):
+            self._array(value)
+        elif isinstance(value, dict):
+            self._parts("dict", [part for item in value.items() for part in item])
+        elif isinstance(value, list):
+            self._parts("list", value)
+        elif isinstance(value, partial):
+            self._parts("partial", (value.func, value.args, value.keywords))
+        elif isinstance(value, MethodType):
+            self._parts("method", (value.__func__, value.__self__))
+        elif isinstance(value, property):
+            self._parts("property", (value.fget, value.fset, value.fdel))
+        elif isinstance(value, FunctionType):
+            self._function(value)
+        elif isinstance(value, type):
+            self._class(value)
+        elif hasattr(value, "__wrapped__"):  # As `functools.cache` leaves it.
+            self._parts("wrapper", (type(value), value.__wrapped__))
+        else:
+            self._object(value)
+
+    def _tensor(self, value: Tensor) -> None:
+        self._say("tensor", str(value.dtype), str(tuple(value.shape)), str(value.requires_grad))
+        try:
+            whole = value.detach().to_dense().cpu().contiguous().reshape(-1)
+            self._bytes(whole.view(torch.uint8).numpy().data)
+        except (RuntimeError, TypeError, NotImplementedError):
+            self._say("not readable")  # A wrapper that `vmap` left behind has no values.
+
+    def _array(self, value: np.ndarray[Any, Any]) -> None:
+        self._say("array", str(value.dtype), str(value.shape))
+        if value.dtype.hasobject:
+            self._parts("objects", value.reshape(-1).tolist())
+        else:
+            self._bytes(np.ascontiguousarray(value).tobytes())
+
+    def _function(self, value: FunctionType) -> None:
+        if _known(value):
+            self._say("known", _name(value))
+            return
+        cells = tuple(_content(cell) for cell in value.__closure__ or ())
+        given = (value.__defaults__, value.__kwdefaults__, cells)
+        self._parts("function", (*given, _Code(value.__code__, value.__globals__)))
+
+    def _code(self, code: CodeType, names: dict[str, Any]) -> None:
+        self._say("code", str((code.co_names, code.co_varnames, code.co_freevars)))
+        self._bytes(code.co_code)
+        parts = [_Code(c, names) if isinstance(c, CodeType) else c for c in code.co_consts]
+        asked = {step.argval for step in dis.get_instructions(code) if step.opname in _GLOBALS}
+        self._parts("constants", parts)
+        self._attributes({name: names[name] for name in asked & set(names)})
+
+    def _class(self, kind: type) -> None:
+        if _known(kind):
+            self._say("known", _name(kind))
+            return
+        self._parts(f"class {kind.__qualname__}", kind.__bases__)
+        self._attributes(dict(vars(kind)))
+
+    def _object(self, value: Any) -> None:
+        kind = type(value)
+        self._parts("object", (kind,))
+        if isinstance(value, nn.Module) or not _known(kind) or _package(kind) == "pmtl":
+            self._attributes(_attributes_of(value))
+        elif _package(kind) != "logging":  # A level of logging decides nothing.
+            told = repr(value)
+            self._say("" if re.search(r"0x[0-9a-f]{4,}", told) else told)
+
+    def _attributes(self, values: dict[str, Any]) -> None:
+        names = sorted(set(values) - _PASSING)
+        self._say("attributes", *names)
+        self._waiting.extend(values[name] for name in names)
+
+    def _parts(self, what: str, parts: Sequence[Any]) -> None:
+        self._say(what, str(len(parts)))
+        self._waiting.extend(parts)
+
+    def _again(self, value: Any) -> bool:
+        """Whether this very object was met before. Then only its number is taken in: circles end,
+        and tied weights differ from equal ones."""
+        number = self._met.setdefault(id(value), len(self._met))
+        if number < len(self._kept):
+            self._say("again", str(number))
+            return True
+        self._kept.append(value)
+        return False
+
+    def _say(self, *texts: str) -> None:
+        self._state.update(len(texts).to_bytes(8, "little"))
+        for text in texts:
+            self._bytes(text.encode("utf-8", "surrogatepass"))
+
+    def _bytes(self, content: bytes | memoryview) -> None:
+        self._state.update(len(content).to_bytes(8, "little"))
+        self._state.update(content)
+
+
+def _attributes_of(value: Any) -> dict[str, Any]:
+    """An object's attributes, but for fields of pmtl's own dataclasses with `repr=False`, which
+    decide nothing that is not taken in elsewhere."""
+    ours = [kind for kind in type(value).__mro__ if is_dataclass(kind) and _package(kind) == "pmtl"]
+    hidden = {field.name for kind in ours for field in fields(kind) if not field.repr}
+    slots = [name for kind in type(value).__mro__ for name in vars(kind).get("__slots__", ())]
+    found = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    found |= getattr(value, "__dict__", {})
+    if isinstance(value, nn.Module):  # Hooks are numbered as they come, in the whole process.
+        hooks = {name: part for name, part in found.items() if "hooks" in name}
+        found |= {name: tuple(h.values()) for name, h in hooks.items() if isinstance(h, dict)}
+    return {name: part for name, part in found.items() if name not in hidden}
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # Nothing was assigned to it yet.
+        return None
+
+
+def _name(value: Any) -> str:
+    own = getattr(value, "__qualname__", None) or getattr(value, "__name__", None) or str(value)
+    package = _package(value)
+    version = "" if package in _KNOWN else getattr(sys.modules.get(package), "__version__", "")
+    return f"{getattr(value, '__module__', '')} {own} {version}"
+
+
+def _package(value: Any) -> str:
+    return str(getattr(value, "__module__", None) or "").partition(".")[0]
+
+
+def _known(value: Any) -> bool:
+    """Whether the code belongs to Python or to an installed package, and not to the user."""
+    return _package(value) in _KNOWN or _installed(_package(value))
+
+
+@cache
+def _installed(package: str) -> bool:
+    file = getattr(sys.modules.get(package), "__file__", None) or ""
+    return "site-packages" in file or "dist-packages" in file
