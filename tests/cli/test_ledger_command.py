@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from pmtl.cli.ledger import app
 from pmtl.data import load
 from pmtl.errors import PmtlError
-from pmtl.privacy import composition
+from pmtl.privacy import adaptive, composition
 from pmtl.privacy.events import GaussianEvent
 from pmtl.privacy.ledger import Ledger
 
@@ -54,9 +54,8 @@ def spend(path):
 
 
 def test_the_population_is_the_clients_of_the_data(begun):
-    Ledger.open(begun, load(DATA).clients).close()
-    with pytest.raises(PmtlError, match="other clients"):
-        Ledger.open(begun, load("synthetic:clients=21").clients)
+    with Ledger.open(begun, write=False) as ledger:
+        assert sorted(ledger.populations.spans) == sorted(load(DATA).clients)
     with pytest.raises(PmtlError, match="exists already"):
         ask("create", begun, "--data", DATA)
 
@@ -70,6 +69,8 @@ def test_show_adds_everything_up(begun):
     assert [row["delta"] for row in summary["epsilon"]] == [1 / 200, 1e-5, 1e-6]
     for row in summary["epsilon"]:
         assert row["epsilon"] == composition.epsilon({EVERYBODY: 3, SOME: 1}, row["delta"])
+        assert row["any_settings"] == adaptive.by_orders({EVERYBODY: 3, SOME: 1}, row["delta"])
+        assert row["clients"] == 20
     charges = {run["run"]: (run["charges"], run["charged_again"]) for run in summary["runs"]}
     assert charges == {"runs/[bold]a": (3, 1), "b": (1, 0)}
     assert {run["run"]: run["checkpoint"] for run in summary["runs"]}["runs/[bold]a"] == 1
@@ -100,7 +101,8 @@ def test_caps(begun):
     spend(begun)
     row = ask_json("show", begun)["caps"][0]
     assert (row["delta"], row["epsilon"]) == (1 / 200, 3.0)
-    assert row["left"] == pytest.approx(3 - composition.epsilon({EVERYBODY: 3, SOME: 1}, 1 / 200))
+    spent = adaptive.by_orders({EVERYBODY: 3, SOME: 1}, 1 / 200)
+    assert (row["spent"], row["left"]) == pytest.approx((spent, 3 - spent))
     with pytest.raises(PmtlError, match="--force"):
         ask("cap", begun, "--epsilon", "4")
     ask("cap", begun, "--epsilon", "0.01")

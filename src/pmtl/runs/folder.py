@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pmtl.errors import PmtlError
 from pmtl.privacy.statement import Statement
 from pmtl.progress import progress_bar
 from pmtl.runs import files
+from pmtl.runs.budget import Checkpoint, Published
 from pmtl.runs.config import TrainConfig
 from pmtl.runs.personal import Personal, write_personal
 from pmtl.simulation import CHECKS, Progress
@@ -95,23 +97,41 @@ class RunFolder:
         except ValueError:
             raise self._damaged_metrics() from None
 
-    def save_checkpoint(self, progress: Progress) -> str:
+    def save_checkpoint(self, progress: Progress, history: Mapping[str, Any]) -> str:
         """Replace the checkpoint; the metrics and the file of vectors that it stands for are on
-        disk before it is. Returns the digest of its numbers, which covers all vectors."""
+        disk before it is. Returns the digest of its numbers, which covers all vectors and the
+        `history` (what it says of the ledger)."""
         files.flush(self.metrics_file)
         digest = files.write_tensors(
             self.checkpoint_file,
             {"shared": progress.shared, **progress.store.snapshot()},
-            {"round": progress.round, "metrics": files.digest_of_text(self._metrics_text())},
+            {
+                "round": progress.round,
+                "metrics": files.digest_of_text(self._metrics_text()),
+                "history": dict(history),
+            },
         )
         progress.store.settle()
         return digest
 
-    def checkpoint_digest(self) -> str | None:
-        """The digest of the checkpoint's numbers; None if there is no checkpoint."""
+    def checkpoint(self) -> Checkpoint | None:
+        """What identifies the checkpoint (`load_checkpoint` checks it); None if there is none."""
         if not self.checkpoint_file.exists():
             return None
-        return files.read_digest(self.checkpoint_file)
+        metadata = files.read_metadata(self.checkpoint_file)
+        return Checkpoint(metadata["round"], metadata["digest"], metadata.get("history", {}))
+
+    def published(self) -> Published:
+        """What the lines of the metrics show to have been published. A line that a crash cut short
+        counts as a round."""
+        lines = self._metrics_text().splitlines()
+        released = []
+        for line in lines:
+            with suppress(ValueError):
+                values = json.loads(line)
+                if "noise" in values:
+                    released.append(int(values["round"]))
+        return Published(len(lines), released)
 
     def load_checkpoint(self, start: Progress, show: bool = False) -> Progress:
         """The last saved progress, or `start` if there is none."""

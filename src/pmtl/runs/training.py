@@ -149,8 +149,10 @@ def start(
             compile=federation.compile,
         )
         facts = {"id": run, **_facts(config, federation, metrics)}
+        facts["ledger_id"] = None if budget is None else budget.identity
         if warn is not None and team.leader:
-            for sentence in _warnings(federation, config.mode == "production"):
+            about_clients = [] if budget is None else budget.notices()
+            for sentence in [*_warnings(federation, config.mode == "production"), *about_clients]:
                 warn(sentence)
         folder = None if out is None else RunFolder.create(out, config, facts)
         return run_to_end(federation, config, facts, folder, budget, progress and team.leader)
@@ -179,6 +181,7 @@ def resume(
             f"{folder.config_file} is not what the run was started with: put it back as it was, or "
             "start a new run with it."
         )
+    config = replace(config, ledger=facts["ledger"])  # `pmtl ledger charge` may name another.
     if config.data == IN_MEMORY and data is None:
         raise PmtlError(
             f"The run at {path} was started on data from a Python program: continue it there, "
@@ -198,6 +201,8 @@ def resume(
                 f"The clusters or relations of clients are not those that the run at {path} was "
                 "started with."
             )
+        if budget is not None:
+            budget.check_identity(facts.get("ledger_id"))
         own = folder if team.leader else None
         return run_to_end(federation, config, facts, own, budget, progress and team.leader)
 
