@@ -206,8 +206,8 @@ def cap(
     """Set the ε that may never be passed for any client.
 
     It holds however the settings of runs are chosen, at 1.01 · δ; see `pmtl ledger show`. A round
-    that would pass it is refused before anything is drawn, and the last model stays. Caps at several
-    δ hold side by side. Lowering one is always possible, even below what is spent.
+    that would pass it is refused before anything is drawn, and the last model stays. Caps at
+    several δ hold side by side. Lowering one is always possible, even below what is spent.
 
     Example: pmtl ledger cap clinics.ledger --epsilon 4
     """

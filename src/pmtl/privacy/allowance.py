@@ -33,10 +33,12 @@ class Allowance(Account):
         run: str,
         more: Mapping[GaussianEvent, int],
         plan: Mapping[GaussianEvent, int] | None = None,
+        caps: Mapping[float, float] | None = None,
     ) -> str | None:
         """None if `more` may be charged to a run, else the sentence why not.
 
-        `plan` is what the run will put down as its plan if it has not done so yet.
+        `plan` is what the run will put down as its plan if it has not done so yet. `caps` (δ → ε)
+        are those of the ledger unless given.
         """
         for event, count in more.items():
             if isinstance(count, bool) or not isinstance(count, int) or count < 0:
@@ -49,7 +51,7 @@ class Allowance(Account):
         plans = dict(self._plans)
         if plan is not None and run not in plans and self._may_plan(run, Counter(plan)):
             plans[run] = Counter(plan)
-        for delta, limit in self.caps().items():
+        for delta, limit in (self.caps() if caps is None else caps).items():
             over = Largest(0.0, 0)
             for span, clients in self.spans(own=True).items():
                 value = self._at_most(span, run, Counter(more), plans, delta, limit)

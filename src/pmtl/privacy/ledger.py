@@ -217,9 +217,9 @@ class Ledger(Allowance):
         that was made without being charged here: it is put down whatever the caps say.
         """
         run, round = run_name(run), round_number(round)
-        if event.clients != self.clients or not afterwards:
-            if reason := self.allows(run, {event: 1}):
-                raise PmtlError(f"Round {round} of {run!r} was not charged. {reason}")
+        caps = {} if afterwards else self.caps()
+        if reason := self.allows(run, {event: 1}, caps=caps):
+            raise PmtlError(f"Round {round} of {run!r} was not charged. {reason}")
         self._settle()
         values = event.to_dict() | {"population": self._number}
         return self._append(

@@ -65,10 +65,10 @@ class Populations:
             self.clients[0], self.digests[0] = clients, digest
             return
         joined, left = values["joined"], values["left"]
-        if not all(isinstance(name, str) for name in (*joined, *left)):
+        if not all(isinstance(name, str) for names in (joined, left) for name in names):
             raise ValueError("a client whose name is not a text")
         start = number if self.named else 0
-        if start != number and (digest, clients) != (self.digests[0], self.clients[0]):
+        if start != number and not digest_of(joined) == digest == self.digests[0]:
             raise ValueError("names of another population than the ledger's")
         for name in joined:
             self._toggle(name, start, joins=True)
