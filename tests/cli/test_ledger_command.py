@@ -153,3 +153,44 @@ app(["cap", {str(begun)!r}, "--epsilon", "2"], standalone_mode=False)
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_show_gives_the_largest_account_and_on_request_each(begun):
+    spend(begun)
+    ask("clients", begun, "--data", "synthetic:clients=19")
+    with Ledger.open(begun) as ledger:
+        ledger.charge("c", 0, GaussianEvent("full", 19, 19, 1.0, 1.0))
+    summary = ask_json("show", begun, "--clients")
+    assert (summary["clients"], summary["clients_ever"]) == (19, 20)
+    assert summary["epsilon"][0]["clients"] == 19
+    accounts = {row["client"]: row for row in summary["accounts"]}
+    assert sorted(accounts) == sorted(load(DATA).clients)
+    (gone,) = (row for row in accounts.values() if not row["present"])
+    assert (gone["charges"], gone["client"]) == (4, "19")
+    assert {row["charges"] for row in accounts.values() if row["present"]} == {5}
+    assert max(row["epsilon"] for row in accounts.values()) == summary["epsilon"][0]["epsilon"]
+    assert gone["any_settings"] < summary["epsilon"][0]["any_settings"]
+    text = ask("show", begun, "--clients")
+    for words in ("1 that left", f"{gone['client']} (left)", "any settings", "settings fixed"):
+        assert words in " ".join(text.split())
+
+
+def test_clients_are_put_down_once(begun):
+    assert "0 joined, 0 left" in ask("clients", begun, "--data", DATA)
+    with Ledger.open(begun, write=False) as ledger:
+        assert ledger.verify() == 1
+    assert "2 joined, 0 left" in ask("clients", begun, "--data", "synthetic:clients=22")
+    with Ledger.open(begun, write=False) as ledger:
+        assert (ledger.verify(), ledger.clients) == (2, 22)
+
+
+def test_a_second_ledger_for_the_same_clients_is_named(begun, pmtl_command):
+    second = begun.with_name("second")
+    done = pmtl_command("ledger", "create", second, "--data", "synthetic:clients=5")
+    assert done.status == 0
+    assert f"{begun} is a ledger of some of the same clients as {second}" in done.err
+
+
+def test_charge_refuses_what_is_no_run(begun, tmp_path):
+    with pytest.raises(PmtlError, match="no run at"):
+        ask("charge", begun, "--run", tmp_path / "none")

@@ -2,6 +2,7 @@
 the filter that holds a cap all the same."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -191,6 +192,18 @@ def test_a_plan_comes_before_the_first_charge_and_is_never_changed(tmp_path):
                 ledger.declare(run, plan)
         assert ledger.plan("b") == {COINS: 5}
         assert ledger.verify() == 3
+
+
+@pytest.mark.parametrize(("cohort", "fixed", "any_settings"), [(500, 3.01, 3.01), (50, 2.95, 4.91)])
+def test_the_prices_of_a_second_run_in_the_documentation(cohort, fixed, any_settings):
+    plan = PrivacyRequest(epsilon=2.0, rounds=20, cohort=cohort).resolve(500)
+    events = {GaussianEvent.of(plan): 40}
+    assert composition.epsilon(events, plan.delta) == pytest.approx(fixed, abs=0.005)
+    cap = adaptive.epsilon(events, plan.delta, settled=adaptive.all_full(events))
+    assert cap == pytest.approx(any_settings, abs=0.005)
+    page = (Path(__file__).parents[2] / "docs/privacy.md").read_text(encoding="utf-8")
+    for number in (fixed, any_settings):
+        assert str(number) in page
 
 
 # --- the Rényi filter's own arithmetic ---

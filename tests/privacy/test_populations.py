@@ -51,8 +51,10 @@ def test_who_stays_keeps_its_account_when_others_leave_and_join(path):
     with Ledger.open(path, stayed) as ledger:
         assert ledger.changes() == (1, 1)
         assert ledger.last.sequence == 3  # opening writes nothing
+        assert ledger.spent(DELTA).clients == 10
         for round in range(2):
             ledger.charge("b", round, full(10))
+            assert ledger.spent(DELTA).clients == 9
         assert ledger.changes() == (0, 0)
         kinds = [entry.kind for entry in ledger.entries()]
         assert kinds == ["genesis", *["charge"] * 3, "population", *["charge"] * 2]

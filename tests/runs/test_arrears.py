@@ -131,17 +131,18 @@ def test_a_ledger_that_was_made_anew_is_refused(small, ledger, run, monkeypatch)
 def test_a_rolled_back_ledger_that_went_on_with_other_runs_is_refused(
     small, ledger, run, monkeypatch
 ):
-    """It is as long as it was, and even has a mark for the checkpoint's round."""
+    """It is as long as it was, and has charges of all that the folder shows."""
     stopped(small, ledger, run, monkeypatch, after=3, copies=(1,))
     put_back(ledger, "1")
     (name,) = {entry.run for entry in entries(ledger) if entry.kind == "mark"}
     with Ledger.open(ledger, small.clients) as opened:
-        (event,) = (e for e in opened.plan(name) if e.kind == "training")
-        for round in (1, 2):
-            opened.charge(name, round, event)
+        training, metrics = opened.plan(name)
+        opened.charge(name, 1, training)
+        opened.charge(name, 2, training)
+        opened.charge(name, 2, metrics)
         for _ in range(8):
             opened.mark("another", 1, "digest")
-    refused(small, run, "rolled back or made anew")
+    refused(small, run, "newer than the ledger")
 
 
 def entries(ledger):
