@@ -251,6 +251,59 @@ def test_an_experiment_with_uncharged_rounds_is_refused_too(small, ledger, run, 
     refused(small, run, "4 of 6 releases")
 
 
+@pytest.mark.parametrize("written", [False, True])
+def test_a_crash_before_or_after_any_entry_of_the_ledger_is_survived(
+    written, small, tmp_path, monkeypatch
+):
+    """Populations, plans, charges, marks: the run goes on, and never costs more than its plan."""
+    fewer = small.select(small.clients[1:])  # so that a population is put down, too
+    append, kinds = Ledger._append, []
+    for place in range(100):
+        run, ledger = tmp_path / f"run-{place}", tmp_path / f"ledger-{place}.db"
+        Ledger.create(ledger, small.clients).close()
+        count = iter(range(100))
+
+        def die(self, kind, *rest, place=place, count=count):
+            now = next(count) == place
+            if now and not written:
+                raise Interrupted(kind)
+            number = append(self, kind, *rest)
+            if now:
+                raise Interrupted(kind)
+            return number
+
+        options = {"privacy": {**PLAN, "rounds": 3}, "evaluate_every": 3, "out": run}
+        with monkeypatch.context() as patch:
+            patch.setattr(Ledger, "_append", die)
+            try:
+                produce(fewer, ledger, checkpoint_seconds=0.0, **options)
+                break
+            except Interrupted as death:
+                kinds.append(str(death))
+        finished = pmtl.resume(run, data=fewer)
+        rounds = finished.metrics[-1]["round"]
+        assert set(range(rounds)) <= set(charges(ledger))
+        assert len(charges(ledger)) == 3
+        assert finished.privacy.epsilon <= 2.0
+    assert kinds[:4] == ["mark", "population", "plan", "charge"]
+    assert kinds.count("charge") == 4  # three models and their metrics
+    assert len(kinds) >= 9
+
+
+def test_a_damaged_checkpoint_is_not_believed_when_what_is_missing_is_charged(
+    small, ledger, run, monkeypatch
+):
+    stopped(small, ledger, run, monkeypatch, after=4)
+    file = run / "checkpoint.safetensors"
+    whole = file.read_bytes()
+    assert whole.count(b'\\"round\\": 3') == 1
+    file.write_bytes(whole.replace(b'\\"round\\": 3', b'\\"round\\": 1'))
+    before = charges(ledger)
+    with pytest.raises(PmtlError, match="damaged"):
+        charge_missing(ledger, run)
+    assert charges(ledger) == before
+
+
 # --- charging what is missing ---
 
 

@@ -24,7 +24,7 @@ from pmtl.privacy import adaptive, composition
 from pmtl.privacy.chain import Entry
 from pmtl.privacy.charges import Events, Largest, from_list, outermost, total
 from pmtl.privacy.events import GaussianEvent
-from pmtl.privacy.populations import Populations, Span, contains
+from pmtl.privacy.populations import Change, Populations, Span, checked_names, contains
 
 FORMATS = (1, 2)
 Charges = dict[str, Events]  # what was charged, by run
@@ -51,6 +51,8 @@ class Account:
         self._accounts: dict[Span, Charges] = {}
         # Whom charges are about: all clients of the newest population, unless these are named.
         self._names: Sequence[str] | None = None
+        self._number = 0  # of their population
+        self._change: Change | None = None  # what has to be put down before they can be charged
         self._own: Counter[Span] | None = None  # their spans, made when they are asked for
 
     # --- adding up ---
@@ -190,6 +192,28 @@ class Account:
         return {delta: limit for delta, limit in self._caps.items() if limit < math.inf}
 
     # --- accounts ---
+
+    def turn_to(self, clients: Sequence[str] | None) -> None:
+        """Find the population of these clients; nothing is written yet."""
+        if clients is None:
+            self._number = self.populations.newest
+            return
+        names = checked_names(clients)
+        self._number, self._change = self.populations.find(names)
+        if self._number < 0:
+            raise PmtlError(
+                f"{self.path} was made by pmtl 0.1 for {self.population_clients()} other clients, "
+                "and does not have their names. Put them down once with the data of those clients: "
+                f"pmtl ledger clients {self.path} --data SPEC. Then it can be used for others, too."
+            )
+        self._names = names
+
+    def changes(self) -> tuple[int, int]:
+        """How many of the clients it was opened with will join, and how many others will leave,
+        with the next charge."""
+        if self._change is None or not self.populations.named:
+            return 0, 0
+        return len(self._change.joined), len(self._change.left)
 
     def spans(self, own: bool = False) -> Counter[Span]:
         """The spans of all clients ever, or (`own`) of those whom charges are about, and how many

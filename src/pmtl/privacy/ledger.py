@@ -77,7 +77,7 @@ from pmtl.privacy.ledger_file import (
 )
 from pmtl.privacy.overlap import overlapping
 from pmtl.privacy.plan import check_epsilon, default_delta
-from pmtl.privacy.populations import Change, checked_names, first_population
+from pmtl.privacy.populations import first_population
 
 __all__ = ["Entry", "Ledger"]
 
@@ -91,8 +91,6 @@ class Ledger(Allowance):
         self._db, self._lock = db, lock
         self._owner = os.getpid()
         self._failed = False
-        self._number = 0  # of the population that charges are about
-        self._change: Change | None = None  # what has to be put down before they can be charged
 
     # --- opening and closing ---
 
@@ -167,7 +165,7 @@ class Ledger(Allowance):
                     f"{path} is damaged: it says that its format is {written}, but its entries "
                     f"have the format {ledger.format}. To go on, {RESTORE}."
                 )
-            ledger._turn_to(clients)
+            ledger.turn_to(clients)
             if lock is not None and head != head_text(entries[-1]):
                 with sentences(path, "written"):
                     prepare_head(path, entries[-1]).replace(beside(path, ".head"))
@@ -327,21 +325,6 @@ class Ledger(Allowance):
 
     # --- clients ---
 
-    def _turn_to(self, clients: Sequence[str] | None) -> None:
-        """Find the population of these clients; nothing is written yet."""
-        if clients is None:
-            self._number = self.populations.newest
-            return
-        names = checked_names(clients)
-        self._number, self._change = self.populations.find(names)
-        if self._number < 0:
-            raise PmtlError(
-                f"{self.path} was made by pmtl 0.1 for {self.population_clients()} other clients, "
-                "and does not have their names. Put them down once with the data of those clients: "
-                f"pmtl ledger clients {self.path} --data SPEC. Then it can be used for others, too."
-            )
-        self._names = names
-
     def _settle(self) -> None:
         """Put down the population of the clients that the next charge is about, if it is new."""
         if self._names is None and not self.populations.named:
@@ -352,13 +335,6 @@ class Ledger(Allowance):
         if self._change is not None:
             self._number = self._append("population", None, None, self._change.payload())
             self._change = None
-
-    def changes(self) -> tuple[int, int]:
-        """How many of the clients it was opened with will join, and how many others will leave,
-        with the next charge."""
-        if self._change is None or not self.populations.named:
-            return 0, 0
-        return len(self._change.joined), len(self._change.left)
 
     def notices(self) -> list[str]:
         """What a person should know about the clients before anything is charged."""

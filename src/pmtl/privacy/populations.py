@@ -120,7 +120,8 @@ def contains(span: Span, number: int) -> bool:
 
 def first_population(names: Sequence[str]) -> dict[str, Any]:
     """The first population as the first entry of a ledger holds it."""
-    return Change(sorted(checked_names(names)), [], len(names), digest_of(names)).payload()
+    checked = checked_names(names)
+    return Change(sorted(checked), [], len(checked), digest_of(checked)).payload()
 
 
 def checked_names(clients: Sequence[str]) -> list[str]:

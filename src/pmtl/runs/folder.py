@@ -127,7 +127,7 @@ class RunFolder:
         lines = self._metrics_text().splitlines()
         released = []
         for line in lines:
-            with suppress(ValueError):
+            with suppress(ValueError, TypeError, KeyError, RecursionError):
                 values = json.loads(line)
                 if "noise" in values:
                     released.append(int(values["round"]))
