@@ -75,6 +75,8 @@ def test_a_population_that_was_there_before_is_not_written_again(path):
     with Ledger.open(path, write=False) as ledger:
         kinds = [entry.kind for entry in ledger.entries()]
         assert kinds == ["genesis", "population", *["charge"] * 4]
+        assert any("earlier population" in told for told in notices(path, CLIENTS))
+        assert notices(path, CLIENTS[:5]) == []
         numbers = [entry.values["population"] for entry in ledger.entries()][2:]
         assert numbers == [1, 0, 1, 0]
         assert spent_on(ledger, CLIENTS[0]) == composition.epsilon({FULL: 4}, DELTA)

@@ -11,9 +11,10 @@ import pytest
 import pmtl
 from pmtl.errors import Interrupted, PmtlError
 from pmtl.privacy.ledger import Ledger
+from pmtl.privacy.plan import PrivacyPlan
 from pmtl.runs import files, session
 from pmtl.runs.arrears import charge_missing
-from pmtl.runs.budget import Budget
+from pmtl.runs.budget import Budget, Checkpoint, Published
 from pmtl.runs.folder import RunFolder
 
 ROUNDS = 8
@@ -181,6 +182,33 @@ def test_a_checkpoint_of_the_same_round_but_another_history_is_refused(
     with pytest.raises(PmtlError, match="rolled back"):
         pmtl.resume(other, data=small)
     assert pmtl.resume(run, data=small).metrics[-1]["round"] <= ROUNDS
+
+
+@pytest.mark.parametrize("reproducible", [True, False])
+def test_a_mark_is_of_one_checkpoint_and_no_other(reproducible, small, ledger):
+    plan = PrivacyPlan(small.m, small.m, "full", 1.0, 1.0, 5, 1e-3)
+    published = Published(2, [])
+    with Ledger.open(ledger, small.clients) as opened:
+        budget = Budget(opened, "a", plan, None, reproducible)
+        for round in range(2):
+            budget.charge(round)
+        last = [opened.last.sequence, opened.last.hash]
+        history = {"run": "a", "entry": last, "charged": {"training": 2}}
+        budget.saved(2, "digest")
+        budget.check_resumable(Checkpoint(2, "digest", history), published)
+        for other in (
+            Checkpoint(2, "another", history),
+            Checkpoint(1, "digest", history),
+            Checkpoint(1, "another", history),
+            None,
+        ):
+            with pytest.raises(PmtlError, match="rolled back"):
+                budget.check_resumable(other, published)
+        strangers = Checkpoint(3, "newer", history | {"run": "b"})
+        if not reproducible:
+            with pytest.raises(PmtlError, match="belongs to another"):
+                budget.check_resumable(strangers, published)
+        assert opened.last_mark("a") == (2, "digest")
 
 
 def test_a_checkpoint_without_its_mark_is_taken_once(small, ledger, run, monkeypatch):

@@ -345,6 +345,11 @@ class Ledger(Allowance):
                 f"The clients are not those of the newest population in {self.path}: {joined} "
                 f"joined and {left} left. The ledger keeps an account of each."
             )
+        elif self._number != self.populations.newest:
+            told.append(
+                f"The clients are those of an earlier population in {self.path} ({self.clients} "
+                f"clients), not of the newest ({self.population_clients()})."
+            )
         return told + [
             f"{other} is a ledger of some of the same clients as {self.path}: each of the two "
             "knows only a part of what these clients have spent. Use one ledger for all runs."
