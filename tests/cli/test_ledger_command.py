@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from pmtl.cli.ledger import app
 from pmtl.data import load
 from pmtl.errors import PmtlError
-from pmtl.privacy import composition
+from pmtl.privacy import adaptive, composition
 from pmtl.privacy.events import GaussianEvent
 from pmtl.privacy.ledger import Ledger
 
@@ -54,9 +54,8 @@ def spend(path):
 
 
 def test_the_population_is_the_clients_of_the_data(begun):
-    Ledger.open(begun, load(DATA).clients).close()
-    with pytest.raises(PmtlError, match="other clients"):
-        Ledger.open(begun, load("synthetic:clients=21").clients)
+    with Ledger.open(begun, write=False) as ledger:
+        assert sorted(ledger.populations.spans) == sorted(load(DATA).clients)
     with pytest.raises(PmtlError, match="exists already"):
         ask("create", begun, "--data", DATA)
 
@@ -70,6 +69,8 @@ def test_show_adds_everything_up(begun):
     assert [row["delta"] for row in summary["epsilon"]] == [1 / 200, 1e-5, 1e-6]
     for row in summary["epsilon"]:
         assert row["epsilon"] == composition.epsilon({EVERYBODY: 3, SOME: 1}, row["delta"])
+        assert row["any_settings"] == adaptive.by_orders({EVERYBODY: 3, SOME: 1}, row["delta"])
+        assert row["clients"] == 20
     charges = {run["run"]: (run["charges"], run["charged_again"]) for run in summary["runs"]}
     assert charges == {"runs/[bold]a": (3, 1), "b": (1, 0)}
     assert {run["run"]: run["checkpoint"] for run in summary["runs"]}["runs/[bold]a"] == 1
@@ -100,7 +101,8 @@ def test_caps(begun):
     spend(begun)
     row = ask_json("show", begun)["caps"][0]
     assert (row["delta"], row["epsilon"]) == (1 / 200, 3.0)
-    assert row["left"] == pytest.approx(3 - composition.epsilon({EVERYBODY: 3, SOME: 1}, 1 / 200))
+    spent = adaptive.by_orders({EVERYBODY: 3, SOME: 1}, 1 / 200)
+    assert (row["spent"], row["left"]) == pytest.approx((spent, 3 - spent))
     with pytest.raises(PmtlError, match="--force"):
         ask("cap", begun, "--epsilon", "4")
     ask("cap", begun, "--epsilon", "0.01")
@@ -151,3 +153,44 @@ app(["cap", {str(begun)!r}, "--epsilon", "2"], standalone_mode=False)
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_show_gives_the_largest_account_and_on_request_each(begun):
+    spend(begun)
+    ask("clients", begun, "--data", "synthetic:clients=19")
+    with Ledger.open(begun) as ledger:
+        ledger.charge("c", 0, GaussianEvent("full", 19, 19, 1.0, 1.0))
+    summary = ask_json("show", begun, "--clients")
+    assert (summary["clients"], summary["clients_ever"]) == (19, 20)
+    assert summary["epsilon"][0]["clients"] == 19
+    accounts = {row["client"]: row for row in summary["accounts"]}
+    assert sorted(accounts) == sorted(load(DATA).clients)
+    (gone,) = (row for row in accounts.values() if not row["present"])
+    assert (gone["charges"], gone["client"]) == (4, "19")
+    assert {row["charges"] for row in accounts.values() if row["present"]} == {5}
+    assert max(row["epsilon"] for row in accounts.values()) == summary["epsilon"][0]["epsilon"]
+    assert gone["any_settings"] < summary["epsilon"][0]["any_settings"]
+    text = ask("show", begun, "--clients")
+    for words in ("1 that left", f"{gone['client']} (left)", "any settings", "settings fixed"):
+        assert words in " ".join(text.split())
+
+
+def test_clients_are_put_down_once(begun):
+    assert "0 joined, 0 left" in ask("clients", begun, "--data", DATA)
+    with Ledger.open(begun, write=False) as ledger:
+        assert ledger.verify() == 1
+    assert "2 joined, 0 left" in ask("clients", begun, "--data", "synthetic:clients=22")
+    with Ledger.open(begun, write=False) as ledger:
+        assert (ledger.verify(), ledger.clients) == (2, 22)
+
+
+def test_a_second_ledger_for_the_same_clients_is_named(begun, pmtl_command):
+    second = begun.with_name("second")
+    done = pmtl_command("ledger", "create", second, "--data", "synthetic:clients=5")
+    assert done.status == 0
+    assert f"{begun} is a ledger of some of the same clients as {second}" in done.err
+
+
+def test_charge_refuses_what_is_no_run(begun, tmp_path):
+    with pytest.raises(PmtlError, match="no run at"):
+        ask("charge", begun, "--run", tmp_path / "none")

@@ -1,10 +1,15 @@
 """What the tests of the ledger share."""
 
+import hashlib
+import json
 import shutil
+import sqlite3
 
 import pytest
 
 from pmtl.errors import PmtlError
+from pmtl.privacy import ledger_file
+from pmtl.privacy.chain import head_text, next_entry
 from pmtl.privacy.events import GaussianEvent
 from pmtl.privacy.ledger import Ledger
 
@@ -21,6 +26,27 @@ def fill(path, rounds=3):
         for round in range(rounds):
             ledger.charge("a", round, FULL)
         ledger.mark("a", rounds - 1, "digest")
+
+
+def fill_format_1(path, clients=CLIENTS, rounds=3, event=FULL):
+    """A ledger as pmtl 0.1 wrote it: a digest of the names, no plans, no populations."""
+    digest = hashlib.sha256(json.dumps(sorted(clients), separators=(",", ":")).encode()).hexdigest()
+    first = {"clients": len(clients), "population": digest, "format": 1, "ledger": "0" * 32}
+    entries = [next_entry(None, "genesis", None, None, first)]
+    cap = {"delta": 1e-5, "epsilon": 50.0, "raised": False}
+    entries.append(next_entry(entries[-1], "cap", None, None, cap))
+    for round in range(rounds):
+        entries.append(next_entry(entries[-1], "charge", "old", round, event.to_dict()))
+    entries.append(next_entry(entries[-1], "mark", "old", rounds - 1, {"digest": "digest"}))
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute(f"PRAGMA application_id = {ledger_file.APPLICATION}")
+    db.execute("PRAGMA user_version = 1")
+    for statement in ledger_file._SCHEMA:
+        db.execute(statement)
+    for entry in entries:
+        db.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)", entry)
+    db.close()
+    head(path).write_text(head_text(entries[-1]))
 
 
 def copy(path, folder):

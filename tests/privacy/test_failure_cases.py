@@ -20,6 +20,9 @@ TEAM = "tests/runs/test_team.py::test_"
 IDENTITY = "tests/simulation/test_identity.py::test_"
 LEDGER = "tests/privacy/test_ledger.py::test_"
 DAMAGE = "tests/privacy/test_ledger_damage.py::test_"
+ADAPTIVE = "tests/privacy/test_adaptive.py::test_"
+POPULATIONS = "tests/privacy/test_populations.py::test_"
+ARREARS = "tests/runs/test_arrears.py::test_"
 
 KILLED = (
     RUNS + "kill_9_after_charge_before_release_after_release_before_checkpoint_or_mid_checkpoint"
@@ -208,6 +211,56 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "an experiment replayed with other code": (
         "refused: it would publish other bits for rounds that are charged once",
         (IDENTITY + "a_run_whose_code_has_changed_does_not_go_on",),
+    ),
+    "checkpoint ahead of its ledger, which was rolled back with its head": (
+        "refused; `pmtl ledger charge` charges what is missing",
+        (
+            ARREARS + "a_ledger_that_was_rolled_back_with_its_head_is_refused",
+            ARREARS + "a_rolled_back_ledger_that_went_on_with_other_runs_is_refused",
+            ARREARS + "what_is_missing_is_charged_and_the_run_goes_on",
+        ),
+    ),
+    "ledger deleted and made anew": (
+        "refused: a run belongs to the ledger it began with",
+        (
+            ARREARS + "a_ledger_that_was_made_anew_is_refused",
+            ARREARS + "a_new_ledger_takes_over_with_all_that_was_lost_to_crashes",
+        ),
+    ),
+    "released metrics that the ledger has not charged": (
+        "refused",
+        (ARREARS + "metrics_that_are_not_charged_are_refused",),
+    ),
+    "ledger replaced during a run": (
+        "no statement is made",
+        (ARREARS + "a_run_whose_ledger_lost_charges_states_no_epsilon",),
+    ),
+    "checkpoint of the same round but another history": (
+        "refused",
+        (ARREARS + "a_checkpoint_of_the_same_round_but_another_history_is_refused",),
+    ),
+    "settings chosen after looking at earlier releases": (
+        "a cap holds, at 1.01·δ",
+        (
+            ADAPTIVE + "every_path_is_within_the_cap_and_the_whole_is_not",
+            ADAPTIVE + "the_ledger_refuses_one_of_the_paths",
+            ADAPTIVE + "a_plan_with_both_kinds_does_not_open_both_rules",
+            ADAPTIVE + "the_worst_choice_between_all_that_is_allowed_keeps_the_promise",
+        ),
+    ),
+    "a client joins or leaves between runs": (
+        "every client keeps its account, and a cap holds for each",
+        (
+            POPULATIONS + "who_stays_keeps_its_account_when_others_leave_and_join",
+            POPULATIONS + "a_cap_holds_for_each_client_and_says_how_many_would_pass_it",
+        ),
+    ),
+    "two ledgers for the same clients in one folder": (
+        "both are named in a warning",
+        (
+            POPULATIONS + "two_ledgers_for_the_same_clients_in_one_folder_are_named",
+            ARREARS + "a_second_ledger_for_the_same_clients_is_named",
+        ),
     ),
 }
 

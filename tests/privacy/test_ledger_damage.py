@@ -74,7 +74,8 @@ SWAP = [
         (SWAP, "reordered"),
         (["ALTER TABLE entries ADD COLUMN note TEXT"], "tables or the triggers"),
         (["PRAGMA application_id = 5"], "not a ledger"),
-        (["PRAGMA user_version = 2"], "format 2"),
+        (["PRAGMA user_version = 3"], "format 3"),
+        (["PRAGMA user_version = 1"], "format"),
     ],
 )
 @pytest.mark.parametrize("write", [True, False])

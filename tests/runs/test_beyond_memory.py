@@ -126,8 +126,8 @@ def test_an_older_checkpoint_is_refused(small, tmp_path, monkeypatch):
     older = []
     save = RunFolder.save_checkpoint
 
-    def save_and_copy(self, progress):
-        digest = save(self, progress)
+    def save_and_copy(self, progress, history):
+        digest = save(self, progress, history)
         older.append(self.checkpoint_file.read_bytes())
         return digest
 

@@ -99,12 +99,6 @@ def test_a_missing_ledger_is_refused_and_not_made(small, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_populations_ledger_is_refused(small, tmp_path):
-    Ledger.create(tmp_path / "other.db", ["x", "y"]).close()
-    with pytest.raises(pmtl.PmtlError, match="other clients"):
-        produce(small, tmp_path / "other.db")
-
-
 def test_the_charge_is_on_disk_before_the_noise_is_drawn(small, ledger, monkeypatch):
     seen = []
 

@@ -1,19 +1,19 @@
-"""`pmtl ledger`: the account of what has been spent on a population of clients.
+"""`pmtl ledger`: the accounts of what has been spent on each client.
 
-A run states what that run costs. The ledger adds up all runs on the same clients, keeps a cap, and
+A run states what that run costs. The ledger adds up all runs for each client, keeps a cap, and
 notices when it was edited or rolled back. Nothing here imports torch, but for reading the names of
-the clients in `create`.
+clients (`create`, `clients`) and a run's folder (`charge`).
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pmtl.cli.options import AsJson, console, print_json
+from pmtl.cli.ledger_text import accounts_of, number, print_summary, summary_of
+from pmtl.cli.options import AsJson, print_json
 from pmtl.errors import PmtlError
 
 if TYPE_CHECKING:
@@ -27,29 +27,27 @@ app = typer.Typer(
 
 Path = Annotated[str, typer.Argument(metavar="PATH", help="The ledger, a file.")]
 Delta = Annotated[float | None, typer.Option(help="δ. [default: 1/(10 · clients)]")]
+Data = Annotated[
+    str,
+    typer.Option(
+        metavar="SPEC", help="The federation whose clients it is about, as in pmtl train."
+    ),
+]
+ClientColumn = Annotated[
+    str | None, typer.Option(help="The column of a table that names the client.")
+]
+Target = Annotated[str | None, typer.Option(help="The column of a table that is to be predicted.")]
 
 
 @app.command()
 def create(
-    path: Path,
-    data: Annotated[
-        str,
-        typer.Option(
-            metavar="SPEC", help="The federation whose clients it is about, as in pmtl train."
-        ),
-    ],
-    client_column: Annotated[
-        str | None, typer.Option(help="The column of a table that names the client.")
-    ] = None,
-    target: Annotated[
-        str | None, typer.Option(help="The column of a table that is to be predicted.")
-    ] = None,
+    path: Path, data: Data, client_column: ClientColumn = None, target: Target = None
 ) -> None:
-    """Begin the ledger of a population.
+    """Begin a ledger for the clients in the data.
 
-    The population is the names of the clients in the data; only a digest of them is kept. One
-    population needs one ledger, which all of its runs share: two ledgers for the same people would
-    each know only half of what they paid.
+    It keeps the names of the clients, which are public, and an account of each. Clients may join
+    and leave later: a run charges those it could sample. The same clients need one ledger, which
+    all of their runs share: each of two would know only a part of what they paid.
 
     Besides PATH there will be PATH.head (the newest entry, so that restoring an old copy is
     noticed) and PATH.lock. Keep and move the first two together.
@@ -61,10 +59,77 @@ def create(
 
     names = load(data, client=client_column, target=target).clients
     with Ledger.create(path, names) as ledger:
+        _warn(ledger)
         typer.echo(
             f"{ledger.path} is the ledger of {ledger.clients} clients. Nothing is spent yet; set a "
             f"limit with: pmtl ledger cap {path} --epsilon 2"
         )
+
+
+@app.command()
+def clients(
+    path: Path, data: Data, client_column: ClientColumn = None, target: Target = None
+) -> None:
+    """Put down the names of the clients in the data as the newest clients of a ledger.
+
+    A run does this by itself when it charges for the first time. A ledger that pmtl 0.1 made has no
+    names, only a digest of them: give the data it was made for, once, and it can then be used for
+    other clients, too. Accounts do not change.
+
+    Example: pmtl ledger clients clinics.ledger --data clinics.csv:client=site,target=y
+    """
+    from pmtl.data import load
+    from pmtl.privacy.ledger import Ledger
+
+    with Ledger.open(path, load(data, client=client_column, target=target).clients) as ledger:
+        joined, left = ledger.changes()
+        _warn(ledger)
+        ledger.name_clients()
+        typer.echo(
+            f"{ledger.path} is now about these {ledger.clients} clients: {joined} joined, {left} "
+            "left."
+        )
+
+
+@app.command()
+def charge(
+    path: Path,
+    run: Annotated[str, typer.Option(metavar="FOLDER", help="The folder of the run.")],
+    as_json: AsJson = False,
+) -> None:
+    """Charge what a run published and the ledger does not have.
+
+    A ledger that was lost, made anew or restored from an old copy lacks charges, and a run with it
+    is refused. This charges every published round and every released metric that is missing, marked
+    as charged afterwards, and makes this ledger the run's own, so that the run can be resumed. The
+    statement of a finished run is made anew. Caps do not stop it, because what was published is
+    spent.
+
+    Example: pmtl ledger charge clinics.ledger --run runs/clinics-1
+    """
+    from pmtl.runs.arrears import charge_missing
+
+    done = charge_missing(path, run)
+    if as_json:
+        print_json(done)
+        return
+    models, metrics = done["charged"].get("training", 0), done["charged"].get("validation", 0)
+    typer.echo(
+        f"Charged {models} models and {metrics} metrics of {run} afterwards; {path} is its ledger "
+        "now."
+    )
+    for cap in done["passed"]:
+        typer.secho(
+            f"warning: {cap['clients']} clients have passed the cap of ε = {cap['epsilon']:g} at "
+            f"δ = {cap['delta']:.3g}: {number(cap['spent'])} is spent.",
+            fg="yellow",
+            err=True,
+        )
+    typer.echo(
+        "Its statement was made anew."
+        if done["complete"]
+        else f"To go on with it: pmtl resume {run}"
+    )
 
 
 @app.command()
@@ -73,23 +138,33 @@ def show(
     delta: Annotated[
         float | None, typer.Option(help="Only this δ. [default: 1/(10 · clients), 1e-5 and 1e-6]")
     ] = None,
+    each: Annotated[
+        bool, typer.Option("--clients", help="Also what was spent on each client.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what has been spent, by which runs, and what is left.
 
-    ε is about replacing one client's whole data by any other, for all charged releases together.
-    It depends on δ, the chance that the promise says nothing, so several are shown.
+    ε is about replacing one client's whole data by any other, for all releases that were charged to
+    that client together; the largest account is shown. It depends on δ, the chance that the promise
+    says nothing, so several are shown.
+
+    There are two numbers. "Settings fixed" is valid if the settings of all runs were fixed before
+    the first. "Any settings" is the smallest cap that admits all releases; caps are held by it, and
+    such a cap holds at 1.01 · δ however the settings were chosen.
 
     Example: pmtl ledger show clinics.ledger
     """
     from pmtl.privacy.ledger import Ledger
 
     with Ledger.open(path, write=False) as ledger:
-        summary = _summary(ledger, delta)
+        summary = summary_of(ledger, delta)
+        if each:
+            summary["accounts"] = accounts_of(ledger, summary["epsilon"][0]["delta"])
     if as_json:
         print_json(summary)
     else:
-        _print(summary)
+        print_summary(summary)
 
 
 @app.command()
@@ -122,16 +197,17 @@ def verify(path: Path, as_json: AsJson = False) -> None:
 @app.command()
 def cap(
     path: Path,
-    epsilon: Annotated[float, typer.Option(help="The largest ε that all runs may reach together.")],
+    epsilon: Annotated[float, typer.Option(help="The largest ε that any client may reach.")],
     delta: Delta = None,
     force: Annotated[
         bool, typer.Option("--force", help="Raise a cap (inf lifts it); this stays on record.")
     ] = False,
 ) -> None:
-    """Set the ε that may never be passed.
+    """Set the ε that may never be passed for any client.
 
-    A round that would pass it is refused before anything is drawn, and the last model stays. Caps
-    at several δ hold side by side. Lowering one is always possible, even below what is spent.
+    It holds however the settings of runs are chosen, at 1.01 · δ; see `pmtl ledger show`. A round
+    that would pass it is refused before anything is drawn, and the last model stays. Caps at
+    several δ hold side by side. Lowering one is always possible, even below what is spent.
 
     Example: pmtl ledger cap clinics.ledger --epsilon 4
     """
@@ -141,83 +217,11 @@ def cap(
     with Ledger.open(path) as ledger:
         delta = default_delta(ledger.clients) if delta is None else delta
         ledger.cap(epsilon, delta, force=force)
-        limit, spent = ledger.caps().get(delta, math.inf), ledger.spent(delta)
+        limit, spent = ledger.caps().get(delta, math.inf), ledger.filtered(delta).epsilon
     text = "lifted" if math.isinf(limit) else f"now ε = {limit:g}"
-    typer.echo(f"The cap at δ = {delta:.3g} is {text}; {_number(spent)} is spent.")
+    typer.echo(f"The cap at δ = {delta:.3g} is {text}; {number(spent)} is spent.")
 
 
-def _summary(ledger: Ledger, delta: float | None) -> dict[str, Any]:
-    from pmtl.privacy.plan import default_delta
-
-    deltas = [default_delta(ledger.clients), 1e-5, 1e-6] if delta is None else [delta]
-    caps = ledger.caps()
-    spent = {value: ledger.spent(value) for value in dict.fromkeys([*deltas, *caps])}
-    runs = []
-    for run in ledger.runs():
-        rounds, mark = ledger.charged(run), ledger.last_mark(run)
-        again = sum(times - 1 for times in Counter(rounds).values())
-        metrics = sum(ledger.events(run).values()) - len(rounds)
-        entry = {"run": run, "charges": len(rounds), "charged_again": again, "metrics": metrics}
-        runs.append(entry | {"checkpoint": None if mark is None else mark[0]})
-    return {
-        "path": str(ledger.path),
-        "clients": ledger.clients,
-        "population": ledger.population,
-        "created": ledger.created,
-        "entries": ledger.last.sequence + 1,
-        "hash": ledger.last.hash,
-        "runs": runs,
-        "events": [event.to_dict() | {"count": n} for event, n in ledger.events().items()],
-        "epsilon": [{"delta": value, "epsilon": spent[value]} for value in dict.fromkeys(deltas)],
-        "caps": [
-            {
-                "delta": value,
-                "epsilon": limit,
-                "spent": spent[value],
-                "left": max(limit - spent[value], 0.0),
-            }
-            for value, limit in caps.items()
-        ],
-    }
-
-
-def _print(summary: dict[str, Any]) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
-    screen = console()
-
-    def say(text: str) -> None:
-        screen.print(text, markup=False, soft_wrap=True)
-
-    say(
-        f"{summary['path']}: {summary['clients']} clients (population "
-        f"{summary['population'][:12]}), begun {summary['created'][:19]} UTC, "
-        f"{summary['entries']} entries, verified."
-    )
-    if summary["runs"]:
-        table = Table("run", title="Charged releases", title_justify="left")
-        for column in ("models", "of them again", "metrics", "last checkpoint"):
-            table.add_column(column, justify="right")
-        for run in summary["runs"]:
-            after = "–" if run["checkpoint"] is None else f"round {run['checkpoint']}"
-            numbers = (str(run[name]) for name in ("charges", "charged_again", "metrics"))
-            table.add_row(escape(run["run"]), *numbers, after)
-        screen.print(table)
-    table = Table(title="Spent in all", title_justify="left")
-    table.add_column("δ", justify="right")
-    table.add_column("ε", justify="right")
-    for row in summary["epsilon"]:
-        table.add_row(f"{row['delta']:.3g}", _number(row["epsilon"]))
-    screen.print(table)
-    for row in summary["caps"]:
-        say(
-            f"Cap: ε = {row['epsilon']:g} at δ = {row['delta']:.3g}; {_number(row['spent'])} is "
-            f"spent, {_number(row['left'])} is left."
-        )
-    if not summary["caps"]:
-        say("There is no cap: set one with `pmtl ledger cap`.")
-
-
-def _number(value: float) -> str:
-    return "∞" if math.isinf(value) else f"{value:.4g}"
+def _warn(ledger: Ledger) -> None:
+    for sentence in ledger.notices():
+        typer.secho(f"warning: {sentence}", fg="yellow", err=True)

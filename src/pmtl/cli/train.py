@@ -180,7 +180,8 @@ def _where(run: Run) -> list[str]:
         f"May be handed out: {folder.public} (the shared model, the plan, the released metrics, "
         f"and the whole statement in {folder.statement_file.name}).",
         f"May not: {folder.private}. Only you can open it. Give each client its own model and "
-        "nobody else's.",
+        f"nobody else's. {folder.notes_file.name} tells you alone of rows that were left out and "
+        "of clients that could not be trained.",
     ]
 
 

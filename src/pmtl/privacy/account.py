@@ -1,20 +1,33 @@
-"""What the entries of a ledger add up to: what is spent, by whom, and what may still be charged.
+"""What the entries of a ledger add up to: what is spent, by whom and on whom.
 
-Only counting; the file is `ledger.py`'s.
+Only counting; what may still be charged is `allowance.py`'s, the file `ledger.py`'s.
+
+Every client has an account: the charges of all populations it was in. Clients that joined and left
+together share one (`populations.Span`). What is said of a ledger is about its largest account, and
+a cap holds for each. Two numbers say what an account has spent:
+
+- `spent`: ordinary composition (`composition`), valid if all settings were fixed beforehand;
+- `filtered`: the smallest cap that admits the account (`adaptive`), valid however the settings were
+  chosen. Caps are held by this one.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pmtl.errors import PmtlError
-from pmtl.privacy import composition
+from pmtl.privacy import adaptive, composition
 from pmtl.privacy.chain import Entry
+from pmtl.privacy.charges import Events, Largest, from_list, outermost, total
 from pmtl.privacy.events import GaussianEvent
-from pmtl.privacy.ledger_file import FORMAT
+from pmtl.privacy.populations import Change, Populations, Span, checked_names, contains
+
+FORMATS = (1, 2)
+Charges = dict[str, Events]  # what was charged, by run
 
 
 class Account:
@@ -23,54 +36,115 @@ class Account:
     def __init__(self, path: Path) -> None:
         """`path` is only named, in what is said."""
         self.path = path
+        self.populations = Populations()
         self._last: Entry
-        self._events: Counter[GaussianEvent] = Counter()
+        self._hashes: list[str] = []
         self._charged: dict[tuple[str, str], list[int]] = {}
-        self._by_run: dict[str, Counter[GaussianEvent]] = {}
-        self._marks: dict[str, tuple[int, str]] = {}
+        self._by_run: Charges = {}
+        self._by_population: dict[int, Charges] = {}
+        self._plans: Charges = {}
+        self._unplanned: set[str] = set()
+        self._marks: dict[str, Entry] = {}
+        self._newest: dict[str, int] = {}
         self._caps: dict[float, float] = {}
-        # For each δ, events whose total ε is known: whatever is part of them costs no more.
-        self._known: dict[float, tuple[Counter[GaussianEvent], float]] = {}
-        self._ahead = 1
+        # The account of each span that was asked for, kept up to date.
+        self._accounts: dict[Span, Charges] = {}
+        # Whom charges are about: all clients of the newest population, unless these are named.
+        self._names: Sequence[str] | None = None
+        self._number = 0  # of their population
+        self._change: Change | None = None  # what has to be put down before they can be charged
+        self._own: Counter[Span] | None = None  # their spans, made when they are asked for
+
+    # --- adding up ---
 
     def apply(self, entry: Entry) -> None:
         """Add one verified entry to the totals."""
         try:
             self._count(entry)
-        except (ValueError, KeyError, TypeError, PmtlError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, PmtlError) as error:
             raise PmtlError(
                 f"Entry {entry.sequence} of {self.path} cannot be understood ({error}): use the "
                 "version of pmtl that wrote it."
             ) from error
         self._last = entry
+        self._hashes.append(entry.hash)
 
     def _count(self, entry: Entry) -> None:
-        values, run, round = entry.values, entry.run or "", entry.round or 0
+        values, run = entry.values, entry.run or ""
+        if entry.run is not None:
+            self._newest[run] = entry.sequence
         if entry.kind == "genesis" and entry.sequence == 0:
-            if values["format"] != FORMAT:
+            if values["format"] not in FORMATS or ("joined" in values) != (values["format"] > 1):
                 raise ValueError(f"format {values['format']!r}")
             self._genesis, self._created = values, entry.time
+            self.populations.add(0, values)
+        elif entry.kind == "population":
+            self.populations.add(entry.sequence, values)
+            self._own = None
+        elif entry.kind == "plan":
+            self._add_plan(run, values)
         elif entry.kind == "charge":
-            event = GaussianEvent.from_dict(values)
-            self._events[event] += 1
-            self._by_run.setdefault(run, Counter())[event] += 1
-            self._charged.setdefault((run, event.kind), []).append(round)
+            self._add_charge(run, entry.round or 0, values)
         elif entry.kind == "mark":
-            self._marks[run] = (round, values["digest"])
+            if not isinstance(values["digest"], str):
+                raise ValueError("a digest that is not a text")
+            self._marks[run] = entry
         elif entry.kind == "cap":
             self._caps[float(values["delta"])] = float(values["epsilon"])
         else:
             raise ValueError(f"kind {entry.kind!r}")
 
+    def _add_plan(self, run: str, values: Mapping[str, Any]) -> None:
+        planned = from_list(values["events"])
+        if run in self._plans or not self._may_plan(run, planned):
+            raise ValueError("a plan that comes too late")
+        self._plans[run] = planned
+
+    def _may_plan(self, run: str, planned: Events) -> bool:
+        """Whether nothing was charged to a run before its plan is put down. A ledger of format 1
+        has charges without plans, which were fixed beforehand all the same."""
+        return run not in self._unplanned and self._by_run.get(run, Counter()) <= planned
+
+    def _add_charge(self, run: str, round: int, values: dict[str, Any]) -> None:
+        number = int(values.pop("population", 0))
+        values.pop("afterwards", None)
+        event = GaussianEvent.from_dict(values)
+        if self.populations.clients[number] != event.clients:
+            raise ValueError("another number of clients than its population has")
+        if run not in self._plans and self.populations.named:
+            self._unplanned.add(run)
+        self._by_run.setdefault(run, Counter())[event] += 1
+        self._charged.setdefault((run, event.kind), []).append(round)
+        self._by_population.setdefault(number, {}).setdefault(run, Counter())[event] += 1
+        for span, account in self._accounts.items():
+            if contains(span, number):
+                account.setdefault(run, Counter())[event] += 1
+
+    # --- reading ---
+
     @property
     def clients(self) -> int:
-        """m, the size of the population."""
-        return int(self._genesis["clients"])
+        """m, the number of clients that charges are about."""
+        return self.population_clients() if self._names is None else len(self._names)
+
+    def population_clients(self) -> int:
+        """The number of clients of the newest population."""
+        return self.populations.clients[self.populations.newest]
 
     @property
     def population(self) -> str:
-        """SHA-256 of the sorted names of the clients."""
-        return str(self._genesis["population"])
+        """SHA-256 of the sorted names of the newest population."""
+        return self.populations.digests[self.populations.newest]
+
+    @property
+    def identity(self) -> str:
+        """A number that no other ledger has."""
+        return str(self._genesis["ledger"])
+
+    @property
+    def format(self) -> int:
+        """1 as long as the names of the clients are not put down, else 2."""
+        return 2 if self.populations.named else 1
 
     @property
     def created(self) -> str:
@@ -84,7 +158,12 @@ class Account:
 
     def events(self, run: str | None = None) -> dict[GaussianEvent, int]:
         """Everything that was charged (to a run), and how often."""
-        return dict(self._events if run is None else self._by_run.get(run, Counter()))
+        charges = self._by_run.values() if run is None else [self._by_run.get(run, Counter())]
+        return dict(total(charges))
+
+    def plan(self, run: str) -> dict[GaussianEvent, int] | None:
+        """All releases that a run may make, as it put them down before the first."""
+        return dict(self._plans[run]) if run in self._plans else None
 
     def charged(self, run: str, kind: str = "training") -> list[int]:
         """The rounds whose releases of a kind were charged to a run, in the order of the charges,
@@ -93,7 +172,16 @@ class Account:
 
     def last_mark(self, run: str) -> tuple[int, str] | None:
         """(round, digest) of the newest checkpoint of a run that was put down."""
-        return self._marks.get(run)
+        mark = self._marks.get(run)
+        return None if mark is None else (mark.round or 0, str(mark.values["digest"]))
+
+    def has(self, sequence: int, hash: str) -> bool:
+        """Whether there is an entry with this number and this hash."""
+        return 0 <= sequence < len(self._hashes) and self._hashes[sequence] == hash
+
+    def last_entry_of(self, run: str) -> int:
+        """The number of the newest entry about a run; -1 if there is none."""
+        return self._newest.get(run, -1)
 
     def runs(self) -> list[str]:
         """The runs with a charge or a mark."""
@@ -103,67 +191,89 @@ class Account:
         """δ → the largest ε allowed there."""
         return {delta: limit for delta, limit in self._caps.items() if limit < math.inf}
 
-    def spent(self, delta: float) -> float:
-        """The ε of everything charged so far."""
-        return composition.epsilon(self._events, delta)
+    # --- accounts ---
 
-    def would_spend(self, event: GaussianEvent, count: int, delta: float) -> float:
-        """The ε after `count` more of `event`."""
-        return composition.epsilon(self._with(event, count, {}), delta)
+    def turn_to(self, clients: Sequence[str] | None) -> None:
+        """Find the population of these clients; nothing is written yet."""
+        if clients is None:
+            self._number = self.populations.newest
+            return
+        names = checked_names(clients)
+        self._number, self._change = self.populations.find(names)
+        if self._number < 0:
+            raise PmtlError(
+                f"{self.path} was made by pmtl 0.1 for {self.population_clients()} other clients, "
+                "and does not have their names. Put them down once with the data of those clients: "
+                f"pmtl ledger clients {self.path} --data SPEC. Then it can be used for others, too."
+            )
+        self._names = names
 
-    def allows(
-        self, event: GaussianEvent, count: int = 1, also: Mapping[GaussianEvent, int] | None = None
-    ) -> str | None:
-        """None if `count` more of `event` (and what is in `also`) may be charged, else the
-        sentence why not."""
-        also = also or {}
-        for other in (event, *also):
-            if other.clients != self.clients:
-                return (
-                    f"{self.path} is about {self.clients} clients, but the release is about "
-                    f"{other.clients}: use the ledger of that population."
-                )
-        more = count + sum(also.values())
-        for delta, limit in self.caps().items():
-            if (total := self._at_most(event, count, also, delta, limit)) > limit:
-                return (
-                    f"With {more} more such release{'s' * (more > 1)}, {self.path} would reach "
-                    f"ε = {total:.4g} at δ = {delta:.3g}, and its cap is {limit:g}: stop here and "
-                    "keep the last model, use more noise, or raise the cap with `pmtl ledger cap`."
-                )
-        return None
+    def changes(self) -> tuple[int, int]:
+        """How many of the clients it was opened with will join, and how many others will leave,
+        with the next charge."""
+        if self._change is None or not self.populations.named:
+            return 0, 0
+        return len(self._change.joined), len(self._change.left)
 
-    def _with(
-        self, event: GaussianEvent, count: int, also: Mapping[GaussianEvent, int]
-    ) -> Counter[GaussianEvent]:
-        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            raise PmtlError(f"The number of releases must be 0 or more, but {count!r} was given.")
-        return self._events + Counter({event: count}) + Counter(also)
+    def spans(self, own: bool = False) -> Counter[Span]:
+        """The spans of all clients ever, or (`own`) of those whom charges are about, and how many
+        clients have each."""
+        if not self.populations.named:
+            return Counter({(0,): self.population_clients()})
+        if not own:
+            return self.populations.sizes
+        if self._own is None:
+            if self._names is not None:
+                self._own = self.populations.of(self._names)
+            else:
+                present = ((s, n) for s, n in self.populations.sizes.items() if len(s) % 2)
+                self._own = Counter(dict(present))
+        return self._own
 
-    def _at_most(
-        self,
-        event: GaussianEvent,
-        count: int,
-        also: Mapping[GaussianEvent, int],
-        delta: float,
-        limit: float,
-    ) -> float:
-        """A bound on ε after `count` more events, good enough to compare with `limit`.
+    def account(self, span: Span) -> Charges:
+        """What was charged to each client with a span, by run."""
+        if span not in self._accounts:
+            account: Charges = {}
+            for number, charges in self._by_population.items():
+                for run, events in charges.items() if contains(span, number) else ():
+                    account[run] = account.get(run, Counter()) + events
+            self._accounts[span] = account
+        return self._accounts[span]
 
-        Composing takes up to a second, and a run asks before every round. Fewer releases never
-        cost more, so one answer for many rounds ahead serves all of them; how far ahead to ask
-        doubles as long as it goes well.
-        """
-        wanted = self._with(event, count, also)
-        known, total = self._known.get(delta, (Counter(), math.inf))
-        if total <= limit and wanted <= known:
-            return total
-        for number in sorted({max(count, self._ahead), count}, reverse=True):
-            known = self._with(event, number, also)
-            total = composition.epsilon(known, delta)
-            if total <= limit:
-                self._known[delta] = known, total
-                self._ahead = min(2 * max(number, 1), 1 << 20)
-                return total
-            self._ahead = max(self._ahead // 4, 1)
-        return total
+    def spent(self, delta: float, own: bool = False) -> Largest:
+        """The ε of the largest account by ordinary composition, among all clients ever or (`own`)
+        those whom charges are about."""
+        accounts = (
+            (total(self.account(span).values()), clients)
+            for span, clients in self.spans(own).items()
+        )
+        largest = Largest(0.0, 0)
+        for events, clients in outermost(accounts):
+            largest = largest.or_of(composition.epsilon(events, delta), clients)
+        return largest
+
+    def filtered(self, delta: float, own: bool = False) -> Largest:
+        """The smallest cap at δ that admits every account."""
+        largest = Largest(0.0, 0)
+        for span, clients in self.spans(own).items():
+            largest = largest.or_of(self.filter_of(span, delta), clients)
+        return largest
+
+    def filter_of(self, span: Span, delta: float) -> float:
+        """The smallest cap at δ that admits the account of one span."""
+        account = self.account(span)
+        settled = self._full(account, self._plans) or self._settled(account, self._plans)
+        return adaptive.epsilon(total(account.values()), delta, settled)
+
+    @staticmethod
+    def _full(account: Charges, plans: Charges) -> bool:
+        """Whether everybody takes part in all that is charged or planned."""
+        planned = (plans.get(run, Counter()) for run in account)
+        return all(adaptive.all_full(events) for events in (*account.values(), *planned))
+
+    @staticmethod
+    def _settled(account: Charges, plans: Charges) -> bool:
+        """Whether all charges are part of the plan of one run."""
+        return len(account) == 1 and all(
+            events <= plans.get(run, Counter()) for run, events in account.items()
+        )

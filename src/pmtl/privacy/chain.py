@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,13 +36,14 @@ class Entry(NamedTuple):
 
     def digest(self) -> str:
         """What `hash` has to be."""
-        return hashlib.sha256(_canonical(self[:-1]).encode()).hexdigest()
+        return hashlib.sha256(canonical(self[:-1]).encode()).hexdigest()
 
 
 MARKS = ", ".join("?" * len(Entry._fields))
 
 
-def _canonical(value: Any) -> str:
+def canonical(value: Any) -> str:
+    """A value as JSON, always in the same way."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -51,19 +52,8 @@ def next_entry(
 ) -> Entry:
     sequence, previous = (0, "") if last is None else (last.sequence + 1, last.hash)
     now = datetime.now(UTC).isoformat(timespec="microseconds")
-    entry = Entry(sequence, now, kind, run, round, _canonical(values), previous, "")
+    entry = Entry(sequence, now, kind, run, round, canonical(values), previous, "")
     return entry._replace(hash=entry.digest())
-
-
-def population_of(clients: Sequence[str]) -> dict[str, Any]:
-    names = [str(name) for name in clients]
-    if isinstance(clients, str) or not names or len(set(names)) < len(names):
-        raise PmtlError(
-            "A ledger is about at least one client, each with a name of its own, but "
-            f"{len(names)} names were given of which {len(set(names))} differ."
-        )
-    digest = hashlib.sha256(_canonical(sorted(names)).encode()).hexdigest()
-    return {"clients": len(names), "population": digest}
 
 
 def verified(rows: list[tuple[Any, ...]], path: Path) -> list[Entry]:

@@ -18,9 +18,9 @@ A single group is what `accounting` calls a plan, and its number is the same.
 
 Two things are taken for granted and are the caller's to keep: all noise and all coins are drawn
 afresh (two runs with the same seed share both, and this sum says nothing about them), and the
-settings of a release were not chosen by looking at earlier ones, beyond deciding whether to go on.
-(Where everybody takes part even that is allowed: μ² is a valid meter for adaptive choices, Smith &
-Thakurta 2022.)
+settings of all releases were fixed beforehand. Where they were chosen by looking at earlier
+releases, this sum can be too small; `adaptive` has the number that is valid then, and caps are held
+by it.
 
 >>> from pmtl.privacy.events import GaussianEvent
 >>> full = GaussianEvent("full", clients=10, cohort=10, clip_norm=1.0, noise_std=1.0)
@@ -31,7 +31,9 @@ Thakurta 2022.)
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,6 +73,18 @@ def epsilon(events: Mapping[GaussianEvent, int], delta: float, sensitivity: int 
             "1/(10 · clients) is a good choice."
         )
     certain, coins, known = grouped(events)
+    return _epsilon(tuple(certain), tuple(coins), tuple(known), delta, sensitivity)
+
+
+@lru_cache(maxsize=256)
+def _epsilon(
+    always: tuple[Group, ...],
+    by_coins: tuple[Group, ...],
+    by_size: tuple[Group, ...],
+    delta: float,
+    sensitivity: int,
+) -> float:
+    certain, coins, known = [*always], [*by_coins], [*by_size]
     if any(not group.z > 0 for group in (*certain, *coins, *known)):
         return math.inf
     drawn = [*coins, *known]
@@ -112,7 +126,19 @@ def grouped(
     events: Mapping[GaussianEvent, int],
 ) -> tuple[list[Group], list[Group], list[Group]]:
     """Equal events together: with everybody, with secret coins, with a cohort of a fixed size."""
-    counts: dict[tuple[str, float, float], int] = {}
+    # In a fixed order, so that the order of charges never shows in the last digit.
+    ordered = sorted(counted(events).items())
+
+    def of(sampling: str) -> list[Group]:
+        return [Group(z, p, count) for (kind, z, p), count in ordered if kind == sampling]
+
+    return of("full"), of("poisson"), of("fixed")
+
+
+def counted(events: Mapping[GaussianEvent, int]) -> Counter[tuple[str, float, float]]:
+    """How often there is a release of a kind: all that its cost depends on, which is how the cohort
+    was drawn, the noise multiplier and the rate."""
+    counts: Counter[tuple[str, float, float]] = Counter()
     for event, count in events.items():
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             raise PmtlError(
@@ -121,15 +147,8 @@ def grouped(
         if count:
             # A cohort of everybody is full participation, however it is said to be drawn.
             sampling = "full" if event.cohort == event.clients else event.sampling
-            key = (sampling, event.noise_multiplier, event.rate)
-            counts[key] = counts.get(key, 0) + count
-    # In a fixed order, so that the order of charges never shows in the last digit.
-    ordered = sorted(counts.items())
-
-    def of(sampling: str) -> list[Group]:
-        return [Group(z, p, count) for (kind, z, p), count in ordered if kind == sampling]
-
-    return of("full"), of("poisson"), of("fixed")
+            counts[sampling, event.noise_multiplier, event.rate] += count
+    return counts
 
 
 def _always_in(groups: list[Group]) -> float:

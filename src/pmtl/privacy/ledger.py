@@ -1,15 +1,20 @@
-"""The ledger: what has been spent on a population of clients, on disk before it is spent.
+"""The ledger: what has been spent on each client, on disk before it is spent.
 
 A run's own statement covers that run. The clients are protected against the *sum* of everything
 that is ever published about them, so somebody has to keep count across runs, crashes and restarts.
-A ledger belongs to one population (it keeps a digest of the names) and is a list of entries:
+A ledger is a list of entries:
 
 | kind | says |
 |---|---|
-| `genesis` | entry 0: whose ledger this is |
-| `charge` | a release is about to be made; it counts from now on, whether or not it happens |
+| `genesis` | entry 0: which ledger this is (a random number), and the names of the first clients |
+| `population` | who joined and who left: the clients that later charges are about |
+| `plan` | all releases that a run may make, fixed before the first |
+| `charge` | a release about a population is about to be made; it counts whether or not it happens |
 | `mark` | a checkpoint of a run is on disk; free |
-| `cap` | no charge may bring ε above this |
+| `cap` | no charge may bring any client's ε above this |
+
+Names are kept as they are, because they are public. A client's account is all charges of the
+populations it was in (`populations`, `account`).
 
 **Durable before returning.** `charge` returns when the entry has reached the disk (SQLite with a
 rollback journal and `synchronous=EXTRA`). The caller draws noise after that and never before.
@@ -33,14 +38,15 @@ import math
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from pmtl.errors import PmtlError
-from pmtl.privacy.account import Account
+from pmtl.privacy.allowance import Allowance
 from pmtl.privacy.chain import (
     MARKS,
     RESTORE,
@@ -50,13 +56,13 @@ from pmtl.privacy.chain import (
     disagreement,
     head_text,
     next_entry,
-    population_of,
     prepare_head,
     read_head,
     round_number,
     run_name,
     verified,
 )
+from pmtl.privacy.charges import to_list
 from pmtl.privacy.events import GaussianEvent
 from pmtl.privacy.ledger_file import (
     connect,
@@ -64,16 +70,19 @@ from pmtl.privacy.ledger_file import (
     read_rows,
     real_path,
     sentences,
+    set_format,
     take_lock,
     vanished,
     write_new,
 )
+from pmtl.privacy.overlap import overlapping
 from pmtl.privacy.plan import check_epsilon, default_delta
+from pmtl.privacy.populations import first_population
 
 __all__ = ["Entry", "Ledger"]
 
 
-class Ledger(Account):
+class Ledger(Allowance):
     """An open ledger: `Ledger.create` or `Ledger.open`, then `close` or a `with` block."""
 
     def __init__(self, path: Path, db: sqlite3.Connection, lock: int | None) -> None:
@@ -88,7 +97,7 @@ class Ledger(Account):
     @classmethod
     def create(cls, path: str | Path, clients: Sequence[str]) -> Ledger:
         """A new ledger for these clients, open for writing."""
-        path, population = real_path(path), population_of(clients)
+        path, population = real_path(path), first_population(clients)
         if path.exists():
             raise PmtlError(f"{path} exists already: open it, or choose another path.")
         if beside(path, ".head").exists():
@@ -115,7 +124,12 @@ class Ledger(Account):
     def open(
         cls, path: str | Path, clients: Sequence[str] | None = None, write: bool = True
     ) -> Ledger:
-        """A ledger that is there, verified; `clients`, where given, must be its population."""
+        """A ledger that is there, verified.
+
+        `clients` are the names of those whom charges will be about, all that a run could sample;
+        without them, charges are about the newest population. Nothing is written before the first
+        charge.
+        """
         path = real_path(path)
         if not path.exists():
             if beside(path, ".head").exists():
@@ -143,11 +157,15 @@ class Ledger(Account):
                     db.execute("PRAGMA journal_mode = DELETE")
                     db.execute("BEGIN IMMEDIATE")  # refused here if the file is write-protected
                     db.execute("ROLLBACK")
-            entries, head = ledger._read()
+            entries, head, written = ledger._read()
             for entry in entries:
                 ledger.apply(entry)
-            if clients is not None:
-                ledger._check_population(clients)
+            if written != ledger.format:
+                raise PmtlError(
+                    f"{path} is damaged: it says that its format is {written}, but its entries "
+                    f"have the format {ledger.format}. To go on, {RESTORE}."
+                )
+            ledger.turn_to(clients)
             if lock is not None and head != head_text(entries[-1]):
                 with sentences(path, "written"):
                     prepare_head(path, entries[-1]).replace(beside(path, ".head"))
@@ -177,14 +195,38 @@ class Ledger(Account):
 
     # --- writing ---
 
-    def charge(self, run: str, round: int, event: GaussianEvent) -> int:
+    def declare(self, run: str, plan: Mapping[GaussianEvent, int]) -> None:
+        """Put down all releases that a run may make, before the first; once is enough."""
+        planned = Counter(plan)
+        if self.plan(run_name(run)) == planned:
+            return
+        if self.plan(run) is not None or not self._may_plan(run, planned):
+            raise PmtlError(
+                f"{self.path} has another plan or other charges of the run {run!r}: a plan is "
+                "fixed before a run's first release. Start a new run."
+            )
+        self._settle()
+        self._append("plan", run, None, {"events": to_list(planned)})
+
+    def charge(self, run: str, round: int, event: GaussianEvent, afterwards: bool = False) -> int:
         """Put down that `event` is about to be released; returns its number once that is on disk.
 
-        Refused, with nothing written, where a cap would be passed.
+        Refused, with nothing written, where a cap would be passed. `afterwards` is for a release
+        that was made without being charged here: it is put down whatever the caps say.
         """
-        if reason := self.allows(event):
+        run, round = run_name(run), round_number(round)
+        caps = {} if afterwards else self.caps()
+        if reason := self.allows(run, {event: 1}, caps=caps):
             raise PmtlError(f"Round {round} of {run!r} was not charged. {reason}")
-        return self._append("charge", run_name(run), round_number(round), event.to_dict())
+        self._settle()
+        values = event.to_dict() | {"population": self._number}
+        return self._append(
+            "charge", run, round, values | ({"afterwards": True} if afterwards else {})
+        )
+
+    def name_clients(self) -> None:
+        """Put down the names of the clients that the ledger was opened with, if it lacks them."""
+        self._settle()
 
     def mark(self, run: str, round: int, checkpoint_digest: str) -> int:
         """Put down that the checkpoint after `round` with this digest is on disk."""
@@ -192,7 +234,7 @@ class Ledger(Account):
         return self._append("mark", run_name(run), round_number(round), payload)
 
     def cap(self, epsilon: float, delta: float | None = None, force: bool = False) -> None:
-        """Let no charge bring ε at δ (1/(10m) unless given) above `epsilon`.
+        """Let no charge bring any client's ε at δ (1/(10m) unless given) above `epsilon`.
 
         Lowering a cap is free. Raising it breaks what somebody was told, so it takes `force`, and
         the entry stays in the ledger for everybody to see.
@@ -234,6 +276,8 @@ class Ledger(Account):
                 partial = prepare_head(self.path, entry)
                 self._db.execute("BEGIN IMMEDIATE")
                 self._db.execute(f"INSERT INTO entries VALUES ({MARKS})", entry)
+                if kind == "population":
+                    set_format(self._db)
                 self._db.execute("COMMIT")
                 partial.replace(head)
                 flush_folder(self.path)
@@ -253,7 +297,7 @@ class Ledger(Account):
     def verify(self) -> int:
         """Read everything again and check it; the number of entries, or a PmtlError that says
         what is wrong."""
-        entries, _ = self._read()
+        entries, _, _ = self._read()
         here = self._last.sequence
         if len(entries) <= here or entries[here] != self._last:
             raise PmtlError(
@@ -262,27 +306,52 @@ class Ledger(Account):
             )
         return len(entries)
 
-    def _read(self) -> tuple[list[Entry], str | None]:
-        """All entries and the head, verified."""
+    def _read(self) -> tuple[list[Entry], str | None, int]:
+        """All entries and the head, verified, and the format of the file."""
         # The head is read first, so that what a writer adds meanwhile makes the database longer
         # and never shorter than the head; if it adds a lot, the two are read again.
         for patience in (0.01, 0.05, 0.2, 0.5, None):
             head = read_head(self.path)
             with sentences(self.path, "read"):
-                rows = read_rows(self._db, self.path)
+                written, rows = read_rows(self._db, self.path)
             entries = verified(rows, self.path)
             trouble = disagreement(entries, head, self.path)
             if trouble is None:
-                return entries, head
+                return entries, head, written
             if self._lock is not None or patience is None:
                 break
             time.sleep(patience)
         raise PmtlError(trouble)
 
-    def _check_population(self, clients: Sequence[str]) -> None:
-        if population_of(clients)["population"] != self.population:
+    # --- clients ---
+
+    def _settle(self) -> None:
+        """Put down the population of the clients that the next charge is about, if it is new."""
+        if self._names is None and not self.populations.named:
             raise PmtlError(
-                f"{self.path} is the ledger of other clients ({self.clients}, not these "
-                f"{len(clients)}): what is spent on one population says nothing about another. Use "
-                "its own ledger, or make one with `pmtl ledger create`."
+                f"{self.path} was made by pmtl 0.1 and does not have the names of its clients. Put "
+                f"them down first: pmtl ledger clients {self.path} --data SPEC."
             )
+        if self._change is not None:
+            self._number = self._append("population", None, None, self._change.payload())
+            self._change = None
+
+    def notices(self) -> list[str]:
+        """What a person should know about the clients before anything is charged."""
+        told = []
+        joined, left = self.changes()
+        if joined or left:
+            told.append(
+                f"The clients are not those of the newest population in {self.path}: {joined} "
+                f"joined and {left} left. The ledger keeps an account of each."
+            )
+        elif self._number != self.populations.newest:
+            told.append(
+                f"The clients are those of an earlier population in {self.path} ({self.clients} "
+                f"clients), not of the newest ({self.population_clients()})."
+            )
+        return told + [
+            f"{other} is a ledger of some of the same clients as {self.path}: each of the two "
+            "knows only a part of what these clients have spent. Use one ledger for all runs."
+            for other in overlapping(self.path, self.populations, self._names)
+        ]

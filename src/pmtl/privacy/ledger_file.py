@@ -15,8 +15,9 @@ from typing import Any
 from pmtl.errors import PmtlError
 from pmtl.privacy.chain import MARKS, RESTORE, beside, next_entry
 
-FORMAT = 1
-_APPLICATION = 0x706D746C  # "pmtl", where SQLite keeps what a database is for
+FORMAT = 2
+READABLE = (1, 2)
+APPLICATION = 0x706D746C  # "pmtl", where SQLite keeps what a database is for
 _SCHEMA = (
     "CREATE TABLE entries (sequence INTEGER PRIMARY KEY, time TEXT NOT NULL, kind TEXT NOT NULL, "
     "run TEXT, round INTEGER, payload TEXT NOT NULL, previous TEXT NOT NULL, hash TEXT NOT NULL)",
@@ -75,14 +76,15 @@ def connect(path: Path, mode: str = "rw") -> sqlite3.Connection:
 
 
 def write_new(path: Path, population: dict[str, Any]) -> None:
+    """Write the file of a new ledger, with its first entry."""
     # A number of its own, so that the head of one ledger never fits another.
     values = population | {"format": FORMAT, "ledger": secrets.token_hex(16)}
     db = connect(path, mode="rwc")
     try:
         db.execute("PRAGMA journal_mode = DELETE")
         db.execute("BEGIN IMMEDIATE")
-        db.execute(f"PRAGMA application_id = {_APPLICATION}")
-        db.execute(f"PRAGMA user_version = {FORMAT}")
+        db.execute(f"PRAGMA application_id = {APPLICATION}")
+        set_format(db)
         for statement in _SCHEMA:
             db.execute(statement)
         genesis = next_entry(None, "genesis", None, None, values)
@@ -92,13 +94,19 @@ def write_new(path: Path, population: dict[str, Any]) -> None:
         db.close()
 
 
-def read_rows(db: sqlite3.Connection, path: Path) -> list[tuple[Any, ...]]:
-    """All rows of a database that is whole and is a ledger."""
+def set_format(db: sqlite3.Connection) -> None:
+    """Say that the database has the newest format; part of the transaction it is called in."""
+    db.execute(f"PRAGMA user_version = {FORMAT}")
+
+
+def read_rows(db: sqlite3.Connection, path: Path) -> tuple[int, list[tuple[Any, ...]]]:
+    """The format and all rows of a database that is whole and is a ledger."""
     db.execute("BEGIN")  # one view of it for all of the following
     try:
-        if db.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
+        if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
             raise PmtlError(f"{path} is not a ledger of pmtl, or its beginning is damaged.")
-        if (found := db.execute("PRAGMA user_version").fetchone()[0]) != FORMAT:
+        found = int(db.execute("PRAGMA user_version").fetchone()[0])
+        if found not in READABLE:
             raise PmtlError(
                 f"{path} has the format {found}, and this version of pmtl knows {FORMAT}: use the "
                 "version that wrote it."
@@ -112,7 +120,7 @@ def read_rows(db: sqlite3.Connection, path: Path) -> list[tuple[Any, ...]]:
                 f"{path} cannot be trusted: its tables or the triggers that forbid changes were "
                 f"changed. To go on, {RESTORE}."
             )
-        return db.execute("SELECT * FROM entries ORDER BY sequence").fetchall()
+        return found, db.execute("SELECT * FROM entries ORDER BY sequence").fetchall()
     finally:
         if db.in_transaction:
             db.execute("ROLLBACK")

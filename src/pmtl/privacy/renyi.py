@@ -1,9 +1,9 @@
 """Rényi divergences of releases, for the theorems that are stated in them.
 
-A choice between runs (`selection`) is priced by theorems about Rényi divergences. This module
-bounds those of our releases when one client is replaced, at every order of one fixed list, where
-independent releases simply add up. Only choices are counted in this way: for everything else the
-privacy-loss distributions of `composition` are sharper.
+A choice between runs (`selection`) and releases that were chosen by looking at earlier ones
+(`adaptive`) are priced by theorems about Rényi divergences. This module bounds those of our
+releases when one client is replaced, at every order of a fixed list; the divergences of independent
+releases add up. For everything else the privacy-loss distributions of `composition` are sharper.
 
 | cohort | one release's divergence of order λ, with μ = 2/z | |
 |---|---|---|
@@ -52,21 +52,21 @@ _MOST_POINTS = 50_000
 _LOG_PRECISION, _REACH = 40.0, 10.0
 
 
-def curve(events: Mapping[GaussianEvent, int]) -> Floats:
-    """A bound on the Rényi divergence of all events together at each of `ORDERS`; inf without
+def curve(events: Mapping[GaussianEvent, int], orders: Floats = ORDERS) -> Floats:
+    """A bound on the Rényi divergence of all events together at each of `orders`; inf without
     noise or clip."""
     certain, coins, known = composition.grouped(events)
-    total = np.zeros_like(ORDERS)
+    total = np.zeros_like(orders)
     for groups, divergence in ((certain, _known), (coins, _secret), (known, _known)):
         for z, rate, rounds in groups:
-            total += rounds * (divergence(z, rate) if z > 0 else np.inf)
+            total += rounds * (divergence(z, rate, orders) if z > 0 else np.inf)
     return total
 
 
-def epsilon(divergences: Floats, delta: float) -> float:
-    """The least ε at δ that divergences at `ORDERS` imply (Canonne, Kamath & Steinke 2020,
+def epsilon(divergences: Floats, delta: float, orders: Floats = ORDERS) -> float:
+    """The least ε at δ that divergences at `orders` imply (Canonne, Kamath & Steinke 2020,
     Proposition 12): ε = D + log(1 − 1/λ) − (log δ + log λ)/(λ − 1)."""
-    values = divergences + np.log1p(-1 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
+    values = divergences + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
     return max(float(values.min()), 0.0)
 
 
@@ -77,26 +77,26 @@ def log_delta(divergences: Floats, epsilons: Floats) -> Floats:
     return np.asarray(np.minimum(lines.min(axis=-1), 0.0), dtype=np.float64)
 
 
-def _known(z: float, rate: float) -> Floats:
+def _known(z: float, rate: float, orders: Floats) -> Floats:
     """One release with a Gaussian of μ = 2/z in it with probability `rate`, told to everybody."""
     with np.errstate(over="ignore"):
-        certain = ORDERS * (2 / z) * (1 / z)
+        certain = orders * (2 / z) * (1 / z)
         if rate == 1:
             return certain
-        log_moment = (ORDERS - 1) * certain
+        log_moment = (orders - 1) * certain
         # Near a moment of 1 the first form keeps all digits; the second cannot overflow.
         small = np.log1p(rate * np.expm1(np.minimum(log_moment, 1.0)))
         large = np.logaddexp(math.log1p(-rate), math.log(rate) + log_moment)
-        averaged = np.where(log_moment < 1, small, large) / (ORDERS - 1)
+        averaged = np.where(log_moment < 1, small, large) / (orders - 1)
         return np.minimum(gaussian.SAFE * averaged, certain)
 
 
-def _secret(z: float, rate: float) -> Floats:
+def _secret(z: float, rate: float, orders: Floats) -> Floats:
     """One release with secret coins; never more than with known ones."""
     if not 1e-3 < z < 1e6:
-        return _known(z, rate)
-    divergences = [_log_moment(order, 1 / z, rate) / (order - 1) for order in ORDERS.tolist()]
-    return np.minimum(divergences, _known(z, rate))
+        return _known(z, rate, orders)
+    divergences = [_log_moment(order, 1 / z, rate) / (order - 1) for order in orders.tolist()]
+    return np.minimum(divergences, _known(z, rate, orders))
 
 
 def _log_moment(order: float, shift: float, rate: float) -> float:

@@ -98,7 +98,8 @@ class Statement:
     charged: tuple[dict[str, Any], ...] = ()  #: every kind of release with its `count`
     guarantees: tuple[Guarantee, ...] = ()  #: ε at several δ, and what it leaves an attacker
     attacker_right: float | None = None  #: the bound that follows from all δ together
-    population_epsilon: float | None = None
+    population_epsilon: float | None = None  #: of the largest account of these clients
+    population_filter: float | None = None  #: the same, however the settings were chosen
     afterwards: str | None = None  #: what clients did for themselves when the run was over
 
     def to_dict(self) -> dict[str, Any]:
@@ -139,6 +140,7 @@ def make_statement(
     metrics: PrivacyPlan | None = None,
     charged: Mapping[GaussianEvent, int] | None = None,
     population_epsilon: float | None = None,
+    population_filter: float | None = None,
     finetuned: bool = False,
     disclosed: tuple[str, ...] = (),
     relations: str | None = None,
@@ -146,7 +148,8 @@ def make_statement(
     """The statement of a run with an algorithm of these kinds.
 
     `charged` is what the ledger holds of this run; without a ledger it is the plans as they are.
-    `population_epsilon` is the ε of everything in the clients' ledger, this run included.
+    `population_epsilon` is the ε of the largest account that one of these clients has in the
+    ledger, this run included; `population_filter` is the smallest cap that admits it.
     `finetuned` says that clients worked on for themselves afterwards.
     `disclosed` are sentences on what reading the data took from all clients, past the gate.
     `relations` names what decides who reads an average with whom, if not everybody does.
@@ -197,6 +200,7 @@ def make_statement(
         guarantees=guarantees,
         attacker_right=(1 + composition.distance(charged)) / 2 if guarantees else None,
         population_epsilon=population_epsilon,
+        population_filter=population_filter,
         afterwards=FINETUNED if finetuned else None,
     )
 
@@ -271,10 +275,17 @@ def _account(plan: PrivacyPlan) -> dict[str, Any]:
 def _population(statement: Statement) -> list[str]:
     if statement.population_epsilon is None:
         return []
-    return [
-        f"All releases in these clients' ledger together, this run's included: "
-        f"ε = {statement.population_epsilon:.4g} at the same δ."
-    ]
+    sentence = (
+        "The largest account of one of these clients in their ledger, this run included: "
+        f"ε = {statement.population_epsilon:.4g} at the same δ, if the settings of all runs were "
+        "fixed beforehand."
+    )
+    if statement.population_filter is not None:
+        sentence += (
+            f" However they were chosen, a cap of ε = {statement.population_filter:.4g} would have "
+            "admitted all of it, and such a cap holds at 1.01·δ."
+        )
+    return [sentence]
 
 
 def _headline(statement: Statement) -> str:

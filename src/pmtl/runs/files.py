@@ -85,10 +85,14 @@ def write_tensors(
     return known
 
 
-def read_digest(path: Path) -> str:
-    """The digest that `write_tensors` returned (`read_tensors` checks it)."""
-    with safe_open(path, framework="pt") as file:
-        return str(json.loads(file.metadata()["pmtl"])["digest"])
+def read_metadata(path: Path) -> dict[str, Any]:
+    """What `write_tensors` was told of the numbers, and their `digest` (`read_tensors` checks
+    both)."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return dict(json.loads(file.metadata()["pmtl"]))
+    except DAMAGE as error:
+        raise PmtlError(f"{path} is damaged and cannot be read ({error}).") from error
 
 
 def read_tensors(

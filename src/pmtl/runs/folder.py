@@ -12,6 +12,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,17 @@ from pmtl.errors import PmtlError
 from pmtl.privacy.statement import Statement
 from pmtl.progress import progress_bar
 from pmtl.runs import files
+from pmtl.runs.budget import Checkpoint, Published
 from pmtl.runs.config import TrainConfig
 from pmtl.runs.facts import public_facts, versions
 from pmtl.runs.personal import Personal, write_personal
 from pmtl.simulation import CHECKS, Progress
 
 KEY_BYTES = 32
+_NOTES = (
+    "For the owner of the data alone: rows that were left out and clients that could not be "
+    "trained.\nNothing of this shows in public/ or in anybody else's model.\n"
+)
 
 
 def new_key(mode: str) -> bytes:
@@ -59,6 +65,7 @@ class RunFolder:
         self.result_file = self.private / "result.json"
         self.finetuned = self.private / "finetuned"
         self.lock_file = self.private / ".lock"
+        self.notes_file = self.private / "notes.txt"  # In production only.
         self.plan_file = self.public / "plan.json"  # In production only.
         self.metrics_file = self.public / "metrics.jsonl"
         self.shared_file = self.public / "shared.safetensors"
@@ -83,6 +90,7 @@ class RunFolder:
                     new.public.mkdir(mode=0o755)
                     files.write_bytes(new.key_file, key)
                     files.write_json(new.plan_file, {**versions(), **public_facts(config, facts)})
+                    files.write_text(new.notes_file, _NOTES)
                 files.write_text(new.config_file, config.to_toml())
                 files.write_json(new.facts_file, {"state": "running", **versions(), **facts})
                 partial.replace(path)
@@ -140,6 +148,11 @@ class RunFolder:
             raise PmtlError(f"{self.key_file} is damaged: it does not have {KEY_BYTES} bytes.")
         return key
 
+    def note(self, sentence: str) -> None:
+        """Add a sentence for the owner of the data alone (production)."""
+        with files.writing(self.notes_file), self.notes_file.open("a", encoding="utf-8") as file:
+            file.write(f"- {sentence}\n")
+
     def facts(self) -> dict[str, Any]:
         """What `run.json` says."""
         return files.read_json(self.facts_file)
@@ -158,24 +171,42 @@ class RunFolder:
         except ValueError:
             raise self._damaged_metrics() from None
 
-    def save_checkpoint(self, progress: Progress) -> str:
+    def save_checkpoint(self, progress: Progress, history: Mapping[str, Any]) -> str:
         """Replace the checkpoint; the metrics and the file of vectors that it stands for are on
-        disk before it is. Returns the digest of its numbers, which covers all vectors."""
+        disk before it is. Returns the digest of its numbers, which covers all vectors and the
+        `history` (what it says of the ledger)."""
         files.flush(self.metrics_file)
         digest = files.write_tensors(
             self.checkpoint_file,
             {"shared": progress.shared, **progress.store.snapshot()},
-            {"round": progress.round, "metrics": self._metrics_digest()},
+            {
+                "round": progress.round,
+                "metrics": self._metrics_digest(),
+                "history": dict(history),
+            },
             self.key,
         )
         progress.store.settle()
         return digest
 
-    def checkpoint_digest(self) -> str | None:
-        """The digest of the checkpoint's numbers; None if there is no checkpoint."""
+    def checkpoint(self) -> Checkpoint | None:
+        """What identifies the checkpoint (`load_checkpoint` checks it); None if there is none."""
         if not self.checkpoint_file.exists():
             return None
-        return files.read_digest(self.checkpoint_file)
+        metadata = files.read_metadata(self.checkpoint_file)
+        return Checkpoint(metadata["round"], metadata["digest"], metadata.get("history", {}))
+
+    def published(self) -> Published:
+        """What the lines of the metrics show to have been published. A line that a crash cut short
+        counts as a round."""
+        lines = self._metrics_text().splitlines()
+        released = []
+        for line in lines:
+            with suppress(ValueError, TypeError, KeyError, RecursionError):
+                values = json.loads(line)
+                if "noise" in values:
+                    released.append(int(values["round"]))
+        return Published(len(lines), released)
 
     def load_checkpoint(self, start: Progress, show: bool = False) -> Progress:
         """The last saved progress, or `start` if there is none."""

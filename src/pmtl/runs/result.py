@@ -244,6 +244,7 @@ def statement_of(facts: dict[str, Any]) -> Statement:
         metrics=metrics_plan(facts),
         charged=None if charged is None else dict(map(_charge, charged)),
         population_epsilon=facts.get("population_epsilon"),
+        population_filter=facts.get("population_filter"),
         finetuned="finetuned" in facts,
         disclosed=tuple(facts.get("disclosed", ())),
         relations=facts.get("relations"),

@@ -15,7 +15,7 @@ from pmtl.errors import Interrupted, PmtlError
 from pmtl.privacy.validation import KIND
 from pmtl.progress import progress_bar
 from pmtl.runs import files
-from pmtl.runs.budget import Budget
+from pmtl.runs.budget import Budget, Published
 from pmtl.runs.config import TrainConfig
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.personal import Personal
@@ -41,6 +41,8 @@ def run_to_end(
     team, plan = federation.team, federation.plan
     state = federation.start(None if folder is None else folder.owned_file)
     secret = config.mode == "production"
+    if secret and folder is not None:
+        federation.tell_owner = folder.note
     with ExitStack() as stack:
         stack.enter_context(threads_for(federation))
         stop = threading.Event()
@@ -48,7 +50,7 @@ def run_to_end(
             stack.enter_context(files.exclusive(folder.lock_file))
             state = folder.load_checkpoint(state, show)
             if budget is not None:
-                budget.check_checkpoint(state.round, folder.checkpoint_digest())
+                budget.check_resumable(folder.checkpoint(), folder.published())
             folder.drop_later_metrics(state.round)
             if secret and state.round == 0:
                 _save(folder, state, budget)  # The start is random, and written down nowhere else.
@@ -118,7 +120,7 @@ class Lines:
 
 
 def _save(folder: RunFolder, state: Progress, budget: Budget | None) -> None:
-    digest = folder.save_checkpoint(state)
+    digest = folder.save_checkpoint(state, {} if budget is None else budget.history())
     if budget is not None:
         budget.saved(state.round, digest)
 
@@ -139,8 +141,9 @@ def _finish(
     if facts["mode"] == "experiment":  # Who was sampled is private, and so is how many were.
         facts["memory"] = _memory(state)
     if budget is not None:
-        facts["charged"] = [e.to_dict() | {"count": n} for e, n in budget.events().items()]
-        facts["population_epsilon"] = budget.population_epsilon(plan.delta)
+        released = [line["round"] for line in metrics if "noise" in line]
+        budget.check_finished(Published(state.round, released))
+        facts |= budget.spent(plan.delta)
     statement = statement_of(facts)
     run = Run(
         facts,

@@ -157,10 +157,15 @@ def start(
         )
         key = new_key(config.mode)
         facts = {"id": run, "initialisation": begin, **_facts(config, federation, metrics, key)}
+        facts["ledger_id"] = None if budget is None else budget.identity
         if warn is not None and team.leader:
-            for sentence in _warnings(federation, config.mode == "production"):
+            about_clients = [] if budget is None else budget.notices()
+            for sentence in [*_warnings(federation, config.mode == "production"), *about_clients]:
                 warn(sentence)
         folder = None if out is None else RunFolder.create(out, config, facts, key)
+        if folder is not None and config.mode == "production":
+            for sentence in federated.for_owner:
+                folder.note(sentence)
         return run_to_end(federation, config, facts, folder, budget, progress and team.leader, key)
 
 
@@ -192,6 +197,7 @@ def resume(
             f"{folder.config_file} is not what the run was started with: put it back as it was, or "
             "start a new run with it."
         )
+    config = replace(config, ledger=facts["ledger"])  # `pmtl ledger charge` may name another.
     if config.data == IN_MEMORY and data is None:
         raise PmtlError(
             f"The run at {path} was started on data from a Python program: continue it there, "
@@ -219,6 +225,8 @@ def resume(
                 "algorithm, or the version of pmtl, is not the one it was started with. Put that "
                 "back, or start a new run."
             )
+        if budget is not None:
+            budget.check_identity(facts.get("ledger_id"))
         own = folder if team.leader else None
         show = progress and team.leader
         return run_to_end(federation, config, facts, own, budget, show, folder.key)

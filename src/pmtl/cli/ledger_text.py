@@ -1,0 +1,148 @@
+"""What `pmtl ledger show` says of a ledger, for programs and for people."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from pmtl.cli.options import console
+
+if TYPE_CHECKING:
+    from pmtl.privacy.ledger import Ledger
+
+
+def summary_of(ledger: Ledger, delta: float | None) -> dict[str, Any]:
+    """What is spent and by which runs, at `delta` or at several."""
+    from pmtl.privacy.plan import default_delta
+
+    deltas = [default_delta(ledger.clients), 1e-5, 1e-6] if delta is None else [delta]
+    caps = ledger.caps()
+    asked = dict.fromkeys([*deltas, *caps])
+    spent = {value: ledger.spent(value) for value in asked}
+    filtered = {value: ledger.filtered(value).epsilon for value in asked}
+    runs = []
+    for run in ledger.runs():
+        rounds, mark = ledger.charged(run), ledger.last_mark(run)
+        again = sum(times - 1 for times in Counter(rounds).values())
+        metrics = sum(ledger.events(run).values()) - len(rounds)
+        entry = {"run": run, "charges": len(rounds), "charged_again": again, "metrics": metrics}
+        runs.append(entry | {"checkpoint": None if mark is None else mark[0]})
+    return {
+        "path": str(ledger.path),
+        "clients": ledger.clients,
+        "clients_ever": sum(ledger.spans().values()),
+        "population": ledger.population,
+        "created": ledger.created,
+        "entries": ledger.last.sequence + 1,
+        "hash": ledger.last.hash,
+        "runs": runs,
+        "events": [event.to_dict() | {"count": n} for event, n in ledger.events().items()],
+        "epsilon": [
+            {
+                "delta": value,
+                "epsilon": spent[value].epsilon,
+                "clients": spent[value].clients,
+                "any_settings": filtered[value],
+            }
+            for value in dict.fromkeys(deltas)
+        ],
+        "caps": [
+            {
+                "delta": value,
+                "epsilon": limit,
+                "spent": filtered[value],
+                "left": max(limit - filtered[value], 0.0),
+            }
+            for value, limit in caps.items()
+        ],
+    }
+
+
+def accounts_of(ledger: Ledger, delta: float) -> list[dict[str, Any]]:
+    """What was spent on each client at one δ; clients that left included."""
+    from pmtl.privacy import composition
+    from pmtl.privacy.charges import total
+
+    spans: dict[Any, dict[str, Any]] = {}
+    for span in ledger.spans():
+        events = total(ledger.account(span).values())
+        spans[span] = {
+            "present": len(span) % 2 == 1,
+            "charges": sum(events.values()),
+            "epsilon": composition.epsilon(events, delta),
+            "any_settings": ledger.filter_of(span, delta),
+        }
+    names = sorted(ledger.populations.spans.items())
+    return [{"client": name, "delta": delta, **spans[span]} for name, span in names]
+
+
+def print_summary(summary: dict[str, Any]) -> None:
+    """Say it."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    screen = console()
+
+    def say(text: str) -> None:
+        screen.print(text, markup=False, soft_wrap=True)
+
+    say(
+        f"{summary['path']}: {summary['clients']} clients{_left(summary)} (population "
+        f"{summary['population'][:12]}), begun {summary['created'][:19]} UTC, "
+        f"{summary['entries']} entries, verified."
+    )
+    if summary["runs"]:
+        table = Table("run", title="Charged releases", title_justify="left")
+        for column in ("models", "of them again", "metrics", "last checkpoint"):
+            table.add_column(column, justify="right")
+        for run in summary["runs"]:
+            after = "–" if run["checkpoint"] is None else f"round {run['checkpoint']}"
+            numbers = (str(run[name]) for name in ("charges", "charged_again", "metrics"))
+            table.add_row(escape(run["run"]), *numbers, after)
+        screen.print(table)
+    table = Table(title="The largest account", title_justify="left")
+    for column in ("δ", "ε, settings fixed", "clients with it", "ε, any settings"):
+        table.add_column(column, justify="right")
+    for row in summary["epsilon"]:
+        found = number(row["epsilon"]), str(row["clients"]), number(row["any_settings"])
+        table.add_row(f"{row['delta']:.3g}", *found)
+    screen.print(table)
+    if "accounts" in summary:
+        _print_accounts(summary["accounts"])
+    for row in summary["caps"]:
+        say(
+            f"Cap: ε = {row['epsilon']:g} at δ = {row['delta']:.3g} for each client, whatever the "
+            f"settings; {number(row['spent'])} is spent, {number(row['left'])} is left."
+        )
+    if not summary["caps"]:
+        say("There is no cap: set one with `pmtl ledger cap`.")
+
+
+def _left(summary: dict[str, Any]) -> str:
+    left = summary["clients_ever"] - summary["clients"]
+    return f" and {left} that left" if left else ""
+
+
+def _print_accounts(accounts: list[dict[str, Any]]) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("client", title="The account of each client", title_justify="left")
+    for column in ("releases", "δ", "ε, settings fixed", "ε, any settings"):
+        table.add_column(column, justify="right")
+    for row in accounts:
+        name = escape(row["client"]) + ("" if row["present"] else " (left)")
+        numbers = number(row["epsilon"]), number(row["any_settings"])
+        table.add_row(name, str(row["charges"]), f"{row['delta']:.3g}", *numbers)
+    if accounts:
+        console().print(table)
+    else:
+        typer.echo("The ledger does not have the names of its clients: see `pmtl ledger clients`.")
+
+
+def number(value: float) -> str:
+    """An ε for people."""
+    return "∞" if math.isinf(value) else f"{value:.4g}"
