@@ -25,8 +25,8 @@ _PUBLIC_SETTINGS = ("local", "evaluate_every", "patience")
 
 #: Of a production run that version 0.1 wrote.
 UNDIVIDED = (
-    "The run at {} was written by pmtl 0.1, which did not keep its private files apart: run.json "
-    "tells whoever reads it about clients' rows. Hand out none of its files but "
+    "The run at {} was written by an earlier version of pmtl, which did not keep private files "
+    "apart: run.json tells whoever reads it about clients' rows. Hand out none of its files but "
     "shared.safetensors, privacy.txt, privacy.json and metrics.jsonl."
 )
 

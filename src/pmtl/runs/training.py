@@ -188,8 +188,8 @@ def resume(
         raise PmtlError(f"The run at {path} is complete: there is nothing left to resume.")
     if "initialisation" not in facts:
         raise PmtlError(
-            f"The run at {path} was started by pmtl 0.1, whose noise and files were others: "
-            "continue it with that version, or start a new run."
+            f"The run at {path} was started by an earlier version of pmtl, whose noise and files "
+            "were others: continue it with that version, or start a new run."
         )
     config = read_config(folder.config_file)
     if config.digest() != facts["config_digest"]:
