@@ -17,7 +17,13 @@ from typing import Any
 from pmtl.audit.estimators import Bound
 from pmtl.errors import PmtlError
 from pmtl.privacy.noise import MODES
-from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest, check_epsilon, default_delta
+from pmtl.privacy.plan import (
+    DEFAULT_CLIP,
+    PrivacyPlan,
+    PrivacyRequest,
+    check_epsilon,
+    default_delta,
+)
 from pmtl.spec import unknown
 
 CONFIDENCE = 0.999
@@ -36,7 +42,7 @@ class AuditSetup:
     rounds: int = 3  #: of the games that train
     trials: int = 4000
     delta: float | None = None
-    clip: float = 0.5
+    clip: float = DEFAULT_CLIP
     seed: int = 0
     confidence: float = CONFIDENCE  #: of every game by itself
     mode: str = "experiment"  #: or "production": the operating system's coins and noise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import warnings
 from typing import Annotated
 
 import typer
@@ -52,6 +53,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # A terminal without ε shall not stop a run.
+    # Commands say this themselves, as an error.
+    warnings.filterwarnings("ignore", "Training diverged", RuntimeWarning)
     try:
         app()
     except PmtlError as error:
