@@ -123,7 +123,7 @@ class TestProduction:
 
     def test_every_warning_that_rests_on_public_numbers_is_given(self, ledger, small):
         told = []
-        privacy = {"epsilon": 0.01, "rounds": 2, "cohort": 1, "delta": 0.1}
+        privacy = {"noise": 5.0, "rounds": 2, "cohort": 1, "delta": 0.1}
         pmtl.train(
             small, privacy=privacy, mode="production", ledger=ledger(small), warn=told.append
         )
