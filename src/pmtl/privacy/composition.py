@@ -47,6 +47,8 @@ Floats = NDArray[np.float64]
 # How many values of μ² are kept in all and of one group. Merging costs at most log(largest /
 # smallest) / 4096 of μ² per group, mostly far less than 0.1%.
 _MOST_VALUES, _MOST_OF_A_GROUP = 4096, 1024
+# What is left out of the sum in `distance`, and charged in full.
+_DISTANCE_TAIL = 1e-9
 # The points of a grid for one sampled round (as in `poisson`) and for all full ones together.
 _MOST_POINTS, _MOST_POINTS_FULL = 12_000, 200_000
 
@@ -94,7 +96,7 @@ def distance(events: Mapping[GaussianEvent, int]) -> float:
     certain, coins, known = grouped(events)
     if any(not group.z > 0 for group in (*certain, *coins, *known)):
         return 1.0
-    values, weights, missed = _mixture(certain, [*coins, *known], tail=1e-9)
+    values, weights, missed = _mixture(certain, [*coins, *known], tail=_DISTANCE_TAIL)
     # 2Φ(μ/2) − 1 for each.
     apart = load("scipy.special").erf(np.sqrt(values / 8))
     return min(1.0, float(weights @ apart) + missed)
@@ -153,7 +155,7 @@ def _colluders_epsilon(
     always_in = gaussian.epsilon(moves * math.sqrt(_always_in([*certain, *drawn])), delta)
     if always_in in (0.0, math.inf):
         return always_in
-    values, weights, missed = _mixture(certain, drawn, 1e-7 * delta)
+    values, weights, missed = _mixture(certain, drawn, colluders._TAIL * delta)
     mus = moves * np.sqrt(values) * gaussian.SAFE
     with np.errstate(divide="ignore"):
         log_weights, log_missed, target = np.log(weights), np.log(missed), math.log(delta)

@@ -48,7 +48,6 @@ class Grid:
                 "leave hardened out."
             )
         z = plan.noise_multiplier
-        # (A clip norm of which not even 24 bits fit into float64 is as hopeless.)
         bits = min(_MOST_BITS, _MOST_NOISE_BITS - math.ceil(math.log2(z)))
         if bits < 1:
             raise PmtlError(
