@@ -173,8 +173,8 @@ class TestCanary:
     @pytest.mark.parametrize("mode", ["experiment", "production"])
     @pytest.mark.parametrize("epsilon", [1.0, 2.0, 4.0])
     def test_they_prove_at_least_three_tenths_of_the_claim(self, epsilon, mode):
-        """At the default length. Production is not repeatable: a confidence of 1 − 10⁻⁶ makes a false
-        alarm as rare as that. An experiment proves it also without granting anything about
+        """At the default length. Production is not repeatable: a confidence of 1 − 10⁻⁶ makes a
+        false alarm as rare as that. An experiment proves it also without granting anything about
         guesses."""
         setup = AuditSetup(epsilon=epsilon, mode=mode)
         if mode == "production":
