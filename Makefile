@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check crash fuzz bench bench-peers clean
+.PHONY: demo test check crash fuzz mutants bench bench-peers clean
 
 demo: $(STAMP)
 	rm -rf runs/demo
@@ -22,6 +22,10 @@ crash: $(STAMP)
 FUZZ ?= 20
 fuzz: $(STAMP)
 	PMTL_FUZZ=$(FUZZ) $(BIN)/python -m pytest tests/*/test_fuzz_*.py
+
+# Break the privacy-relevant code on purpose, one line at a time: which test notices?
+mutants: $(STAMP)
+	$(BIN)/python tests/mutants.py
 
 # What docs/benchmarks.md, scale.md and privacy.md show of this machine; leave it alone meanwhile.
 bench: $(STAMP)

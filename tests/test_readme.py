@@ -82,7 +82,7 @@ def test_the_accounting_table_is_what_the_commands_print(pmtl_command):
     rows = [line.split("|")[2:5] for line in table.strip().splitlines()[2:]]
     assert len(rows) == 7
     for column, m in enumerate((205, 400, 515)):
-        options = ["--clients", m, "--cohort", 100, "--noise", 0.1, "--rounds", 100]
+        options = ["--clients", m, "--cohort", 100, "--clip", 1, "--noise", 0.1, "--rounds", 100]
         options = ["privacy", "epsilon", *options, "--delta", 1 / m, "--json"]
         coins = json.loads(pmtl_command(*options).out)
         fixed = json.loads(pmtl_command(*options, "--sampling", "fixed").out)

@@ -173,6 +173,7 @@ def _run_cell(base: TrainConfig, cell: Cell, path: Path, data: FederatedData) ->
         **asdict(cell),
         "privacy_epsilon": run.privacy.epsilon,
         "run": path.name,
+        "not_finite": run.not_finite,
         **_scores(run),
     }
 
@@ -217,7 +218,8 @@ def _summaries(rows: list[dict[str, Any]], task: str) -> dict[str, Any]:
 
 def _spread(values: list[dict[str, float]]) -> dict[str, dict[str, float]]:
     """Per metric the mean over seeds and the sample standard deviation (0 for one seed)."""
-    table = {name: np.array([value[name] for value in values]) for name in values[0]}
+    # A file has null where a number was not finite.
+    table = {name: np.array([value[name] for value in values], float) for name in values[0]}
     return {
         name: {"mean": float(v.mean()), "std": float(v.std(ddof=1)) if len(v) > 1 else 0.0}
         for name, v in table.items()

@@ -11,6 +11,8 @@ from pmtl.audit.estimators import (
     epsilon_from_rates,
     mu_from_rates,
     one_run,
+    one_run_gaussian,
+    one_run_gaussian_refutes,
     one_run_p_value,
     threshold_bound,
     upper_limit,
@@ -152,3 +154,55 @@ class TestOneRun:
     def test_impossible_counts_are_refused(self):
         with pytest.raises(PmtlError, match="cannot be"):
             one_run(10, 5, 6, 0.0, 0.9)
+
+
+class TestOneRunWithACurve:
+    """`one_run_gaussian`: never against a mechanism with the curve, and exact for one secret."""
+
+    @pytest.mark.parametrize("mu", [0.1, 1.0, 2.5])
+    def test_one_secret_is_the_best_guess_against_the_curve(self, mu):
+        right = stats.norm.cdf(mu / 2)
+        assert not one_run_gaussian_refutes(1, 1, 1, mu, right - 1e-6)
+        assert one_run_gaussian_refutes(1, 1, 1, mu, right + 1e-6)
+
+    @pytest.mark.parametrize("mu", [0.2, 0.8, 2.0])
+    @pytest.mark.parametrize("secrets", [2, 7, 60])
+    def test_independent_gaussians_are_never_refuted(self, mu, secrets):
+        """Their exact chances of so many right guesses, for every number."""
+        chance = stats.binom(secrets, stats.norm.cdf(mu / 2))
+        for correct in range(1, secrets + 1):
+            level = float(chance.sf(correct - 1))
+            assert not one_run_gaussian_refutes(secrets, secrets, correct, mu, level)
+
+    @pytest.mark.parametrize("mu", [0.5, 1.5])
+    def test_nor_is_a_mechanism_whose_guesses_hang_together(self, mu):
+        """One noise for two secrets that count half each: guesses are right or wrong together. The
+        pair (½, ½)·s + n has the curve of μ for each secret by itself."""
+        # Both secrets known to be equal or opposite: s₁ + s₂ ∈ {−2, 0, 2}, and one number is seen.
+        random = np.random.default_rng(0)
+        secrets = np.where(random.random((200_000, 2)) < 0.5, 1.0, -1.0)
+        seen = mu / 2 * secrets.sum(axis=1) + random.normal(size=200_000)
+        right = ((seen[:, None] > 0) == (secrets > 0)).sum(axis=1)
+        for correct in (1, 2):
+            level = np.mean(right >= correct) - 0.005
+            assert not one_run_gaussian_refutes(2, 2, correct, mu, level)
+
+    def test_coverage_with_a_share_of_the_guesses(self):
+        """400 runs of 300 secrets, the surest third guessed, 90% confidence."""
+        random = np.random.default_rng(11)
+        mu, exceeds = 1.0, 0
+        truth = gaussian.epsilon(mu, DELTA)
+        for _ in range(400):
+            bits = random.random(300) < 0.5
+            scores = random.normal(size=300) + np.where(bits, mu / 2, -mu / 2)
+            order = np.argsort(scores)
+            correct = int((~bits[order[:50]]).sum() + bits[order[-50:]].sum())
+            exceeds += one_run_gaussian(300, 100, correct, DELTA, 0.9) > truth
+        assert exceeds <= 0.1 * 400 + 2 * (0.09 * 400) ** 0.5
+
+    def test_it_grows_with_the_guesses_and_falls_with_confidence(self):
+        bounds = [one_run_gaussian(2000, 200, right, DELTA, 0.999) for right in (100, 150, 180)]
+        assert bounds[0] == 0 < bounds[1] < bounds[2]
+        assert one_run_gaussian(2000, 200, 180, DELTA, 0.9) > bounds[2]
+        with pytest.raises(PmtlError, match="cannot be"):
+            one_run_gaussian(10, 5, 6, DELTA, 0.9)

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from pmtl.audit import AuditSetup, audit
+from pmtl.audit import GAMES, AuditSetup, audit
 from pmtl.privacy import release
 from pmtl.privacy.grid import Grid, GridNoise
 from pmtl.privacy.release import Release
+from pmtl.privacy.sampling import Sampler
 from pmtl.simulation import Federation
+from pmtl.simulation.curves import Curves
 
 SETUP = AuditSetup(epsilon=2.0, clients=20, trials=2000, seed=1)
 
@@ -129,6 +131,54 @@ def divided_by_who_was_drawn(monkeypatch):
     monkeypatch.setattr(Federation, "__init__", init)
 
 
+def one_noise_for_all(monkeypatch):
+    """Every coordinate of a release gets the same noise."""
+    made = Release.__init__
+
+    def init(self, plan, board, noise, *rest, **options):
+        def common(round, shape):
+            return noise(round, (1,) * len(shape)).expand(shape).clone()
+
+        made(self, plan, board, common, *rest, **options)
+
+    monkeypatch.setattr(Release, "__init__", init)
+
+
+def one_noise_for_all_metrics(monkeypatch):
+    made = Curves.__init__
+
+    def init(self, *arguments, **options):
+        made(self, *arguments, **options)
+        noise = self._gate._noise
+        self._gate._noise = lambda round, shape: noise(round, (1, 1)).expand(shape).clone()
+
+    monkeypatch.setattr(Curves, "__init__", init)
+
+
+def a_fixed_draw_for_coins(monkeypatch):
+    """The cohort's mean is right; its distribution is not."""
+    draw = Sampler.draw
+
+    def fixed(self, round):
+        if self.plan.sampling == "poisson":
+            object.__setattr__(self, "plan", replace(self.plan, sampling="fixed"))
+        return draw(self, round)
+
+    monkeypatch.setattr(Sampler, "draw", fixed)
+
+
+def coins_tossed_once(monkeypatch):
+    """The first round's cohort, again and again."""
+    draw = Sampler.draw
+
+    def same(self, round):
+        if "_first" not in self.__dict__:
+            self._first = draw(self, round)
+        return self._first
+
+    monkeypatch.setattr(Sampler, "draw", same)
+
+
 MUTANTS = {
     half_the_noise: "one-round",
     noise_used_again: "one-round",
@@ -139,24 +189,28 @@ MUTANTS = {
     weights_by_rows: "billboard",
     newcomers_inherit: "billboard",
     divided_by_who_was_drawn: "billboard",
+    one_noise_for_all: "canaries",
+    one_noise_for_all_metrics: "metrics",
+    a_fixed_draw_for_coins: "sampler",
+    coins_tossed_once: "sampler",
 }
 
 
 def test_what_is_right_is_not_refuted():
     results = list(audit(SETUP))
-    assert [result.game for result in results] == ["one-round", "canaries", "billboard"]
+    assert [result.game for result in results] == list(GAMES)
     assert all(result.passed for result in results), [str(result) for result in results]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_every_mutant_is_caught(mutant, monkeypatch):
-    """By the games in their order, up to the first that refutes the claim."""
+    """By the game that is there for such mistakes, whose scenarios are always all played."""
     mutant(monkeypatch)
-    caught = next((result for result in audit(SETUP) if not result.passed), None)
-    assert caught is not None, "every game called the mutant consistent"
-    assert caught.lower_bound > caught.claim_epsilon == 2.0
+    (caught,) = audit(SETUP, MUTANTS[mutant])
+    assert not caught.passed, str(caught)
+    assert caught.lower_bound > caught.claim_epsilon
+    assert caught.claim_epsilon == (0.0 if caught.game == "sampler" else 2.0)
     assert caught.confidence == 0.999
-    assert caught.game == MUTANTS[mutant]
 
 
 def other_grid_noise(monkeypatch, change):
@@ -179,6 +233,26 @@ def grid_noise_used_again(monkeypatch):
 def neither_clip_nor_check(monkeypatch):
     no_clip(monkeypatch)
     monkeypatch.setattr(Grid, "snap", lambda self, rows: (rows / self.step).to(torch.int64))
+
+
+@pytest.mark.parametrize("mode", ["experiment", "production"])
+@pytest.mark.parametrize("mutant", [a_fixed_draw_for_coins, coins_tossed_once])
+def test_a_wrong_draw_is_caught_in_production_too(mutant, mode, monkeypatch):
+    mutant(monkeypatch)
+    (result,) = audit(replace(SETUP, mode=mode, cohort=5), "sampler")
+    assert not result.passed
+
+
+def test_one_exact_noise_for_all_metrics_is_caught(monkeypatch):
+    draw = GridNoise.__call__
+    monkeypatch.setattr(
+        GridNoise,
+        "__call__",
+        lambda self, round, shape: draw(self, round, (1, 1)).expand(shape).clone(),
+    )
+    for mode in ("experiment", "production"):
+        (result,) = audit(replace(SETUP, hardened=True, mode=mode, trials=800), "metrics")
+        assert not result.passed
 
 
 @pytest.mark.parametrize(

@@ -194,3 +194,40 @@ def test_delta_is_a_probability(delta):
 def test_counts_are_whole(count):
     with pytest.raises(PmtlError, match="whole number of times"):
         epsilon({event("full", 1.0): count}, 1e-5)
+
+
+def exact_delta(total, groups):
+    """δ at ε = `total` of groups (z, rate, rounds) whose coins are known, over all cases."""
+    exact = 0.0
+    for times in itertools.product(*(range(count + 1) for *_, count in groups)):
+        square, chance = 0.0, 1.0
+        for n, (z, rate, count) in zip(times, groups, strict=True):
+            chance *= stats.binom.pmf(n, count, rate)
+            square += n * (2 / z) ** 2
+        exact += chance * gaussian.delta(total, math.sqrt(square))
+    return exact
+
+
+@pytest.mark.parametrize("tail", [1e-7, 1e-2, 0.5])
+def test_what_is_left_out_of_a_sum_is_charged(tail, monkeypatch):
+    """However much of the binomial's tails is left out, the bound stays one."""
+    monkeypatch.setattr(colluders, "_TAIL", tail)
+    delta = 0.02
+    alone = colluders.epsilon(2.0, 0.3, 30, delta, 2)
+    assert exact_delta(alone, [(2.0, 0.3, 30)]) <= delta * (1 + 1e-9)
+    events = {event("fixed", 2.0, 30): 20, event("fixed", 3.0, 40): 10}
+    both = epsilon(events, delta)
+    assert exact_delta(both, [(2.0, 0.3, 20), (3.0, 0.4, 10)]) <= delta * (1 + 1e-9)
+
+
+def test_a_delta_of_the_size_of_what_is_left_out_is_a_bound():
+    for value in (100.0, 150.0, 200.0):
+        found = colluders.delta(1.0, 0.1, 100, value, 2)
+        assert found >= exact_delta(value, [(1.0, 0.1, 100)]) * (1 - 1e-9)
+
+
+def test_the_distance_charges_what_is_left_out(monkeypatch):
+    events = {event("fixed", 1.0, 30): 40}
+    exact = composition.distance(events)
+    monkeypatch.setattr(composition, "_DISTANCE_TAIL", 0.2)
+    assert composition.distance(events) >= exact

@@ -19,6 +19,8 @@ PARTS = "tests/runs/test_parts.py::test_"
 TEAM = "tests/runs/test_team.py::test_"
 IDENTITY = "tests/simulation/test_identity.py::test_"
 LEDGER = "tests/privacy/test_ledger.py::test_"
+EXTREMES = "tests/privacy/test_extremes.py::test_"
+PRODUCTION = "tests/runs/test_production.py::test_"
 DAMAGE = "tests/privacy/test_ledger_damage.py::test_"
 ADAPTIVE = "tests/privacy/test_adaptive.py::test_"
 POPULATIONS = "tests/privacy/test_populations.py::test_"
@@ -261,6 +263,33 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
             POPULATIONS + "two_ledgers_for_the_same_clients_in_one_folder_are_named",
             ARREARS + "a_second_ledger_for_the_same_clients_is_named",
         ),
+    "extreme legal settings": (
+        "a bound or a sentence, in bounded time",
+        (
+            EXTREMES + "every_option_of_pmtl_privacy_at_its_extremes",
+            EXTREMES + "every_option_of_pmtl_train_at_its_extremes",
+            EXTREMES + "production_with_noise_of_a_million_is_refused_in_a_sentence",
+        ),
+    ),
+    "a sampler whose mean is right and whose distribution is not": (
+        "caught by tests and by `pmtl audit`",
+        ("tests/audit/test_mutants.py::test_a_wrong_draw_is_caught_in_production_too",),
+    ),
+    "one noise for several numbers": (
+        "caught by tests and by `pmtl audit`",
+        ("tests/audit/test_mutants.py::test_one_exact_noise_for_all_metrics_is_caught",),
+    ),
+    "caps at several δ": (
+        "each is kept",
+        ("tests/privacy/test_caps.py::test_each_of_several_caps_is_kept",),
+    ),
+    "a client that fails": (
+        "has a row in the store like everybody who was drawn",
+        (PRODUCTION + "a_client_that_fails_has_a_row_like_everybody_who_was_drawn",),
+    ),
+    "how many clients were ever sampled": (
+        "is in no file that others may read",
+        (PRODUCTION + "nothing_public_says_how_many_clients_were_ever_sampled",),
     ),
 }
 

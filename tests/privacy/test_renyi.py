@@ -105,3 +105,12 @@ def test_epsilon_by_way_of_renyi_stays_above_the_sharper_accountant(sampling, z,
     events = {event(sampling, z, 20): rounds}
     sharp = composition.epsilon(events, 1e-5)
     assert sharp * (1 - 1e-3) < renyi.epsilon(renyi.curve(events), 1e-5) < 1.6 * sharp
+
+
+@pytest.mark.parametrize("z", [30.0, 300.0, 3000.0])
+def test_it_is_never_too_little_where_rounding_is_all_there_is(z):
+    """Moments so near 1 that their logarithms are the rounding of a sum."""
+    for order in (1.001, 1.003, 1.01, 1.03):
+        for rate in (0.003, 0.02, 0.1):
+            value = renyi._log_moment(order, 1 / z, rate)
+            assert value >= precise_log_moment(order, z, rate, mirrored=False)

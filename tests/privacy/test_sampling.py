@@ -105,3 +105,60 @@ def test_keys_must_be_those_of_the_plan():
 def test_a_round_nobody_paid_for_is_not_drawn(round_):
     with pytest.raises(PmtlError, match="outside the privacy plan"):
         sampler("poisson").draw(round_)
+
+
+class TestDistribution:
+    """The accountant needs the whole distribution of cohorts, and a mean is not enough.
+
+    Production's coins are others each time: a correct sampler fails one of these tests with a
+    chance of at most 1e-6.
+    """
+
+    LUCK = 1e-7  #: of each of the p-values below; there are fewer than ten
+
+    @pytest.fixture(params=[7, None], ids=["seeded", "production"])
+    def table(self, request):
+        return membership(sampler("poisson", seed=request.param))
+
+    def test_sizes_of_cohorts_are_binomial(self, table):
+        sizes = table.sum(axis=1)
+        edges = stats.binom(CLIENTS, COHORT / CLIENTS).ppf(np.linspace(0, 1, 9)[1:-1])
+        seen = np.bincount(np.searchsorted(edges, sizes), minlength=8)
+        cdf = np.concatenate([[0], stats.binom.cdf(edges, CLIENTS, COHORT / CLIENTS), [1]])
+        assert stats.chisquare(seen, ROUNDS * np.diff(cdf)).pvalue > self.LUCK
+
+    def test_the_others_say_nothing_about_a_client(self, table):
+        """Given any number of the others, a client is in with probability p; a fixed draw, whose
+        mean is the same, puts it in exactly where they are one too few."""
+        rate = COHORT / CLIENTS
+        for client in (0, 17, CLIENTS - 1):
+            others = np.delete(table, client, axis=1).sum(axis=1)
+            few, many = others < np.median(others), others > np.median(others)
+            counts = [
+                [table[part, client].sum(), (~table[part, client]).sum()] for part in (few, many)
+            ]
+            assert stats.chi2_contingency(counts).pvalue > self.LUCK
+            low, high = stats.binom(ROUNDS, rate).interval(1 - self.LUCK)
+            assert low <= table[:, client].sum() <= high
+
+    def test_pairs_of_clients_are_independent(self, table):
+        """Over all pairs together: P[both] is p², neither more nor less."""
+        both = table.T.astype(float) @ table
+        pairs = both[np.triu_indices(CLIENTS, 1)]
+        rate = (COHORT / CLIENTS) ** 2
+        expected, spread = ROUNDS * rate, (ROUNDS * rate * (1 - rate)) ** 0.5
+        worst = stats.norm.isf(self.LUCK / len(pairs))
+        assert np.abs(pairs - expected).max() < worst * spread
+        # A fixed draw has P[both] = q(q−1)/m(m−1), a hundredth less, which only the sum shows: of
+        # sizes s it is Σ s(s−1)/2, with the variance that independent coins give.
+        sums = table.sum(axis=1).astype(float)
+        chosen = sums * (sums - 1) / 2
+        mean = CLIENTS * (CLIENTS - 1) / 2 * rate
+        assert abs(chosen.mean() - mean) < 6 * chosen.std() / ROUNDS**0.5
+        assert sums.var() == pytest.approx(CLIENTS * 0.24, rel=0.25)
+
+    def test_rounds_are_independent(self, table):
+        stayed = (table[1:] & table[:-1]).sum()
+        trials, rate = (ROUNDS - 1) * CLIENTS, (COHORT / CLIENTS) ** 2
+        low, high = stats.binom(trials, rate).interval(1 - self.LUCK)
+        assert low * 0.97 <= stayed <= high * 1.03

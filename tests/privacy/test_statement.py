@@ -114,3 +114,34 @@ class TestGuarantees:
         said = text(noise_std=0.0)
         assert "NOT PRIVATE" in said
         assert "attacker" not in said
+
+
+class TestLead:
+    """The first number a reader meets is the one that holds from all (ε, δ) pairs together."""
+
+    PLAN = PrivacyPlan(50, 50, "full", 1.0, 0.05, 5, 1e-3)
+
+    def test_it_leads_with_the_bound_from_all_pairs(self):
+        statement = make_statement(self.PLAN, shares=True, personal=True)
+        mu = 2 * 5**0.5 / 2.5
+        truth = NormalDist().cdf(mu / 2)
+        assert statement.attacker_right == pytest.approx(truth, rel=1e-9)
+        paragraphs = str(statement).split("\n\n")
+        lead = " ".join(paragraphs[1].split())
+        assert lead.startswith("An attacker who has to say which of two data sets a client has")
+        assert float(lead.partition("right at most ")[2].partition("%")[0]) == pytest.approx(
+            100 * truth, abs=0.011
+        )
+        # What a single pair would allow is more, and is told only with what it is.
+        alone = statement.guarantees[0].attacker_right
+        assert alone > statement.attacker_right
+        shown = f"{100 * alone:.1f}"
+        assert shown not in lead
+        said = " ".join(str(statement).split())
+        assert said.count(f"{shown[:4]}") == 1
+        assert "By itself, the first pair (ε, δ) would allow" in said
+
+    def test_the_fields_for_programs_are_as_they_were(self):
+        values = make_statement(self.PLAN, shares=True, personal=True).to_dict()
+        assert {"attacker_right", "guarantees", "epsilon", "delta"} <= set(values)
+        assert "attacker_right" in values["guarantees"][0]

@@ -330,3 +330,58 @@ class TestPatience:
         refused = pmtl_command("train", "--patience", "2")
         assert refused.status == 2
         assert "paid for by nobody" in refused.err
+
+
+def test_nothing_public_says_how_many_clients_were_ever_sampled(small, ledger, tmp_path):
+    """Who was drawn is a secret, and so is how many were: with a seed of 0 or 1 sampled client the
+    files that everybody may read have the same words and numbers but for ids and digests."""
+    seen = set()
+    for number in range(6):
+        path = tmp_path / f"run-{number}"
+        produce(small, ledger, out=path, privacy={**PLAN, "cohort": 2, "rounds": 1, "metrics": 0.0})
+        facts = json.loads((path / "run.json").read_text())
+        seen.add(json.dumps(words_of(facts), sort_keys=True))
+    assert len(seen) == 1
+
+
+def words_of(facts):
+    """The facts without what is drawn anew for each run: its id, digests, spending and times."""
+    numbers = {}
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            numbers[name] = words_of(value)
+        elif name in ("population_epsilon", "id") or (isinstance(value, str) and len(value) >= 32):
+            numbers[name] = "…"
+        else:
+            numbers[name] = value
+    return numbers
+
+
+def test_a_client_that_fails_has_a_row_like_everybody_who_was_drawn(small, ledger):
+    """Its absence from the store would be seen in what is saved."""
+    from pmtl.models import build_model
+    from pmtl.privacy.plan import PrivacyPlan
+    from pmtl.simulation import Federation, LocalTraining
+
+    plan = PrivacyPlan(12, 12, "full", 1.0, 0.1, 2, 1e-3)
+    model = build_model("logistic", small.input_shape, small.outputs, small.task, 0)
+    made = Federation(
+        small,
+        model,
+        pmtl.algorithms.build_algorithm("pmtl"),
+        plan,
+        LocalTraining(steps=1),
+        None,
+        charge=lambda round: None,
+    )
+    train = made._train
+
+    def failing(clients, *rest):
+        if 5 in clients:
+            raise ValueError("only with this client's data")
+        return train(clients, *rest)
+
+    made._train = failing
+    progress = made.start()
+    for _ in made.rounds(progress):
+        assert progress.store.seen.tolist() == list(range(12))

@@ -11,7 +11,8 @@ from hypothesis.extra import numpy as arrays
 
 import pmtl
 from pmtl.errors import PmtlError
-from pmtl.privacy.noise import seeded_source
+from pmtl.privacy.grid import Grid
+from pmtl.privacy.noise import seeded_source, system_source
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Release
 from pmtl.simulation.curves import Curves, metric_bounds
@@ -175,3 +176,45 @@ class TestTraining:
         last = pmtl.train(data, privacy=privacy).released()[-1]
         names = {"loss_mean"} if task == "regression" else {"accuracy_mean", "loss_mean"}
         assert set(last["personal"]) == names
+
+
+class TestNoise:
+    """Every released number has noise of its own, exact where the run is hardened."""
+
+    @pytest.mark.parametrize("source", [seeded_source(3), system_source], ids=["seeded", "system"])
+    @pytest.mark.parametrize("hardened", [False, True])
+    def test_no_two_values_and_no_two_rounds_share_it(self, source, hardened):
+        """Correlations of 1,500 releases have a deviation of 0.026; 7 of them is one chance in
+        10¹¹."""
+        plan = PrivacyPlan(M, M, "full", 1.0, 0.01, 1500, 1e-3)
+        made = Curves(plan, VIEWS, BOUNDS, source, hardened, None)
+        matrix = np.tile([0.5, 1.5, 0.5, 1.5], (M, 1))
+        drawn = np.array([averages(made.release(t, values_of(matrix))) for t in range(1500)])
+        between = np.corrcoef(drawn.T) - np.eye(4)
+        assert np.abs(between).max() < 7 / 1500**0.5
+        for column in drawn.T:
+            assert abs(np.corrcoef(column[1:], column[:-1])[0, 1]) < 7 / 1500**0.5
+
+    def test_hardened_metrics_are_whole_steps_of_the_grid(self):
+        """Whatever went in, so that no last digit tells of it; ordinary ones are not."""
+        plan = PrivacyPlan(M, M, "full", 1.0, 0.01, 10, 1e-3)
+        step = Grid.of(plan).step
+        for hardened in (True, False):
+            made = Curves(plan, VIEWS, BOUNDS, system_source, hardened, None)
+            matrix = np.random.default_rng(0).uniform(0, [1, 3, 1, 3], size=(M, 4))
+            shares = averages(made.release(0, values_of(matrix))) / [1, 3, 1, 3] - 0.5
+            steps = shares * M / step
+            assert (np.abs(steps - np.round(steps)).max() < 1e-3) == hardened
+
+    def test_a_hardened_run_releases_hardened_metrics(self, small):
+        privacy = {"epsilon": 2.0, "rounds": 2, "metrics": 0.3, "hardened": True}
+        run = pmtl.train(small, privacy=privacy, local={"steps": 1}, evaluate_every=1)
+        plan = PrivacyPlan.from_dict({**run.privacy.metrics})
+        step, bounds = Grid.of(plan).step, metric_bounds("classification", 2, None)
+        for line in run.released():
+            for view in VIEWS:
+                for name, bound in bounds.items():
+                    share = line[view][f"{name}_mean"] / bound - 0.5
+                    if abs(share) < 0.5:  # At the end of its range it was cut there.
+                        steps = share * small.m / step
+                        assert abs(steps - round(steps)) < 1e-2

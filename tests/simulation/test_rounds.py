@@ -1,5 +1,7 @@
 """The loop: the same seed gives the same bits, however the work is cut and the rows are stored."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -304,3 +306,55 @@ def test_cohorts_of_a_run_are_those_of_its_plan():
         drawn = [len(made.plan.sampler(3, made.sampler.client_keys).draw(t)) for t in range(ROUNDS)]
         assert [report.cohort for report in reports] == drawn
     assert set(drawn) == {5}
+
+
+class TestNoiseOfItsOwn:
+    """Uploads are clipped to next to nothing, so that what is published is noise."""
+
+    def published(self, algorithm, seed=0, **changes):
+        made = federation(
+            algorithm=algorithm,
+            seed=seed,
+            sigma=1.0,
+            clip=1e-5,
+            cohort=M,
+            sampling="full",
+            **changes,
+        )
+        progress = made.start()
+        first = progress.shared.clone()
+        rounds = []
+        for _ in made.rounds(progress):
+            rounds.append((progress.shared - first).double())
+            first = progress.shared.clone()
+        return torch.stack(rounds)  # [rounds, blocks, P]
+
+    def clusters(self, tmp_path, name, of):
+        file = tmp_path / f"{name}.json"
+        file.write_text(json.dumps({f"c{k}": str(of(k)) for k in range(M)}))
+        return f"clustered:clusters={file}"
+
+    @pytest.mark.parametrize("hardened", [False, True])
+    @pytest.mark.parametrize("seed", [0, None], ids=["experiment", "production"])
+    def test_of_every_block_and_every_round(self, tmp_path, seed, hardened):
+        algorithm = self.clusters(tmp_path, "half", lambda k: k < M // 2)
+        charge = {"charge": lambda round: None} if seed is None else {}
+        noise = self.published(algorithm, seed, hardened=hardened, **charge)
+        flat = noise.reshape(-1, noise.shape[-1])
+        assert len(flat) == 2 * ROUNDS
+        between = torch.corrcoef(flat) - torch.eye(len(flat))
+        # Of so many coordinates, by chance one in 10⁹.
+        assert float(between.abs().max()) < 6.5 / noise.shape[-1] ** 0.5
+        assert len(torch.unique(flat)) == flat.numel()
+
+    def test_of_every_clustering_with_one_seed(self, tmp_path):
+        """Two runs that differ in nothing but who is in which cluster: were their noise the same,
+        the difference of two published models would be that of two sums."""
+        one = self.published(self.clusters(tmp_path, "clusters", lambda k: k < M // 2))
+        file = tmp_path / "clusters.json"
+        file.write_text(json.dumps({f"c{k}": str(k % 2) for k in range(M)}))
+        two = self.published(f"clustered:clusters={file}")
+        for a in one.reshape(-1, one.shape[-1]):
+            for b in two.reshape(-1, two.shape[-1]):
+                gap = (a / a.std() - b / b.std()).abs()
+                assert float(gap.max()) > 0.5

@@ -31,8 +31,8 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.algorithms import PMTL
 from pmtl.audit.estimators import Floats, discriminant, threshold_bound
+from pmtl.audit.replicas import Replicas, side_by_side
 from pmtl.audit.result import (
     AuditResult,
     AuditSetup,
@@ -88,16 +88,6 @@ SCENARIOS = (
 )
 
 
-@dataclass(frozen=True)
-class Replicas(PMTL):
-    """PMTL in federations of `size` clients side by side, each with its own block."""
-
-    size: int = 1
-
-    def blocks(self, clients: tuple[str, ...]) -> NDArray[np.int64]:
-        return np.arange(len(clients), dtype=np.int64) // self.size
-
-
 def billboard(setup: AuditSetup) -> AuditResult:
     """Play all scenarios of the billboard."""
     clients = min(setup.clients, _MOST_CLIENTS)
@@ -145,17 +135,11 @@ def play(
     """What the adversary sees, [trials, features]: one run for all trials, one block for each.
     Without a seed it is a production run, charged to nobody."""
     trials, m = len(bits), plan.clients
-    whole = replace(
-        plan,
-        clients=m * trials,
-        cohort=plan.cohort * trials,
-        noise_std=plan.noise_std / trials,
-    )
     federation = Federation(
         _data(scenario, tuple(bits.tolist()), names or _names(trials, m)),
         _model(),
         Replicas(lam=0.5, size=m),
-        whole,
+        side_by_side(plan, trials),
         _LOCAL,
         seed,
         charge=lambda round: None,

@@ -16,6 +16,9 @@ point of the curve gives all of it: μ ≥ Φ⁻¹(1 − FPR) − Φ⁻¹(FNR), 
 It is far tighter, because it does not have to observe events as rare as δ. It refutes the claim of
 a Gaussian curve, and so it must not be used on a mechanism that does not claim one.
 
+`one_run_gaussian` grants the same curve and needs no independence between guesses: after
+Mahloujifar, Melis & Chaudhuri, "Auditing f-Differential Privacy in One Run" (2024).
+
 `one_run` is Steinke, Nasr & Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023:
 many independent secrets in *one* run, guessed all at once. Under (ε, δ)-privacy the number of
 right guesses is hardly larger than if each were right with probability e^ε/(1 + e^ε).
@@ -36,7 +39,7 @@ from pmtl.privacy import gaussian
 Floats = NDArray[np.float64]
 
 #: No audit has enough trials to show an ε near this one; the search for a bound ends here.
-_MOST = 60.0
+_MOST, _MOST_MU = 60.0, 12.0
 #: Thresholds that are tried where the curve of a Gaussian mechanism is granted.
 _PLACES = 9
 
@@ -177,11 +180,7 @@ def one_run_p_value(
 
 def one_run(secrets: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
     """The largest ε that these guesses refute."""
-    if not 0 <= correct <= guesses <= secrets:
-        raise PmtlError(
-            f"{correct} right guesses of {guesses} about {secrets} secrets cannot be: each number "
-            "may be at most the next."
-        )
+    _check_guesses(secrets, guesses, correct)
     level = 1 - confidence
 
     def refuted(epsilon: float) -> bool:
@@ -194,3 +193,57 @@ def one_run(secrets: int, guesses: int, correct: int, delta: float, confidence: 
         middle = (low + high) / 2
         low, high = (middle, high) if refuted(middle) else (low, middle)
     return low
+
+
+def one_run_gaussian_refutes(
+    secrets: int, guesses: int, correct: int, mu: float, level: float
+) -> bool:
+    """Whether `correct` of `guesses` right ones are rarer than `level` under every mechanism that
+    has the curve of μ (Mahloujifar, Melis & Chaudhuri 2024, for two values of a secret).
+
+    Let N be the number of right guesses, P_c = P[N ≥ c], m the secrets and k the guesses. Turning
+    secret j makes a right guess about it wrong, and N smaller by one. So for every c the f-DP of
+    the mechanism bounds P[j right, N ≥ c] by f̄(P[j wrong, N ≥ c − 1]) with f̄(x) = Φ(Φ⁻¹(x) + μ).
+    Averaged over j (f̄ is concave),
+
+        E[N; N ≥ c]/m ≤ f̄(E[k − N; N ≥ c − 1]/m).
+
+    Both sides are sums of the P_i: E[N; N ≥ c] = c·P_c + Σ_{i>c} P_i, which grows with each of
+    them, and E[k − N; N ≥ c − 1] = (k − c + 1)·P_{c−1} − Σ_{i≥c} P_i. Hence the least P_{c−1} that
+    goes with the least P_c, P_{c+1}, …; down from P_correct = `level`. Where P_0 would have to
+    exceed 1, so many right guesses are rarer than that.
+    """
+    tail, total = level, level  # P_c, and the sum of P_i from c on
+    right = correct * tail
+    for count in range(correct, 0, -1):
+        # Below 1: otherwise P_0 ≥ E[N]/m would exceed 1 already.
+        wrong = float(special.ndtr(special.ndtri(min(right / secrets, 1.0)) - mu))
+        tail = max(tail, (secrets * wrong + total) / (guesses - count + 1))
+        if tail > 1 + 1e-9:
+            return True
+        right = (count - 1) * tail + total
+        total += tail
+    return False
+
+
+def one_run_gaussian(
+    secrets: int, guesses: int, correct: int, delta: float, confidence: float
+) -> float:
+    """The largest ε(δ) of a Gaussian curve that these guesses refute."""
+    _check_guesses(secrets, guesses, correct)
+    low, high = 0.0, _MOST_MU
+    if not one_run_gaussian_refutes(secrets, guesses, correct, low, 1 - confidence):
+        return 0.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        refuted = one_run_gaussian_refutes(secrets, guesses, correct, middle, 1 - confidence)
+        low, high = (middle, high) if refuted else (low, middle)
+    return gaussian.epsilon(low, delta)
+
+
+def _check_guesses(secrets: int, guesses: int, correct: int) -> None:
+    if not 0 <= correct <= guesses <= secrets:
+        raise PmtlError(
+            f"{correct} right guesses of {guesses} about {secrets} secrets cannot be: each number "
+            "may be at most the next."
+        )

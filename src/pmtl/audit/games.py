@@ -5,6 +5,8 @@
 | `one-round` | the gate, by the worst pair of uploads | one release |
 | `canaries` | a training run, by clients that send the worst | the published models |
 | `billboard` | a training run, by one client's data | all other clients' models |
+| `metrics` | the metrics' gate, by the worst pair of values | released averages |
+| `sampler` | the draw of cohorts | all other clients' participation |
 
 A game is one procedure with a list of named scenarios, the worst cases we could think of, all of
 which are always played; nothing in it knows which mistake it might find. Its bound is the worst
@@ -20,13 +22,17 @@ from collections.abc import Callable, Iterable, Iterator
 from pmtl.audit.billboard import billboard
 from pmtl.audit.canaries import canaries
 from pmtl.audit.gate import one_round
+from pmtl.audit.metrics import metrics
 from pmtl.audit.result import AuditResult, AuditSetup
+from pmtl.audit.sampler import sampler
 from pmtl.spec import unknown
 
 GAMES: dict[str, Callable[[AuditSetup], AuditResult]] = {
     "one-round": one_round,
     "canaries": canaries,
     "billboard": billboard,
+    "metrics": metrics,
+    "sampler": sampler,
 }
 
 EVERY = "all"

@@ -17,7 +17,13 @@ from typing import Any
 from pmtl.audit.estimators import Bound
 from pmtl.errors import PmtlError
 from pmtl.privacy.noise import MODES
-from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest, check_epsilon, default_delta
+from pmtl.privacy.plan import (
+    DEFAULT_CLIP,
+    PrivacyPlan,
+    PrivacyRequest,
+    check_epsilon,
+    default_delta,
+)
 from pmtl.spec import unknown
 
 CONFIDENCE = 0.999
@@ -36,7 +42,7 @@ class AuditSetup:
     rounds: int = 3  #: of the games that train
     trials: int = 4000
     delta: float | None = None
-    clip: float = 0.5
+    clip: float = DEFAULT_CLIP
     seed: int = 0
     confidence: float = CONFIDENCE  #: of every game by itself
     mode: str = "experiment"  #: or "production": the operating system's coins and noise
@@ -169,21 +175,24 @@ class AuditResult:
         findings: Sequence[Finding],
         delta: float,
         trials: int | None = None,
+        claim: float | None = None,
         **detail: Any,
     ) -> AuditResult:
         """The worst of the findings, each of which holds with its share of the doubt.
 
-        `trials` is needed where the findings read the same trials in several ways.
+        `trials` is needed where the findings read the same trials in several ways, `claim` where it
+        is not the setup's ε.
         """
+        claim = setup.epsilon if claim is None else claim
         worst = max(findings, key=lambda finding: finding.lower_bound)
         return cls(
             game=game,
-            claim_epsilon=setup.epsilon,
+            claim_epsilon=claim,
             lower_bound=worst.lower_bound,
             confidence=setup.confidence,
             trials=sum(finding.trials for finding in findings) if trials is None else trials,
             delta=delta,
-            passed=worst.lower_bound <= setup.epsilon,
+            passed=worst.lower_bound <= claim,
             detail={
                 "mode": setup.mode,
                 "hardened": setup.on_grid,

@@ -53,6 +53,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # A terminal without ε shall not stop a run.
+    # Commands say this themselves, as an error.
+    warnings.filterwarnings("ignore", "Training diverged", RuntimeWarning)
     try:
         with warnings.catch_warnings():
             _as_sentences()

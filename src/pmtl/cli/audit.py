@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pmtl.audit import AuditResult, AuditSetup
 
-Game = Annotated[str, typer.Option(help="one-round, canaries, billboard or all.")]
+Game = Annotated[str, typer.Option(help="one-round, canaries, billboard, metrics, sampler or all.")]
 Epsilon = Annotated[float, typer.Option(help="The ε that is claimed, and calibrated for.")]
 Clients = Annotated[int, typer.Option(help="m: how many clients the federation has.")]
 Cohort = Annotated[int | None, typer.Option(help="q: clients a round. [default: everybody]")]

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from pmtl.cli import options as opt
+from pmtl.errors import PmtlError
 
 #: Paths and names are shown as they are: not wrapped, and brackets are not markup.
 _VERBATIM: dict[str, Any] = {"soft_wrap": True, "markup": False}
@@ -78,9 +79,8 @@ def compare(
 
 def finish(results: dict[str, Any], folder: Path, as_json: bool) -> None:
     """Write the table and the plot, and show them."""
-    from pmtl.errors import PmtlError
     from pmtl.report.plots import plot_comparison
-    from pmtl.report.tables import comparison_markdown, comparison_tables, selection_note
+    from pmtl.report.tables import comparison_markdown
     from pmtl.runs import files
 
     files.write_text(folder / "table.md", comparison_markdown(results))
@@ -91,6 +91,21 @@ def finish(results: dict[str, Any], folder: Path, as_json: bool) -> None:
             plot_comparison(results, plot)
     except PmtlError as error:
         missing = str(error)
+    _show(results, folder, as_json, plot, missing)
+    if wrong := [row["run"] for row in results["runs"] if row.get("not_finite")]:
+        raise PmtlError(
+            f"Training diverged in {len(wrong)} of {len(results['runs'])} runs ("
+            f"{', '.join(wrong[:3])}{', …' * (len(wrong) > 3)}): their models are not finite, and "
+            "their scores mean nothing. Scale the features to a size near 1 (--scale client), or "
+            "use a smaller step (--lr) or a smaller λ."
+        )
+
+
+def _show(
+    results: dict[str, Any], folder: Path, as_json: bool, plot: Path, missing: str | None
+) -> None:
+    from pmtl.report.tables import comparison_tables, selection_note
+
     if as_json:
         opt.print_json({"folder": str(folder), **results})
         return

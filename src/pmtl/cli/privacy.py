@@ -39,7 +39,12 @@ Sampling = Annotated[
         "[default: full if the cohort is everybody, else poisson]"
     ),
 ]
-Clip = Annotated[float, typer.Option(help="γ: the largest norm of one client's upload, or inf.")]
+Clip = Annotated[
+    float | None,
+    typer.Option(
+        help="γ: the largest norm of one client's upload, or inf. [default: 0.5, as in training]"
+    ),
+]
 Noise = Annotated[
     float | None,
     typer.Option(help="σ: the noise's standard deviation on the average over q clients."),
@@ -55,7 +60,7 @@ def epsilon(
     clients: Clients = None,
     cohort: Cohort = None,
     sampling: Sampling = None,
-    clip: Clip = 1.0,
+    clip: Clip = None,
     noise: Noise = None,
     rounds: Rounds = None,
     delta: Delta = None,
@@ -65,7 +70,7 @@ def epsilon(
 
     Replacing one client's whole data set by any other, against all other clients together.
 
-    Example: pmtl privacy epsilon --clients 205 --cohort 100 --noise 0.1 --rounds 100
+    Example: pmtl privacy epsilon --clients 205 --cohort 100 --noise 0.05 --rounds 100
     """
     noise = _needed(noise, "--noise", "pmtl privacy noise finds it for an ε")
     plan = _plan(clients, cohort, sampling, clip, noise, rounds, delta)
@@ -78,7 +83,7 @@ def noise(
     epsilon: Epsilon = None,
     cohort: Cohort = None,
     sampling: Sampling = None,
-    clip: Clip = 1.0,
+    clip: Clip = None,
     rounds: Rounds = None,
     delta: Delta = None,
     as_json: Json = False,
@@ -113,7 +118,7 @@ def rounds(
     epsilon: Epsilon = None,
     cohort: Cohort = None,
     sampling: Sampling = None,
-    clip: Clip = 1.0,
+    clip: Clip = None,
     noise: Noise = None,
     delta: Delta = None,
     as_json: Json = False,
@@ -122,7 +127,7 @@ def rounds(
 
     The largest number (up to a million) whose total stays within it.
 
-    Example: pmtl privacy rounds --epsilon 2 --noise 0.1 --clients 205 --cohort 100
+    Example: pmtl privacy rounds --epsilon 2 --noise 0.05 --clients 205 --cohort 100
     """
     from dataclasses import replace
 
@@ -156,7 +161,7 @@ def selection(
     ] = None,
     cohort: Cohort = None,
     sampling: Sampling = None,
-    clip: Clip = 1.0,
+    clip: Clip = None,
     noise: Noise = None,
     rounds: Rounds = None,
     delta: Delta = None,
@@ -191,13 +196,13 @@ def _plan(
     clients: int | None,
     cohort: int | None,
     sampling: str | None,
-    clip: float,
+    clip: float | None,
     noise: float | None,
     rounds: int | None,
     delta: float | None,
     epsilon: float | None = None,
 ) -> PrivacyPlan:
-    from pmtl.privacy.plan import PrivacyRequest
+    from pmtl.privacy.plan import DEFAULT_CLIP, PrivacyRequest
 
     clients = _needed(clients, "--clients", "how many clients the federation has")
     rounds = _needed(rounds, "--rounds", "pmtl privacy rounds finds how many an ε leaves")
@@ -205,7 +210,7 @@ def _plan(
         epsilon=epsilon,
         noise=noise,
         delta=delta,
-        clip=clip,
+        clip=DEFAULT_CLIP if clip is None else clip,
         sampling=sampling,
         cohort=cohort,
         rounds=rounds,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pmtl.cli import options as opt
+from pmtl.errors import PmtlError
 
 if TYPE_CHECKING:
     from pmtl.runs.result import Run
@@ -130,7 +131,13 @@ def resume(
 
 
 def report(run: Run, as_json: bool) -> None:
-    """Say what came of a run."""
+    """Say what came of a run; models that are not finite are an error, after all was said."""
+    _show(run, as_json)
+    if run.not_finite is not None:
+        raise PmtlError(run.not_finite)
+
+
+def _show(run: Run, as_json: bool) -> None:
     scores = {} if run.facts["mode"] == "production" else run.evaluate()
     released = run.released()
     if as_json:
@@ -140,6 +147,7 @@ def report(run: Run, as_json: bool) -> None:
             "delta": run.privacy.delta,
             "adjacency": run.privacy.adjacency,
             "stopped": run.facts.get("stopped"),
+            "not_finite": run.not_finite,
             "released": released,
             "memory": run.facts.get("memory"),
             **scores,

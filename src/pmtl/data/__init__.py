@@ -1,9 +1,19 @@
 """Federations of data: one array of rows, and who owns which of them."""
 
-from pmtl.data.describe import describe
+from pmtl.data.describe import describe, public_warnings
 from pmtl.data.federated import SPLITS, FederatedData, Rows, Split
 from pmtl.data.load import load
 from pmtl.data.scaling import Scaling
 from pmtl.data.synthetic import synthetic
 
-__all__ = ["SPLITS", "FederatedData", "Rows", "Scaling", "Split", "describe", "load", "synthetic"]
+__all__ = [
+    "SPLITS",
+    "FederatedData",
+    "Rows",
+    "Scaling",
+    "Split",
+    "describe",
+    "load",
+    "public_warnings",
+    "synthetic",
+]

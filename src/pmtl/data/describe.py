@@ -61,8 +61,19 @@ def _storage(data: FederatedData) -> str:
     return "on disk" if isinstance(data.x, np.memmap) else "dense"
 
 
-def _warnings(data: FederatedData, counts: NDArray[Any]) -> list[str]:
+def public_warnings(data: FederatedData) -> list[str]:
+    """Warnings that rest on public numbers only: what reading disclosed, and how many clients."""
     warnings = [*data.disclosed]
+    if data.m < FEW_CLIENTS:
+        warnings.append(
+            f"With only {data.m} clients the noise that hides one of them is large: "
+            "expect weak accuracy or weak privacy."
+        )
+    return warnings
+
+
+def _warnings(data: FederatedData, counts: NDArray[Any]) -> list[str]:
+    warnings = public_warnings(data)
     if data.task == "classification":
         single = _single_class(data)
         if single:
@@ -100,11 +111,6 @@ def _warnings(data: FederatedData, counts: NDArray[Any]) -> list[str]:
         warnings.append(
             "The targets are large, and gradient steps may diverge: express them in a unit that "
             "makes them about 1."
-        )
-    if data.m < FEW_CLIENTS:
-        warnings.append(
-            f"With only {data.m} clients the noise that hides one of them is large: "
-            "expect weak accuracy or weak privacy."
         )
     if not is_sparse(data.x) and data.x.dtype == np.uint8 and _maximum(data) <= 1:
         warnings.append(

@@ -28,6 +28,8 @@ from pmtl.privacy.plan import PrivacyPlan, Sampling, check_epsilon, default_delt
 
 MOST_ROUNDS = 1_000_000
 """No search for rounds goes beyond this: nobody publishes a million models."""
+# A search for the least noise ends after so many plans were priced, with the least that was enough.
+_MOST_PLANS = 100
 
 _EVERYBODY = "all other clients together, who see every published model"
 _HOLDS_AGAINST = {
@@ -162,7 +164,8 @@ def noise_for(
     # the noise that is enough for it is an upper end for the search.
     besides = besides or {}
     spent = math.fsum(count * (2 / event.noise_multiplier) ** 2 for event, count in besides.items())
-    left = gaussian.mu_for(target, plan.delta) ** 2 - spent
+    mu = gaussian.mu_for(target, plan.delta)
+    left = mu * mu - spent
     if not left > 0:
         raise PmtlError(
             f"The other releases alone cost more than epsilon {target:g}: give them more noise."
@@ -175,8 +178,14 @@ def noise_for(
             return _epsilon(noisy, sensitivity=2)
         return composition.epsilon({GaussianEvent.of(noisy): rounds, **besides}, plan.delta)
 
-    while cost(enough) > target:  # only ever the last bit of a rounding
-        enough *= 1 + 1e-12
+    more = 1e-12  # only ever the last bits of a rounding
+    while cost(enough) > target:
+        enough, more = enough * (1 + more), 2 * more
+        if more > 1 or not 0 < enough < math.inf:
+            raise PmtlError(
+                f"No noise could be found that keeps epsilon {target:g} with a clip norm of "
+                f"{plan.clip_norm:g}: choose a clip norm nearer to 1, or a larger epsilon."
+            )
     if plan.sampling == "full" or plan.rate == 1:
         return enough
     # With much noise a rate of p saves a factor p; with little noise it saves less than that.
@@ -193,10 +202,14 @@ def _least_noise(
 
     at_enough = excess(enough)
     at_little = excess(little)
-    while at_little <= 0:
+    for _ in range(_MOST_PLANS):
+        if at_little > 0:
+            break
         enough, at_enough = little, at_little
         little, at_little = little / 2, excess(little / 2)
-    while enough / little > 1.0005:
+    for _ in range(_MOST_PLANS):
+        if not enough > 1.0005 * little > 0:
+            break
         middle = _between(enough, at_enough, little, at_little)
         at_middle = excess(middle)
         if at_middle <= 0:
@@ -231,7 +244,8 @@ def rounds_for(plan: PrivacyPlan, epsilon: float) -> int:
     if not plan.private or excess(1) > 0:
         return 0
     # A client that is in every round is the worst case, so these many rounds are kept at least.
-    always_in = (gaussian.mu_for(target, plan.delta) * plan.noise_multiplier / 2) ** 2
+    root = gaussian.mu_for(target, plan.delta) * plan.noise_multiplier / 2
+    always_in = root * root
     kept = int(min(max(always_in, 1.0), MOST_ROUNDS))
     at_kept = excess(kept)
     if at_kept > 0:  # the square above was rounded up to the next whole number

@@ -21,12 +21,18 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pmtl.privacy import gaussian
 from pmtl.privacy.libraries import load
 
+Floats = NDArray[np.float64]
+
 # The binomial's far tails hold this fraction of δ and are charged in full instead of summed.
 _TAIL = 1e-7
+# Numbers of participations that are told apart. If there are more, neighbours count as the largest
+# of them, and their chances, differences of the distribution function, are enlarged by a millionth.
+_MOST_VALUES = 8192
 
 
 def epsilon(z: float, rate: float, rounds: int, delta: float, sensitivity: int) -> float:
@@ -40,9 +46,7 @@ def epsilon(z: float, rate: float, rounds: int, delta: float, sensitivity: int) 
         return 0.0
     if log_delta(always_in) >= target:
         return always_in  # the charged tails weigh more than the little that sampling saves
-    brentq = load("scipy.optimize").brentq
-    root = brentq(lambda value: log_delta(value) - target, 0.0, always_in, xtol=1e-300, rtol=1e-13)
-    return min(gaussian.SAFE * float(root), always_in)
+    return min(gaussian.root(lambda value: log_delta(value) - target, 0.0, always_in), always_in)
 
 
 def delta(z: float, rate: float, rounds: int, epsilon: float, sensitivity: int) -> float:
@@ -58,15 +62,8 @@ def _log_delta(
     z: float, rate: float, rounds: int, sensitivity: int, tail: float
 ) -> Callable[[float], float]:
     """ε ↦ log δ(ε), never less than the truth."""
-    binomial = load("scipy.stats").binom(rounds, rate)
     logsumexp = load("scipy.special").logsumexp
-    fewest, most = max(int(binomial.ppf(tail)), 0), min(int(binomial.isf(tail)) + 1, rounds)
-    times = np.arange(fewest, most + 1)
-    log_weights = binomial.logpmf(times)
-    # Fewer participations reveal less, so they may count as the fewest that are summed; more of
-    # them count as a certain loss.
-    log_weights[0] = binomial.logcdf(fewest)
-    log_missed = float(binomial.logsf(most)) if most < rounds else -math.inf
+    times, log_weights, log_missed = participations(rate, rounds, tail)
     mus = sensitivity * np.sqrt(times) / z
 
     def log_delta(epsilon: float) -> float:
@@ -74,3 +71,27 @@ def _log_delta(
         return min(float(np.logaddexp(summed, log_missed)), 0.0)
 
     return log_delta
+
+
+def participations(rate: float, rounds: int, tail: float) -> tuple[Floats, Floats, float]:
+    """How often a client is drawn in `rounds` rounds at `rate`: numbers of participations, the
+    logarithms of their chances, and that of the chance (at most `tail`) of more than the last.
+
+    Fewer participations reveal less, so those below the first count as the first; more than the
+    last must count as a certain loss. At most `_MOST_VALUES` numbers are listed.
+    """
+    binomial = load("scipy.stats").binom(rounds, rate)
+    fewest, most = max(int(binomial.ppf(tail)), 0), min(int(binomial.isf(tail)) + 1, rounds)
+    if most - fewest < _MOST_VALUES:
+        times = np.arange(fewest, most + 1, dtype=np.float64)
+        log_weights = np.asarray(binomial.logpmf(times), dtype=np.float64)
+    else:
+        times = np.unique(np.linspace(fewest, most, _MOST_VALUES).round())
+        # Differences from the nearer end, where they keep their digits.
+        from_below, from_above = np.diff(binomial.cdf(times)), -np.diff(binomial.sf(times))
+        steps = np.where(times[1:] <= rounds * rate, from_below, from_above)
+        with np.errstate(divide="ignore"):
+            log_weights = np.log(np.maximum(np.append(0.0, steps), 0.0)) + 1e-6
+    log_weights[0] = binomial.logcdf(fewest)
+    log_missed = float(binomial.logsf(most)) if most < rounds else -math.inf
+    return times, log_weights, log_missed

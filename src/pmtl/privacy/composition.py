@@ -49,6 +49,8 @@ Floats = NDArray[np.float64]
 # How many values of μ² are kept in all and of one group. Merging costs at most log(largest /
 # smallest) / 4096 of μ² per group, mostly far less than 0.1%.
 _MOST_VALUES, _MOST_OF_A_GROUP = 4096, 1024
+# What is left out of the sum in `distance`, and charged in full.
+_DISTANCE_TAIL = 1e-9
 # The points of a grid for one sampled round (as in `poisson`) and for all full ones together.
 _MOST_POINTS, _MOST_POINTS_FULL = 12_000, 200_000
 
@@ -108,7 +110,7 @@ def distance(events: Mapping[GaussianEvent, int]) -> float:
     certain, coins, known = grouped(events)
     if any(not group.z > 0 for group in (*certain, *coins, *known)):
         return 1.0
-    values, weights, missed = _mixture(certain, [*coins, *known], tail=1e-9)
+    values, weights, missed = _mixture(certain, [*coins, *known], tail=_DISTANCE_TAIL)
     # 2Φ(μ/2) − 1 for each.
     apart = load("scipy.special").erf(np.sqrt(values / 8))
     return min(1.0, float(weights @ apart) + missed)
@@ -172,7 +174,7 @@ def _colluders_epsilon(
     always_in = gaussian.epsilon(moves * math.sqrt(_always_in([*certain, *drawn])), delta)
     if always_in in (0.0, math.inf):
         return always_in
-    values, weights, missed = _mixture(certain, drawn, 1e-7 * delta)
+    values, weights, missed = _mixture(certain, drawn, colluders._TAIL * delta)
     mus = moves * np.sqrt(values) * gaussian.SAFE
     with np.errstate(divide="ignore"):
         log_weights, log_missed, target = np.log(weights), np.log(missed), math.log(delta)
@@ -186,9 +188,7 @@ def _colluders_epsilon(
         return 0.0
     if excess(always_in) >= 0:
         return always_in  # the charged tails weigh more than the little that sampling saves
-    brentq = load("scipy.optimize").brentq
-    root = brentq(excess, 0.0, always_in, xtol=1e-300, rtol=1e-13)
-    return min(gaussian.SAFE * float(root), always_in)
+    return min(gaussian.root(excess, 0.0, always_in), always_in)
 
 
 def _mixture(certain: list[Group], drawn: list[Group], tail: float) -> tuple[Floats, Floats, float]:
@@ -207,16 +207,10 @@ def _mixture(certain: list[Group], drawn: list[Group], tail: float) -> tuple[Flo
 def _participations(group: Group, tail: float) -> tuple[Floats, Floats, float]:
     """The values of 4N/z² with their probabilities, and the probability of larger ones, which
     count as a certain loss; smaller ones count as the smallest that is listed."""
-    binomial = load("scipy.stats").binom(group.rounds, group.rate)
-    fewest = max(int(binomial.ppf(tail)), 0)
-    most = min(int(binomial.isf(tail)) + 1, group.rounds)
-    times = np.arange(fewest, most + 1)
-    weights = np.asarray(binomial.pmf(times), dtype=np.float64)
-    weights[0] = binomial.cdf(fewest)
-    missed = float(binomial.sf(most)) if most < group.rounds else 0.0
+    times, log_weights, log_missed = colluders.participations(group.rate, group.rounds, tail)
     values = np.asarray(times * _squared_mu(group), dtype=np.float64)
-    values, weights = _merged(values, weights, _MOST_OF_A_GROUP)
-    return values, weights, missed
+    values, weights = _merged(values, np.exp(log_weights), _MOST_OF_A_GROUP)
+    return values, weights, math.exp(log_missed)
 
 
 def _merged(values: Floats, weights: Floats, most: int) -> tuple[Floats, Floats]:
@@ -250,7 +244,7 @@ def _losses_epsilon(
     groups = [group._replace(z=min(group.z, poisson.FAINTEST)) for group in groups]
     # The rounding of the transforms, as in `poisson`, for every group's own and for joining them.
     usable = delta - sum(poisson.rounding(group.rounds) for group in groups)
-    if usable <= 0 or not all(poisson.computable(group.z) for group in groups):
+    if usable <= 0 or not all(poisson.computable(group.z, group.rounds) for group in groups):
         return cap
     rounds = sum(group.rounds for group in groups)
     # Noise further out than this counts as an infinite loss, at a price of δ/10⁴ in all.

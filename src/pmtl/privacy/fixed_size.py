@@ -26,7 +26,7 @@ def outsiders_epsilon(z: float, rate: float, rounds: int, delta: float) -> float
     """The ε, replace-one, against those who see the published models and nothing else."""
     cap = colluders.epsilon(z, rate, rounds, delta, sensitivity=2)
     usable = delta - poisson.rounding(rounds)
-    if rate == 1 or cap in (0.0, math.inf) or usable <= 0 or not poisson.computable(z):
+    if rate == 1 or cap in (0.0, math.inf) or usable <= 0 or not poisson.computable(z, rounds):
         return cap
     losses = _one_round(z, rate, rounds, delta).self_compose(rounds)
     return poisson.smaller(float(losses.get_epsilon_for_delta(usable)), cap)

@@ -16,6 +16,7 @@ so nothing here is a grid or a bound. The two terms nearly cancel when μ is sma
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from pmtl.privacy.libraries import load
 
 # A root is found to one part in 10^13; leaning this much to the safe side keeps it a bound.
 SAFE = 1 + 1e-12
+# Steps that a search for a root may take. Halving float64's whole range takes 2,100.
+_MOST_STEPS = 5000
 
 
 def log_delta(epsilon: Any, mu: Any) -> Any:
@@ -63,23 +66,46 @@ def epsilon(mu: float, delta: float) -> float:
         return math.inf
     if log_delta(high, mu) >= target:
         return SAFE * high  # ε is so large that the root and its bound are one number
-    brentq = load("scipy.optimize").brentq
-    return SAFE * float(
-        brentq(lambda value: log_delta(value, mu) - target, 0.0, high, xtol=1e-300, rtol=1e-13)
-    )
+    return root(lambda value: log_delta(value, mu) - target, 0.0, high)
 
 
 def mu_for(epsilon: float, delta: float) -> float:
     """The largest μ that is (ε, δ)-private: the inverse of `epsilon` in μ."""
     target, tail = math.log(delta), math.sqrt(-2 * math.log(delta))
-    # The positive root of μ²/2 + μ·tail = ε, which is private enough by the bound used above.
-    low = 2 * epsilon / (tail + math.sqrt(tail**2 + 2 * epsilon))
+    # Two values of μ that are private enough: the positive root of μ²/2 + μ·tail = ε, by the bound
+    # used above, and the μ that δ covers at ε = 0, where δ(0) = erf(μ/√8).
+    by_epsilon = 2 * epsilon / (tail + math.sqrt(tail**2 + 2 * epsilon))
+    by_delta = math.sqrt(8) * float(load("scipy.special").erfinv(delta))
+    low = max(by_epsilon, by_delta) / SAFE
+    if not low < 1e150 or not log_delta(epsilon, low) < target:
+        return low  # the curve cannot be told from its bound here
     high = 2 * low
-    while log_delta(epsilon, high) < target:
+    for _ in range(100):  # more than enough: μ is within a small factor of the larger bound
+        if log_delta(epsilon, high) >= target:
+            break
         low, high = high, 2 * high
+    else:
+        return low
+    found = root(lambda value: target - log_delta(epsilon, value), low, high) / SAFE**2
+    return max(found, low)
+
+
+def root(falling: Callable[[float], float], low: float, high: float) -> float:
+    """Where a falling function, positive at `low` and not at `high`, crosses zero: never less than
+    that, and more by at most two parts in 10^12, or `high` where no end of the search is in
+    sight."""
     brentq = load("scipy.optimize").brentq
-    root = brentq(lambda value: log_delta(epsilon, value) - target, low, high, rtol=1e-13)
-    return float(root) / SAFE
+    found, how = brentq(
+        falling,
+        low,
+        high,
+        xtol=5e-324,
+        rtol=1e-13,
+        maxiter=_MOST_STEPS,
+        full_output=True,
+        disp=False,
+    )
+    return min(SAFE * float(found), SAFE * high) if how.converged else high
 
 
 def closed_form(mu: float, delta: float) -> float:

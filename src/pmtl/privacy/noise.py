@@ -25,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pmtl.errors import PmtlError
 from pmtl.streams import name_key, words
 
 #: So many random 64-bit words, none of which was given out before.
@@ -43,6 +44,8 @@ _CHUNK = 2**20
 #: How far the float64 inverse of the normal distribution function, up to `_FAR`, may be off. It is
 #: about 1e-15 (and 2e-14 from the width of a word's interval); a test compares it with mpmath.
 _ERROR, _FAR = 1e-13, 5.0
+#: Words that one number may take. Each is needed with a chance of about 2⁻⁶⁴ of the one before.
+_MOST_WORDS = 16
 
 
 def seeded_source(seed: int, release: str = "") -> Source:
@@ -134,9 +137,14 @@ def _lengths(words: Tensor) -> tuple[Tensor, Tensor]:
 def _refine(place: int, guess: float, scale: float, words: Words) -> int:
     """The whole number nearest to scale·|g|, from as many bits of g's place as it takes."""
     bits, near = 64, floor(guess * scale + 0.5)
-    while (settled := _settled(place, bits, near, scale)) is None:
+    for _ in range(_MOST_WORDS):
+        if (settled := _settled(place, bits, near, scale)) is not None:
+            return settled
         place, bits = (place << 64) | int(words(1)[0]), bits + 64
-    return settled
+    raise PmtlError(
+        "The random words that noise is made from cannot be random: the same border was met again "
+        "and again. Nothing was published; look at the operating system's generator."
+    )
 
 
 def _settled(place: int, bits: int, near: int, scale: float) -> int | None:

@@ -39,6 +39,14 @@ Sampling = Literal["full", "poisson", "fixed"]
 
 ADJACENCY = "replace-one"
 DEFAULT_EPSILON = 2.0
+DEFAULT_CLIP = 0.5
+"""γ unless given; every command has the same."""
+
+#: The largest counts that are accounted for, and the range of ε and the least δ. What lies beyond
+#: is a slip of the pen, and float64 would run out of digits or of time.
+MOST = {"clients": 10**12, "cohort": 10**12, "rounds": 10**9}
+LEAST_EPSILON, MOST_EPSILON = 1e-12, 1e12
+LEAST_DELTA = 1e-300
 
 
 def default_sampling(clients: int, cohort: int) -> Sampling:
@@ -103,6 +111,18 @@ class PrivacyPlan:
             raise PmtlError(
                 f"The noise must be a finite standard deviation of at least 0, but "
                 f"{self.noise_std:g} was given: choose 0 (no privacy) or more."
+            )
+        if self.noise_std > 0 and not math.isfinite(self.noise_multiplier):
+            raise PmtlError(
+                f"Noise of {self.noise_std:g} on an average of uploads of norm "
+                f"{self.clip_norm:g} is a ratio that is too large to be computed: choose a clip "
+                "norm nearer to 1, or less noise."
+            )
+        if 0 < self.delta < LEAST_DELTA:
+            raise PmtlError(
+                f"Delta is {self.delta:g}, and below {LEAST_DELTA:g} there are not enough digits "
+                f"to compute with: the default for {self.clients} clients is "
+                f"{default_delta(self.clients):.3g}."
             )
         if not 0 < self.delta < 1:
             raise PmtlError(
@@ -178,7 +198,7 @@ class PrivacyRequest:
     epsilon: float | None = None
     noise: float | None = None
     delta: float | None = None
-    clip: float = 0.5
+    clip: float = DEFAULT_CLIP
     sampling: str | None = None
     cohort: int | None = None
     rounds: int = 20
@@ -253,6 +273,11 @@ def check_epsilon(epsilon: float) -> float:
             f"Epsilon must be greater than 0, but {epsilon:g} was given: choose a positive "
             "number (2 is the default), or inf for no privacy."
         )
+    if not LEAST_EPSILON <= epsilon <= MOST_EPSILON and math.isfinite(epsilon):
+        raise PmtlError(
+            f"Epsilon must lie between {LEAST_EPSILON:g} and {MOST_EPSILON:g}, or be inf for no "
+            f"privacy, but {epsilon:g} was given: 2 is the default."
+        )
     return epsilon
 
 
@@ -261,6 +286,10 @@ def _count(value: object, name: str) -> int:
         raise PmtlError(f"The number of {name} must be a whole number, but {value!r} was given.")
     if value < 1:
         raise PmtlError(f"The number of {name} must be at least 1, but {value} was given.")
+    if int(value) > MOST[name]:
+        raise PmtlError(
+            f"The number of {name} must be at most {MOST[name]:,}, but {value!r} was given."
+        )
     return int(value)
 
 

@@ -39,13 +39,15 @@ _POINTS_PER_DEVIATION = 30
 # grid's width overflow (and ε is in the ten thousands), above the second its differences drown in
 # rounding (and ε is all but 0).
 LOUDEST, FAINTEST = 0.01, 1e6
+# More rounds than this are not put on a grid: the library would count for hours.
+_MOST_ROUNDS = 1_000_000
 
 
 def epsilon(z: float, rate: float, rounds: int, delta: float, sensitivity: int) -> float:
     """ε at δ for noise multiplier z: replace-one (sensitivity 2) or zero-out (1)."""
     cap = colluders.epsilon(z, rate, rounds, delta, sensitivity)
     usable = delta - rounding(rounds)
-    if rate == 1 or cap in (0.0, math.inf) or usable <= 0 or not computable(z):
+    if rate == 1 or cap in (0.0, math.inf) or usable <= 0 or not computable(z, rounds):
         return cap
     losses = _composed(z, rate, rounds, delta, sensitivity)
     return smaller(float(losses.get_epsilon_for_delta(usable)), cap)
@@ -54,7 +56,7 @@ def epsilon(z: float, rate: float, rounds: int, delta: float, sensitivity: int) 
 def delta(z: float, rate: float, rounds: int, epsilon: float, sensitivity: int) -> float:
     """δ at ε for noise multiplier z."""
     cap = colluders.delta(z, rate, rounds, epsilon, sensitivity)
-    if rate == 1 or cap <= rounding(rounds) or not computable(z):
+    if rate == 1 or cap <= rounding(rounds) or not computable(z, rounds):
         return cap
     # The grid's reach depends on how small δ is, which is the question: answer it twice.
     answer = rounding(rounds)
@@ -94,9 +96,9 @@ def rounding(rounds: int) -> float:
     return 1e-13 + 1e-15 * rounds
 
 
-def computable(z: float) -> bool:
+def computable(z: float, rounds: int) -> bool:
     """Whether a grid can hold the losses; the cap is used where it cannot."""
-    return LOUDEST <= z <= FAINTEST
+    return LOUDEST <= z <= FAINTEST and rounds <= _MOST_ROUNDS
 
 
 def smaller(value: float, cap: float) -> float:

@@ -210,7 +210,11 @@ class Release:
     def average(self, tally: Tally) -> Tensor:
         """The average before noise: private, of sensitivity 2γ/q."""
         unit = self._noise.grid.step if isinstance(self._noise, GridNoise) else 1.0
-        return unit * tally.sum / self._divisors.to(tally.sum.device, non_blocking=True)
+        return (
+            unit
+            * tally.sum.to(torch.float64)
+            / self._divisors.to(tally.sum.device, non_blocking=True)
+        )
 
     def publish(self, tally: Tally, shared: Tensor, step: float = 1.0) -> Tensor:
         """The next billboard: `step` times the average plus noise of standard deviation σ on it.
@@ -245,5 +249,6 @@ class Release:
         if isinstance(self._noise, GridNoise):
             # Whole numbers up to here, so no rounding hides in the sum; what follows is work on
             # what could be published as it is.
-            return self._noise.grid.step * (tally.sum + noise) / divisors
+            # (As float64: a number times whole ones would be float32.)
+            return self._noise.grid.step * (tally.sum + noise).to(torch.float64) / divisors
         return self.average(tally) + self.plan.noise_std * self.plan.cohort / divisors * noise

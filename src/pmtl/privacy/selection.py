@@ -45,6 +45,8 @@ from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.validation import DEFAULT_SHARE, KIND, metrics_plan
 
 LOGARITHMIC, POISSON = 0.0, math.inf
+MOST_CANDIDATES = 1_000_000
+"""A choice between more settings than this is not priced."""
 SHAPES = {LOGARITHMIC: "logarithmic", POISSON: "Poisson"}
 """The shapes η that are tried. Logarithmic is the cheapest for many candidates, Poisson for few."""
 
@@ -125,9 +127,9 @@ def _log_inverse_gamma(mean: float, shape: float) -> float:
     def excess(ell: float) -> float:
         return math.log(exprel(ell)) - math.log(exprel(-shape * ell)) - math.log(mean)
 
-    brentq = load("scipy.optimize").brentq
-    root = brentq(excess, 0.0, 2 + 2 * math.log(mean), xtol=1e-300, rtol=1e-13)
-    return gaussian.SAFE * float(root)
+    if mean == 1:
+        return 0.0
+    return gaussian.root(lambda ell: -excess(ell), 0.0, 2 + 2 * math.log(mean))
 
 
 def chance_of_no_choice(candidates: int, shape: float) -> float:
@@ -144,7 +146,8 @@ def validation_release(plan: PrivacyPlan, epsilon: float) -> GaussianEvent:
     the usual share of the μ² that belongs to the run's own `epsilon`, on top of it."""
     squared_mu = math.inf
     if epsilon < math.inf:
-        squared_mu = DEFAULT_SHARE * gaussian.mu_for(max(epsilon, 1e-9), plan.delta) ** 2
+        mu = gaussian.mu_for(max(epsilon, 1e-9), plan.delta)
+        squared_mu = DEFAULT_SHARE * mu * mu
     return GaussianEvent.of(metrics_plan(plan.clients, 1, 1, squared_mu, plan.delta), KIND)
 
 
@@ -196,6 +199,11 @@ def _check(candidates: int, shapes: Iterable[float]) -> None:
         raise PmtlError(
             f"A choice is between a whole number of candidates, at least 1, but {candidates!r} was "
             "given: count the settings that compete, not their seeds."
+        )
+    if candidates > MOST_CANDIDATES:
+        raise PmtlError(
+            f"A choice between more than {MOST_CANDIDATES:,} candidates is not priced, and "
+            f"{candidates!r} were given: count the settings that compete."
         )
     for shape in shapes:
         if not (0 <= shape <= 1000 or shape == POISSON):

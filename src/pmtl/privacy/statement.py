@@ -21,6 +21,8 @@ from pmtl.privacy.validation import KIND
 
 #: Besides the plan's own δ.
 _DELTAS = (1e-5, 1e-6)
+#: The share of empty rounds, and the noise on an average accuracy, from which a warning is given.
+_MANY_EMPTY, _NOISY_METRICS = 0.05, 0.1
 
 OWN_MODEL = (
     "A client's own personal model is made from that client's data: it protects the others, not "
@@ -224,19 +226,20 @@ def _table(statement: Statement) -> list[str]:
     if statement.attacker_right is None or not guarantees or math.isinf(guarantees[0].epsilon):
         return []
     lines = [
-        "         δ   ε, replaced   ε, struck out   attacker right   hits at 1% false alarms",
+        "         δ   ε, replaced   ε, struck out   hits at 1% false alarms",
         *(
             f"{g.delta:10.3g}   {g.epsilon:11.4g}   {g.zero_out:13.4g}   "
-            f"{_percent(g.attacker_right):>14}   {_percent(g.attacker_hits):>23}"
+            f"{_percent(g.attacker_hits):>23}"
             for g in guarantees
         ),
     ]
     meaning = (
-        "Each line holds. An attacker who has to say which of two data sets a client has, both "
-        "equally likely before, is right at most as often as the table says (half the time is "
-        f"guessing); who may raise a false alarm in {FALSE_ALARMS:.0%} of cases recognises at most "
-        "so many. That is what each pair (ε, δ) says by itself; all pairs together say that the "
-        f"attacker is right at most {_percent(statement.attacker_right)} of the time. "
+        "Each line holds. An attacker who may raise a false alarm in "
+        f"{FALSE_ALARMS:.0%} of cases recognises the client's data set in at most so many cases as "
+        "the last column says. By itself, the first pair (ε, δ) would allow an attacker who has to "
+        f"choose between two data sets to be right {_percent(guarantees[0].attacker_right)} of the "
+        f"time; all pairs hold at once, and together they give the "
+        f"{_percent(statement.attacker_right)} above. "
         '"Struck out" is the ε for leaving the client\'s data out instead of replacing it.'
     )
     return ["\n".join(lines), meaning]
@@ -297,10 +300,21 @@ def _headline(statement: Statement) -> str:
     if math.isinf(epsilon):
         return "NOT PRIVATE: ε is infinite, because there was no noise or no clipping."
     return (
-        f"The published models and all personal models together are (ε, δ)-billboard private with "
-        f"ε = {epsilon:.4g} and δ = {delta:.3g}: whatever the adversary below sees of everyone "
-        "else is at most e^ε times more likely with one data set of a client than with any "
-        f"other, but for a probability of δ. {_about_delta(statement)}"
+        f"{_chance(statement)}The published models and all personal models together are "
+        f"(ε, δ)-billboard private with ε = {epsilon:.4g} and δ = {delta:.3g}: whatever the "
+        "adversary below sees of everyone else is at most e^ε times more likely with one data set "
+        f"of a client than with any other, but for a probability of δ. {_about_delta(statement)}"
+    )
+
+
+def _chance(statement: Statement) -> str:
+    """What the guarantee means, before its letters: the bound from all pairs (ε, δ) together."""
+    if statement.attacker_right is None:
+        return ""
+    return (
+        "An attacker who has to say which of two data sets a client has, both equally likely "
+        f"before, is right at most {_percent(statement.attacker_right)} of the time; guessing is "
+        "right half of the time. In letters: "
     )
 
 
@@ -365,6 +379,30 @@ def warn_of_delta(plan: PrivacyPlan) -> str | None:
     )
 
 
+def warn_of_empty_cohorts(plan: PrivacyPlan) -> str | None:
+    """A sentence for coins that often choose nobody."""
+    if plan.sampling != "poisson" or plan.rate == 1:
+        return None
+    empty = math.exp(plan.clients * math.log1p(-plan.rate))
+    if empty < _MANY_EMPTY:
+        return None
+    return (
+        f"About {empty:.0%} of the rounds draw no client at all: they publish noise alone and are "
+        f"charged all the same. Use a larger cohort than {plan.cohort}."
+    )
+
+
+def warn_of_noisy_metrics(metrics: PrivacyPlan | None) -> str | None:
+    """A sentence for released metrics that say next to nothing."""
+    if metrics is None or metrics.noise_std < _NOISY_METRICS:
+        return None
+    return (
+        f"The released metrics will say little: the noise on an average accuracy has a standard "
+        f"deviation of {metrics.noise_std:.2g}. Evaluate less often (--evaluate-every), give "
+        "metrics a larger share (--metrics), or have more clients."
+    )
+
+
 def warn_if_drowned(plan: PrivacyPlan, parameters: int, smallest_block: float = 1.0) -> str | None:
     """A sentence for plans whose noise no learning can outshout, to be said before it is spent.
 
@@ -379,7 +417,7 @@ def warn_if_drowned(plan: PrivacyPlan, parameters: int, smallest_block: float = 
         return None
     return (
         f"The noise is likely to drown the shared model: with {parameters:,} shared parameters it "
-        f"has {ratio:.1f} times the norm of anything {plan.clients} clients can say in "
+        f"has {ratio:.3g} times the norm of anything {plan.clients} clients can say in "
         f"{plan.rounds} rounds at this ε. Use a smaller model, fixed features with a linear head, "
         "more clients, or a larger ε; what remains useful otherwise is the clients' own training."
     )

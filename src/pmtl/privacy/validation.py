@@ -27,7 +27,7 @@ KIND = "validation"
 
 def evaluations(rounds: int, every: int) -> int:
     """How often a run of so many rounds is evaluated: every so many, and at the end."""
-    return 0 if every == 0 else math.ceil(rounds / every)
+    return 0 if every == 0 else -(-rounds // every)
 
 
 def with_metrics(
@@ -50,9 +50,11 @@ def with_metrics(
     from pmtl.privacy import accounting, gaussian
 
     if request.noise is None:
-        whole = gaussian.mu_for(request.target, plan.delta) ** 2
+        mu = gaussian.mu_for(request.target, plan.delta)
+        whole = mu * mu
     else:
-        whole = gaussian.mu_for(accounting.epsilon(plan), plan.delta) ** 2 / (1 - share)
+        mu = gaussian.mu_for(accounting.epsilon(plan), plan.delta)
+        whole = mu * mu / (1 - share)
     metrics = metrics_plan(clients, releases, values, share * whole, plan.delta)
     if request.noise is None:
         besides = {GaussianEvent.of(metrics, KIND): releases}
@@ -68,6 +70,11 @@ def metrics_plan(
 ) -> PrivacyPlan:
     """The plan that releases so many metrics so often for so much of μ²; inf buys exact ones."""
     clip_norm = math.sqrt(values) / 2
+    if squared_mu < 1e-200:
+        raise PmtlError(
+            "The budget is so small that no metric could be released from it: use a larger epsilon "
+            "or delta, or --metrics 0."
+        )
     noise_multiplier = 2 * math.sqrt(releases / squared_mu)
     noise = noise_multiplier * clip_norm / clients
     return PrivacyPlan(clients, clients, "full", clip_norm, noise, releases, delta)

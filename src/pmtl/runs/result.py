@@ -91,6 +91,11 @@ class Run:
         place = self._position(client)
         return self._module(self._published(np.array([place]))[0], place)
 
+    @property
+    def not_finite(self) -> str | None:
+        """The sentence for a run whose models are not all finite numbers, or None."""
+        return self.facts.get("not_finite")
+
     def predict(self, client: str, x: Any) -> NDArray[Any]:
         """What the client's model answers to rows (an array or a sparse matrix): class numbers, 0/1
         per label, or numbers."""

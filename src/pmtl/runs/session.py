@@ -23,6 +23,9 @@ from pmtl.runs.process import graceful_stop, peak_resident_bytes, threads_for
 from pmtl.runs.result import Run, statement_of
 from pmtl.simulation import Federation, Metrics, Progress, RoundReport, evaluate
 
+#: Personal models that are looked at together.
+_MODELS_AT_A_TIME = 256
+
 
 def run_to_end(
     federation: Federation,
@@ -144,6 +147,7 @@ def _finish(
         released = [line["round"] for line in metrics if "noise" in line]
         budget.check_finished(Published(state.round, released))
         facts |= budget.spent(plan.delta)
+    facts["not_finite"] = not_finite(federation, state, facts["mode"])
     statement = statement_of(facts)
     run = Run(
         facts,
@@ -166,6 +170,32 @@ def _finish(
         published = {"weights": state.shared, **federation.board.tensors()}
         folder.save_result(facts, owned, published, scaling, statement, result)
     return run
+
+
+def not_finite(federation: Federation, state: Progress, mode: str) -> str | None:
+    """The sentence for a run whose models are not all finite, or None.
+
+    In production it rests on the published model only: a personal model that is not finite is its
+    client's own affair, and predicting with it says so. In an experiment personal models count.
+    """
+    if not bool(state.shared.isfinite().all()):
+        what = "the shared model is not finite"
+    elif mode == "production" or not federation.team.leader:
+        return None
+    else:
+        seen = state.store.seen
+        wrong = sum(
+            int((~federation.predictors(state, some).isfinite().all(dim=1)).sum())
+            for some in np.array_split(seen, -(-len(seen) // _MODELS_AT_A_TIME) or 1)
+        )
+        if wrong == 0:
+            return None
+        what = f"{wrong} of {len(seen)} personal models are not finite"
+    return (
+        f"Training diverged: {what} (infinite or NaN weights), and such a model answers nothing. "
+        "What was released stays charged. Train again with features scaled to a size near 1 "
+        "(--scale client), a smaller step (--lr) or a smaller λ."
+    )
 
 
 def _elsewhere(clients: NDArray[np.int64]) -> Tensor:

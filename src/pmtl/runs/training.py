@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import uuid
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,12 +17,17 @@ import torch
 from torch import nn
 
 from pmtl.algorithms import Algorithm, build_algorithm
-from pmtl.data import FederatedData, describe, load
+from pmtl.data import FederatedData, describe, load, public_warnings
 from pmtl.errors import PmtlError
 from pmtl.models import FlatModel, build_model
 from pmtl.privacy.events import TRAINING
 from pmtl.privacy.plan import DEFAULT_EPSILON, PrivacyPlan, PrivacyRequest
-from pmtl.privacy.statement import warn_if_drowned, warn_of_delta
+from pmtl.privacy.statement import (
+    warn_if_drowned,
+    warn_of_delta,
+    warn_of_empty_cohorts,
+    warn_of_noisy_metrics,
+)
 from pmtl.privacy.validation import KIND, evaluations, with_metrics
 from pmtl.runs.agreement import refuse_differences
 from pmtl.runs.budget import Budget, open_budget
@@ -144,8 +150,8 @@ def start(
     )
     plans = [plan.to_dict(), None if metrics is None else metrics.to_dict()]
     refuse_differences(team, federated, config, plans, flat, method)
-    run = uuid.uuid4().hex
-    prepared = _prepared(config, federated, flat, method, run, plan, metrics, team)
+    name = uuid.uuid4().hex
+    prepared = _prepared(config, federated, flat, method, name, plan, metrics, team)
     with prepared as (federation, budget):
         config = replace(
             config,
@@ -155,18 +161,19 @@ def start(
             engine=federation.engine,
             compile=federation.compile,
         )
-        key = new_key(config.mode)
-        facts = {"id": run, "initialisation": begin, **_facts(config, federation, metrics, key)}
+        key, secret = new_key(config.mode), config.mode == "production"
+        facts = {"id": name, "initialisation": begin, **_facts(config, federation, metrics, key)}
         facts["ledger_id"] = None if budget is None else budget.identity
         if warn is not None and team.leader:
             about_clients = [] if budget is None else budget.notices()
-            for sentence in [*_warnings(federation, config.mode == "production"), *about_clients]:
+            for sentence in [*_warnings(federation, metrics, secret), *about_clients]:
                 warn(sentence)
         folder = None if out is None else RunFolder.create(out, config, facts, key)
-        if folder is not None and config.mode == "production":
+        if folder is not None and secret:
             for sentence in federated.for_owner:
                 folder.note(sentence)
-        return run_to_end(federation, config, facts, folder, budget, progress and team.leader, key)
+        run = run_to_end(federation, config, facts, folder, budget, progress and team.leader, key)
+    return _told(run)
 
 
 def resume(
@@ -229,7 +236,15 @@ def resume(
             budget.check_identity(facts.get("ledger_id"))
         own = folder if team.leader else None
         show = progress and team.leader
-        return run_to_end(federation, config, facts, own, budget, show, folder.key)
+        run = run_to_end(federation, config, facts, own, budget, show, folder.key)
+    return _told(run)
+
+
+def _told(run: Run) -> Run:
+    """The run; who called from Python is warned if its models are not finite. All is saved."""
+    if run.not_finite is not None:
+        warnings.warn(run.not_finite, RuntimeWarning, stacklevel=3)
+    return run
 
 
 def _load(config: TrainConfig, progress: bool) -> FederatedData:
@@ -307,14 +322,19 @@ def _refuse(round: int) -> None:
     raise PmtlError("Only the first process of a team publishes.")
 
 
-def _warnings(federation: Federation, secret: bool) -> list[str]:
-    """What a user should know before anything is spent; in production, only what is public."""
+def _warnings(federation: Federation, metrics: PrivacyPlan | None, secret: bool) -> list[str]:
+    """What a user should know before anything is spent. In production all that rests on public
+    numbers (clients, plan, parameters) and nothing that rests on rows."""
     data, plan, method = federation.data, federation.plan, federation.algorithm
-    sentences: list[str | None] = [*(data.disclosed if secret else describe(data)["warnings"])]
+    sentences: list[str | None] = [
+        *(public_warnings(data) if secret else describe(data)["warnings"])
+    ]
     if method.shares:
         smallest = float(federation.board.members.min() / data.m)
         sentences += [
             warn_of_delta(plan),
+            warn_of_empty_cohorts(plan),
+            warn_of_noisy_metrics(metrics),
             warn_if_drowned(plan, federation.model.size, smallest),
             method.warning(plan.clients, plan.cohort, plan.rounds),
         ]

@@ -1,0 +1,111 @@
+"""The metrics game: what can be told from released average metrics.
+
+Average metrics pass a gate of their own (`simulation/curves.py`). The adversary knows the values of
+all clients but one, and of that one it knows that they are one of two: all at one end of their
+public ranges, or all at the other. Everybody takes part and the noise is Gaussian, so the claim is
+the curve of a Gaussian mechanism, and the bound of a correct gate comes close to it.
+
+Several values are released at once, and each must have noise of its own. In one scenario the
+values therefore lie at different ends, and the score adds those of one end and subtracts those of
+the other: noise that several values share cancels out there.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pmtl.audit.estimators import Floats, threshold_bound
+from pmtl.audit.result import AuditResult, AuditSetup, Finding, share
+from pmtl.privacy import gaussian
+from pmtl.privacy.noise import seeded_source, system_source
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.privacy.validation import metrics_plan
+from pmtl.simulation.curves import Curves, Values
+from pmtl.streams import subseed
+
+GAME = "metrics"
+
+#: What is released: two views of two metrics, with the largest value of each.
+_VIEWS = ("personal", "shared")
+_BOUNDS = {"accuracy": 1.0, "loss": 3.0}
+_PLACES = [(view, name) for view in _VIEWS for name in _BOUNDS]
+#: The client under attack.
+_VICTIM = 0
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """The client's values under D and under D′, as multiples of each value's bound."""
+
+    name: str
+    first: float
+    second: float
+    #: Which values change ends: +1 plays `first` under D, −1 plays it under D′.
+    signs: tuple[int, ...] = (1, 1, 1, 1)
+    rounds: int = 1  #: from one to the next both ends change places, and so does the score
+    part: float = 0.15  #: the share of the game's trials that it gets
+
+
+SCENARIOS = (
+    Scenario("values at opposite ends", 1, 0, part=1),
+    Scenario("some values at one end, some at the other", 1, 0, signs=(1, -1, 1, -1)),
+    Scenario("values far beyond their bounds", 1e300, -1e300),
+    Scenario("NaN against the lowest values", math.nan, 0),
+    Scenario("infinite values against the lowest", math.inf, 0),
+    Scenario("ends that alternate over two rounds", 1, 0, rounds=2),
+)
+
+
+def metrics(setup: AuditSetup) -> AuditResult:
+    """Play all scenarios of the metrics' gate."""
+    findings = []
+    delta = setup.claimed_delta
+    for scenario in SCENARIOS:
+        mu = gaussian.mu_for(setup.epsilon, delta)
+        plan = metrics_plan(setup.clients, scenario.rounds, len(_PLACES), mu * mu, delta)
+        bits = np.arange(int(setup.trials * scenario.part)) % 2 == 1
+        scores = play(plan, scenario, bits, setup.noise_seed, setup.on_grid)
+        confidence = share(setup.confidence, len(SCENARIOS))
+        bound = threshold_bound(scores, bits, delta, confidence, curve=True)
+        findings.append(Finding.of(scenario.name, len(bits), bound, plan))
+    return AuditResult.of(GAME, setup, findings, delta, values=len(_PLACES))
+
+
+def play(
+    plan: PrivacyPlan,
+    scenario: Scenario,
+    bits: NDArray[np.bool_],
+    seed: int | None,
+    hardened: bool = False,
+) -> Floats:
+    """One score for every trial; a true bit plays D. Without a seed the noise is the operating
+    system's."""
+    scores = np.empty(len(bits))
+    signs = np.array(scenario.signs)
+    for trial, bit in enumerate(bits.tolist()):
+        own = None if seed is None else subseed(seed, GAME + scenario.name, trial)
+        source = system_source if own is None else seeded_source(own)
+        curves = Curves(plan, _VIEWS, _BOUNDS, source, hardened, None)
+        score = 0.0
+        for round in range(scenario.rounds):
+            turned = signs * (-1) ** round
+            released = curves.release(round, _values(plan.clients, scenario, turned, bit))
+            shares = [released[view][f"{name}_mean"] / _BOUNDS[name] for view, name in _PLACES]
+            score += float(turned @ np.array(shares))
+        scores[trial] = score
+    return scores
+
+
+def _values(clients: int, scenario: Scenario, signs: NDArray[np.int64], bit: bool) -> Values:
+    """Everybody's values: the middle of each range, but for the client under attack."""
+    there = np.ones(clients, dtype=bool)
+    values: dict[str, tuple[dict[str, Floats], NDArray[np.bool_]]] = {}
+    for (view, name), sign in zip(_PLACES, signs, strict=True):
+        own = np.full(clients, _BOUNDS[name] / 2)
+        own[_VICTIM] = (scenario.first if bit == (sign > 0) else scenario.second) * _BOUNDS[name]
+        values.setdefault(view, ({}, there))[0][name] = own
+    return values

@@ -1,0 +1,108 @@
+"""The sampler game: what the other clients can tell about one client's coin.
+
+With Poisson sampling the amplified guarantee rests on coins of one's own: whoever knows everybody
+else's participation, in this round and in earlier ones, knows nothing about mine. So the adversary
+knows just that and guesses whether client k takes part. Here ε is about k's participation: how much
+the adversary's odds can change. The claim is 0, and a draw of fixed size in place of coins, whose
+mean is right and whose distribution is not, is refuted at once.
+
+Where the plan itself draws a fixed number, colluders know when k takes part; its accounting grants
+them that (`privacy/colluders.py`), so it is measured and not judged. What is judged in either case
+is that k's rounds are independent of each other and that k is drawn no more often than planned.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pmtl.audit.estimators import Floats, discriminant, threshold_bound, upper_limit
+from pmtl.audit.result import AuditResult, AuditSetup, Finding, share
+from pmtl.privacy.plan import PrivacyPlan, Sampling
+from pmtl.streams import name_keys, subseed
+
+GAME = "sampler"
+
+#: More clients would only make draws longer: what counts is the share that is drawn.
+_MOST_CLIENTS = 100
+#: From how many things client k's coin is guessed.
+_GUESSES = 4
+
+
+def sampler(setup: AuditSetup) -> AuditResult:
+    """Draw cohorts, and guess one client's participation from everything else."""
+    plan = _plan(setup)
+    table = play(plan, setup.noise_seed)
+    # The client that was drawn most often in the first half; what is proved is measured on the
+    # second. Guessed is its participation in every round but the first.
+    victim = int(table[: len(table) // 2].sum(axis=0).argmax())
+    bits, before, now = table[1:, victim], table[:-1], np.delete(table[1:], victim, axis=1)
+    known = np.concatenate([now, before], axis=1).astype(np.float64)
+    scores: dict[str, Floats] = {}
+    halves = bits[: len(bits) // 2], bits[len(bits) // 2 :]
+    # If it is always in or always out there is nothing to guess; how often it is drawn says so.
+    if all(0 < half.sum() < len(half) for half in halves):
+        scores = {
+            "how many others were drawn": -now.sum(axis=1).astype(np.float64),
+            "who else was drawn, now and before": discriminant(known, bits),
+            "whether it was drawn before": before[:, victim].astype(np.float64),
+            "whether it was not drawn before": -before[:, victim].astype(np.float64),
+        }
+    granted = list(scores)[:2] if plan.sampling == "fixed" else []
+    confidence = share(setup.confidence, _GUESSES + 1)
+    findings, measured = [], {}
+    for name, score in scores.items():
+        bound = threshold_bound(score, bits, 0.0, confidence, curve=False)
+        if name in granted:
+            measured[name] = bound.epsilon
+        else:
+            numbers = {"rounds_in": int(bits.sum()), "rate": plan.rate}
+            findings.append(Finding(name, bound.epsilon, len(bits), numbers))
+    findings.append(_too_often(table[len(table) // 2 :, victim], plan, confidence))
+    return AuditResult.of(
+        GAME,
+        setup,
+        findings,
+        0.0,
+        len(bits),
+        claim=0.0,
+        sampling=plan.sampling,
+        granted_to_colluders=measured,
+    )
+
+
+def play(plan: PrivacyPlan, seed: int | None) -> NDArray[np.bool_]:
+    """Who takes part in each round, [rounds, clients]. Without a seed the coins are the operating
+    system's."""
+    keys = name_keys(tuple(f"client-{k}" for k in range(plan.clients)))
+    draws = plan.sampler(None if seed is None else subseed(seed, GAME), keys)
+    table = np.zeros((plan.rounds, plan.clients), dtype=np.bool_)
+    for round in range(plan.rounds):
+        table[round, draws.draw(round)] = True
+    return table
+
+
+def _plan(setup: AuditSetup) -> PrivacyPlan:
+    """The setup's way to draw, for so many rounds as trials. Where everybody takes part there is
+    nothing to guess: then coins are played for half of the clients. (The noise plays no part.)"""
+    clients = min(setup.clients, _MOST_CLIENTS)
+    asked = setup.clients if setup.cohort is None else setup.cohort
+    cohort = min(max(round(clients * asked / setup.clients), 1), clients - 1)
+    if asked == setup.clients:
+        cohort = clients // 2
+    drawn: Sampling = "fixed" if setup.sampling == "fixed" else "poisson"
+    # So many rounds that client k is in some and out of others in each half.
+    rounds = max(setup.trials, 40 * clients // cohort, 40 * clients // (clients - cohort))
+    return PrivacyPlan(clients, cohort, drawn, 1.0, 1.0, rounds, 0.5)
+
+
+def _too_often(drawn: NDArray[np.bool_], plan: PrivacyPlan, confidence: float) -> Finding:
+    """By how much k's odds of being drawn exceed the plan's."""
+    absent = int((~drawn).sum())
+    rate = 1 - float(upper_limit(absent, len(drawn), 1 - confidence))
+    odds = rate / max(1 - rate, 1e-300) * (1 - plan.rate) / plan.rate
+    excess = max(math.log(max(odds, 1e-300)), 0.0)
+    numbers = {"rounds_in": len(drawn) - absent, "rate": plan.rate}
+    return Finding("how often it is drawn at all", excess, len(drawn), numbers)
