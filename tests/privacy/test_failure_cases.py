@@ -21,6 +21,8 @@ IDENTITY = "tests/simulation/test_identity.py::test_"
 LEDGER = "tests/privacy/test_ledger.py::test_"
 EXTREMES = "tests/privacy/test_extremes.py::test_"
 PRODUCTION = "tests/runs/test_production.py::test_"
+INTERFERENCE = "tests/privacy/test_non_interference.py::test_"
+LENIENT = "tests/data/test_lenient.py::test_"
 DAMAGE = "tests/privacy/test_ledger_damage.py::test_"
 ADAPTIVE = "tests/privacy/test_adaptive.py::test_"
 POPULATIONS = "tests/privacy/test_populations.py::test_"
@@ -59,7 +61,11 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "an index outside of a client's table": (
         "that client's upload counts as zero; nobody else's weights are read or moved",
-        ("tests/models/test_lookup.py::test_an_index_outside_of_its_table_touches_nobody_else",),
+        (
+            "tests/models/test_lookup.py::test_an_index_outside_of_its_table_touches_nobody_else",
+            "tests/models/test_lookup.py::"
+            "test_a_bad_index_in_training_moves_no_other_clients_model",
+        ),
     ),
     "per-layer clipping charged as a whole": (
         "there is no other: one vector, one γ, one charge",
@@ -263,6 +269,7 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
             POPULATIONS + "two_ledgers_for_the_same_clients_in_one_folder_are_named",
             ARREARS + "a_second_ledger_for_the_same_clients_is_named",
         ),
+    ),
     "extreme legal settings": (
         "a bound or a sentence, in bounded time",
         (
@@ -290,6 +297,38 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "how many clients were ever sampled": (
         "is in no file that others may read",
         (PRODUCTION + "nothing_public_says_how_many_clients_were_ever_sampled",),
+    ),
+    "a client's values, number of rows, failure or lack of memory": (
+        "change no byte of anything that another client gets",
+        (
+            INTERFERENCE + "no_change_of_one_clients_rows_reaches_anybody_else",
+            INTERFERENCE + "with_every_model",
+            INTERFERENCE + "with_every_algorithm",
+            INTERFERENCE + "on_sparse_rows",
+            INTERFERENCE + "after_fine_tuning",
+            INTERFERENCE + "a_client_with_very_many_rows_decides_about_nothing",
+            INTERFERENCE + "what_everybody_can_read_and_is_told_stays_the_same",
+        ),
+    ),
+    "a client is in a cohort or not": (
+        "the same: everybody's part of a round is the same in any company",
+        (
+            INTERFERENCE + "whether_one_client_is_drawn_reaches_nobody_else",
+            INTERFERENCE + "with_two_threads_and_large_arrays",
+            "tests/privacy/test_release.py::test_a_clipped_upload_does_not_depend_on_the_others",
+        ),
+    ),
+    "a row with a missing, infinite or impossible value in production": (
+        "is left out; no message names it but in the owner's notes",
+        (
+            LENIENT + "a_bad_cell_leaves_its_row_out_and_nobody_elses",
+            LENIENT + "a_client_without_a_row_that_can_be_used_stays_a_client",
+            LENIENT + "one_clients_validation_rows_do_not_decide_about_everybodys",
+        ),
+    ),
+    "a file that cannot be read in production": (
+        "the refusal quotes no row; `pmtl data show` tells the owner",
+        (LENIENT + "what_breaks_a_file_quotes_no_row_in_production",),
     ),
 }
 

@@ -278,3 +278,78 @@ def test_on_a_graphics_card(change, model, monkeypatch):
     before = outcome(world, monkeypatch, base.federation(), **options)
     world.replaying, world.cohort = True, lambda cohort: cohort[cohort != K]
     assert outcome(world, monkeypatch, base.federation(), **options) == before
+
+
+def written(path):
+    """All files below a folder, and what is in them."""
+    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*.*"))}
+
+
+def entries(ledger):
+    """What a ledger says, but for the time, its own random number and the keyed digests of
+    checkpoints, which are random numbers to whoever has no key."""
+    with Ledger.open(ledger, write=False) as opened:
+        kept = [entry for entry in opened.entries() if entry.kind not in ("genesis", "mark")]
+    return [(entry.kind, entry.run, entry.round, entry.payload) for entry in kept]
+
+
+def commanded(world, monkeypatch, folder, text, pmtl_command):
+    """The command line on a table: everything that others than the owner can read or be told."""
+    folder.mkdir()
+    (folder / "rows.csv").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(folder)
+    read = ["--data", "rows.csv:outputs=3", "--client-column", "site", "--target", "outcome"]
+    assert pmtl_command("ledger", "create", "clients.db", *read).status == 0
+    with monkeypatch.context() as patch:
+        world.hold(patch)
+        train = ["--mode", "production", "--ledger", "clients.db", "--rounds", "3", "--cohort", "7"]
+        done = pmtl_command("train", *read, *train, "--batch", "0", "--lr", "0.3", "--out", "run")
+    run = pmtl.load_run("run")
+    return {
+        "public": written(folder / "run/public"),
+        "said": (done.status, done.out, done.err),
+        "ledger": entries("clients.db"),
+        "models": [bits(row) for row in run._weights(OTHERS)],
+    }
+
+
+def lines_of(rows):
+    columns = ",".join(f"x{number}" for number in range(rows.x.shape[1]))
+    lines = [f"site,{columns},outcome,split"]
+    for x, y, client, split in zip(rows.x, rows.y, rows.client, rows.split, strict=True):
+        lines.append(",".join([client, *(repr(float(v)) for v in x), str(y), split]))
+    return lines
+
+
+@pytest.mark.parametrize(
+    "change",
+    [*CHANGES, "a cell of text", "an empty cell", "no target"],
+    ids=lambda change: getattr(change, "__name__", change),
+)
+def test_what_everybody_can_read_and_is_told_stays_the_same(
+    change, monkeypatch, tmp_path, pmtl_command
+):
+    """Through the command line and a file: public files, messages, status, ledger, models."""
+    base, world = table(), World()
+    lines = lines_of(base)
+    before = commanded(world, monkeypatch, tmp_path / "one", "\n".join(lines), pmtl_command)
+    assert before["said"][0] == 0
+    assert set(before["public"]) >= {"plan.json", "privacy.txt", "shared.safetensors"}
+    if callable(change):
+        lines = lines_of(change(base))
+    else:
+        place = next(n for n, line in enumerate(lines) if line.startswith(NAMES[K]))
+        cells = lines[place].split(",")
+        at, value = {
+            "a cell of text": (2, "many"),
+            "an empty cell": (1, ""),
+            "no target": (-2, ""),
+        }[change]
+        cells[at] = value
+        lines[place] = ",".join(cells)
+    world.replaying = True
+    after = commanded(world, monkeypatch, tmp_path / "two", "\n".join(lines), pmtl_command)
+    assert after["said"] == before["said"]
+    assert after["public"] == before["public"]
+    assert after["ledger"] == before["ledger"]
+    assert after["models"] == before["models"]

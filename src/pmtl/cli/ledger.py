@@ -57,7 +57,7 @@ def create(
     from pmtl.data import load
     from pmtl.privacy.ledger import Ledger
 
-    names = load(data, client=client_column, target=target).clients
+    names = load(data, production=True, client=client_column, target=target).clients
     with Ledger.create(path, names) as ledger:
         _warn(ledger)
         typer.echo(
@@ -81,7 +81,8 @@ def clients(
     from pmtl.data import load
     from pmtl.privacy.ledger import Ledger
 
-    with Ledger.open(path, load(data, client=client_column, target=target).clients) as ledger:
+    names = load(data, production=True, client=client_column, target=target).clients
+    with Ledger.open(path, names) as ledger:
         joined, left = ledger.changes()
         _warn(ledger)
         ledger.name_clients()
