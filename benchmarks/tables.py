@@ -129,6 +129,16 @@ def scaling() -> list[str]:
     return benchmark.tables(read("scaling")).split("\n\n")
 
 
+def production(name: str) -> str:
+    """What production costs beside the same rounds as an experiment."""
+    rows = []
+    for line in read(name)["results"]:
+        experiment, secret = (line["seconds"][mode]["median"] for mode in line["engines"])
+        times = (f"{1e3 * experiment:.1f} ms", f"{1e3 * secret:.1f} ms", f"{line['ratio']:.2f}")
+        rows.append((line["workload"], *times))
+    return markdown(("a round", "experiment", "production", "×"), rows)
+
+
 #: Page and mark → its table.
 TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("benchmarks", "card"): lambda: engines("engines-h200"),
@@ -138,6 +148,8 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("benchmarks", "convolutions"): convolutions,
     ("benchmarks", "peers"): lambda: peers("peers-cpu"),
     ("benchmarks", "peers-card"): lambda: peers("peers-h200"),
+    ("benchmarks", "production"): lambda: production("production-cpu"),
+    ("benchmarks", "production-card"): lambda: production("production-h200"),
     ("benchmarks", "end-to-end"): end_to_end,
     ("privacy", "hardened"): noise,
     ("scale", "processes"): lambda: scaling()[0],

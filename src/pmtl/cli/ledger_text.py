@@ -54,7 +54,7 @@ def summary_of(ledger: Ledger, delta: float | None) -> dict[str, Any]:
                 "delta": value,
                 "epsilon": limit,
                 "spent": filtered[value],
-                "left": max(limit - filtered[value], 0.0),
+                "left": _left_of(limit, filtered[value]),
             }
             for value, limit in caps.items()
         ],
@@ -119,6 +119,11 @@ def print_summary(summary: dict[str, Any]) -> None:
         )
     if not summary["caps"]:
         say("There is no cap: set one with `pmtl ledger cap`.")
+
+
+def _left_of(limit: float, spent: float) -> float:
+    """What a cap still allows; what only rounding leaves is nothing."""
+    return limit - spent if limit - spent > 1e-9 * limit else 0.0
 
 
 def _left(summary: dict[str, Any]) -> str:

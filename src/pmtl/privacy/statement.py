@@ -303,18 +303,19 @@ def _headline(statement: Statement) -> str:
         f"{_chance(statement)}The published models and all personal models together are "
         f"(ε, δ)-billboard private with ε = {epsilon:.4g} and δ = {delta:.3g}: whatever the "
         "adversary below sees of everyone else is at most e^ε times more likely with one data set "
-        f"of a client than with any other, but for a probability of δ. {_about_delta(statement)}"
+        "of a client than with any other; with a probability of at most δ this may fail. "
+        f"{_about_delta(statement)}"
     )
 
 
 def _chance(statement: Statement) -> str:
-    """What the guarantee means, before its letters: the bound from all pairs (ε, δ) together."""
+    """What the guarantee means to an attacker: the bound from all pairs (ε, δ) together."""
     if statement.attacker_right is None:
         return ""
     return (
         "An attacker who has to say which of two data sets a client has, both equally likely "
         f"before, is right at most {_percent(statement.attacker_right)} of the time; guessing is "
-        "right half of the time. In letters: "
+        "right half of the time. This follows from the formal guarantee. "
     )
 
 
