@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
-from conftest import small_federation
 from torch import nn
 
 import pmtl
@@ -32,7 +31,9 @@ METRICS = PrivacyPlan(12, 12, "full", 1.0, 0.05, 3, 1e-2)
 def federation(
     factory="mlp:hidden=3", algorithm=None, metrics=None, every=1, bound=None, **changes
 ):
-    data = small_federation()
+    x = np.random.default_rng(3).normal(size=(12 * 10, 4)).astype(np.float32)
+    y, owner = (x[:, 0] > x[:, 1]).astype(np.int64), np.arange(120) % 12
+    data = pmtl.FederatedData.from_arrays(x, y, owner, outputs=2)
     model = build_model(factory, data.input_shape, data.outputs, data.task, changes.pop("start", 0))
     local = LocalTraining(steps=2, batch=4)
     made = Federation(data, model, algorithm or PMTL(), PLAN, local, 0, **changes)
