@@ -20,11 +20,12 @@ def test_each_of_several_caps_is_kept(tmp_path, tight, first):
     with Ledger.create(tmp_path / "ledger.db", CLIENTS) as ledger:
         for epsilon, delta in caps if first else reversed(caps):
             ledger.cap(epsilon, delta)
-        assert ledger.allows(FULL, 3) is None
-        assert ledger.allows(FULL, 4) is not None
+        ledger.declare("run", {FULL: 100})
+        assert ledger.allows("run", {FULL: 3}) is None
+        assert ledger.allows("run", {FULL: 4}) is not None
         for round in range(3):
-            assert ledger.allows(FULL) is None
+            assert ledger.allows("run", {FULL: 1}) is None
             ledger.charge("run", round, FULL)
-        assert f"{tight:.3g}" in ledger.allows(FULL)
+        assert f"{tight:.3g}" in ledger.allows("run", {FULL: 1})
         with pytest.raises(PmtlError, match="cap"):
             ledger.charge("run", 3, FULL)

@@ -26,8 +26,9 @@ from pmtl.streams import name_keys, subseed
 
 Clients = NDArray[np.int64]
 
-#: In production, how many batches an epoch is taken to have where the choice of an engine asks.
-_USUAL_BATCHES = 10
+#: In production, how many batches an epoch is taken to have where the choice of an engine asks,
+#: and how many rows a batch has at most.
+_USUAL_BATCHES, _MOST_ROWS = 10, 1024
 
 
 class LocalWork:
@@ -180,7 +181,7 @@ class LocalWork:
     def usual_batch(self) -> int:
         """The rows of a batch by which the engine and the pieces are chosen; in production a
         public number."""
-        return (self.local.batch or FEW_ROWS) if self.in_place else self.batches.size
+        return min(self.local.batch or FEW_ROWS, _MOST_ROWS) if self.in_place else self.batches.size
 
     def _work(self) -> Work:
         """What there is to train, for the choice of an engine."""
