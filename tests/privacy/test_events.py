@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pmtl.errors import PmtlError
@@ -23,6 +23,7 @@ def events(draw):
     cohort = clients if sampling == "full" else draw(st.integers(1, clients))
     clip = draw(st.floats(0, exclude_min=True, allow_nan=False))
     noise = draw(st.floats(0, allow_nan=False, allow_infinity=False))
+    assume(noise == 0 or math.isfinite(noise * (cohort / clip)))  # What overflows is refused.
     return GaussianEvent(sampling, clients, cohort, clip, noise, draw(st.sampled_from("ab")))
 
 
