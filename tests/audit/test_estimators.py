@@ -127,6 +127,17 @@ def test_the_discriminant_is_blind_to_the_second_half_and_finds_the_direction():
     assert np.isfinite(discriminant(views, bits)).all()
 
 
+def test_what_was_learned_from_half_of_the_trials_is_measured_on_the_other():
+    """Sixty features of pure noise tell the first hundred trials apart, and no others."""
+    bits = np.arange(200) % 2 == 1
+    views = np.random.default_rng(10).normal(size=(200, 60))
+    scores = discriminant(views, bits)
+    gap = scores[:100][bits[:100]].mean() - scores[:100][~bits[:100]].mean()
+    assert gap > 2 * scores[:100][bits[:100]].std()
+    for curve in (True, False):
+        assert threshold_bound(scores, bits, DELTA, 0.999, curve=curve).epsilon == 0
+
+
 class TestOneRun:
     def test_published_values(self):
         """arXiv:2305.08846, appendix D and section 7, to the digits that are printed there."""

@@ -23,7 +23,7 @@ def events(draw):
     cohort = clients if sampling == "full" else draw(st.integers(1, clients))
     clip = draw(st.floats(0, exclude_min=True, allow_nan=False))
     noise = draw(st.floats(0, allow_nan=False, allow_infinity=False))
-    assume(math.isfinite(noise * (cohort / clip)))  # Any other is refused.
+    assume(noise == 0 or math.isfinite(noise * (cohort / clip)))  # What overflows is refused.
     return GaussianEvent(sampling, clients, cohort, clip, noise, draw(st.sampled_from("ab")))
 
 

@@ -37,7 +37,14 @@ def precise_log_moment(order, z, rate, mirrored):
 
 @pytest.mark.parametrize(
     ("order", "z", "rate"),
-    [(1.01, 1.0, 0.1), (2.0, 0.5, 0.3), (5.5, 10.0, 0.5), (40.0, 10.0, 0.02), (30.0, 2.0, 0.99)],
+    [
+        (1.01, 1.0, 0.1),
+        (2.0, 0.5, 0.3),
+        (5.5, 10.0, 0.5),
+        (40.0, 10.0, 0.02),
+        (30.0, 2.0, 0.99),
+        (40.0, 0.5, 0.3),
+    ],
 )
 def test_secret_coins_to_twelve_digits_and_never_too_little(order, z, rate):
     value = renyi._log_moment(order, 1 / z, rate)

@@ -358,3 +358,22 @@ class TestNoiseOfItsOwn:
             for b in two.reshape(-1, two.shape[-1]):
                 gap = (a / a.std() - b / b.std()).abs()
                 assert float(gap.max()) > 0.5
+
+
+def test_production_without_a_charge_is_refused_by_either_gate():
+    with pytest.raises(PmtlError, match="every release is charged"):
+        federation(seed=None)
+    made = federation(seed=None, charge=lambda round: None)
+    metrics = PrivacyPlan(M, M, "full", 1.0, 0.1, ROUNDS, 1e-3)
+    with pytest.raises(PmtlError, match="every release is charged"):
+        made.show_metrics(metrics)
+
+
+def test_a_cohort_that_was_drawn_ahead_serves_its_own_round_only():
+    """On a graphics card the next cohort is drawn while this one trains. Whatever was looked at
+    ahead, every round trains the cohort that the sampler draws for it, to the same bits."""
+    plain, _ = run(federation())
+    made = federation()
+    made._look_ahead(2)
+    ahead, _ = run(made)
+    assert same(plain, ahead)
