@@ -78,11 +78,11 @@ def charges(ledger, kind="training"):
 
 
 def refused(small, run, words):
-    before = (run / "metrics.jsonl").read_bytes()
+    before = RunFolder(run).metrics_file.read_bytes()
     with pytest.raises(PmtlError, match=words) as refusal:
         pmtl.resume(run, data=small)
     assert "pmtl ledger charge" in str(refusal.value)
-    assert (run / "metrics.jsonl").read_bytes() == before  # it still shows what was published
+    assert RunFolder(run).metrics_file.read_bytes() == before  # it still shows what was published
 
 
 # --- refusals ---
@@ -224,7 +224,7 @@ def test_a_checkpoint_without_its_mark_is_taken_once(small, ledger, run, monkeyp
         patch.setattr(Budget, "saved", die_at_three)
         with pytest.raises(Interrupted):
             produce(small, ledger, out=run, checkpoint_seconds=0.0)
-    third = (run / "checkpoint.safetensors").read_bytes()
+    third = RunFolder(run).checkpoint_file.read_bytes()
     assert RunFolder(run).checkpoint().round == 3
     with monkeypatch.context() as patch:
         patch.setattr(Budget, "refuses", lambda *_: pytest.fail("enough"))
@@ -234,8 +234,8 @@ def test_a_checkpoint_without_its_mark_is_taken_once(small, ledger, run, monkeyp
     assert marks == [0, 1, 2, 3]  # put down when the run went on
     assert pmtl.resume(run, data=small).metrics[-1]["round"] == ROUNDS
     facts = RunFolder(run).facts()
-    files.write_json(run / "run.json", {**facts, "state": "running"})
-    (run / "checkpoint.safetensors").write_bytes(third)
+    files.write_json(RunFolder(run).facts_file, {**facts, "state": "running"})
+    RunFolder(run).checkpoint_file.write_bytes(third)
     with pytest.raises(PmtlError, match="rolled back"):
         pmtl.resume(run, data=small)
 
@@ -244,7 +244,7 @@ def test_a_folder_without_checkpoint_is_refused_once_something_is_charged(
     small, ledger, run, monkeypatch
 ):
     stopped(small, ledger, run, monkeypatch, after=2)
-    (run / "checkpoint.safetensors").unlink()
+    RunFolder(run).checkpoint_file.unlink()
     with pytest.raises(PmtlError, match="has no checkpoint"):
         pmtl.resume(run, data=small)
 
@@ -268,7 +268,7 @@ def test_a_run_whose_ledger_lost_charges_states_no_epsilon(small, ledger, run, m
     monkeypatch.setattr(session, "_finish", replaced)
     with pytest.raises(PmtlError, match=r"rolled back|replaced"):
         produce(small, ledger, out=run)
-    assert not (run / "privacy.txt").exists()
+    assert not RunFolder(run).statement_file.exists()
     assert RunFolder(run).facts()["state"] == "running"
 
 
@@ -322,7 +322,7 @@ def test_a_damaged_checkpoint_is_not_believed_when_what_is_missing_is_charged(
     small, ledger, run, monkeypatch
 ):
     stopped(small, ledger, run, monkeypatch, after=4)
-    file = run / "checkpoint.safetensors"
+    file = RunFolder(run).checkpoint_file
     whole = file.read_bytes()
     assert whole.count(b'\\"round\\": 3') == 1
     file.write_bytes(whole.replace(b'\\"round\\": 3', b'\\"round\\": 1'))
@@ -396,9 +396,9 @@ def test_a_finished_run_can_be_charged_and_its_statement_is_made_anew(
     assert again.privacy.epsilon == second.privacy.epsilon
     # This ledger knows of one run only.
     assert again.privacy.population_epsilon == pytest.approx(again.privacy.epsilon)
-    assert json.loads((run / "privacy.json").read_text())["population_epsilon"] == (
-        again.privacy.population_epsilon
-    )
+    assert json.loads((RunFolder(run).public / "privacy.json").read_text())[
+        "population_epsilon"
+    ] == (again.privacy.population_epsilon)
 
 
 def test_it_works_past_a_cap_and_says_so(small, ledger, run, pmtl_command):
@@ -449,7 +449,7 @@ def test_charging_does_not_make_an_older_checkpoint_good(small, ledger, run, mon
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "save_checkpoint", save_and_copy)
         stopped(small, ledger, run, monkeypatch, after=4)
-    (run / "checkpoint.safetensors").write_bytes(older[2])
+    RunFolder(run).checkpoint_file.write_bytes(older[2])
     with pytest.raises(PmtlError, match="rolled back"):
         charge_missing(ledger, run)
     with pytest.raises(PmtlError, match="rolled back"):
@@ -460,7 +460,9 @@ def test_a_run_of_pmtl_0_1_is_bound_by_charging(small, ledger, run, monkeypatch)
     """Its folder does not say which ledger it began with."""
     stopped(small, ledger, run, monkeypatch, after=4)
     facts = RunFolder(run).facts()
-    files.write_json(run / "run.json", {k: v for k, v in facts.items() if k != "ledger_id"})
+    files.write_json(
+        RunFolder(run).facts_file, {k: v for k, v in facts.items() if k != "ledger_id"}
+    )
     refused(small, run, "does not say which")
     assert charge_missing(ledger, run)["charged"] == {"training": 0, "validation": 0}
     assert pmtl.resume(run, data=small).privacy.rounds == ROUNDS

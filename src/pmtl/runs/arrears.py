@@ -39,7 +39,8 @@ def charge_missing(ledger: str | Path, path: str | Path) -> dict[str, Any]:
         if not facts["shares"]:
             raise PmtlError(f"The run at {path} published nothing: there is nothing to charge.")
         if folder.checkpoint_file.exists():
-            files.read_tensors(folder.checkpoint_file)  # What it says is believed below.
+            # What it says is believed below.
+            files.read_tensors(folder.checkpoint_file, key=folder.key)
         with Ledger.open(ledger, facts["clients"]) as opened:
             charged = _charge(opened, facts, folder)
             _rebind(opened, facts, folder)
