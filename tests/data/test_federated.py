@@ -308,3 +308,13 @@ def test_frames_with_text_gaps_or_wrong_names_are_refused():
     nullable = frame.assign(ok=pd.array([1, 2, 3, 4, 5, 6], dtype="Int64"), flag=True)
     assert FederatedData.from_frame(frame.astype({"target": "Int64"})).task == "classification"
     assert FederatedData.from_frame(nullable).x[:, 1:].tolist()[0] == [1, 1]
+
+
+def test_choosing_clients_by_their_numbers_of_rows_is_told():
+    """It takes something from everybody's rows, past the gate."""
+    x, y, client = np.zeros((6, 1)), [0, 1] * 3, list("aabbbc")
+    assert FederatedData.from_arrays(x, y, client, outputs=2).disclosed == ()
+    for options in ({"min_rows": 2}, {"largest": 2}):
+        chosen = FederatedData.from_arrays(x, y, client, outputs=2, **options)
+        assert chosen.clients == ("a", "b")
+        assert "how many rows" in chosen.disclosed[0]

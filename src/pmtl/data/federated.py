@@ -43,6 +43,11 @@ __all__ = ["SPLITS", "FederatedData", "Rows", "Split", "Task"]
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
+COUNTED = (
+    "Which clients take part was decided by how many rows each of them has (min_rows, largest): "
+    "that is treated as public. Name the clients beforehand where it is not."
+)
+
 
 @dataclass(frozen=True, eq=False)
 class Rows:
@@ -246,6 +251,8 @@ class FederatedData:
             if scale != "client":
                 raise PmtlError(f"There is no scale {scale!r}: use scale=client, or leave it out.")
             kept_x, scaling = scale_by_client(kept_x, codes, splits["train"])
+        if min_rows > 1 or largest is not None:
+            disclosed = (*disclosed, COUNTED)
         about = (classes, names, source, scaling, text, disclosed, left_out)
         return cls(kept_x, kept_y, known, splits, task, outputs, *about)
 
