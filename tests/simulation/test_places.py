@@ -7,7 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from pmtl.algorithms import PMTL
 from pmtl.models import FlatModel, build_model
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.simulation import Federation, LocalTraining
 from pmtl.simulation.engines import fixed_width
 from pmtl.simulation.places import axis_is_safe, power_of_two, seated
 
@@ -82,3 +85,26 @@ def test_only_models_that_are_known_to_allow_it_share_an_array():
         assert not axis_is_safe(model, CPU)
     for model in (looking, hooked, FlatModel(Own())):
         assert not axis_is_safe(model, CARD)
+
+
+@pytest.mark.parametrize("engine", ["auto", "axis", "threads"])
+def test_a_model_of_the_users_own_is_computed_one_client_at_a_time(engine, small):
+    def places(model):
+        made = Federation(
+            small,
+            build_model(model, small.input_shape, small.outputs, small.task, 0),
+            PMTL(),
+            PrivacyPlan(small.m, small.m, "full", 1.0, 1.0, 2, 1e-3),
+            LocalTraining(steps=1),
+            None,
+            charge=lambda round: None,
+            engine=engine,
+        )
+        assert not made.compile
+        return made._places((10, 1, 0)), made.engine
+
+    assert places(lambda: nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))) == (
+        (1, "axis") if engine == "axis" else (None, "threads")
+    )
+    shared, chosen = places("mlp")
+    assert shared == (None if chosen == "threads" else 16)
