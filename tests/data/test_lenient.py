@@ -130,15 +130,68 @@ def test_one_clients_validation_rows_do_not_decide_about_everybodys(tmp_path):
     assert (data.rows("validation").counts > 0).all()
 
 
-@pytest.mark.parametrize("line", ["c1,1,2,true,1,SECRET", ",1,2,true,1", '"c1,1,2'])
-def test_what_breaks_a_file_quotes_no_row_in_production(line, tmp_path):
+@pytest.mark.parametrize("line", ["c1,1,2,true,1,7", ",1,2,true,1", "c1,1", "c1,1,2,true,90000"])
+def test_a_row_that_does_not_fit_leaves_the_others_as_they_are(line, tmp_path):
+    """Too many cells, nobody's name, too few cells, a class far from all others."""
+    options = {"production": True, "outputs": 3, "task": "classification"}
+    whole = read(tmp_path, GOOD, **options)
+    for place in (0, 40):
+        data = read(tmp_path, [*GOOD[:place], line, *GOOD[place:]], **options)
+        assert data.clients == whole.clients
+        for client in ("c0", "c2", "c3"):
+            assert rows_of(data, client) == rows_of(whole, client)
+
+
+def test_an_unknown_word_in_the_split_leaves_its_row_out(tmp_path):
+    rows = [f"{line},{'test' if k % 5 == 0 else 'train'}" for k, line in enumerate(GOOD)]
+    path = tmp_path / "rows.csv"
+
+    def loaded(lines):
+        path.write_text(HEADER.replace("\n", ",split\n") + "\n".join(lines) + "\n")
+        return load(path, production=True)
+
+    whole = loaded(rows)
+    for word in ("tets", ""):
+        data = loaded([*rows, f"c1,1,2,true,1,{word}"])
+        for client in whole.clients:
+            assert rows_of(data, client) == rows_of(whole, client)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_true_and_false_are_classes_in_production_too(kind, tmp_path):
+    rows = [(f"c{k % 3}", float(k), k % 2 == 0) for k in range(30)]
+
+    def loaded(cells, **options):
+        names, x, y = zip(*rows, strict=True)
+        if kind == "parquet":
+            table = pa.table({"client": names, "a": x, "target": pa.array([*y[:-1], cells])})
+            parquet.write_table(table, tmp_path / "rows.parquet")
+        else:
+            lines = [f"{c},{a},{str(b).lower()}" for c, a, b in rows[:-1]]
+            last = "" if cells is None else str(cells).lower()
+            lines.append(f"{names[-1]},{x[-1]},{last}")
+            (tmp_path / "rows.csv").write_text("client,a,target\n" + "\n".join(lines) + "\n")
+        return load(tmp_path / f"rows.{kind}", **options)
+
+    for data in (loaded(True), loaded(True, production=True), loaded(None, production=True)):
+        assert (data.task, data.outputs) == ("classification", 2)
+
+
+def test_a_file_that_cannot_be_read_quotes_nothing_in_production(tmp_path):
+    path = tmp_path / "rows.parquet"
+    path.write_bytes(b"PAR1 SECRET PAR1")
     with pytest.raises(PmtlError) as told:
-        read(tmp_path, [*GOOD, line], production=True)
+        load(path, production=True)
     assert "pmtl data show" in str(told.value)
     assert "SECRET" not in str(told.value)
-    assert "40" not in str(told.value).replace(str(tmp_path), "")
     assert told.value.__cause__ is None
     assert told.value.__suppress_context__
+
+
+def test_formats_in_which_one_client_decides_for_all_are_for_experiments(tmp_path):
+    (tmp_path / "rows.json").write_text("{}")
+    with pytest.raises(PublicError, match="experiments only"):
+        load(tmp_path / "rows.json", production=True)
 
 
 def test_mistakes_in_the_settings_are_still_told(tmp_path):

@@ -221,7 +221,7 @@ def check_targets(
         y = y[:, 0]
     if task == "classification":
         kept, outputs, names = _classes(y, outputs, labels)
-        if not told:
+        if not told and usable is None:
             _refuse_amounts(kept, outputs)
         return kept, task, outputs, names
     width = 1 if y.ndim == 1 else y.shape[1]
@@ -237,6 +237,24 @@ def _named(y: Coded, usable: Usable) -> Coded:
         usable.leave_out(y.codes == y.names.index(""))
     some = int(y.codes[usable.mask][0]) if usable.mask.any() else 0
     return Coded(np.where(usable.mask, y.codes, some), y.names)
+
+
+def without_nobody(client: Any, columns: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+    """The column of clients and the other columns (those that are given) without the rows that name
+    no client: they are nobody's, and must not change anybody's split."""
+    owner = client if isinstance(client, Coded) else distinct(client, "client")
+    if "" not in owner.names:
+        return owner, columns
+    named = owner.codes != owner.names.index("")
+
+    def kept(column: Any) -> Any:
+        if column is None:
+            return None
+        if isinstance(column, Coded):
+            return Coded(column.codes[named], column.names)
+        return column[named] if hasattr(column, "shape") else np.asarray(column)[named]
+
+    return kept(owner), [kept(column) for column in columns]
 
 
 def _without(y: NDArray[Any], wrong: NDArray[np.bool_], usable: Usable) -> NDArray[Any]:

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmtl.data.checks import check_features
+from pmtl.data.lenient import is_text
 from pmtl.data.npz import read_x
-from pmtl.data.table import CSV_ENDINGS, PARQUET_ENDINGS, is_text
+from pmtl.data.table import CSV_ENDINGS, PARQUET_ENDINGS
 from pmtl.data.text import Known, TextRule, frequencies
 from pmtl.errors import PmtlError, naming
 

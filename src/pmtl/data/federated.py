@@ -31,6 +31,7 @@ from pmtl.data.checks import (
     check_targets,
     is_sparse,
     row_chunks,
+    without_nobody,
 )
 from pmtl.data.names import encode
 from pmtl.data.scaling import Scaling, scale_by_client
@@ -228,13 +229,15 @@ class FederatedData:
         check_lengths(x=x, y=y, client=client, split=split)
         names = None if feature_names is None else tuple(feature_names)
         drops = _drops(bad_rows)
+        if drops:
+            client, (x, y, split, usable) = without_nobody(client, (x, y, split, usable))
         marks = Usable(x.shape[0] if hasattr(x, "shape") else len(x)) if drops else None
         if marks is not None and usable is not None:
             marks.leave_out(~usable)
         kept_x = check_features(x, names, marks)
         kept_y, task, outputs, classes = check_targets(y, task, outputs, labels, marks)
         codes, known = encode(client, "client")
-        given = None if split is None else read_parts(split)
+        given = None if split is None else read_parts(split, lenient=drops)
         parts = draw_parts(codes, known, given, validation, test, each=drops)
         left_out: tuple[str, ...] = ()
         if marks is not None:

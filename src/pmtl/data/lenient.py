@@ -42,8 +42,10 @@ class Lenient:
                     columns[name], good = _numbers(columns[name], self._numbers[name])
                     self._filled[name] |= bool(good.any())
                     usable &= good
-                elif name in self._texts:
+                elif name in self._texts and is_text(columns[name].type):
                     usable &= columns[name].is_valid().to_numpy(zero_copy_only=False)
+                    if pa.types.is_dictionary(columns[name].type):
+                        columns[name] = columns[name].dictionary_decode()
                     columns[name] = columns[name].fill_null("")
             self._marks.append(usable)
             yield pa.RecordBatch.from_pydict(columns)
@@ -57,6 +59,15 @@ class Lenient:
                     f"with drop={name}."
                 )
         return np.concatenate(self._marks)
+
+
+def is_text(kind: Any) -> bool:
+    """Whether an Arrow type is text."""
+    from pyarrow import types
+
+    inner = kind.value_type if types.is_dictionary(kind) else kind
+    checks = (types.is_string, types.is_large_string, types.is_string_view)
+    return any(check(inner) for check in checks)
 
 
 def kind_of(batches: Iterable[Any], name: str) -> Any:
@@ -90,6 +101,9 @@ def _numbers(column: Any, wanted: Any) -> tuple[Any, NDArray[np.bool_]]:
     else:
         values = column.cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)
     good = np.isfinite(values)
+    if pa.types.is_boolean(wanted):
+        good &= (values == 0) | (values == 1)
+        return pa.array(np.where(good, values, 0).astype(bool)), good
     if pa.types.is_integer(wanted):
         good &= values == np.floor(values)
         good &= np.abs(np.where(good, values, 0)) < 2**53

@@ -55,6 +55,12 @@ def load(
     paths = {key: str(_places(value)[1]) for key, value in given.items() if key in PATHS}
     source = format_spec(str(place), given | paths)
     reader = choose_reader(path)
+    if production and reader in (read_leaf, read_hdf5):
+        raise PublicError(
+            f"{path} is LEAF's or TensorFlow Federated's format, which is read for experiments "
+            "only: one client's part of it decides how everybody's is read. Save the rows as a "
+            "table (CSV, Parquet) or as NumPy arrays for production."
+        )
     parameters = inspect.signature(reader).parameters
     asked = {"progress": progress, "lenient": production}
     fixed = {"path": path} | {key: value for key, value in asked.items() if key in parameters}

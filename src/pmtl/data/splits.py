@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.data.names import encode
+from pmtl.data.names import Coded, distinct, encode
 from pmtl.errors import PmtlError
 from pmtl.streams import name_keys, uniforms
 
@@ -26,12 +26,17 @@ _WORDS = {"train": TRAIN, "validation": VALIDATION, "val": VALIDATION, "valid": 
 _WORDS |= {"test": TEST}
 
 
-def read_parts(split: Any) -> Parts:
-    """The part of every row from a column of the words train, validation and test."""
-    codes, words = encode(split, "split")
+def read_parts(split: Any, lenient: bool = False) -> Parts:
+    """The part of every row from a column of the words train, validation and test; if `lenient`, a
+    row with another word is not used."""
+    given = split if isinstance(split, Coded) else distinct(split, "split")
+    codes, words = given if lenient else encode(given, "split")
     parts = []
     for word in words:
         if word.strip().lower() not in _WORDS:
+            if lenient:
+                parts.append(UNUSED)
+                continue
             raise PmtlError(
                 f"The split column holds {word!r}: use train, validation (or val, valid) and test."
             )

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from pmtl.data.columns import Columns, Roles, assign_roles, missing_value, wrong_kind
 from pmtl.data.disk import ArrayBuilder
-from pmtl.data.lenient import Lenient, kind_of
+from pmtl.data.lenient import Lenient, is_text, kind_of
 from pmtl.data.names import Coded, Vocabulary, whole, without_points
 from pmtl.data.text import TextRule
 from pmtl.data.textrows import TextOptions, text_options
@@ -60,7 +60,7 @@ def read_table(
                     return _collect(batches, roles, path, reading)
                 kinds = {name: file.schema_arrow.field(name).type for name in roles.used}
                 return _collect_lenient(batches, roles, path, reading, kinds)
-        schema = _open_csv(path, {}).schema
+        schema = _open_csv(path, {}, lenient=lenient).schema
         roles = assign_roles(schema.names, str(path), client, target, split, drop, text)
         types = _csv_types(schema, roles, path, lenient)
         if reading is not None and reading.tags is not None:
@@ -82,11 +82,11 @@ def _collect_csv(
     if lenient:
         if len(roles.targets) == 1 and reading is None and is_text(types[roles.targets[0]]):
             (target,) = roles.targets
-            types[target] = kind_of(_open_csv(path, types, [target]), target)
+            types[target] = kind_of(_open_csv(path, types, [target], lenient), target)
         as_text = {name: pa.string() for name in (*roles.features, *roles.targets)}
         for attempt in (types, types | as_text):
             with suppress(pa.ArrowInvalid):
-                batches = _open_csv(path, attempt, roles.used)
+                batches = _open_csv(path, attempt, roles.used, lenient)
                 return _collect_lenient(batches, roles, path, reading, types)
     *attempts, last = _attempts(types, roles.targets)
     for attempt in attempts:
@@ -107,20 +107,29 @@ def _collect_lenient(
 
     targets = {name: types[name] for name in roles.targets if _numeric(types[name])}
     numbers = dict.fromkeys(roles.features, pa.float64()) | targets
-    texts = {*roles.text, *(name for name in roles.targets if name not in targets)}
+    texts = {roles.client, *roles.text, *(name for name in roles.targets if name not in targets)}
+    if roles.split is not None:
+        texts.add(roles.split)
     filled = Lenient(batches, numbers, texts)
     columns = _collect(filled, roles, path, reading)
     columns["usable"] = filled.usable()
     return columns
 
 
-def _open_csv(path: Path, types: dict[str, Any], columns: Sequence[str] = ()) -> Any:
+def _open_csv(
+    path: Path, types: dict[str, Any], columns: Sequence[str] = (), lenient: bool = False
+) -> Any:
+    """The batches of a file; if `lenient`, a row with too many or too few cells is left out."""
     from pyarrow import csv
 
     tabs = ".tsv" in path.suffixes
     return csv.open_csv(
         path,
-        parse_options=csv.ParseOptions(delimiter="\t" if tabs else ",", newlines_in_values=True),
+        parse_options=csv.ParseOptions(
+            delimiter="\t" if tabs else ",",
+            newlines_in_values=True,
+            invalid_row_handler=(lambda row: "skip") if lenient else None,
+        ),
         convert_options=csv.ConvertOptions(column_types=types, include_columns=list(columns)),
     )
 
@@ -316,15 +325,6 @@ def _numeric(kind: Any) -> bool:
         types.is_decimal,
     )
     return any(check(kind) for check in checks)
-
-
-def is_text(kind: Any) -> bool:
-    """Whether an Arrow type is text."""
-    from pyarrow import types
-
-    inner = kind.value_type if types.is_dictionary(kind) else kind
-    checks = (types.is_string, types.is_large_string, types.is_string_view)
-    return any(check(inner) for check in checks)
 
 
 def _kind(kind: Any) -> str:

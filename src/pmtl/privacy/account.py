@@ -40,6 +40,8 @@ class Account:
         self._last: Entry
         self._hashes: list[str] = []
         self._charged: dict[tuple[str, str], list[int]] = {}
+        self._charge_hashes: dict[str, list[str]] = {}
+        self._kinds: dict[str, list[str]] = {}
         self._by_run: Charges = {}
         self._by_population: dict[int, Charges] = {}
         self._plans: Charges = {}
@@ -84,6 +86,8 @@ class Account:
         elif entry.kind == "plan":
             self._add_plan(run, values)
         elif entry.kind == "charge":
+            stands_for = values.pop("afterwards", None) or entry.hash[:16]
+            self._charge_hashes.setdefault(run, []).append(str(stands_for))
             self._add_charge(run, entry.round or 0, values)
         elif entry.kind == "mark":
             if not isinstance(values["digest"], str):
@@ -107,7 +111,6 @@ class Account:
 
     def _add_charge(self, run: str, round: int, values: dict[str, Any]) -> None:
         number = int(values.pop("population", 0))
-        values.pop("afterwards", None)
         event = GaussianEvent.from_dict(values)
         if self.populations.clients[number] != event.clients:
             raise ValueError("another number of clients than its population has")
@@ -115,6 +118,7 @@ class Account:
             self._unplanned.add(run)
         self._by_run.setdefault(run, Counter())[event] += 1
         self._charged.setdefault((run, event.kind), []).append(round)
+        self._kinds.setdefault(run, []).append(event.kind)
         self._by_population.setdefault(number, {}).setdefault(run, Counter())[event] += 1
         for span, account in self._accounts.items():
             if contains(span, number):
@@ -169,6 +173,15 @@ class Account:
         """The rounds whose releases of a kind were charged to a run, in the order of the charges,
         repetitions included."""
         return list(self._charged.get((run, kind), ()))
+
+    def charge_hashes(self, run: str) -> list[str]:
+        """What tells each charge of a run from any other, in their order; a charge that was put
+        down afterwards has that of the one it stands for."""
+        return list(self._charge_hashes.get(run, ()))
+
+    def kinds_charged(self, run: str) -> list[str]:
+        """The kinds of a run's charges, in their order."""
+        return list(self._kinds.get(run, ()))
 
     def last_mark(self, run: str) -> tuple[int, str] | None:
         """(round, digest) of the newest checkpoint of a run that was put down."""
@@ -262,8 +275,15 @@ class Account:
     def filter_of(self, span: Span, delta: float) -> float:
         """The smallest cap at δ that admits the account of one span."""
         account = self.account(span)
-        settled = self._full(account, self._plans) or self._settled(account, self._plans)
-        return adaptive.epsilon(total(account.values()), delta, settled)
+        charged = total(account.values())
+        if self._full(account, self._plans):
+            return min(composition.epsilon(charged, delta), adaptive.by_orders(charged, delta))
+        if self._settled(account, self._plans):
+            plan = self._plans[next(iter(account))]
+            return min(
+                adaptive.fixed_cost(charged, plan, delta), adaptive.by_orders(charged, delta)
+            )
+        return adaptive.by_orders(charged, delta)
 
     @staticmethod
     def _full(account: Charges, plans: Charges) -> bool:

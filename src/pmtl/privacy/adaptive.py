@@ -7,9 +7,11 @@ hold in this case, too. It is therefore enforced by a *filter*: a rule that says
 whether it may be made. One client's account may take another release if at least one of these rules
 admits all of its releases, the new one included:
 
-- **settled**: all are releases of one run, within the plan that the ledger holds of it, and their
-  ordinary composition is at most ε at δ. The plan was fixed before the run's first release, and
-  leaving out a part of it tells less.
+- **settled**: all are releases of one run, within the plan that the ledger holds of it, and the
+  ordinary composition of the *whole plan* is at most ε at δ. The plan was fixed before the run's
+  first release, and leaving out a part of it, even by looking, tells less than all of it. A part
+  that costs at most ε is not enough, because which part it is may be chosen by looking; unless all
+  releases of the plan are equal, when a number of them leaves no choice and is enough.
 - **full**: all runs have plans in which everybody takes part in every release, and Σμ² is at most
   what ε at δ allows. Gaussian DP has this filter (Smith & Thakurta 2022; Koskela, Tobaben & Honkela
   2023).
@@ -56,15 +58,12 @@ EXTRA = 0.01
 """The part of δ that is left to the Rényi filter: a cap's promise is about (1 + EXTRA)·δ."""
 
 
-def epsilon(events: Mapping[GaussianEvent, int], delta: float, settled: bool) -> float:
-    """The smallest cap at δ that admits all `events` (each as often as its count).
-
-    `settled` says that one of the first two rules applies: all events are part of the plan of one
-    run, or all plans have full participation.
-    """
-    if settled:
-        return min(composition.epsilon(events, delta), by_orders(events, delta))
-    return by_orders(events, delta)
+def fixed_cost(
+    events: Mapping[GaussianEvent, int], plan: Mapping[GaussianEvent, int], delta: float
+) -> float:
+    """What the rule "settled" says of `events` that are part of the `plan` of one run."""
+    one_kind = len([event for event, count in plan.items() if count]) == 1
+    return composition.epsilon(events if one_kind else plan, delta)
 
 
 def by_orders(events: Mapping[GaussianEvent, int], delta: float) -> float:

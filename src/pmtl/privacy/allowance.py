@@ -5,7 +5,6 @@ The rules are in `adaptive`; here they are asked for every account that a charge
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,9 +23,8 @@ class Allowance(Account):
     def __init__(self, path: Path) -> None:
         """`path` is only named, in what is said."""
         super().__init__(path)
-        # By run and δ, events whose total ε is known: whatever is part of them costs no more.
+        # By run and δ, the run's plan and its ε.
         self._known: dict[tuple[str, float], tuple[Events, float]] = {}
-        self._ahead = 1
 
     def allows(
         self,
@@ -89,35 +87,17 @@ class Allowance(Account):
         if self._full(after, plans):
             return min(bound, composition.epsilon(wanted, delta))
         if self._settled(after, plans):
-            return min(bound, self._composed(run, wanted, more, plans[run], delta, limit))
+            return min(bound, self._settled_cost(run, wanted, plans[run], delta, limit))
         return bound
 
-    def _composed(
-        self,
-        run: str,
-        wanted: Events,
-        more: Events,
-        plan: Events,
-        delta: float,
-        limit: float,
+    def _settled_cost(
+        self, run: str, wanted: Events, plan: Events, delta: float, limit: float
     ) -> float:
-        """A bound on the ordinary composition of `wanted`, good enough to compare with `limit`.
+        """The ordinary composition of a run's whole plan, or of a part of it that leaves no choice.
 
-        Composing takes up to a second, and a run asks before every round. Fewer releases never cost
-        more, so one answer for many rounds ahead serves all of them: for the whole plan, or, where
-        that is too much, for a number of rounds that doubles as long as the answer is yes.
+        Composing takes up to a second and a run asks before every round: the plan's cost is kept.
         """
-        first = (run, delta) not in self._known
-        known, cost = self._known.get((run, delta), (Counter(), math.inf))
-        if cost <= limit and wanted <= known:
-            return cost
-        ahead = Counter({event: count * (self._ahead - 1) for event, count in more.items()})
-        for known in (*([plan] if first else []), (wanted + ahead) & plan, wanted):
-            cost = composition.epsilon(known, delta)
-            self._known.setdefault((run, delta), (known, cost))
-            if cost <= limit:
-                self._known[run, delta] = known, cost
-                self._ahead = min(2 * self._ahead, 1 << 20)
-                return cost
-            self._ahead = max(self._ahead // 4, 1)
-        return cost
+        if (run, delta) not in self._known or self._known[run, delta][0] != plan:
+            self._known[run, delta] = plan, composition.epsilon(plan, delta)
+        whole = self._known[run, delta][1]
+        return whole if whole <= limit else adaptive.fixed_cost(wanted, plan, delta)

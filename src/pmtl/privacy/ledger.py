@@ -208,21 +208,23 @@ class Ledger(Allowance):
         self._settle()
         self._append("plan", run, None, {"events": to_list(planned)})
 
-    def charge(self, run: str, round: int, event: GaussianEvent, afterwards: bool = False) -> int:
+    def charge(
+        self, run: str, round: int, event: GaussianEvent, afterwards: str | None = None
+    ) -> int:
         """Put down that `event` is about to be released; returns its number once that is on disk.
 
         Refused, with nothing written, where a cap would be passed. `afterwards` is for a release
-        that was made without being charged here: it is put down whatever the caps say.
+        that was made without being charged here: it is put down whatever the caps say. The text is
+        that of the charge it stands for (`charge_hashes`), or empty where that is not known.
         """
         run, round = run_name(run), round_number(round)
-        caps = {} if afterwards else self.caps()
+        caps = self.caps() if afterwards is None else {}
         if reason := self.allows(run, {event: 1}, caps=caps):
             raise PmtlError(f"Round {round} of {run!r} was not charged. {reason}")
         self._settle()
         values = event.to_dict() | {"population": self._number}
-        return self._append(
-            "charge", run, round, values | ({"afterwards": True} if afterwards else {})
-        )
+        late = {} if afterwards is None else {"afterwards": afterwards}
+        return self._append("charge", run, round, values | late)
 
     def name_clients(self) -> None:
         """Put down the names of the clients that the ledger was opened with, if it lacks them."""

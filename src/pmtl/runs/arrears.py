@@ -65,20 +65,43 @@ def _charge(ledger: Ledger, facts: dict[str, Any], folder: RunFolder) -> dict[st
     planned = planned_events(PrivacyPlan.from_dict(facts["plan"]), metrics_plan(facts))
     published, counts = _published(facts, folder), _counts(facts, planned, folder)
     ledger.declare(facts["id"], planned)
+    theirs = _theirs(folder)
+    known = {e.kind: _known_here(ledger, facts["id"], e.kind, theirs) for e in planned}
+    lacking = iter([charge for charge in theirs if charge not in ledger.charge_hashes(facts["id"])])
     done = {}
     for event in planned:
         training = event.kind == TRAINING
         rounds = range(published.rounds) if training else published.metrics
-        there = ledger.charged(facts["id"], event.kind)
+        there = known[event.kind]
         missing = [round for round in rounds if round not in set(there)]
         # Releases that were lost to crashes or charged for the rest of a plan have no round of
         # their own here.
         more = counts.get(event.kind, 0) - len(there) - len(missing)
         missing += [max(published.rounds - 1, 0)] * max(more, 0)
         for round in missing:
-            ledger.charge(facts["id"], round, event, afterwards=True)
+            ledger.charge(facts["id"], round, event, afterwards=next(lacking, ""))
         done[event.kind] = len(missing)
     return done
+
+
+def _theirs(folder: RunFolder) -> list[str]:
+    """The charges that were made for this folder up to its checkpoint, as far as it says."""
+    checkpoint = folder.checkpoint()
+    return [] if checkpoint is None else list(checkpoint.history.get("charges", []))
+
+
+def _known_here(ledger: Ledger, run: str, kind: str, theirs: list[str]) -> list[int]:
+    """The rounds of a kind that the ledger charged for *this* folder.
+
+    A folder and its ledger may have been copied, and the run continued from both copies: then the
+    ledger lacks some charges of the folder, and only those that both have are the folder's.
+    """
+    rounds, charges = ledger.charged(run, kind), ledger.charge_hashes(run)
+    if set(theirs) <= set(charges):
+        return rounds
+    kinds = ledger.kinds_charged(run)
+    mine = [charge for charge, its in zip(charges, kinds, strict=True) if its == kind]
+    return [round for round, charge in zip(rounds, mine, strict=True) if charge in theirs]
 
 
 def _published(facts: dict[str, Any], folder: RunFolder) -> Published:

@@ -134,7 +134,9 @@ class Budget:
             return {}
         last = self._ledger.last
         charged = {e.kind: len(self._ledger.charged(self._run, e.kind)) for e in self._planned}
-        return {"run": self._run, "entry": [last.sequence, last.hash], "charged": charged}
+        charges = self._ledger.charge_hashes(self._run)
+        entry = [last.sequence, last.hash]
+        return {"run": self._run, "entry": entry, "charged": charged, "charges": charges}
 
     def saved(self, round: int, digest: str) -> None:
         """Put down which checkpoint is on disk."""

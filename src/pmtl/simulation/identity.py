@@ -6,17 +6,18 @@ name does not: two factories may have the same one. `identity` reads a value dow
 
 - numbers, texts and containers by what they hold; tensors and arrays by their bytes, wherever they
   lie (which device computes is no part of it);
-- a user's functions and classes by their compiled code, their defaults and closures, and the
-  globals that they name. Compiled code is what runs, and it is there where no source file is;
+- a user's functions and classes by their compiled code, their defaults and closures, the globals
+  that they name, and what they name of a user's own modules. Compiled code is what runs, and it is
+  there where no source file is;
 - what belongs to Python or to an installed package by its name (and the package's version, but for
   torch and NumPy, whose builds differ between machines with and without a graphics card);
-- modules, pmtl's own objects and objects of a user's classes by their class and attributes.
+- modules, pmtl's own objects and objects of a user's classes by their class and attributes, other
+  objects by what `pickle` would keep of them.
 """
 
 from __future__ import annotations
 
 import dis
-import re
 import sys
 from collections import deque
 from collections.abc import Sequence
@@ -35,6 +36,8 @@ _KNOWN = {"torch", "numpy", "scipy", "pmtl", *sys.stdlib_module_names}
 #: Attributes that decide nothing: Python's own, and whether a module is in training.
 _PASSING = {"__dict__", "__weakref__", "__doc__", "__module__", "_abc_impl", "training"}
 _GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME")
+#: How many modules inside modules are followed.
+_DEEP = 8
 
 
 def identity(*values: Any) -> str:
@@ -138,9 +141,17 @@ class _Reader:
         self._say("code", str((code.co_names, code.co_varnames, code.co_freevars)))
         self._bytes(code.co_code)
         parts = [_Code(c, names) if isinstance(c, CodeType) else c for c in code.co_consts]
-        asked = {step.argval for step in dis.get_instructions(code) if step.opname in _GLOBALS}
+        steps = list(dis.get_instructions(code))
+        asked = {step.argval for step in steps if step.opname in _GLOBALS} & set(names)
+        used = {name: names[name] for name in asked}
+        imported = [step.argval for step in steps if step.opname == "IMPORT_NAME"]
+        package = str(names.get("__package__") or "")
+        for name in imported:
+            for full in (name, f"{package}.{name}"):
+                if full in sys.modules:
+                    used[f"import {full}"] = sys.modules[full]
         self._parts("constants", parts)
-        self._attributes({name: names[name] for name in asked & set(names)})
+        self._attributes(used | _named_in(used, code.co_names))
 
     def _class(self, kind: type) -> None:
         if _known(kind):
@@ -155,8 +166,7 @@ class _Reader:
         if isinstance(value, nn.Module) or not _known(kind) or _package(kind) == "pmtl":
             self._attributes(_attributes_of(value))
         elif _package(kind) != "logging":  # A level of logging decides nothing.
-            told = repr(value)
-            self._say("" if re.search(r"0x[0-9a-f]{4,}", told) else told)
+            self._parts("state", _state_of(value))
 
     def _attributes(self, values: dict[str, Any]) -> None:
         names = sorted(set(values) - _PASSING)
@@ -185,6 +195,35 @@ class _Reader:
     def _bytes(self, content: bytes | memoryview) -> None:
         self._state.update(len(content).to_bytes(8, "little"))
         self._state.update(content)
+
+
+def _named_in(values: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """What code with these names may reach in a user's own modules among the values."""
+    found: dict[str, Any] = {}
+    waiting = [(name, part) for name, part in values.items() if isinstance(part, ModuleType)]
+    while waiting:
+        above, module = waiting.pop()
+        root = module.__name__.partition(".")[0]
+        if root in _KNOWN or _installed(root):
+            continue
+        for name in names:
+            if hasattr(module, name) and (full := f"{above}.{name}") not in found:
+                found[full] = getattr(module, name)
+                if isinstance(found[full], ModuleType) and full.count(".") < _DEEP:
+                    waiting.append((full, found[full]))
+    return found
+
+
+def _state_of(value: Any) -> tuple[Any, ...]:
+    """What `pickle` would keep of an object; nothing where it cannot (a lock, an open file)."""
+    try:
+        reduced = value.__reduce_ex__(2)
+    except Exception:  # An object of any package may raise anything.
+        return ()
+    if isinstance(reduced, str):
+        return (reduced,)
+    # The fourth and fifth parts are iterators over what a container holds.
+    return tuple(list(part) if place > 2 and part else part for place, part in enumerate(reduced))
 
 
 def _attributes_of(value: Any) -> dict[str, Any]:
