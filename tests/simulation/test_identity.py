@@ -8,7 +8,9 @@ import functools
 import os
 import subprocess
 import sys
+from collections import deque
 from dataclasses import dataclass, replace
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -402,3 +404,60 @@ def test_a_run_whose_code_has_changed_does_not_go_on(small, tmp_path, monkeypatc
         pmtl.resume(tmp_path / "run", data=small, model=factory_of(2.0))
     resumed = pmtl.resume(tmp_path / "run", data=small, model=factory_of(1.0))
     assert torch.equal(resumed._shared, whole._shared)
+
+
+class Holder:
+    """An attribute that may be anything."""
+
+    def __init__(self, value):
+        self.value = value
+
+
+def reaching(module):
+    """A function that uses a number in a user's module, by way of the module."""
+    names = {"helpers": module, "__builtins__": __builtins__, "__package__": ""}
+    exec("def scale(x):\n    return x * helpers.FACTOR\n", names)
+    return names["scale"]
+
+
+def importing(name):
+    """The same with an import inside the function."""
+    names = {"__builtins__": __builtins__, "__package__": ""}
+    exec(f"def scale(x):\n    from {name} import FACTOR\n    return x * FACTOR\n", names)
+    return names["scale"]
+
+
+def helper_module(name, factor):
+    module = ModuleType(name)
+    module.FACTOR = factor
+    return module
+
+
+def test_what_code_reaches_through_a_module_of_the_users_counts(monkeypatch):
+    """Two experiments that differ in a number of a helper module would share noise otherwise."""
+    one, two = (helper_module("helpers_of_a_user", factor) for factor in (1.0, 5.0))
+    assert identity(reaching(one)) == identity(reaching(helper_module("helpers_of_a_user", 1.0)))
+    assert identity(reaching(one)) != identity(reaching(two))
+    seen = []
+    for module in (one, two):
+        monkeypatch.setitem(sys.modules, "helpers_of_a_user", module)
+        seen.append(identity(importing("helpers_of_a_user")))
+    assert seen[0] != seen[1]
+
+
+def kept_values(number):
+    from scipy.sparse import csr_matrix
+
+    large = np.full(5000, float(number))
+    return [
+        csr_matrix(np.diag([1.0, number])),
+        SimpleNamespace(table=large),
+        deque([large]),
+        np.random.default_rng(number),
+    ]
+
+
+def test_objects_of_other_packages_count_by_what_they_hold():
+    for same, again, other in zip(kept_values(1), kept_values(1), kept_values(2), strict=True):
+        assert identity(Holder(same)) == identity(Holder(again)), type(same)
+        assert identity(Holder(same)) != identity(Holder(other)), type(same)
