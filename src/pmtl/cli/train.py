@@ -112,7 +112,11 @@ def resume(
     path: Annotated[str, typer.Argument(help="The folder of a run or of a comparison.")],
     as_json: opt.AsJson = False,
 ) -> None:
-    """Continue a run that was stopped, to the same bits as if it had not been."""
+    """Continue a run that was stopped.
+
+    An experiment goes on to the same bits as if it had not been stopped. A production run goes on
+    with fresh noise, and rounds that were lost count against its plan.
+    """
     from pmtl.comparison import PLAN_FILE
 
     if (Path(path) / PLAN_FILE).exists():

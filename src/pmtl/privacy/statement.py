@@ -44,7 +44,7 @@ FLOATS = (
     "Noise is drawn in floating point, whose last bits are not quite those of a Gaussian and may "
     "betray something about what it was added to; the hardened gate closes that."
 )
-TIMING = "How long a round took is not hidden."
+TIMING = "How long a round took is not hidden; the times in the ledger tell it."
 SERVER = "The server is trusted with the clipped uploads; they are not encrypted against it."
 CHOOSING = (
     "Settings that were chosen by looking at results on these clients' data cost privacy that is "
