@@ -99,3 +99,8 @@ def test_the_share_is_exact_where_everybody_takes_part():
     )
     spent = stats.norm.cdf(-2 / mu + mu / 2) - math.exp(2) * stats.norm.cdf(-2 / mu - mu / 2)
     assert spent == pytest.approx(plan.delta, rel=1e-6)
+
+
+def test_too_little_noise_for_an_epsilon_is_said_plainly():
+    with pytest.raises(PmtlError, match="too large to be computed"):
+        with_metrics(PrivacyRequest(noise=1e-300, metrics=0.1, rounds=3), 10, 2, 4)

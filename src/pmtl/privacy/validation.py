@@ -53,7 +53,13 @@ def with_metrics(
         mu = gaussian.mu_for(request.target, plan.delta)
         whole = mu * mu
     else:
-        mu = gaussian.mu_for(accounting.epsilon(plan), plan.delta)
+        cost = accounting.epsilon(plan)
+        if math.isinf(cost):
+            raise PmtlError(
+                f"With noise of {request.noise:g}, epsilon is too large to be computed: use more "
+                "noise, or 0 for no privacy."
+            )
+        mu = gaussian.mu_for(cost, plan.delta)
         whole = mu * mu / (1 - share)
     metrics = metrics_plan(clients, releases, values, share * whole, plan.delta)
     if request.noise is None:
