@@ -44,6 +44,7 @@ def precise_log_moment(order, z, rate, mirrored):
         (40.0, 10.0, 0.02),
         (30.0, 2.0, 0.99),
         (40.0, 0.5, 0.3),
+        (64.0, 10.0, 0.95),
     ],
 )
 def test_secret_coins_to_twelve_digits_and_never_too_little(order, z, rate):
