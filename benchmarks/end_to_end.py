@@ -25,7 +25,7 @@ import torch
 from measure import machine
 
 from pmtl.comparison import Grid, compare
-from pmtl.privacy import accounting
+from pmtl.privacy.accounting import accountant
 from pmtl.privacy.release import Release
 from pmtl.runs.folder import RunFolder
 from pmtl.simulation.local_work import LocalWork
@@ -84,7 +84,7 @@ def main() -> None:
     clock.watch(Release, "publish", "noise and publishing")
     clock.watch(Store, "gather", "gathering models")
     clock.watch(Store, "scatter", "writing models back")
-    clock.watch(accounting, "epsilon", "accounting")
+    clock.watch(accountant, "epsilon", "accounting")
     clock.watch(RunFolder, "save_checkpoint", "checkpoints")
     clock.watch(RunFolder, "save_result", "results")
     total = run()

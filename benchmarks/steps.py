@@ -23,10 +23,10 @@ import torch.nn.functional as F
 from measure import Turn, machine, take_turns
 
 from pmtl.algorithms import PMTL
+from pmtl.engines.base import client_step
+from pmtl.engines.recording import Programs
+from pmtl.engines.threads import _slope
 from pmtl.models import build_model, cooktoom, lowered
-from pmtl.simulation.cohort import client_step
-from pmtl.simulation.recording import Programs
-from pmtl.simulation.threads import _slope
 
 CPU = torch.device("cpu")
 BATCH, CLASSES = 10, 62

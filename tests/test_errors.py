@@ -2,7 +2,7 @@
 
 import pytest
 
-from pmtl.errors import LONGEST, PmtlError, is_want_of_memory, naming
+from pmtl.errors import LONGEST, PmtlError, is_out_of_memory, naming
 
 
 def test_what_would_break_the_line_or_speak_to_the_terminal_is_escaped():
@@ -45,4 +45,4 @@ def test_a_file_is_named_once(sentence, told):
     ],
 )
 def test_want_of_memory_is_told_from_other_words_about_memory(error, wanting):
-    assert is_want_of_memory(error) is wanting
+    assert is_out_of_memory(error) is wanting

@@ -17,12 +17,12 @@ from workload import LAM, LOGISTIC, SEED
 
 import pmtl
 from pmtl.algorithms import PMTL, FedAvg
+from pmtl.client.batches import Batches
 from pmtl.data import FederatedData
 from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.runs.process import threads_for
 from pmtl.simulation import Federation, LocalTraining
-from pmtl.simulation.batches import Batches
 from pmtl.streams import name_keys
 
 

@@ -4,8 +4,8 @@ Validation rows choose, test rows report: where several settings of one algorith
 (`pmtl:lam=0.1`, `pmtl:lam=0.3`), the one with the best validation value stands for it at each ε.
 That choice looks at private data, by exact scores, because a comparison is an experiment; the ε of
 a single run does not count it. `selection` in the results says what such a choice would cost if it
-were made in a way that has a price (`pmtl.privacy.selection`): per method and ε, where several
-settings competed. Seeds are repetitions for the error bar and not candidates.
+were made in a way that has a price (`privacy/accounting/selection.py`): per method and ε, where
+several settings competed. Seeds are repetitions for the error bar and not candidates.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Any
 
 import numpy as np
 
+from pmtl import storage as files
 from pmtl.algorithms import build_algorithm
 from pmtl.data import FederatedData, load
 from pmtl.errors import Interrupted, PmtlError
 from pmtl.models import build_model
-from pmtl.privacy import selection
+from pmtl.privacy.accounting import selection
 from pmtl.privacy.plan import PrivacyRequest, check_epsilon
 from pmtl.progress import progress_bar
-from pmtl.runs import files
 from pmtl.runs.config import IN_MEMORY, TrainConfig, resolve_device
 from pmtl.runs.config_file import parse_config
 from pmtl.runs.folder import RunFolder

@@ -41,7 +41,7 @@ class Interrupted(Exception):
     """
 
 
-def is_want_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that there was not enough memory; torch says it in words."""
     said = str(error).lower()
     words = ("out of memory", "not enough memory", "allocate memory", "alloc_failed")

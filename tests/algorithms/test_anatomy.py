@@ -166,7 +166,7 @@ def test_its_rest_is_that_many_steps_without_a_gradient(name, steps, lr):
     if name in ("fedprox", "ditto"):  # Their rounds begin at w̃; from there nothing would pull.
         state = tree_map(lambda vector: vector + vectors(3)[0], state)
     count = torch.tensor(float(steps), dtype=torch.float64)
-    at_once = algorithm.rest(state, shared, lr, count)
+    at_once = algorithm.zero_gradient_steps(state, shared, lr, count)
     for _ in range(steps):
         state = algorithm.step(state, shared, torch.zeros_like, lr)
     for one, two in zip(tree_leaves(at_once), tree_leaves(state), strict=True):

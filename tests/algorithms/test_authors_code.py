@@ -11,7 +11,7 @@ import transcription as paper
 from pmtl.algorithms import PMTL, FedAvg
 from pmtl.data import SPLITS, FederatedData
 from pmtl.models import build_model
-from pmtl.privacy import accounting
+from pmtl.privacy.accounting import accountant
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.simulation import Federation, LocalTraining, evaluate
 
@@ -165,7 +165,7 @@ def test_4_a_client_that_was_never_sampled_holds_exactly_the_common_start(strang
 @pytest.mark.parametrize("clients", [205, 400])
 def test_5_epsilon_of_the_papers_own_draw_is_at_least_twice_what_its_authors_state(clients):
     plan = PrivacyPlan(clients, 100, "fixed", 1.0, 0.1, 100, 1 / clients)
-    report = accounting.report(plan)
+    report = accountant.report(plan)
     authors = report["also"]["authors"]
     assert authors == pytest.approx({205: 1.25, 400: 0.62}[clients], abs=0.01)
     assert report["also"]["outsiders"] > 2 * authors

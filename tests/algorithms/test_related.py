@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import pmtl
 from pmtl.algorithms import PMTL, ClusteredPMTL, RelatedPMTL
 from pmtl.algorithms.related import board_of
-from pmtl.board import Board, Mixture
+from pmtl.billboard import Billboard, Mixture
 from pmtl.privacy.noise import seeded_source
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Release, noise_of
@@ -251,4 +251,4 @@ def test_bad_matrices_are_refused(omega, sentence, data):
 def test_nobody_writes_with_more_than_its_weight():
     heavy = np.full((2, 2), sqrt(0.5) + 1e-6)
     with pytest.raises(pmtl.PmtlError, match="weight of more than 1"):
-        Board(np.zeros(2, dtype=np.int64), Mixture(heavy, heavy, np.array([2, 2])))
+        Billboard(np.zeros(2, dtype=np.int64), Mixture(heavy, heavy, np.array([2, 2])))

@@ -144,7 +144,7 @@ def assert_same(federation, progress, world, predict):
     np.testing.assert_allclose(progress.shared.numpy(), world.shared, **close)
     np.testing.assert_allclose(progress.store.vectors.numpy(), np.stack(world.own), **close)
     answers = federation.predictors(progress, np.arange(M)).numpy()
-    expected = [predict(world, k, federation.board.blocks[k]) for k in range(M)]
+    expected = [predict(world, k, federation.billboard.blocks[k]) for k in range(M)]
     np.testing.assert_allclose(answers, np.stack(expected), **close)
 
 

@@ -18,7 +18,7 @@ from pmtl.audit.estimators import (
     upper_limit,
 )
 from pmtl.errors import PmtlError
-from pmtl.privacy import gaussian
+from pmtl.privacy.accounting import gaussian
 
 DELTA = 0.005
 

@@ -11,10 +11,11 @@ from pmtl.audit import AuditSetup, audit, billboard, canaries, gate, metrics, sa
 from pmtl.audit.games import GAMES, chosen
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
-from pmtl.privacy import gaussian, grid, release
+from pmtl.privacy import grid, release
+from pmtl.privacy.accounting import gaussian
+from pmtl.privacy.accounting.validation import metrics_plan
 from pmtl.privacy.noise import real, rounded, system_source
-from pmtl.privacy.validation import metrics_plan
-from pmtl.simulation import rounds
+from pmtl.simulation import federation as rounds
 from pmtl.streams import name_keys
 
 SMALL = AuditSetup(trials=400, clients=8)

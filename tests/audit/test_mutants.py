@@ -16,7 +16,7 @@ from pmtl.privacy.grid import Grid, GridNoise
 from pmtl.privacy.release import Release
 from pmtl.privacy.sampling import Sampler
 from pmtl.simulation import Federation
-from pmtl.simulation.curves import Curves
+from pmtl.simulation.released_metrics import ReleasedMetrics
 
 SETUP = AuditSetup(epsilon=2.0, clients=20, trials=2000, seed=1)
 
@@ -72,7 +72,7 @@ def weights_by_rows(monkeypatch):
         rows = release.clip(uploads[fresh], self.plan.clip_norm)
         if hasattr(self, "weights"):
             rows = rows * self.weights[clients[fresh]].unsqueeze(1)
-        tally.sum.index_add_(0, torch.from_numpy(self._board.blocks[clients[fresh]]), rows)
+        tally.sum.index_add_(0, torch.from_numpy(self._billboard.blocks[clients[fresh]]), rows)
 
     monkeypatch.setattr(Federation, "__init__", init)
     monkeypatch.setattr(Release, "add", add)
@@ -80,7 +80,7 @@ def weights_by_rows(monkeypatch):
 
 def divided_by_who_came(monkeypatch):
     def average(self, tally):
-        came = self._board.blocks[np.array(sorted(tally.seen), dtype=np.int64)]
+        came = self._billboard.blocks[np.array(sorted(tally.seen), dtype=np.int64)]
         divisors = np.maximum(np.bincount(came, minlength=self.blocks), 1)
         return tally.sum / torch.from_numpy(divisors).unsqueeze(1)
 
@@ -145,14 +145,14 @@ def one_noise_for_all(monkeypatch):
 
 
 def one_noise_for_all_metrics(monkeypatch):
-    made = Curves.__init__
+    made = ReleasedMetrics.__init__
 
     def init(self, *arguments, **options):
         made(self, *arguments, **options)
         noise = self._gate._noise
         self._gate._noise = lambda round, shape: noise(round, (1, 1)).expand(shape).clone()
 
-    monkeypatch.setattr(Curves, "__init__", init)
+    monkeypatch.setattr(ReleasedMetrics, "__init__", init)
 
 
 def a_fixed_draw_for_coins(monkeypatch):

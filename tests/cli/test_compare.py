@@ -11,8 +11,8 @@ from pmtl import comparison
 from pmtl.comparison import Grid, compare, resume_comparison
 from pmtl.data import load
 from pmtl.errors import PmtlError
-from pmtl.privacy import selection
-from pmtl.privacy.ledger import Ledger
+from pmtl.privacy.accounting import selection
+from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyRequest
 from pmtl.report.tables import comparison_markdown, selection_cells
 from pmtl.runs.config import TrainConfig

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import pmtl
-from pmtl.privacy.ledger import Ledger
-from pmtl.runs import files
+from pmtl import storage as files
+from pmtl.privacy.ledger.ledger import Ledger
 
 PLAN = {"epsilon": 8.0, "rounds": 2}
 

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 from pmtl.cli.ledger import app
 from pmtl.data import load
 from pmtl.errors import PmtlError
-from pmtl.privacy import adaptive, composition
-from pmtl.privacy.events import GaussianEvent
-from pmtl.privacy.ledger import Ledger
+from pmtl.privacy.accounting import adaptive, composition
+from pmtl.privacy.ledger.events import GaussianEvent
+from pmtl.privacy.ledger.ledger import Ledger
 
 DATA = "synthetic:clients=20"
 EVERYBODY = GaussianEvent("full", 20, 20, 1.0, 1.0)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tiny import TINY
 
-from pmtl.experiments.lab import Lab
+from pmtl.experiments.result_cache import ResultCache
 
 
 @pytest.fixture
-def lab(tmp_path) -> Lab:
-    return Lab(TINY, tmp_path, device="cpu")
+def lab(tmp_path) -> ResultCache:
+    return ResultCache(TINY, tmp_path, device="cpu")

@@ -15,24 +15,24 @@ import torch
 from tiny import TINY, filled
 
 import pmtl
+from pmtl import storage as files
 from pmtl.errors import PmtlError
 from pmtl.experiments import fig2, table1, table3
 from pmtl.experiments.budget import Epsilons, Point, best, grid, reported
-from pmtl.experiments.jobs import spread_out
-from pmtl.experiments.lab import Lab
+from pmtl.experiments.process_pool import run_tasks
+from pmtl.experiments.result_cache import ResultCache
 from pmtl.experiments.run import EXPERIMENTS, run_experiments
 from pmtl.experiments.settings import setting_of
-from pmtl.experiments.work import Cell, Task, Work, accuracy, histograms
+from pmtl.experiments.tasks import Cell, Task, Work, accuracy, histograms
 from pmtl.models.hog import HogLinear
-from pmtl.privacy import accounting, poisson
-from pmtl.runs import files
+from pmtl.privacy.accounting import accountant, poisson
 from pmtl.simulation import LocalTraining
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory) -> Lab:
+def done(tmp_path_factory) -> ResultCache:
     """All experiments, run once."""
-    lab = Lab(TINY, tmp_path_factory.mktemp("paper"), device="cpu")
+    lab = ResultCache(TINY, tmp_path_factory.mktemp("paper"), device="cpu")
     run_experiments(EXPERIMENTS, lab)
     return lab
 
@@ -62,7 +62,7 @@ def test_what_was_run_is_not_run_again(done, monkeypatch):
     def refuse(*args):
         raise AssertionError("trained again")
 
-    again = Lab(TINY, done.out.parent, device="cpu")
+    again = ResultCache(TINY, done.out.parent, device="cpu")
     monkeypatch.setattr(Work, "do", refuse)
     before = (done.out / "fig3.md").read_bytes()
     run_experiments(("fig3", "table1", "table3"), again)
@@ -96,7 +96,7 @@ def test_a_result_is_that_of_the_run_it_names(lab):
 
 def test_fine_tuning_starts_from_the_models_of_its_round(lab):
     """With no steps to speak of it changes nothing: what is tuned is what the curve measured."""
-    still = Lab(
+    still = ResultCache(
         replace(TINY, tune=LocalTraining(steps=1, batch=5, lr=1e-12)),
         lab.out / "still",
         None,
@@ -113,7 +113,7 @@ def test_epsilon_is_counted_both_ways(lab):
     epsilons, plan = Epsilons(lab), lab.plan(0.05, 0.5, 4)
     assert plan.sampling == "poisson"
     assert plan.delta == 1 / 20
-    assert epsilons("ours", 0.05, 0.5, 4) == accounting.epsilon(plan)
+    assert epsilons("ours", 0.05, 0.5, 4) == accountant.epsilon(plan)
     theirs = poisson.authors_epsilon(plan.noise_multiplier, 0.6, 4, 1 / 20)
     assert epsilons("paper's", 0.05, 0.5, 4) == theirs
     assert epsilons("ours", 0.0, math.inf, 4) == math.inf
@@ -121,7 +121,7 @@ def test_epsilon_is_counted_both_ways(lab):
     assert again._known == epsilons._known
 
 
-def write_curve(lab: Lab, cell: Cell, values: dict[int, tuple[float, float]]) -> None:
+def write_curve(lab: ResultCache, cell: Cell, values: dict[int, tuple[float, float]]) -> None:
     """A made-up result: validation and test accuracy after some rounds."""
     curve = [
         {
@@ -167,7 +167,7 @@ def test_a_run_that_fails_says_so_and_the_others_go_on(lab, monkeypatch):
     file = lab.out / f"cells/{name}.json"
     assert files.read_json(file)["error"] == "An image cannot be read."
     monkeypatch.setattr(Work, "_train", train)  # The image was put back.
-    run_experiments(["fig3"], Lab(TINY, lab.out.parent, device="cpu"))
+    run_experiments(["fig3"], ResultCache(TINY, lab.out.parent, device="cpu"))
     assert files.read_json(file)["curve"]
 
 
@@ -225,7 +225,7 @@ def test_nothing_is_chosen_before_all_curves_are_there(lab):
 
 
 def test_several_at_once_give_the_same(done, tmp_path):
-    lab = Lab(TINY, tmp_path, device="cpu", jobs=2)
+    lab = ResultCache(TINY, tmp_path, device="cpu", jobs=2)
     run_experiments(("fig2", "clusters"), lab)
     for name in ("fig2.json", "clusters.json"):
         mine, theirs = (json.loads((each.out / name).read_text()) for each in (lab, done))
@@ -233,7 +233,7 @@ def test_several_at_once_give_the_same(done, tmp_path):
 
 
 def test_what_is_at_work_beside_a_failure_is_kept(lab):
-    several = Lab(TINY, lab.out / "several", device="cpu", jobs=2)
+    several = ResultCache(TINY, lab.out / "several", device="cpu", jobs=2)
     several.curve(Cell("local", 0.0, math.inf, 0))
     several.curve(Cell("local", 0.0, math.inf, "no number"))  # Not a sentence, but a mistake.
     with pytest.raises(TypeError):
@@ -261,10 +261,10 @@ def test_after_a_mistake_nothing_new_is_begun(lab, monkeypatch):
         def shutdown(self, **kwargs):
             pass
 
-    monkeypatch.setattr("pmtl.experiments.jobs.ProcessPoolExecutor", Pool)
+    monkeypatch.setattr("pmtl.experiments.process_pool.ProcessPoolExecutor", Pool)
     tasks = [Task("curve", Cell("local", 0.0, math.inf, seed)) for seed in (0, 1)]
     with pytest.raises(TypeError, match="no number"):
-        list(spread_out(lab._work, tasks, 2))
+        list(run_tasks(lab._work, tasks, 2))
     assert waiting.cancelled()
 
 
@@ -276,9 +276,9 @@ def test_whoever_stops_does_not_wait_for_the_workers(lab, monkeypatch):
             super().__init__(*args, **kwargs)
             made.append(self)
 
-    monkeypatch.setattr("pmtl.experiments.jobs.ProcessPoolExecutor", Pool)
+    monkeypatch.setattr("pmtl.experiments.process_pool.ProcessPoolExecutor", Pool)
     tasks = [Task("curve", Cell("local", 0.0, math.inf, seed)) for seed in range(4)]
-    results = spread_out(lab._work, tasks, 2)
+    results = run_tasks(lab._work, tasks, 2)
     next(results)
     workers = list(made[0]._processes.values())
     results.close()  # As an interrupt would.
@@ -298,8 +298,8 @@ def test_a_worker_that_ends_before_its_time_is_a_sentence(lab, monkeypatch):
         def shutdown(self, **kwargs):
             pass
 
-    monkeypatch.setattr("pmtl.experiments.jobs.ProcessPoolExecutor", Broken)
-    several = Lab(TINY, lab.out / "several", device="cpu", jobs=2)
+    monkeypatch.setattr("pmtl.experiments.process_pool.ProcessPoolExecutor", Broken)
+    several = ResultCache(TINY, lab.out / "several", device="cpu", jobs=2)
     several.curve(Cell("local", 0.0, math.inf, 0))
     with pytest.raises(PmtlError, match="fewer --jobs"):
         several.fill()
@@ -316,14 +316,14 @@ def test_a_device_that_is_not_there_is_refused_though_all_is_done(done, pmtl_com
 
 def test_a_mistake_does_not_claim_the_folder(tmp_path):
     with pytest.raises(PmtlError, match="There is no file"):
-        run_experiments(["fig2"], Lab(TINY, tmp_path, data="nowhere.npz", device="cpu"))
-    assert run_experiments(["fig2"], Lab(TINY, tmp_path, device="cpu"))
+        run_experiments(["fig2"], ResultCache(TINY, tmp_path, data="nowhere.npz", device="cpu"))
+    assert run_experiments(["fig2"], ResultCache(TINY, tmp_path, device="cpu"))
 
 
 def test_results_of_other_settings_are_not_mixed(lab):
     filled(lab, lab.curve, Cell("local", 0.0, math.inf, 0))
     with pytest.raises(PmtlError, match="results of other settings"):
-        Lab(replace(TINY, rounds=8), lab.out.parent, device="cpu")
+        ResultCache(replace(TINY, rounds=8), lab.out.parent, device="cpu")
 
 
 def test_table_1_has_every_method_from_both_starts(done):
@@ -369,7 +369,7 @@ def test_true_clusters_help_where_there_are_some(tmp_path):
         lams=(1.0,),
         seeds=(0,),
     )
-    lab = Lab(setting, tmp_path, device="cpu")
+    lab = ResultCache(setting, tmp_path, device="cpu")
     (sheet,) = run_experiments(["clusters"], lab)
     row = sheet.rows[-1]
     assert row["clustered"]["mean"] > row["PMTL"]["mean"] + 0.05

@@ -9,9 +9,9 @@ import pytest
 from tiny import TINY, filled
 
 from pmtl.experiments.budget import Point, grid, reported
-from pmtl.experiments.lab import Lab
+from pmtl.experiments.result_cache import ResultCache
 from pmtl.experiments.settings import SETTINGS, evaluated, setting_of
-from pmtl.experiments.work import Cell
+from pmtl.experiments.tasks import Cell
 from pmtl.personalize import choosing
 from pmtl.simulation import LocalTraining
 
@@ -27,7 +27,7 @@ def test_every_setting_has_a_small_one(name):
 
 def test_each_method_has_its_own_strengths(tmp_path):
     setting = replace(TINY, lams=(0.1,), free_lams=(7.0,), tune_lams=(2.0,), at_the_mean=True)
-    lab = Lab(setting, tmp_path, device="cpu")
+    lab = ResultCache(setting, tmp_path, device="cpu")
     (cell, *_), (free,) = grid(lab, "pmtl"), grid(lab, "pmtl", private=False)
     assert cell.algorithm == "pmtl:lam=0.1,server=0.6"  # q/m
     assert free.algorithm == "pmtl:lam=7,server=0.6"
@@ -44,7 +44,7 @@ def test_each_method_has_its_own_strengths(tmp_path):
 
 def test_without_noise_there_may_be_more_rounds(tmp_path):
     """What is not paid for need not be short; and seeds and fine-tuning are of the same run."""
-    lab = Lab(replace(TINY, free_rounds=6), tmp_path, device="cpu")
+    lab = ResultCache(replace(TINY, free_rounds=6), tmp_path, device="cpu")
     (free,) = grid(lab, "fedavg", private=False)
     assert free == Cell("fedavg", 0.0, math.inf, 0, rounds=6)
     assert {cell.rounds for cell in grid(lab, "fedavg")} == {None}
@@ -81,8 +81,8 @@ def test_clients_choose_between_fine_tuning_and_training_as_in_a_run(tmp_path, m
         offers.extend(choosing.candidates(*args, **options))
         return offers
 
-    monkeypatch.setattr("pmtl.experiments.work.candidates", recorded)
-    lab = Lab(replace(TINY, tune=replace(TINY.tune, lr=0.01)), tmp_path, device="cpu")
+    monkeypatch.setattr("pmtl.experiments.tasks.candidates", recorded)
+    lab = ResultCache(replace(TINY, tune=replace(TINY.tune, lr=0.01)), tmp_path, device="cpu")
     assert filled(lab, lab.chosen, Cell("pmtl:lam=0.1", 0.05, 0.5, 0), 1)
     steps = {(offer.start, offer.local.lr) for offer in offers if offer.local}
     assert steps == {("fresh", TINY.local.lr), ("shared", 0.01), ("personal", 0.01)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pmtl.experiments.lab import Lab
+from pmtl.experiments.result_cache import ResultCache
 from pmtl.experiments.settings import SETTINGS
 from pmtl.simulation import LocalTraining
 
@@ -24,7 +24,7 @@ TINY = replace(
 )
 
 
-def filled(lab: Lab, ask, *arguments):
+def filled(lab: ResultCache, ask, *arguments):
     """An answer, computed if need be."""
     ask(*arguments)
     lab.fill()

@@ -209,7 +209,7 @@ def test_pieces_change_nothing(monkeypatch):
     offered = candidates(VIEWS, LOCAL, ["personal"], dict.fromkeys(LAMS, (1.0,)))[:10]
     whole = choose(data, feed, flat, offered, views_of(start, anchor), default="personal")
     floats = Tuner(data, feed, flat, offered[0].method, LOCAL, 0).work._client_floats
-    monkeypatch.setattr("pmtl.simulation.engines.CHUNK_FLOATS", 4 * floats)
+    monkeypatch.setattr("pmtl.engines.choose.CHUNK_FLOATS", 4 * floats)
     parts = choose(data, feed, flat, offered, views_of(start, anchor), default="personal")
     assert np.array_equal(parts.picks, whole.picks)
     assert torch.allclose(parts.store.vectors, whole.store.vectors, atol=1e-12)

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import pmtl
+from pmtl import storage as files
 from pmtl.algorithms import ClusteredPMTL
 from pmtl.personalize import result
 from pmtl.personalize.finetuning import folder_of
-from pmtl.privacy.ledger import Ledger
-from pmtl.runs import files
+from pmtl.privacy.ledger.ledger import Ledger
 
 PLAN = {"epsilon": 8.0, "rounds": 3}
 

@@ -127,7 +127,7 @@ def test_pieces_and_a_file_change_nothing(monkeypatch):
     pieces = plain.pieces(data)
     whole = run(data, *pieces, "ewc")
     floats = Tuner(data, *pieces[:2], method_of("ewc"), LOCAL, 3).work._client_floats
-    monkeypatch.setattr("pmtl.simulation.engines.CHUNK_FLOATS", 4 * floats)
+    monkeypatch.setattr("pmtl.engines.choose.CHUNK_FLOATS", 4 * floats)
     monkeypatch.setenv("PMTL_MEMORY_LIMIT", "1")
     assert len(Tuner(data, *pieces[:2], method_of("ewc"), LOCAL, 3).pieces()) == 2
     assert torch.allclose(run(data, *pieces, "ewc"), whole, **CLOSE)

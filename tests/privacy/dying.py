@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 
 import pmtl
-from pmtl.privacy.ledger import Ledger
+from pmtl import storage as files
+from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.release import Release
-from pmtl.runs import files
 from pmtl.runs.budget import Budget
 from pmtl.runs.folder import RunFolder
 

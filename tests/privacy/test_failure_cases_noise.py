@@ -55,7 +55,7 @@ PARAMETERS = 400_000  # The deviation of an estimated variance is then 0.22% of 
 def noise_variance(hardened, monkeypatch, dtype=torch.float32, level=64.0, size=PARAMETERS):
     """Of a release by a federation that is trained client by client, over σ²."""
     for limit in ("CHUNK_FLOATS", "THREADS_FLOATS", "SPARSE_FLOATS"):
-        monkeypatch.setattr(f"pmtl.simulation.engines.{limit}", 1)
+        monkeypatch.setattr(f"pmtl.engines.choose.{limit}", 1)
     federation = silent_federation(hardened, features=size - 1, dtype=dtype)
     assert federation._chunk == 1
     progress = federation.start()

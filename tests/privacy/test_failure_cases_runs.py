@@ -20,12 +20,13 @@ from torch import nn
 import pmtl
 from pmtl.algorithms import build_algorithm
 from pmtl.models import build_model
-from pmtl.privacy.ledger import Ledger
+from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.noise import seeded_source, system_source
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.sampling import Sampler
 from pmtl.runs.budget import Budget
-from pmtl.simulation import Federation, LocalTraining, rounds
+from pmtl.simulation import Federation, LocalTraining
+from pmtl.simulation import federation as rounds
 
 PLAN = {"epsilon": 2.0, "rounds": 5}
 

@@ -36,9 +36,9 @@ from interference import (
 import pmtl
 from pmtl.algorithms import ALGORITHMS, build_algorithm
 from pmtl.models import build_model
-from pmtl.privacy.ledger import Ledger
+from pmtl.privacy.accounting.validation import metrics_plan
+from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.privacy.validation import metrics_plan
 from pmtl.simulation import Federation, LocalTraining
 
 MODELS = {

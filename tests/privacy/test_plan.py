@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pmtl.errors import PmtlError
-from pmtl.privacy import accounting
+from pmtl.privacy.accounting import accountant
 from pmtl.privacy.plan import (
     PrivacyPlan,
     PrivacyRequest,
@@ -156,7 +156,7 @@ def test_sampler_and_accountant_read_the_same_plan():
         assert sampler.plan is made
         drawn = np.mean([len(sampler.draw(t)) for t in range(made.rounds)])
         # Poisson: 5 standard errors of a mean of 400 binomials.
-        assert drawn == pytest.approx(205 * accounting.report(made)["rate"], abs=1.8)
+        assert drawn == pytest.approx(205 * accountant.report(made)["rate"], abs=1.8)
         with pytest.raises(PmtlError, match="pays for 400 rounds"):
             sampler.draw(made.rounds)
 

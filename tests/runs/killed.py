@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 import pmtl
-from pmtl.privacy.ledger import Ledger
+from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.runs.folder import RunFolder
 
 SPEC = "synthetic:clients=30,samples=10"

@@ -9,10 +9,11 @@ import shutil
 import pytest
 
 import pmtl
+from pmtl import storage as files
 from pmtl.errors import Interrupted, PmtlError
-from pmtl.privacy.ledger import Ledger
+from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.runs import files, session
+from pmtl.runs import session
 from pmtl.runs.arrears import charge_missing
 from pmtl.runs.budget import Budget, Checkpoint, Published
 from pmtl.runs.folder import RunFolder

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import pmtl
-from pmtl.runs import files
+from pmtl import storage as files
 from pmtl.runs.folder import RunFolder
 
 OPTIONS = {
@@ -159,7 +159,7 @@ def test_memory_is_reported_in_experiments_only(small, tmp_path):
 
 
 def test_production_does_not_tell_how_many_took_part(small, tmp_path):
-    from pmtl.privacy.ledger import Ledger
+    from pmtl.privacy.ledger.ledger import Ledger
 
     Ledger.create(tmp_path / "clients.db", small.clients).close()
     options = {**OPTIONS, "seed": None, "mode": "production", "ledger": tmp_path / "clients.db"}
@@ -171,7 +171,7 @@ RESIDENT = """
 import numpy as np
 from pathlib import Path
 from scipy import sparse
-import pmtl.simulation.engines
+import pmtl.engines.choose
 from pmtl.algorithms import PMTL
 from pmtl.data import FederatedData
 from pmtl.models import build_model
@@ -179,7 +179,7 @@ from pmtl.privacy.plan import PrivacyPlan
 from pmtl.runs.process import peak_resident_bytes
 from pmtl.simulation import Federation, LocalTraining
 
-pmtl.simulation.engines.SPARSE_FLOATS = 2**22
+pmtl.engines.choose.SPARSE_FLOATS = 2**22
 random = np.random.default_rng(0)
 
 

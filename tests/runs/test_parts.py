@@ -22,11 +22,11 @@ from safetensors import safe_open
 from torch import nn
 
 import pmtl
+from pmtl import storage as files
 from pmtl.errors import PmtlWarning
 from pmtl.personalize.finetuning import folder_of
-from pmtl.privacy.ledger import Ledger
-from pmtl.privacy.statement import PRODUCTION
-from pmtl.runs import files
+from pmtl.privacy.ledger.ledger import Ledger
+from pmtl.privacy.statement.statement import PRODUCTION
 from pmtl.runs.facts import versions
 from pmtl.runs.folder import RunFolder
 

@@ -10,7 +10,8 @@ import torch
 from safetensors import safe_open
 
 import pmtl
-from pmtl.runs import files, personal
+from pmtl import storage as files
+from pmtl.runs import personal
 from pmtl.runs.personal import Personal, PersonalFile, write_personal
 
 P, BLOCKS = 5, np.array([0, 1, 0, 1, 0, 0])

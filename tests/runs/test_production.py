@@ -9,7 +9,7 @@ import torch
 
 import pmtl
 from pmtl.errors import Interrupted
-from pmtl.privacy.ledger import Ledger
+from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.noise import system_source
 from pmtl.privacy.release import Release
 from pmtl.runs.budget import Budget
@@ -106,7 +106,7 @@ def test_the_charge_is_on_disk_before_the_noise_is_drawn(small, ledger, monkeypa
         seen.append((round, charged(ledger), charged(ledger, "validation")))
         return system_source(round)
 
-    monkeypatch.setattr("pmtl.simulation.rounds.system_source", spy)
+    monkeypatch.setattr("pmtl.simulation.federation.system_source", spy)
     produce(small, ledger)
     training = [(t, list(range(t + 1)), []) for t in range(5)]
     assert seen == [*training, (5, [0, 1, 2, 3, 4], [5])]

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import pmtl
+from pmtl import storage as files
 from pmtl.algorithms import PMTL
 from pmtl.errors import Interrupted
-from pmtl.runs import files
 from pmtl.runs.folder import RunFolder
 from pmtl.simulation import RoundReport
 

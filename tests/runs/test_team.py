@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import pmtl
-from pmtl.privacy.ledger import Ledger
-from pmtl.runs import files
+from pmtl import storage as files
+from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.runs.folder import RunFolder
 
 sys.path.insert(0, str(Path(__file__).parent))

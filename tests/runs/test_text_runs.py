@@ -10,10 +10,10 @@ import pytest
 
 from pmtl import load_run, train
 from pmtl.data import FederatedData, load
+from pmtl.engines import sparse
 from pmtl.errors import PmtlError
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.training import resume
-from pmtl.simulation import sparse
 
 COMMITS = Path(__file__).parents[3] / "shared" / "data" / "commit_tags" / "commit_tags.tsv.gz"
 

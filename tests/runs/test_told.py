@@ -11,7 +11,7 @@ import torch
 
 import pmtl
 from pmtl.cli import privacy as privacy_command
-from pmtl.privacy.ledger import Ledger
+from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import DEFAULT_CLIP, PrivacyRequest
 from pmtl.runs.config import TrainConfig
 

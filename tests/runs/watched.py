@@ -16,7 +16,7 @@ import torch
 
 import pmtl
 from pmtl.errors import Interrupted
-from pmtl.privacy.ledger import Ledger
+from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.runs.folder import RunFolder
 
 SPEC = "synthetic:clients=12,samples=8"

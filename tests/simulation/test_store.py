@@ -18,7 +18,8 @@ from pmtl.algorithms import build_algorithm
 from pmtl.errors import PmtlError
 from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.simulation import Federation, LocalTraining, Store, disk_rows, row_file
+from pmtl.simulation import Federation, LocalTraining, Store, row_file
+from pmtl.simulation import rows_on_disk as disk_rows
 
 M, WIDTH = 6, 3
 START = torch.tensor([1.0, -2.0, 0.5])

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pmtl.board import Board
+from pmtl.billboard import Billboard
 from pmtl.errors import PmtlError
 from pmtl.models import Batch
 from pmtl.spec import settle_numbers
@@ -75,9 +75,9 @@ class Algorithm(ABC):
         """The block of the billboard that each client reads and writes; usually one for all."""
         return np.zeros(len(clients), dtype=np.int64)
 
-    def board(self, clients: tuple[str, ...]) -> Board:
+    def billboard(self, clients: tuple[str, ...]) -> Billboard:
         """The billboard: as a rule one vector for each block."""
-        return Board(self.blocks(clients))
+        return Billboard(self.blocks(clients))
 
     @abstractmethod
     def start(self, shared: Tensor) -> Tensor:
@@ -91,7 +91,9 @@ class Algorithm(ABC):
     def step(self, state: State, shared: Tensor, gradient: Gradient, lr: float) -> State:
         """One local step."""
 
-    def rest(self, state: State, shared: Tensor, lr: float, steps: Tensor) -> State | None:
+    def zero_gradient_steps(
+        self, state: State, shared: Tensor, lr: float, steps: Tensor
+    ) -> State | None:
         """Where `steps` steps (a whole number) lead on coordinates whose gradient is zero.
 
         With sparse rows most coordinates are such, and they need not be walked through step by

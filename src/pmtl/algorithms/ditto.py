@@ -43,7 +43,7 @@ class Ditto(Algorithm):
         v = v - lr * (gradient(v) + self.lam * (v - shared))
         return Pair(u, v)
 
-    def rest(self, state: Pair, shared: Tensor, lr: float, steps: Tensor) -> Pair:
+    def zero_gradient_steps(self, state: Pair, shared: Tensor, lr: float, steps: Tensor) -> Pair:
         pull = torch.pow(1 - lr * self.lam, steps)
         return Pair(state.u, torch.lerp(shared, state.v, pull))
 

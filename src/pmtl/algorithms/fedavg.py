@@ -31,7 +31,7 @@ class FedAvg(Algorithm):
     def step(self, w: Tensor, shared: Tensor, gradient: Gradient, lr: float) -> Tensor:
         return w - lr * gradient(w)
 
-    def rest(self, w: Tensor, shared: Tensor, lr: float, steps: Tensor) -> Tensor:
+    def zero_gradient_steps(self, w: Tensor, shared: Tensor, lr: float, steps: Tensor) -> Tensor:
         return w
 
     def upload(self, w: Tensor, own: Tensor, shared: Tensor) -> Tensor:

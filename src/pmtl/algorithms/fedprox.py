@@ -27,5 +27,5 @@ class FedProx(FedAvg):
     def step(self, w: Tensor, shared: Tensor, gradient: Gradient, lr: float) -> Tensor:
         return w - lr * (gradient(w) + self.mu * (w - shared))
 
-    def rest(self, w: Tensor, shared: Tensor, lr: float, steps: Tensor) -> Tensor:
+    def zero_gradient_steps(self, w: Tensor, shared: Tensor, lr: float, steps: Tensor) -> Tensor:
         return torch.lerp(shared, w, torch.pow(1 - lr * self.mu, steps))

@@ -30,7 +30,7 @@ class Local(Algorithm):
     def step(self, w: Tensor, shared: Tensor, gradient: Gradient, lr: float) -> Tensor:
         return w - lr * gradient(w)
 
-    def rest(self, w: Tensor, shared: Tensor, lr: float, steps: Tensor) -> Tensor:
+    def zero_gradient_steps(self, w: Tensor, shared: Tensor, lr: float, steps: Tensor) -> Tensor:
         return w
 
     def upload(self, w: Tensor, own: Tensor, shared: Tensor) -> Tensor:

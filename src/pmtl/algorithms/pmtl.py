@@ -46,7 +46,7 @@ class PMTL(Algorithm):
     def step(self, w: Tensor, shared: Tensor, gradient: Gradient, lr: float) -> Tensor:
         return w - lr * (gradient(w) + self.lam * (w - shared))  # ClientUpdate, line 12
 
-    def rest(self, w: Tensor, shared: Tensor, lr: float, steps: Tensor) -> Tensor:
+    def zero_gradient_steps(self, w: Tensor, shared: Tensor, lr: float, steps: Tensor) -> Tensor:
         # w − w̃ shrinks by 1 − ηλ a step: w̃ + (1 − ηλ)ᴱ(w − w̃).
         return torch.lerp(shared, w, torch.pow(1 - lr * self.lam, steps))
 

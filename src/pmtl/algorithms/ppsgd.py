@@ -43,7 +43,7 @@ class PPSGD(Algorithm):
         g = gradient(w + theta)  # the derivative is the same for both summands
         return Sum(w - lr * g, theta - self.alpha * lr * g)
 
-    def rest(self, state: Sum, shared: Tensor, lr: float, steps: Tensor) -> Sum:
+    def zero_gradient_steps(self, state: Sum, shared: Tensor, lr: float, steps: Tensor) -> Sum:
         return state
 
     def upload(self, state: Sum, own: Tensor, shared: Tensor) -> Tensor:

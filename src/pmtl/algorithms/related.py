@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
 from pmtl.algorithms.pmtl import PMTL
-from pmtl.board import Board, Mixture
+from pmtl.billboard import Billboard, Mixture
 from pmtl.errors import PmtlError
 
 #: What counts as nothing, of an Ω whose largest eigenvalue is 1.
@@ -61,15 +61,15 @@ class RelatedPMTL(PMTL):
         if isinstance(self.omega, str) and self.omega:  # So that a run can be resumed anywhere.
             object.__setattr__(self, "omega", str(Path(self.omega).absolute()))
 
-    def board(self, clients: tuple[str, ...]) -> Board:
+    def billboard(self, clients: tuple[str, ...]) -> Billboard:
         omega = _read(self.omega, clients) if isinstance(self.omega, str) else self.omega
         return board_of(np.asarray(omega, dtype=np.float64), len(clients))
 
     def blocks(self, clients: tuple[str, ...]) -> NDArray[np.int64]:
-        return self.board(clients).blocks
+        return self.billboard(clients).blocks
 
 
-def board_of(omega: NDArray[np.float64], m: int) -> Board:
+def board_of(omega: NDArray[np.float64], m: int) -> Billboard:
     """The billboard of a relationship matrix."""
     if omega.shape != (m, m):
         raise PmtlError(
@@ -100,7 +100,7 @@ def board_of(omega: NDArray[np.float64], m: int) -> Board:
     return _assembled(pieces, m)
 
 
-def _assembled(pieces: list[tuple[NDArray[np.int64], NDArray[np.float64]]], m: int) -> Board:
+def _assembled(pieces: list[tuple[NDArray[np.int64], NDArray[np.float64]]], m: int) -> Billboard:
     """The vectors of all groups side by side, each with its members and their rows of G."""
     size = sum(factor.shape[1] for _, factor in pieces)
     if not size:
@@ -119,7 +119,7 @@ def _assembled(pieces: list[tuple[NDArray[np.int64], NDArray[np.float64]]], m: i
         counts[these] = len(members)
         blocks[members] = first
         first = these.stop
-    return Board(blocks, Mixture(writes, reads, counts))
+    return Billboard(blocks, Mixture(writes, reads, counts))
 
 
 def _signed(directions: NDArray[np.float64]) -> NDArray[np.float64]:

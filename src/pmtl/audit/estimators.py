@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from pmtl.errors import PmtlError
-from pmtl.privacy import gaussian
+from pmtl.privacy.accounting import gaussian
 
 Floats = NDArray[np.float64]
 

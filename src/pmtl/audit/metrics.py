@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from pmtl.audit.estimators import Floats, threshold_bound
 from pmtl.audit.result import AuditResult, AuditSetup, Finding, share
-from pmtl.privacy import gaussian
+from pmtl.privacy.accounting import gaussian
+from pmtl.privacy.accounting.validation import metrics_plan
 from pmtl.privacy.noise import seeded_source, system_source
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.privacy.validation import metrics_plan
-from pmtl.simulation.curves import Curves, Values
+from pmtl.simulation.released_metrics import ReleasedMetrics, Values
 from pmtl.streams import subseed
 
 GAME = "metrics"
@@ -89,7 +89,7 @@ def play(
     for trial, bit in enumerate(bits.tolist()):
         own = None if seed is None else subseed(seed, GAME + scenario.name, trial)
         source = system_source if own is None else seeded_source(own)
-        curves = Curves(plan, _VIEWS, _BOUNDS, source, hardened, None)
+        curves = ReleasedMetrics(plan, _VIEWS, _BOUNDS, source, hardened, None)
         score = 0.0
         for round in range(scenario.rounds):
             turned = signs * (-1) ** round

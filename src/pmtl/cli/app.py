@@ -11,7 +11,7 @@ import typer
 
 from pmtl._version import __version__
 from pmtl.cli import audit, compare, data, finetune, ledger, paper, privacy, results, train
-from pmtl.errors import Interrupted, PmtlError, PmtlWarning, is_want_of_memory
+from pmtl.errors import Interrupted, PmtlError, PmtlWarning, is_out_of_memory
 
 app = typer.Typer(
     name="pmtl",
@@ -68,7 +68,7 @@ def main() -> None:
     except BrokenPipeError:
         sys.exit(1)
     except (MemoryError, RuntimeError) as error:
-        if not is_want_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         sentence = "There is not enough memory for this: use a smaller cohort, batch or model."
         typer.secho(f"error: {sentence}", fg="red", err=True)

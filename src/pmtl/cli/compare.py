@@ -79,9 +79,9 @@ def compare(
 
 def finish(results: dict[str, Any], folder: Path, as_json: bool) -> None:
     """Write the table and the plot, and show them."""
+    from pmtl import storage as files
     from pmtl.report.plots import plot_comparison
     from pmtl.report.tables import comparison_markdown
-    from pmtl.runs import files
 
     files.write_text(folder / "table.md", comparison_markdown(results))
     plot = folder / "comparison.png"

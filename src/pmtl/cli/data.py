@@ -60,7 +60,7 @@ def fetch(
     first download is printed and kept beside the file. A transfer that was cut off goes on where it
     stopped. CelebA asks for an agreement by a person, so fetching it prints the steps.
     """
-    from pmtl.data.fetch import fetch as download
+    from pmtl.data.download import fetch as download
 
     came = download(name, to, force, progress=not as_json)
     if as_json:

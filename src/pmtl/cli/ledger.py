@@ -17,7 +17,7 @@ from pmtl.cli.options import AsJson, print_json
 from pmtl.errors import PmtlError
 
 if TYPE_CHECKING:
-    from pmtl.privacy.ledger import Ledger
+    from pmtl.privacy.ledger.ledger import Ledger
 
 app = typer.Typer(
     help="What all runs on the same clients have spent together, and how much they may.",
@@ -55,7 +55,7 @@ def create(
     Example: pmtl ledger create clinics.ledger --data clinics.csv:client=site,target=y
     """
     from pmtl.data import load
-    from pmtl.privacy.ledger import Ledger
+    from pmtl.privacy.ledger.ledger import Ledger
 
     names = load(data, production=True, client=client_column, target=target).clients
     with Ledger.create(path, names) as ledger:
@@ -79,7 +79,7 @@ def clients(
     Example: pmtl ledger clients clinics.ledger --data clinics.csv:client=site,target=y
     """
     from pmtl.data import load
-    from pmtl.privacy.ledger import Ledger
+    from pmtl.privacy.ledger.ledger import Ledger
 
     names = load(data, production=True, client=client_column, target=target).clients
     with Ledger.open(path, names) as ledger:
@@ -156,7 +156,7 @@ def show(
 
     Example: pmtl ledger show clinics.ledger
     """
-    from pmtl.privacy.ledger import Ledger
+    from pmtl.privacy.ledger.ledger import Ledger
 
     with Ledger.open(path, write=False) as ledger:
         summary = summary_of(ledger, delta)
@@ -180,7 +180,7 @@ def verify(path: Path, as_json: AsJson = False) -> None:
 
     Example: pmtl ledger verify clinics.ledger
     """
-    from pmtl.privacy.ledger import Ledger
+    from pmtl.privacy.ledger.ledger import Ledger
 
     try:
         with Ledger.open(path, write=False) as ledger:
@@ -212,7 +212,7 @@ def cap(
 
     Example: pmtl ledger cap clinics.ledger --epsilon 4
     """
-    from pmtl.privacy.ledger import Ledger
+    from pmtl.privacy.ledger.ledger import Ledger
     from pmtl.privacy.plan import default_delta
 
     with Ledger.open(path) as ledger:

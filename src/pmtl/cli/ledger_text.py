@@ -11,7 +11,7 @@ import typer
 from pmtl.cli.options import console
 
 if TYPE_CHECKING:
-    from pmtl.privacy.ledger import Ledger
+    from pmtl.privacy.ledger.ledger import Ledger
 
 
 def summary_of(ledger: Ledger, delta: float | None) -> dict[str, Any]:
@@ -63,8 +63,8 @@ def summary_of(ledger: Ledger, delta: float | None) -> dict[str, Any]:
 
 def accounts_of(ledger: Ledger, delta: float) -> list[dict[str, Any]]:
     """What was spent on each client at one δ; clients that left included."""
-    from pmtl.privacy import composition
-    from pmtl.privacy.charges import total
+    from pmtl.privacy.accounting import composition
+    from pmtl.privacy.ledger.charges import total
 
     spans: dict[Any, dict[str, Any]] = {}
     for span in ledger.spans():

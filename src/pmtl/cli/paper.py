@@ -56,7 +56,7 @@ def paper(
     from pathlib import Path
 
     from pmtl.errors import Interrupted
-    from pmtl.experiments.lab import Lab
+    from pmtl.experiments.result_cache import ResultCache
     from pmtl.experiments.run import default_experiments, default_out, run_experiments
     from pmtl.experiments.settings import setting_of
     from pmtl.runs.config import resolve_device
@@ -66,7 +66,7 @@ def paper(
 
     resolve_device(device or "auto")  # Also where nothing is left to compute.
     folder = Path(out) if out else default_out(quick)
-    lab = Lab(setting, folder, data, device or "auto", jobs, show=not as_json)
+    lab = ResultCache(setting, folder, data, device or "auto", jobs, show=not as_json)
     try:
         sheets = run_experiments(names, lab, show=(lambda sheet: None) if as_json else _show)
     except KeyboardInterrupt:

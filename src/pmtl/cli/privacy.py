@@ -96,11 +96,11 @@ def noise(
     """
     from dataclasses import replace
 
-    from pmtl.privacy import accounting
+    from pmtl.privacy.accounting import accountant
 
     target = _needed(epsilon, "--epsilon", "pmtl privacy epsilon finds it for a noise")
     plan = _plan(clients, cohort, sampling, clip, 0.0, rounds, delta)
-    found = accounting.noise_for(
+    found = accountant.noise_for(
         plan.clients,
         plan.cohort,
         plan.sampling,
@@ -131,7 +131,7 @@ def rounds(
     """
     from dataclasses import replace
 
-    from pmtl.privacy import accounting
+    from pmtl.privacy.accounting import accountant
 
     target = _needed(epsilon, "--epsilon", "pmtl privacy epsilon finds it for given rounds")
     noise = _needed(noise, "--noise", "pmtl privacy noise finds it for an ε")
@@ -140,9 +140,9 @@ def rounds(
         raise PmtlError(
             "An infinite epsilon allows any number of rounds: give a finite --epsilon instead."
         )
-    found = accounting.rounds_for(plan, target)
+    found = accountant.rounds_for(plan, target)
     if found == 0:
-        once = accounting.epsilon(plan)
+        once = accountant.epsilon(plan)
         raise PmtlError(
             f"Not even one round fits: with noise {plan.noise_std:g} a single round costs epsilon "
             f"{once:.4g}, and {target:g} was allowed. Add noise, or allow a larger epsilon."
@@ -173,7 +173,7 @@ def selection(
 
     Example: pmtl privacy selection --candidates 10 --epsilon 2 --clients 205 --rounds 50
     """
-    from pmtl.privacy import selection as choosing
+    from pmtl.privacy.accounting import selection as choosing
 
     count = _needed(candidates, "--candidates", "how many settings compete")
     if epsilon is None:
@@ -225,9 +225,9 @@ def _values(plan: PrivacyPlan) -> dict[str, Any]:
 
 def _show(answer: dict[str, Any], plan: PrivacyPlan, as_json: bool) -> None:
     """`answer` (what was searched for) and the whole report of the plan that it leads to."""
-    from pmtl.privacy import accounting
+    from pmtl.privacy.accounting import accountant
 
-    report = accounting.report(plan)
+    report = accountant.report(plan)
     if as_json:
         print(to_json(answer | report | _values(plan)))
         return

@@ -59,8 +59,8 @@ def predict(
     """
     from pathlib import Path
 
-    from pmtl.data.features import read_features, read_text
-    from pmtl.data.text import TextRule
+    from pmtl.data.readers.features import read_features, read_text
+    from pmtl.data.readers.text import TextRule
     from pmtl.errors import PmtlError
     from pmtl.personalize.result import load_result
 
@@ -84,7 +84,7 @@ def write_answers(path: Path, answers: NDArray[np.generic], labels: list[str] | 
 
     import numpy as np
 
-    from pmtl.runs.files import write_bytes
+    from pmtl.storage import write_bytes
 
     if labels is not None and answers.ndim == 1:
         answers = np.array(labels)[answers.astype(np.int64)]

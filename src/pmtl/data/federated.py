@@ -34,9 +34,9 @@ from pmtl.data.checks import (
     without_nobody,
 )
 from pmtl.data.names import encode
+from pmtl.data.readers.text import TextRule
 from pmtl.data.scaling import Scaling, scale_by_client
 from pmtl.data.splits import UNUSED, draw_parts, read_parts
-from pmtl.data.text import TextRule
 from pmtl.errors import PmtlError
 
 __all__ = ["SPLITS", "FederatedData", "Rows", "Split", "Task"]
@@ -272,7 +272,7 @@ class FederatedData:
     ) -> FederatedData:
         """A pandas DataFrame: one column names the client, one is the target (several are written
         `a+b`), and every other column is a feature. `options` are those of `from_arrays`."""
-        from pmtl.data.columns import frame_columns
+        from pmtl.data.readers.columns import frame_columns
 
         columns = frame_columns(frame, client, target, split, drop)
         arguments: dict[str, Any] = {**columns, **options}

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pmtl.data.columns import Columns
 from pmtl.data.federated import FederatedData
-from pmtl.data.hdf5 import HDF5_ENDINGS, read_hdf5
-from pmtl.data.leaf import read_leaf
-from pmtl.data.npz import read_folder, read_npz
+from pmtl.data.readers.columns import Columns
+from pmtl.data.readers.hdf5 import HDF5_ENDINGS, read_hdf5
+from pmtl.data.readers.leaf import read_leaf
+from pmtl.data.readers.npz import read_folder, read_npz
+from pmtl.data.readers.table import CSV_ENDINGS, PARQUET_ENDINGS, read_table
 from pmtl.data.synthetic import synthetic
-from pmtl.data.table import CSV_ENDINGS, PARQUET_ENDINGS, read_table
 from pmtl.errors import PmtlError, PublicError, naming
 from pmtl.spec import construct, format_spec, parse_spec, unknown
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pmtl.experiments.lab import Lab
-from pmtl.experiments.work import Cell, accuracy
-from pmtl.runs import files
+from pmtl import storage as files
+from pmtl.experiments.result_cache import ResultCache
+from pmtl.experiments.tasks import Cell, accuracy
 
 Counting = Literal["paper's", "ours"]
 COUNTINGS: tuple[Counting, ...] = ("paper's", "ours")
@@ -23,7 +23,7 @@ COUNTINGS: tuple[Counting, ...] = ("paper's", "ours")
 class Epsilons:
     """ε of any point of a lab's curves, remembered in a file."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: ResultCache) -> None:
         self._lab = lab
         self._file = lab.out / "epsilons.json"
         self._known: dict[str, float] = {}
@@ -44,12 +44,12 @@ class Epsilons:
 
 
 def _epsilon(counting: Counting, plan: object) -> float:
-    from pmtl.privacy import accounting, poisson
+    from pmtl.privacy.accounting import accountant, poisson
     from pmtl.privacy.plan import PrivacyPlan
 
     assert isinstance(plan, PrivacyPlan)
     if counting == "ours":
-        return accounting.epsilon(plan)
+        return accountant.epsilon(plan)
     return poisson.authors_epsilon(plan.noise_multiplier, plan.rate, plan.rounds, plan.delta)
 
 
@@ -66,7 +66,7 @@ class Point:
 
 
 def grid(
-    lab: Lab, family: str, private: bool = True, names: Sequence[str] | None = None
+    lab: ResultCache, family: str, private: bool = True, names: Sequence[str] | None = None
 ) -> list[Cell]:
     """All cells of the first seed of an algorithm with (σ, γ) from the paper's grid, or, if it is
     not private, without noise and clip; with every λ where it has one, unless they are `names`."""
@@ -87,7 +87,7 @@ def grid(
 
 
 def best(
-    lab: Lab,
+    lab: ResultCache,
     epsilons: Epsilons,
     cells: Iterable[Cell],
     epsilon: float,
@@ -110,7 +110,7 @@ def best(
     return Point(cell, -minus_rounds)
 
 
-def reported(lab: Lab, point: Point, view: str) -> list[float]:
+def reported(lab: ResultCache, point: Point, view: str) -> list[float]:
     """Test accuracies of a chosen point, one for each seed whose run did not fail."""
     found = []
     for seed in lab.setting.seeds:

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from pmtl.algorithms import Algorithm, ClusteredPMTL, RelatedPMTL
 from pmtl.errors import PmtlError
 from pmtl.experiments.budget import Epsilons, best, grid, reported
-from pmtl.experiments.lab import Lab
+from pmtl.experiments.result_cache import ResultCache
 from pmtl.experiments.table3 import local
 from pmtl.experiments.tables import Sheet, spread
 from pmtl.spec import parse_spec
 
 
-def run(lab: Lab) -> Sheet:
+def run(lab: ResultCache) -> Sheet:
     """Test accuracy for every ε that holds."""
     epsilons, families = Epsilons(lab), define(lab)
     sheet = Sheet(
@@ -40,7 +40,7 @@ def run(lab: Lab) -> Sheet:
     return sheet
 
 
-def define(lab: Lab) -> dict[str, list[str]]:
+def define(lab: ResultCache) -> dict[str, list[str]]:
     """The methods, and what each is called in the lab, for every λ."""
     clients = lab.data.clients
     true = true_clusters(lab)
@@ -61,7 +61,7 @@ def define(lab: Lab) -> dict[str, list[str]]:
     return families
 
 
-def true_clusters(lab: Lab) -> NDArray[np.int64]:
+def true_clusters(lab: ResultCache) -> NDArray[np.int64]:
     """What the generator did: client k is in cluster k mod clusters."""
     _, options = parse_spec(lab.data.source or "")
     if "clusters" not in options:

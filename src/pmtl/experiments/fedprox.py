@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pmtl.experiments import fig3
-from pmtl.experiments.lab import Lab
+from pmtl.experiments.result_cache import ResultCache
 from pmtl.experiments.tables import Sheet
 
 
-def run(lab: Lab) -> Sheet:
+def run(lab: ResultCache) -> Sheet:
     """PMTL, private FedAvg and private FedProx."""
     methods = (*fig3.METHODS, ("private FedProx", "fedprox", "shared"))
     return fig3.against(lab, "fedprox", "PMTL against FedAvg and FedProx", methods)

@@ -7,13 +7,13 @@ and PMTL: the best of each that an ε buys.
 from __future__ import annotations
 
 from pmtl.experiments.budget import COUNTINGS, Epsilons, best, grid, reported
-from pmtl.experiments.lab import Lab
+from pmtl.experiments.result_cache import ResultCache
 from pmtl.experiments.tables import Sheet, spread
 
 METHODS = {"naive joint": "naive_joint", "private global": "fedavg", "PMTL": "pmtl"}
 
 
-def run(lab: Lab) -> Sheet:
+def run(lab: ResultCache) -> Sheet:
     """Test accuracy of the three at one ε."""
     epsilons, epsilon = Epsilons(lab), lab.setting.table_epsilons[-1]
     sheet = Sheet(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pmtl.experiments.budget import COUNTINGS, Epsilons, best, grid
-from pmtl.experiments.lab import Lab
+from pmtl.experiments.result_cache import ResultCache
 from pmtl.experiments.tables import Sheet
 
 
-def run(lab: Lab) -> Sheet:
+def run(lab: ResultCache) -> Sheet:
     """Training loss and ε after every measured round of the run that is best at the end."""
     epsilons, cells = Epsilons(lab), grid(lab, "pmtl")
     chosen = best(lab, epsilons, cells, float("inf"), "ours", "personal")

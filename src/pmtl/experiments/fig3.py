@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from pmtl.experiments.budget import COUNTINGS, Counting, Epsilons, best, grid, reported
-from pmtl.experiments.lab import Lab
+from pmtl.experiments.result_cache import ResultCache
 from pmtl.experiments.tables import Sheet, spread
 
 #: What is compared: name, algorithm, and which of its models answers.
 METHODS = (("PMTL", "pmtl", "personal"), ("private global", "fedavg", "shared"))
 
 
-def run(lab: Lab) -> Sheet:
+def run(lab: ResultCache) -> Sheet:
     """The best (γ, σ, T, λ) by validation rows, for every ε and both countings."""
     return against(lab, "fig3", "Fig. 3: PMTL against a private global model", METHODS)
 
 
-def against(lab: Lab, name: str, caption: str, methods: tuple[tuple[str, str, str], ...]) -> Sheet:
+def against(
+    lab: ResultCache, name: str, caption: str, methods: tuple[tuple[str, str, str], ...]
+) -> Sheet:
     """The same for any methods."""
     epsilons = Epsilons(lab)
     sheet = Sheet(
@@ -35,7 +37,7 @@ def against(lab: Lab, name: str, caption: str, methods: tuple[tuple[str, str, st
 
 
 def score(
-    lab: Lab, epsilons: Epsilons, family: str, view: str, epsilon: float, counting: Counting
+    lab: ResultCache, epsilons: Epsilons, family: str, view: str, epsilon: float, counting: Counting
 ) -> dict[str, object] | None:
     """What this ε buys; ∞ is training without noise and clip."""
     cells = grid(lab, family, private=epsilon != float("inf"))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pmtl.experiments import fig3
-from pmtl.experiments.lab import Lab
+from pmtl.experiments.result_cache import ResultCache
 from pmtl.experiments.tables import Sheet
 
 
-def run(lab: Lab) -> Sheet:
+def run(lab: ResultCache) -> Sheet:
     """PMTL and PP-SGD."""
     methods = (fig3.METHODS[0], ("PP-SGD", "ppsgd", "personal"))
     return fig3.against(lab, "ppsgd", "PMTL against PP-SGD", methods)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from pmtl.experiments.lab import Lab
+from pmtl.experiments.result_cache import ResultCache
 from pmtl.experiments.tables import Sheet
 from pmtl.report.paper import plot_sheet
 from pmtl.spec import unknown
@@ -16,7 +16,7 @@ EXPERIMENTS = ("fig1", "fig2", "fig3", "table1", "table3", "sweep", "fedprox", "
 
 
 def run_experiments(
-    names: Sequence[str], lab: Lab, show: Callable[[Sheet], None] = lambda sheet: None
+    names: Sequence[str], lab: ResultCache, show: Callable[[Sheet], None] = lambda sheet: None
 ) -> list[Sheet]:
     """Run these experiments; each writes a table, its numbers and a plot when it is done.
 
@@ -40,7 +40,7 @@ def run_experiments(
     return [sheets[name] for name in dict.fromkeys(names)]
 
 
-def _complete(name: str, lab: Lab) -> Sheet | None:
+def _complete(name: str, lab: ResultCache) -> Sheet | None:
     """The experiment's sheet, unless something is missing for it."""
     others, lab.missing = lab.missing, {}
     sheet: Sheet = import_module(f"pmtl.experiments.{name}").run(lab)

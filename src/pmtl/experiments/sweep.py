@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pmtl.experiments.budget import COUNTINGS, Epsilons, grid
-from pmtl.experiments.lab import Lab
+from pmtl.experiments.result_cache import ResultCache
 from pmtl.experiments.tables import Sheet
-from pmtl.experiments.work import accuracy
+from pmtl.experiments.tasks import accuracy
 
 
-def run(lab: Lab) -> Sheet:
+def run(lab: ResultCache) -> Sheet:
     """Validation and test accuracy of every (σ, γ, λ) after its last round, on the first seed."""
     epsilons = Epsilons(lab)
     sheet = Sheet(

@@ -9,15 +9,15 @@ from dataclasses import replace
 from statistics import mean
 
 from pmtl.experiments.budget import Epsilons, Point, best, grid
-from pmtl.experiments.lab import Lab
+from pmtl.experiments.result_cache import ResultCache
 from pmtl.experiments.tables import Sheet, spread
-from pmtl.experiments.work import accuracy
+from pmtl.experiments.tasks import accuracy
 from pmtl.personalize.methods import METHODS
 
 STARTS = {"MTL": ("pmtl", "personal"), "Global": ("fedavg", "shared")}
 
 
-def run(lab: Lab) -> Sheet:
+def run(lab: ResultCache) -> Sheet:
     """Test accuracy after each method, for each ε."""
     epsilons = Epsilons(lab)
     sheet = Sheet(
@@ -39,7 +39,7 @@ def run(lab: Lab) -> Sheet:
     return sheet
 
 
-def tuned(lab: Lab, point: Point, view: str) -> dict[str, object]:
+def tuned(lab: ResultCache, point: Point, view: str) -> dict[str, object]:
     """Test accuracies before and after each method, over the seeds."""
     before, after = [], {method: [] for method in METHODS}  # type: ignore[var-annotated]
     for seed in lab.setting.seeds:
@@ -50,7 +50,7 @@ def tuned(lab: Lab, point: Point, view: str) -> dict[str, object]:
     return {"before": spread(before)} | {name: spread(found) for name, found in after.items()}
 
 
-def best_method(lab: Lab, point: Point) -> tuple[str, list[float]] | None:
+def best_method(lab: ResultCache, point: Point) -> tuple[str, list[float]] | None:
     """The method with the best mean validation accuracy, and its test accuracies. (The paper picks
     by test accuracy.)"""
     scores: dict[str, list[tuple[float, float]]] = {}

@@ -6,13 +6,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pmtl.experiments.budget import COUNTINGS, Epsilons, Point, best, grid, reported
-from pmtl.experiments.lab import Lab
+from pmtl.experiments.result_cache import ResultCache
 from pmtl.experiments.table1 import best_method
 from pmtl.experiments.tables import Sheet, spread
-from pmtl.experiments.work import Cell, accuracy
+from pmtl.experiments.tasks import Cell, accuracy
 
 
-def run(lab: Lab) -> Sheet:
+def run(lab: ResultCache) -> Sheet:
     """Test accuracy for every ε, counted either way."""
     epsilons = Epsilons(lab)
     alone = local(lab)
@@ -35,14 +35,14 @@ def run(lab: Lab) -> Sheet:
     return sheet
 
 
-def local(lab: Lab) -> dict[str, object] | None:
+def local(lab: ResultCache) -> dict[str, object] | None:
     """Training alone, for as many rounds as validation says."""
     cells = [Cell("local", 0.0, float("inf"), lab.setting.seeds[0])]
     point = best(lab, Epsilons(lab), cells, float("inf"), "ours", "personal")
     return None if point is None else spread(reported(lab, point, "personal"))
 
 
-def selected(lab: Lab, point: Point) -> dict[str, object] | None:
+def selected(lab: ResultCache, point: Point) -> dict[str, object] | None:
     """Every client chooses for itself."""
     found = []
     for seed in lab.setting.seeds:

@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import mean, pstdev
 from typing import Any
 
-from pmtl.experiments.lab import Lab
-from pmtl.runs import files
+from pmtl import storage as files
+from pmtl.experiments.result_cache import ResultCache
 
 
 class Sheet:
@@ -42,7 +42,7 @@ class Sheet:
             lines.append("| " + " | ".join(shown(row[c]) for c in self.columns) + " |")
         return f"{self.caption}\n\n" + "\n".join(lines) + "\n"
 
-    def save(self, lab: Lab) -> Path:
+    def save(self, lab: ResultCache) -> Path:
         """Write NAME.md and NAME.json into the lab's folder."""
         files.write_text(lab.out / f"{self.name}.md", self.markdown())
         told = {"caption": self.caption, "columns": self.columns, "rows": self.rows}

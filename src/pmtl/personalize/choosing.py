@@ -47,7 +47,7 @@ from pmtl.progress import progress_bar
 from pmtl.runs.process import threads_for
 from pmtl.simulation import Feed, LocalTraining, Store, Weights
 from pmtl.simulation.evaluation import row_squares_of
-from pmtl.simulation.isolation import isolated, together
+from pmtl.simulation.fault_isolation import isolated, together
 
 Clients = NDArray[np.int64]
 Squares = NDArray[np.float64]  #: a number for each validation row, client after client

@@ -26,10 +26,10 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from pmtl.data import FederatedData
+from pmtl.engines.sparse import Block, is_linear, sizes_of, small_model
+from pmtl.engines.to_device import to_device
 from pmtl.models import FlatModel, draw_targets, lowered, row_surprises, uniforms_per_row
 from pmtl.simulation import Feed
-from pmtl.simulation.handing import handed
-from pmtl.simulation.sparse import Block, is_linear, sizes_of, small_model
 from pmtl.streams import name_keys, uniforms
 
 #: Floats of all rows' gradients that are held at once, on a CPU (in its caches, as far as may be)
@@ -62,7 +62,8 @@ class Fisher:
         index = self._rows.order[starts[:, None, None] + np.where(real, place, 0)]
         with torch.no_grad():
             return (
-                self._sum(clients, weights, index, real) / handed(counts, weights.device)[:, None]
+                self._sum(clients, weights, index, real)
+                / to_device(counts, weights.device)[:, None]
             )
 
     def _sum(
@@ -83,7 +84,7 @@ class Fisher:
             block.take(weights, *sizes),
             clients,
             real,
-            lambda step, there: block.rows(step)[0][handed(there, weights.device)],
+            lambda step, there: block.rows(step)[0][to_device(there, weights.device)],
             self._outer,
         )
         whole = torch.zeros_like(weights)
@@ -104,7 +105,7 @@ class Fisher:
         tall = real.shape[2]
         for step in range(real.shape[1]):
             there = np.flatnonzero(real[:, step].any(axis=1))
-            chosen = handed(there, weights.device)
+            chosen = to_device(there, weights.device)
             at, inputs = weights[chosen], read(step, there)
             place = step * tall + np.arange(tall)
             chance = uniforms(
@@ -113,9 +114,9 @@ class Fisher:
             )
             outputs = vmap(model.apply)(at, inputs)
             targets = draw_targets(
-                self._task, outputs, handed(chance, weights.device).to(outputs.dtype)
+                self._task, outputs, to_device(chance, weights.device).to(outputs.dtype)
             )
-            mask = handed(real[there, step], weights.device).to(outputs.dtype)
+            mask = to_device(real[there, step], weights.device).to(outputs.dtype)
             total[chosen] += squares(model, at, inputs, outputs, targets, mask)
         return total
 

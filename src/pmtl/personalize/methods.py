@@ -44,7 +44,7 @@ class Mean(Vanilla):
     def step(self, w: Tensor, shared: Tensor, gradient: Gradient, lr: float) -> Tensor:
         return w - lr * (gradient(w) + self.lam * (w - shared))
 
-    def rest(self, w: Tensor, shared: Tensor, lr: float, steps: Tensor) -> Tensor:
+    def zero_gradient_steps(self, w: Tensor, shared: Tensor, lr: float, steps: Tensor) -> Tensor:
         return torch.lerp(shared, w, torch.pow(1 - lr * self.lam, steps))
 
 
@@ -102,7 +102,9 @@ class EWC(Algorithm):
         w, fisher = state
         return Weighed(w - lr * (gradient(w) + self.lam * fisher * (w - shared)), fisher)
 
-    def rest(self, state: Weighed, shared: Tensor, lr: float, steps: Tensor) -> Weighed:
+    def zero_gradient_steps(
+        self, state: Weighed, shared: Tensor, lr: float, steps: Tensor
+    ) -> Weighed:
         w, fisher = state
         return Weighed(torch.lerp(shared, w, torch.pow(1 - lr * self.lam * fisher, steps)), fisher)
 

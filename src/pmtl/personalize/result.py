@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from pmtl import storage as files
 from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
 from pmtl.models import FlatModel
-from pmtl.runs import files
 from pmtl.runs.facts import versions
 from pmtl.runs.folder import make_private, save_statement
 from pmtl.runs.personal import Personal, PersonalFile, write_personal

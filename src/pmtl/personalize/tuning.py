@@ -22,7 +22,7 @@ from pmtl.personalize.methods import EWC
 from pmtl.progress import progress_bar
 from pmtl.runs.process import threads_for
 from pmtl.simulation import Feed, LocalTraining, LocalWork, Store, Weights
-from pmtl.simulation.isolation import isolated, together
+from pmtl.simulation.fault_isolation import isolated, together
 from pmtl.streams import subseed
 
 Clients = NDArray[np.int64]

@@ -156,9 +156,9 @@ class PrivacyPlan:
 
     def epsilon(self) -> float:
         """The ε this plan guarantees at its δ (needs scipy, and dp-accounting if q < m)."""
-        from pmtl.privacy import accounting
+        from pmtl.privacy.accounting import accountant
 
-        return accounting.epsilon(self)
+        return accountant.epsilon(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as JSON can hold it (infinity, which JSON lacks, as the text "inf")."""
@@ -253,11 +253,11 @@ class PrivacyRequest:
             return plan
         if math.isinf(self.target):
             return plan
-        from pmtl.privacy import accounting
+        from pmtl.privacy.accounting import accountant
 
         values = asdict(plan)
         del values["noise_std"]
-        return PrivacyPlan(**values, noise_std=accounting.noise_for(**values, epsilon=self.target))
+        return PrivacyPlan(**values, noise_std=accountant.noise_for(**values, epsilon=self.target))
 
     @property
     def target(self) -> float:

@@ -30,7 +30,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pmtl.board import Board
+from pmtl.billboard import Billboard
 from pmtl.errors import PmtlError
 from pmtl.privacy.grid import Grid, GridNoise
 from pmtl.privacy.noise import CPU, Noise, Source, real
@@ -120,7 +120,7 @@ class Release:
     def __init__(
         self,
         plan: PrivacyPlan,
-        board: Board | NDArray[np.int64],
+        board: Billboard | NDArray[np.int64],
         noise: Noise | GridNoise,
         charge: Callable[[int], None] | None = None,
         one_by_one: bool = False,
@@ -128,7 +128,7 @@ class Release:
         """`board` is the billboard, or just the block of each client; `noise` decides whether the
         gate is hardened; `charge` puts a round down in a ledger and returns when that is on
         disk; `one_by_one` is for production, where a clipped upload may not depend on others."""
-        board = board if isinstance(board, Board) else Board(board)
+        board = board if isinstance(board, Billboard) else Billboard(board)
         if board.blocks.shape != (plan.clients,):
             raise PmtlError(
                 f"The plan protects {plan.clients} clients, but {len(board.blocks)} clients would "
@@ -137,7 +137,7 @@ class Release:
         if isinstance(noise, GridNoise) and noise.grid != Grid.of(plan):
             raise PmtlError("The hardened noise was made for another plan: make it for this one.")
         self.plan = plan
-        self._board = board
+        self._billboard = board
         self._noise = noise
         self._charge = charge
         self._one_by_one = one_by_one
@@ -185,7 +185,7 @@ class Release:
                 tally.seen.add(client)
                 fresh.append(place)
         workspace = _CARD_WORKSPACE if uploads.is_cuda else _WORKSPACE
-        wide = 1 if self._board.mixture is None else self.blocks
+        wide = 1 if self._billboard.mixture is None else self.blocks
         step = max(1, workspace // (8 * wide * max(1, uploads.shape[1])))
         for first in range(0, len(fresh), step):
             chosen = fresh[first : first + step]
@@ -193,15 +193,15 @@ class Release:
             together = chosen[-1] - chosen[0] + 1 == len(chosen)
             rows = uploads[chosen[0] : chosen[-1] + 1] if together else uploads[chosen]
             clipped = clip(rows, self.plan.clip_norm, self._one_by_one)
-            mixed = self._board.mixture is not None
+            mixed = self._billboard.mixture is not None
             if mixed:  # All that a client writes is one vector, of norm γ at most.
-                clipped = self._board.written(clients[chosen], clipped)
+                clipped = self._billboard.written(clients[chosen], clipped)
             if isinstance(self._noise, GridNoise):
                 clipped = self._noise.grid.snap(clipped)
             if mixed:
                 tally.sum += clipped.sum(dim=0).view_as(tally.sum)
                 continue
-            blocks = self._board.blocks[clients[chosen]]
+            blocks = self._billboard.blocks[clients[chosen]]
             for block in np.unique(blocks).tolist():
                 mine = np.flatnonzero(blocks == block)
                 part = clipped if len(mine) == len(clipped) else clipped[mine.tolist()]

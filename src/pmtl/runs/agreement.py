@@ -64,7 +64,7 @@ def refuse_differences(
 def _board(method: Algorithm, data: FederatedData) -> Any:
     """What the algorithm makes of the clients; None where these are not the ones it is for."""
     try:
-        return method.board(data.clients).description()
+        return method.billboard(data.clients).description()
     except PmtlError:
         return None
 

@@ -15,13 +15,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from pmtl import storage as files
 from pmtl.errors import PmtlError
-from pmtl.privacy import validation
-from pmtl.privacy.charges import from_list
-from pmtl.privacy.events import TRAINING, GaussianEvent
-from pmtl.privacy.ledger import Ledger
+from pmtl.privacy.accounting import validation
+from pmtl.privacy.ledger.charges import from_list
+from pmtl.privacy.ledger.events import TRAINING, GaussianEvent
+from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.runs import files
 from pmtl.runs.budget import Checkpoint, Published, planned_events, spent_by
 from pmtl.runs.folder import RunFolder, save_statement
 from pmtl.runs.result import metrics_plan, statement_of

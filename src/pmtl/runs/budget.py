@@ -28,10 +28,10 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from pmtl.errors import PmtlError
-from pmtl.privacy import validation
-from pmtl.privacy.charges import to_list
-from pmtl.privacy.events import TRAINING, GaussianEvent
-from pmtl.privacy.ledger import Ledger
+from pmtl.privacy.accounting import validation
+from pmtl.privacy.ledger.charges import to_list
+from pmtl.privacy.ledger.events import TRAINING, GaussianEvent
+from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyPlan
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from pmtl.algorithms import Algorithm
 from pmtl.errors import PmtlError
+from pmtl.privacy.accounting.validation import DEFAULT_SHARE
 from pmtl.privacy.noise import MODES
 from pmtl.privacy.plan import PrivacyRequest
-from pmtl.privacy.validation import DEFAULT_SHARE
 from pmtl.simulation import ENGINES, LocalTraining
 from pmtl.spec import construct, format_spec, settle_numbers, unknown
 

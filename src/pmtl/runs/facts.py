@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
+from pmtl import storage as files
 from pmtl._version import __version__
 from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
-from pmtl.runs import files
 from pmtl.runs.config import TrainConfig
 
 #: Of what `run.json` says, what `public/plan.json` says, too.

@@ -20,11 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pmtl import storage as files
 from pmtl.data import Scaling
 from pmtl.errors import PmtlError
-from pmtl.privacy.statement import Statement
+from pmtl.privacy.statement.statement import Statement
 from pmtl.progress import progress_bar
-from pmtl.runs import files
 from pmtl.runs.budget import Checkpoint, Published
 from pmtl.runs.config import TrainConfig
 from pmtl.runs.facts import public_facts, versions

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from torch import Tensor
 
+from pmtl import storage as files
 from pmtl.errors import PmtlError
-from pmtl.runs import files
 from pmtl.simulation import RowFile, Weights, digest_rows, private
 
 _TYPES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.uint8: "U8"}

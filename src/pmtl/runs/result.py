@@ -13,15 +13,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pmtl.board import Board
+from pmtl import storage as files
+from pmtl.billboard import Billboard
 from pmtl.data import FederatedData, Scaling, Split, load
 from pmtl.data.checks import is_sparse, row_chunks
 from pmtl.errors import PmtlError, PmtlWarning
 from pmtl.models import FlatModel, build_model, predictions, probabilities
-from pmtl.privacy.events import GaussianEvent
+from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.privacy.statement import Statement, make_statement
-from pmtl.runs import files
+from pmtl.privacy.statement.statement import Statement, make_statement
 from pmtl.runs.config import IN_MEMORY
 from pmtl.runs.facts import UNDIVIDED, check_data
 from pmtl.runs.folder import RunFolder
@@ -43,7 +43,7 @@ class Run:
         data: FederatedData | None = None,
         path: Path | None = None,
         scaling: Scaling | None = None,
-        board: Board | None = None,
+        board: Billboard | None = None,
         key: bytes = b"",
     ) -> None:
         """`key` is the key of the digests in `facts` (`runs/folder.py`)."""
@@ -55,7 +55,7 @@ class Run:
         self._model = model
         self._weights = self._published if personal is None else personal
         self._shared = shared
-        self._board = board or Board(np.asarray(facts["blocks"], dtype=np.int64))
+        self._billboard = board or Billboard(np.asarray(facts["blocks"], dtype=np.int64))
         self._data = data
         self._scaling = scaling
         self._key = key
@@ -179,7 +179,7 @@ class Run:
         return nn.Sequential(scale.to(weights), module).eval()
 
     def _published(self, clients: NDArray[np.int64]) -> Tensor:
-        return self._board.read(self._shared, clients)
+        return self._billboard.read(self._shared, clients)
 
     def _position(self, client: str) -> int:
         client = str(client)
@@ -232,7 +232,7 @@ def load_run(path: str | Path, data: FederatedData | None = None, model: Any = N
         data,
         folder.path,
         folder.load_scaling(written),
-        Board.from_tensors(blocks, published),
+        Billboard.from_tensors(blocks, published),
         folder.key,
     )
 

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pmtl import storage as files
 from pmtl.errors import Interrupted, PmtlError
-from pmtl.privacy.validation import KIND
+from pmtl.privacy.accounting.validation import KIND
 from pmtl.progress import progress_bar
-from pmtl.runs import files
 from pmtl.runs.budget import Budget, Published
 from pmtl.runs.config import TrainConfig
 from pmtl.runs.folder import RunFolder
@@ -159,7 +159,7 @@ def _finish(
         federation.data,
         None if folder is None else folder.path,
         federation.data.scaling,
-        federation.board,
+        federation.billboard,
         key,
     )
     if folder is not None:
@@ -167,7 +167,7 @@ def _finish(
         owned = personal if algorithm.personal else None
         result = None if facts["mode"] == "production" else run.evaluate()
         scaling = federation.data.scaling
-        published = {"weights": state.shared, **federation.board.tensors()}
+        published = {"weights": state.shared, **federation.billboard.tensors()}
         folder.save_result(facts, owned, published, scaling, statement, result)
     return run
 
@@ -221,11 +221,11 @@ def _validation(
     last = state.round == federation.plan.rounds
     if not every or not (last or state.round % every == 0):
         return {}
-    if federation.curves is not None:
+    if federation.released_metrics is not None:
         refused = budget is not None and budget.refuses(state.round, KIND) is not None
         if federation.team.agree(refused):
             return {}
-        deviations = federation.curves.deviations
+        deviations = federation.released_metrics.deviations
         released = federation.measure(state)
         return {"validation": released, "noise": deviations} if released else {}
     if config.mode == "production":

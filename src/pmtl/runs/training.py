@@ -20,15 +20,15 @@ from pmtl.algorithms import Algorithm, build_algorithm
 from pmtl.data import FederatedData, describe, load, public_warnings
 from pmtl.errors import PmtlError
 from pmtl.models import FlatModel, build_model
-from pmtl.privacy.events import TRAINING
+from pmtl.privacy.accounting.validation import KIND, evaluations, with_metrics
+from pmtl.privacy.ledger.events import TRAINING
 from pmtl.privacy.plan import DEFAULT_EPSILON, PrivacyPlan, PrivacyRequest
-from pmtl.privacy.statement import (
+from pmtl.privacy.statement.statement import (
     warn_if_drowned,
     warn_of_delta,
     warn_of_empty_cohorts,
     warn_of_noisy_metrics,
 )
-from pmtl.privacy.validation import KIND, evaluations, with_metrics
 from pmtl.runs.agreement import refuse_differences
 from pmtl.runs.budget import Budget, open_budget
 from pmtl.runs.config import IN_MEMORY, TrainConfig, algorithm_spec, part, resolve_device
@@ -221,7 +221,7 @@ def resume(
     check_data(federated, facts, folder.key)
     prepared = _prepared(config, federated, flat, method, facts["id"], plan, metrics, team)
     with prepared as (federation, budget):
-        if federation.board.digest() != facts["board"]:
+        if federation.billboard.digest() != facts["board"]:
             raise PmtlError(
                 f"The clusters or relations of clients are not those that the run at {path} was "
                 "started with."
@@ -330,7 +330,7 @@ def _warnings(federation: Federation, metrics: PrivacyPlan | None, secret: bool)
         *(public_warnings(data) if secret else describe(data)["warnings"])
     ]
     if method.shares:
-        smallest = float(federation.board.members.min() / data.m)
+        smallest = float(federation.billboard.members.min() / data.m)
         sentences += [
             warn_of_delta(plan),
             warn_of_empty_cohorts(plan),
@@ -395,7 +395,7 @@ def _facts(
         "hardened": bool(config.privacy.hardened),
         "fingerprint": fingerprint_of(data, key),
         "clients": list(data.clients),
-        "blocks": federation.board.blocks.tolist(),
-        "board": federation.board.digest(),
+        "blocks": federation.billboard.blocks.tolist(),
+        "board": federation.billboard.digest(),
         "noise_key": None if config.seed is None else federation.description(),
     }

@@ -1,20 +1,20 @@
 """Many clients on one machine: batches, cohorts, what clients own, the loop, evaluation."""
 
-from pmtl.simulation.axis import AxisTrainer
-from pmtl.simulation.batches import Batches, LocalTraining
-from pmtl.simulation.cohort import CohortTrainer, Trained
-from pmtl.simulation.curves import metric_bounds
-from pmtl.simulation.engines import ENGINES, check_engine
+from pmtl.client.batches import Batches, LocalTraining
+from pmtl.engines.axis import AxisTrainer
+from pmtl.engines.base import CohortTrainer, Trained
+from pmtl.engines.choose import ENGINES, check_engine
+from pmtl.engines.feed import Feed
+from pmtl.engines.threads import ThreadsTrainer
 from pmtl.simulation.evaluation import Metrics, Weights, evaluate
-from pmtl.simulation.feed import Feed
+from pmtl.simulation.federation import Federation, Progress
 from pmtl.simulation.identity import identity
 from pmtl.simulation.local_work import LocalWork
-from pmtl.simulation.report import RoundReport
-from pmtl.simulation.rounds import Federation, Progress
+from pmtl.simulation.released_metrics import metric_bounds
+from pmtl.simulation.round_report import RoundReport
 from pmtl.simulation.row_file import RowFile, digest_rows, private
 from pmtl.simulation.store import CHECKS, Store
 from pmtl.simulation.team import ALONE, Team, device_of, join_team
-from pmtl.simulation.threads import ThreadsTrainer
 
 __all__ = [
     "ALONE",

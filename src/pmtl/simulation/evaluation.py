@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import vmap
 
+from pmtl.client.batches import FEW_ROWS, power_of_two
 from pmtl.data import FederatedData, Rows, Split
+from pmtl.engines.choose import fixed_width
+from pmtl.engines.feed import Feed
+from pmtl.engines.places import axis_is_safe, seated
+from pmtl.engines.sparse import is_linear, own_widths, sparse_outputs
 from pmtl.models import FlatModel, Task, metric_names, row_counts, row_losses, row_squares
-from pmtl.simulation.engines import fixed_width
-from pmtl.simulation.feed import Feed
-from pmtl.simulation.places import FEW_ROWS, axis_is_safe, power_of_two, seated
-from pmtl.simulation.sparse import is_linear, own_widths, sparse_outputs
 from pmtl.simulation.team import ALONE, Team
 
 #: From clients to the weights [K, P] to be judged.

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pmtl.algorithms import Algorithm
+from pmtl.client.batches import FEW_ROWS, Batches, LocalTraining
 from pmtl.data import FederatedData
+from pmtl.engines.base import Trained
+from pmtl.engines.choose import Work, at_once, build_trainer, choose, fixed_width
+from pmtl.engines.feed import Feed
+from pmtl.engines.places import Shape, axis_is_safe, is_ours, seated
+from pmtl.engines.sparse import SparseTrainer, own_widths
 from pmtl.models import FlatModel, floats_per_row
-from pmtl.simulation.batches import Batches, LocalTraining
-from pmtl.simulation.cohort import Trained
-from pmtl.simulation.engines import Work, at_once, build_trainer, choose, fixed_width
-from pmtl.simulation.feed import Feed
-from pmtl.simulation.places import FEW_ROWS, Shape, axis_is_safe, is_ours, seated
-from pmtl.simulation.sparse import SparseTrainer, own_widths
 from pmtl.streams import name_keys, subseed
 
 Clients = NDArray[np.int64]

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pmtl.data.disk import memory_limit
+from pmtl.engines.to_device import to_device
 from pmtl.errors import PmtlError
-from pmtl.simulation.disk_rows import CHECKS, DiskRows
-from pmtl.simulation.handing import handed
+from pmtl.simulation.rows_on_disk import CHECKS, DiskRows
 
 __all__ = ["CHECKS", "Store"]
 
@@ -83,7 +83,7 @@ class MemoryRows:
         return None
 
     def _index(self, places: Places) -> Tensor:
-        return handed(places, self._rows.device)
+        return to_device(places, self._rows.device)
 
 
 class Store:

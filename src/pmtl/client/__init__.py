@@ -1,0 +1,1 @@
+"""One client: which rows it trains on, and its local steps."""

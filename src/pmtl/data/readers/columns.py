@@ -1,0 +1,201 @@
+"""Which column of a table is what.
+
+One column names the client, one is the target (or several are: `a+b`), one may name the split, and
+every other column is a feature, unless `text` names the columns (`a+b`) whose words are the
+features. Files and DataFrames are given their roles, and refused, by the same words.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NotRequired, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pmtl.data.readers.text import TextRule
+from pmtl.errors import PmtlError, PublicError
+
+CLIENT = ("client", "client_id")
+TARGET = ("target", "y", "label")
+SPLIT = ("split",)
+
+
+class Columns(TypedDict):
+    """What every reader hands on to `FederatedData.from_arrays`."""
+
+    x: Any
+    y: Any
+    client: Any
+    split: NotRequired[Any]
+    feature_names: NotRequired[tuple[str, ...] | None]
+    labels: NotRequired[tuple[str, ...] | None]
+    text: NotRequired[TextRule]
+    disclosed: NotRequired[tuple[str, ...]]
+    usable: NotRequired[NDArray[np.bool_]]
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The names of a table's columns, by what they are for."""
+
+    client: str
+    targets: tuple[str, ...]
+    split: str | None
+    features: tuple[str, ...]
+    text: tuple[str, ...] = ()
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """Every column that has to be read."""
+        special = (self.client, *self.targets, *((self.split,) if self.split else ()))
+        return special + self.features + self.text
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """Several targets are called by their columns."""
+        return self.targets if len(self.targets) > 1 else None
+
+
+def assign_roles(
+    columns: Sequence[str],
+    where: str,
+    client: str | None = None,
+    target: str | None = None,
+    split: str | None = None,
+    drop: str | Sequence[str] = (),
+    text: str | None = None,
+) -> Roles:
+    """Find the client, target, split and text columns; what is left and not dropped is a feature,
+    unless there is text.
+
+    A `target` or `text` of no column's name is several names with + between them.
+    """
+    twice = sorted(name for name, count in Counter(columns).items() if count > 1)
+    if twice:
+        raise PublicError(f"{where} has more than one column named {twice[0]!r}: rename one.")
+    dropped = [name for name in drop.split("+") if name] if isinstance(drop, str) else list(drop)
+    for name in dropped:
+        if name not in columns:
+            raise PublicError(f"{where} has no column {name!r} to drop. {_listing(columns)}")
+    client_column = _find(columns, where, "client", client, CLIENT)
+    targets = _find_several(columns, where, "target", target, TARGET)
+    split_column = None
+    if split is not None or any(name in columns and name not in dropped for name in SPLIT):
+        split_column = _find(columns, where, "split", split, SPLIT)
+    texts = () if text is None else _find_several(columns, where, "text", text, ())
+    special = [client_column, *targets, split_column, *texts]
+    taken = next((name for name in special if special.count(name) > 1), None)
+    if taken is not None:
+        raise PublicError(
+            f"The column {taken!r} of {where} is named twice as client, target, split or text: "
+            "each of them is a column of its own."
+        )
+    if texts:
+        return Roles(client_column, targets, split_column, (), texts)
+    others = {*special, *dropped}
+    features = tuple(name for name in columns if name not in others)
+    if not features:
+        raise PublicError(f"{where} has no feature columns. {_listing(columns)}")
+    return Roles(client_column, targets, split_column, features)
+
+
+def _find_several(
+    columns: Sequence[str], where: str, role: str, given: str | None, usual: tuple[str, ...]
+) -> tuple[str, ...]:
+    names = [given] if given is None or given in columns else given.split("+")
+    return tuple(_find(columns, where, role, name, usual) for name in names)
+
+
+def _find(
+    columns: Sequence[str], where: str, role: str, given: str | None, usual: tuple[str, ...]
+) -> str:
+    for name in usual if given is None else (given,):
+        if name in columns:
+            return name
+    wanted = " or ".join(repr(name) for name in (usual if given is None else (given,)))
+    flag = {"client": "--client-column COLUMN, or ", "target": "--target COLUMN, or "}.get(role, "")
+    raise PublicError(
+        f"{where} has no {role} column {wanted}. {_listing(columns)} Name it with {flag}"
+        f"{role}=COLUMN in the spec."
+    )
+
+
+def _listing(columns: Sequence[str]) -> str:
+    shown = ", ".join(repr(name) for name in columns[:20])
+    more = f" and {len(columns) - 20} more" if len(columns) > 20 else ""
+    return f"The columns are {shown}{more}."
+
+
+def wrong_kind(where: str, role: str, name: str, kind: object) -> PmtlError:
+    """The sentence for a column that holds what its role cannot use."""
+    remedy = {
+        "feature": f"not numbers: encode it as numbers, or leave it out with drop={name}.",
+        "target": "not numbers: several targets in a row are columns of numbers (0 and 1 for "
+        "labels) with target=a+b, or a two-dimensional y in an .npz.",
+        "text": "not text: numbers are features without text=.",
+    }.get(role, "which is not a name: give text or integers.")
+    return PmtlError(f"The {role} column {name!r} of {where} holds {kind}, {remedy}")
+
+
+def missing_value(where: str, name: str, row: int) -> PmtlError:
+    """The sentence for an empty cell."""
+    return PmtlError(
+        f"A value is missing in {where}, row {row} (counting from 0), column {name!r}: "
+        "fill it in or remove the row."
+    )
+
+
+def frame_columns(
+    frame: Any,
+    client: str | None,
+    target: str | None,
+    split: str | None,
+    drop: str | Sequence[str],
+) -> Columns:
+    """The columns of a pandas DataFrame (or anything with `columns` and `frame[name]`)."""
+    where = "The frame"
+    roles = assign_roles([str(name) for name in frame.columns], where, client, target, split, drop)
+    series = dict(zip((str(name) for name in frame.columns), frame.columns, strict=True))
+    x = np.empty((len(frame), len(roles.features)), dtype=np.float32)
+    for position, name in enumerate(roles.features):
+        with np.errstate(over="ignore"):
+            x[:, position] = _numbers(frame[series[name]], "feature", name)
+    columns = Columns(
+        x=x,
+        y=_target([frame[series[name]] for name in roles.targets], roles.targets),
+        client=np.asarray(frame[series[roles.client]]),
+        feature_names=roles.features,
+        labels=roles.labels,
+    )
+    if roles.split is not None:
+        columns["split"] = np.asarray(frame[series[roles.split]])
+    return columns
+
+
+def _numbers(series: Any, role: str, name: str) -> NDArray[Any]:
+    """A numeric column; pandas' nullable numbers come as objects, and so does text."""
+    values = np.asarray(series)
+    if values.dtype.kind == "O" and not any(isinstance(value, str) for value in values):
+        try:
+            values = series.to_numpy(dtype=np.float64, na_value=np.nan)
+        except (TypeError, ValueError):
+            raise wrong_kind("the frame", role, name, "objects") from None
+    if values.dtype.kind not in "fiub":
+        kind = "text" if values.dtype.kind in "OUT" else values.dtype
+        raise wrong_kind("the frame", role, name, kind)
+    if values.dtype.kind == "f" and np.isnan(values).any():
+        raise missing_value("the frame", name, int(np.argmax(np.isnan(values))))
+    return values
+
+
+def _target(series: list[Any], names: tuple[str, ...]) -> NDArray[Any]:
+    """One column of numbers or text, or several of numbers."""
+    values = np.asarray(series[0])
+    text = values.dtype.kind != "O" or any(isinstance(value, str) for value in values)
+    if len(series) == 1 and text:
+        return values
+    numbers = [_numbers(s, "target", name) for s, name in zip(series, names, strict=True)]
+    return numbers[0] if len(numbers) == 1 else np.stack(numbers, axis=1)

@@ -1,0 +1,309 @@
+"""TensorFlow Federated's HDF5 files: FEMNIST's pixels and StackOverflow's questions, by client.
+
+A file holds the group `examples`, in it a group for every client, and in that one array for every
+column: `pixels` and `label`, or `tokens`, `title` and `tags` (with | between tags). Data is one
+such file, whose rows are then split here, or a folder with `…_train.h5` and `…_test.h5`, whose
+clients are those who have rows in both. StackOverflow's third file, `…_held_out.h5`, is of other
+people; it is read by itself.
+
+Clients are read one after the other in sorted order, and with `clients=N` no further than the N-th,
+since StackOverflow's file is far larger than memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pmtl.data.disk import ArrayBuilder, memory_limit
+from pmtl.data.names import Coded, Vocabulary, canonical
+from pmtl.data.readers.columns import Columns
+from pmtl.data.readers.hdf5_check import Heaps
+from pmtl.data.readers.text import Known, TextRule, known_tags, known_words, split_tags
+from pmtl.data.readers.text_rows import TextRows
+from pmtl.errors import PmtlError
+from pmtl.progress import progress_bar
+
+HDF5_ENDINGS = (".h5", ".hdf5")
+GROUP = "examples"
+PACKING = 1100
+"""By how much compression can shrink an array; Deflate reaches 1032."""
+PIXELS, QUESTIONS = ("pixels", "label"), ("tokens", "title", "tags")
+WORDS, TAGS = 10_000, 500
+"""How many of the listed words and tags are known unless words= and tags= say otherwise; the
+paper's numbers."""
+WORD_COUNT, TAG_COUNT = "stackoverflow.word_count", "stackoverflow.tag_count"
+#: LEAF's and TensorFlow Federated's numbering of FEMNIST's classes.
+CHARACTERS = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
+
+Rows = dict[str, NDArray[Any]]
+
+
+def read_hdf5(
+    path: Path,
+    words: int | None = None,
+    vocabulary: str | None = None,
+    hash: int | None = None,
+    tags: int | None = None,
+    taglist: str | None = None,
+    min_rows: int = 0,
+    clients: int | None = None,
+    progress: bool = False,
+) -> Columns:
+    """A file or folder; questions have the words of `vocabulary` (if none is named, those of
+    `stackoverflow.word_count` beside them) and the tags of `taglist` (`stackoverflow.tag_count`).
+    """
+    with ExitStack() as stack:
+        files = {
+            split: _File(file, stack.enter_context(_opened(file)))
+            for split, file in _files(path).items()
+        }
+        names = canonical(set.intersection(*(file.clients() for file in files.values())))
+        if not names:
+            raise PmtlError(f"{path} has no clients" + ("." if len(files) == 1 else " in both."))
+        first = next(iter(files.values()))
+        kind = first.kind(names[0])
+        if kind == PIXELS:
+            if any((words, vocabulary, hash, tags, taglist)):
+                raise PmtlError(f"{path} holds pixels: options about words and tags do not fit it.")
+            rows: _Pixels | _Questions = _Pixels()
+        else:
+            folder = path if path.is_dir() else path.parent
+            rows = _questions(folder, path, words, vocabulary, hash, tags, taglist)
+        kept, splits = Vocabulary("client"), Vocabulary("split")
+        codes: list[NDArray[np.int64]] = []
+        parts: list[NDArray[np.int64]] = []
+        bar = stack.enter_context(
+            progress_bar("reading clients", clients or len(names), show=progress)
+        )
+        for name in names:
+            read = {
+                split: rows.choose(file.rows(name, kind), f"client {name!r} of {file.path}")
+                for split, file in files.items()
+            }
+            sizes = {split: len(next(iter(part.values()))) for split, part in read.items()}
+            if not all(sizes.values()) or sum(sizes.values()) < min_rows:
+                continue
+            bar.advance()
+            code = kept.code(name)
+            for split, part in read.items():
+                rows.append(part)
+                codes.append(np.full(sizes[split], code, dtype=np.int64))
+                parts.append(np.full(sizes[split], splits.code(split), dtype=np.int64))
+            if code + 1 == clients:
+                break
+    if not codes:
+        raise PmtlError(f"{path} has no client with the rows that are needed: lower min_rows.")
+    return rows.columns(kept.coded(codes), splits.coded(parts) if len(files) > 1 else None)
+
+
+def _files(path: Path) -> dict[str, Path]:
+    """The files by their split; a single one has all rows."""
+    if not path.is_dir():
+        return {"train": path}
+    found = {split: sorted(path.glob(f"*_{split}.h5")) for split in ("train", "test")}
+    for split, files in found.items():
+        if len(files) != 1:
+            raise PmtlError(
+                f"{path} needs one file that ends in _{split}.h5, and has {len(files)}: name one "
+                "file, or keep one data set in a folder."
+            )
+    return {split: files[0] for split, files in found.items()}
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """An open file; whatever its damage makes h5py raise, at any time, becomes a sentence."""
+    try:
+        import h5py
+    except ImportError:
+        raise PmtlError(
+            f"Reading {path} needs h5py: install it with pip install 'pmtl[hdf5]'."
+        ) from None
+    try:
+        with h5py.File(path, "r") as file:
+            yield file
+    except PmtlError:
+        raise
+    except Exception as error:  # The library has its own ways to say that a file is damaged.
+        told = " ".join(str(error).split()).rstrip(".")
+        raise PmtlError(
+            f"{path} cannot be read as HDF5 ({told}): it may be cut short; fetch or copy it again."
+        ) from error
+
+
+class _File:
+    """One open file."""
+
+    def __init__(self, path: Path, file: Any) -> None:
+        self.path, self._file = path, file
+        self._heaps = Heaps(path)
+
+    def clients(self) -> set[str]:
+        """Everybody who has a group."""
+        group = self._file.get(GROUP)
+        if group is None or not hasattr(group, "keys"):
+            raise PmtlError(
+                f"{self.path} has no group {GROUP!r}, in which TensorFlow Federated keeps its "
+                "clients: is it another kind of file?"
+            )
+        return {str(name) for name in group}
+
+    def kind(self, client: str) -> tuple[str, ...]:
+        """Which of the known columns the clients have."""
+        held = sorted(self._group(client))
+        for kind in (PIXELS, QUESTIONS):
+            if set(kind) <= set(held):
+                return kind
+        raise PmtlError(
+            f"The client {client!r} of {self.path} has {', '.join(held) or 'nothing'}: "
+            f"{', '.join(PIXELS)} or {', '.join(QUESTIONS)} are needed."
+        )
+
+    def rows(self, client: str, columns: tuple[str, ...]) -> Rows:
+        """One client's columns, which are of one length."""
+        group = self._group(client)
+        rows: Rows = {}
+        for name in columns:
+            column = group.get(name)
+            if column is None or not getattr(column, "shape", ()):
+                raise PmtlError(f"The client {client!r} of {self.path} has no column {name!r}.")
+            # A damaged file may claim any shape, for which room would be made first.
+            packing = 1 if column.chunks is None else PACKING
+            most = min(memory_limit(), packing * self._file.id.get_filesize())
+            if column.size * column.dtype.itemsize > most:
+                raise PmtlError(
+                    f"The column {name!r} of the client {client!r} of {self.path} is said to have "
+                    f"shape {column.shape}, more than the file or memory can hold: it is damaged."
+                )
+            if column.dtype.hasobject:
+                self._check_text(column, name, client)
+            rows[name] = np.asarray(column[()])
+        lengths = {name: len(column) for name, column in rows.items()}
+        if len(set(lengths.values())) > 1:
+            told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+            raise PmtlError(f"The columns of the client {client!r} of {self.path} differ: {told}.")
+        return rows
+
+    def _check_text(self, column: Any, name: str, client: str) -> None:
+        """Of all that lies on heaps, text may be read."""
+        import h5py
+
+        if h5py.check_string_dtype(column.dtype) is None:
+            raise PmtlError(
+                f"The column {name!r} of the client {client!r} of {self.path} holds neither text "
+                "nor numbers."
+            )
+        self._heaps.check(column)
+
+    def _group(self, client: str) -> Any:
+        group = self._file[GROUP].get(client)
+        if group is None or not hasattr(group, "keys"):
+            raise PmtlError(f"The client {client!r} of {self.path} is not a group of columns.")
+        return group
+
+
+class _Pixels:
+    """FEMNIST: images of 28 × 28 between 0 and 1, where 1 is white paper."""
+
+    def __init__(self) -> None:
+        self._x: ArrayBuilder | None = None
+        self._y: list[NDArray[np.int64]] = []
+
+    def choose(self, rows: Rows, where: str) -> Rows:
+        """The rows of one client that can be used: all of them."""
+        x, y = rows["pixels"], rows["label"]
+        if x.ndim < 2 or x.dtype.kind not in "fiu" or y.ndim != 1 or y.dtype.kind not in "iu":
+            raise PmtlError(
+                f"pixels of {where} are {x.dtype} of shape {x.shape} and label {y.dtype} of shape "
+                f"{y.shape}: images of numbers and one whole number for each are needed."
+            )
+        if self._x is None:
+            self._x = ArrayBuilder(x.shape[1:], x.dtype if x.dtype == np.uint8 else np.float32)
+        if x.shape[1:] != self._x.row_shape:
+            raise PmtlError(
+                f"pixels of {where} have shape {x.shape[1:]}, but others have {self._x.row_shape}."
+            )
+        return rows
+
+    def append(self, rows: Rows) -> None:
+        """Add rows."""
+        if self._x is not None:
+            with np.errstate(over="ignore"):
+                self._x.append(rows["pixels"])
+            self._y.append(rows["label"].astype(np.int64))
+
+    def columns(self, client: Coded, split: Coded | None) -> Columns:
+        """Everything, for `from_arrays`."""
+        y = np.concatenate(self._y)
+        columns = Columns(x=None if self._x is None else self._x.finish(), y=y, client=client)
+        if 0 <= int(y.min()) <= int(y.max()) < len(CHARACTERS):
+            columns["labels"] = CHARACTERS if y.max() > 9 else CHARACTERS[:10]
+        if split is not None:
+            columns["split"] = split
+        return columns
+
+
+class _Questions:
+    """StackOverflow: the words of a question or answer and of its title, and its tags."""
+
+    def __init__(self, rows: TextRows, tags: tuple[str, ...]) -> None:
+        self._rows, self._tags = rows, frozenset(tags)
+
+    def choose(self, rows: Rows, where: str) -> Rows:
+        """The rows of one client that have a tag which is known."""
+        for name, column in rows.items():
+            if column.ndim != 1 or column.dtype.kind not in "OSU":
+                raise PmtlError(
+                    f"{name} of {where} is {column.dtype} of shape {column.shape}, not text."
+                )
+        texts = {name: [_text(value) for value in column] for name, column in rows.items()}
+        known = [not self._tags.isdisjoint(split_tags(tags)) for tags in texts["tags"]]
+        kept = np.array(known, dtype=bool)
+        return {name: np.array(column, dtype=object)[kept] for name, column in texts.items()}
+
+    def append(self, rows: Rows) -> None:
+        """Add rows."""
+        for tokens, title, tags in zip(*(rows[name] for name in QUESTIONS), strict=True):
+            self._rows.append(f"{tokens} {title}")
+            self._rows.append_tags(tags)
+
+    def columns(self, client: Coded, split: Coded | None) -> Columns:
+        """Everything, for `from_arrays`."""
+        return self._rows.finish(client, split)
+
+
+def _questions(
+    folder: Path,
+    path: Path,
+    words: int | None,
+    vocabulary: str | None,
+    hash: int | None,
+    tags: int | None,
+    taglist: str | None,
+) -> _Questions:
+    if vocabulary is None and hash is None and (folder / WORD_COUNT).exists():
+        vocabulary = str(folder / WORD_COUNT)
+    if taglist is None and (folder / TAG_COUNT).exists():
+        taglist = str(folder / TAG_COUNT)
+    known = None if taglist is None else known_tags(tags, taglist)
+    if known is None or known.names is None:
+        raise PmtlError(
+            f"There is no list of tags for {path}: put {TAG_COUNT} beside it (pmtl data fetch "
+            "stackoverflow does) or name one with taglist=FILE."
+        )
+    tag_names = known.names if tags is not None else known.names[:TAGS]
+    known_text = known_words(words, vocabulary, hash)
+    if words is None and known_text.names is not None:
+        known_text = Known(names=known_text.names[:WORDS])
+    rule = TextRule(QUESTIONS[:2], tokenised=True)
+    return _Questions(TextRows(rule, known_text, Known(names=tag_names)), tag_names)
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,310 @@
+"""LEAF's JSON (Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018).
+
+A shard is `{"users": […], "num_samples": […], "user_data": {user: {"x": […], "y": […]}}}`. Data is
+one such file, or a folder or `.zip` of shards; shards under `train/` and `test/` (here, or below
+`data/` as LEAF's own scripts leave them) carry the split. Shards are read one at a time. A user
+who appears in several shards is one client. CelebA's rows are names of images, which lie where
+LEAF's README has them put, in `data/raw/img_align_celeba`, or in the folder that `images` names.
+LEAF's text tasks (Shakespeare, Sent140, Reddit) hold raw text, for which there is no model here,
+and are refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pmtl.data.checks import as_float32, row_chunks
+from pmtl.data.disk import ArrayBuilder
+from pmtl.data.names import Coded, Vocabulary
+from pmtl.data.readers.archives import open_zip, read_member
+from pmtl.data.readers.columns import Columns
+from pmtl.data.readers.images import read_images
+from pmtl.errors import PmtlError
+from pmtl.progress import progress_bar
+
+LARGEST = 4096
+"""Pixels of an image's side after resizing."""
+
+IMAGES = ("data/raw/img_align_celeba", "raw/img_align_celeba")
+"""Where LEAF keeps CelebA's images, below its folder `celeba` or `celeba/data`."""
+ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".webp")
+
+FOLDERS = {"train": "train", "test": "test", "validation": "validation", "val": "validation"}
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One JSON file: what to call it, the split of its folder, and how to get its bytes."""
+
+    name: str
+    split: str | None
+    read: Callable[[], bytes]
+
+
+def read_leaf(
+    path: Path, images: str | None = None, size: int = 84, progress: bool = False
+) -> Columns:
+    """The rows of a LEAF file, folder or zip; `images` is the folder of the images that the rows
+    name, unless they are at LEAF's own place for them; they are resized to `size` × `size`."""
+    if images is not None and not Path(images).is_dir():
+        raise PmtlError(f"There is no folder {images}, which images= names.")
+    usual = next((path / place for place in IMAGES if (path / place).is_dir()), None)
+    if not 1 <= size <= LARGEST:
+        raise PmtlError(f"size={size} was given: images are 1 to {LARGEST} pixels wide.")
+    collected = _Collected(None if images is None else Path(images), usual, size)
+    shards = find_shards(path)
+    with progress_bar("reading shards", len(shards), show=progress) as bar:
+        for shard in shards:
+            try:
+                for user, x, y in _users(_parse(shard), shard):
+                    for rows in row_chunks(len(x), 3 * size**2):
+                        collected.append(user, x[rows], y[rows], shard)
+            except RecursionError:
+                raise PmtlError(
+                    f"{shard.name} is no LEAF shard: its lists are nested too deeply."
+                ) from None
+            bar.advance()
+    return collected.columns(path)
+
+
+def find_shards(path: Path) -> list[Shard]:
+    """The shards of a file, folder or zip, in the order of their names."""
+    if path.suffix == ".zip":
+        return _zip_shards(path)
+    if path.is_file():
+        return [Shard(str(path), None, path.read_bytes)]
+    files = [*path.glob("*.json"), *path.glob("*/*.json"), *path.glob("data/*/*.json")]
+    names = {PurePosixPath(file.relative_to(path).as_posix()): file for file in files}
+    return [
+        Shard(str(names[name]), split, names[name].read_bytes)
+        for name, split in _choose(list(names), path)
+    ]
+
+
+def _zip_shards(path: Path) -> list[Shard]:
+    with open_zip(path, "copy it again") as archive:
+        names = {PurePosixPath(name): name for name in archive.namelist()}
+    members = [
+        name
+        for name in names
+        if name.suffix == ".json" and not name.parts[0].startswith(("__MACOSX", "."))
+    ]
+    inner = {_without_top(name, members): names[name] for name in members}
+    return [
+        Shard(f"{path}/{inner[name]}", split, partial(read_member, path, inner[name]))
+        for name, split in _choose(list(inner), path)
+    ]
+
+
+def _without_top(name: PurePosixPath, members: list[PurePosixPath]) -> PurePosixPath:
+    """A zip often wraps everything in one folder, named like the data set."""
+    tops = {member.parts[0] for member in members}
+    wrapped = len(tops) == 1 and not tops & {*FOLDERS, "data"} and len(name.parts) > 1
+    return PurePosixPath(*name.parts[1:]) if wrapped else name
+
+
+def _choose(names: list[PurePosixPath], path: Path) -> list[tuple[PurePosixPath, str | None]]:
+    """Shards in split folders if there are any (at the top, else below data/), or those at the
+    top; other JSON files are LEAF's intermediate ones."""
+    for base in (PurePosixPath(), PurePosixPath("data")):
+        found = [
+            (name, FOLDERS[name.parent.name])
+            for name in sorted(names)
+            if name.parent.parent == base and name.parent.name in FOLDERS
+        ]
+        if found:
+            return list(found)
+    top = [(name, None) for name in sorted(names) if name.parent == PurePosixPath()]
+    if not top:
+        raise PmtlError(
+            f"{path} holds no LEAF data: .json shards are expected in it, or in its folders "
+            "train and test."
+        )
+    return list(top)
+
+
+def _parse(shard: Shard) -> dict[str, Any]:
+    try:
+        content = json.loads(shard.read())
+    except ValueError as error:
+        raise PmtlError(
+            f"{shard.name} is not valid JSON ({error}): the file may be cut short; copy it again."
+        ) from error
+    if not isinstance(content, dict) or not isinstance(content.get("user_data"), dict):
+        raise PmtlError(f"{shard.name} is not a LEAF shard: it has no 'user_data' by user.")
+    if not isinstance(content.get("users"), list):
+        raise PmtlError(f"{shard.name} is not a LEAF shard: it has no list 'users'.")
+    return content
+
+
+def _users(content: dict[str, Any], shard: Shard) -> Iterator[tuple[str, list[Any], list[Any]]]:
+    """Every user's x and y, after the shard's lists have been held against each other."""
+    users, user_data = [str(user) for user in content["users"]], content["user_data"]
+    twice, count = Counter(users).most_common(1)[0] if users else ("", 0)
+    if count > 1:
+        raise PmtlError(f"{shard.name} lists the user {twice!r} twice in 'users'.")
+    for user in users:
+        if user not in user_data:
+            raise PmtlError(f"{shard.name} lists the user {user!r}, who is not in its 'user_data'.")
+    listed = set(users)
+    for user in user_data:
+        if user not in listed:
+            raise PmtlError(f"{shard.name} has data of {user!r}, who is not in its list 'users'.")
+    counts = content.get("num_samples")
+    if counts is not None and (not isinstance(counts, list) or len(counts) != len(users)):
+        raise PmtlError(f"{shard.name} needs one entry of 'num_samples' for each of its users.")
+    for position, user in enumerate(users):
+        rows = user_data[user]
+        if not isinstance(rows, dict) or not all(
+            isinstance(rows.get(key), list) for key in ("x", "y")
+        ):
+            raise PmtlError(f"The user {user!r} in {shard.name} needs the lists 'x' and 'y'.")
+        x, y = rows["x"], rows["y"]
+        told = len(x) if counts is None else counts[position]
+        if not len(x) == len(y) == told:
+            raise PmtlError(
+                f"The user {user!r} in {shard.name} has {len(x)} x and {len(y)} y, but "
+                f"'num_samples' says {told}: the numbers must agree."
+            )
+        if x:
+            yield user, x, y
+
+
+class _Collected:
+    """Rows as they come in: features to an array that may move to disk, names as codes."""
+
+    def __init__(self, images: Path | None, usual: Path | None, size: int) -> None:
+        self.images, self.usual, self.size = images, usual, size
+        self._x: ArrayBuilder | None = None
+        self._y: list[NDArray[Any]] = []
+        self._classes: Vocabulary | None = None
+        self._users, self._splits = Vocabulary("user"), Vocabulary("split")
+        self._user_codes: list[NDArray[np.int64]] = []
+        self._split_codes: list[NDArray[np.int64]] = []
+        self._has_splits = False
+
+    def append(self, user: str, x: list[Any], y: list[Any], shard: Shard) -> None:
+        """Add the rows of one user."""
+        features = self._features(user, x, shard)
+        if self._x is None:
+            self._x = ArrayBuilder(features.shape[1:], features.dtype)
+        if features.shape[1:] != self._x.row_shape:
+            raise PmtlError(
+                f"A row of the user {user!r} in {shard.name} has shape {features.shape[1:]}, "
+                f"but earlier rows have {self._x.row_shape}."
+            )
+        self._x.append(features)
+        self._y.append(self._targets(user, y, shard))
+        self._user_codes.append(np.full(len(x), self._users.code(user), dtype=np.int64))
+        split = self._splits.code(shard.split or "train")
+        self._split_codes.append(np.full(len(x), split, dtype=np.int64))
+        self._has_splits = shard.split is not None
+
+    def columns(self, path: Path) -> Columns:
+        """Everything, for `from_arrays`."""
+        if self._x is None:
+            raise PmtlError(f"{path} has no rows: a federation needs data.")
+        columns = Columns(
+            x=self._x.finish(),
+            y=np.concatenate(self._y) if self._classes is None else self._classes.coded(self._y),
+            client=self._users.coded(self._user_codes),
+        )
+        if self._has_splits:
+            columns["split"] = self._splits.coded(self._split_codes)
+            _refuse_strangers(columns["client"], columns["split"], path)
+        return columns
+
+    def _features(self, user: str, x: list[Any], shard: Shard) -> NDArray[Any]:
+        if self.images is None and self._x is None and _names_images(x):
+            self.images = self.usual
+        if self.images is not None:
+            if not all(isinstance(name, str) for name in x):
+                raise PmtlError(
+                    f"x of the user {user!r} in {shard.name} is not a list of file names of "
+                    f"images in {self.images}, as others' are or images= says."
+                )
+            return read_images(self.images, x, self.size)
+        if _holds_text(x[0]):
+            raise _text(user, shard, _names_images(x))
+        try:
+            features = as_float32(x)
+        except (ValueError, TypeError, OverflowError) as error:
+            if any(_holds_text(row) for row in x):
+                raise _text(user, shard, False) from None
+            raise PmtlError(
+                f"x of the user {user!r} in {shard.name} is not rows of numbers "
+                f"of one length ({error})."
+            ) from error
+        return features[:, None] if features.ndim == 1 else features
+
+    def _targets(self, user: str, y: list[Any], shard: Shard) -> NDArray[Any]:
+        """Numbers, or the codes of class names."""
+        text = all(isinstance(value, str) for value in y)
+        if text and not self._y:
+            self._classes = Vocabulary("target")
+        if text and self._classes is not None:
+            return np.array([self._classes.code(value) for value in y], dtype=np.int64)
+        try:
+            targets = np.asarray(None if any(_holds_text(value) for value in y) else y)
+        except ValueError:
+            targets = np.asarray(None)
+        if self.images is not None and np.isin(targets, (0.0, 1.0)).all():
+            targets = targets.astype(np.int64)  # CelebA's classes are written 0.0 and 1.0.
+        first = self._y[0] if self._y else targets
+        if (
+            targets.dtype.kind not in "iufb"
+            or self._classes is not None
+            or targets.shape[1:] != first.shape[1:]
+        ):
+            raise PmtlError(
+                f"y of the user {user!r} in {shard.name} is not like the others: every row needs "
+                "a number, a class name, or a list of numbers of one length."
+            )
+        return targets
+
+
+def _text(user: str, shard: Shard, images: bool) -> PmtlError:
+    if images:
+        return PmtlError(
+            f"x of the user {user!r} in {shard.name} are names of images, and there is no folder "
+            f"{IMAGES[0]} with them beside it: say where they are with images=FOLDER."
+        )
+    return PmtlError(
+        f"x of the user {user!r} in {shard.name} is text. LEAF's text tasks are not supported: "
+        "make it a table of client, text and tag and read that with text=COLUMN."
+    )
+
+
+def _names_images(x: list[Any]) -> bool:
+    return all(isinstance(name, str) and name.lower().endswith(ENDINGS) for name in x)
+
+
+def _holds_text(row: Any) -> bool:
+    while isinstance(row, list) and row:
+        if any(isinstance(item, str) for item in row):
+            return True
+        row = row[0]
+    return isinstance(row, str)
+
+
+def _refuse_strangers(client: Coded, split: Coded, path: Path) -> None:
+    """Everybody with rows in another folder must have training rows."""
+    trains = np.zeros(len(client.names), dtype=bool)
+    if "train" in split.names:
+        trains[client.codes[split.codes == split.names.index("train")]] = True
+    strangers = np.flatnonzero(~trains)
+    if len(strangers):
+        raise PmtlError(
+            f"The user {client.names[strangers[0]]!r} of {path} appears in test but never in train "
+            f"({len(strangers)} such users): a personal model needs training rows. Split every "
+            "user's samples, as LEAF's preprocess.sh does with '-t sample'."
+        )

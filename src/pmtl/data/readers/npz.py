@@ -1,0 +1,197 @@
+"""NumPy files: a `.npz`, or a folder of `.npy` files that is memory-mapped.
+
+The arrays are `x`, `y`, `client` and, if the data is already split, `split`. Sparse features are
+`x_data`, `x_indices`, `x_indptr` and `x_shape` in place of `x`. Nothing is ever unpickled. An array
+larger than the memory limit is mapped where it lies in an uncompressed `.npz`, and unpacked to
+disk first from a compressed one.
+"""
+
+from __future__ import annotations
+
+import warnings
+import zipfile
+from collections.abc import Callable
+from math import prod
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from pmtl.data.disk import map_stream, memory_limit
+from pmtl.data.readers.archives import open_zip
+from pmtl.data.readers.columns import Columns
+from pmtl.errors import PmtlError
+
+MOST_AXES = 32
+"""Of an array; any NumPy has as many."""
+
+SPARSE = ("x_data", "x_indices", "x_indptr", "x_shape")
+
+Header = tuple[tuple[int, ...], bool, np.dtype[Any]]
+
+
+def read_npz(path: Path) -> Columns:
+    """The arrays of a `.npz` file."""
+    with open_zip(path, "copy it again or write it anew with numpy.savez") as archive:
+        names = {name.removesuffix(".npy") for name in archive.namelist()}
+        return _columns(path, names, lambda name: _member(path, archive, f"{name}.npy"))
+
+
+def read_folder(path: Path) -> Columns:
+    """The arrays of a folder, memory-mapped."""
+    return _columns(
+        path,
+        {file.stem for file in path.glob("*.npy")},
+        lambda name: _mapped(path / f"{name}.npy"),
+    )
+
+
+def read_x(path: Path) -> NDArray[Any]:
+    """The one array of a `.npy`, or `x` of a `.npz`."""
+    if path.suffix.lower() == ".npy":
+        return _mapped(path)
+    with open_zip(path, "give a .csv, .parquet, .npz or .npy file") as archive:
+        if "x.npy" not in archive.namelist():
+            raise PmtlError(f"{path} has no array 'x' to predict on.")
+        return _member(path, archive, "x.npy")
+
+
+def _columns(path: Path, names: set[str], read: Callable[[str], NDArray[Any]]) -> Columns:
+    sparse = "x" not in names and names.issuperset(SPARSE)
+    needed = (*(SPARSE if sparse else ("x",)), "y", "client")
+    for name in needed:
+        if name not in names:
+            raise PmtlError(
+                f"{path} has no array {name!r}: x, y and client are needed (split is optional, and "
+                f"{', '.join(SPARSE)} may stand for x). It holds "
+                f"{', '.join(sorted(names)) or 'nothing'}."
+            )
+    columns = Columns(
+        x=_sparse(path, *(read(name) for name in SPARSE)) if sparse else read("x"),
+        y=read("y"),
+        client=read("client"),
+    )
+    if "split" in names:
+        columns["split"] = read("split")
+    return columns
+
+
+def _sparse(path: Path, *parts: NDArray[Any]) -> Any:
+    from scipy.sparse import csr_matrix
+
+    wrong = _not_csr(*parts)
+    if wrong:
+        raise PmtlError(
+            f"{', '.join(SPARSE)} of {path} are not the parts of a CSR matrix: {wrong}."
+        )
+    data, indices, indptr, shape = parts
+    return csr_matrix((data, indices, indptr), shape=tuple(shape.tolist()))
+
+
+def _not_csr(
+    data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], shape: NDArray[Any]
+) -> str | None:
+    """What is wrong with the parts of a sparse matrix.
+
+    SciPy's own check overlooks an `x_indptr` that ends in a negative number, and then its sums
+    write where they please.
+    """
+    if any(part.ndim != 1 for part in (data, indices, indptr, shape)):
+        return "each of them has one dimension"
+    if data.dtype.kind not in "fiub" or any(
+        part.dtype.kind not in "iu" for part in (indices, indptr, shape)
+    ):
+        return "x_data holds numbers, and the others whole numbers"
+    if len(shape) != 2 or (shape < 0).any() or len(indptr) != int(shape[0]) + 1:
+        return "x_shape is the number of rows and of columns, and x_indptr one longer than the rows"
+    if len(indices) != len(data) or indptr[0] != 0 or indptr[-1] != len(data):
+        return "x_indptr begins with 0 and ends with the length of x_indices and of x_data"
+    if (indptr[1:] < indptr[:-1]).any():
+        return "x_indptr never falls"
+    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < int(shape[1]):
+        return "x_indices are numbers of columns, from 0 on"
+    return None
+
+
+def _member(path: Path, archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    info = archive.getinfo(name)
+    with archive.open(info) as stream:
+        header = _header(stream, path, name, info.file_size)
+        begins = stream.tell()
+    if info.file_size <= memory_limit():
+        with archive.open(info) as stream:
+            return _unpack(stream)
+    if info.compress_type == zipfile.ZIP_STORED:
+        return _map(path, header, _data_offset(path, info) + begins)
+    with archive.open(info) as stream:
+        return _map(map_stream(stream, info.file_size), header, begins)
+
+
+def _mapped(path: Path) -> NDArray[Any]:
+    with path.open("rb") as stream:
+        header = _header(stream, path.parent, path.name, path.stat().st_size)
+        begins = stream.tell()
+        if 0 in header[0] or header[0] == ():
+            stream.seek(0)
+            return _unpack(stream)
+        return _map(path, header, begins)
+
+
+def _map(file: Any, header: Header, offset: int) -> NDArray[Any]:
+    shape, fortran, dtype = header
+    order: Any = "F" if fortran else "C"
+    return np.memmap(file, dtype=dtype, mode="r", offset=offset, shape=shape, order=order)
+
+
+def _unpack(stream: IO[bytes]) -> NDArray[Any]:
+    """An array whose header has been read, and found good, before."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        array: NDArray[Any] = npy.read_array(stream, allow_pickle=False)
+    return array
+
+
+def _header(stream: IO[bytes], path: Path, name: str, size: int) -> Header:
+    """Shape, order and type of an array of `size` bytes, its header included."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Headers that Python 2 wrote are read all the same.
+            version = npy.read_magic(stream)
+            if version not in ((1, 0), (2, 0), (3, 0)):
+                raise ValueError(f"there is no version {version} of that format")
+            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            header: Header = read(stream)
+    except Exception as error:  # A header is Python text, and damage to it may raise anything.
+        raise _unreadable(path, name, str(error)) from error
+    shape, _, dtype = header
+    if dtype.hasobject:
+        raise PmtlError(
+            f"{name} of {path} is an array of Python objects, which only unpickling could read, "
+            "and that can run code: save it as numbers or as text, e.g. array.astype(str)."
+        )
+    # NumPy would make room for whatever the header says before it looks at what there is.
+    told, there = prod(shape) * dtype.itemsize, size - stream.tell()
+    odd = len(shape) > MOST_AXES or any(type(length) is not int or length < 0 for length in shape)
+    if told != there or odd or not dtype.itemsize:
+        raise _unreadable(
+            path, name, f"{there} bytes cannot be {dtype.str} values of shape {shape}"
+        )
+    return header
+
+
+def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
+    """Where a stored member's bytes begin: its local header is 30 bytes, a name and extra fields
+    (which need not be those of the central directory)."""
+    with path.open("rb") as file:
+        file.seek(info.header_offset + 26)
+        lengths = file.read(4)
+    name, extra = (int.from_bytes(lengths[at : at + 2], "little") for at in (0, 2))
+    return info.header_offset + 30 + name + extra
+
+
+def _unreadable(path: Path, name: str, why: str) -> PmtlError:
+    return PmtlError(
+        f"{name} of {path} is not a readable NumPy array ({why}): write it anew with numpy.save."
+    )

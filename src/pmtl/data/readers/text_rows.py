@@ -1,0 +1,126 @@
+"""Rows of text and tags, collected one by one, as the columns of a federation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from pmtl.data.names import Coded
+from pmtl.data.readers.columns import Columns
+from pmtl.data.readers.text import (
+    Known,
+    TextRule,
+    frequencies,
+    known_tags,
+    known_words,
+    labels,
+    split_tags,
+)
+from pmtl.errors import PmtlError
+
+LIST_WORDS = "name the words beforehand (vocabulary=FILE) or hash them (hash=N)"
+LIST_TAGS = "name the tags beforehand (taglist=FILE)"
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """Which words and which tags are known, after a reader's options."""
+
+    words: Known
+    tags: Known | None
+
+    def rows(self, rule: TextRule) -> TextRows:
+        """Something to collect rows in."""
+        return TextRows(rule, self.words, self.tags)
+
+
+def text_options(
+    text: str | None,
+    words: int | None,
+    vocabulary: str | None,
+    hash: int | None,
+    tags: int | None,
+    taglist: str | None,
+) -> TextOptions | None:
+    """A table's options, if it has text; without, the others make no sense."""
+    if text is not None:
+        return TextOptions(known_words(words, vocabulary, hash), known_tags(tags, taglist))
+    about = {"words": words, "vocabulary": vocabulary, "hash": hash, "tags": tags}
+    for name, value in (about | {"taglist": taglist}).items():
+        if value is not None:
+            raise PmtlError(f"{name}= is about text: name its column with text=COLUMN.")
+    return None
+
+
+class TextRows:
+    """Collects texts, and tags where these are the target.
+
+    A row none of whose tags is known has no right answer, and is left out at the end.
+    """
+
+    def __init__(self, rule: TextRule, words: Known, tags: Known | None = None) -> None:
+        self._rule = replace(rule, hashed=words.hashed)
+        self._known_words, self._known_tags = words, tags
+        self._words = words.bags()
+        self._tags = None if tags is None else tags.bags()
+
+    @property
+    def tagged(self) -> bool:
+        """Whether tags are the target."""
+        return self._tags is not None
+
+    def append(self, text: str) -> None:
+        """The next row's text."""
+        self._words.append(self._rule.words(text))
+
+    def append_tags(self, text: str) -> None:
+        """The next row's tags."""
+        if self._tags is not None:
+            self._tags.append(split_tags(text))
+
+    def finish(
+        self,
+        client: Coded,
+        split: Coded | None = None,
+        y: Any = None,
+        names: tuple[str, ...] | None = None,
+    ) -> Columns:
+        """All columns; `y` and its `names` are the targets where these are not tags."""
+        sentences: tuple[str, ...] = ()
+        tagged = None
+        if self._tags is not None and self._known_tags is not None:
+            counts, names = self._known_tags.choose(self._tags, client.codes)
+            tagged = np.flatnonzero(np.diff(counts.indptr))
+            if not len(tagged):
+                raise PmtlError("No row has a tag that is known: correct the target or the list.")
+            y = labels(counts[tagged])
+            sentences = self._known_tags.disclosed(y.shape[1], "tag", LIST_TAGS)
+        rows, words = self._known_words.choose(self._words, client.codes)
+        if words and len(self._words) and rows.nnz == 0:
+            raise PmtlError(
+                "No row has a word that is known: is the vocabulary one of other texts, or in "
+                "another language?"
+            )
+        if tagged is not None:
+            rows = rows[tagged]
+            client = Coded(client.codes[tagged], client.names)
+            split = None if split is None else Coded(split.codes[tagged], split.names)
+        if not rows.shape[1]:
+            raise PmtlError("There is not a single word in the text columns: correct text=.")
+        columns = Columns(
+            x=frequencies(rows),
+            y=y,
+            client=client,
+            feature_names=words,
+            labels=names,
+            text=self._rule,
+            disclosed=(
+                *self._known_words.disclosed(rows.shape[1], "word", LIST_WORDS),
+                *sentences,
+            ),
+        )
+        if split is not None:
+            columns["split"] = split
+        return columns

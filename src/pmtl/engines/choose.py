@@ -1,0 +1,146 @@
+"""Which engine trains a cohort, and how much of it at once: decided here, and nowhere else.
+
+A graphics card has the client axis: thousands of small products are one large one. So have small
+models on a CPU, where a loop over clients would spend its time in Python. A model with convolutions
+or very many parameters is large enough for one client to fill a core, and its clients are trained
+one per thread.
+
+An engine decides how quickly a run goes and about the last bits of its sums; batches, cohorts and
+noise are the same with all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from pmtl.algorithms import Algorithm
+from pmtl.engines.axis import AxisTrainer
+from pmtl.engines.base import CohortTrainer
+from pmtl.engines.threads import ThreadsTrainer
+from pmtl.errors import PmtlError
+from pmtl.models import FlatModel, Task, has_convolutions
+from pmtl.spec import unknown
+
+ENGINES = ("auto", "axis", "threads")
+
+#: Floats that clients trained at once may hold together. On a CPU's client axis they should stay in
+#: its caches: beyond, a step of many clients takes longer than as many steps of one. On sparse rows
+#: they touch little of what they hold.
+CHUNK_FLOATS, CARD_FLOATS, THREADS_FLOATS, SPARSE_FLOATS = 2**23, 2**32, 2**29, 2**26
+
+#: The client axis pays from so many clients at once.
+_FEW_CLIENTS = 4
+
+#: The most places of an array in production. More would be quicker where everybody takes part and
+#: has about as many rows; fewer where not.
+MOST_PLACES, MOST_PLACES_CARD = 512, 4096
+
+#: What compiling costs on a graphics card, and what a compiled step saves, in seconds: so much of
+#: launching for every layer with weights, and so much for every float that the step touches. (About
+#: what benchmarks/results/engines-h200.json says. Compiling takes a dozen seconds where all cohorts
+#: are of one size, and several times that where they vary.)
+_COMPILE, _SAVED_PER_LAYER, _SAVED_PER_FLOAT = 40.0, 4e-3, 4.5e-12
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is known of a run's local training before it begins."""
+
+    client_floats: int  #: that one client's step touches, about: weights, rows and layers
+    cohort: int  #: clients in a round, about
+    steps: int  #: steps of the whole run, about
+
+
+def check_engine(engine: str, compile: bool | None, device: str) -> None:
+    """Refuse what cannot be."""
+    if engine not in ENGINES:
+        raise unknown("engine", engine, ENGINES)
+    if engine == "threads" and device != "cpu":
+        raise PmtlError(
+            f"The engine 'threads' trains on a CPU's cores, but the device is {device}: leave "
+            "the engine to auto, or use the device cpu."
+        )
+    if engine == "threads" and compile:
+        raise PmtlError(
+            "The engine 'threads' compiles nothing: use the engine axis, or no compile."
+        )
+
+
+def choose(
+    engine: str,
+    compile: bool | None,
+    model: FlatModel,
+    device: torch.device,
+    work: Work,
+    in_place: bool = False,
+    alone: bool = False,
+) -> tuple[str, bool]:
+    """The engine's name and whether it compiles; what was asked for, as far as something was.
+
+    `in_place` clients (production) are never compiled for, because which shapes are compiled
+    depends on whose come first. If they are trained `alone`, one after the other, threads are the
+    better engine on a CPU.
+    """
+    check_engine(engine, compile, device.type)
+    if in_place and compile:
+        raise PmtlError(
+            "Production compiles nothing: which steps are compiled would depend on the clients' "
+            "numbers of rows, and so would the last bits of models. Leave compile out."
+        )
+    if engine == "auto":
+        threads = _prefers_threads(model, device, work, alone)
+        engine = "axis" if compile or not threads else "threads"
+    if compile is None:
+        pays = engine == "axis" and device.type == "cuda" and _pays(model, work)
+        compile = pays and not in_place
+    return engine, compile
+
+
+def _prefers_threads(model: FlatModel, device: torch.device, work: Work, alone: bool) -> bool:
+    if device.type != "cpu" or model.traits.random_forward:
+        return False  # With dropout threads would have to take turns at the one generator.
+    few = at_once("axis", device, work.client_floats) < _FEW_CLIENTS
+    return alone or few or has_convolutions(model.module)
+
+
+def _pays(model: FlatModel, work: Work) -> bool:
+    layers = sum(any(True for _ in part.parameters(False)) for part in model.module.modules())
+    floats = work.cohort * work.client_floats
+    return work.steps * (_SAVED_PER_LAYER * layers + _SAVED_PER_FLOAT * floats) > _COMPILE
+
+
+def at_once(engine: str, device: torch.device, client_floats: int) -> int:
+    """How many clients an engine, or the training on "sparse" rows, takes at once: all of a cohort,
+    unless memory forbids it."""
+    floats = {"axis": CHUNK_FLOATS, "threads": THREADS_FLOATS, "sparse": SPARSE_FLOATS}[engine]
+    if device.type == "cuda":  # Of the card's memory, a quarter.
+        there = torch.cuda.get_device_properties(device).total_memory
+        floats = min(CARD_FLOATS, there // 16)
+    return max(1, floats // client_floats)
+
+
+def fixed_width(clients: int, cohort: int, device: torch.device, client_floats: int) -> int:
+    """How many places an array has in which clients are computed in production: a power of two,
+    one for everybody if everybody takes part, else four for each client of a cohort, so that few
+    of them want the same place; fewer where memory forbids it."""
+    wanted = clients if cohort >= clients else min(4 * cohort, clients)
+    most = min(MOST_PLACES_CARD if device.type == "cuda" else MOST_PLACES, 2 * wanted - 1)
+    return 1 << max(0, min(most, at_once("axis", device, client_floats)).bit_length() - 1)
+
+
+def build_trainer(
+    engine: str,
+    compile: bool,
+    algorithm: Algorithm,
+    model: FlatModel,
+    task: Task,
+    width: int | None = None,
+    in_place: bool = False,
+) -> CohortTrainer:
+    """The engine that `choose` named; `width` is the number of clients at once, where it is always
+    the same, and `in_place` is for production (`places.py`)."""
+    if engine == "threads":
+        return ThreadsTrainer(algorithm, model, task, record=not in_place)
+    return AxisTrainer(algorithm, model, task, compile=compile, width=width, in_place=in_place)

@@ -1,0 +1,266 @@
+"""Linear models on sparse rows: work on the columns that occur, and settle the rest in one go.
+
+A client's batches of one round hold a few hundred of ten thousand words. The gradient of a linear
+model is zero on the weights of all other columns, so a round is run on a *block*: the columns that
+occur in these batches, which make a smaller linear model whose weights are a part of the client's
+vector. It is trained by the same algorithm, through the same cohort trainer, with dense inputs.
+
+The other coordinates still move, since PMTL pulls every one of them towards w̃ in every step. An
+algorithm's `rest` says where E such steps lead, in closed form. So a round costs a few passes over
+a client's vector and E passes over its block, and no input is ever made dense.
+"""
+
+from __future__ import annotations
+
+from math import log2
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.func import vmap
+from torch.utils._pytree import tree_leaves
+
+from pmtl.algorithms import Algorithm
+from pmtl.data import Rows as ClientRows
+from pmtl.engines.axis import AxisTrainer
+from pmtl.engines.base import CohortTrainer, Reader, Trained
+from pmtl.engines.feed import Feed
+from pmtl.engines.to_device import to_device
+from pmtl.models import FlatModel, Task
+from pmtl.models.library import Linear
+
+Rows = NDArray[np.int64]
+Real = NDArray[np.bool_]
+
+
+class Block:
+    """The rows `[K, steps, batch]` of K clients on the columns that occur in them.
+
+    `real` marks the rows that are no padding. All clients get blocks of one `width`: that of the
+    widest, a little rounded so that few widths exist, unless it is given. A narrower one repeats
+    its last column, where its inputs are zero.
+    """
+
+    def __init__(self, feed: Feed, index: Rows, real: Real, width: int | None = None) -> None:
+        self._index = index
+        self._feed = feed
+        clients, steps, self._batch = index.shape
+        ordered = real.transpose(1, 0, 2)  # Step by step, so that a step's entries lie together.
+        taken = feed.sparse(index.transpose(1, 0, 2)[ordered])
+        step, client, place = (np.repeat(n, np.diff(taken.indptr)) for n in np.nonzero(ordered))
+        self._bounds = np.searchsorted(step, np.arange(steps + 1))
+        present = np.zeros((clients, taken.shape[1]), dtype=bool)
+        present[client, taken.indices] = True
+        within = present.cumsum(axis=1, dtype=np.int32) - 1
+        counts = present.sum(axis=1)
+        widest = max(1, int(counts.max(initial=0)))
+        self.width = _rounded(widest, taken.shape[1]) if width is None else width
+        owner, column = np.nonzero(present)
+        columns = np.zeros((clients, self.width), dtype=np.int64)
+        columns[owner, within[owner, column]] = column
+        last = np.minimum(np.arange(self.width), np.maximum(counts - 1, 0)[:, None])
+        self._last = self._tensor(last)
+        self._columns = self._tensor(np.take_along_axis(columns, last, axis=1))
+        self._entries = self._tensor(np.stack([client, place, within[client, taken.indices]]))
+        self._values = self._tensor(taken.data).to(feed.dtype)
+
+    def rows(self, step: int) -> tuple[Tensor, Tensor]:
+        """Inputs `[K, batch, width]` and targets of a step."""
+        shape = (len(self._index), self._batch, self.width)
+        inputs = torch.zeros(shape, dtype=self._feed.dtype, device=self._feed.device)
+        part = slice(*self._bounds[step : step + 2].tolist())
+        client, place, column = self._entries[:, part]
+        inputs[client, place, column] = self._values[part]
+        return inputs, self._feed.targets(self._index[:, step])
+
+    def reader(self, places: Rows, tall: int) -> Reader:
+        """Reads the steps of the clients at `places`, the first `tall` rows of each batch."""
+        chosen = to_device(places, self._feed.device)
+
+        def read(step: int, n: int) -> tuple[Tensor, Tensor]:
+            inputs, targets = self.rows(step)
+            return inputs[chosen[:n], :tall], targets[chosen[:n], :tall]
+
+        return read
+
+    def take(self, vectors: Tensor, features: int, outputs: int) -> Tensor:
+        """The vectors `[K, outputs · (features + 1)]` of models on all columns, cut to the block.
+
+        Vectors that are several such vectors in a row, or none, stay that.
+        """
+        parts = [self._take(one, features, outputs) for one in _each(vectors, features, outputs)]
+        return torch.cat(parts, dim=1) if parts else vectors
+
+    def _take(self, vectors: Tensor, features: int, outputs: int) -> Tensor:
+        weights, bias = _split(vectors, features, outputs)
+        chosen = weights.gather(2, _every(self._columns, outputs))
+        return torch.cat([chosen.flatten(1), bias], dim=1)
+
+    def put(self, vectors: Tensor, part: Tensor, features: int, outputs: int) -> None:
+        """Write the block's coordinates into the vectors that `take` would take them from."""
+        for whole, small in zip(
+            _each(vectors, features, outputs), _each(part, self.width, outputs), strict=True
+        ):
+            weights, bias = _split(whole, features, outputs)
+            chosen, bias[:] = _split(small, self.width, outputs)
+            # Where the last column is repeated it is written several times over, with one value.
+            weights.scatter_(
+                2, _every(self._columns, outputs), chosen.gather(2, _every(self._last, outputs))
+            )
+
+    def _tensor(self, values: NDArray[np.generic]) -> Tensor:
+        return to_device(values, self._feed.device)
+
+
+class SparseTrainer:
+    """Trains cohorts of linear models on sparse rows; gives what `CohortTrainer` gives."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        model: FlatModel,
+        task: Task,
+        feed: Feed,
+        in_place: bool = False,
+    ) -> None:
+        """`in_place` is for production (`places.py`)."""
+        self._in_place = in_place
+        self._algorithm = algorithm
+        self._model = model
+        self._task = task
+        self._feed = feed
+        self._trainers: dict[int, CohortTrainer] = {}
+
+    @staticmethod
+    def fits(algorithm: Algorithm, model: FlatModel, feed: Feed) -> bool:
+        """Whether these can be trained so; anything else is trained on dense batches."""
+        return feed.is_sparse and is_linear(model) and _knows_its_rest(algorithm)
+
+    def train(
+        self,
+        own: Tensor,
+        shared: Tensor,
+        index: Rows,
+        real: Real,
+        lr: float,
+        width: int | None = None,
+    ) -> Trained:
+        """Take each client from `own` [K, …] around its `shared` [K, P] through its batches, which
+        are the rows `index` [K, steps, batch] of the data where they are `real`. Blocks are as wide
+        as these clients need, or of `width` columns."""
+        algorithm, sizes = self._algorithm, sizes_of(self._model)
+        with torch.no_grad():
+            block = Block(self._feed, index, real, width)
+            mask = torch.from_numpy(real)
+            part = self._trainer(block.width).train(
+                block.take(own, *sizes), block.take(shared, *sizes), block.reader, mask, lr
+            )
+            steps = mask.any(dim=2).sum(dim=1).to(shared)
+            state = vmap(algorithm.begin)(own, shared)
+            state = vmap(algorithm.zero_gradient_steps, in_dims=(0, 0, None, 0))(
+                state, shared, lr, steps
+            )
+            uploads = vmap(algorithm.upload)(state, own, shared)
+            # What rests may be the very memory that came in, and that is not ours to change.
+            kept = vmap(algorithm.keep)(state)
+            kept = kept.clone() if _same_memory(kept, own) else kept.contiguous()
+            block.put(kept, part.kept, *sizes)
+            block.put(uploads, part.uploads, *sizes)
+            return Trained(kept, uploads, part.losses)
+
+    def _trainer(self, width: int) -> CohortTrainer:
+        if width not in self._trainers:
+            small = small_model(self._model, width)
+            self._trainers[width] = AxisTrainer(
+                self._algorithm, small, self._task, in_place=self._in_place
+            )
+        return self._trainers[width]
+
+
+def sparse_outputs(
+    feed: Feed,
+    model: FlatModel,
+    weights: Tensor,
+    index: Rows,
+    real: Real,
+    width: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """A linear model's outputs for the rows `[K, n]` under `weights` [K, P], and their targets;
+    computed on as many columns as these rows need, or on `width` of them."""
+    block = Block(feed, index[:, None], real[:, None], width)
+    inputs, targets = block.rows(0)
+    small = small_model(model, block.width)
+    return vmap(small.apply)(block.take(weights, *sizes_of(model)), inputs), targets
+
+
+def own_widths(x: Any, rows: ClientRows) -> Rows:
+    """A width of a block for each client that follows from its own rows alone: its distinct
+    columns, a little rounded."""
+    widths = np.ones(len(rows.counts), dtype=np.int64)
+    for client in np.flatnonzero(rows.counts):
+        columns = len(np.unique(x[rows.of(int(client))].indices))
+        widths[client] = _rounded(max(1, columns), x.shape[1])
+    return widths
+
+
+def is_linear(model: FlatModel) -> bool:
+    """Whether it is the library's linear model, all of it free."""
+    return type(model.module) is Linear and model.size == sum(
+        value.numel() for value in model.module.parameters()
+    )
+
+
+def sizes_of(model: FlatModel) -> tuple[int, int]:
+    """Features and outputs of a linear model."""
+    outputs, features = model.module.get_parameter("linear.weight").shape
+    return features, outputs
+
+
+def small_model(model: FlatModel, features: int) -> FlatModel:
+    """The same kind of model on fewer features: a function of its weights, with none of its own."""
+    with torch.device("meta"):  # Without memory, and without drawing random numbers.
+        return FlatModel(Linear((features,), sizes_of(model)[1]), model.name)
+
+
+def _each(vectors: Tensor, features: int, outputs: int) -> tuple[Tensor, ...]:
+    """The vectors of linear models that lie one behind the other in a client's vector."""
+    return torch.split(vectors, outputs * (features + 1), dim=1) if vectors.shape[1] else ()
+
+
+def _split(vectors: Tensor, features: int, outputs: int) -> tuple[Tensor, Tensor]:
+    """Vectors of linear models as weights `[K, outputs, features]` and biases, without a copy."""
+    cut = outputs * features
+    return vectors[:, :cut].view(-1, outputs, features), vectors[:, cut:]
+
+
+def _every(columns: Tensor, outputs: int) -> Tensor:
+    return columns.unsqueeze(1).expand(-1, outputs, -1)
+
+
+def _same_memory(one: Tensor, two: Tensor) -> bool:
+    return one.untyped_storage().data_ptr() == two.untyped_storage().data_ptr()
+
+
+def _rounded(width: int, most: int) -> int:
+    """Up to a number with three significant bits, so that a width is at most a fourth too large."""
+    unit = 1 << max(0, int(log2(width)) - 2)
+    return min(most, -(-width // unit) * unit)
+
+
+def _knows_its_rest(algorithm: Algorithm) -> bool:
+    """Try it: a subclass may have changed its `step` and inherited a `rest` that is not its own."""
+    shared = torch.linspace(-1, 1, 5, dtype=torch.float64)
+    own = algorithm.start(shared)
+    if len(own) % len(shared):
+        return False
+    state = algorithm.begin(own + torch.linspace(0.1, 1, len(own), dtype=own.dtype), shared)
+    rested = algorithm.zero_gradient_steps(
+        state, shared, 0.1, torch.tensor(3.0, dtype=torch.float64)
+    )
+    if rested is None:
+        return False
+    for _ in range(3):
+        state = algorithm.step(state, shared, torch.zeros_like, 0.1)
+    return all(map(torch.allclose, tree_leaves(rested), tree_leaves(state)))

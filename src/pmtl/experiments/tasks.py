@@ -1,0 +1,248 @@
+"""What is computed for an experiment: a run's curve, and what clients make of its models.
+
+A *cell* is one training run with all that decides it. Its curve has, after each of a few rounds,
+the metrics of personal and shared models on validation and test rows. A *task* is a cell's curve,
+or fine-tuning or choosing from the models of one of its rounds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from pmtl.algorithms import Algorithm, build_algorithm
+from pmtl.data import FederatedData, Split, load
+from pmtl.errors import PmtlError, is_out_of_memory
+from pmtl.experiments.settings import Setting, evaluated
+from pmtl.models import build_model
+from pmtl.models.hog import HogLinear
+from pmtl.personalize.choosing import RULE, candidates, choose
+from pmtl.personalize.methods import METHODS, build_method
+from pmtl.personalize.tuning import tune
+from pmtl.privacy.plan import PrivacyPlan, Sampling
+from pmtl.runs.config import resolve_device
+from pmtl.runs.process import threads_for
+from pmtl.simulation import Federation, Progress, Weights, evaluate
+
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training run."""
+
+    algorithm: str
+    sigma: float
+    clip: float
+    seed: int
+    rounds: int | None = None  #: if it has others than most runs of its setting
+
+    def name(self) -> str:
+        """What its file is called."""
+        plain = "".join(c if c.isalnum() or c in ".=-" else "-" for c in self.algorithm)
+        length = "" if self.rounds is None else f"-of{self.rounds}"
+        return f"{plain}-sigma{self.sigma:g}-clip{self.clip:g}-seed{self.seed}{length}"
+
+
+@dataclass(frozen=True)
+class Task:
+    """Something to compute; the result of each is a file."""
+
+    kind: Literal["curve", "tuned", "chosen"]
+    cell: Cell
+    rounds: int | None = None  #: after how many rounds clients go on by themselves
+
+    @property
+    def rule(self) -> str | None:
+        """By which rule it is done, where there were others once."""
+        return RULE if self.kind == "chosen" else None
+
+    def name(self) -> str:
+        """What its file is called."""
+        if self.kind == "curve":
+            return self.cell.name()
+        return f"{self.cell.name()}-rounds{self.rounds}-{self.kind}"
+
+
+class Work:
+    """Does the tasks of one setting on one data set."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        data: str | FederatedData | None = None,
+        device: str = "auto",
+        defined: Mapping[str, Algorithm] | None = None,
+    ) -> None:
+        """`defined` are algorithms that no spec can name, by what cells call them."""
+        self.setting = setting
+        self.defined = dict(defined or {})
+        self._given = data
+        self._device = device
+
+    @cached_property
+    def data(self) -> FederatedData:
+        given = self._given
+        made = given if isinstance(given, FederatedData) else load(self.setting.spec(given))
+        return histograms(made) if self.setting.hog else made
+
+    def plan(self, sigma: float, clip: float, rounds: int) -> PrivacyPlan:
+        """What such a run of so many rounds pays for; δ is 1/m, as in all of the paper's."""
+        m = self.data.m
+        cohort = min(self.setting.cohort, m)
+        sampling: Sampling = "full" if cohort == m else "poisson"
+        return PrivacyPlan(m, cohort, sampling, clip, sigma, rounds, 1 / m)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process: rows on disk stay there, and are opened again."""
+        state = dict(self.__dict__)
+        if "data" in state and isinstance(state["data"].x, np.memmap):
+            del state["data"]
+        return state
+
+    def do(self, task: Task) -> Result:
+        """The task's result, or the sentence that says why there is none."""
+        begun = time.perf_counter()
+        try:
+            result: Result = {task.kind: self._done(task), "rule": task.rule}
+        except PmtlError as error:  # The others go on; it is tried again the next time.
+            result = {"error": str(error)}
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            result = {"error": "There was not enough memory for it: use fewer --jobs."}
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()  # It is the others' that is needed.
+        result["seconds"] = round(time.perf_counter() - begun, 1)
+        result["device"] = _device_name(resolve_device(self._device))
+        return result
+
+    def _done(self, task: Task) -> Any:
+        if task.kind == "curve":
+            return self._train(task.cell)
+        work = self._tune if task.kind == "tuned" else self._choose
+        return work(task.cell, task.rounds or self._length(task.cell))
+
+    def _length(self, cell: Cell) -> int:
+        return self.setting.rounds if cell.rounds is None else cell.rounds
+
+    def _federation(self, cell: Cell) -> Federation:
+        data = self.data
+        model = build_model(
+            self.setting.model, data.input_shape, data.outputs, data.task, cell.seed
+        )
+        algorithm = self.defined.get(cell.algorithm) or build_algorithm(cell.algorithm)
+        plan = self.plan(cell.sigma, cell.clip, self._length(cell))
+        device = resolve_device(self._device)
+        return Federation(data, model, algorithm, plan, self.setting.local, cell.seed, device)
+
+    def _train(self, cell: Cell) -> list[Result]:
+        made, points = self._federation(cell), []
+        measured, progress = evaluated(self._length(cell)), made.start()
+        with threads_for(made):
+            for report in made.rounds(progress):
+                if report.round in measured:
+                    point = {"round": report.round, "train_loss": report.train_loss}
+                    points.append(point | self._measured(made, made.views(progress)))
+        return points
+
+    def _measured(self, made: Federation, views: Mapping[str, Weights]) -> Result:
+        parts = (made.data, made.feed, made.model)
+        return {split: evaluate(*parts, views, split) for split in ("validation", "test")}
+
+    def _models(self, cell: Cell, rounds: int) -> tuple[Federation, Progress]:
+        # The plan's length decides nothing of what is published, but it is part of what the noise
+        # is keyed by: so this is the run whose curve was looked at, up to here.
+        made = self._federation(cell)
+        progress = made.start()
+        with threads_for(made):
+            while progress.round < rounds:
+                made.advance(progress)
+        return made, progress
+
+    def _tune(self, cell: Cell, rounds: int) -> dict[str, Result]:
+        made, progress = self._models(cell, rounds)
+        views = dict(made.views(progress))
+        starts = ["personal"] if made.algorithm.personal else ["shared"]
+        found: dict[str, Result] = {}
+        for start in starts:
+            for name in METHODS:
+                found[f"{name}-{start}"] = max(
+                    (
+                        self._tuned(made, views, start, name, lam, cell.seed)
+                        for lam in self.setting.lams_of(name)
+                    ),
+                    key=lambda result: accuracy(result, "validation"),
+                )
+        return found
+
+    def _tuned(
+        self,
+        made: Federation,
+        views: Mapping[str, Weights],
+        start: str,
+        name: str,
+        lam: float | None,
+        seed: int,
+    ) -> Result:
+        parts = (made.data, made.feed, made.model, build_method(name, lam))
+        store = tune(*parts, views[start], views["shared"], self.setting.tune, seed)
+        return {"lam": lam, **self._measured(made, {"personal": store.gather})}
+
+    def _choose(self, cell: Cell, rounds: int) -> Result:
+        made, progress = self._models(cell, rounds)
+        views = dict(made.views(progress))
+        if not made.algorithm.personal:
+            del views["personal"]
+        names = [view for view in ("shared", "personal") if view in views]
+        tuned, alone, longest = self.setting.least()
+        offered = candidates(
+            names,
+            tuned,
+            lams={name: self.setting.lams_of(name) for name in METHODS},
+            alone=sorted({max(1, longest // share) for share in (1, 4, 16)}, reverse=True),
+            alone_with=alone,
+        )
+        parts = (made.data, made.feed, made.model, offered, views, cell.seed)
+        picked = choose(*parts, default=names[-1])
+        counts = {c.name: int((picked.picks == n).sum()) for n, c in enumerate(offered)}
+        told = self._measured(made, {"personal": picked.store.gather})
+        return {**told, "picked": {name: count for name, count in counts.items() if count}}
+
+
+def histograms(data: FederatedData) -> FederatedData:
+    """The same federation with every image as its histograms of gradients (`models/hog.py`): what
+    the model `hog` would compute again in every step."""
+    hog = HogLinear(data.input_shape, data.outputs)
+    splits: tuple[Split, ...] = ("train", "validation", "test")
+    parts = [data.rows(split) for split in splits]
+    order = np.concatenate([rows.order for rows in parts])
+    features = np.empty((len(order), hog.head.in_features), dtype=np.float32)
+    with torch.no_grad():
+        for first in range(0, len(order), 1024):
+            x, _ = data.gather(order[first : first + 1024])
+            features[first : first + 1024] = hog.features(torch.from_numpy(x)).numpy()
+    owners = np.concatenate([np.repeat(data.clients, rows.counts) for rows in parts])
+    split = np.repeat(splits, [len(rows.order) for rows in parts])
+    return FederatedData.from_arrays(
+        features, data.y[order], owners, split, task=data.task, outputs=data.outputs
+    )
+
+
+def accuracy(result: Result, split: str, view: str = "personal") -> float:
+    """The share of rows answered rightly, which is what the paper reports; for regression, the
+    negative error."""
+    values = (result.get(split) or {}).get(view)
+    if values is None:
+        return float("-inf")
+    return float(values["accuracy"]) if "accuracy" in values else -float(values["rmse"])
+
+
+def _device_name(device: str) -> str:
+    return torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu"

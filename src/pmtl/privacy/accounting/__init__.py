@@ -1,0 +1,1 @@
+"""What releases cost: ε, δ and Rényi divergences."""

@@ -1,0 +1,273 @@
+"""How private a plan is, and how much noise or how many rounds an ε leaves.
+
+Every number here is about replacing one client's whole data set by any other, and bounds what all
+the other clients together could learn. Which mathematics applies follows from the plan's sampling:
+
+| sampling | headline | where |
+|---|---|---|
+| full | exact | `gaussian` |
+| poisson | an upper bound, mostly within 0.02% | `poisson` |
+| fixed | exact, and no amplification: the others know who was drawn | `colluders` |
+
+`report` sets that number beside the ones it is likely to be confused with: the authors' way of
+counting, the paper's closed form, striking a client out instead of replacing it. Without noise or
+without a clip every one of them is infinite, and never 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pmtl.errors import PmtlError
+from pmtl.privacy.accounting import colluders, composition, fixed_size, gaussian, poisson
+from pmtl.privacy.ledger.events import GaussianEvent
+from pmtl.privacy.plan import PrivacyPlan, Sampling, check_epsilon, default_delta
+
+MOST_ROUNDS = 1_000_000
+"""No search for rounds goes beyond this: nobody publishes a million models."""
+# A search for the least noise ends after so many plans were priced, with the least that was enough.
+_MOST_PLANS = 100
+
+_EVERYBODY = "all other clients together, who see every published model"
+_HOLDS_AGAINST = {
+    "full": f"{_EVERYBODY}",
+    "poisson": f"{_EVERYBODY}, as long as the client's own coins stay secret",
+    "fixed": f"{_EVERYBODY} and can tell from their own draws when this client took part",
+}
+
+
+def epsilon(plan: PrivacyPlan) -> float:
+    """An ε that holds at the plan's δ; inf without noise or without a clip."""
+    return _epsilon(plan, sensitivity=2)
+
+
+def delta(plan: PrivacyPlan, epsilon: float) -> float:
+    """A δ that holds at `epsilon` for the plan's mechanism (its own δ plays no part)."""
+    if math.isnan(epsilon) or epsilon < 0:
+        raise PmtlError(f"Delta is asked for at an epsilon of at least 0, but {epsilon} was given.")
+    if math.isinf(epsilon):
+        return 0.0
+    z = plan.noise_multiplier
+    if not z > 0:
+        return 1.0
+    if plan.sampling == "full":
+        return gaussian.delta(epsilon, 2 * math.sqrt(plan.rounds) / z)
+    scheme = poisson.delta if plan.sampling == "poisson" else colluders.delta
+    return scheme(z, plan.rate, plan.rounds, epsilon, 2)
+
+
+def _epsilon(plan: PrivacyPlan, sensitivity: int) -> float:
+    z = plan.noise_multiplier
+    if not z > 0:
+        return math.inf
+    if plan.sampling == "full":
+        return gaussian.epsilon(sensitivity * math.sqrt(plan.rounds) / z, plan.delta)
+    scheme = poisson.epsilon if plan.sampling == "poisson" else colluders.epsilon
+    return scheme(z, plan.rate, plan.rounds, plan.delta, sensitivity)
+
+
+def report(plan: PrivacyPlan) -> dict[str, Any]:
+    """The headline and, under `also`, the numbers it may be compared with.
+
+    - `zero_out`: one client's data struck out instead of replaced, same adversary;
+    - `authors`: as the authors' code counts (Rényi, Poisson coins, one client added or removed);
+    - `full_participation`: everybody in every round, with the same noise on the average;
+    - `paper_theorem_1`: the paper's closed form for that case, or null and the reason;
+    - `outsiders`, `colluders` (fixed only): without and with knowledge of who was drawn.
+
+    Infinities are floats here; `pmtl.jsontext` makes the text "inf" of them.
+    """
+    headline = epsilon(plan)
+    return {
+        "epsilon": headline,
+        "delta": plan.delta,
+        "adjacency": plan.adjacency,
+        "sampling": plan.sampling,
+        "accountant": _accountant(plan),
+        "noise_multiplier": plan.noise_multiplier,
+        "rate": plan.rate,
+        "holds_against": _HOLDS_AGAINST[plan.sampling] if plan.private else "nobody",
+        "also": _comparisons(plan, headline),
+    }
+
+
+def _accountant(plan: PrivacyPlan) -> str:
+    if not plan.private:
+        return "none: without noise or without a clip nothing is hidden"
+    if plan.sampling == "full" or plan.rate == 1:
+        return "exact Gaussian (μ-GDP), replace-one"
+    if plan.sampling == "poisson":
+        return "PLD, Poisson-subsampled Gaussian, replace-one"
+    return "exact Gaussian (μ-GDP) over a binomial number of known participations, replace-one"
+
+
+def _comparisons(plan: PrivacyPlan, headline: float) -> dict[str, Any]:
+    z, rate, rounds = plan.noise_multiplier, plan.rate, plan.rounds
+    also: dict[str, Any] = {"zero_out": _epsilon(plan, sensitivity=1)}
+    if plan.private:
+        also["authors"] = poisson.authors_epsilon(z, rate, rounds, plan.delta)
+        mu = 2 * math.sqrt(rounds) * rate / z  # everybody, same σ: z·m/q in place of z
+    else:
+        also["authors"], mu = math.inf, math.inf
+    also["full_participation"] = gaussian.epsilon(mu, plan.delta)
+    theorem = gaussian.closed_form(mu, plan.delta)
+    if gaussian.closed_form_holds(theorem, plan.delta):
+        also["paper_theorem_1"] = theorem
+    else:
+        limit = -2 * math.log(plan.delta)
+        also["paper_theorem_1"] = None
+        also["paper_theorem_1_reason"] = (
+            f"its ε would be {theorem:.3g}, and the theorem holds up to 2·log(1/δ) = {limit:.3g}"
+            if plan.private
+            else "it needs noise and a clip"
+        )
+    if plan.sampling == "fixed":
+        also["outsiders"] = (
+            fixed_size.outsiders_epsilon(z, rate, rounds, plan.delta) if plan.private else math.inf
+        )
+        also["colluders"] = headline
+    return also
+
+
+def noise_for(
+    clients: int,
+    cohort: int,
+    sampling: Sampling,
+    clip_norm: float,
+    rounds: int,
+    delta: float,
+    epsilon: float,
+    besides: Mapping[GaussianEvent, int] | None = None,
+) -> float:
+    """The smallest noise_std, to 0.1% and on the safe side, that keeps `epsilon` at `delta`; with
+    other releases `besides`, for all of it together."""
+    target = check_epsilon(epsilon)
+    plan = PrivacyPlan(clients, cohort, sampling, clip_norm, 0.0, rounds, delta)
+    if math.isinf(target):
+        return 0.0
+    if math.isinf(plan.clip_norm):
+        raise PmtlError(
+            f"Without clipping no noise is enough for epsilon {target:g}, because one client's "
+            "upload may be arbitrarily large: choose a finite clip norm, or epsilon inf."
+        )
+    ever_in = -math.expm1(plan.rounds * math.log1p(-plan.rate)) if plan.rate < 1 else 1.0
+    if ever_in <= plan.delta:
+        raise PmtlError(
+            f"A client is drawn at all with a probability of {ever_in:.3g} only, which a delta of "
+            f"{plan.delta:.3g} covers even without noise: such a guarantee says nothing. Choose a "
+            f"smaller delta (the default is {default_delta(plan.clients):.3g})."
+        )
+    # Being in every round with the same z is the worst case of every way to draw a cohort, so
+    # the noise that is enough for it is an upper end for the search.
+    besides = besides or {}
+    spent = math.fsum(count * (2 / event.noise_multiplier) ** 2 for event, count in besides.items())
+    mu = gaussian.mu_for(target, plan.delta)
+    left = mu * mu - spent
+    if not left > 0:
+        raise PmtlError(
+            f"The other releases alone cost more than epsilon {target:g}: give them more noise."
+        )
+    enough = 2 * math.sqrt(plan.rounds / left) * (plan.clip_norm / plan.cohort)
+
+    def cost(noise_std: float) -> float:
+        noisy = replace(plan, noise_std=noise_std)
+        if not besides:
+            return _epsilon(noisy, sensitivity=2)
+        return composition.epsilon({GaussianEvent.of(noisy): rounds, **besides}, plan.delta)
+
+    more = 1e-12  # only ever the last bits of a rounding
+    while cost(enough) > target:
+        enough, more = enough * (1 + more), 2 * more
+        if more > 1 or not 0 < enough < math.inf:
+            raise PmtlError(
+                f"No noise could be found that keeps epsilon {target:g} with a clip norm of "
+                f"{plan.clip_norm:g}: choose a clip norm nearer to 1, or a larger epsilon."
+            )
+    if plan.sampling == "full" or plan.rate == 1:
+        return enough
+    # With much noise a rate of p saves a factor p; with little noise it saves less than that.
+    return _least_noise(cost, enough, 0.95 * plan.rate * enough, target)
+
+
+def _least_noise(
+    cost: Callable[[float], float], enough: float, little: float, target: float
+) -> float:
+    """Narrow the gap between too little noise and enough of it to 0.05%."""
+
+    def excess(noise_std: float) -> float:
+        return _log_ratio(cost(noise_std), target)
+
+    at_enough = excess(enough)
+    at_little = excess(little)
+    for _ in range(_MOST_PLANS):
+        if at_little > 0:
+            break
+        enough, at_enough = little, at_little
+        little, at_little = little / 2, excess(little / 2)
+    for _ in range(_MOST_PLANS):
+        if not enough > 1.0005 * little > 0:
+            break
+        middle = _between(enough, at_enough, little, at_little)
+        at_middle = excess(middle)
+        if at_middle <= 0:
+            enough, at_enough = middle, at_middle
+        else:
+            little, at_little = middle, at_middle
+    return enough
+
+
+def _log_ratio(value: float, target: float) -> float:
+    """log(ε/target), kept finite where ε is 0 or overwhelming."""
+    return math.log(min(max(value / target, 1e-3), 1e9))
+
+
+def _between(good: float, at_good: float, bad: float, at_bad: float) -> float:
+    """Where the straight line through two log-log points crosses zero, a little off both ends, so
+    that each step either halves the gap or better or shows the crossing to be next to an end."""
+    share = at_good / (at_good - at_bad)
+    return good * math.pow(bad / good, min(max(share, 0.05), 0.95))
+
+
+def rounds_for(plan: PrivacyPlan, epsilon: float) -> int:
+    """The largest number of rounds that keeps `epsilon`, whatever number the plan itself has: 0 if
+    one round is too much, and never more than `MOST_ROUNDS`."""
+    target = check_epsilon(epsilon)
+    if math.isinf(target):
+        return MOST_ROUNDS
+
+    def excess(rounds: int) -> float:
+        return _log_ratio(_epsilon(replace(plan, rounds=rounds), sensitivity=2), target)
+
+    if not plan.private or excess(1) > 0:
+        return 0
+    # A client that is in every round is the worst case, so these many rounds are kept at least.
+    root = gaussian.mu_for(target, plan.delta) * plan.noise_multiplier / 2
+    always_in = root * root
+    kept = int(min(max(always_in, 1.0), MOST_ROUNDS))
+    at_kept = excess(kept)
+    if at_kept > 0:  # the square above was rounded up to the next whole number
+        kept, at_kept = kept - 1, excess(kept - 1)
+    return _last_kept(excess, kept, at_kept)
+
+
+def _last_kept(excess: Callable[[int], float], kept: int, at_kept: float) -> int:
+    """The last number of rounds without excess, given one that has none."""
+    past = kept + 1
+    while (at_past := excess(past)) <= 0:
+        if past == MOST_ROUNDS:
+            return MOST_ROUNDS
+        kept, at_kept = past, at_past
+        # ε grows about like √T; go a little further than that says.
+        past = min(int(kept * min(1.1 * math.exp(-2 * at_kept), 1000.0)) + 1, MOST_ROUNDS)
+    while past - kept > 1:
+        middle = int(_between(kept, at_kept, past, at_past))
+        middle = min(max(middle, kept + 1), past - 1)
+        at_middle = excess(middle)
+        if at_middle <= 0:
+            kept, at_kept = middle, at_middle
+        else:
+            past, at_past = middle, at_middle
+    return kept

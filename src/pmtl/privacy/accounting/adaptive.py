@@ -1,0 +1,87 @@
+"""A meter for releases whose settings may have been chosen by looking at earlier releases.
+
+`composition` adds up releases whose settings were all fixed beforehand. If a person looks at one
+release and then decides what to publish next, every possible sequence may be within ε at δ while
+the whole is not (`tests/privacy/test_adaptive.py` has an example with 1.87 times δ). A cap has to
+hold in this case, too. It is therefore enforced by a *filter*: a rule that says before each release
+whether it may be made. One client's account may take another release if at least one of these rules
+admits all of its releases, the new one included:
+
+- **settled**: all are releases of one run, within the plan that the ledger holds of it, and the
+  ordinary composition of the *whole plan* is at most ε at δ. The plan was fixed before the run's
+  first release, and leaving out a part of it, even by looking, tells less than all of it. A part
+  that costs at most ε is not enough, because which part it is may be chosen by looking; unless all
+  releases of the plan are equal, when a number of them leaves no choice and is enough.
+- **full**: all runs have plans in which everybody takes part in every release, and Σμ² is at most
+  what ε at δ allows. Gaussian DP has this filter (Smith & Thakurta 2022; Koskela, Tobaben & Honkela
+  2023).
+- **order α**, for one α of a fixed list: Σ D_α ≤ B(α), whatever the releases are. This is the Rényi
+  filter (Feldman & Zrnic 2021).
+
+B(α) is the Rényi divergence that gives ε at δ' = 0.01·δ/(number of orders).
+
+**The promise of a cap at (ε, δ) is (ε, 1.01·δ).** Let P and Q be the distributions of everything
+that is published with one data set of a client and with another, and S a set of outputs. Split S by
+the rule r that admitted the last release: S = ∪ S_r. Let P_r be the process that follows the same
+choices and ends before the first release that rule r does not admit. A rule that admits some
+releases also admits every part of them, so on S_r nothing is left out: P_r(S_r) = P(S_r), and the
+same for Q. Hence
+
+    P(S) − e^ε·Q(S) = Σ_r [P_r(S_r) − e^ε·Q_r(S_r)] ≤ Σ_r δ_r,
+
+where δ_r is what rule r guarantees of its own process. Each order has δ_r = δ', in all 0.01·δ. Of
+the first two rules only one is ever used for a client, and which one is known before its first
+release: if the plan of its first run has full participation only, "settled" is a part of "full";
+otherwise "full" never holds, because it asks that all *plans* in the account are full. That rule
+has δ_r = δ. What was published before a client's first release does not depend on its data and can
+be taken as given.
+
+A cap of (ε, δ) admits a whole run that was calibrated to ε at δ. The price of choosing freely is
+paid from the second run on, unless everybody takes part in all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+import numpy as np
+
+from pmtl.privacy.accounting import composition, gaussian, renyi
+from pmtl.privacy.ledger.events import GaussianEvent
+
+ORDERS: renyi.Floats = 1 + np.geomspace(0.5, 512, 12)
+"""The orders α of the Rényi filter. They must be fixed beforehand: another list is another filter.
+The best of them costs at most 5% more than the best order between 1.5 and 513."""
+
+EXTRA = 0.01
+"""The part of δ that is left to the Rényi filter: a cap's promise is about (1 + EXTRA)·δ."""
+
+
+def fixed_cost(
+    events: Mapping[GaussianEvent, int], plan: Mapping[GaussianEvent, int], delta: float
+) -> float:
+    """What the rule "settled" says of `events` that are part of the `plan` of one run."""
+    one_kind = len([event for event, count in plan.items() if count]) == 1
+    return composition.epsilon(events if one_kind else plan, delta)
+
+
+def by_orders(events: Mapping[GaussianEvent, int], delta: float) -> float:
+    """The smallest cap at δ that the Rényi filter alone admits."""
+    if not any(events.values()):
+        return 0.0
+    # In a fixed order, so that the order of charges never shows in the last digit.
+    ordered = sorted(events.items(), key=str)
+    divergences = sum(count * _divergence(event) for event, count in ordered if count)
+    share = EXTRA * delta / len(ORDERS)
+    return gaussian.SAFE * renyi.epsilon(np.asarray(divergences), share, ORDERS)
+
+
+def all_full(events: Mapping[GaussianEvent, int]) -> bool:
+    """Whether everybody takes part in all of them."""
+    return all(event.cohort == event.clients for event, count in events.items() if count)
+
+
+@lru_cache(maxsize=4096)
+def _divergence(event: GaussianEvent) -> renyi.Floats:
+    return renyi.curve({event: 1}, ORDERS)

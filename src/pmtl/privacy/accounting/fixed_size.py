@@ -1,0 +1,52 @@
+"""Cohorts of a fixed size, seen from outside.
+
+The paper draws exactly q of m clients. Those who see nothing but the published models do not know
+whether a client took part, and for them one round has the amplified profile of sampling without
+replacement when one client is replaced (Balle, Barthe & Gaboardi 2018),
+
+    δ(ε) = p · δ_Gauss(log(1 + (e^ε − 1)/p); μ = 2/z),        p = q/m.
+
+T rounds compose T of these, discretised so that δ can only come out too large ("connect the dots",
+Doroshenko et al. 2022). The other clients, who can compare notes, know more: see `colluders`, which
+is the number that holds for our promise. This one is reported beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from pmtl.privacy.accounting import colluders, gaussian, poisson
+from pmtl.privacy.accounting.libraries import load
+
+
+def outsiders_epsilon(z: float, rate: float, rounds: int, delta: float) -> float:
+    """The ε, replace-one, against those who see the published models and nothing else."""
+    cap = colluders.epsilon(z, rate, rounds, delta, sensitivity=2)
+    usable = delta - poisson.rounding(rounds)
+    if rate == 1 or cap in (0.0, math.inf) or usable <= 0 or not poisson.computable(z, rounds):
+        return cap
+    losses = _one_round(z, rate, rounds, delta).self_compose(rounds)
+    return poisson.smaller(float(losses.get_epsilon_for_delta(usable)), cap)
+
+
+def _one_round(z: float, rate: float, rounds: int, delta: float) -> Any:
+    """The distribution of one round's privacy loss."""
+    mu = 2 / z
+    # Beyond `reach` the loss counts as infinite, at a price of δ/10⁴ over all rounds.
+    unamplified = gaussian.epsilon(mu, min(1e-4 * delta / (rounds * rate), 0.5))
+    reach = float(np.logaddexp(math.log1p(-rate), math.log(rate) + unamplified))
+    interval = poisson.grid_interval(z, rate, rounds, reach, sensitivity=2, most_points=60_000)
+    top = max(math.ceil(reach / interval), 1)
+    epsilons = np.arange(top + 1) * interval
+    with np.errstate(divide="ignore"):
+        log_growth = epsilons + np.log(-np.expm1(-epsilons))  # log(e^ε − 1), which may be large
+    stretched = np.logaddexp(0.0, log_growth - math.log(rate))
+    deltas = rate * np.exp(gaussian.log_delta(stretched, mu))
+    # Replacing is symmetric, so δ(−ε) = 1 − e^(−ε) + e^(−ε)·δ(ε).
+    mirrored = -np.expm1(-epsilons) + np.exp(-epsilons) * deltas
+    profile = np.clip(np.concatenate([mirrored[:0:-1], deltas]), 0.0, 1.0)
+    pld_pmf = load("dp_accounting.pld.pld_pmf")
+    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -top, top, profile)

@@ -1,0 +1,213 @@
+"""The price of choosing: what it costs to try several settings and publish the best run.
+
+A setting that was picked because it did well on the clients' validation rows carries something
+about those rows, and one run's ε does not count it. Two ways to choose have a price that can be
+proved:
+
+- **all runs are published** (or seen by the clients while they train): all of them are charged,
+  and looking for the best is free. That is `publish_all`, an ordinary composition;
+- **only the best is published**, and how many were tried is random and secret (Papernot & Steinke,
+  ICLR 2022, after Liu & Talwar 2019). K runs are made, each with a setting drawn at random; each
+  makes its models and a noisy validation score; the one with the best score is published and
+  everything about the others is forgotten. If one run has Rényi divergence D(λ), the whole has
+
+      D(λ) + (1+η)·[(1 − 1/λ̂)·D(λ̂) + log(1/γ)/λ̂] + log(E K)/(λ−1)          (their Theorem 2)
+      D(λ) + E K·δ̂ + log(E K)/(λ−1)                                         (their Theorem 6)
+
+  where K has a truncated negative binomial distribution of shape η and parameter γ, for any λ̂ ≥ 1,
+  or a Poisson distribution, if one run is (log(1 + 1/(λ−1)), δ̂)-private.
+
+The second is what `epsilon` computes. Its price hardly grows with the number of candidates, but it
+asks for more secrecy than a federation has: **clients who are sent the models of every round of
+every run have seen the others**, and for them `publish_all` is the price. It holds where all runs
+take place on one trusted machine and only the winner leaves it.
+
+The distribution of K must be fixed beforehand and may be known. Which is the cheapest depends on
+the plan and on no data, so we may take the cheapest of `SHAPES`. At the same mean, larger finite
+shapes (the geometric distribution is η = 1) cost more than the logarithmic one and are not listed.
+
+What a client chooses for itself costs nothing, see docs/privacy.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from pmtl.errors import PmtlError
+from pmtl.privacy.accounting import accountant, composition, gaussian, renyi
+from pmtl.privacy.accounting.libraries import load
+from pmtl.privacy.accounting.validation import DEFAULT_SHARE, KIND, metrics_plan
+from pmtl.privacy.ledger.events import GaussianEvent
+from pmtl.privacy.plan import PrivacyPlan
+
+LOGARITHMIC, POISSON = 0.0, math.inf
+MOST_CANDIDATES = 1_000_000
+"""A choice between more settings than this is not priced."""
+SHAPES = {LOGARITHMIC: "logarithmic", POISSON: "Poisson"}
+"""The shapes η that are tried. Logarithmic is the cheapest for many candidates, Poisson for few."""
+
+
+def epsilon(
+    events: Mapping[GaussianEvent, int], delta: float, candidates: int, shape: float | None = None
+) -> float:
+    """ε at δ of publishing the best of K runs, E K = `candidates`, each of which makes all `events`
+    (its training releases and that of its score); replace-one. The shape η is the cheapest of
+    `SHAPES` unless it is given."""
+    if shape is None:
+        return cheapest(events, delta, candidates)[0]
+    return _epsilons(events, delta, candidates, [shape])[shape]
+
+
+def cheapest(
+    events: Mapping[GaussianEvent, int], delta: float, candidates: int
+) -> tuple[float, float]:
+    """The least ε over `SHAPES`, and the shape that has it."""
+    return min((value, eta) for eta, value in _epsilons(events, delta, candidates, SHAPES).items())
+
+
+def publish_all(events: Mapping[GaussianEvent, int], delta: float, candidates: int) -> float:
+    """ε at δ where each candidate is run once and everybody may see everything of every run."""
+    _check(candidates, [])
+    return composition.epsilon({event: candidates * n for event, n in events.items()}, delta)
+
+
+def _epsilons(
+    events: Mapping[GaussianEvent, int], delta: float, candidates: int, shapes: Iterable[float]
+) -> dict[float, float]:
+    """ε for each shape. It is never less than one run's: where that is the looser of two bounds (at
+    a δ that Fourier transforms cannot resolve), no choice shall look cheaper than no choice."""
+    _check(candidates, shapes)
+    one_run = composition.epsilon(events, delta)
+    divergences = renyi.curve(events)
+    if not divergences.any():
+        return dict.fromkeys(shapes, 0.0)  # Nothing is published: the best of it is nothing, too.
+    mu = composition.largest_mu(events)
+
+    def value(shape: float) -> float:
+        if candidates == 1 and shape < POISSON:
+            return one_run  # K is always 1.
+        chosen = after_choice(divergences, candidates, shape, mu)
+        return max(renyi.epsilon(chosen, delta), one_run)
+
+    return {shape: value(shape) for shape in shapes}
+
+
+def after_choice(
+    divergences: renyi.Floats, mean: float, shape: float, mu: float = math.inf
+) -> renyi.Floats:
+    """The Rényi divergences, at `renyi.ORDERS`, of the best of K runs that have `divergences` each.
+
+    `mu` is a μ for which one run is known to be μ-GDP; it only sharpens Theorem 6.
+    """
+    orders = renyi.ORDERS
+    extra: renyi.Floats | float
+    if shape == POISSON:
+        thresholds = -np.log1p(-1 / orders)
+        log_deltas = renyi.log_delta(divergences, thresholds)
+        if mu < math.inf:
+            log_deltas = np.minimum(log_deltas, gaussian.log_delta(thresholds, mu))
+        extra = mean * np.exp(log_deltas)
+    else:
+        ell = _log_inverse_gamma(mean, shape)
+        by_order = (1 - 1 / orders) * divergences + ell / orders
+        # λ̂ = 1 is allowed, and then only γ counts.
+        extra = (1 + shape) * min(float(by_order.min()), ell)
+    return np.asarray(divergences + extra + math.log(mean) / (orders - 1), dtype=np.float64)
+
+
+def _log_inverse_gamma(mean: float, shape: float) -> float:
+    """ℓ = log(1/γ) for which K has this mean: E K = (1/γ − 1)·η/(1 − γ^η), for η = 0 its limit
+    (1/γ − 1)/log(1/γ). With exprel(x) = (eˣ − 1)/x both are exprel(ℓ)/exprel(−ηℓ)."""
+    exprel = load("scipy.special").exprel
+
+    def excess(ell: float) -> float:
+        return math.log(exprel(ell)) - math.log(exprel(-shape * ell)) - math.log(mean)
+
+    if mean == 1:
+        return 0.0
+    return gaussian.root(lambda ell: -excess(ell), 0.0, 2 + 2 * math.log(mean))
+
+
+def chance_of_no_choice(candidates: int, shape: float) -> float:
+    """How likely it is that fewer than two runs are made, so that nothing is compared. A mean alone
+    hides this: the logarithmic distribution often makes one run, and rarely very many."""
+    if shape == POISSON:
+        return (1 + candidates) * math.exp(-candidates)
+    exprel, ell = load("scipy.special").exprel, _log_inverse_gamma(candidates, shape)
+    return float(exprel(-ell) / exprel(shape * ell))
+
+
+def validation_release(plan: PrivacyPlan, epsilon: float) -> GaussianEvent:
+    """The release of one run's validation score, a number in [0, 1], through the gate. It costs
+    the usual share of the μ² that belongs to the run's own `epsilon`, on top of it."""
+    squared_mu = math.inf
+    if epsilon < math.inf:
+        mu = gaussian.mu_for(max(epsilon, 1e-9), plan.delta)
+        squared_mu = DEFAULT_SHARE * mu * mu
+    return GaussianEvent.of(metrics_plan(plan.clients, 1, 1, squared_mu, plan.delta), KIND)
+
+
+def report(plan: PrivacyPlan, candidates: int) -> dict[str, Any]:
+    """What choosing between `candidates` runs of a plan costs, beside what one run costs.
+
+    - `one_run`: the plan alone, its settings fixed without looking;
+    - `one_run_with_score`: the same with its validation score released once;
+    - `publish_best`: the best of a random number of such runs, under `protocol`;
+    - `publish_all`: all of them, seen by everybody.
+    """
+    one_run = accountant.epsilon(plan)
+    score = validation_release(plan, one_run)
+    events = {GaussianEvent.of(plan): plan.rounds, score: 1}
+    chosen, shape = cheapest(events, plan.delta, candidates)
+    chance = chance_of_no_choice(candidates, shape)
+    return {
+        "delta": plan.delta,
+        "adjacency": plan.adjacency,
+        "sampling": plan.sampling,
+        "candidates": candidates,
+        "one_run": one_run,
+        "one_run_with_score": composition.epsilon(events, plan.delta),
+        "publish_best": chosen,
+        "publish_all": publish_all(events, plan.delta, candidates),
+        "runs_drawn": SHAPES[shape],
+        "chance_of_no_choice": chance,
+        "score_noise": score.noise_std,
+        "protocol": in_words(candidates, SHAPES[shape], chance, score.noise_std),
+    }
+
+
+def in_words(candidates: int, runs_drawn: str, chance: float, score_noise: float) -> str:
+    """The protocol under which the ε of a choice holds."""
+    return (
+        "The ε of the best run holds if the number of runs is drawn at random beforehand "
+        f"({runs_drawn}, {candidates} on average) and told to nobody; each run starts afresh, with "
+        f"a setting drawn at random from the {candidates}, and its validation score gets noise of "
+        f"standard deviation {score_noise:.3g} in the gate (a client's score lies in [0, 1]); "
+        "and only the run with the best noisy score is published. Nobody, the clients included, "
+        "sees anything of the others: where clients receive the models of every run while it "
+        f"trains, what holds is the ε of publishing all. With a chance of {chance:.0%} fewer than "
+        "two runs are made, and nothing is compared."
+    )
+
+
+def _check(candidates: int, shapes: Iterable[float]) -> None:
+    if isinstance(candidates, bool) or not isinstance(candidates, int) or candidates < 1:
+        raise PmtlError(
+            f"A choice is between a whole number of candidates, at least 1, but {candidates!r} was "
+            "given: count the settings that compete, not their seeds."
+        )
+    if candidates > MOST_CANDIDATES:
+        raise PmtlError(
+            f"A choice between more than {MOST_CANDIDATES:,} candidates is not priced, and "
+            f"{candidates!r} were given: count the settings that compete."
+        )
+    for shape in shapes:
+        if not (0 <= shape <= 1000 or shape == POISSON):
+            raise PmtlError(
+                f"The shape of the number of runs must lie between 0 and 1000 or be inf, but "
+                f"{shape!r} was given: 0 is logarithmic, 1 geometric and inf Poisson."
+            )

@@ -1,0 +1,86 @@
+"""Metrics are releases like any other: what they are made of, and their part of the budget.
+
+How well models do on the clients' validation rows is a function of everybody's data. A client gives
+a vector of its own values, each bounded by a public number and moved to lie in [−½, ½]; with c of
+them its norm is at most √c/2, and replacing one client moves the average over all m by at most
+√c/m. The vectors pass the same gate as the models: full participation, divisor m, noise, a charge
+in the ledger before it (as `GaussianEvent`s of the kind "validation").
+
+Metrics and training are paid for together. Of μ², which is what adds up over Gaussian releases, the
+metrics get a share (a tenth unless asked otherwise) and training the rest, so that ε, the one
+number a person asked for, covers both. The noise on an average accuracy is then known beforehand;
+it falls with the number of clients and grows with how often one looks.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, replace
+
+from pmtl.errors import PmtlError
+from pmtl.privacy.ledger.events import GaussianEvent
+from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
+
+DEFAULT_SHARE = 0.1
+KIND = "validation"
+
+
+def evaluations(rounds: int, every: int) -> int:
+    """How often a run of so many rounds is evaluated: every so many, and at the end."""
+    return 0 if every == 0 else -(-rounds // every)
+
+
+def with_metrics(
+    request: PrivacyRequest, clients: int, releases: int, values: int
+) -> tuple[PrivacyPlan, PrivacyPlan | None]:
+    """The plan for training and the one for `releases` of `values` metrics (None for none).
+
+    An ε that was asked for holds for both together. Where the noise of training was given instead,
+    the metrics' own is such that they would have the same share of the whole.
+    """
+    share = 0.0 if request.metrics is None else request.metrics
+    if not 0 <= share < 1:
+        raise PmtlError(
+            f"The share of the budget for metrics lies between 0 (none) and 1, but {share:g} was "
+            f"given: {DEFAULT_SHARE:g} is the default in production."
+        )
+    plan = request.resolve(clients)
+    if not (share and releases and plan.private):
+        return plan, None
+    from pmtl.privacy.accounting import accountant, gaussian
+
+    if request.noise is None:
+        mu = gaussian.mu_for(request.target, plan.delta)
+        whole = mu * mu
+    else:
+        cost = accountant.epsilon(plan)
+        if math.isinf(cost):
+            raise PmtlError(
+                f"With noise of {request.noise:g}, epsilon is too large to be computed: use more "
+                "noise, or 0 for no privacy."
+            )
+        mu = gaussian.mu_for(cost, plan.delta)
+        whole = mu * mu / (1 - share)
+    metrics = metrics_plan(clients, releases, values, share * whole, plan.delta)
+    if request.noise is None:
+        besides = {GaussianEvent.of(metrics, KIND): releases}
+        settings = asdict(plan)
+        del settings["noise_std"]
+        noise = accountant.noise_for(**settings, epsilon=request.target, besides=besides)
+        plan = replace(plan, noise_std=noise)
+    return plan, metrics
+
+
+def metrics_plan(
+    clients: int, releases: int, values: int, squared_mu: float, delta: float
+) -> PrivacyPlan:
+    """The plan that releases so many metrics so often for so much of μ²; inf buys exact ones."""
+    clip_norm = math.sqrt(values) / 2
+    if squared_mu < 1e-200:
+        raise PmtlError(
+            "The budget is so small that no metric could be released from it: use a larger epsilon "
+            "or delta, or --metrics 0."
+        )
+    noise_multiplier = 2 * math.sqrt(releases / squared_mu)
+    noise = noise_multiplier * clip_norm / clients
+    return PrivacyPlan(clients, clients, "full", clip_norm, noise, releases, delta)

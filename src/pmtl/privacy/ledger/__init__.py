@@ -1,0 +1,1 @@
+"""The clients' ledger: what was released about whom."""

@@ -1,0 +1,299 @@
+"""What the entries of a ledger add up to: what is spent, by whom and on whom.
+
+Only counting; what may still be charged is `allowance.py`'s, the file `ledger.py`'s.
+
+Every client has an account: the charges of all populations it was in. Clients that joined and left
+together share one (`populations.Span`). What is said of a ledger is about its largest account, and
+a cap holds for each. Two numbers say what an account has spent:
+
+- `spent`: ordinary composition (`composition`), valid if all settings were fixed beforehand;
+- `filtered`: the smallest cap that admits the account (`adaptive`), valid however the settings were
+  chosen. Caps are held by this one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pmtl.errors import PmtlError
+from pmtl.privacy.accounting import adaptive, composition
+from pmtl.privacy.ledger.chain import Entry
+from pmtl.privacy.ledger.charges import Events, Largest, from_list, outermost, total
+from pmtl.privacy.ledger.events import GaussianEvent
+from pmtl.privacy.ledger.populations import Change, Populations, Span, checked_names, contains
+
+FORMATS = (1, 2)
+Charges = dict[str, Events]  # what was charged, by run
+
+
+class Account:
+    """The sums over entries that were verified, one after the other."""
+
+    def __init__(self, path: Path) -> None:
+        """`path` is only named, in what is said."""
+        self.path = path
+        self.populations = Populations()
+        self._last: Entry
+        self._hashes: list[str] = []
+        self._charged: dict[tuple[str, str], list[int]] = {}
+        self._charge_hashes: dict[str, list[str]] = {}
+        self._kinds: dict[str, list[str]] = {}
+        self._by_run: Charges = {}
+        self._by_population: dict[int, Charges] = {}
+        self._plans: Charges = {}
+        self._unplanned: set[str] = set()
+        self._marks: dict[str, Entry] = {}
+        self._newest: dict[str, int] = {}
+        self._caps: dict[float, float] = {}
+        # The account of each span that was asked for, kept up to date.
+        self._accounts: dict[Span, Charges] = {}
+        # Whom charges are about: all clients of the newest population, unless these are named.
+        self._names: Sequence[str] | None = None
+        self._number = 0  # of their population
+        self._change: Change | None = None  # what has to be put down before they can be charged
+        self._own: Counter[Span] | None = None  # their spans, made when they are asked for
+
+    # --- adding up ---
+
+    def apply(self, entry: Entry) -> None:
+        """Add one verified entry to the totals."""
+        try:
+            self._count(entry)
+        except (ValueError, KeyError, TypeError, AttributeError, PmtlError) as error:
+            raise PmtlError(
+                f"Entry {entry.sequence} of {self.path} cannot be understood ({error}): use the "
+                "version of pmtl that wrote it."
+            ) from error
+        self._last = entry
+        self._hashes.append(entry.hash)
+
+    def _count(self, entry: Entry) -> None:
+        values, run = entry.values, entry.run or ""
+        if entry.run is not None:
+            self._newest[run] = entry.sequence
+        if entry.kind == "genesis" and entry.sequence == 0:
+            if values["format"] not in FORMATS or ("joined" in values) != (values["format"] > 1):
+                raise ValueError(f"format {values['format']!r}")
+            self._genesis, self._created = values, entry.time
+            self.populations.add(0, values)
+        elif entry.kind == "population":
+            self.populations.add(entry.sequence, values)
+            self._own = None
+        elif entry.kind == "plan":
+            self._add_plan(run, values)
+        elif entry.kind == "charge":
+            stands_for = values.pop("afterwards", None) or entry.hash[:16]
+            self._charge_hashes.setdefault(run, []).append(str(stands_for))
+            self._add_charge(run, entry.round or 0, values)
+        elif entry.kind == "mark":
+            if not isinstance(values["digest"], str):
+                raise ValueError("a digest that is not a text")
+            self._marks[run] = entry
+        elif entry.kind == "cap":
+            self._caps[float(values["delta"])] = float(values["epsilon"])
+        else:
+            raise ValueError(f"kind {entry.kind!r}")
+
+    def _add_plan(self, run: str, values: Mapping[str, Any]) -> None:
+        planned = from_list(values["events"])
+        if run in self._plans or not self._may_plan(run, planned):
+            raise ValueError("a plan that comes too late")
+        self._plans[run] = planned
+
+    def _may_plan(self, run: str, planned: Events) -> bool:
+        """Whether nothing was charged to a run before its plan is put down. A ledger of format 1
+        has charges without plans, which were fixed beforehand all the same."""
+        return run not in self._unplanned and self._by_run.get(run, Counter()) <= planned
+
+    def _add_charge(self, run: str, round: int, values: dict[str, Any]) -> None:
+        number = int(values.pop("population", 0))
+        event = GaussianEvent.from_dict(values)
+        if self.populations.clients[number] != event.clients:
+            raise ValueError("another number of clients than its population has")
+        if run not in self._plans and self.populations.named:
+            self._unplanned.add(run)
+        self._by_run.setdefault(run, Counter())[event] += 1
+        self._charged.setdefault((run, event.kind), []).append(round)
+        self._kinds.setdefault(run, []).append(event.kind)
+        self._by_population.setdefault(number, {}).setdefault(run, Counter())[event] += 1
+        for span, account in self._accounts.items():
+            if contains(span, number):
+                account.setdefault(run, Counter())[event] += 1
+
+    # --- reading ---
+
+    @property
+    def clients(self) -> int:
+        """m, the number of clients that charges are about."""
+        return self.population_clients() if self._names is None else len(self._names)
+
+    def population_clients(self) -> int:
+        """The number of clients of the newest population."""
+        return self.populations.clients[self.populations.newest]
+
+    @property
+    def population(self) -> str:
+        """SHA-256 of the sorted names of the newest population."""
+        return self.populations.digests[self.populations.newest]
+
+    @property
+    def identity(self) -> str:
+        """A number that no other ledger has."""
+        return str(self._genesis["ledger"])
+
+    @property
+    def format(self) -> int:
+        """1 as long as the names of the clients are not put down, else 2."""
+        return 2 if self.populations.named else 1
+
+    @property
+    def created(self) -> str:
+        """When, in UTC."""
+        return self._created
+
+    @property
+    def last(self) -> Entry:
+        """The newest entry."""
+        return self._last
+
+    def events(self, run: str | None = None) -> dict[GaussianEvent, int]:
+        """Everything that was charged (to a run), and how often."""
+        charges = self._by_run.values() if run is None else [self._by_run.get(run, Counter())]
+        return dict(total(charges))
+
+    def plan(self, run: str) -> dict[GaussianEvent, int] | None:
+        """All releases that a run may make, as it put them down before the first."""
+        return dict(self._plans[run]) if run in self._plans else None
+
+    def charged(self, run: str, kind: str = "training") -> list[int]:
+        """The rounds whose releases of a kind were charged to a run, in the order of the charges,
+        repetitions included."""
+        return list(self._charged.get((run, kind), ()))
+
+    def charge_hashes(self, run: str) -> list[str]:
+        """What tells each charge of a run from any other, in their order; a charge that was put
+        down afterwards has that of the one it stands for."""
+        return list(self._charge_hashes.get(run, ()))
+
+    def kinds_charged(self, run: str) -> list[str]:
+        """The kinds of a run's charges, in their order."""
+        return list(self._kinds.get(run, ()))
+
+    def last_mark(self, run: str) -> tuple[int, str] | None:
+        """(round, digest) of the newest checkpoint of a run that was put down."""
+        mark = self._marks.get(run)
+        return None if mark is None else (mark.round or 0, str(mark.values["digest"]))
+
+    def has(self, sequence: int, hash: str) -> bool:
+        """Whether there is an entry with this number and this hash."""
+        return 0 <= sequence < len(self._hashes) and self._hashes[sequence] == hash
+
+    def last_entry_of(self, run: str) -> int:
+        """The number of the newest entry about a run; -1 if there is none."""
+        return self._newest.get(run, -1)
+
+    def runs(self) -> list[str]:
+        """The runs with a charge or a mark."""
+        return sorted({*self._by_run, *self._marks})
+
+    def caps(self) -> dict[float, float]:
+        """δ → the largest ε allowed there."""
+        return {delta: limit for delta, limit in self._caps.items() if limit < math.inf}
+
+    # --- accounts ---
+
+    def turn_to(self, clients: Sequence[str] | None) -> None:
+        """Find the population of these clients; nothing is written yet."""
+        if clients is None:
+            self._number = self.populations.newest
+            return
+        names = checked_names(clients)
+        self._number, self._change = self.populations.find(names)
+        if self._number < 0:
+            raise PmtlError(
+                f"{self.path} was made by pmtl 0.1 for {self.population_clients()} other clients, "
+                "and does not have their names. Put them down once with the data of those clients: "
+                f"pmtl ledger clients {self.path} --data SPEC. Then it can be used for others, too."
+            )
+        self._names = names
+
+    def changes(self) -> tuple[int, int]:
+        """How many of the clients it was opened with will join, and how many others will leave,
+        with the next charge."""
+        if self._change is None or not self.populations.named:
+            return 0, 0
+        return len(self._change.joined), len(self._change.left)
+
+    def spans(self, own: bool = False) -> Counter[Span]:
+        """The spans of all clients ever, or (`own`) of those whom charges are about, and how many
+        clients have each."""
+        if not self.populations.named:
+            return Counter({(0,): self.population_clients()})
+        if not own:
+            return self.populations.sizes
+        if self._own is None:
+            if self._names is not None:
+                self._own = self.populations.of(self._names)
+            else:
+                present = ((s, n) for s, n in self.populations.sizes.items() if len(s) % 2)
+                self._own = Counter(dict(present))
+        return self._own
+
+    def account(self, span: Span) -> Charges:
+        """What was charged to each client with a span, by run."""
+        if span not in self._accounts:
+            account: Charges = {}
+            for number, charges in self._by_population.items():
+                for run, events in charges.items() if contains(span, number) else ():
+                    account[run] = account.get(run, Counter()) + events
+            self._accounts[span] = account
+        return self._accounts[span]
+
+    def spent(self, delta: float, own: bool = False) -> Largest:
+        """The ε of the largest account by ordinary composition, among all clients ever or (`own`)
+        those whom charges are about."""
+        accounts = (
+            (total(self.account(span).values()), clients)
+            for span, clients in self.spans(own).items()
+        )
+        largest = Largest(0.0, 0)
+        for events, clients in outermost(accounts):
+            largest = largest.or_of(composition.epsilon(events, delta), clients)
+        return largest
+
+    def filtered(self, delta: float, own: bool = False) -> Largest:
+        """The smallest cap at δ that admits every account."""
+        largest = Largest(0.0, 0)
+        for span, clients in self.spans(own).items():
+            largest = largest.or_of(self.filter_of(span, delta), clients)
+        return largest
+
+    def filter_of(self, span: Span, delta: float) -> float:
+        """The smallest cap at δ that admits the account of one span."""
+        account = self.account(span)
+        charged = total(account.values())
+        if self._full(account, self._plans):
+            return min(composition.epsilon(charged, delta), adaptive.by_orders(charged, delta))
+        if self._settled(account, self._plans):
+            plan = self._plans[next(iter(account))]
+            return min(
+                adaptive.fixed_cost(charged, plan, delta), adaptive.by_orders(charged, delta)
+            )
+        return adaptive.by_orders(charged, delta)
+
+    @staticmethod
+    def _full(account: Charges, plans: Charges) -> bool:
+        """Whether everybody takes part in all that is charged or planned."""
+        planned = (plans.get(run, Counter()) for run in account)
+        return all(adaptive.all_full(events) for events in (*account.values(), *planned))
+
+    @staticmethod
+    def _settled(account: Charges, plans: Charges) -> bool:
+        """Whether all charges are part of the plan of one run."""
+        return len(account) == 1 and all(
+            events <= plans.get(run, Counter()) for run, events in account.items()
+        )

@@ -1,0 +1,70 @@
+"""Events with their counts: adding them up, comparing them, and as JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from pmtl.privacy.accounting import composition
+from pmtl.privacy.ledger.events import GaussianEvent
+
+Events = Counter[GaussianEvent]
+
+
+class Largest(NamedTuple):
+    """The largest account: its ε, and how many clients have it."""
+
+    epsilon: float
+    clients: int
+
+    def or_of(self, epsilon: float, clients: int) -> Largest:
+        """This one, or that of `clients` others if theirs is larger; if equal, of all of them."""
+        if epsilon == self.epsilon:
+            return Largest(epsilon, self.clients + clients)
+        return max(self, Largest(epsilon, clients))
+
+
+def total(parts: Iterable[Mapping[GaussianEvent, int]]) -> Events:
+    """All events of all parts."""
+    summed: Events = Counter()
+    for part in parts:
+        summed.update(part)
+    return summed
+
+
+def outermost(accounts: Iterable[tuple[Events, int]]) -> list[tuple[Events, int]]:
+    """Those of some accounts (events, and the number of clients) that can be the largest: none that
+    is part of another, and one for all that cost the same.
+
+    Composing one account takes up to a second, and there may be many of them.
+    """
+    merged: dict[frozenset[Any], tuple[Events, int]] = {}
+    for events, clients in accounts:
+        key = frozenset(composition.counted(events).items())
+        merged[key] = (events, merged[key][1] + clients) if key in merged else (events, clients)
+    costs = {key: Counter(dict(key)) for key in merged}
+    # Without noise ε is infinite at once, in whatever else is part of it.
+    bare = {key for key, cost in costs.items() if any(not z > 0 for _, z, _ in cost)}
+    return [
+        account
+        for key, account in merged.items()
+        if key in bare or not any(costs[key] < other for other in costs.values())
+    ]
+
+
+def to_list(events: Mapping[GaussianEvent, int]) -> list[dict[str, Any]]:
+    """Events with their counts, as JSON can hold them."""
+    return [event.to_dict() | {"count": count} for event, count in events.items() if count]
+
+
+def from_list(values: Any) -> Events:
+    """The events with their counts that `to_list` wrote; anything else is an error."""
+    events: Events = Counter()
+    for each in values:
+        event = dict(each)
+        count = event.pop("count")
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ValueError(f"{count!r} releases")
+        events[GaussianEvent.from_dict(event)] += count
+    return events

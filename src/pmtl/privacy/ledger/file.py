@@ -1,0 +1,165 @@
+"""The file of a ledger: an SQLite database that is only appended to, and a lock beside it."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pmtl.errors import PmtlError
+from pmtl.privacy.ledger.chain import MARKS, RESTORE, beside, next_entry
+
+FORMAT = 2
+READABLE = (1, 2)
+APPLICATION = 0x706D746C  # "pmtl", where SQLite keeps what a database is for
+_SCHEMA = (
+    "CREATE TABLE entries (sequence INTEGER PRIMARY KEY, time TEXT NOT NULL, kind TEXT NOT NULL, "
+    "run TEXT, round INTEGER, payload TEXT NOT NULL, previous TEXT NOT NULL, hash TEXT NOT NULL)",
+    "CREATE TRIGGER no_update BEFORE UPDATE ON entries "
+    "BEGIN SELECT RAISE(ABORT, 'entries are never changed'); END",
+    "CREATE TRIGGER no_delete BEFORE DELETE ON entries "
+    "BEGIN SELECT RAISE(ABORT, 'entries are never deleted'); END",
+    # Also against INSERT OR REPLACE, which deletes without asking the trigger above.
+    "CREATE TRIGGER append_only BEFORE INSERT ON entries WHEN NEW.sequence IS NOT "
+    "(SELECT coalesce(max(sequence) + 1, 0) FROM entries) OR NEW.previous IS NOT "
+    "coalesce((SELECT hash FROM entries ORDER BY sequence DESC LIMIT 1), '') "
+    "BEGIN SELECT RAISE(ABORT, 'entries are only ever appended'); END",
+)
+
+# The database itself is only ever opened by SQLite: its locks belong to the process and the file,
+# and closing any other handle on that file would drop them.
+
+
+def real_path(path: str | Path) -> Path:
+    """The real path: two names of one ledger have to share one lock."""
+    try:
+        return Path(path).expanduser().resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise PmtlError(f"{path} cannot be the path of a ledger: {error}.") from error
+
+
+def vanished(path: Path) -> PmtlError:
+    return PmtlError(
+        f"The ledger {path} is missing, but {path.name}.head says that it had entries: a new one "
+        f"would forget them. To go on, {RESTORE}; or choose another path for another population."
+    )
+
+
+def take_lock(path: Path) -> int:
+    with sentences(path, "written"):
+        handle = os.open(beside(path, ".lock"), os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        raise PmtlError(
+            f"{path} is in use: another process is writing to it, and a ledger has one writer at a "
+            "time. Wait for it, or stop it first."
+        ) from error
+    return handle
+
+
+def connect(path: Path, mode: str = "rw") -> sqlite3.Connection:
+    # Readers connect like this, too: after a crash they have to roll back what it left behind.
+    db = sqlite3.connect(
+        f"{path.as_uri()}?mode={mode}", uri=True, timeout=30.0, isolation_level=None
+    )
+    for setting in ("trusted_schema = OFF", "cell_size_check = ON", "synchronous = EXTRA"):
+        db.execute(f"PRAGMA {setting}")
+    return db
+
+
+def write_new(path: Path, population: dict[str, Any]) -> None:
+    """Write the file of a new ledger, with its first entry."""
+    # A number of its own, so that the head of one ledger never fits another.
+    values = population | {"format": FORMAT, "ledger": secrets.token_hex(16)}
+    db = connect(path, mode="rwc")
+    try:
+        db.execute("PRAGMA journal_mode = DELETE")
+        db.execute("BEGIN IMMEDIATE")
+        db.execute(f"PRAGMA application_id = {APPLICATION}")
+        set_format(db)
+        for statement in _SCHEMA:
+            db.execute(statement)
+        genesis = next_entry(None, "genesis", None, None, values)
+        db.execute(f"INSERT INTO entries VALUES ({MARKS})", genesis)
+        db.execute("COMMIT")
+    finally:
+        db.close()
+
+
+def set_format(db: sqlite3.Connection) -> None:
+    """Say that the database has the newest format; part of the transaction it is called in."""
+    db.execute(f"PRAGMA user_version = {FORMAT}")
+
+
+def read_rows(db: sqlite3.Connection, path: Path) -> tuple[int, list[tuple[Any, ...]]]:
+    """The format and all rows of a database that is whole and is a ledger."""
+    db.execute("BEGIN")  # one view of it for all of the following
+    try:
+        if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
+            raise PmtlError(f"{path} is not a ledger of pmtl, or its beginning is damaged.")
+        found = int(db.execute("PRAGMA user_version").fetchone()[0])
+        if found not in READABLE:
+            raise PmtlError(
+                f"{path} has the format {found}, and this version of pmtl knows {FORMAT}: use the "
+                "version that wrote it."
+            )
+        faults = [row[0] for row in db.execute("PRAGMA integrity_check")]
+        if faults != ["ok"]:
+            raise PmtlError(f"{path} is damaged ({faults[0]}). To go on, {RESTORE}.")
+        schema = [row[0] for row in db.execute("SELECT sql FROM sqlite_master ORDER BY rowid")]
+        if schema != list(_SCHEMA):
+            raise PmtlError(
+                f"{path} cannot be trusted: its tables or the triggers that forbid changes were "
+                f"changed. To go on, {RESTORE}."
+            )
+        return found, db.execute("SELECT * FROM entries ORDER BY sequence").fetchall()
+    finally:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+
+
+def flush_folder(path: Path) -> None:
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def sentences(path: Path, what: str) -> Iterator[None]:
+    """Turn the refusals of SQLite and of the system into sentences."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        raise _refusal(path, what, full, error.strerror or str(error)) from error
+    except sqlite3.Error as error:
+        name = getattr(error, "sqlite_errorname", "")
+        if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or isinstance(
+            error, sqlite3.DataError
+        ):
+            raise PmtlError(
+                f"{path} is damaged or is not a ledger ({error}). To go on, {RESTORE}."
+            ) from error
+        full = name in ("SQLITE_FULL", "SQLITE_IOERR_WRITE")
+        raise _refusal(path, what, full, str(error)) from error
+    except (UnicodeError, OverflowError) as error:
+        raise PmtlError(f"{path} is damaged ({error}). To go on, {RESTORE}.") from error
+
+
+def _refusal(path: Path, what: str, full: bool, reason: str) -> PmtlError:
+    if full:
+        return PmtlError(
+            f"The disk is full or not writable: {path} could not be {what} ({reason}). What was "
+            "charged before is safe, and nothing may be released now; free some space."
+        )
+    return PmtlError(f"The ledger {path} could not be {what}: {reason}.")

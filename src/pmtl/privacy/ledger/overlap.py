@@ -1,0 +1,68 @@
+"""Other ledgers in the folder of a ledger that have clients in common with it.
+
+Each of the two would know only a part of what these clients have spent. This is for a warning, so
+it verifies nothing, and leaves out whatever cannot be read.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from pmtl.privacy.ledger.file import APPLICATION
+from pmtl.privacy.ledger.populations import Populations, digest_of
+
+# How many files beside a ledger are looked at, and how long one of them may keep us waiting.
+_MOST_FILES, _SECONDS = 100, 0.1
+_ENTRIES = (
+    "SELECT sequence, payload FROM entries WHERE kind IN ('genesis', 'population') "
+    "ORDER BY sequence"
+)
+# Whatever may be wrong with a file that is damaged or is not a ledger.
+_UNREADABLE = (
+    *(sqlite3.Error, OSError, ValueError, KeyError, TypeError),
+    *(AttributeError, RecursionError, OverflowError),
+)
+
+
+def overlapping(path: Path, own: Populations, names: Sequence[str] | None) -> list[Path]:
+    """The ledgers beside `path` that have a client of `own` populations or of `names`."""
+    mine = {*own.spans, *(names or ())}
+    digests = {*own.digests.values()} | (set() if names is None else {digest_of(names)})
+    found = []
+    for other in _beside(path):
+        try:
+            theirs = _populations(other)
+        except _UNREADABLE:
+            continue
+        # A ledger of format 1 may be known by the digest of all names only.
+        if digests & {*theirs.digests.values()} or not mine.isdisjoint(theirs.spans):
+            found.append(other)
+    return found
+
+
+def _beside(path: Path) -> Iterator[Path]:
+    """The files with a head, as every ledger has one."""
+    try:
+        heads = sorted(path.parent.glob("*.head"))[:_MOST_FILES]
+    except OSError:
+        return
+    for head in heads:
+        other = head.with_name(head.name.removesuffix(".head"))
+        if other != path and not other.is_symlink() and other.is_file():
+            yield other
+
+
+def _populations(path: Path) -> Populations:
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=_SECONDS)) as db:
+        if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
+            raise ValueError("not a ledger")
+        rows: list[tuple[Any, Any]] = db.execute(_ENTRIES).fetchall()
+    populations = Populations()
+    for number, payload in rows:
+        populations.add(number, json.loads(payload))
+    return populations

@@ -1,0 +1,1 @@
+"""The privacy statement, in words and as data."""

@@ -1,0 +1,89 @@
+"""Average metrics of a run, through the gate.
+
+Exact metrics are private. What may be shown is their average over clients with noise: every client
+puts its own values on validation rows, bounded, into one vector, and the vectors pass a gate of
+their own with a plan of their own (`privacy/validation.py`). A client without validation rows, or
+whose values are not numbers, counts as the middle of every range.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pmtl.errors import PmtlError
+from pmtl.models import Task
+from pmtl.privacy.noise import Source
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.privacy.release import Release, noise_of
+from pmtl.simulation.evaluation import Metrics
+
+#: From a view's name (personal, shared) to every client's values by the metric's name, and which
+#: clients have any.
+Values = Mapping[str, tuple[dict[str, NDArray[np.float64]], NDArray[np.bool_]]]
+
+
+def metric_bounds(task: Task, outputs: int, loss_bound: float | None) -> dict[str, float]:
+    """The metrics that are released and the largest value of each, which is public.
+
+    A loss is bounded by twice what a model without any knowledge has. For numbers there is no such
+    thing, so their squared error is bounded by 1 per output unless `loss_bound` says otherwise.
+    """
+    if loss_bound is not None and not 0 < loss_bound < math.inf:
+        raise PmtlError(f"The loss bound must be positive and finite, but {loss_bound:g} is not.")
+    if task == "regression":
+        return {"loss": loss_bound or float(outputs)}
+    chance = math.log(outputs) if task == "classification" else outputs * math.log(2)
+    return {"accuracy": 1.0, "loss": loss_bound or 2 * chance}
+
+
+class ReleasedMetrics:
+    """Releases the clients' average metrics, round by round."""
+
+    def __init__(
+        self,
+        plan: PrivacyPlan,
+        views: tuple[str, ...],
+        bounds: dict[str, float],
+        source: Source,
+        hardened: bool,
+        charge: Callable[[int], None] | None,
+    ) -> None:
+        self._places = [(view, name) for view in views for name in bounds]
+        if len(self._places) > 4 * plan.clip_norm**2 * (1 + 1e-9):
+            raise PmtlError("The plan for metrics is for fewer values than are measured.")
+        self._bounds = bounds
+        self._gate = Release(
+            plan, np.zeros(plan.clients, dtype=np.int64), noise_of(plan, source, hardened), charge
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The metrics that are wanted of every client."""
+        return tuple(self._bounds)
+
+    @property
+    def deviations(self) -> Metrics:
+        """The noise's standard deviation on each released average."""
+        return {f"{n}_mean": b * self._gate.plan.noise_std for n, b in self._bounds.items()}
+
+    def release(self, round: int, values: Values) -> dict[str, Metrics]:
+        """The noisy averages over clients after `round` rounds; charged first."""
+        clients = np.arange(self._gate.plan.clients)
+        rows = torch.zeros(len(clients), len(self._places), dtype=torch.float64)
+        for place, (view, name) in enumerate(self._places):
+            own, there = values[view]
+            share = np.clip(own[name] / self._bounds[name], 0, 1) - 0.5
+            rows[:, place] = torch.from_numpy(np.where(there, share, 0.0))
+        nothing = torch.zeros(1, len(self._places), dtype=torch.float64)
+        tally = self._gate.open(round, nothing)
+        self._gate.add(tally, clients, rows)
+        averages = self._gate.publish(tally, nothing)[0].clamp(-0.5, 0.5)
+        released: dict[str, Metrics] = {}
+        for (view, name), average in zip(self._places, averages.tolist(), strict=True):
+            released.setdefault(view, {})[f"{name}_mean"] = self._bounds[name] * (average + 0.5)
+        return released

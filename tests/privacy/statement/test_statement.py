@@ -1,0 +1,147 @@
+"""The statement says what holds, for whom, and what does not; and never more than that."""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+
+import pytest
+
+from pmtl.privacy.accounting import composition
+from pmtl.privacy.ledger.events import GaussianEvent
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.privacy.statement.statement import make_statement, warn_if_drowned, warn_of_delta
+
+
+def text(sampling="full", shares=True, personal=True, **changes):
+    cohort = changes.pop("cohort", 50 if sampling == "full" else 10)
+    values = {"clip_norm": 1.0, "noise_std": 0.5, "rounds": 5, "delta": 1e-3, **changes}
+    plan = PrivacyPlan(50, cohort, sampling, **values)
+    return " ".join(str(make_statement(plan, shares=shares, personal=personal)).split())
+
+
+def test_an_epsilon_of_zero_is_not_taken_for_nothing_shared():
+    """Much noise makes ε 0 at this δ, and yet uploads left their clients."""
+    said = text(noise_std=1e4)
+    assert "ε = 0 and δ = 0.001" in said
+    assert "trained alone" not in said
+    assert "trained alone" in text(shares=False)
+
+
+def test_what_is_public_is_admitted_even_where_nothing_is_shared():
+    for shares in (True, False):
+        assert "the classes and their names" in text(shares=shares)
+
+
+def test_relations_are_admitted_where_there_are_some():
+    plan = PrivacyPlan(50, 50, "full", 1.0, 0.5, 5, 1e-3)
+    told = make_statement(plan, shares=True, personal=True, relations="The clusters").not_covered
+    assert any(item.startswith("The clusters by which clients read") for item in told)
+    assert "more noise than is said above" not in text()
+
+
+def test_coins_must_stay_secret_and_the_statement_says_so():
+    assert "coins stay secret" in text("poisson")
+    assert "coins" not in text("full")
+
+
+def test_a_fixed_draw_reports_both_numbers():
+    statement = make_statement(
+        PrivacyPlan(50, 10, "fixed", 1.0, 0.5, 5, 1e-3), shares=True, personal=True
+    )
+    said = " ".join(str(statement).split())
+    assert f"ε = {statement.epsilon:.4g}" in said
+    assert (
+        f"for outsiders, who see only the models, ε would be {statement.also['outsiders']:.4g}"
+        in said
+    )
+    assert statement.also["outsiders"] < statement.epsilon
+
+
+def test_a_model_that_is_published_is_not_called_the_clients_own():
+    assert "it protects the others, not the client itself" in text(personal=True)
+    assert "it protects the others, not the client itself" not in text(personal=False)
+
+
+@pytest.mark.parametrize(("delta", "hollow"), [(1 / 50, True), (0.9, True), (1 / 51, False)])
+def test_a_delta_that_allows_publishing_a_client_is_told(delta, hollow):
+    assert ("BEWARE OF δ" in text(delta=delta)) == hollow
+    plan = PrivacyPlan(50, 50, "full", 1.0, 0.5, 5, delta)
+    assert (warn_of_delta(plan) is not None) == hollow
+
+
+def test_the_drowning_warning_counts_the_noise_of_small_blocks():
+    plan = PrivacyPlan(50, 50, "full", 1.0, 0.1, 5, 1e-3)
+    assert warn_if_drowned(plan, 200) is None
+    assert warn_if_drowned(plan, 200, smallest_block=1 / 50) is not None
+
+
+class TestGuarantees:
+    PLAN = PrivacyPlan(50, 50, "full", 1.0, 0.5, 5, 1e-3)
+
+    def test_epsilon_is_told_at_several_deltas_with_what_it_leaves_an_attacker(self):
+        statement = make_statement(self.PLAN, shares=True, personal=True)
+        assert [point.delta for point in statement.guarantees] == [1e-3, 1e-5, 1e-6]
+        epsilons = [point.epsilon for point in statement.guarantees]
+        assert statement.epsilon == epsilons[0]
+        assert epsilons == sorted(epsilons)
+        assert statement.also["zero_out"] == pytest.approx(statement.guarantees[0].zero_out)
+        mu = 2 * 5**0.5 / 25
+        assert statement.attacker_right == pytest.approx(NormalDist().cdf(mu / 2), rel=1e-9)
+        said = " ".join(str(statement).split())
+        for point in statement.guarantees:
+            assert f"{point.epsilon:.4g} {point.zero_out:.4g}" in said
+        assert "is right at most 53.57% of the time" in said
+        assert statement.to_dict()["guarantees"][1]["delta"] == 1e-5
+
+    def test_it_is_of_what_was_charged_and_not_of_what_was_planned(self):
+        event = GaussianEvent.of(self.PLAN)
+        planned = make_statement(self.PLAN, shares=True, personal=True)
+        fewer = make_statement(self.PLAN, shares=True, personal=True, charged={event: 2})
+        more = make_statement(self.PLAN, shares=True, personal=True, charged={event: 9})
+        assert fewer.epsilon < planned.epsilon < more.epsilon
+        assert (fewer.rounds, more.rounds) == (2, 9)
+        assert more.charged == (event.to_dict() | {"count": 9},)
+
+    def test_metrics_add_to_it(self):
+        metrics = PrivacyPlan(50, 50, "full", 1.0, 0.2, 3, 1e-3)
+        alone = make_statement(self.PLAN, shares=True, personal=True)
+        both = make_statement(self.PLAN, shares=True, personal=True, metrics=metrics)
+        events = {GaussianEvent.of(self.PLAN): 5, GaussianEvent.of(metrics, "validation"): 3}
+        assert both.epsilon == composition.epsilon(events, 1e-3) > alone.epsilon
+        assert "released 3 times" in " ".join(str(both).split())
+
+    def test_without_privacy_there_is_no_table(self):
+        said = text(noise_std=0.0)
+        assert "NOT PRIVATE" in said
+        assert "attacker" not in said
+
+
+class TestLead:
+    """The first number a reader meets is the one that holds from all (ε, δ) pairs together."""
+
+    PLAN = PrivacyPlan(50, 50, "full", 1.0, 0.05, 5, 1e-3)
+
+    def test_it_leads_with_the_bound_from_all_pairs(self):
+        statement = make_statement(self.PLAN, shares=True, personal=True)
+        mu = 2 * 5**0.5 / 2.5
+        truth = NormalDist().cdf(mu / 2)
+        assert statement.attacker_right == pytest.approx(truth, rel=1e-9)
+        paragraphs = str(statement).split("\n\n")
+        lead = " ".join(paragraphs[1].split())
+        assert lead.startswith("An attacker who has to say which of two data sets a client has")
+        assert float(lead.partition("right at most ")[2].partition("%")[0]) == pytest.approx(
+            100 * truth, abs=0.011
+        )
+        # What a single pair would allow is more, and is told only with what it is.
+        alone = statement.guarantees[0].attacker_right
+        assert alone > statement.attacker_right
+        shown = f"{100 * alone:.1f}"
+        assert shown not in lead
+        said = " ".join(str(statement).split())
+        assert said.count(f"{shown[:4]}") == 1
+        assert "By itself, the first pair (ε, δ) would allow" in said
+
+    def test_the_fields_for_programs_are_as_they_were(self):
+        values = make_statement(self.PLAN, shares=True, personal=True).to_dict()
+        assert {"attacker_right", "guarantees", "epsilon", "delta"} <= set(values)
+        assert "attacker_right" in values["guarantees"][0]
