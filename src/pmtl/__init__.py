@@ -18,6 +18,7 @@ from pmtl._version import __version__
 from pmtl.errors import PmtlError
 
 if TYPE_CHECKING:
+    from pmtl.algorithms import Algorithm as Algorithm
     from pmtl.algorithms import build_algorithm as build_algorithm
     from pmtl.comparison import compare as compare
     from pmtl.data import FederatedData as FederatedData
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from pmtl.simulation import join_team as join_team
 
 _HOMES = {
+    "Algorithm": "pmtl.algorithms",
     "FederatedData": "pmtl.data",
     "load": "pmtl.data",
     "Finetuned": "pmtl.personalize.result",

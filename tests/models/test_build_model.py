@@ -68,7 +68,7 @@ def test_a_model_for_another_task_is_refused_with_the_right_one(name, task, bett
 def test_an_unknown_model_is_answered_with_its_neighbour_and_all_that_exist():
     with pytest.raises(PmtlError, match="Did you mean 'logistic'") as refused:
         build_model("logistc", (4,), 3, "classification", 0)
-    assert all(name in str(refused.value) for name in (*MODELS, "package.module:factory"))
+    assert all(name in str(refused.value) for name in (*MODELS, "package.module:Name"))
     with pytest.raises(PmtlError, match=r"no option of model mlp named 'hiden'.*Did you mean"):
         build_model("mlp:hiden=4", (4,), 3, "classification", 0)
     with pytest.raises(PmtlError, match="hidden of model mlp must be int, but 'many' was given"):
@@ -165,7 +165,7 @@ class TestAUsersOwnModel:
     def test_what_cannot_be_imported_is_told_in_a_sentence(self, here):
         with pytest.raises(PmtlError, match="cannot be imported"):
             build("users_models.nothing:factory")
-        with pytest.raises(PmtlError, match="has no factory 'nothing'"):
+        with pytest.raises(PmtlError, match="has no 'nothing'"):
             build(f"{here}:nothing")
         with pytest.raises(PmtlError, match="is not callable"):
             build(f"{here}:number")

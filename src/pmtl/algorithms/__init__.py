@@ -10,7 +10,9 @@ from pmtl.algorithms.naive_joint import NaiveJoint
 from pmtl.algorithms.pmtl import PMTL
 from pmtl.algorithms.ppsgd import PPSGD
 from pmtl.algorithms.related import RelatedPMTL
-from pmtl.spec import construct, parse_spec, unknown
+from pmtl.errors import PmtlError
+from pmtl.plugins import find
+from pmtl.spec import construct, parse_spec
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     kind.name: kind
@@ -22,13 +24,18 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 
 
 def build_algorithm(spec: str | Algorithm) -> Algorithm:
-    """The algorithm that `pmtl:lam=0.5` or the like names; an algorithm stays what it is."""
+    """The algorithm that a spec names; an algorithm is returned as it is.
+
+    Args:
+        spec: `pmtl:lam=0.5`, `package.module:Name:key=value`, or an algorithm.
+    """
     if isinstance(spec, Algorithm):
         return spec
     name, options = parse_spec(spec)
-    if name not in ALGORITHMS:
-        raise unknown("algorithm", name, ALGORITHMS)
-    return construct(ALGORITHMS[name], options, f"algorithm {name}")
+    kind = find("algorithm", name, ALGORITHMS)
+    if not (isinstance(kind, type) and issubclass(kind, Algorithm)):
+        raise PmtlError(f"{name!r} is not an algorithm: name a subclass of pmtl.Algorithm.")
+    return construct(kind, options, f"algorithm {name}")
 
 
 __all__ = [

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -18,7 +15,8 @@ from pmtl.models.hog import HogLinear
 from pmtl.models.library import MLP, CelebaCNN, FemnistCNN, Linear, Shape
 from pmtl.models.lookup import Lookups
 from pmtl.models.losses import Task
-from pmtl.spec import construct, parse_spec, unknown
+from pmtl.plugins import find
+from pmtl.spec import construct, parse_spec
 from pmtl.streams import subseed
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
@@ -56,36 +54,16 @@ def _make(
     if name in MODELS:
         _check_task(name, task)
         return _call_factory(MODELS[name], options, sizes, name), name
-    if ":" not in name:
-        raise unknown("model", name, [*MODELS, "package.module:factory"])
-    return _call_factory(_import_factory(name), options, sizes, name), name
+    factory = find("model", name, MODELS)
+    if not callable(factory):
+        raise PmtlError(f"{name!r} is not callable: give a function or class that makes a module.")
+    return _call_factory(factory, options, sizes, name), name
 
 
 def _check_task(name: str, task: Task) -> None:
     if (name == "linear") == (task != "regression") and name in ("linear", "logistic"):
         better = "linear" if task == "regression" else "logistic"
         raise PmtlError(f"The model {name!r} does not fit a {task} target: use {better!r}.")
-
-
-def _import_factory(path: str) -> Callable[..., nn.Module]:
-    module_name, _, attribute = path.partition(":")
-    # The command line does not put the user's folder on the path, as `python -m` would.
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # The module is the user's code, and may raise anything.
-        raise PmtlError(
-            f"The model {path!r} cannot be imported ({error}): name a module that Python finds "
-            "from this folder."
-        ) from error
-    factory = getattr(module, attribute, None)
-    if factory is None:
-        raise PmtlError(f"The module {module_name!r} has no factory {attribute!r}.")
-    if not callable(factory):
-        raise PmtlError(f"{path!r} is not callable: give a function or class that makes a module.")
-    return factory  # type: ignore[no-any-return]
 
 
 def _call_factory(

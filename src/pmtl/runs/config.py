@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, fields
 from hashlib import blake2b
 from typing import Any
 
-from pmtl.algorithms import Algorithm
+from pmtl.algorithms import ALGORITHMS, Algorithm
 from pmtl.errors import PmtlError
 from pmtl.privacy.accounting.validation import DEFAULT_SHARE
 from pmtl.privacy.noise import MODES
@@ -128,9 +128,18 @@ def algorithm_spec(algorithm: str | Algorithm) -> str:
     if isinstance(algorithm, str):
         return algorithm
     values = {item.name: getattr(algorithm, item.name) for item in fields(algorithm)}
-    if not all(isinstance(value, (int, float, str)) for value in values.values()):
+    kind = type(algorithm)
+    name = algorithm.name if ALGORITHMS.get(algorithm.name) is kind else _path_of(kind)
+    if name is None or not all(isinstance(value, (int, float, str)) for value in values.values()):
         return IN_MEMORY
-    return format_spec(algorithm.name, values)
+    return format_spec(name, values)
+
+
+def _path_of(kind: type) -> str | None:
+    """`package.module:Name`, if that leads to this class from another process, too."""
+    if kind.__module__ == "__main__" or "." in kind.__qualname__:
+        return None
+    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def resolve_device(device: str) -> str:

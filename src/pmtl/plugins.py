@@ -1,0 +1,77 @@
+"""Models, algorithms, metrics, sampling schemes and readers of the user's own, found by name.
+
+A name is, in this order, one of the library's own, an *entry point* of an installed package (in
+the group `pmtl.models`, `pmtl.algorithms`, `pmtl.metrics`, `pmtl.sampling` or `pmtl.readers`), or
+`package.module:Name`, which is imported. A package declares entry points in its `pyproject.toml`:
+
+    [project.entry-points."pmtl.algorithms"]
+    fedmine = "my_package.fedmine:FedMine"
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from pmtl.errors import PmtlError
+from pmtl.spec import unknown
+
+#: From what a thing is called in a sentence to the group of its entry points.
+GROUPS = {
+    "model": "pmtl.models",
+    "algorithm": "pmtl.algorithms",
+    "metric": "pmtl.metrics",
+    "sampling scheme": "pmtl.sampling",
+    "reader": "pmtl.readers",
+}
+
+
+def find(what: str, name: str, library: Mapping[str, Any]) -> Any:
+    """The object that `name` stands for.
+
+    Args:
+        what: what is looked for, one of the keys of `GROUPS`.
+        name: a name of the library, of an entry point, or `package.module:Name`.
+        library: the library's own objects by name.
+
+    Raises:
+        PmtlError: nothing has this name, or it cannot be imported.
+    """
+    if name in library:
+        return library[name]
+    installed = entries(what)
+    if name in installed:
+        return _imported(what, name, installed[name].value)
+    if ":" in name:
+        return _imported(what, name, name)
+    raise unknown(what, name, [*library, *installed, "package.module:Name"])
+
+
+def entries(what: str) -> dict[str, EntryPoint]:
+    """The entry points of installed packages for `what`, by name."""
+    return {entry.name: entry for entry in entry_points(group=GROUPS[what])}
+
+
+def _imported(what: str, name: str, path: str) -> Any:
+    module_name, _, attribute = path.partition(":")
+    # The command line does not put the user's folder on the path, as `python -m` does.
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # The module is the user's code, and may raise anything.
+        raise PmtlError(
+            f"The {what} {name!r} cannot be imported ({type(error).__name__}: {error}): name a "
+            "module that Python finds from this folder."
+        ) from error
+    found = getattr(module, attribute, None)
+    if found is None:
+        raise PmtlError(
+            f"The {what} {name!r} cannot be found: the module {module_name!r} has no {attribute!r}."
+        )
+    return found
