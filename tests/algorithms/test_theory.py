@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pmtl.algorithms import PMTL
-from pmtl.algorithms.theory import (
+from theory import (
     contraction_strongly_convex,
     step_size_strongly_convex,
     step_size_theorem_3,
