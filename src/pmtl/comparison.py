@@ -99,7 +99,7 @@ def compare(
     cells = grid.cells()
     federated = load(grid.base.data) if data is None else data
     _check(grid, federated)
-    with files.writing(out):
+    with files.disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     plan = asdict(grid)
     plan["base"]["data"] = federated.source or IN_MEMORY

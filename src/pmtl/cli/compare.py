@@ -87,7 +87,7 @@ def finish(results: dict[str, Any], folder: Path, as_json: bool) -> None:
     plot = folder / "comparison.png"
     missing = None
     try:
-        with files.writing(plot):
+        with files.disk_errors(plot):
             plot_comparison(results, plot)
     except PmtlError as error:
         missing = str(error)

@@ -52,7 +52,7 @@ class ResultCache:
         self._work = Work(setting, data, device)
         self._jobs = jobs
         self._show = show
-        with files.writing(self.out):
+        with files.disk_errors(self.out):
             (self.out / "cells").mkdir(parents=True, exist_ok=True)
         self._check_same(data)
 

@@ -105,7 +105,7 @@ def save_finetuned(tuned: Finetuned, path: str | Path) -> Finetuned:
     everybody = np.arange(len(run.clients), dtype=np.int64)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     about = {name: facts[name] for name in ("clients", "model", "blocks")}
-    with files.writing(path):
+    with files.disk_errors(path):
         try:
             secret = facts["mode"] == "production"  # It holds every client's own model.
             partial.parent.mkdir(parents=True, exist_ok=True, mode=0o700 if secret else 0o777)
