@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from pmtl import comparison
-from pmtl.comparison import Grid, compare, resume_comparison
 from pmtl.data import load
 from pmtl.errors import PmtlError
+from pmtl.experiments import compare as comparison
+from pmtl.experiments.compare import CellRunner, Grid, compare, resume_comparison
 from pmtl.privacy.accounting import selection
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyRequest
@@ -88,6 +88,22 @@ def test_validation_chooses_and_test_only_reports():
     assert [entry["algorithm"] for entry in chosen] == ["pmtl:lam=1"]
 
 
+def test_algorithms_of_ones_own_are_grouped_by_their_whole_name():
+    def line(algorithm, accuracy):
+        scores = {"accuracy": {"mean": accuracy}}
+        return {"algorithm": algorithm, "epsilon": 1.0, "test_personal": scores}
+
+    names = ("own.module:One:lam=1", "own.module:One:lam=2", "own.module:Two")
+    lines = [line(name, 0.5 + number / 10) for number, name in enumerate(names)]
+    chosen = comparison._choose(lines, "accuracy")
+    assert [(entry["method"], entry["algorithm"]) for entry in chosen] == [
+        ("own.module:One", "own.module:One:lam=2"),
+        ("own.module:Two", "own.module:Two"),
+    ]
+    prices = comparison._selection(lines, PrivacyRequest(rounds=2), 20)
+    assert [(price["method"], price["candidates"]) for price in prices] == [("own.module:One", 2)]
+
+
 def test_what_choosing_between_settings_would_cost_is_told(tmp_path, pmtl_command):
     done = pmtl_command(
         *("compare", "--data", SPEC, "--rounds", 2, "--steps", 1, "--seeds", 2),
@@ -145,16 +161,16 @@ def test_no_privacy_has_an_infinite_price_and_the_order_of_epsilons_does_not_mat
 def test_a_comparison_goes_on_where_it_stopped(tmp_path, monkeypatch):
     whole = compare(grid(), tmp_path / "whole")
     calls = []
-    run_cell = comparison._run_cell
+    do = CellRunner.do
 
-    def die_at_third(*arguments):
-        calls.append(arguments)
+    def die_at_third(runner, cell):
+        calls.append(cell)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return run_cell(*arguments)
+        return do(runner, cell)
 
     with monkeypatch.context() as patch:
-        patch.setattr(comparison, "_run_cell", die_at_third)
+        patch.setattr(CellRunner, "do", die_at_third)
         with pytest.raises(KeyboardInterrupt):
             compare(grid(), tmp_path / "cut")
     resumed = resume_comparison(tmp_path / "cut")

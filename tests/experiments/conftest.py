@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tiny import TINY
 
-from pmtl.experiments.result_cache import ResultCache
+from pmtl.experiments.results import Results
 
 
 @pytest.fixture
-def lab(tmp_path) -> ResultCache:
-    return ResultCache(TINY, tmp_path, device="cpu")
+def lab(tmp_path) -> Results:
+    return Results(TINY, tmp_path, device="cpu")

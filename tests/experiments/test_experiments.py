@@ -17,22 +17,22 @@ from tiny import TINY, filled
 import pmtl
 from pmtl import storage as files
 from pmtl.errors import PmtlError
-from pmtl.experiments import fig2, table1, table3
-from pmtl.experiments.budget import Epsilons, Point, best, grid, reported
+from pmtl.experiments.figures import fig2
 from pmtl.experiments.process_pool import run_tasks
-from pmtl.experiments.result_cache import ResultCache
+from pmtl.experiments.results import Point, Results
 from pmtl.experiments.run import EXPERIMENTS, run_experiments
 from pmtl.experiments.settings import setting_of
-from pmtl.experiments.tasks import Cell, Task, Work, accuracy, histograms
+from pmtl.experiments.tables import table1, table3
+from pmtl.experiments.tasks import Cell, Task, TaskRunner, accuracy, histograms
 from pmtl.models.hog import HogLinear
 from pmtl.privacy.accounting import accountant, poisson
 from pmtl.simulation import LocalTraining
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory) -> ResultCache:
+def done(tmp_path_factory) -> Results:
     """All experiments, run once."""
-    lab = ResultCache(TINY, tmp_path_factory.mktemp("paper"), device="cpu")
+    lab = Results(TINY, tmp_path_factory.mktemp("paper"), device="cpu")
     run_experiments(EXPERIMENTS, lab)
     return lab
 
@@ -50,7 +50,7 @@ def test_each_leaves_a_table_its_numbers_and_a_plot(name, done):
 
 def test_no_run_failed(done):
     assert done.failures == {}
-    methods = {cell.algorithm.partition(":")[0] for cell in grid(done, "fedprox")}
+    methods = {cell.algorithm.partition(":")[0] for cell in done.grid("fedprox")}
     assert methods == {"fedprox"}
     row = json.loads((done.out / "fedprox.json").read_text())["rows"][-1]
     assert row["private FedProx, ε ours"]["seeds"] == 2
@@ -62,8 +62,8 @@ def test_what_was_run_is_not_run_again(done, monkeypatch):
     def refuse(*args):
         raise AssertionError("trained again")
 
-    again = ResultCache(TINY, done.out.parent, device="cpu")
-    monkeypatch.setattr(Work, "do", refuse)
+    again = Results(TINY, done.out.parent, device="cpu")
+    monkeypatch.setattr(TaskRunner, "do", refuse)
     before = (done.out / "fig3.md").read_bytes()
     run_experiments(("fig3", "table1", "table3"), again)
     assert (done.out / "fig3.md").read_bytes() == before
@@ -96,7 +96,7 @@ def test_a_result_is_that_of_the_run_it_names(lab):
 
 def test_fine_tuning_starts_from_the_models_of_its_round(lab):
     """With no steps to speak of it changes nothing: what is tuned is what the curve measured."""
-    still = ResultCache(
+    still = Results(
         replace(TINY, tune=LocalTraining(steps=1, batch=5, lr=1e-12)),
         lab.out / "still",
         None,
@@ -110,18 +110,16 @@ def test_fine_tuning_starts_from_the_models_of_its_round(lab):
 
 
 def test_epsilon_is_counted_both_ways(lab):
-    epsilons, plan = Epsilons(lab), lab.plan(0.05, 0.5, 4)
+    cell, plan = Cell("pmtl", 0.05, 0.5, 0), lab.plan(0.05, 0.5, 4)
     assert plan.sampling == "poisson"
     assert plan.delta == 1 / 20
-    assert epsilons("ours", 0.05, 0.5, 4) == accountant.epsilon(plan)
+    assert lab.epsilon("ours", cell, 4) == accountant.epsilon(plan)
     theirs = poisson.authors_epsilon(plan.noise_multiplier, 0.6, 4, 1 / 20)
-    assert epsilons("paper's", 0.05, 0.5, 4) == theirs
-    assert epsilons("ours", 0.0, math.inf, 4) == math.inf
-    again = Epsilons(lab)  # From its file, without the accountant.
-    assert again._known == epsilons._known
+    assert lab.epsilon("paper's", cell, 4) == theirs
+    assert lab.epsilon("ours", Cell("pmtl", 0.0, math.inf, 0), 4) == math.inf
 
 
-def write_curve(lab: ResultCache, cell: Cell, values: dict[int, tuple[float, float]]) -> None:
+def write_curve(lab: Results, cell: Cell, values: dict[int, tuple[float, float]]) -> None:
     """A made-up result: validation and test accuracy after some rounds."""
     curve = [
         {
@@ -141,33 +139,32 @@ def test_validation_chooses_and_test_reports_what_the_budget_allows(lab, monkeyp
     write_curve(lab, two, {1: (0.6, 0.3), 2: (0.9, 0.8), 4: (0.7, 0.9)})
     write_curve(lab, replace(one, seed=1), {2: (0.1, 0.4)})
     spent = {0.1: 2.0, 0.2: 1.0}
-    monkeypatch.setattr(Epsilons, "__call__", lambda self, how, s, c, t: t * spent[s])
-    epsilons = Epsilons(lab)
+    monkeypatch.setattr(lab, "epsilon", lambda how, cell, rounds: rounds * spent[cell.sigma])
     # ε = 4 pays for two rounds of the first and four of the second; fewer rounds win a draw.
-    assert best(lab, epsilons, [one, two], 4.0, "ours", "personal") == Point(one, 2)
-    assert best(lab, epsilons, [one, two], 3.0, "ours", "personal") == Point(two, 2)
-    assert best(lab, epsilons, [one, two], 100.0, "ours", "personal") == Point(one, 4)
-    assert best(lab, epsilons, [one, two], 0.5, "ours", "personal") is None
-    assert reported(lab, Point(one, 2), "personal") == [0.2, 0.4]
+    assert lab.best([one, two], 4.0, "ours", "personal") == Point(one, 2)
+    assert lab.best([one, two], 3.0, "ours", "personal") == Point(two, 2)
+    assert lab.best([one, two], 100.0, "ours", "personal") == Point(one, 4)
+    assert lab.best([one, two], 0.5, "ours", "personal") is None
+    assert lab.reported(Point(one, 2), "personal") == [0.2, 0.4]
 
 
 def test_a_run_that_fails_says_so_and_the_others_go_on(lab, monkeypatch):
-    train = Work._train
+    train = TaskRunner._train
 
     def sometimes(self, cell):
         if cell.sigma == 0.2:
             raise PmtlError("An image cannot be read.")
         return train(self, cell)
 
-    monkeypatch.setattr(Work, "_train", sometimes)
+    monkeypatch.setattr(TaskRunner, "_train", sometimes)
     (sheet,) = run_experiments(["fig3"], lab)
     assert any(isinstance(row["PMTL, ε ours"], dict) for row in sheet.rows)
     name = "pmtl-lam=0.1-sigma0.2-clip0.5-seed0"
     assert lab.failures[name] == "An image cannot be read."
     file = lab.out / f"cells/{name}.json"
     assert files.read_json(file)["error"] == "An image cannot be read."
-    monkeypatch.setattr(Work, "_train", train)  # The image was put back.
-    run_experiments(["fig3"], ResultCache(TINY, lab.out.parent, device="cpu"))
+    monkeypatch.setattr(TaskRunner, "_train", train)  # The image was put back.
+    run_experiments(["fig3"], Results(TINY, lab.out.parent, device="cpu"))
     assert files.read_json(file)["curve"]
 
 
@@ -183,7 +180,7 @@ def test_want_of_memory_is_one_runs_failure(lab, monkeypatch, error):
     def full(self, cell):
         raise error
 
-    monkeypatch.setattr(Work, "_train", full)
+    monkeypatch.setattr(TaskRunner, "_train", full)
     lab.curve(Cell("local", 0.0, math.inf, 0))
     lab.fill()
     (reason,) = lab.failures.values()
@@ -195,8 +192,8 @@ def test_an_experiment_whose_runs_all_fail_still_ends(lab, monkeypatch):
     def fail(self, cell):
         raise PmtlError("An image cannot be read.")
 
-    monkeypatch.setattr(Work, "_train", fail)
-    monkeypatch.setattr(Work, "_models", lambda self, cell, rounds: fail(self, cell))
+    monkeypatch.setattr(TaskRunner, "_train", fail)
+    monkeypatch.setattr(TaskRunner, "_models", lambda self, cell, rounds: fail(self, cell))
     names = [name for name in EXPERIMENTS if name != "clusters"]
     sheets = run_experiments(names, lab)
     assert [sheet.name for sheet in sheets] == names
@@ -210,22 +207,23 @@ def test_choices_by_another_rule_are_made_again(lab):
     kept = files.read_json(file)
     kept.pop("digest", None)
     files.write_json(file, kept | {"rule": "the best accuracy"})
-    assert lab.chosen(cell, 2) is None
-    assert list(lab.missing) == [Task("chosen", cell, 2)]
+    again = Results(TINY, lab.out.parent, device="cpu")
+    assert again.chosen(cell, 2) is None
+    assert list(again.missing) == [Task("chosen", cell, 2)]
 
 
 def test_nothing_is_chosen_before_all_curves_are_there(lab):
-    cells = grid(lab, "pmtl")
+    cells = lab.grid("pmtl")
     write_curve(lab, cells[0], {1: (0.5, 0.5)})
-    assert best(lab, Epsilons(lab), cells, math.inf, "ours", "personal") is None
+    assert lab.best(cells, math.inf, "ours", "personal") is None
     assert list(lab.missing) == [Task("curve", cell) for cell in cells[1:]]
     lab.fill()
     assert not lab.missing
-    assert best(lab, Epsilons(lab), cells, math.inf, "ours", "personal") is not None
+    assert lab.best(cells, math.inf, "ours", "personal") is not None
 
 
 def test_several_at_once_give_the_same(done, tmp_path):
-    lab = ResultCache(TINY, tmp_path, device="cpu", jobs=2)
+    lab = Results(TINY, tmp_path, device="cpu", jobs=2)
     run_experiments(("fig2", "clusters"), lab)
     for name in ("fig2.json", "clusters.json"):
         mine, theirs = (json.loads((each.out / name).read_text()) for each in (lab, done))
@@ -233,7 +231,7 @@ def test_several_at_once_give_the_same(done, tmp_path):
 
 
 def test_what_is_at_work_beside_a_failure_is_kept(lab):
-    several = ResultCache(TINY, lab.out / "several", device="cpu", jobs=2)
+    several = Results(TINY, lab.out / "several", device="cpu", jobs=2)
     several.curve(Cell("local", 0.0, math.inf, 0))
     several.curve(Cell("local", 0.0, math.inf, "no number"))  # Not a sentence, but a mistake.
     with pytest.raises(TypeError):
@@ -264,7 +262,7 @@ def test_after_a_mistake_nothing_new_is_begun(lab, monkeypatch):
     monkeypatch.setattr("pmtl.experiments.process_pool.ProcessPoolExecutor", Pool)
     tasks = [Task("curve", Cell("local", 0.0, math.inf, seed)) for seed in (0, 1)]
     with pytest.raises(TypeError, match="no number"):
-        list(run_tasks(lab._work, tasks, 2))
+        list(run_tasks(lab._runner, tasks, 2))
     assert waiting.cancelled()
 
 
@@ -278,7 +276,7 @@ def test_whoever_stops_does_not_wait_for_the_workers(lab, monkeypatch):
 
     monkeypatch.setattr("pmtl.experiments.process_pool.ProcessPoolExecutor", Pool)
     tasks = [Task("curve", Cell("local", 0.0, math.inf, seed)) for seed in range(4)]
-    results = run_tasks(lab._work, tasks, 2)
+    results = run_tasks(lab._runner, tasks, 2)
     next(results)
     workers = list(made[0]._processes.values())
     results.close()  # As an interrupt would.
@@ -299,7 +297,7 @@ def test_a_worker_that_ends_before_its_time_is_a_sentence(lab, monkeypatch):
             pass
 
     monkeypatch.setattr("pmtl.experiments.process_pool.ProcessPoolExecutor", Broken)
-    several = ResultCache(TINY, lab.out / "several", device="cpu", jobs=2)
+    several = Results(TINY, lab.out / "several", device="cpu", jobs=2)
     several.curve(Cell("local", 0.0, math.inf, 0))
     with pytest.raises(PmtlError, match="fewer --jobs"):
         several.fill()
@@ -316,18 +314,18 @@ def test_a_device_that_is_not_there_is_refused_though_all_is_done(done, pmtl_com
 
 def test_a_mistake_does_not_claim_the_folder(tmp_path):
     with pytest.raises(PmtlError, match="There is no file"):
-        run_experiments(["fig2"], ResultCache(TINY, tmp_path, data="nowhere.npz", device="cpu"))
-    assert run_experiments(["fig2"], ResultCache(TINY, tmp_path, device="cpu"))
+        run_experiments(["fig2"], Results(TINY, tmp_path, data="nowhere.npz", device="cpu"))
+    assert run_experiments(["fig2"], Results(TINY, tmp_path, device="cpu"))
 
 
 def test_results_of_other_settings_are_not_mixed(lab):
     filled(lab, lab.curve, Cell("local", 0.0, math.inf, 0))
     with pytest.raises(PmtlError, match="results of other settings"):
-        ResultCache(replace(TINY, rounds=8), lab.out.parent, device="cpu")
+        Results(replace(TINY, rounds=8), lab.out.parent, device="cpu")
 
 
 def test_table_1_has_every_method_from_both_starts(done):
-    sheet = table1.run(done)
+    sheet = table1(done)
     assert [(row["ε, paper's"], row["start"]) for row in sheet.rows] == [
         (50.0, "MTL"),
         (50.0, "Global"),
@@ -340,7 +338,7 @@ def test_table_1_has_every_method_from_both_starts(done):
 
 
 def test_table_3_lets_clients_choose(done):
-    for row in table3.run(done).rows:
+    for row in table3(done).rows:
         assert {row["counted"], "ours", "paper's"} == {"ours", "paper's"}
         assert row["local"]["seeds"] == row["PMTL + select"]["seeds"] == 2
     picked = [
@@ -351,7 +349,7 @@ def test_table_3_lets_clients_choose(done):
 
 
 def test_fig_2_rises_in_epsilon(done):
-    rows = fig2.run(done).rows
+    rows = fig2(done).rows
     assert [row["rounds"] for row in rows] == [1, 2, 4]
     for counting in ("ε, ours", "ε, paper's"):
         assert rows[0][counting] < rows[1][counting] < rows[2][counting]
@@ -369,7 +367,7 @@ def test_true_clusters_help_where_there_are_some(tmp_path):
         lams=(1.0,),
         seeds=(0,),
     )
-    lab = ResultCache(setting, tmp_path, device="cpu")
+    lab = Results(setting, tmp_path, device="cpu")
     (sheet,) = run_experiments(["clusters"], lab)
     row = sheet.rows[-1]
     assert row["clustered"]["mean"] > row["PMTL"]["mean"] + 0.05

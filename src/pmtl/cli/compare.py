@@ -64,8 +64,8 @@ def compare(
     shared = {k: v for k, v in context.params.items() if k not in ("algorithm", "epsilon", "seed")}
     base = opt.make_config(shared)
     from pmtl.cli.train import free_folder
-    from pmtl.comparison import Grid
-    from pmtl.comparison import compare as run_comparison
+    from pmtl.experiments.compare import Grid
+    from pmtl.experiments.compare import compare as run_comparison
 
     first = (base.seed or 0) if seed is None else seed
     grid = Grid(base=base, seeds=tuple(range(first, first + seeds)))
