@@ -44,14 +44,24 @@ def finetune(
     out: str | Path | None = None,
     progress: bool = False,
 ) -> Finetuned:
-    """Let every client of a finished run work on for itself.
+    """Let every client of a finished run work on for itself, at no privacy cost.
 
-    `method` is vanilla, mean, kl, ewc (`personalize/methods.py`) or select, where each client
-    chooses on its validation rows (`personalize/choosing.py`). `start` is the `shared` model or the
-    client's `personal` one, which is the default where the run has it; select tries both unless
-    told. `lam` is λ, and `steps`, `epochs`, `batch` and `lr` say how much is done (of select, how
-    much at least). The same `seed` gives the same bits; it is the run's unless given, and none in
-    production. With `out` the result is written to a folder; `folder_of` names the usual one.
+    Args:
+        run: A run, or its folder.
+        method: vanilla, mean, kl, ewc (`personalize/methods.py`), or select: each client chooses on
+            its validation rows (`personalize/choosing.py`).
+        start: The `shared` model or the client's `personal` one, the default where the run has it;
+            select tries both unless told.
+        steps: Steps of SGD, 10 unless given; select tries them and 5 times as many.
+        epochs: Passes over a client's rows, instead of `steps`.
+        batch: Rows of a step; 0 for all rows.
+        lr: η, the step size.
+        lam: λ, how strongly the published model pulls.
+        seed: The same seed gives the same bits; the run's unless given, and none in production.
+        device: auto, cpu or cuda.
+        engine: As for training.
+        out: A new folder for the result; `folder_of` names the usual one. None keeps it in memory.
+        progress: Whether to show a progress bar.
     """
     run = run if isinstance(run, Run) else load_run(run)
     if isinstance(run, Finetuned):
@@ -79,14 +89,17 @@ def finetune(
     if how is None:
         weights, more = _select(run, feed, model, start, lam, local, seed, options)
     else:
-        weights, more = _tune(run, feed, model, how, str(start), local, seed, options), {}
+        views, more = run.views(), {}
+        anchor = views.get("shared", views["personal"])  # Methods that look at it need "shared".
+        parts = (run.data, feed, model, how, views[str(start)], anchor, local, seed)
+        weights = tune(*parts, **options).gather
     tuned = Finetuned(run, model, weights, about | more)
     return tuned if out is None else save_finetuned(tuned, out)
 
 
 def folder_of(run: Run, method: str, start: str | None, name: str | None = None) -> Path:
-    """Where a result lies unless told otherwise: `RUN/finetuned/METHOD-START`, in production
-    `RUN/private/finetuned/METHOD-START`."""
+    """Where a result lies by default: `RUN/finetuned/METHOD-START`, in production
+    `RUN/private/finetuned/METHOD-START`; with a `name`, that in place of METHOD-START."""
     if run.path is None:
         raise PmtlError("This run lives in memory only and has no folder: train with out=….")
     if name is not None and (Path(name).name != name or name in (".", "..")):
@@ -132,21 +145,6 @@ def _seed(run: Run, seed: int | None) -> int:
     if seed is not None and seed < 0:
         raise PmtlError(f"The seed must not be negative, but {seed} was given.")
     return int(run.facts["seed"] or 0) if seed is None else seed
-
-
-def _tune(
-    run: Run,
-    feed: Feed,
-    model: FlatModel,
-    how: Algorithm,
-    start: str,
-    local: LocalTraining,
-    seed: int,
-    options: Mapping[str, Any],
-) -> Weights:
-    views = run.views()
-    anchor = views.get("shared", views["personal"])  # Nobody looks at the latter.
-    return tune(run.data, feed, model, how, views[start], anchor, local, seed, **options).gather
 
 
 def _select(

@@ -2,17 +2,15 @@
 
     F_i = E_{row} E_{y ~ p_w̃(·|x)} [ (∂ log p_w̃(y|x) / ∂w_i)² ]
 
-over the client's own training rows. The labels are drawn from the model, one for every row, and not
-taken from the rows: with observed labels one gets the squared gradients of the *loss*, which vanish
-for rows the model has learned and explode for those it gets wrong, and which are no curvature. The
-whole expectation would be as many times dearer as there are classes; one draw is unbiased. A draw
-is a function of (seed, client, row), so that nobody's F depends on the company.
+over the client's own training rows. One label for each row is drawn from the model, which is
+unbiased; the whole expectation would cost as many times more as there are classes. The rows' own
+labels would give squared gradients of the *loss*, which are no curvature: they vanish for rows that
+the model has learned and explode for those it gets wrong. A draw is a function of (seed, client,
+row), so that nobody's F depends on other clients.
 
 Every row has a gradient of its own, by `vmap(grad)` over clients and rows. A linear model's is an
 outer product, e ⊗ x with e the derivative at the outputs, and so is its square: F is a product of
 two matrices, on sparse rows in the columns that occur in a client's rows (it is zero elsewhere).
-The cost is about that of an epoch for a linear model, and of several for others, because no two
-rows share a pass.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Fine-tuning in memory: every client goes on from a model of its own, by itself.
 
-The clients are trained by the very engines that train cohorts (`simulation/local_work.py`), a piece
-of the federation at a time, so that memory holds the models of one piece and, where there is room,
-the results. Nothing is sampled, nothing is uploaded, and no privacy is spent: what a client
-computes from the billboard and its own rows is free.
+The engines that train cohorts (`simulation/local_work.py`) train the clients, a piece of the
+federation at a time, so that memory holds the models of one piece and, where there is room, the
+results. Nothing is sampled or uploaded, and no privacy is spent: what a client computes from the
+billboard and its own rows is free.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ class Tuner:
         seed: int,
         *,
         engine: str = "auto",
-        compile: bool | None = None,
         in_place: bool = False,
     ) -> None:
         """`model` lies on the device of `feed`. A training run with the same `seed` draws other
@@ -50,7 +49,6 @@ class Tuner:
         self.work = LocalWork(
             *(data, feed, model, method, local, own_seed),
             engine=engine,
-            compile=compile,
             cohort=data.m,
             largest=data.m,
             in_place=in_place,
@@ -90,23 +88,30 @@ def tune(
     seed: int = 0,
     *,
     engine: str = "auto",
-    compile: bool | None = None,
     isolate: bool = False,
     progress: bool = False,
 ) -> Store:
-    """Fine-tune every client from its `start` around its `anchor`, and keep the results.
+    """Fine-tune every client, and keep the results.
 
-    `start` and `anchor` give the weights `[K, P]` of any clients; `store.gather` does the same for
-    the results, which lie in memory or, where they do not fit, in a file without a name. With
-    `isolate`, which is for production, nobody's result depends on the other clients, and a client
-    for whom it fails keeps its start.
+    Args:
+        data: The federation.
+        feed: Its rows on the device of the computation.
+        model: The model, on the same device.
+        method: What a client minimises (`build_method`).
+        start: Gives the weights `[K, P]` with which any clients begin.
+        anchor: Gives the published weights `[K, P]` that they stay near.
+        local: How much is done.
+        seed: The same seed gives the same bits.
+        engine: As for training.
+        isolate: For production: nobody's result depends on the other clients, and a client for
+            whom it fails keeps its start.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        The results, in memory or, where they do not fit, in a nameless file; `store.gather` gives
+        the weights of any clients.
     """
-    tuner = Tuner(
-        *(data, feed, model, method, local, seed),
-        engine=engine,
-        compile=compile,
-        in_place=isolate,
-    )
+    tuner = Tuner(data, feed, model, method, local, seed, engine=engine, in_place=isolate)
     store = Store.fresh(data.m, model.start())
     trains = data.rows("train").counts > 0
 
