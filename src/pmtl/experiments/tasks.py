@@ -27,7 +27,7 @@ from pmtl.models import build_model
 from pmtl.models.hog import HogLinear
 from pmtl.personalize.choosing import RULE, candidates, choose
 from pmtl.personalize.methods import METHODS, build_method
-from pmtl.personalize.tuning import tune
+from pmtl.personalize.tuning import Workspace, tune
 from pmtl.privacy.plan import PrivacyPlan, Sampling
 from pmtl.runs.config import resolve_device
 from pmtl.runs.process import threads_for
@@ -180,14 +180,17 @@ class TaskRunner:
             del views["personal"]
         return federation, views
 
+    def _workspace(self, federation: Federation, cell: Cell) -> Workspace:
+        return Workspace(federation.data, federation.feed, federation.model, cell.seed)
+
     def _tune(self, cell: Cell, rounds: int) -> dict[str, Result]:
         federation, views = self._models(cell, rounds)
         start = "personal" if "personal" in views else "shared"
-        parts = (federation.data, federation.feed, federation.model)
+        space = self._workspace(federation, cell)
 
         def tuned(name: str, lam: float | None) -> Result:
-            models = (build_method(name, lam), views[start], views["shared"])
-            store = tune(*parts, *models, self.setting.tune, cell.seed)
+            method = build_method(name, lam)
+            store = tune(space, method, views[start], views["shared"], self.setting.tune)
             return {"lam": lam, **self._measured(federation, {"personal": store.gather})}
 
         return {
@@ -209,8 +212,7 @@ class TaskRunner:
             alone=sorted({max(1, longest // share) for share in (1, 4, 16)}, reverse=True),
             alone_with=alone,
         )
-        parts = (federation.data, federation.feed, federation.model, offered, views, cell.seed)
-        chosen = choose(*parts, default=names[-1])
+        chosen = choose(self._workspace(federation, cell), offered, views, default=names[-1])
         counts = {c.name: int((chosen.picks == n).sum()) for n, c in enumerate(offered)}
         metrics = self._measured(federation, {"personal": chosen.store.gather})
         return {**metrics, "picked": {name: count for name, count in counts.items() if count}}

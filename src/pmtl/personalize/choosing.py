@@ -37,16 +37,14 @@ from torch import Tensor
 from pmtl.algorithms import Algorithm
 from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
-from pmtl.models import FlatModel
 from pmtl.personalize.methods import METHODS, Vanilla, build_method, needs_published
-from pmtl.personalize.tuning import Tuner
+from pmtl.personalize.tuning import Clients, Tuner, Workspace
 from pmtl.progress import progress_bar
 from pmtl.runs.process import threads_for
-from pmtl.simulation import Feed, LocalTraining, Store, Weights
+from pmtl.simulation import LocalTraining, Store, Weights
 from pmtl.simulation.evaluation import row_squares_of
 from pmtl.simulation.fault_isolation import isolated, together
 
-Clients = NDArray[np.int64]
 Squares = NDArray[np.float64]  #: a number for each validation row, client after client
 
 #: Stored beside results, so that those of an earlier rule are computed again.
@@ -128,17 +126,7 @@ class Chosen:
 
 
 def choose(
-    data: FederatedData,
-    feed: Feed,
-    model: FlatModel,
-    offered: Sequence[Candidate],
-    views: Mapping[str, Weights],
-    seed: int = 0,
-    *,
-    default: str,
-    engine: str = "auto",
-    isolate: bool = False,
-    progress: bool = False,
+    space: Workspace, offered: Sequence[Candidate], views: Mapping[str, Weights], default: str
 ) -> Chosen:
     """Let every client try all that is offered, and keep the best.
 
@@ -146,51 +134,41 @@ def choose(
     candidate and the best so far of as many clients as are trained at once.
 
     Args:
-        data: The federation.
-        feed: Its rows on the device of the computation.
-        model: The model, on the same device.
+        space: The federation and the model.
         offered: The candidates, in the order of `candidates`.
         views: The run's models: each gives the weights `[K, P]` of any clients.
-        seed: The same seed gives the same bits.
         default: The view for clients without validation rows.
-        engine: As for training.
-        isolate: For production: nobody's choice depends on the other clients.
-        progress: Whether to show a progress bar.
     """
-    if not isolate:
+    data, device, start = space.data, space.feed.device, space.model.start()
+    if not space.isolate:
         refuse_without_validation(data)
     tuners = {
-        candidate.name: Tuner(
-            *(data, feed, model, candidate.method, candidate.local, seed),
-            engine=engine,
-            in_place=isolate,
-        )
+        candidate.name: Tuner(space, candidate.method, candidate.local)
         for candidate in offered
         if candidate.method is not None and candidate.local is not None
     }
     first = next(iter(tuners.values()))
     # Longer training may take fewer clients at once than shorter training.
     pieces = min((tuner.pieces() for tuner in tuners.values()), key=lambda parts: len(parts[0]))
-    store = Store.fresh(data.m, model.start())
+    store = Store.fresh(data.m, start)
     names = [candidate.name for candidate in offered]
     picks = np.full(data.m, names.index(default), dtype=np.int64)
     rows, trained_on = data.rows("validation").counts, data.rows("train").counts
-    reading: dict[str, Weights] = {**views, FRESH: _everywhere(model.start())}
+    reading: dict[str, Weights] = {**views, FRESH: lambda clients: start.expand(len(clients), -1)}
     anchors = reading.get("shared", reading[FRESH])
 
     def attempt(candidate: Candidate, clients: Clients) -> tuple[Tensor, Squares]:
-        weights = reading[candidate.start](clients).to(feed.device)
+        weights = reading[candidate.start](clients).to(device)
         if candidate.name in tuners:
-            around = anchors(clients).to(feed.device)
-            weights = tuners[candidate.name](clients, weights, around)
-        squares = row_squares_of(data, feed, model, weights, "validation", clients, isolate)
-        return weights, squares
+            weights = tuners[candidate.name](clients, weights, anchors(clients).to(device))
+        parts = (data, space.feed, space.model, weights)
+        return weights, row_squares_of(*parts, "validation", clients, space.isolate)
 
-    each = isolated if isolate else together
+    each = isolated if space.isolate else together
     total = len(pieces) * len(offered)
-    with threads_for(first.work), progress_bar("choosing", total, show=progress) as bar:
+    with threads_for(first.work), progress_bar("choosing", total, show=space.progress) as bar:
         for piece in pieces:
-            best = Best(reading[default](piece).to(feed.device), picks[piece], rows[piece])
+            best = Best(reading[default](piece).to(device), picks[piece], rows[piece])
             trying = piece[(rows[piece] > 0) & (trained_on[piece] > 0)]
             for number, candidate in enumerate(offered):
                 tried = each(trying, partial(attempt, candidate)) if len(trying) else []
@@ -200,10 +178,6 @@ def choose(
             store.scatter(piece, best.weights)
             picks[piece] = best.picks
     return Chosen(store, picks)
-
-
-def _everywhere(start: Tensor) -> Weights:
-    return lambda clients: start.expand(len(clients), -1)
 
 
 class Best:

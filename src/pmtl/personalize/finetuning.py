@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import secrets
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,10 @@ import torch
 
 from pmtl.algorithms import Algorithm
 from pmtl.errors import PmtlError
-from pmtl.models import FlatModel
 from pmtl.personalize.choosing import LAMS, candidates, choose, refuse_without_validation
 from pmtl.personalize.methods import SELECT, build_method, needs_published
 from pmtl.personalize.result import Finetuned, refuse_existing, save_finetuned
-from pmtl.personalize.tuning import tune
+from pmtl.personalize.tuning import Workspace, tune
 from pmtl.runs.config import resolve_device
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.result import Run, load_run
@@ -78,6 +76,7 @@ def finetune(
     # A copy: the run's own model stays where it is.
     model = copy.deepcopy(run._model).to(where, dtype)
     feed = Feed(run.data, where, dtype)
+    space = Workspace(run.data, feed, model, seed, engine, production, progress)
     about: dict[str, Any] = {
         "method": method,
         "start": start,
@@ -85,14 +84,12 @@ def finetune(
         "local": asdict(local),
         "seed": None if production else seed,
     }
-    options = {"engine": engine, "isolate": production, "progress": progress}
     if how is None:
-        weights, more = _select(run, feed, model, start, lam, local, seed, options)
+        weights, more = _select(run, space, start, lam, local)
     else:
         views, more = run.views(), {}
         anchor = views.get("shared", views["personal"])  # Methods that look at it need "shared".
-        parts = (run.data, feed, model, how, views[str(start)], anchor, local, seed)
-        weights = tune(*parts, **options).gather
+        weights = tune(space, how, views[str(start)], anchor, local).gather
     tuned = Finetuned(run, model, weights, about | more)
     return tuned if out is None else save_finetuned(tuned, out)
 
@@ -148,14 +145,7 @@ def _seed(run: Run, seed: int | None) -> int:
 
 
 def _select(
-    run: Run,
-    feed: Feed,
-    model: FlatModel,
-    start: str | None,
-    lam: float | None,
-    local: LocalTraining,
-    seed: int,
-    options: Mapping[str, Any],
+    run: Run, space: Workspace, start: str | None, lam: float | None, local: LocalTraining
 ) -> tuple[Weights, dict[str, Any]]:
     data, views = run.data, run.views()
     if run.facts["mode"] != "production":  # There, who has such rows is nobody's business.
@@ -165,7 +155,7 @@ def _select(
     names = [name for name in STARTS if name in views]
     lams = LAMS if lam is None else dict.fromkeys(LAMS, (lam,))
     offered = candidates(names, local, None if start is None else [start], lams)
-    chosen = choose(data, feed, model, offered, views, seed, default=names[-1], **options)
+    chosen = choose(space, offered, views, default=names[-1])
     about: dict[str, Any] = {"candidates": [candidate.name for candidate in offered]}
     if run.facts["mode"] != "production":  # There it is every client's own affair.
         about["picks"] = chosen.picks.tolist()
