@@ -130,7 +130,7 @@ def write_curve(lab: Results, cell: Cell, values: dict[int, tuple[float, float]]
         }
         for round, (validation, test) in values.items()
     ]
-    files.write_json(lab.out / "cells" / f"{cell.name()}.json", {"curve": curve})
+    files.write_json(lab.out / "cells" / f"{cell}.json", {"curve": curve})
 
 
 def test_validation_chooses_and_test_reports_what_the_budget_allows(lab, monkeypatch):
@@ -203,7 +203,7 @@ def test_an_experiment_whose_runs_all_fail_still_ends(lab, monkeypatch):
 def test_choices_by_another_rule_are_made_again(lab):
     cell = Cell("pmtl:lam=0.1", 0.05, 0.5, 0)
     assert filled(lab, lab.chosen, cell, 2) is not None
-    file = lab.out / "cells" / f"{cell.name()}-rounds2-chosen.json"
+    file = lab.out / "cells" / f"{cell}-rounds2-chosen.json"
     kept = files.read_json(file)
     kept.pop("digest", None)
     files.write_json(file, kept | {"rule": "the best accuracy"})
@@ -262,7 +262,7 @@ def test_after_a_mistake_nothing_new_is_begun(lab, monkeypatch):
     monkeypatch.setattr("pmtl.experiments.process_pool.ProcessPoolExecutor", Pool)
     tasks = [Task("curve", Cell("local", 0.0, math.inf, seed)) for seed in (0, 1)]
     with pytest.raises(TypeError, match="no number"):
-        list(run_tasks(lab._runner, tasks, 2))
+        list(run_tasks(lab._runner.do, tasks, 2))
     assert waiting.cancelled()
 
 
@@ -276,7 +276,7 @@ def test_whoever_stops_does_not_wait_for_the_workers(lab, monkeypatch):
 
     monkeypatch.setattr("pmtl.experiments.process_pool.ProcessPoolExecutor", Pool)
     tasks = [Task("curve", Cell("local", 0.0, math.inf, seed)) for seed in range(4)]
-    results = run_tasks(lab._runner, tasks, 2)
+    results = run_tasks(lab._runner.do, tasks, 2)
     next(results)
     workers = list(made[0]._processes.values())
     results.close()  # As an interrupt would.

@@ -22,8 +22,7 @@ from pmtl import storage as files
 from pmtl.algorithms import build_algorithm
 from pmtl.data import FederatedData, load
 from pmtl.errors import Interrupted, PmtlError
-from pmtl.experiments.process_pool import Result
-from pmtl.experiments.result_cache import ResultCache
+from pmtl.experiments.result_cache import Result, ResultCache
 from pmtl.models import build_model
 from pmtl.privacy.accounting import selection
 from pmtl.privacy.plan import PrivacyRequest, check_epsilon
@@ -89,7 +88,7 @@ class Cell:
     epsilon: float | None
     seed: int
 
-    def name(self) -> str:
+    def __str__(self) -> str:
         """What its folder is called: what one can read, and a key where that may be ambiguous."""
         name = "".join(c if c.isalnum() or c in "._=-" else "-" for c in self.algorithm)
         budget = "" if self.epsilon is None else f"-eps{self.epsilon!r}"
@@ -154,7 +153,7 @@ def _run(grid: Grid, out: Path, data: FederatedData, show: bool) -> dict[str, An
     cells = grid.cells()
     with graceful_stop() as stop:
         runner = CellRunner(grid.base, out / "runs", data, stop)
-        cache: ResultCache[Cell] = ResultCache(runner, "comparing", show=show)
+        cache: ResultCache[Cell] = ResultCache(runner.read, runner.do, "comparing", show=show)
         for cell in cells:
             cache.get(cell)
         try:
@@ -179,7 +178,7 @@ class CellRunner:
     stop: threading.Event  #: set when the user asked to stop
 
     def read(self, cell: Cell) -> Result | None:
-        path = self.folder / cell.name()
+        path = self.folder / str(cell)
         if not path.exists() or RunFolder.open(path).facts()["state"] != "complete":
             return None
         return _row(cell, load_run(path, self.data))
@@ -187,7 +186,7 @@ class CellRunner:
     def do(self, cell: Cell) -> Result:
         if self.stop.is_set():
             raise Interrupted
-        path = self.folder / cell.name()
+        path = self.folder / str(cell)
         if path.exists():
             return _row(cell, resume(path, self.data))
         epsilon = float("inf") if cell.epsilon is None else cell.epsilon

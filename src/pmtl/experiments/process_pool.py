@@ -5,52 +5,30 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context, parent_process
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from pmtl.errors import PmtlError
 
-Result = dict[str, Any]
-
-
-class Named(Protocol):
-    """A task: anything hashable that has a name."""
-
-    def name(self) -> str: ...
-
-    def __hash__(self) -> int: ...
-
-
-TaskT = TypeVar("TaskT", bound=Named)
-TaskIn = TypeVar("TaskIn", bound=Named, contravariant=True)
-
-
-class Worker(Protocol[TaskIn]):
-    """Computes tasks and stores their results."""
-
-    def read(self, task: TaskIn) -> Result | None:
-        """The stored result, or None if the task is still to be done."""
-
-    def do(self, task: TaskIn) -> Result:
-        """Compute and store the result; `{"error": …}` if the task failed and others may go on."""
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 
 
 def run_tasks(
-    worker: Worker[TaskT], tasks: Sequence[TaskT], jobs: int
-) -> Iterator[tuple[TaskT, Result]]:
-    """Do tasks in `jobs` processes, each with its own copy of the data; results come as they are
-    done."""
+    do: Callable[[Task], Result], tasks: Sequence[Task], jobs: int
+) -> Iterator[tuple[Task, Result]]:
+    """Do tasks in `jobs` processes, each with a copy of `do`; results come as they are done."""
     if jobs == 1:
-        yield from ((task, worker.do(task)) for task in tasks)
+        yield from ((task, do(task)) for task in tasks)
         return
     threads = max(1, torch.get_num_threads() // jobs)
     pool = ProcessPoolExecutor(
-        min(jobs, len(tasks)), get_context("spawn"), initializer=_begin, initargs=(worker, threads)
+        min(jobs, len(tasks)), get_context("spawn"), initializer=_begin, initargs=(do, threads)
     )
     failed: BaseException | None = None
     try:
@@ -79,15 +57,15 @@ def run_tasks(
         raise failed
 
 
-_worker: list[Worker[Any]] = []  #: of this process, which does nothing else
+_do_task: list[Callable[[Any], Any]] = []  #: what this process was started for
 
 
-def _begin(worker: Worker[Any], threads: int) -> None:
+def _begin(do: Callable[[Any], Any], threads: int) -> None:
     """Prepare a process: it ends with its parent, and only the parent handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
     torch.set_num_threads(threads)
-    _worker[:] = [worker]
+    _do_task[:] = [do]
 
 
 def _end_with_the_parent() -> None:
@@ -97,5 +75,5 @@ def _end_with_the_parent() -> None:
         os._exit(1)
 
 
-def _do(task: Any) -> Result:
-    return _worker[0].do(task)
+def _do(task: Any) -> Any:
+    return _do_task[0](task)

@@ -7,33 +7,42 @@ again. A task that fails is not tried again by the same cache.
 
 from __future__ import annotations
 
-from typing import Generic
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 from pmtl.errors import PmtlError
-from pmtl.experiments.process_pool import Result, TaskT, Worker, run_tasks
+from pmtl.experiments.process_pool import run_tasks
 from pmtl.progress import progress_bar
 
+Task = TypeVar("Task")
+Result = dict[str, Any]
 
-class ResultCache(Generic[TaskT]):
-    """The results of a worker's tasks."""
+
+class ResultCache(Generic[Task]):
+    """The results of tasks, which are hashable and have names (`str`)."""
 
     def __init__(
-        self, worker: Worker[TaskT], title: str, jobs: int = 1, show: bool = False
+        self,
+        read: Callable[[Task], Result | None],
+        do: Callable[[Task], Result],
+        title: str,
+        jobs: int = 1,
+        show: bool = False,
     ) -> None:
-        """`jobs` tasks are done at once; `show` a progress bar with this `title`."""
+        """`read` gives the stored result of a task, or None if it is still to be done. `do` computes
+        a task and stores its result, or `{"error": …}` if it failed."""
         if jobs < 1:
             raise PmtlError(f"There is at least one job at a time, and not {jobs}.")
-        self.missing: dict[TaskT, None] = {}  #: asked for and not there, in order
+        self.missing: dict[Task, None] = {}  #: asked for and not there, in order
         self.failures: dict[str, str] = {}  #: names of tasks that failed, and why
-        self._known: dict[TaskT, Result] = {}
-        self._worker = worker
+        self._known: dict[Task, Result] = {}
+        self._read, self._do, self._jobs = read, do, jobs
         self._progress = (title, show)
-        self._jobs = jobs
 
-    def get(self, task: TaskT) -> Result:
+    def get(self, task: Task) -> Result:
         """The task's result; empty if it is missing or the task failed."""
-        if task not in self._known and task.name() not in self.failures:
-            result = self._worker.read(task)
+        if task not in self._known and str(task) not in self.failures:
+            result = self._read(task)
             if result is None:
                 self.missing[task] = None
             else:
@@ -46,10 +55,10 @@ class ResultCache(Generic[TaskT]):
         if not tasks:
             return
         with progress_bar(title, len(tasks), show=show) as bar:
-            for task, result in run_tasks(self._worker, tasks, self._jobs):
+            for task, result in run_tasks(self._do, tasks, self._jobs):
                 if "error" in result:
-                    self.failures[task.name()] = result["error"]
+                    self.failures[str(task)] = result["error"]
                 else:
                     self._known[task] = result
                 del self.missing[task]
-                bar.advance(task.name())
+                bar.advance(str(task))

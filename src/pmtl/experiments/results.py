@@ -25,8 +25,7 @@ from pmtl import storage as files
 from pmtl.algorithms import Algorithm
 from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
-from pmtl.experiments.process_pool import Result
-from pmtl.experiments.result_cache import ResultCache
+from pmtl.experiments.result_cache import Result, ResultCache
 from pmtl.experiments.settings import Setting
 from pmtl.experiments.sheet import Spread, spread
 from pmtl.experiments.tasks import Cell, Task, TaskRunner, accuracy
@@ -60,20 +59,13 @@ class Results(ResultCache[Task]):
         jobs: int = 1,
         show: bool = False,
     ) -> None:
-        """Use the results below `out`.
-
-        Args:
-            setting: What is trained, and how.
-            out: The folder; the setting has a subfolder in it.
-            data: A file, a federation, or None for the setting's own data.
-            device: auto, cpu or cuda.
-            jobs: How many tasks are done at once.
-            show: Whether there is a progress bar.
-        """
+        """The results lie in a subfolder of `out`; `data` is a file, a federation, or None for the
+        setting's own data."""
         self.setting = setting
         self.out = out / setting.name
         self._runner = TaskRunner(setting, self.out / "cells", data, device)
-        super().__init__(self._runner, f"runs on {setting.name}", jobs, show)
+        title = f"runs on {setting.name}"
+        super().__init__(self._runner.read, self._runner.do, title, jobs, show)
         with files.disk_errors(self.out):
             (self.out / "cells").mkdir(parents=True, exist_ok=True)
         self._check_same(data)

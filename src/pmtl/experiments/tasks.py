@@ -21,7 +21,7 @@ from pmtl import storage as files
 from pmtl.algorithms import Algorithm, build_algorithm
 from pmtl.data import FederatedData, Split, load
 from pmtl.errors import PmtlError, is_out_of_memory
-from pmtl.experiments.process_pool import Result
+from pmtl.experiments.result_cache import Result
 from pmtl.experiments.settings import Setting, evaluated
 from pmtl.models import build_model
 from pmtl.models.hog import HogLinear
@@ -44,7 +44,7 @@ class Cell:
     seed: int
     rounds: int | None = None  #: if it has others than most runs of its setting
 
-    def name(self) -> str:
+    def __str__(self) -> str:
         """What its file is called."""
         plain = "".join(c if c.isalnum() or c in ".=-" else "-" for c in self.algorithm)
         length = "" if self.rounds is None else f"-of{self.rounds}"
@@ -64,11 +64,11 @@ class Task:
         """By which rule it is done, where there were others once."""
         return RULE if self.kind == "chosen" else None
 
-    def name(self) -> str:
+    def __str__(self) -> str:
         """What its file is called."""
         if self.kind == "curve":
-            return self.cell.name()
-        return f"{self.cell.name()}-rounds{self.rounds}-{self.kind}"
+            return str(self.cell)
+        return f"{self.cell}-rounds{self.rounds}-{self.kind}"
 
 
 class TaskRunner:
@@ -129,16 +129,16 @@ class TaskRunner:
         result["seconds"] = round(time.perf_counter() - begun, 1)
         result["device"] = _device_name(resolve_device(self._device))
         files.write_json(self._file(task), result)
-        return result
+        return files.read_json(self._file(task))  # JSON has no NaN: always the same as read later.
 
     def _file(self, task: Task) -> Path:
-        return self._folder / f"{task.name()}.json"
+        return self._folder / f"{task}.json"
 
     def _compute(self, task: Task) -> Any:
-        if task.kind == "curve":
+        if task.rounds is None:
             return self._train(task.cell)
         work = self._tune if task.kind == "tuned" else self._choose
-        return work(task.cell, task.rounds or self._length(task.cell))
+        return work(task.cell, task.rounds)
 
     def _length(self, cell: Cell) -> int:
         return self.setting.rounds if cell.rounds is None else cell.rounds
