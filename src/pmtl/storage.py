@@ -5,9 +5,9 @@ moment leaves the old file or the new one. Weights are safetensors, which hold n
 hold code. Every JSON object and every safetensors file carries a digest of all that it says, so
 that a flipped bit or a careless edit is noticed and never read as another weight or another ε.
 
-A digest of private values is an oracle: whoever knows all of them but a few can try every guess
-against it. In production such digests are therefore keyed (keyed BLAKE2b, RFC 7693) with a secret
-that only the run's owner can read. The empty key gives the plain digest.
+A digest of private values is an oracle: a reader who knows all but a few of them can try every
+guess against it. In production such digests are therefore keyed (keyed BLAKE2b, RFC 7693) with a
+secret that only the run's owner can read. The empty key gives the plain digest.
 
 A new file can be read by those who can open its folder and by nobody else. It is created with that
 mode, so it is never readable by others in between, whatever the umask is.
@@ -89,8 +89,7 @@ def write_tensors(
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
-    """What `write_tensors` was told of the numbers, and their `digest` (`read_tensors` checks
-    both)."""
+    """The metadata that `write_tensors` wrote, `digest` included, without checking it."""
     try:
         with safe_open(path, framework="pt") as file:
             return dict(json.loads(file.metadata()["pmtl"]))

@@ -46,7 +46,7 @@ GAME = "billboard"
 #: More clients would only make the runs longer: what counts is the share that is drawn.
 _MOST_CLIENTS = 6
 #: How newcomers are looked for, and k alone (m, q and the draw): nearly everybody takes part, so k
-#: mostly does, and somebody is left to join later.
+#: mostly does, and one client is left to join later.
 _CROWD = (12, 11, "poisson")
 #: So many times the crowd are asked for clients that stay away.
 _ASKED = 40
@@ -65,7 +65,7 @@ class Scenario:
     rows: int = 1
     #: Whether cohorts are drawn as the setup asks; otherwise everybody takes part.
     sampled: bool = False
-    newcomers: bool = False  #: one by one, with coins after which somebody joins for the first time
+    newcomers: bool = False  #: one by one, with coins after which a client joins later
     alone: bool = False  #: one by one, among clients whose coins keep all of them but k away
 
 
@@ -154,11 +154,11 @@ def _chances(
         elif scenario.alone:
             if (absent := _absent(plan, own)) is not None:
                 yield own, absent
-        elif not scenario.newcomers or _somebody_joins(plan, own):
+        elif not scenario.newcomers or _a_client_joins(plan, own):
             yield own, names
 
 
-def _somebody_joins(plan: PrivacyPlan, seed: int) -> bool:
+def _a_client_joins(plan: PrivacyPlan, seed: int) -> bool:
     sampler = plan.sampler(seed, name_keys(_names(1, plan.clients)))
     first, later = (set(sampler.draw(round).tolist()) for round in range(2))
     return bool(later - first - {plan.clients - 1})

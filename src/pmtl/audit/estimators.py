@@ -46,10 +46,9 @@ _PLACES = 9
 
 @dataclass(frozen=True)
 class Bound:
-    """An ε that is lost with the stated confidence, and the test that shows it."""
+    """An ε that is lost with the stated confidence, and the mistakes of the test that shows it."""
 
     epsilon: float
-    threshold: float  #: scores from here on are called D
     false_positives: int
     of_negatives: int
     false_negatives: int
@@ -105,7 +104,7 @@ def threshold_bound(
         epsilon = gaussian.epsilon(float(mu_from_rates(fpr, fnr)), delta)
     else:
         epsilon = float(epsilon_from_rates(fpr, fnr, delta))
-    return Bound(epsilon, threshold, fp, negatives, fn, positives)
+    return Bound(epsilon, fp, negatives, fn, positives)
 
 
 def _sizes(bits: NDArray[np.bool_]) -> tuple[int, int]:

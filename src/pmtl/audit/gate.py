@@ -1,4 +1,4 @@
-"""The one-round game: what can be told from what the gate publishes.
+"""The one-round game: what a release of the gate reveals.
 
 The adversary knows everything but one client's upload, which is one of two: the worst neighbouring
 pair, +γu or −γu for a fixed direction u, while everybody else uploads zero. It sees the release and
@@ -77,7 +77,7 @@ def one_round(setup: AuditSetup) -> AuditResult:
         scores = play(plan, scenario, bits, setup.noise_seed, setup.on_grid)
         findings.append(Finding.of(scenario.name, setup, plan, scores, bits, len(scenarios)))
         if scenario is scenarios[0]:
-            # What needs no curve is told beside the verdict, and is no part of it.
+            # What needs no curve stands beside the verdict, and is no part of it.
             plain = threshold_bound(scores, bits, plan.delta, setup.confidence, curve=False)
     return AuditResult.of(
         GAME, setup, findings, setup.claimed_delta, threshold_epsilon=plain.epsilon

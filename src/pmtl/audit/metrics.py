@@ -1,4 +1,4 @@
-"""The metrics game: what can be told from released average metrics.
+"""The metrics game: what released average metrics reveal.
 
 Average metrics pass a gate of their own (`simulation/released_metrics.py`). The adversary knows the
 values of all clients but one, whose values are one of two: all at one end of their public ranges,

@@ -1,4 +1,4 @@
-"""What is audited, and what comes of it.
+"""What is audited, and the verdict.
 
 An audit is about the *implementation*. It plays small federations whose noise the accountant
 calibrates to the ε that is asked for, and looks whether an attack can prove that more is lost.

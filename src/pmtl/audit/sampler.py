@@ -1,8 +1,8 @@
 """The sampler game: what the other clients can tell about one client's coin.
 
-The amplified guarantee of Poisson sampling needs independent coins: whoever knows everybody else's
-participation, now and before, knows nothing about mine. So the adversary knows just that and
-guesses whether client k takes part. Here ε says how much its odds change. The claim is 0, and a
+The amplified guarantee of Poisson sampling needs independent coins: the participation of all
+others, now and before, says nothing about mine. So the adversary knows just that and guesses
+whether client k takes part. Here ε says how much its odds change. The claim is 0, and a
 draw of fixed size, which has the right mean and the wrong distribution, is refuted.
 
 Where the plan itself draws a fixed number, colluders know when k takes part. Its accounting grants

@@ -99,9 +99,9 @@ def _print_table(setup: AuditSetup, results: Sequence[AuditResult]) -> None:
     screen.print(table)
     for result in results:
         screen.print(str(result))
-    told = (
+    note = (
         f"Each bound holds with a confidence of {setup.confidence:.1%}. It is a lower bound: an "
         "attack that proves little may only be a weak attack, while one that proves more than the "
         "claim has found a mistake."
     )
-    screen.print("", textwrap.fill(told, 88), sep="\n")
+    screen.print("", textwrap.fill(note, 88), sep="\n")

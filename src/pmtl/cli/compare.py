@@ -54,7 +54,7 @@ def compare(
     """Run several algorithms at several ε with several seeds; table, JSON and plot.
 
     Give an algorithm more than once with different settings (pmtl:lam=0.1, pmtl:lam=0.3) and
-    validation rows choose among them; test rows report. What such a choice would cost is told, too.
+    validation rows choose among them; test rows report. It also says what such a choice would cost.
 
         pmtl compare --data visits.csv --algorithm pmtl --algorithm fedavg --epsilon 1 --epsilon 4
     """
@@ -115,5 +115,5 @@ def _show(results: dict[str, Any], folder: Path, about_plot: str) -> None:
     if note := selection_note(results):
         console.print(note, soft_wrap=True)
     # Paths and names are shown as they are: not wrapped, and brackets are not markup.
-    told = (about_plot, f"Table, numbers and all runs: {folder}")
-    console.print(*told, sep="\n", soft_wrap=True, markup=False)
+    lines = (about_plot, f"Table, numbers and all runs: {folder}")
+    console.print(*lines, sep="\n", soft_wrap=True, markup=False)

@@ -146,17 +146,17 @@ def report(run: Run, done: list[Finetuned], as_json: bool) -> None:
     if chosen:
         console.print(counts_table("chosen by clients", chosen))
         console.print()
-    told = [f"{statement.afterwards}", *(f"It is in {tuned.path}." for tuned in done)]
+    lines = [f"{statement.afterwards}", *(f"It is in {tuned.path}." for tuned in done)]
     if lost := _diverged(scores):
-        told.append(
+        lines.append(
             f"Careful: {', '.join(lost)} diverged, at least with some clients, whose models answer "
             "nothing. Use a smaller --lr or --lam."
         )
-    console.print(*told, sep="\n", soft_wrap=True, markup=False)
+    console.print(*lines, sep="\n", soft_wrap=True, markup=False)
 
 
 def _diverged(scores: dict[str, Any]) -> list[str]:
-    """The models whose loss is no number."""
+    """The models whose loss is infinite or NaN."""
     views = [views or {} for views in scores.values()]
     found = {name: score for split in views for name, score in split.items()}
     return [name for name, score in found.items() if not isfinite(score.get("loss", 0.0))]

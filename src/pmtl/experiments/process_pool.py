@@ -42,7 +42,7 @@ def run_tasks(
             failed = failed or error
             for other in waiting:  # Those that run already go on to their end.
                 other.cancel()
-    except BaseException:  # Whoever asks to stop does not want to wait.
+    except BaseException:  # A user who stops does not want to wait.
         for process in list((pool._processes or {}).values()):
             process.terminate()
         raise

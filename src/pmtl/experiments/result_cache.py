@@ -1,8 +1,8 @@
 """Every task is computed once and stored; asked for again, its result is read.
 
-Whoever needs results just asks (`get`). A result that is not there is noted as missing, and the
-answer is empty. `fill` computes what is missing, several tasks at once if wished; then one asks
-again. A task that fails is not tried again by the same cache.
+Callers ask with `get`. A result that is not there is noted as missing, and the answer is empty.
+`fill` computes what is missing, several tasks at once if wished; then the callers ask again. A task
+that fails is not tried again by the same cache.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class ResultCache(Generic[Task]):
         jobs: int = 1,
         show: bool = False,
     ) -> None:
-        """`read` gives the stored result of a task, or None if it is still to be done. `do` computes
-        a task and stores its result, or `{"error": …}` if it failed."""
+        """`read` gives the stored result of a task, or None if the task is still to be done; `do`
+        computes and stores the result, which is `{"error": …}` if the task failed."""
         if jobs < 1:
             raise PmtlError(f"There is at least one job at a time, and not {jobs}.")
         self.missing: dict[Task, None] = {}  #: asked for and not there, in order

@@ -9,7 +9,7 @@ few should take the shared model as it is. A client tries a list of candidates, 
 
 The first one whose answers are finite is the one to beat. On each validation row, a client measures
 the squared distance between probabilities and the true class (Brier's score), for regression the
-squared error. It keeps the candidate whose mean gain upon the one to beat, less one standard error
+squared error. It keeps the candidate whose mean gain over the one to beat, less one standard error
 of that mean, is highest, and the earliest of equals; so, if nothing gains, the one to beat.
 
 The standard error is there because the best of thirty candidates on a handful of rows is partly
@@ -20,7 +20,7 @@ A candidate with answers that are not finite is not chosen. A client without val
 its personal model, or the shared one where there are none.
 
 Everything happens inside the client, with the billboard and its own rows, so it costs no budget,
-however many candidates there are. For the same reason *which* one it chose is its own affair.
+however many candidates there are. Which one it chose is private.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class Best:
         """Let the clients at `places` look at candidate `number`."""
         gain, square = self._sure_gain(places, squares)
         best, least = self._gain[places], self._square[places]
-        # Upon a first candidate with enormous squares all gains round to the same number.
+        # Compared with a first candidate with enormous squares, all gains round to one number.
         better = (gain > best) | ((gain == best) & (square < least))
         won = places[better]
         chosen = torch.from_numpy(better).to(weights.device)
@@ -210,7 +210,7 @@ class Best:
     def _sure_gain(
         self, places: NDArray[np.int64], squares: Squares
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The mean gain upon the one to beat, less its standard error, and the mean square; −∞ and
+        """The mean gain over the one to beat, less its standard error, and the mean square; −∞ and
         ∞ where answers are not finite. A single row has a standard error of 0."""
         rows = self._rows[places]
         owner = np.repeat(np.arange(len(places)), rows)

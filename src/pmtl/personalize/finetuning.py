@@ -49,7 +49,7 @@ def finetune(
         method: vanilla, mean, kl, ewc (`personalize/methods.py`), or select: each client chooses on
             its validation rows (`personalize/choosing.py`).
         start: The `shared` model or the client's `personal` one, the default where the run has it;
-            select tries both unless told.
+            select tries both unless given.
         steps: Steps of SGD, 10 unless given; select tries them and 5 times as many.
         epochs: Passes over a client's rows, instead of `steps`.
         batch: Rows of a step; 0 for all rows.
@@ -148,7 +148,7 @@ def _select(
     run: Run, space: Workspace, start: str | None, lam: float | None, local: LocalTraining
 ) -> tuple[Weights, dict[str, Any]]:
     data, views = run.data, run.views()
-    if run.facts["mode"] != "production":  # There, who has such rows is nobody's business.
+    if run.facts["mode"] != "production":  # There, who has such rows is private.
         refuse_without_validation(data)
     if not run.facts["personal"]:
         views = {"shared": views["shared"]}
@@ -157,6 +157,6 @@ def _select(
     offered = candidates(names, local, None if start is None else [start], lams)
     chosen = choose(space, offered, views, default=names[-1])
     about: dict[str, Any] = {"candidates": [candidate.name for candidate in offered]}
-    if run.facts["mode"] != "production":  # There it is every client's own affair.
+    if run.facts["mode"] != "production":  # There, choices are private.
         about["picks"] = chosen.picks.tolist()
     return chosen.store.gather, about

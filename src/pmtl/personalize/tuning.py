@@ -39,7 +39,7 @@ class Workspace:
     model: FlatModel  #: on the same device
     seed: int = 0  #: the same seed gives the same bits, and other batches than a training run
     engine: str = "auto"  #: as for training
-    isolate: bool = False  #: for production: nobody's result depends on the other clients
+    isolate: bool = False  #: for production: no result depends on other clients
     progress: bool = False  #: whether to show a progress bar
 
 
