@@ -1,4 +1,4 @@
-"""A laboratory in an empty folder."""
+"""Results in an empty folder."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from pmtl.experiments.results import Results
 
 
 @pytest.fixture
-def lab(tmp_path) -> Results:
+def results(tmp_path) -> Results:
     return Results(TINY, tmp_path, device="cpu")

@@ -24,8 +24,8 @@ TINY = replace(
 )
 
 
-def filled(lab: Results, ask, *arguments):
+def filled(results: Results, ask, *arguments):
     """An answer, computed if need be."""
     ask(*arguments)
-    lab.fill()
+    results.fill()
     return ask(*arguments)
