@@ -133,10 +133,13 @@ def append_line(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def flush(path: Path) -> None:
-    """Make sure that a file's lines survive a loss of power."""
+    """Make sure that a file's content, or a folder's list of files, survives a loss of power."""
     if path.exists():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 @contextmanager
@@ -225,11 +228,7 @@ def place(partial: Path, path: Path) -> None:
 
 def flush_folder(path: Path) -> None:
     """Make sure that the folder of `path` lists it after a loss of power."""
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    flush(path.parent)
 
 
 def like_its_folder(path: str, flags: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pmtl.data import load
-from pmtl.errors import PmtlError
+from pmtl.errors import Interrupted, PmtlError
 from pmtl.experiments import compare as comparison
 from pmtl.experiments.compare import CellRunner, Grid, compare, resume_comparison
 from pmtl.privacy.ledger.ledger import Ledger
@@ -105,6 +105,25 @@ def test_a_comparison_goes_on_where_it_stopped(tmp_path, monkeypatch):
     assert (tmp_path / "cut/results.json").read_bytes() == (
         tmp_path / "whole/results.json"
     ).read_bytes()
+
+
+def test_a_stop_ends_after_the_present_run_and_says_how_to_go_on(tmp_path, monkeypatch):
+    finished = []
+    do = CellRunner.do
+
+    def stop_after_second(runner, cell):
+        row = do(runner, cell)
+        finished.append(cell)
+        if len(finished) == 2:
+            runner.stop.set()
+        return row
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CellRunner, "do", stop_after_second)
+        with pytest.raises(Interrupted, match="Stopped after 2 of 10 runs; `pmtl resume"):
+            compare(grid(), tmp_path / "cut")
+    assert len([*(tmp_path / "cut/runs").iterdir()]) == len(finished) == 2
+    assert len(resume_comparison(tmp_path / "cut")["runs"]) == 10
 
 
 def test_an_existing_folder_is_refused(tmp_path):

@@ -52,8 +52,8 @@ def test_what_was_run_is_not_run_again(done, monkeypatch):
     def refuse(*args):
         raise AssertionError("trained again")
 
-    again = Results(TINY, done.out.parent, device="cpu")
     monkeypatch.setattr(TaskRunner, "do", refuse)
+    again = Results(TINY, done.out.parent, device="cpu")
     before = (done.out / "fig3.md").read_bytes()
     run_experiments(("fig3", "table1", "table3"), again)
     assert (done.out / "fig3.md").read_bytes() == before
