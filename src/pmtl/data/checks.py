@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.data.names import Coded, distinct, encode
+from pmtl.data.client_names import Coded, distinct, encode
 from pmtl.errors import PmtlError
 
 Task = Literal["classification", "multilabel", "regression"]
@@ -117,6 +117,11 @@ def as_float32(values: Any) -> NDArray[np.float32]:
     """The values as float32, where one that is too large becomes inf without a warning."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.asarray(values, dtype=np.float32)
+
+
+def as_model_input(x: Any) -> NDArray[np.float32]:
+    """Dense rows as models read them: float32, where bytes are pixels and become 0 to 1."""
+    return np.divide(x, 255, dtype=np.float32) if x.dtype == np.uint8 else as_float32(x)
 
 
 def _check_sparse(x: Any, names: Sequence[str] | None, usable: Usable | None) -> Any:

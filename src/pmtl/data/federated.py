@@ -26,6 +26,7 @@ from pmtl.data.checks import (
     Task,
     Usable,
     as_float32,
+    as_model_input,
     check_features,
     check_lengths,
     check_targets,
@@ -33,7 +34,7 @@ from pmtl.data.checks import (
     row_chunks,
     without_nobody,
 )
-from pmtl.data.names import encode
+from pmtl.data.client_names import encode
 from pmtl.data.readers.text import TextRule
 from pmtl.data.scaling import Scaling, scale_by_client
 from pmtl.data.splits import UNUSED, draw_parts, read_parts
@@ -114,13 +115,8 @@ class FederatedData:
         """
         index = np.asarray(index, dtype=np.int64)
         taken = self._take(index.reshape(-1))
-        if is_sparse(taken):
-            x = taken.toarray()
-        elif taken.dtype == np.uint8:
-            x = np.divide(taken, 255, dtype=np.float32)
-        else:
-            x = taken
-        return as_float32(x).reshape(index.shape + self.input_shape), np.asarray(self.y[index])
+        x = as_float32(taken.toarray()) if is_sparse(taken) else as_model_input(taken)
+        return x.reshape(index.shape + self.input_shape), np.asarray(self.y[index])
 
     def _take(self, index: NDArray[np.int64]) -> Any:
         taken = self.x[index]
@@ -272,7 +268,7 @@ class FederatedData:
     ) -> FederatedData:
         """A pandas DataFrame: one column names the client, one is the target (several are written
         `a+b`), and every other column is a feature. `options` are those of `from_arrays`."""
-        from pmtl.data.readers.columns import frame_columns
+        from pmtl.data.readers.table import frame_columns
 
         columns = frame_columns(frame, client, target, split, drop)
         arguments: dict[str, Any] = {**columns, **options}

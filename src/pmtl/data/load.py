@@ -9,16 +9,23 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pmtl.data.checks import as_model_input, check_features
 from pmtl.data.federated import FederatedData
 from pmtl.data.readers.columns import Columns
 from pmtl.data.readers.hdf5 import HDF5_ENDINGS, read_hdf5
 from pmtl.data.readers.leaf import read_leaf
-from pmtl.data.readers.npz import read_folder, read_npz
-from pmtl.data.readers.table import CSV_ENDINGS, PARQUET_ENDINGS, read_table
+from pmtl.data.readers.npz import read_folder, read_npz, read_x
+from pmtl.data.readers.table import (
+    TABLE_ENDINGS,
+    read_known_columns,
+    read_known_texts,
+    read_table,
+)
+from pmtl.data.readers.text import Known, TextRule, frequencies
 from pmtl.data.synthetic import synthetic
 from pmtl.errors import PmtlError, PublicError, naming
 from pmtl.spec import construct, format_spec, parse_spec, unknown
@@ -96,6 +103,42 @@ def load(
         ) from error
 
 
+def load_features(
+    path: str | Path,
+    shape: tuple[int, ...],
+    names: Sequence[str] | None,
+    text: TextRule | None = None,
+) -> Any:
+    """Rows without targets, for a model to answer, as an array or a CSR matrix.
+
+    Args:
+        path: a table, whose columns are found by name (others are ignored), a .npz (`x`) or a .npy.
+        shape: the shape of a row that the model reads.
+        names: the names of the features in training; None if they had none.
+        text: how text became features in training, if it did.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise PmtlError(f"There is no file {path} to predict on.")
+    is_table = path.name.lower().endswith(TABLE_ENDINGS)
+    with naming(str(path)):
+        if text is not None:
+            if not is_table:
+                raise PmtlError(
+                    f"{path} is no table: this model reads text, from .csv, .tsv or .parquet."
+                )
+            bags = Known(names=None if names is None else tuple(names), hashed=text.hashed).bags()
+            for row in read_known_texts(path, text.columns):
+                bags.append(text.words(row))
+            return check_features(frequencies(bags.finish()), None)
+        x = read_known_columns(path, shape, names) if is_table else read_x(path)
+        if x.shape[1:] != shape:
+            raise PmtlError(
+                f"{path} holds rows of shape {x.shape[1:]}, but the model reads {shape}."
+            )
+        return as_model_input(check_features(x, names))
+
+
 def choose_reader(path: Path) -> Reader:
     """The reader for a path; a path that is not there is told with its likely neighbour."""
     if not _exists(path):
@@ -108,7 +151,7 @@ def choose_reader(path: Path) -> Reader:
         return read_folder if numpy else read_leaf
     if name.endswith(".npz"):
         return read_npz
-    if name.endswith((*CSV_ENDINGS, *PARQUET_ENDINGS)):
+    if name.endswith(TABLE_ENDINGS):
         return read_table
     if name.endswith(HDF5_ENDINGS):
         return read_hdf5

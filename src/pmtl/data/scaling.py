@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pmtl.data.checks import as_model_input
 from pmtl.errors import PmtlError
 
 if TYPE_CHECKING:
@@ -45,9 +46,7 @@ def scale_by_client(
     """All rows, each standardised by its owner's training rows; rows of nobody stay as they are."""
     if not isinstance(x, np.ndarray) or isinstance(x, np.memmap):
         raise PmtlError("scale=client needs dense features that fit in memory: scale them before.")
-    scaled = np.array(x, dtype=np.float32)
-    if x.dtype == np.uint8:
-        scaled /= 255
+    scaled = np.array(as_model_input(x))
     m = len(train.counts)
     means = np.empty((m, *x.shape[1:]), dtype=np.float32)
     widths = np.empty_like(means)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.data.names import Coded, distinct, encode
+from pmtl.data.client_names import Coded, distinct, encode
 from pmtl.errors import PmtlError
 from pmtl.streams import name_keys, uniforms
 

@@ -135,6 +135,7 @@ def wrong_kind(where: str, role: str, name: str, kind: object) -> PmtlError:
         "feature": f"not numbers: encode it as numbers, or leave it out with drop={name}.",
         "target": "not numbers: several targets in a row are columns of numbers (0 and 1 for "
         "labels) with target=a+b, or a two-dimensional y in an .npz.",
+        "input": "not numbers, which the model reads.",
         "text": "not text: numbers are features without text=.",
     }.get(role, "which is not a name: give text or integers.")
     return PmtlError(f"The {role} column {name!r} of {where} holds {kind}, {remedy}")
@@ -146,56 +147,3 @@ def missing_value(where: str, name: str, row: int) -> PmtlError:
         f"A value is missing in {where}, row {row} (counting from 0), column {name!r}: "
         "fill it in or remove the row."
     )
-
-
-def frame_columns(
-    frame: Any,
-    client: str | None,
-    target: str | None,
-    split: str | None,
-    drop: str | Sequence[str],
-) -> Columns:
-    """The columns of a pandas DataFrame (or anything with `columns` and `frame[name]`)."""
-    where = "The frame"
-    roles = assign_roles([str(name) for name in frame.columns], where, client, target, split, drop)
-    series = dict(zip((str(name) for name in frame.columns), frame.columns, strict=True))
-    x = np.empty((len(frame), len(roles.features)), dtype=np.float32)
-    for position, name in enumerate(roles.features):
-        with np.errstate(over="ignore"):
-            x[:, position] = _numbers(frame[series[name]], "feature", name)
-    columns = Columns(
-        x=x,
-        y=_target([frame[series[name]] for name in roles.targets], roles.targets),
-        client=np.asarray(frame[series[roles.client]]),
-        feature_names=roles.features,
-        labels=roles.labels,
-    )
-    if roles.split is not None:
-        columns["split"] = np.asarray(frame[series[roles.split]])
-    return columns
-
-
-def _numbers(series: Any, role: str, name: str) -> NDArray[Any]:
-    """A numeric column; pandas' nullable numbers come as objects, and so does text."""
-    values = np.asarray(series)
-    if values.dtype.kind == "O" and not any(isinstance(value, str) for value in values):
-        try:
-            values = series.to_numpy(dtype=np.float64, na_value=np.nan)
-        except (TypeError, ValueError):
-            raise wrong_kind("the frame", role, name, "objects") from None
-    if values.dtype.kind not in "fiub":
-        kind = "text" if values.dtype.kind in "OUT" else values.dtype
-        raise wrong_kind("the frame", role, name, kind)
-    if values.dtype.kind == "f" and np.isnan(values).any():
-        raise missing_value("the frame", name, int(np.argmax(np.isnan(values))))
-    return values
-
-
-def _target(series: list[Any], names: tuple[str, ...]) -> NDArray[Any]:
-    """One column of numbers or text, or several of numbers."""
-    values = np.asarray(series[0])
-    text = values.dtype.kind != "O" or any(isinstance(value, str) for value in values)
-    if len(series) == 1 and text:
-        return values
-    numbers = [_numbers(s, "target", name) for s, name in zip(series, names, strict=True)]
-    return numbers[0] if len(numbers) == 1 else np.stack(numbers, axis=1)

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pmtl.data.client_names import Coded, Vocabulary, canonical
 from pmtl.data.disk import ArrayBuilder, memory_limit
-from pmtl.data.names import Coded, Vocabulary, canonical
 from pmtl.data.readers.columns import Columns
 from pmtl.data.readers.hdf5_check import Heaps
 from pmtl.data.readers.text import Known, TextRule, known_tags, known_words, split_tags

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmtl.data.checks import as_float32, row_chunks
+from pmtl.data.client_names import Coded, Vocabulary
 from pmtl.data.disk import ArrayBuilder
-from pmtl.data.names import Coded, Vocabulary
 from pmtl.data.readers.archives import open_zip, read_member
 from pmtl.data.readers.columns import Columns
 from pmtl.data.readers.images import read_images

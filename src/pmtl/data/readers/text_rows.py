@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pmtl.data.names import Coded
+from pmtl.data.client_names import Coded
 from pmtl.data.readers.columns import Columns
 from pmtl.data.readers.text import (
     Known,
@@ -86,8 +87,10 @@ class TextRows:
         split: Coded | None = None,
         y: Any = None,
         names: tuple[str, ...] | None = None,
+        usable: NDArray[np.bool_] | None = None,
     ) -> Columns:
-        """All columns; `y` and its `names` are the targets where these are not tags."""
+        """All columns; `y` and its `names` are the targets where these are not tags, and `usable`
+        marks the rows that can be used."""
         sentences: tuple[str, ...] = ()
         tagged = None
         if self._tags is not None and self._known_tags is not None:
@@ -107,6 +110,7 @@ class TextRows:
             rows = rows[tagged]
             client = Coded(client.codes[tagged], client.names)
             split = None if split is None else Coded(split.codes[tagged], split.names)
+            usable = None if usable is None else usable[tagged]
         if not rows.shape[1]:
             raise PmtlError("There is not a single word in the text columns: correct text=.")
         columns = Columns(
@@ -123,4 +127,6 @@ class TextRows:
         )
         if split is not None:
             columns["split"] = split
+        if usable is not None:
+            columns["usable"] = usable
         return columns
