@@ -1,22 +1,34 @@
-"""`load("PATH:key=value,…")`: the one door for data, whatever its format.
+"""`load("PATH:key=value,…")`: the one way in which data is read, whatever its format.
 
-The ending of the path (or what lies in the folder) chooses the reader, the reader hands over
-columns, and `FederatedData.from_arrays` checks them and groups them by client. Options are the
-parameters of the reader and those below, which every file has.
+The ending of the path, what lies in the folder, or `reader=` chooses the reader. The reader gives
+columns (`readers/columns.py`), and `FederatedData.from_arrays` checks them and groups them by
+client. Options are the parameters of the reader and those in `COMMON`, which every file has.
+
+A reader is a function of a path and of its own options, which have types and defaults:
+
+    def read_lines(path: Path, key: str = "client") -> dict:
+        ...
+        return {"x": x, "y": y, "client": names}
+
+A user's own is named in the spec, `rows.jsonl:reader=package.module:read_lines`, or declared by a
+package as an entry point of the group `pmtl.readers` whose name is the ending (`jsonl`). In
+production a reader is used only if it has the parameter `lenient`. It is then given as True and
+means that no row of one client may cause an error or change how other clients' rows are read. With
+`progress: bool` among its parameters, a reader is told whether to show a progress bar.
 """
 
 from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pmtl.data.checks import as_model_input, check_features
 from pmtl.data.federated import FederatedData
 from pmtl.data.readers.columns import Columns
-from pmtl.data.readers.hdf5 import HDF5_ENDINGS, read_hdf5
+from pmtl.data.readers.hdf5 import read_hdf5
 from pmtl.data.readers.leaf import read_leaf
 from pmtl.data.readers.npz import read_folder, read_npz, read_x
 from pmtl.data.readers.table import (
@@ -28,66 +40,77 @@ from pmtl.data.readers.table import (
 from pmtl.data.readers.text import Known, TextRule, frequencies
 from pmtl.data.synthetic import synthetic
 from pmtl.errors import PmtlError, PublicError, naming
+from pmtl.plugins import entries, find
 from pmtl.spec import construct, format_spec, parse_spec, unknown
 
 COMMON = ("task", "outputs", "validation", "test", "min_rows", "clients", "largest", "scale")
 PATHS = ("images", "vocabulary", "taglist")
 """Options that name files or folders."""
-FORMATS = (
-    ".npz, .csv, .tsv (also .gz), .parquet, LEAF's .json or .zip, TensorFlow Federated's .h5, or a "
-    "folder of .npy, .json or .h5"
-)
 
-Reader = Callable[..., Columns]
+Reader = Callable[..., Mapping[str, Any]]
+
+READERS: dict[str, Reader] = {
+    "npz": read_npz,
+    **{ending.removeprefix("."): read_table for ending in TABLE_ENDINGS},
+    "h5": read_hdf5,
+    "hdf5": read_hdf5,
+    "json": read_leaf,
+    "zip": read_leaf,
+}
+"""The readers of files by their endings."""
+FOLDER_READERS: tuple[tuple[tuple[str, ...], Reader], ...] = (
+    (("*.h5",), read_hdf5),
+    (("x.npy", "x_data.npy", "y.npy"), read_folder),
+    (("*",), read_leaf),
+)
+"""The readers of folders, each with the files that tell it; the first one that fits is taken."""
 
 
 def load(
     spec: str | Path, *, progress: bool = False, production: bool = False, **options: Any
 ) -> FederatedData:
-    """The federation that `spec` names: `PATH[:key=value,…]` or `synthetic[:key=value,…]`.
+    """Read a federation.
 
-    Options may be written in the spec or given as keywords, which win. With `progress`, formats
-    that take their time show a bar. In `production` a row that cannot be used is left out, and an
-    error that might quote a client's row says only how its owner can see it.
+    Args:
+        spec: `PATH[:key=value,…]` or `synthetic[:key=value,…]`.
+        progress: show a bar where reading takes its time.
+        production: leave out rows that cannot be used, and keep silent about them: an error that
+            might quote a client's row says only how its owner can see it.
+        **options: options as keywords, which win over those in the spec; None counts as not given.
     """
     # A path may hold ":" and "=", so one that exists is not taken apart.
     name, written = (str(spec), {}) if _exists(Path(spec)) else parse_spec(str(spec))
     given = {**written, **{key: value for key, value in options.items() if value is not None}}
     if name == "synthetic":
-        source = format_spec(name, given)
-        return construct(synthetic, given, "synthetic", source=source)
+        return construct(synthetic, given, "synthetic", source=format_spec(name, given))
 
     path, place = _places(name)
     # Written down so that it means the same from any folder.
     paths = {key: str(_places(value)[1]) for key, value in given.items() if key in PATHS}
     source = format_spec(str(place), given | paths)
-    reader = choose_reader(path)
-    if production and reader in (read_leaf, read_hdf5):
-        raise PublicError(
-            f"{path} is LEAF's or TensorFlow Federated's format, which is read for experiments "
-            "only: one client's part of it decides how everybody's is read. Save the rows as a "
-            "table (CSV, Parquet) or as NumPy arrays for production."
-        )
+    reader = choose_reader(path, given.pop("reader", None))
     parameters = inspect.signature(reader).parameters
-    asked = {"progress": progress, "lenient": production}
-    fixed = {"path": path} | {key: value for key, value in asked.items() if key in parameters}
+    if production and "lenient" not in parameters:
+        raise PublicError(
+            f"{path} is in a format that is read for experiments only: one client's part of it may "
+            "decide how everybody's is read. Save the rows as a table (CSV, Parquet) or as NumPy "
+            "arrays for production; a reader of your own must have the parameter lenient."
+        )
+    asked = {"path": path, "progress": progress, "lenient": production}
+    fixed = {key: value for key, value in asked.items() if key in ("path", *parameters)}
     own = [option for option in parameters if option not in fixed]
     for option in given:
         if option not in (*own, *COMMON):
-            raise unknown(f"option of {path.name} named", option, (*own, *COMMON))
-    # A reader that has an option of this kind, too, reads no more clients than are asked for.
+            raise unknown(f"option of {path.name} named", option, ("reader", *own, *COMMON))
+    # An option of COMMON that the reader has, too, lets it read no more clients than are asked for.
     own_given = {key: value for key, value in given.items() if key in own}
     common = {key: value for key, value in given.items() if key in COMMON}
-    bad_rows = "drop" if production else "refuse"
     try:
         with naming(str(path)):
-            columns = construct(reader, own_given, path.name, **fixed)
-            return construct(
-                *(FederatedData.from_arrays, common, path.name),
-                **columns,
-                source=source,
-                bad_rows=bad_rows,
-            )
+            columns = _read(reader, own_given, path, fixed)
+            bad_rows = "drop" if production else "refuse"
+            fixed = {**columns, "source": source, "bad_rows": bad_rows}
+            return construct(FederatedData.from_arrays, common, path.name, **fixed)
     except PublicError:
         raise
     except PmtlError:
@@ -101,6 +124,56 @@ def load(
         raise PmtlError(
             f"{error.filename or path} cannot be read: {error.strerror or error}."
         ) from error
+
+
+def choose_reader(path: Path, name: str | None = None) -> Reader:
+    """The reader for a path, or the one of this name."""
+    if not _exists(path):
+        raise _absent(path)
+    if name is None and path.is_dir():
+        return next(
+            reader
+            for files, reader in FOLDER_READERS
+            if any(any(path.glob(file)) for file in files) or files == ("*",)
+        )
+    endings = [*READERS, *entries("reader")]
+    if name is None:
+        fits = (ending for ending in endings if path.name.lower().endswith(f".{ending}"))
+        name = next(fits, None)
+    if name is None:
+        raise PmtlError(
+            f"{path} has an ending that no reader knows: data is .{', .'.join(endings)}, or a "
+            "folder of .npy, .json or .h5. Name a reader of your own with "
+            "reader=package.module:Name."
+        )
+    found: Reader = find("reader", name, READERS)
+    if not callable(found):
+        raise PmtlError(f"The reader {name!r} is not a function of a path.")
+    return found
+
+
+def _read(
+    reader: Reader, options: Mapping[str, Any], path: Path, fixed: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The columns that a reader gives; whatever goes wrong in a user's own becomes a sentence."""
+    if reader in (*READERS.values(), read_folder):
+        return construct(reader, options, path.name, **fixed)
+    name = getattr(reader, "__name__", str(reader))
+    try:
+        columns = construct(reader, options, path.name, **fixed)
+    except PmtlError:
+        raise
+    except Exception as error:
+        raise PmtlError(
+            f"The reader {name} failed on {path} ({type(error).__name__}: {error})."
+        ) from error
+    known = set(Columns.__annotations__)
+    if not isinstance(columns, Mapping) or not {"x", "y", "client"} <= set(columns) <= known:
+        raise PmtlError(
+            f"The reader {name} must give a dictionary with x, y and client, and perhaps "
+            f"{', '.join(sorted(known - {'x', 'y', 'client'}))}."
+        )
+    return columns
 
 
 def load_features(
@@ -121,12 +194,10 @@ def load_features(
     if not path.is_file():
         raise PmtlError(f"There is no file {path} to predict on.")
     is_table = path.name.lower().endswith(TABLE_ENDINGS)
+    if text is not None and not is_table:
+        raise PmtlError(f"{path} is no table: this model reads text, from .csv, .tsv or .parquet.")
     with naming(str(path)):
         if text is not None:
-            if not is_table:
-                raise PmtlError(
-                    f"{path} is no table: this model reads text, from .csv, .tsv or .parquet."
-                )
             bags = Known(names=None if names is None else tuple(names), hashed=text.hashed).bags()
             for row in read_known_texts(path, text.columns):
                 bags.append(text.words(row))
@@ -139,33 +210,12 @@ def load_features(
         return as_model_input(check_features(x, names))
 
 
-def choose_reader(path: Path) -> Reader:
-    """The reader for a path; a path that is not there is told with its likely neighbour."""
-    if not _exists(path):
-        raise _absent(path)
-    name = path.name.lower()
-    if path.is_dir():
-        if any(path.glob("*.h5")):
-            return read_hdf5
-        numpy = any((path / file).exists() for file in ("x.npy", "x_data.npy", "y.npy"))
-        return read_folder if numpy else read_leaf
-    if name.endswith(".npz"):
-        return read_npz
-    if name.endswith(TABLE_ENDINGS):
-        return read_table
-    if name.endswith(HDF5_ENDINGS):
-        return read_hdf5
-    if name.endswith((".json", ".zip")):
-        return read_leaf
-    raise PmtlError(f"{path} has an ending that no reader knows: data is {FORMATS}.")
-
-
 def _places(name: str) -> tuple[Path, Path]:
     """A path as it is written (but for ~), and as it is from anywhere."""
     try:
         path = Path(name).expanduser()
         return path, path.resolve()
-    except (ValueError, RuntimeError) as error:  # A null character; the home of nobody.
+    except (ValueError, RuntimeError) as error:  # A null character; an unknown user's home.
         raise PmtlError(f"{name!r} is not a path: {error}.") from error
 
 

@@ -29,7 +29,6 @@ from pmtl.data.readers.text_rows import TextRows
 from pmtl.errors import PmtlError
 from pmtl.progress import progress_bar
 
-HDF5_ENDINGS = (".h5", ".hdf5")
 GROUP = "examples"
 PACKING = 1100
 """By how much compression can shrink an array; Deflate reaches 1032."""

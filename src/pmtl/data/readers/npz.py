@@ -32,15 +32,16 @@ SPARSE = ("x_data", "x_indices", "x_indptr", "x_shape")
 Header = tuple[tuple[int, ...], bool, np.dtype[Any]]
 
 
-def read_npz(path: Path) -> Columns:
-    """The arrays of a `.npz` file."""
+def read_npz(path: Path, *, lenient: bool = False) -> Columns:
+    """The arrays of a `.npz` file. If `lenient`, nothing is different: rows that cannot be used are
+    left out later."""
     with open_zip(path, "copy it again or write it anew with numpy.savez") as archive:
         names = {name.removesuffix(".npy") for name in archive.namelist()}
         return _columns(path, names, lambda name: _member(path, archive, f"{name}.npy"))
 
 
-def read_folder(path: Path) -> Columns:
-    """The arrays of a folder, memory-mapped."""
+def read_folder(path: Path, *, lenient: bool = False) -> Columns:
+    """The arrays of a folder, memory-mapped; see `read_npz`."""
     return _columns(
         path,
         {file.stem for file in path.glob("*.npy")},
