@@ -15,6 +15,8 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
+from pmtl.data.client_names import Coded, Vocabulary
+from pmtl.data.disk import ArrayBuilder
 from pmtl.data.readers.text import TextRule
 from pmtl.errors import PmtlError, PublicError
 
@@ -147,3 +149,56 @@ def missing_value(where: str, name: str, row: int) -> PmtlError:
         f"A value is missing in {where}, row {row} (counting from 0), column {name!r}: "
         "fill it in or remove the row."
     )
+
+
+class Collector:
+    """Collects rows of numbers one client after the other; they may outgrow memory."""
+
+    def __init__(self) -> None:
+        self._x: ArrayBuilder | None = None
+        self._y: list[NDArray[Any]] = []
+        self.owners = Owners()
+
+    def append(self, client: str, split: str, x: NDArray[Any], y: NDArray[Any], where: str) -> None:
+        """Add rows; `where` is what error messages call them."""
+        if self._x is None:
+            self._x = ArrayBuilder(x.shape[1:], x.dtype if x.dtype == np.uint8 else np.float32)
+        shape = self._x.row_shape
+        if x.shape[1:] != shape:
+            raise PmtlError(
+                f"A row of {where} has shape {x.shape[1:]}, but earlier rows have {shape}."
+            )
+        with np.errstate(over="ignore"):
+            self._x.append(x)
+        self._y.append(y)
+        self.owners.append(client, split, len(x))
+
+    def columns(self, with_split: bool) -> Columns:
+        """Everything."""
+        if self._x is None:
+            raise PmtlError("There are no rows: a federation needs data.")
+        client, split = self.owners.coded()
+        columns = Columns(x=self._x.finish(), y=np.concatenate(self._y), client=client)
+        if with_split:
+            columns["split"] = split
+        return columns
+
+
+class Owners:
+    """The clients and splits of rows that come one client after the other."""
+
+    def __init__(self) -> None:
+        self._clients, self._splits = Vocabulary("client"), Vocabulary("split")
+        self._codes: list[tuple[int, int, int]] = []
+
+    def append(self, client: str, split: str, rows: int) -> None:
+        """Add rows of one client and split."""
+        self._codes.append((self._clients.code(client), self._splits.code(split), rows))
+
+    def coded(self) -> tuple[Coded, Coded]:
+        """The columns of clients and of splits."""
+        clients, splits, rows = np.array(self._codes, dtype=np.int64).reshape(-1, 3).T
+        return (
+            self._clients.coded([np.repeat(clients, rows)]),
+            self._splits.coded([np.repeat(splits, rows)]),
+        )

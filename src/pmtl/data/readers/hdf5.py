@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.data.client_names import Coded, Vocabulary, canonical
-from pmtl.data.disk import ArrayBuilder, memory_limit
-from pmtl.data.readers.columns import Columns
+from pmtl.data.client_names import canonical
+from pmtl.data.disk import memory_limit
+from pmtl.data.readers.columns import Collector, Columns, Owners
 from pmtl.data.readers.hdf5_check import Heaps
 from pmtl.data.readers.text import Known, TextRule, known_tags, known_words, split_tags
 from pmtl.data.readers.text_rows import TextRows
@@ -54,8 +54,19 @@ def read_hdf5(
     clients: int | None = None,
     progress: bool = False,
 ) -> Columns:
-    """A file or folder; questions have the words of `vocabulary` (if none is named, those of
-    `stackoverflow.word_count` beside them) and the tags of `taglist` (`stackoverflow.tag_count`).
+    """The rows of a file or folder.
+
+    Args:
+        path: the file or folder.
+        words: how many words of `vocabulary` are known.
+        vocabulary: the file that lists words; `stackoverflow.word_count` beside the data unless
+            given.
+        hash: into how many columns words are hashed.
+        tags: how many tags of `taglist` are known.
+        taglist: the file that lists tags; `stackoverflow.tag_count` beside the data unless given.
+        min_rows: leave out clients with fewer rows.
+        clients: read no more clients than this.
+        progress: show a progress bar.
     """
     with ExitStack() as stack:
         files = {
@@ -65,40 +76,36 @@ def read_hdf5(
         names = canonical(set.intersection(*(file.clients() for file in files.values())))
         if not names:
             raise PmtlError(f"{path} has no clients" + ("." if len(files) == 1 else " in both."))
-        first = next(iter(files.values()))
-        kind = first.kind(names[0])
-        if kind == PIXELS:
-            if any((words, vocabulary, hash, tags, taglist)):
-                raise PmtlError(f"{path} holds pixels: options about words and tags do not fit it.")
-            rows: _Pixels | _Questions = _Pixels()
-        else:
+        kind = next(iter(files.values())).kind(names[0])
+        if kind == QUESTIONS:
             folder = path if path.is_dir() else path.parent
-            rows = _questions(folder, path, words, vocabulary, hash, tags, taglist)
-        kept, splits = Vocabulary("client"), Vocabulary("split")
-        codes: list[NDArray[np.int64]] = []
-        parts: list[NDArray[np.int64]] = []
+            known = _known(folder, path, words, vocabulary, hash, tags, taglist)
+            rows: _Pixels | _Questions = _Questions(*known)
+        elif any((words, vocabulary, hash, tags, taglist)):
+            raise PmtlError(f"{path} holds pixels: options about words and tags do not fit it.")
+        else:
+            rows = _Pixels()
         bar = stack.enter_context(
             progress_bar("reading clients", clients or len(names), show=progress)
         )
+        kept = 0
         for name in names:
             read = {
                 split: rows.choose(file.rows(name, kind), f"client {name!r} of {file.path}")
                 for split, file in files.items()
             }
-            sizes = {split: len(next(iter(part.values()))) for split, part in read.items()}
-            if not all(sizes.values()) or sum(sizes.values()) < min_rows:
+            sizes = [len(part[kind[0]]) for part in read.values()]
+            if not all(sizes) or sum(sizes) < min_rows:
                 continue
-            bar.advance()
-            code = kept.code(name)
             for split, part in read.items():
-                rows.append(part)
-                codes.append(np.full(sizes[split], code, dtype=np.int64))
-                parts.append(np.full(sizes[split], splits.code(split), dtype=np.int64))
-            if code + 1 == clients:
+                rows.append(name, split, part)
+            bar.advance()
+            kept += 1
+            if kept == clients:
                 break
-    if not codes:
+    if not kept:
         raise PmtlError(f"{path} has no client with the rows that are needed: lower min_rows.")
-    return rows.columns(kept.coded(codes), splits.coded(parts) if len(files) > 1 else None)
+    return rows.columns(with_split=len(files) > 1)
 
 
 def _files(path: Path) -> dict[str, Path]:
@@ -211,8 +218,7 @@ class _Pixels:
     """FEMNIST: images of 28 × 28 between 0 and 1, where 1 is white paper."""
 
     def __init__(self) -> None:
-        self._x: ArrayBuilder | None = None
-        self._y: list[NDArray[np.int64]] = []
+        self._collector = Collector()
 
     def choose(self, rows: Rows, where: str) -> Rows:
         """The rows of one client that can be used: all of them."""
@@ -222,37 +228,29 @@ class _Pixels:
                 f"pixels of {where} are {x.dtype} of shape {x.shape} and label {y.dtype} of shape "
                 f"{y.shape}: images of numbers and one whole number for each are needed."
             )
-        if self._x is None:
-            self._x = ArrayBuilder(x.shape[1:], x.dtype if x.dtype == np.uint8 else np.float32)
-        if x.shape[1:] != self._x.row_shape:
-            raise PmtlError(
-                f"pixels of {where} have shape {x.shape[1:]}, but others have {self._x.row_shape}."
-            )
         return rows
 
-    def append(self, rows: Rows) -> None:
+    def append(self, client: str, split: str, rows: Rows) -> None:
         """Add rows."""
-        if self._x is not None:
-            with np.errstate(over="ignore"):
-                self._x.append(rows["pixels"])
-            self._y.append(rows["label"].astype(np.int64))
+        labels = rows["label"].astype(np.int64)
+        self._collector.append(client, split, rows["pixels"], labels, f"client {client!r}")
 
-    def columns(self, client: Coded, split: Coded | None) -> Columns:
-        """Everything, for `from_arrays`."""
-        y = np.concatenate(self._y)
-        columns = Columns(x=None if self._x is None else self._x.finish(), y=y, client=client)
+    def columns(self, with_split: bool) -> Columns:
+        """Everything."""
+        columns = self._collector.columns(with_split)
+        y = columns["y"]
         if 0 <= int(y.min()) <= int(y.max()) < len(CHARACTERS):
             columns["labels"] = CHARACTERS if y.max() > 9 else CHARACTERS[:10]
-        if split is not None:
-            columns["split"] = split
         return columns
 
 
 class _Questions:
     """StackOverflow: the words of a question or answer and of its title, and its tags."""
 
-    def __init__(self, rows: TextRows, tags: tuple[str, ...]) -> None:
-        self._rows, self._tags = rows, frozenset(tags)
+    def __init__(self, words: Known, tags: Known) -> None:
+        self._rows = TextRows(TextRule(QUESTIONS[:2], tokenised=True), words, tags)
+        self._tags = frozenset(tags.names or ())
+        self._owners = Owners()
 
     def choose(self, rows: Rows, where: str) -> Rows:
         """The rows of one client that have a tag which is known."""
@@ -266,18 +264,20 @@ class _Questions:
         kept = np.array(known, dtype=bool)
         return {name: np.array(column, dtype=object)[kept] for name, column in texts.items()}
 
-    def append(self, rows: Rows) -> None:
+    def append(self, client: str, split: str, rows: Rows) -> None:
         """Add rows."""
+        self._owners.append(client, split, len(rows["tags"]))
         for tokens, title, tags in zip(*(rows[name] for name in QUESTIONS), strict=True):
             self._rows.append(f"{tokens} {title}")
             self._rows.append_tags(tags)
 
-    def columns(self, client: Coded, split: Coded | None) -> Columns:
-        """Everything, for `from_arrays`."""
-        return self._rows.finish(client, split)
+    def columns(self, with_split: bool) -> Columns:
+        """Everything."""
+        client, split = self._owners.coded()
+        return self._rows.finish(client, split if with_split else None)
 
 
-def _questions(
+def _known(
     folder: Path,
     path: Path,
     words: int | None,
@@ -285,23 +285,22 @@ def _questions(
     hash: int | None,
     tags: int | None,
     taglist: str | None,
-) -> _Questions:
+) -> tuple[Known, Known]:
+    """Which words and tags are known: those of the publisher's lists unless others are named."""
     if vocabulary is None and hash is None and (folder / WORD_COUNT).exists():
         vocabulary = str(folder / WORD_COUNT)
     if taglist is None and (folder / TAG_COUNT).exists():
         taglist = str(folder / TAG_COUNT)
     known = None if taglist is None else known_tags(tags, taglist)
-    if known is None or known.names is None:
+    if known is None:
         raise PmtlError(
             f"There is no list of tags for {path}: put {TAG_COUNT} beside it (pmtl data fetch "
             "stackoverflow does) or name one with taglist=FILE."
         )
-    tag_names = known.names if tags is not None else known.names[:TAGS]
-    known_text = known_words(words, vocabulary, hash)
-    if words is None and known_text.names is not None:
-        known_text = Known(names=known_text.names[:WORDS])
-    rule = TextRule(QUESTIONS[:2], tokenised=True)
-    return _Questions(TextRows(rule, known_text, Known(names=tag_names)), tag_names)
+    texts = known_words(words, vocabulary, hash)
+    return texts.first(WORDS if words is None else None), known.first(
+        TAGS if tags is None else None
+    )
 
 
 def _text(value: Any) -> str:

@@ -24,8 +24,8 @@ from pmtl.data.client_names import without_points
 from pmtl.data.disk import ArrayBuilder
 from pmtl.data.readers.cells import Names, is_text, numbers, refuse_empty, target_numbers
 from pmtl.data.readers.columns import Columns, Roles, assign_roles, missing_value, wrong_kind
-from pmtl.data.readers.text import TextRule
-from pmtl.data.readers.text_rows import TextOptions, text_options
+from pmtl.data.readers.text import Known, TextRule
+from pmtl.data.readers.text_rows import TextRows, text_options
 from pmtl.errors import PmtlError, PublicError
 
 PARQUET_ENDINGS = (".parquet", ".pq")
@@ -126,10 +126,10 @@ def read_table(
         taglist: the file that lists the known tags.
         lenient: mark rows that cannot be used instead of refusing them (production).
     """
-    reading = text_options(text, words, vocabulary, hash, tags, taglist)
+    known = text_options(text, words, vocabulary, hash, tags, taglist)
     with open_table(path, lenient) as table:
         roles = assign_roles(table.names, table.where, client, target, split, drop, text)
-        return _collect(table, roles, reading, lenient)
+        return _collect(table, roles, known, lenient)
 
 
 def frame_columns(
@@ -159,11 +159,14 @@ def _arrow_array(series: Any) -> Any:
 
 
 def _collect(
-    table: Table, roles: Roles, reading: TextOptions | None = None, lenient: bool = False
+    table: Table,
+    roles: Roles,
+    known: tuple[Known, Known | None] | None = None,
+    lenient: bool = False,
 ) -> Columns:
     where = table.where
     features = _Features(table, roles.features, lenient)
-    text = None if reading is None else reading.rows(TextRule(roles.text))
+    text = None if known is None else TextRows(TextRule(roles.text), *known)
     client = Names(where, "client", roles.client, lenient)
     split = None if roles.split is None else Names(where, "split", roles.split, lenient)
     targets: dict[str, list[Any]] = {name: [] for name in roles.targets}

@@ -24,8 +24,8 @@ import json
 import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -100,24 +100,20 @@ class Known:
             f"betray them. Where that matters, {otherwise}.",
         )
 
+    def first(self, most: int | None) -> Known:
+        """The first of a list; a hash or a count stays as it is."""
+        return self if self.names is None else replace(self, names=self.names[:most])
+
     def bags(self) -> Bags:
         """Something to collect bags in."""
-        if self.names is not None:
-            places = {name: place for place, name in enumerate(self.names)}
-            return Bags(lambda name: places.get(name, -1), lambda: len(places))
-        if self.hashed is not None:
-            columns = self.hashed
-            return Bags(lambda name: _hashed(name, columns), lambda: columns)
-        found: dict[str, int] = {}
-        return Bags(lambda name: found.setdefault(name, len(found)), lambda: len(found), found)
+        return Bags(self)
 
     def choose(self, bags: Bags, clients: NDArray[np.int64]) -> tuple[Any, tuple[str, ...] | None]:
         """The counts [rows, columns] of what was collected (CSR), and the columns' names."""
         counts = bags.finish()
-        if self.count is None or bags.found is None:
+        if self.count is None:
             return counts, self.names
-        found = list(bags.found)
-        users = _users(counts, clients)
+        found, users = list(bags.places), _users(counts, clients)
         chosen = sorted(range(len(found)), key=lambda i: (-users[i], found[i]))[: self.count]
         return counts[:, np.array(chosen, dtype=np.int64)], tuple(found[i] for i in chosen)
 
@@ -181,14 +177,9 @@ def _names(text: str, path: Path, what: str) -> Iterable[str]:
 class Bags:
     """Collects one bag after another as the rows of a sparse matrix of counts."""
 
-    def __init__(
-        self,
-        place: Callable[[str], int],
-        width: Callable[[], int],
-        found: dict[str, int] | None = None,
-    ) -> None:
-        self.found = found
-        self._place, self._width = place, width
+    def __init__(self, known: Known) -> None:
+        self._known = known
+        self.places = {name: place for place, name in enumerate(known.names or ())}
         self._ends, self._columns, self._counts = array("q", [0]), array("q"), array("f")
 
     def append(self, names: Iterable[str]) -> None:
@@ -199,6 +190,13 @@ class Bags:
         self._counts.extend(counts.values())
         self._ends.append(len(self._columns))
 
+    def _place(self, name: str) -> int:
+        if self._known.hashed is not None:
+            return _hashed(name, self._known.hashed)
+        if self._known.count is not None:
+            return self.places.setdefault(name, len(self.places))
+        return self.places.get(name, -1)
+
     def __len__(self) -> int:
         return len(self._ends) - 1
 
@@ -207,7 +205,7 @@ class Bags:
         from scipy.sparse import csr_matrix
 
         parts = (np.array(self._counts), np.array(self._columns), np.array(self._ends))
-        matrix = csr_matrix(parts, shape=(len(self), self._width()))
+        matrix = csr_matrix(parts, shape=(len(self), self._known.hashed or len(self.places)))
         matrix.sort_indices()
         return matrix
 

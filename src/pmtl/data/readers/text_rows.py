@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,18 +25,6 @@ LIST_WORDS = "name the words beforehand (vocabulary=FILE) or hash them (hash=N)"
 LIST_TAGS = "name the tags beforehand (taglist=FILE)"
 
 
-@dataclass(frozen=True)
-class TextOptions:
-    """Which words and which tags are known, after a reader's options."""
-
-    words: Known
-    tags: Known | None
-
-    def rows(self, rule: TextRule) -> TextRows:
-        """Something to collect rows in."""
-        return TextRows(rule, self.words, self.tags)
-
-
 def text_options(
     text: str | None,
     words: int | None,
@@ -44,12 +32,12 @@ def text_options(
     hash: int | None,
     tags: int | None,
     taglist: str | None,
-) -> TextOptions | None:
-    """A table's options, if it has text; without, the others make no sense."""
+) -> tuple[Known, Known | None] | None:
+    """Which words and tags are known after a table's options; None if it has no text."""
     if text is not None:
-        return TextOptions(known_words(words, vocabulary, hash), known_tags(tags, taglist))
-    about = {"words": words, "vocabulary": vocabulary, "hash": hash, "tags": tags}
-    for name, value in (about | {"taglist": taglist}).items():
+        return known_words(words, vocabulary, hash), known_tags(tags, taglist)
+    given = {"words": words, "vocabulary": vocabulary, "hash": hash}
+    for name, value in (given | {"tags": tags, "taglist": taglist}).items():
         if value is not None:
             raise PmtlError(f"{name}= is about text: name its column with text=COLUMN.")
     return None
