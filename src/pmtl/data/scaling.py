@@ -9,16 +9,14 @@ each client keeps its own two vectors beside its model.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pmtl.data.checks import as_model_input
+from pmtl.data.splits import Rows
 from pmtl.errors import PmtlError
-
-if TYPE_CHECKING:
-    from pmtl.data.federated import Rows
 
 #: Deviations below this are taken for a constant feature, which is only centred.
 _CONSTANT = 1e-6
