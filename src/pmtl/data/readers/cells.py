@@ -8,7 +8,8 @@ name, and `FederatedData` leaves its row out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -24,6 +25,29 @@ _WHOLE = r"^\s*([+-]?[0-9]+|true|false)\s*$"
 _LARGEST_WHOLE = 2**53
 
 
+@dataclass(frozen=True)
+class Table:
+    """An open table."""
+
+    where: str
+    """What error messages call it."""
+    names: list[str]
+    """The names of its columns."""
+    parse: bool
+    """Its cells come as text, of which some are numbers."""
+    lenient: bool
+    """Cells that cannot be used are not refused (production)."""
+    read: Callable[[Sequence[str]], Iterable[Any]]
+    """Gives the columns of these names, in Arrow record batches."""
+
+    def batches(self, columns: Sequence[str]) -> Iterator[tuple[int, Any]]:
+        """The number of a batch's first row, and the batch."""
+        first = 0
+        for batch in self.read(columns):
+            yield first, batch
+            first += batch.num_rows
+
+
 def is_text(kind: Any) -> bool:
     """Whether an Arrow type is text."""
     from pyarrow import types
@@ -35,20 +59,10 @@ def is_text(kind: Any) -> bool:
 
 
 def numbers(
-    column: Any, parse: bool, where: str, role: str, name: str
+    column: Any, table: Table, role: str, name: str
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """The numbers of an Arrow column, NaN where a cell is empty or holds no number.
-
-    Args:
-        column: the cells.
-        parse: text may hold numbers; otherwise a column of text is refused.
-        where: the file, as error messages call it.
-        role: what the column is for: "feature" or "target".
-        name: the column's name.
-
-    Returns:
-        The numbers, and which cells hold text that is no number.
-    """
+    """The numbers of an Arrow column, NaN where a cell is empty or holds no number; and which cells
+    hold text that is no number. A column of another kind is refused as a `role` of this `name`."""
     import pyarrow as pa
     from pyarrow import types
 
@@ -57,8 +71,8 @@ def numbers(
     kind = column.type
     no_text = np.zeros(len(column), dtype=bool)
     if is_text(kind):
-        if not parse:
-            raise wrong_kind(where, role, name, "text")
+        if not table.parse and (role == "target" or not table.lenient):
+            raise wrong_kind(table.where, role, name, "text")
         try:
             column = column.cast(pa.float64())
         except pa.ArrowInvalid:
@@ -66,7 +80,7 @@ def numbers(
     elif types.is_null(kind) or types.is_decimal(kind) or (_is_number(kind) and column.null_count):
         column = column.cast(pa.float64())
     elif not _is_number(kind):
-        raise wrong_kind(where, role, name, kind)
+        raise wrong_kind(table.where, role, name, kind)
     if column.null_count:
         column = column.fill_null(np.nan)
     return column.to_numpy(zero_copy_only=False), no_text
@@ -111,38 +125,36 @@ def _empty_cells() -> frozenset[str]:
 
 
 def target_numbers(
-    chunks: Sequence[Any], parse: bool, lenient: bool, where: str, name: str, alone: bool
+    chunks: Sequence[Any], table: Table, name: str, alone: bool
 ) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
-    """The numbers of a target column, or None if it holds names, as only a target that stands
-    `alone` may.
+    """The numbers of a target column, and which cells hold one; None if it holds names, as only a
+    target that stands `alone` may.
 
-    Text is numbers if every cell that is not empty is one; if `lenient`, if more than half of the
-    cells are, so that a few cells cannot turn everybody's numbers into names.
-
-    Returns:
-        The numbers (integers if all of them are written so), and which cells hold one.
+    Text is numbers if every cell that is not empty is one. In production it is if more than half of
+    the cells are, so that a few cells cannot turn everybody's numbers into names. Numbers are
+    integers if all of them are written so.
     """
     import pyarrow as pa
     from pyarrow import types
 
     kind = chunks[0].type
     text = is_text(kind)
-    if text and alone and not parse:
+    if text and alone and not table.parse:
         return None
-    parts = [numbers(chunk, parse, where, "target", name) for chunk in chunks]
+    parts = [numbers(chunk, table, "target", name) for chunk in chunks]
     values = np.concatenate([part for part, _ in parts])
     if values.dtype.kind != "f":
         return values, np.ones(len(values), dtype=bool)
     good = np.isfinite(values)
     if text:
         wrong = np.concatenate([part for _, part in parts])
-        if 2 * good.sum() <= len(good) if lenient else wrong.any() or np.isnan(values).all():
-            if alone:
-                return None
-            if wrong.any():
-                raise wrong_kind(where, "target", name, "text")
-    if not lenient and np.isnan(values).any():
-        raise missing_value(where, name, int(np.argmax(np.isnan(values))))
+        few = 2 * good.sum() <= len(good)
+        if alone and (few if table.lenient else wrong.any() or np.isnan(values).all()):
+            return None
+        if wrong.any() and (few or not table.lenient):
+            raise wrong_kind(table.where, "target", name, "text")
+    if not table.lenient and np.isnan(values).any():
+        raise missing_value(table.where, name, int(np.argmax(np.isnan(values))))
     integers = types.is_integer(kind) or types.is_boolean(kind)
     if text:
         ends = np.cumsum([len(chunk) for chunk in chunks])[:-1]
@@ -151,7 +163,7 @@ def target_numbers(
             for chunk, held in zip(chunks, np.split(good, ends), strict=True)
         )
     exact = good & (np.abs(np.where(good, values, 0)) < _LARGEST_WHOLE)
-    if integers and (lenient or exact.all()):
+    if integers and (table.lenient or exact.all()):
         return np.where(exact, values, 0).astype(np.int64), exact
     return values, good
 
@@ -166,8 +178,8 @@ def _all_whole(cells: Any) -> bool:
 class Names:
     """A column of names, collected batch by batch as codes."""
 
-    def __init__(self, where: str, role: str, name: str, lenient: bool) -> None:
-        self._where, self._role, self._name, self._lenient = where, role, name, lenient
+    def __init__(self, table: Table, role: str, name: str) -> None:
+        self._table, self._role, self._name = table, role, name
         self._vocabulary = Vocabulary(role)
         self._codes: list[NDArray[np.int64]] = []
 
@@ -180,15 +192,15 @@ class Names:
             column = column.dictionary_decode()
         if types.is_floating(column.type):
             column = compute.if_else(compute.is_nan(column), None, column)
-        if not self._lenient:
-            refuse_empty(column, self._where, self._name, first)
+        if not self._table.lenient:
+            refuse_empty(column, self._table, self._name, first)
         try:
             encoded = column.dictionary_encode()
             names = encoded.dictionary.to_pylist()
         except UnicodeDecodeError:
             raise  # Text that is not UTF-8 is damage to the file.
         except (pa.ArrowException, ValueError, OverflowError):
-            raise wrong_kind(self._where, self._role, self._name, column.type) from None
+            raise wrong_kind(self._table.where, self._role, self._name, column.type) from None
         if types.is_floating(column.type):
             names = whole(np.array(names, dtype=np.float64), self._role).tolist()
         codes = [self._vocabulary.code(n if isinstance(n, bytes) else str(n)) for n in names]
@@ -202,8 +214,24 @@ class Names:
         return self._vocabulary.coded(self._codes)
 
 
-def refuse_empty(column: Any, where: str, name: str, first: int) -> None:
+def refuse_empty(column: Any, table: Table, name: str, first: int) -> None:
     """Refuse a column with an empty cell; the column begins with row `first`."""
     if column.null_count:
         empty = column.is_null().to_numpy(zero_copy_only=False)
-        raise missing_value(where, name, first + int(np.argmax(empty)))
+        raise missing_value(table.where, name, first + int(np.argmax(empty)))
+
+
+def texts(
+    batch: Any, names: Sequence[str], table: Table, first: int, usable: NDArray[np.bool_]
+) -> Iterator[str]:
+    """Every row's text; that of several columns is joined by a space. In production, a row with an
+    empty cell is marked as not `usable`."""
+    columns = [batch.column(name) for name in names]
+    for column, name in zip(columns, names, strict=True):
+        if not is_text(column.type):
+            raise wrong_kind(table.where, "text", name, column.type)
+        if not table.lenient:
+            refuse_empty(column, table, name, first)
+        usable &= column.is_valid().to_numpy(zero_copy_only=False)
+    for parts in zip(*(column.to_pylist() for column in columns), strict=True):
+        yield " ".join(part or "" for part in parts)

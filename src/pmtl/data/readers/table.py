@@ -11,9 +11,9 @@ would suit everybody.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from pmtl.data.client_names import without_points
 from pmtl.data.disk import ArrayBuilder
-from pmtl.data.readers.cells import Names, is_text, numbers, refuse_empty, target_numbers
+from pmtl.data.readers.cells import Names, Table, numbers, target_numbers, texts
 from pmtl.data.readers.columns import Columns, Roles, assign_roles, missing_value, wrong_kind
 from pmtl.data.readers.text import Known, TextRule
 from pmtl.data.readers.text_rows import TextRows, text_options
@@ -30,27 +30,6 @@ from pmtl.errors import PmtlError, PublicError
 
 PARQUET_ENDINGS = (".parquet", ".pq")
 TABLE_ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", *PARQUET_ENDINGS)
-
-
-@dataclass(frozen=True)
-class Table:
-    """An open table."""
-
-    where: str
-    """What error messages call it."""
-    names: list[str]
-    """The names of its columns."""
-    parse: bool
-    """Its cells come as text, of which some are numbers."""
-    read: Callable[[Sequence[str]], Iterable[Any]]
-    """Gives the columns of these names, in Arrow record batches."""
-
-    def batches(self, columns: Sequence[str]) -> Iterator[tuple[int, Any]]:
-        """The number of a batch's first row, and the batch."""
-        first = 0
-        for batch in self.read(columns):
-            yield first, batch
-            first += batch.num_rows
 
 
 @contextmanager
@@ -78,15 +57,14 @@ def open_table(path: Path, lenient: bool = False) -> Iterator[Table]:
     try:
         if path.name.lower().endswith(PARQUET_ENDINGS):
             with parquet.ParquetFile(path) as file:
+                names = file.schema_arrow.names
                 yield Table(
-                    where=str(path),
-                    names=file.schema_arrow.names,
-                    parse=False,
+                    *(str(path), names, False, lenient),
                     read=lambda columns: file.iter_batches(columns=list(columns)),
                 )
         else:
             names = csv.open_csv(path, parse_options=parsing).schema.names
-            yield Table(str(path), names, parse=True, read=read_csv)
+            yield Table(str(path), names, True, lenient, read_csv)
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         told = " ".join(str(error).split()).rstrip(".")
         raise PmtlError(
@@ -129,7 +107,7 @@ def read_table(
     known = text_options(text, words, vocabulary, hash, tags, taglist)
     with open_table(path, lenient) as table:
         roles = assign_roles(table.names, table.where, client, target, split, drop, text)
-        return _collect(table, roles, known, lenient)
+        return _collect(table, roles, known)
 
 
 def frame_columns(
@@ -143,7 +121,7 @@ def frame_columns(
         return [pa.RecordBatch.from_pydict(arrays)]
 
     series = {str(name): name for name in frame.columns}
-    table = Table("the frame", [str(name) for name in frame.columns], False, read)
+    table = Table("the frame", [str(name) for name in frame.columns], False, False, read)
     return _collect(table, assign_roles(table.names, "The frame", client, target, split, drop))
 
 
@@ -159,51 +137,47 @@ def _arrow_array(series: Any) -> Any:
 
 
 def _collect(
-    table: Table,
-    roles: Roles,
-    known: tuple[Known, Known | None] | None = None,
-    lenient: bool = False,
+    table: Table, roles: Roles, known: tuple[Known, Known | None] | None = None
 ) -> Columns:
-    where = table.where
-    features = _Features(table, roles.features, lenient)
+    """The columns of all batches; with `known` words and tags, the features are text."""
+    features = _Features(table, roles.features)
     text = None if known is None else TextRows(TextRule(roles.text), *known)
-    client = Names(where, "client", roles.client, lenient)
-    split = None if roles.split is None else Names(where, "split", roles.split, lenient)
+    tagged = text is not None and text.tagged
+    client = Names(table, "client", roles.client)
+    split = None if roles.split is None else Names(table, "split", roles.split)
     targets: dict[str, list[Any]] = {name: [] for name in roles.targets}
-    usable: list[NDArray[np.bool_]] = []
+    marks: list[NDArray[np.bool_]] = []
     for first, batch in table.batches(roles.used):
+        marks.append(np.ones(batch.num_rows, dtype=bool))
         client.append(batch.column(roles.client), first)
         if split is not None and roles.split is not None:
             split.append(batch.column(roles.split), first)
-        marks = np.ones(batch.num_rows, dtype=bool)
         if text is None:
             features.append(batch, first)
         else:
-            for row in texts_of(batch, roles.text, where, first, lenient, marks):
+            for row in texts(batch, roles.text, table, first, marks[-1]):
                 text.append(row)
-        if text is not None and text.tagged:
-            for row in texts_of(batch, roles.targets, where, first, lenient, marks):
+        if text is not None and tagged:
+            for row in texts(batch, roles.targets, table, first, marks[-1]):
                 text.append_tags(row)
         else:
             for name, chunks in targets.items():
                 chunks.append(batch.column(name))
-        usable.append(marks)
-    if not sum(map(len, usable)):
-        raise PmtlError(f"{where} has a header but no rows: a federation needs data.")
+    usable = np.concatenate(marks) if marks else np.empty(0, dtype=bool)
+    if not len(usable):
+        raise PmtlError(f"{table.where} has a header but no rows: a federation needs data.")
     clients = without_points(client.finish()) if table.parse else client.finish()
     splits = None if split is None else split.finish()
-    marks = np.concatenate(usable)
-    tagged = text is not None and text.tagged
-    y = None if tagged else _targets(table, targets, lenient, marks)
+    y = None if tagged else _targets(table, targets, usable)
     if text is not None:
-        return text.finish(clients, splits, y, roles.labels, marks)
+        return text.finish(clients, splits, y, roles.labels, usable)
     columns = Columns(
         x=features.finish(),
         y=y,
         client=clients,
         feature_names=roles.features,
         labels=roles.labels,
-        usable=marks,
+        usable=usable,
     )
     if splits is not None:
         columns["split"] = splits
@@ -213,33 +187,31 @@ def _collect(
 class _Features:
     """Columns of numbers, collected batch by batch."""
 
-    def __init__(
-        self, table: Table, names: Sequence[str], lenient: bool = False, role: str = "feature"
-    ) -> None:
-        self._table, self._names, self._lenient, self._role = table, names, lenient, role
+    def __init__(self, table: Table, names: Sequence[str], role: str = "feature") -> None:
+        self._table, self._names, self._role = table, names, role
         self._builder = ArrayBuilder((len(names),), np.float32)
         self._has_numbers = np.zeros(len(names), dtype=bool)
 
     def append(self, batch: Any, first: int) -> None:
         """Add a batch that begins with row `first`."""
-        where, parse = self._table.where, self._table.parse or self._lenient
+        where, lenient = self._table.where, self._table.lenient
         x = np.empty((batch.num_rows, len(self._names)), dtype=np.float32)
         for place, name in enumerate(self._names):
-            values, text = numbers(batch.column(name), parse, where, self._role, name)
+            values, text = numbers(batch.column(name), self._table, self._role, name)
+            if text.any() and not lenient:
+                raise wrong_kind(where, self._role, name, "text")
             with np.errstate(over="ignore"):
                 x[:, place] = values
-            if not self._lenient:
-                if text.any():
-                    raise wrong_kind(where, self._role, name, "text")
-                if np.isnan(x[:, place]).any():
-                    raise missing_value(where, name, first + int(np.isnan(x[:, place]).argmax()))
+            missing = np.isnan(x[:, place])
+            if missing.any() and not lenient:
+                raise missing_value(where, name, first + int(np.argmax(missing)))
         self._has_numbers |= np.isfinite(x).any(axis=0)
         self._builder.append(x)
 
     def finish(self) -> NDArray[np.float32]:
-        """All rows; a column without a single number is refused."""
+        """All rows; in production, a column without a single number is refused."""
         for name, filled in zip(self._names, self._has_numbers, strict=True):
-            if self._lenient and not filled:
+            if self._table.lenient and not filled:
                 raise PublicError(
                     f"The column {name!r} holds no numbers: encode it as numbers, or leave it out "
                     f"with drop={name}."
@@ -247,48 +219,22 @@ class _Features:
         return self._builder.finish()
 
 
-def _targets(
-    table: Table, targets: dict[str, list[Any]], lenient: bool, usable: NDArray[np.bool_]
-) -> Any:
+def _targets(table: Table, targets: dict[str, list[Any]], usable: NDArray[np.bool_]) -> Any:
     """One target may be numbers or names; several are numbers."""
     columns = []
     for name, chunks in targets.items():
-        alone = len(targets) == 1
-        found = target_numbers(chunks, table.parse, lenient, table.where, name, alone)
+        found = target_numbers(chunks, table, name, alone=len(targets) == 1)
         if found is None:
-            names = Names(table.where, "target", name, lenient)
-            for place, chunk in enumerate(chunks):
-                names.append(chunk, sum(len(before) for before in chunks[:place]))
+            names, first = Names(table, "target", name), 0
+            for chunk in chunks:
+                names.append(chunk, first)
+                first += len(chunk)
             return names.finish()
         values, good = found
-        if lenient:  # In an experiment, `from_arrays` refuses what is not finite.
+        if table.lenient:  # In an experiment, `from_arrays` refuses what is not finite.
             usable &= good
         columns.append(values)
     return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
-
-
-def texts_of(
-    batch: Any,
-    names: Sequence[str],
-    where: str,
-    first: int,
-    lenient: bool = False,
-    usable: NDArray[np.bool_] | None = None,
-) -> Iterator[str]:
-    """Every row's text; that of several columns is joined by a space. If `lenient`, a row with an
-    empty cell is marked in `usable`."""
-    lists = []
-    for name in names:
-        column = batch.column(name)
-        if not is_text(column.type):
-            raise wrong_kind(where, "text", name, column.type)
-        if lenient and usable is not None:
-            usable &= column.is_valid().to_numpy(zero_copy_only=False)
-        else:
-            refuse_empty(column, where, name, first)
-        lists.append(column.to_pylist())
-    for parts in zip(*lists, strict=True):
-        yield " ".join(part or "" for part in parts)
 
 
 def read_known_columns(
@@ -312,7 +258,7 @@ def read_known_texts(path: Path, names: Sequence[str]) -> Iterator[str]:
     with open_table(path) as table:
         _find_columns(table, names)
         for first, batch in table.batches(names):
-            yield from texts_of(batch, names, table.where, first)
+            yield from texts(batch, names, table, first, np.ones(batch.num_rows, dtype=bool))
 
 
 def _find_columns(table: Table, names: Sequence[str]) -> None:
