@@ -54,19 +54,8 @@ def read_hdf5(
     clients: int | None = None,
     progress: bool = False,
 ) -> Columns:
-    """The rows of a file or folder.
-
-    Args:
-        path: the file or folder.
-        words: how many words of `vocabulary` are known.
-        vocabulary: the file that lists words; `stackoverflow.word_count` beside the data unless
-            given.
-        hash: into how many columns words are hashed.
-        tags: how many tags of `taglist` are known.
-        taglist: the file that lists tags; `stackoverflow.tag_count` beside the data unless given.
-        min_rows: leave out clients with fewer rows.
-        clients: read no more clients than this.
-        progress: show a progress bar.
+    """The rows of a file or folder; docs/data.md has the options. No more than `clients` clients
+    with `min_rows` rows are read. Lists of words and tags that are not named lie beside the data.
     """
     with ExitStack() as stack:
         files = {
@@ -173,10 +162,13 @@ class _File:
 
     def rows(self, client: str, columns: tuple[str, ...]) -> Rows:
         """One client's columns, which are of one length."""
+        import h5py
+
         group = self._group(client)
         rows: Rows = {}
         for name in columns:
             column = group.get(name)
+            where = f"The column {name!r} of the client {client!r} of {self.path}"
             if column is None or not getattr(column, "shape", ()):
                 raise PmtlError(f"The client {client!r} of {self.path} has no column {name!r}.")
             # A damaged file may claim any shape, for which room would be made first.
@@ -184,28 +176,19 @@ class _File:
             most = min(memory_limit(), packing * self._file.id.get_filesize())
             if column.size * column.dtype.itemsize > most:
                 raise PmtlError(
-                    f"The column {name!r} of the client {client!r} of {self.path} is said to have "
-                    f"shape {column.shape}, more than the file or memory can hold: it is damaged."
+                    f"{where} is said to have shape {column.shape}, more than the file or memory "
+                    "can hold: it is damaged."
                 )
             if column.dtype.hasobject:
-                self._check_text(column, name, client)
+                if h5py.check_string_dtype(column.dtype) is None:
+                    raise PmtlError(f"{where} holds neither text nor numbers.")
+                self._heaps.check(column)
             rows[name] = np.asarray(column[()])
         lengths = {name: len(column) for name, column in rows.items()}
         if len(set(lengths.values())) > 1:
             told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
             raise PmtlError(f"The columns of the client {client!r} of {self.path} differ: {told}.")
         return rows
-
-    def _check_text(self, column: Any, name: str, client: str) -> None:
-        """Of all that lies on heaps, text may be read."""
-        import h5py
-
-        if h5py.check_string_dtype(column.dtype) is None:
-            raise PmtlError(
-                f"The column {name!r} of the client {client!r} of {self.path} holds neither text "
-                "nor numbers."
-            )
-        self._heaps.check(column)
 
     def _group(self, client: str) -> Any:
         group = self._file[GROUP].get(client)

@@ -51,14 +51,8 @@ class Shard:
 def read_leaf(
     path: Path, images: str | None = None, size: int = 84, progress: bool = False
 ) -> Columns:
-    """The rows of a LEAF file, folder or zip.
-
-    Args:
-        path: the file or folder.
-        images: the folder of the images that rows name, unless they lie at LEAF's own place.
-        size: images are resized to `size` × `size`.
-        progress: show a progress bar.
-    """
+    """The rows of a LEAF file, folder or zip; `images` is the folder of the images that rows name,
+    unless they lie at LEAF's own place, and they are resized to `size` × `size`."""
     if images is not None and not Path(images).is_dir():
         raise PmtlError(f"There is no folder {images}, which images= names.")
     if not 1 <= size <= LARGEST:

@@ -34,12 +34,8 @@ TABLE_ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", *PARQUET_ENDINGS)
 
 @contextmanager
 def open_table(path: Path, lenient: bool = False) -> Iterator[Table]:
-    """Open a CSV or TSV file with a header line, or a Parquet file.
-
-    Args:
-        path: the file.
-        lenient: leave out the rows of a CSV file that have too many or too few cells.
-    """
+    """Open a CSV or TSV file with a header line, or a Parquet file. If `lenient`, a row of a CSV
+    file with too many or too few cells is left out."""
     import pyarrow as pa
     from pyarrow import csv, parquet
 
@@ -88,22 +84,8 @@ def read_table(
     *,
     lenient: bool = False,
 ) -> Columns:
-    """The columns of a table file.
-
-    Args:
-        path: the file.
-        client: the column that names the client.
-        target: the column to predict; several are written `a+b`.
-        split: the column that holds train, validation or test.
-        drop: columns to leave out (`a+b`).
-        text: columns of text (`a+b`), whose words are the features.
-        words: how many words are known.
-        vocabulary: the file that lists the known words.
-        hash: into how many columns words are hashed.
-        tags: how many tags are known.
-        taglist: the file that lists the known tags.
-        lenient: mark rows that cannot be used instead of refusing them (production).
-    """
+    """The columns of a table file; docs/data.md has the options. If `lenient`, rows that cannot be
+    used are marked instead of refused."""
     known = text_options(text, words, vocabulary, hash, tags, taglist)
     with open_table(path, lenient) as table:
         roles = assign_roles(table.names, table.where, client, target, split, drop, text)
