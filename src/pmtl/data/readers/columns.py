@@ -36,7 +36,7 @@ class Columns(TypedDict):
     labels: NotRequired[tuple[str, ...] | None]
     text: NotRequired[TextRule]
     disclosed: NotRequired[tuple[str, ...]]
-    usable: NotRequired[NDArray[np.bool_]]
+    usable: NotRequired[NDArray[np.bool_] | None]
 
 
 @dataclass(frozen=True)
@@ -178,10 +178,12 @@ class Collector:
         if self._x is None:
             raise PmtlError("There are no rows: a federation needs data.")
         client, split = self.owners.coded()
-        columns = Columns(x=self._x.finish(), y=np.concatenate(self._y), client=client)
-        if with_split:
-            columns["split"] = split
-        return columns
+        return Columns(
+            x=self._x.finish(),
+            y=np.concatenate(self._y),
+            client=client,
+            split=split if with_split else None,
+        )
 
 
 class Owners:

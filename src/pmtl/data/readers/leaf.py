@@ -72,7 +72,7 @@ def read_leaf(
                 ) from None
             bar.advance()
     columns = rows.columns(with_split=shards[0].split is not None)
-    if "split" in columns:
+    if columns["split"] is not None:
         _refuse_strangers(columns["client"], columns["split"], path)
     return columns
 

@@ -69,14 +69,12 @@ def _columns(path: Path, names: set[str], read: Callable[[str], NDArray[Any]]) -
                 f"{', '.join(SPARSE)} may stand for x). It holds "
                 f"{', '.join(sorted(names)) or 'nothing'}."
             )
-    columns = Columns(
+    return Columns(
         x=_sparse(path, *(read(name) for name in SPARSE)) if sparse else read("x"),
         y=read("y"),
         client=read("client"),
+        split=read("split") if "split" in names else None,
     )
-    if "split" in names:
-        columns["split"] = read("split")
-    return columns
 
 
 def _sparse(path: Path, *parts: NDArray[Any]) -> Any:

@@ -153,17 +153,15 @@ def _collect(
     y = None if tagged else _targets(table, targets, usable)
     if text is not None:
         return text.finish(clients, splits, y, roles.labels, usable)
-    columns = Columns(
+    return Columns(
         x=features.finish(),
         y=y,
         client=clients,
+        split=splits,
         feature_names=roles.features,
         labels=roles.labels,
         usable=usable,
     )
-    if splits is not None:
-        columns["split"] = splits
-    return columns
 
 
 class _Features:

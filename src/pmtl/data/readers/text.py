@@ -90,16 +90,6 @@ class Known:
     hashed: int | None = None
     count: int | None = None
 
-    def disclosed(self, chosen: int, what: str, otherwise: str) -> tuple[str, ...]:
-        """What choosing them gave away, as a sentence for people."""
-        if self.count is None:
-            return ()
-        return (
-            f"The {chosen:,} {what}s that most clients use were counted over all clients' data "
-            f"without noise, and the list is treated as public: a {what} that few clients use may "
-            f"betray them. Where that matters, {otherwise}.",
-        )
-
     def first(self, most: int | None) -> Known:
         """The first of a list; a hash or a count stays as it is."""
         return self if self.names is None else replace(self, names=self.names[:most])
@@ -107,15 +97,6 @@ class Known:
     def bags(self) -> Bags:
         """Something to collect bags in."""
         return Bags(self)
-
-    def choose(self, bags: Bags, clients: NDArray[np.int64]) -> tuple[Any, tuple[str, ...] | None]:
-        """The counts [rows, columns] of what was collected (CSR), and the columns' names."""
-        counts = bags.finish()
-        if self.count is None:
-            return counts, self.names
-        found, users = list(bags.places), _users(counts, clients)
-        chosen = sorted(range(len(found)), key=lambda i: (-users[i], found[i]))[: self.count]
-        return counts[:, np.array(chosen, dtype=np.int64)], tuple(found[i] for i in chosen)
 
 
 def known_words(words: int | None, vocabulary: str | None, hash: int | None) -> Known:
@@ -179,7 +160,7 @@ class Bags:
 
     def __init__(self, known: Known) -> None:
         self._known = known
-        self.places = {name: place for place, name in enumerate(known.names or ())}
+        self._places = {name: place for place, name in enumerate(known.names or ())}
         self._ends, self._columns, self._counts = array("q", [0]), array("q"), array("f")
 
     def append(self, names: Iterable[str]) -> None:
@@ -194,20 +175,37 @@ class Bags:
         if self._known.hashed is not None:
             return _hashed(name, self._known.hashed)
         if self._known.count is not None:
-            return self.places.setdefault(name, len(self.places))
-        return self.places.get(name, -1)
-
-    def __len__(self) -> int:
-        return len(self._ends) - 1
+            return self._places.setdefault(name, len(self._places))
+        return self._places.get(name, -1)
 
     def finish(self) -> Any:
         """The rows, as CSR."""
         from scipy.sparse import csr_matrix
 
         parts = (np.array(self._counts), np.array(self._columns), np.array(self._ends))
-        matrix = csr_matrix(parts, shape=(len(self), self._known.hashed or len(self.places)))
+        shape = (len(self._ends) - 1, self._known.hashed or len(self._places))
+        matrix = csr_matrix(parts, shape=shape)
         matrix.sort_indices()
         return matrix
+
+    def choose(self, clients: NDArray[np.int64]) -> tuple[Any, tuple[str, ...] | None]:
+        """The counts [rows, columns] (CSR), and the columns' names; `clients` own the rows."""
+        counts = self.finish()
+        if self._known.count is None:
+            return counts, self._known.names
+        found, users = list(self._places), _users(counts, clients)
+        chosen = sorted(range(len(found)), key=lambda i: (-users[i], found[i]))[: self._known.count]
+        return counts[:, np.array(chosen, dtype=np.int64)], tuple(found[i] for i in chosen)
+
+    def disclosed(self, chosen: int, what: str, otherwise: str) -> tuple[str, ...]:
+        """What choosing the columns gave away, as a sentence for people."""
+        if self._known.count is None:
+            return ()
+        return (
+            f"The {chosen:,} {what}s that most clients use were counted over all clients' data "
+            f"without noise, and the list is treated as public: a {what} that few clients use may "
+            f"betray them. Where that matters, {otherwise}.",
+        )
 
 
 def frequencies(counts: Any) -> Any:
@@ -215,13 +213,6 @@ def frequencies(counts: Any) -> Any:
     rows = counts.copy()
     totals = np.asarray(rows.sum(axis=1), dtype=np.float32).ravel()
     rows.data = (rows.data / np.repeat(totals, np.diff(rows.indptr))).astype(np.float32)
-    return rows
-
-
-def labels(counts: Any) -> Any:
-    """Counts of tags as 0 and 1."""
-    rows = counts.astype(np.uint8)
-    rows.data[:] = 1
     return rows
 
 

@@ -16,7 +16,6 @@ from pmtl.data.readers.text import (
     frequencies,
     known_tags,
     known_words,
-    labels,
     split_tags,
 )
 from pmtl.errors import PmtlError
@@ -51,7 +50,6 @@ class TextRows:
 
     def __init__(self, rule: TextRule, words: Known, tags: Known | None = None) -> None:
         self._rule = replace(rule, hashed=words.hashed)
-        self._known_words, self._known_tags = words, tags
         self._words = words.bags()
         self._tags = None if tags is None else tags.bags()
 
@@ -74,47 +72,38 @@ class TextRows:
         client: Coded,
         split: Coded | None = None,
         y: Any = None,
-        names: tuple[str, ...] | None = None,
+        labels: tuple[str, ...] | None = None,
         usable: NDArray[np.bool_] | None = None,
     ) -> Columns:
-        """All columns; `y` and its `names` are the targets where these are not tags, and `usable`
+        """All columns; `y` and its `labels` are the targets where these are not tags, and `usable`
         marks the rows that can be used."""
-        sentences: tuple[str, ...] = ()
-        tagged = None
-        if self._tags is not None and self._known_tags is not None:
-            counts, names = self._known_tags.choose(self._tags, client.codes)
-            tagged = np.flatnonzero(np.diff(counts.indptr))
-            if not len(tagged):
-                raise PmtlError("No row has a tag that is known: correct the target or the list.")
-            y = labels(counts[tagged])
-            sentences = self._known_tags.disclosed(y.shape[1], "tag", LIST_TAGS)
-        rows, words = self._known_words.choose(self._words, client.codes)
-        if words and len(self._words) and rows.nnz == 0:
+        x, words = self._words.choose(client.codes)
+        if words and x.shape[0] and x.nnz == 0:
             raise PmtlError(
                 "No row has a word that is known: is the vocabulary one of other texts, or in "
                 "another language?"
             )
-        if tagged is not None:
-            rows = rows[tagged]
+        if not x.shape[1]:
+            raise PmtlError("There is not a single word in the text columns: correct text=.")
+        disclosed = self._words.disclosed(x.shape[1], "word", LIST_WORDS)
+        if self._tags is not None:
+            counts, labels = self._tags.choose(client.codes)
+            tagged = np.flatnonzero(np.diff(counts.indptr))
+            if not len(tagged):
+                raise PmtlError("No row has a tag that is known: correct the target or the list.")
+            disclosed += self._tags.disclosed(counts.shape[1], "tag", LIST_TAGS)
+            x, y = x[tagged], counts[tagged].astype(bool).astype(np.uint8)
             client = Coded(client.codes[tagged], client.names)
             split = None if split is None else Coded(split.codes[tagged], split.names)
             usable = None if usable is None else usable[tagged]
-        if not rows.shape[1]:
-            raise PmtlError("There is not a single word in the text columns: correct text=.")
-        columns = Columns(
-            x=frequencies(rows),
+        return Columns(
+            x=frequencies(x),
             y=y,
             client=client,
+            split=split,
             feature_names=words,
-            labels=names,
+            labels=labels,
             text=self._rule,
-            disclosed=(
-                *self._known_words.disclosed(rows.shape[1], "word", LIST_WORDS),
-                *sentences,
-            ),
+            disclosed=disclosed,
+            usable=usable,
         )
-        if split is not None:
-            columns["split"] = split
-        if usable is not None:
-            columns["usable"] = usable
-        return columns
