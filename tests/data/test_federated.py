@@ -281,6 +281,12 @@ def test_a_frame_is_the_same_federation(raw, content, expected):
     assert content(data) == expected
 
 
+def test_clients_of_several_kinds_in_a_frame():
+    owners = pd.Series([1, "a", 2.0] * 2, dtype=object)
+    frame = pd.DataFrame({"client": owners, "target": [0, 1] * 3, "v": 0.5})
+    assert FederatedData.from_frame(frame).clients == ("1", "2", "a")
+
+
 def test_several_target_columns_of_a_frame():
     frame = pd.DataFrame({"client": ["a"] * 6, "s": [0, 1] * 3, "t": [True, False] * 3, "v": 0.5})
     data = FederatedData.from_frame(frame.astype({"s": "Int64"}), target="s+t")

@@ -74,7 +74,12 @@ def encode(values: Any, what: str) -> Coded:
         raise _missing(int(np.argmax(empty)), what)
     used = np.bincount(codes, minlength=len(names)) > 0
     ordered = canonical(name for name, present in zip(names, used, strict=True) if present)
-    _refuse_unwritable(ordered, what)
+    for name in ordered:  # Names are written to files in UTF-8, which has no half surrogate pairs.
+        if any("\ud800" <= character <= "\udfff" for character in name):
+            raise PmtlError(
+                f"The {what} {name!r} is not valid Unicode and could not be written to a file: "
+                "rename it."
+            )
     position = {name: code for code, name in enumerate(ordered)}
     renumber = np.array([position.get(name, -1) for name in names], dtype=np.int64)
     return Coded(renumber[codes] if len(names) else codes, tuple(ordered))
@@ -85,18 +90,6 @@ def without_points(column: Coded) -> Coded:
     if not all(_WHOLE_FLOAT.fullmatch(name) for name in column.names):
         return column
     return Coded(column.codes, tuple(name.removesuffix(".0") for name in column.names))
-
-
-def _refuse_unwritable(names: Iterable[str], what: str) -> None:
-    """Names end up in files, all of which are UTF-8; half of a surrogate pair is not."""
-    for name in names:
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            raise PmtlError(
-                f"The {what} {name!r} is not valid Unicode and could not be written to a file: "
-                "rename it."
-            ) from None
 
 
 def distinct(values: Any, what: str) -> Coded:
@@ -123,8 +116,8 @@ def distinct(values: Any, what: str) -> Coded:
 
 
 def _refuse_no_characters(array: NDArray[Any], what: str) -> None:
-    """NumPy keeps four bytes for a character and takes them from a damaged file as they are; as a
-    Python string such a name breaks whatever touches it."""
+    """NumPy takes the four bytes of a character from a damaged file as they are. As a Python
+    string, such a name corrupts the process."""
     points = np.ascontiguousarray(array).view(array.dtype.byteorder + "u4").reshape(len(array), -1)
     wrong = (points > sys.maxunicode).any(axis=1)
     if wrong.any():
@@ -138,12 +131,13 @@ def _one_by_one(values: list[Any], what: str) -> Coded:
     vocabulary = Vocabulary(what)
     codes = np.empty(len(values), dtype=np.int64)
     for row, value in enumerate(values):
-        name = value
-        if _absent(value):
+        if value is None or type(value).__name__ in ("NAType", "NaTType"):  # pandas' own gaps
             raise _missing(row, what)
         if isinstance(value, float):
-            name = int(whole(np.array([value]), what)[0])
-        codes[row] = vocabulary.code(name if isinstance(name, bytes) else str(name))
+            if value != value:
+                raise _missing(row, what)
+            value = int(whole(np.array([value]), what)[0])
+        codes[row] = vocabulary.code(value if isinstance(value, bytes) else str(value))
     return vocabulary.coded([codes])
 
 
@@ -160,14 +154,6 @@ def whole(array: NDArray[Any], what: str) -> NDArray[np.int64]:
             f"The {what} {array[row]} is a fraction or too large: give {what}s as text or integers."
         )
     return integers
-
-
-def _absent(value: Any) -> bool:
-    return (
-        value is None
-        or (isinstance(value, float) and value != value)
-        or type(value).__name__ in ("NAType", "NaTType")
-    )
 
 
 def _missing(row: int, what: str) -> PmtlError:

@@ -1,8 +1,8 @@
-"""Which column of a table is what.
+"""What readers give: columns, and which column of a table is what.
 
-One column names the client, one is the target (or several are: `a+b`), one may name the split, and
-every other column is a feature, unless `text` names the columns (`a+b`) whose words are the
-features. Files and DataFrames are given their roles, and refused, by the same words.
+One column of a table names the client, one is the target (or several are: `a+b`), one may name the
+split, and every other column is a feature, unless `text` names the columns (`a+b`) whose words are
+the features.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _listing(columns: Sequence[str]) -> str:
 
 
 def wrong_kind(where: str, role: str, name: str, kind: object) -> PmtlError:
-    """The sentence for a column that holds what its role cannot use."""
+    """The sentence for a column that holds what its role cannot use; it quotes no row."""
     remedy = {
         "feature": f"not numbers: encode it as numbers, or leave it out with drop={name}.",
         "target": "not numbers: several targets in a row are columns of numbers (0 and 1 for "
@@ -140,7 +140,7 @@ def wrong_kind(where: str, role: str, name: str, kind: object) -> PmtlError:
         "input": "not numbers, which the model reads.",
         "text": "not text: numbers are features without text=.",
     }.get(role, "which is not a name: give text or integers.")
-    return PmtlError(f"The {role} column {name!r} of {where} holds {kind}, {remedy}")
+    return PublicError(f"The {role} column {name!r} of {where} holds {kind}, {remedy}")
 
 
 def missing_value(where: str, name: str, row: int) -> PmtlError:

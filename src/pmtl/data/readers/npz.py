@@ -25,8 +25,7 @@ from pmtl.data.readers.columns import Columns
 from pmtl.errors import PmtlError
 
 MOST_AXES = 32
-"""Of an array; any NumPy has as many."""
-
+"""Of an array; every version of NumPy allows as many."""
 SPARSE = ("x_data", "x_indices", "x_indptr", "x_shape")
 
 Header = tuple[tuple[int, ...], bool, np.dtype[Any]]
@@ -115,13 +114,13 @@ def _not_csr(
 
 
 def _member(path: Path, archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    """An array of an .npz, mapped if it is larger than the memory limit."""
     info = archive.getinfo(name)
     with archive.open(info) as stream:
         header = _header(stream, path, name, info.file_size)
         begins = stream.tell()
-    if info.file_size <= memory_limit():
-        with archive.open(info) as stream:
-            return _unpack(stream)
+        if info.file_size <= memory_limit():
+            return _read(stream)
     if info.compress_type == zipfile.ZIP_STORED:
         return _map(path, header, _data_offset(path, info) + begins)
     with archive.open(info) as stream:
@@ -131,11 +130,9 @@ def _member(path: Path, archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
 def _mapped(path: Path) -> NDArray[Any]:
     with path.open("rb") as stream:
         header = _header(stream, path.parent, path.name, path.stat().st_size)
-        begins = stream.tell()
-        if 0 in header[0] or header[0] == ():
-            stream.seek(0)
-            return _unpack(stream)
-        return _map(path, header, begins)
+        if 0 in header[0] or header[0] == ():  # Nothing that can be mapped.
+            return _read(stream)
+        return _map(path, header, stream.tell())
 
 
 def _map(file: Any, header: Header, offset: int) -> NDArray[Any]:
@@ -144,8 +141,9 @@ def _map(file: Any, header: Header, offset: int) -> NDArray[Any]:
     return np.memmap(file, dtype=dtype, mode="r", offset=offset, shape=shape, order=order)
 
 
-def _unpack(stream: IO[bytes]) -> NDArray[Any]:
-    """An array whose header has been read, and found good, before."""
+def _read(stream: IO[bytes]) -> NDArray[Any]:
+    """The array of a stream whose header has been checked."""
+    stream.seek(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         array: NDArray[Any] = npy.read_array(stream, allow_pickle=False)

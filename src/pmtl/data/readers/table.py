@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.data.client_names import without_points
+from pmtl.data.client_names import distinct, without_points
 from pmtl.data.disk import ArrayBuilder
 from pmtl.data.readers.cells import Names, Table, numbers, target_numbers, texts
 from pmtl.data.readers.columns import Columns, Roles, assign_roles, missing_value, wrong_kind
@@ -114,7 +114,8 @@ def _arrow_array(series: Any) -> Any:
     try:
         column = pa.array(series, from_pandas=True)
     except (pa.ArrowException, TypeError):
-        return pa.array([None if value is None else str(value) for value in series])
+        codes, names = distinct(np.asarray(series, dtype=object), "value")
+        return pa.array(names).take(pa.array(codes))
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
