@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -158,3 +158,21 @@ def whole(array: NDArray[Any], what: str) -> NDArray[np.int64]:
 
 def _missing(row: int, what: str) -> PmtlError:
     return PmtlError(f"Row {row} (counting from 0) has no {what}: fill it in or remove the row.")
+
+
+def without_nobody(client: Any, columns: Sequence[Any]) -> tuple[Coded, Sequence[Any]]:
+    """The column of clients and the other columns (those that are given) without the rows that name
+    no client: they are nobody's, and must not change anybody's split."""
+    owner = client if isinstance(client, Coded) else distinct(client, "client")
+    if "" not in owner.names:
+        return owner, columns
+    named = owner.codes != owner.names.index("")
+
+    def kept(column: Any) -> Any:
+        if column is None:
+            return None
+        if isinstance(column, Coded):
+            return Coded(column.codes[named], column.names)
+        return column[named] if hasattr(column, "shape") else np.asarray(column)[named]
+
+    return kept(owner), [kept(column) for column in columns]

@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmtl.data.checks import (
-    Mask,
     as_float32,
     as_model_input,
     check_features,
@@ -31,7 +30,7 @@ from pmtl.data.checks import (
     is_sparse,
     row_chunks,
 )
-from pmtl.data.client_names import Coded, distinct, encode
+from pmtl.data.client_names import encode, without_nobody
 from pmtl.data.readers.text import TextRule
 from pmtl.data.scaling import Scaling, scale_by_client
 from pmtl.data.splits import (
@@ -42,8 +41,10 @@ from pmtl.data.splits import (
     draw_parts,
     group_rows,
     keep_clients,
+    notes_on_left_out,
     offsets,
     read_parts,
+    refuse_untrained,
 )
 from pmtl.data.targets import Task, check_targets
 from pmtl.errors import PmtlError
@@ -227,7 +228,7 @@ class FederatedData:
             raise PmtlError(f"There is no scale {scale!r}: use scale=client, or leave it out.")
         drops = bad_rows == "drop"
         if drops:
-            client, (x, y, split, usable) = _without_nobody(client, (x, y, split, usable))
+            client, (x, y, split, usable) = without_nobody(client, (x, y, split, usable))
             rows = x.shape[0] if hasattr(x, "shape") else len(x)
             usable = np.ones(rows, dtype=bool) if usable is None else usable.copy()
         mask = usable if drops else None
@@ -240,13 +241,13 @@ class FederatedData:
         left_out: tuple[str, ...] = ()
         if mask is not None:
             parts = np.where(mask, parts, np.int8(UNUSED))
-            left_out = _left_out(codes, known, mask)
+            left_out = notes_on_left_out(codes, known, mask)
         codes, known, parts = keep_clients(codes, known, parts, min_rows, largest, clients)
         splits = {
             name: group_rows(codes, parts == part, len(known)) for part, name in enumerate(SPLITS)
         }
         if not drops:
-            _check_training(splits["train"], known)
+            refuse_untrained(splits["train"], known)
         scaling = None
         if scale is not None:
             x, scaling = scale_by_client(x, codes, splits["train"])
@@ -283,44 +284,6 @@ class FederatedData:
             **options,
         }
         return cls.from_arrays(**arguments)
-
-
-def _without_nobody(client: Any, columns: Sequence[Any]) -> tuple[Coded, Sequence[Any]]:
-    """The column of clients and the other columns (those that are given) without the rows that name
-    no client: they are nobody's, and must not change anybody's split."""
-    owner = client if isinstance(client, Coded) else distinct(client, "client")
-    if "" not in owner.names:
-        return owner, columns
-    named = owner.codes != owner.names.index("")
-
-    def kept(column: Any) -> Any:
-        if column is None:
-            return None
-        if isinstance(column, Coded):
-            return Coded(column.codes[named], column.names)
-        return column[named] if hasattr(column, "shape") else np.asarray(column)[named]
-
-    return kept(owner), [kept(column) for column in columns]
-
-
-def _left_out(codes: NDArray[np.int64], known: tuple[str, ...], usable: Mask) -> tuple[str, ...]:
-    """Sentences on whose rows were left out."""
-    rows = np.bincount(codes, minlength=len(known))
-    bad = np.bincount(codes[~usable], minlength=len(known))
-    return tuple(
-        f"Client {known[k]!r}: {bad[k]} of {rows[k]} rows were left out, because a value is "
-        "missing, infinite or no class."
-        for k in np.flatnonzero(bad)
-    )
-
-
-def _check_training(train: Rows, clients: tuple[str, ...]) -> None:
-    empty = np.flatnonzero(train.counts == 0)
-    if len(empty):
-        raise PmtlError(
-            f"Client {clients[empty[0]]!r} has no training rows ({len(empty)} of {len(clients)} "
-            "clients have none): give every client rows marked train, or remove these clients."
-        )
 
 
 def _canonical(taken: Any) -> tuple[NDArray[Any], ...]:

@@ -177,3 +177,26 @@ def group_rows(codes: NDArray[np.int64], member: NDArray[np.bool_], m: int) -> R
 def offsets(counts: NDArray[Any]) -> NDArray[np.int64]:
     """Where each client's rows begin, and where the last one's end."""
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def notes_on_left_out(
+    codes: NDArray[np.int64], known: tuple[str, ...], usable: NDArray[np.bool_]
+) -> tuple[str, ...]:
+    """Sentences on whose rows were left out."""
+    rows = np.bincount(codes, minlength=len(known))
+    bad = np.bincount(codes[~usable], minlength=len(known))
+    return tuple(
+        f"Client {known[k]!r}: {bad[k]} of {rows[k]} rows were left out, because a value is "
+        "missing, infinite or no class."
+        for k in np.flatnonzero(bad)
+    )
+
+
+def refuse_untrained(train: Rows, clients: tuple[str, ...]) -> None:
+    """Refuse clients without training rows."""
+    empty = np.flatnonzero(train.counts == 0)
+    if len(empty):
+        raise PmtlError(
+            f"Client {clients[empty[0]]!r} has no training rows ({len(empty)} of {len(clients)} "
+            "clients have none): give every client rows marked train, or remove these clients."
+        )
