@@ -37,7 +37,7 @@ from pmtl.data.readers.table import (
     read_known_texts,
     read_table,
 )
-from pmtl.data.readers.text import Known, TextRule, frequencies
+from pmtl.data.readers.text import Bags, TextRule, frequencies
 from pmtl.data.synthetic import synthetic
 from pmtl.errors import PmtlError, PublicError, naming
 from pmtl.plugins import entries, find
@@ -198,7 +198,7 @@ def load_features(
         raise PmtlError(f"{path} is no table: this model reads text, from .csv, .tsv or .parquet.")
     with naming(str(path)):
         if text is not None:
-            bags = Known(names=None if names is None else tuple(names), hashed=text.hashed).bags()
+            bags = Bags(names, text.hashed)
             for row in read_known_texts(path, text.columns):
                 bags.append(text.words(row))
             return check_features(frequencies(bags.finish()), None)

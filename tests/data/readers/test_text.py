@@ -14,7 +14,8 @@ from scipy import sparse
 
 from pmtl.data import describe, load
 from pmtl.data.load import load_features
-from pmtl.data.readers.text import Known, TextRule, read_list, tokenise
+from pmtl.data.readers.text import Bags, TextRule, tokenise
+from pmtl.data.readers.text_rows import read_list
 from pmtl.errors import PmtlError
 
 COMMITS = Path(__file__).parents[4] / "shared" / "data" / "commit_tags" / "commit_tags.tsv.gz"
@@ -98,7 +99,7 @@ def test_lists_and_hashes_give_nothing_away(table, tmp_path):
 
 
 def test_a_hash_is_the_same_everywhere():
-    bags = Known(hashed=10_000).bags()
+    bags = Bags(hashed=10_000)
     bags.append(["driver", "net", "driver"])
     matrix = bags.finish()
     assert dict(zip(matrix.indices.tolist(), matrix.data.tolist(), strict=True)) == {

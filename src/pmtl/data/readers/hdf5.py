@@ -24,8 +24,8 @@ from pmtl.data.client_names import canonical
 from pmtl.data.disk import memory_limit
 from pmtl.data.readers.columns import Collector, Columns, Owners
 from pmtl.data.readers.hdf5_check import Heaps
-from pmtl.data.readers.text import Known, TextRule, known_tags, known_words, split_tags
-from pmtl.data.readers.text_rows import TextRows
+from pmtl.data.readers.text import Bags, TextRule, split_tags
+from pmtl.data.readers.text_rows import TextRows, bags_of_tags, bags_of_words
 from pmtl.errors import PmtlError
 from pmtl.progress import progress_bar
 
@@ -68,8 +68,8 @@ def read_hdf5(
         kind = next(iter(files.values())).kind(names[0])
         if kind == QUESTIONS:
             folder = path if path.is_dir() else path.parent
-            known = _known(folder, path, words, vocabulary, hash, tags, taglist)
-            rows: _Pixels | _Questions = _Questions(*known)
+            options = (words, vocabulary, hash, tags, taglist)
+            rows: _Pixels | _Questions = _questions(folder, *options)
         elif any((words, vocabulary, hash, tags, taglist)):
             raise PmtlError(f"{path} holds pixels: options about words and tags do not fit it.")
         else:
@@ -230,7 +230,7 @@ class _Pixels:
 class _Questions:
     """StackOverflow: the words of a question or answer and of its title, and its tags."""
 
-    def __init__(self, words: Known, tags: Known) -> None:
+    def __init__(self, words: Bags, tags: Bags) -> None:
         self._rows = TextRows(TextRule(QUESTIONS[:2], tokenised=True), words, tags)
         self._tags = frozenset(tags.names or ())
         self._owners = Owners()
@@ -260,30 +260,26 @@ class _Questions:
         return self._rows.finish(client, split if with_split else None)
 
 
-def _known(
+def _questions(
     folder: Path,
-    path: Path,
     words: int | None,
     vocabulary: str | None,
     hash: int | None,
     tags: int | None,
     taglist: str | None,
-) -> tuple[Known, Known]:
-    """Which words and tags are known: those of the publisher's lists unless others are named."""
+) -> _Questions:
+    """Questions with the words and tags of the publisher's lists, unless others are named."""
     if vocabulary is None and hash is None and (folder / WORD_COUNT).exists():
         vocabulary = str(folder / WORD_COUNT)
     if taglist is None and (folder / TAG_COUNT).exists():
         taglist = str(folder / TAG_COUNT)
-    known = None if taglist is None else known_tags(tags, taglist)
+    known = None if taglist is None else bags_of_tags(tags, taglist, TAGS)
     if known is None:
         raise PmtlError(
-            f"There is no list of tags for {path}: put {TAG_COUNT} beside it (pmtl data fetch "
+            f"There is no list of tags in {folder}: put {TAG_COUNT} there (pmtl data fetch "
             "stackoverflow does) or name one with taglist=FILE."
         )
-    texts = known_words(words, vocabulary, hash)
-    return texts.first(WORDS if words is None else None), known.first(
-        TAGS if tags is None else None
-    )
+    return _Questions(bags_of_words(words, vocabulary, hash, WORDS), known)
 
 
 def _text(value: Any) -> str:

@@ -24,7 +24,7 @@ from pmtl.data.client_names import distinct, without_points
 from pmtl.data.disk import ArrayBuilder
 from pmtl.data.readers.cells import Names, Table, numbers, target_numbers, texts
 from pmtl.data.readers.columns import Columns, Roles, assign_roles, missing_value, wrong_kind
-from pmtl.data.readers.text import Known, TextRule
+from pmtl.data.readers.text import Bags, TextRule
 from pmtl.data.readers.text_rows import TextRows, text_options
 from pmtl.errors import PmtlError, PublicError
 
@@ -119,9 +119,7 @@ def _arrow_array(series: Any) -> Any:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def _collect(
-    table: Table, roles: Roles, known: tuple[Known, Known | None] | None = None
-) -> Columns:
+def _collect(table: Table, roles: Roles, known: tuple[Bags, Bags | None] | None = None) -> Columns:
     """The columns of all batches; with `known` words and tags, the features are text."""
     features = _Features(table, roles.features)
     text = None if known is None else TextRows(TextRule(roles.text), *known)
