@@ -216,7 +216,7 @@ def test_the_catalogue():
     published = [source.sha256 for source in sources if source.sha256]
     assert len(published) == 4
     assert all(len(bytes.fromhex(sha)) == 32 for sha in published)
-    assert fetch.data_set("celeba").sources == ()
+    assert CATALOGUE["celeba"].sources == ()
 
 
 def test_the_command(plain, pmtl_command, tmp_path, monkeypatch):

@@ -1,8 +1,7 @@
-"""Names as numbers: clients, class names and split words in one canonical order.
+"""Columns of names (clients, classes, splits) as codes and distinct names in one order.
 
-A column of names is kept as small codes and a tuple of distinct names. The names are sorted
-(numerically when every one of them is an integer, so that client 10 follows client 9), because the
-order in which a file happens to mention its clients must not change the federation.
+Names are sorted, as numbers if every one of them is an integer (client 10 follows client 9), so
+that the order of a file's rows does not change the federation.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from pmtl.errors import PmtlError
 
-# Of no more digits than Python turns into an integer whatever its settings.
+# Python turns this many digits into an integer whatever its settings.
 _INTEGER = re.compile(r"[+-]?[0-9]{1,640}")
 _WHOLE_FLOAT = re.compile(r"[+-]?[0-9]+\.0")
 
@@ -30,7 +29,7 @@ class Coded(NamedTuple):
 
 
 class Vocabulary:
-    """Gives every new name the next code; the way readers collect a column batch by batch."""
+    """Gives every new name the next code, for columns that are collected batch by batch."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -142,7 +141,7 @@ def _one_by_one(values: list[Any], what: str) -> Coded:
 
 
 def whole(array: NDArray[Any], what: str) -> NDArray[np.int64]:
-    """Floats as the integers they stand for; a gap or a fraction names nobody."""
+    """Floats as integers; a missing value or a fraction is refused."""
     finite = np.isfinite(array)
     if not finite.all():
         raise _missing(int(np.argmin(finite)), what)

@@ -112,13 +112,6 @@ CATALOGUE: dict[str, DataSet] = {
 }
 
 
-def data_set(name: str) -> DataSet:
-    """The data set of that name."""
-    if name not in CATALOGUE:
-        raise unknown("data set to fetch named", name, CATALOGUE)
-    return CATALOGUE[name]
-
-
 def fetch(
     name: str, to: str | Path | None = None, force: bool = False, progress: bool = False
 ) -> dict[str, Any]:
@@ -133,7 +126,9 @@ def fetch(
     Returns:
         The folder, its files with their checksums, and what to do next.
     """
-    wanted = data_set(name)
+    if name not in CATALOGUE:
+        raise unknown("data set to fetch named", name, CATALOGUE)
+    wanted = CATALOGUE[name]
     if wanted.by_hand is not None:
         raise PmtlError(wanted.by_hand)
     folder = Path(to) if to is not None else Path("data") / name
@@ -167,7 +162,14 @@ def _fetch_source(source: Source, folder: Path, force: bool, progress: bool) -> 
         partial = folder / f"{source.name}.part"
         _download(source.url, partial, progress)
         found = _pooch().file_hash(str(partial), alg="sha256")
-        _refuse_other(source, found, known, partial)
+        right = source.sha256 or known
+        if right not in (None, found):
+            partial.unlink()
+            whose = "published" if source.sha256 else "of the first download"
+            raise PmtlError(
+                f"{source.name} has the SHA-256 {found}, but the one {whose} is {right}: what came "
+                "was removed; fetch it again, and if that does not help, do not use it."
+            )
         record.write_text(f"{found}  {source.name}\n", encoding="utf-8")
         partial.replace(file)
     if source.holds:
@@ -175,18 +177,6 @@ def _fetch_source(source: Source, folder: Path, force: bool, progress: bool) -> 
         file.unlink()
     checked = "published" if source.sha256 else "recorded" if known else "first download"
     return {"file": source.name, "sha256": found, "checked": checked}
-
-
-def _refuse_other(source: Source, found: str | None, known: str | None, partial: Path) -> None:
-    """Remove a file that is not what was published, or not what came the first time."""
-    right = source.sha256 or known
-    if right not in (None, found):
-        partial.unlink()
-        whose = "published" if source.sha256 else "of the first download"
-        raise PmtlError(
-            f"{source.name} has the SHA-256 {found}, but the one {whose} is {right}: what came was "
-            "removed; fetch it again, and if that does not help, do not use it."
-        )
 
 
 def _recorded(record: Path) -> str | None:

@@ -4,7 +4,7 @@ The ending of the path, what lies in the folder, or `reader=` chooses the reader
 columns (`readers/columns.py`), and `FederatedData.from_arrays` checks them and groups them by
 client. Options are the parameters of the reader and those in `COMMON`, which every file has.
 
-A reader is a function of a path and of its own options, which have types and defaults:
+A reader is a function of `path` and of its own options, which have types and defaults:
 
     def read_lines(path: Path, key: str = "client") -> dict:
         ...
@@ -61,9 +61,10 @@ READERS: dict[str, Reader] = {
 FOLDER_READERS: tuple[tuple[tuple[str, ...], Reader], ...] = (
     (("*.h5",), read_hdf5),
     (("x.npy", "x_data.npy", "y.npy"), read_folder),
-    (("*",), read_leaf),
+    ((), read_leaf),
 )
-"""The readers of folders, each with the files that tell it; the first one that fits is taken."""
+"""The readers of folders, each with files of which one must be there; the first that fits is used.
+"""
 
 
 def load(
@@ -134,7 +135,7 @@ def choose_reader(path: Path, name: str | None = None) -> Reader:
         return next(
             reader
             for files, reader in FOLDER_READERS
-            if any(any(path.glob(file)) for file in files) or files == ("*",)
+            if not files or any(any(path.glob(file)) for file in files)
         )
     endings = [*READERS, *entries("reader")]
     if name is None:
@@ -148,7 +149,7 @@ def choose_reader(path: Path, name: str | None = None) -> Reader:
         )
     found: Reader = find("reader", name, READERS)
     if not callable(found):
-        raise PmtlError(f"The reader {name!r} is not a function of a path.")
+        raise PmtlError(f"The reader {name!r} is not a function of `path`.")
     return found
 
 

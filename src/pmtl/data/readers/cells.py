@@ -106,8 +106,10 @@ def _parse_each(column: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
 
 def _number(cell: str) -> float:
     word = cell.strip().lower()
+    if word in _WORDS:
+        return _WORDS[word]
     try:
-        return _WORDS[word] if word in _WORDS else float(word.replace("_", "?"))
+        return np.nan if "_" in word else float(word)  # Only Python takes 1_000 for a number.
     except ValueError:
         return np.nan
 

@@ -1,10 +1,10 @@
-"""The heaps of an HDF5 file, on which text of variable length lies, looked at before they are used.
+"""Checks the heaps of an HDF5 file, where text of variable length lies, before they are read.
 
-The HDF5 library walks a heap from object to object by the sizes that stand there, and does not
-return where damage leads it to the same place again and again; where a text points to an object
-that is not there, it may end the whole process. So the walk is made here first: a heap that does
-not lead from its beginning to its end, and a text that is not on its heap, are refused. (HDF5 File
-Format Specification, "Disk Format: Level 1E - Global Heap".)
+The HDF5 library goes through a heap from object to object by the sizes that are written there. In a
+damaged heap it may loop for ever, and a text that points to a missing object may end the process.
+So the heap is gone through here first. It is refused if the objects do not lead from its beginning
+to its end, or if a text is not on its heap. (HDF5 File Format Specification, "Disk Format: Level
+1E - Global Heap".)
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ class Heaps:
         self._walked: dict[int, dict[int, int]] = {}
 
     def check(self, column: Any) -> None:
-        """Refuse a column of text whose heaps are damaged. What is compressed in the file is not
-        looked into."""
+        """Refuse a column of text whose heaps are damaged. Compressed columns are not checked."""
         with self._path.open("rb") as file:
             for offset, length in _pieces(column):
                 file.seek(offset)
@@ -45,8 +44,7 @@ class Heaps:
                         raise self._damaged()
 
     def _objects(self, file: Any, address: int) -> dict[int, int]:
-        """The sizes of a heap's objects by their numbers; columns that are read one after the other
-        share their heaps."""
+        """The sizes of a heap's objects by their numbers; several columns share a heap."""
         if address not in self._walked:
             if len(self._walked) >= MOST:
                 self._walked.clear()
@@ -65,7 +63,7 @@ class Heaps:
         objects: dict[int, int] = {}
         while len(heap) - place >= _OBJECT.size:
             number, _, _, content = _OBJECT.unpack_from(heap, place)
-            # What is free has the number 0, and a size that counts its own head.
+            # Free space has the number 0, and its size includes its head.
             step = content if number == 0 else _OBJECT.size + (content + 7) // 8 * 8
             if not _OBJECT.size <= step <= len(heap) - place:
                 raise self._damaged()
