@@ -185,6 +185,8 @@ def test_types_that_change_far_down_the_file(tmp_path, late, task, labels):
     [
         ("1, 2 ,+3,-4.5,1e2,.5", [1, 2, 3, -4.5, 100, 0.5]),
         ("true,False,TRUE", [1, 0, 1]),
+        ("true,0,1", [1, 0, 1]),
+        ("true,0,2", None),
         ("1_000", None),
         ("0x10", None),
         ("1 2", None),
@@ -209,6 +211,7 @@ def test_what_is_a_number_in_a_csv_file(tmp_path, cells, values):
         ("true,false,true", "classification", None),
         ("1,99999999999999999999,2", "regression", None),
         ("1,b,NA", "classification", ("1", "NA", "b")),
+        ("1,3,true", "classification", ("1", "3", "true")),
     ],
 )
 def test_the_target_of_a_csv_file_is_what_all_of_its_cells_are(tmp_path, cells, task, labels):

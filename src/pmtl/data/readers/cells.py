@@ -76,7 +76,7 @@ def numbers(
         try:
             column = column.cast(pa.float64())
         except pa.ArrowInvalid:
-            return _parse_each(column)
+            return _parse_each(column, table.lenient)
     elif types.is_null(kind) or types.is_decimal(kind) or (_is_number(kind) and column.null_count):
         column = column.cast(pa.float64())
     elif not _is_number(kind):
@@ -92,11 +92,15 @@ def _is_number(kind: Any) -> bool:
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
 
 
-def _parse_each(column: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Numbers from text, some of which is empty or no number."""
+def _parse_each(column: Any, lenient: bool) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Numbers from text, some of which is empty or no number. Unless `lenient`, true and false are
+    no numbers where others than 0 and 1 occur."""
     encoded = column.dictionary_encode()
     cells = encoded.dictionary.to_pylist()
     parsed = np.array([*(_number(cell) for cell in cells), np.nan])
+    words = np.array([*(cell.strip().lower() in _WORDS for cell in cells), False])
+    if not lenient and not np.isin(parsed[~np.isnan(parsed)], (0, 1)).all():
+        parsed[words] = np.nan
     text = np.isnan(parsed)
     for place, cell in enumerate([*cells, ""]):
         text[place] &= not _is_empty(cell)
@@ -132,9 +136,9 @@ def target_numbers(
     """The numbers of a target column, and which cells hold one; None if it holds names, as only a
     target that stands `alone` may.
 
-    Text is numbers if every cell that is not empty is one. In production it is if more than half of
-    the cells are, so that a few cells cannot turn everybody's numbers into names. Numbers are
-    integers if all of them are written so.
+    Text is numbers if every cell that is not empty is one, and integers if all of them are written
+    so. In production, more than half of the cells decide, so that a few cannot turn everybody's
+    numbers into names; a fraction still turns integers into amounts.
     """
     import pyarrow as pa
     from pyarrow import types
@@ -160,21 +164,21 @@ def target_numbers(
     integers = types.is_integer(kind) or types.is_boolean(kind)
     if text:
         ends = np.cumsum([len(chunk) for chunk in chunks])[:-1]
-        integers = all(
-            _all_whole(chunk.filter(pa.array(held)))
-            for chunk, held in zip(chunks, np.split(good, ends), strict=True)
-        )
+        held = zip(chunks, np.split(good, ends), strict=True)
+        written = sum(_whole_cells(chunk.filter(pa.array(marks))) for chunk, marks in held)
+        most = 2 * written > good.sum() and (values[good] == np.floor(values[good])).all()
+        integers = most if table.lenient else written == good.sum()
     exact = good & (np.abs(np.where(good, values, 0)) < _LARGEST_WHOLE)
     if integers and (table.lenient or exact.all()):
         return np.where(exact, values, 0).astype(np.int64), exact
     return values, good
 
 
-def _all_whole(cells: Any) -> bool:
+def _whole_cells(cells: Any) -> int:
+    """How many cells are written as whole numbers."""
     from pyarrow import compute
 
-    whole_cells = compute.match_substring_regex(cells, _WHOLE, ignore_case=True)
-    return bool(compute.all(whole_cells).as_py())
+    return int(compute.match_substring_regex(cells, _WHOLE, ignore_case=True).true_count)
 
 
 class Names:
