@@ -74,6 +74,15 @@ def test_a_toml_file_trains_with_it(pmtl_command, folder):
     assert pmtl.load_run("run").data.m == 4
 
 
+def test_a_comparison_trains_with_it(pmtl_command):
+    done = pmtl_command(
+        *("compare", "--data", "d.jsonl:reader=own_reader:read_lines", "--rounds", 1, "--steps", 1),
+        *("--seeds", 1, "--algorithm", "local", "--out", "compared", "--json"),
+    )
+    assert done.status == 0, done.err
+    assert len(json.loads(done.out)["runs"]) == 1
+
+
 def test_an_entry_point_names_its_ending(monkeypatch):
     with pytest.raises(PmtlError, match=r"no reader knows: data is \.npz.*reader=package"):
         load("d.jsonl")

@@ -20,13 +20,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pmtl.data.checks import check_lengths
 from pmtl.data.client_names import canonical
 from pmtl.data.disk import memory_limit
 from pmtl.data.readers.columns import Collector, Columns, Owners
 from pmtl.data.readers.hdf5_check import Heaps
 from pmtl.data.readers.text import Bags, TextRule, split_tags
 from pmtl.data.readers.text_rows import TextRows, bags_of_tags, bags_of_words
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, naming
 from pmtl.progress import progress_bar
 
 GROUP = "examples"
@@ -184,10 +185,8 @@ class _File:
                     raise PmtlError(f"{where} holds neither text nor numbers.")
                 self._heaps.check(column)
             rows[name] = np.asarray(column[()])
-        lengths = {name: len(column) for name, column in rows.items()}
-        if len(set(lengths.values())) > 1:
-            told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-            raise PmtlError(f"The columns of the client {client!r} of {self.path} differ: {told}.")
+        with naming(f"client {client!r} of {self.path}"):
+            check_lengths(**rows)
         return rows
 
     def _group(self, client: str) -> Any:
