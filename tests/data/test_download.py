@@ -8,6 +8,7 @@ import io
 import json
 import shutil
 import socket
+import sys
 import tarfile
 import threading
 from pathlib import Path
@@ -207,6 +208,13 @@ def test_what_a_person_has_to_do_and_what_nobody_knows(tmp_path):
         fetch.fetch("celeba", tmp_path)
     with pytest.raises(PmtlError, match="Did you mean 'femnist'"):
         fetch.fetch("femmist", tmp_path)
+
+
+def test_without_pooch(plain, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    with pytest.raises(PmtlError, match=r"needs pooch.*pmtl\[datasets\]"):
+        fetch.fetch("rows", tmp_path / "to")
+    assert not (tmp_path / "to").exists()
 
 
 def test_the_catalogue():

@@ -4,17 +4,8 @@ The ending of the path, what lies in the folder, or `reader=` chooses the reader
 columns (`readers/columns.py`), and `FederatedData.from_arrays` checks them and groups them by
 client. Options are the parameters of the reader and those in `COMMON`, which every file has.
 
-A reader is a function of `path` and of its own options, which have types and defaults:
-
-    def read_lines(path: Path, key: str = "client") -> dict:
-        ...
-        return {"x": x, "y": y, "client": names}
-
-A user's own is named in the spec, `rows.jsonl:reader=package.module:read_lines`, or declared by a
-package as an entry point of the group `pmtl.readers` whose name is the ending (`jsonl`). In
-production a reader is used only if it has the parameter `lenient`. It is then given as True and
-means that no row of one client may cause an error or change how other clients' rows are read. With
-`progress: bool` among its parameters, a reader is told whether to show a progress bar.
+A reader is a function of `path` and of its own options. docs/data.md ("A format of your own") says
+how a user's reader is named, and what its parameter `lenient` promises to production.
 """
 
 from __future__ import annotations
