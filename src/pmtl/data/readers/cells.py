@@ -181,43 +181,36 @@ def _whole_cells(cells: Any) -> int:
     return int(compute.match_substring_regex(cells, _WHOLE, ignore_case=True).true_count)
 
 
-class Names:
-    """A column of names, collected batch by batch as codes."""
+def coded_names(chunks: Sequence[Any], table: Table, role: str, name: str) -> Coded:
+    """A column of names; in production, an empty cell is the empty name."""
+    import pyarrow as pa
+    from pyarrow import compute, types
 
-    def __init__(self, table: Table, role: str, name: str) -> None:
-        self._table, self._role, self._name = table, role, name
-        self._vocabulary = Vocabulary(role)
-        self._codes: list[NDArray[np.int64]] = []
-
-    def append(self, column: Any, first: int) -> None:
-        """Add a batch that begins with row `first`."""
-        import pyarrow as pa
-        from pyarrow import compute, types
-
+    vocabulary = Vocabulary(role)
+    codes: list[NDArray[np.int64]] = []
+    for column in chunks:
         if types.is_dictionary(column.type):
             column = column.dictionary_decode()
-        if types.is_floating(column.type):
+        floats = types.is_floating(column.type)
+        if floats:
             column = compute.if_else(compute.is_nan(column), None, column)
-        if not self._table.lenient:
-            refuse_empty(column, self._table, self._name, first)
+        if not table.lenient:
+            refuse_empty(column, table, name, sum(map(len, codes)))
         try:
             encoded = column.dictionary_encode()
-            names = encoded.dictionary.to_pylist()
+            found = encoded.dictionary.to_pylist()
         except UnicodeDecodeError:
             raise  # Text that is not UTF-8 is damage to the file.
         except (pa.ArrowException, ValueError, OverflowError):
-            raise wrong_kind(self._table.where, self._role, self._name, column.type) from None
-        if types.is_floating(column.type):
-            names = whole(np.array(names, dtype=np.float64), self._role).tolist()
-        codes = [self._vocabulary.code(n if isinstance(n, bytes) else str(n)) for n in names]
+            raise wrong_kind(table.where, role, name, column.type) from None
+        if floats:
+            found = whole(np.array(found, dtype=np.float64), role).tolist()
+        found = [each if isinstance(each, bytes) else str(each) for each in found]
         if column.null_count:
-            codes.append(self._vocabulary.code(""))
-        places = encoded.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)
-        self._codes.append(np.array(codes, dtype=np.int64)[places])
-
-    def finish(self) -> Coded:
-        """The whole column."""
-        return self._vocabulary.coded(self._codes)
+            found.append("")
+        places = encoded.indices.fill_null(len(found) - 1).to_numpy(zero_copy_only=False)
+        codes.append(np.array([vocabulary.code(each) for each in found], dtype=np.int64)[places])
+    return vocabulary.coded(codes)
 
 
 def refuse_empty(column: Any, table: Table, name: str, first: int) -> None:

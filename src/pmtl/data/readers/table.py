@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from pmtl.data.client_names import distinct, without_points
 from pmtl.data.disk import ArrayBuilder
-from pmtl.data.readers.cells import Names, Table, numbers, target_numbers, texts
+from pmtl.data.readers.cells import Table, coded_names, numbers, target_numbers, texts
 from pmtl.data.readers.columns import Columns, Roles, assign_roles, missing_value, wrong_kind
 from pmtl.data.readers.text import Bags, TextRule
 from pmtl.data.readers.text_rows import TextRows, text_options
@@ -124,39 +124,37 @@ def _collect(table: Table, roles: Roles, known: tuple[Bags, Bags | None] | None 
     features = _Features(table, roles.features)
     text = None if known is None else TextRows(TextRule(roles.text), *known)
     tagged = text is not None and text.tagged
-    client = Names(table, "client", roles.client)
-    split = None if roles.split is None else Names(table, "split", roles.split)
-    targets: dict[str, list[Any]] = {name: [] for name in roles.targets}
+    special = (roles.client, roles.split, *(() if tagged else roles.targets))
+    chunks: dict[str, list[Any]] = {name: [] for name in special if name is not None}
     marks: list[NDArray[np.bool_]] = []
     for first, batch in table.batches(roles.used):
         marks.append(np.ones(batch.num_rows, dtype=bool))
-        client.append(batch.column(roles.client), first)
-        if split is not None and roles.split is not None:
-            split.append(batch.column(roles.split), first)
+        for name, held in chunks.items():
+            held.append(batch.column(name))
         if text is None:
             features.append(batch, first)
-        else:
-            for row in texts(batch, roles.text, table, first, marks[-1]):
-                text.append(row)
-        if text is not None and tagged:
+            continue
+        for row in texts(batch, roles.text, table, first, marks[-1]):
+            text.append(row)
+        if tagged:
             for row in texts(batch, roles.targets, table, first, marks[-1]):
                 text.append_tags(row)
-        else:
-            for name, chunks in targets.items():
-                chunks.append(batch.column(name))
     usable = np.concatenate(marks) if marks else np.empty(0, dtype=bool)
     if not len(usable):
         raise PmtlError(f"{table.where} has a header but no rows: a federation needs data.")
-    clients = without_points(client.finish()) if table.parse else client.finish()
-    splits = None if split is None else split.finish()
-    y = None if tagged else _targets(table, targets, usable)
+    client = coded_names(chunks[roles.client], table, "client", roles.client)
+    client = without_points(client) if table.parse else client
+    split = None
+    if roles.split is not None:
+        split = coded_names(chunks[roles.split], table, "split", roles.split)
+    y = None if tagged else _targets(table, {name: chunks[name] for name in roles.targets}, usable)
     if text is not None:
-        return text.finish(clients, splits, y, roles.labels, usable)
+        return text.finish(client, split, y, roles.labels, usable)
     return Columns(
         x=features.finish(),
         y=y,
-        client=clients,
-        split=splits,
+        client=client,
+        split=split,
         feature_names=roles.features,
         labels=roles.labels,
         usable=usable,
@@ -204,11 +202,7 @@ def _targets(table: Table, targets: dict[str, list[Any]], usable: NDArray[np.boo
     for name, chunks in targets.items():
         found = target_numbers(chunks, table, name, alone=len(targets) == 1)
         if found is None:
-            names, first = Names(table, "target", name), 0
-            for chunk in chunks:
-                names.append(chunk, first)
-                first += len(chunk)
-            return names.finish()
+            return coded_names(chunks, table, "target", name)
         values, good = found
         if table.lenient:  # In an experiment, `from_arrays` refuses what is not finite.
             usable &= good
