@@ -59,7 +59,23 @@ COUNTED = (
 
 @dataclass(frozen=True, eq=False)
 class FederatedData:
-    """Rows of features and targets, the clients who own them, and their splits."""
+    """Rows of features and targets, the clients who own them, and their splits.
+
+    Args:
+        x: features, [rows, …]: an array, a memory map or a CSR matrix.
+        y: targets, [rows] or [rows, outputs].
+        clients: the clients' names, sorted.
+        splits: which rows of which clients train, validate and test.
+        task: classification, multilabel or regression.
+        outputs: how many numbers a model answers with.
+        labels: the names of classes or labels.
+        feature_names: the names of the features.
+        source: the spec that reads the same data again.
+        scaling: what each client standardised its features by.
+        text: how text became features, if it did.
+        disclosed: what reading took from all clients' rows and treats as public, in sentences.
+        for_owner: what was left out of clients' rows, in sentences for the data's owner alone.
+    """
 
     x: Any
     y: NDArray[Any]
@@ -72,11 +88,8 @@ class FederatedData:
     source: str | None = None
     scaling: Scaling | None = None
     text: TextRule | None = None
-    """How text became features, if it did."""
     disclosed: tuple[str, ...] = ()
-    """What reading took from all clients' rows and treats as public, in sentences."""
     for_owner: tuple[str, ...] = ()
-    """What was left out of clients' rows, in sentences for the owner of the data alone."""
 
     @property
     def m(self) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,13 @@ _HEAD = struct.Struct("<4sB3xQ")  # signature, version, size of the whole heap
 _OBJECT = struct.Struct("<HHIQ")  # number, references, nothing, size of what follows
 _POINTER = struct.Struct("<IQI")  # length of the text, address of its heap, number of its object
 
-MOST = 1000
-"""Heaps that are remembered."""
-
 
 class Heaps:
     """The heaps of one file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._walked: dict[int, dict[int, int]] = {}
+        self._objects = lru_cache(maxsize=1000)(self._walk)  # Columns share heaps.
 
     def check(self, column: Any) -> None:
         """Refuse a column of text whose heaps are damaged. Compressed columns are not checked."""
@@ -40,26 +38,20 @@ class Heaps:
                 if len(pointers) < length or length % _POINTER.size:
                     raise self._damaged()
                 for text, address, number in _POINTER.iter_unpack(pointers):
-                    if address and text > self._objects(file, address).get(number, -1):
+                    if address and text > self._objects(address).get(number, -1):
                         raise self._damaged()
 
-    def _objects(self, file: Any, address: int) -> dict[int, int]:
-        """The sizes of a heap's objects by their numbers; several columns share a heap."""
-        if address not in self._walked:
-            if len(self._walked) >= MOST:
-                self._walked.clear()
-            self._walked[address] = self._walk(file, address)
-        return self._walked[address]
-
-    def _walk(self, file: Any, address: int) -> dict[int, int]:
-        size = file.seek(0, 2)
+    def _walk(self, address: int) -> dict[int, int]:
+        """The sizes of a heap's objects by their numbers."""
+        size = self._path.stat().st_size
         if address + _HEAD.size > size:
             raise self._damaged()
-        file.seek(address)
-        signature, _, length = _HEAD.unpack(file.read(_HEAD.size))
-        if signature != b"GCOL" or not _HEAD.size <= length <= size - address:
-            raise self._damaged()
-        heap, place = file.read(length - _HEAD.size), 0
+        with self._path.open("rb") as file:
+            file.seek(address)
+            signature, _, length = _HEAD.unpack(file.read(_HEAD.size))
+            if signature != b"GCOL" or not _HEAD.size <= length <= size - address:
+                raise self._damaged()
+            heap, place = file.read(length - _HEAD.size), 0
         objects: dict[int, int] = {}
         while len(heap) - place >= _OBJECT.size:
             number, _, _, content = _OBJECT.unpack_from(heap, place)
