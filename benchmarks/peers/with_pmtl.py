@@ -114,7 +114,7 @@ def main() -> None:
     progress = ours.start()
     turn.tick()
     clipped = []
-    with threads_for(ours):  # As `pmtl train` does.
+    with threads_for(ours.sites):  # As `pmtl train` does.
         for _ in range(turn.rounds):
             clipped.append(ours.advance(progress).clipped or 0.0)  # To read it is to wait for it.
             turn.tick()
