@@ -118,7 +118,7 @@ def main() -> None:
         for _ in range(turn.rounds):
             clipped.append(ours.advance(progress).clipped or 0.0)  # To read it is to wait for it.
             turn.tick()
-    drawn = [ours.sampler.draw(round).tolist() for round in range(turn.rounds)]
+    drawn = [ours.server.sampler.draw(round).tolist() for round in range(turn.rounds)]
     versions = {"pmtl": pmtl.__version__, "torch": torch.__version__}
     share = sum(clipped) / len(clipped)
     turn.answer(versions, drawn, batches.steps, progress.shared[0].cpu(), share)
