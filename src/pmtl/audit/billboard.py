@@ -39,6 +39,7 @@ from pmtl.audit.result import (
     Finding,
     calibrated,
     gaussian_curve,
+    has_blocks,
     share,
 )
 from pmtl.data import FederatedData
@@ -53,7 +54,7 @@ GAME = "billboard"
 _MOST_CLIENTS = 6
 #: How newcomers are looked for, and k alone (m, q and the draw): nearly everybody takes part, so k
 #: mostly does, and somebody is left to join later.
-_CROWD = (12, 11, "poisson")
+_CROWD = (12, 11, None)
 #: So many times the crowd are asked for clients that stay away.
 _ASKED = 40
 #: One row is (1, ½); with the model's offset its squared norm is 2¼, so that a step of 0.05 takes
@@ -107,8 +108,7 @@ def billboard(setup: AuditSetup) -> AuditResult:
         seed = setup.noise_seed
         if seed is not None:
             seed = subseed(seed, GAME + scenario.name)
-        # Blocks cannot have a fixed number of clients drawn from each.
-        apart = scenario.newcomers or scenario.alone or plan.sampling == "fixed"
+        apart = scenario.newcomers or scenario.alone or not has_blocks(plan)
         run = _one_by_one if apart else play
         views = run(plan, scenario, bits, seed, setup.on_grid)
         bound = threshold_bound(

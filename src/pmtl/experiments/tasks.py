@@ -25,7 +25,8 @@ from pmtl.models.hog import HogLinear
 from pmtl.personalize.choosing import RULE, candidates, choose
 from pmtl.personalize.methods import METHODS, build_method
 from pmtl.personalize.tuning import tune
-from pmtl.privacy.plan import PrivacyPlan, Sampling
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.privacy.sampling import default_sampling
 from pmtl.runs.config import resolve_device
 from pmtl.runs.process import threads_for
 from pmtl.simulation import Federation, Progress, Weights, evaluate
@@ -96,7 +97,7 @@ class Work:
         """What such a run of so many rounds pays for; δ is 1/m, as in all of the paper's."""
         m = self.data.m
         cohort = min(self.setting.cohort, m)
-        sampling: Sampling = "full" if cohort == m else "poisson"
+        sampling = default_sampling(m, cohort)
         return PrivacyPlan(m, cohort, sampling, clip, sigma, rounds, 1 / m)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -91,7 +91,7 @@ class Federation(LocalWork):
         local_seed = secrets.randbits(63) if seed is None else seed
         where = torch.device(device)
         usual = plan.cohort if algorithm.shares else data.m
-        varies = algorithm.shares and plan.sampling == "poisson"
+        varies = algorithm.shares and plan.scheme.size_varies
         super().__init__(
             data,
             Feed(data, where, dtype),

@@ -55,11 +55,10 @@ _LOG_PRECISION, _REACH = 40.0, 10.0
 def curve(events: Mapping[GaussianEvent, int], orders: Floats = ORDERS) -> Floats:
     """A bound on the Rényi divergence of all events together at each of `orders`; inf without
     noise or clip."""
-    certain, coins, known = composition.grouped(events)
     total = np.zeros_like(orders)
-    for groups, divergence in ((certain, _known), (coins, _secret), (known, _known)):
-        for z, rate, rounds in groups:
-            total += rounds * (divergence(z, rate, orders) if z > 0 else np.inf)
+    for group in composition.grouped(events):
+        one = group.scheme.renyi(group.z, group.rate, orders) if group.z > 0 else np.inf
+        total += group.rounds * one
     return total
 
 
@@ -77,7 +76,7 @@ def log_delta(divergences: Floats, epsilons: Floats) -> Floats:
     return np.asarray(np.minimum(lines.min(axis=-1), 0.0), dtype=np.float64)
 
 
-def _known(z: float, rate: float, orders: Floats) -> Floats:
+def known(z: float, rate: float, orders: Floats) -> Floats:
     """One release with a Gaussian of μ = 2/z in it with probability `rate`, told to everybody."""
     with np.errstate(over="ignore"):
         certain = orders * (2 / z) * (1 / z)
@@ -91,12 +90,12 @@ def _known(z: float, rate: float, orders: Floats) -> Floats:
         return np.minimum(gaussian.SAFE * averaged, certain)
 
 
-def _secret(z: float, rate: float, orders: Floats) -> Floats:
+def secret(z: float, rate: float, orders: Floats) -> Floats:
     """One release with secret coins; never more than with known ones."""
     if not 1e-3 < z < 1e6:
-        return _known(z, rate, orders)
+        return known(z, rate, orders)
     divergences = [_log_moment(order, 1 / z, rate) / (order - 1) for order in orders.tolist()]
-    return np.minimum(divergences, _known(z, rate, orders))
+    return np.minimum(divergences, known(z, rate, orders))
 
 
 def _log_moment(order: float, shift: float, rate: float) -> float:

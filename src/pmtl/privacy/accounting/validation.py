@@ -15,11 +15,12 @@ it falls with the number of clients and grows with how often one looks.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from pmtl.errors import PmtlError
 from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
+from pmtl.privacy.sampling import FULL
 
 DEFAULT_SHARE = 0.1
 KIND = "validation"
@@ -64,9 +65,7 @@ def with_metrics(
     metrics = metrics_plan(clients, releases, values, share * whole, plan.delta)
     if request.noise is None:
         besides = {GaussianEvent.of(metrics, KIND): releases}
-        settings = asdict(plan)
-        del settings["noise_std"]
-        noise = accountant.noise_for(**settings, epsilon=request.target, besides=besides)
+        noise = accountant.noise_for(plan, request.target, besides)
         plan = replace(plan, noise_std=noise)
     return plan, metrics
 
@@ -83,4 +82,4 @@ def metrics_plan(
         )
     noise_multiplier = 2 * math.sqrt(releases / squared_mu)
     noise = noise_multiplier * clip_norm / clients
-    return PrivacyPlan(clients, clients, "full", clip_norm, noise, releases, delta)
+    return PrivacyPlan(clients, clients, FULL, clip_norm, noise, releases, delta)

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from pmtl.errors import PmtlError
-from pmtl.privacy.plan import ADJACENCY, PrivacyPlan, Sampling
+from pmtl.privacy.plan import ADJACENCY, PrivacyPlan
 from pmtl.spec import unknown
 
 MECHANISM = "gaussian"
@@ -34,7 +34,7 @@ class GaussianEvent:
     The fields mean what they mean in a `PrivacyPlan`, and are checked by making one.
     """
 
-    sampling: Sampling
+    sampling: str
     clients: int
     cohort: int
     clip_norm: float

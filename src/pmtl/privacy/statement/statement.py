@@ -264,7 +264,7 @@ def _account(plan: PrivacyPlan) -> dict[str, Any]:
     except ImportError as error:
         missing = error.name
     # Training may run where dp-accounting is not installed. Full participation needs only SciPy.
-    if plan.sampling == "full":
+    if plan.rate == 1:
         report = {"epsilon": plan.epsilon(), "accountant": "exact Gaussian (μ-GDP), replace-one"}
         return report | {"also": {}}
     return {
@@ -334,17 +334,10 @@ def _mechanism(statement: Statement) -> str:
     if statement.plan is None:
         return "every client trained alone."
     plan = PrivacyPlan.from_dict(statement.plan)
-    draws = {
-        "full": "everybody took part in every round",
-        "poisson": f"each client took part in a round with probability {plan.rate:.4g}, by a coin "
-        "of its own",
-        "fixed": f"{plan.cohort} of {plan.clients} clients were drawn for each round; colluding "
-        "clients can count who was drawn, so the ε above grants them that knowledge"
-        + _for_outsiders(statement),
-    }
+    drawn = plan.scheme.in_words(plan, statement.also)
     grid = ", in whole steps of a grid and drawn exactly" if statement.hardened else ""
     return (
-        f"{plan.rounds} rounds; {draws[plan.sampling]}; every upload clipped to norm "
+        f"{plan.rounds} rounds; {drawn}; every upload clipped to norm "
         f"{plan.clip_norm:g}; noise of standard deviation {plan.noise_std:.6g} on the average over "
         f"{plan.cohort} (noise multiplier {plan.noise_multiplier:.4g}){grid}.{_metrics(statement)} "
         f"Adjacency: {statement.adjacency}. Accountant: {statement.accountant}."
@@ -362,13 +355,6 @@ def _metrics(statement: Statement) -> str:
     )
 
 
-def _for_outsiders(statement: Statement) -> str:
-    outsiders = statement.also.get("outsiders")
-    if outsiders is None:
-        return ""
-    return f" (for outsiders, who see only the models, ε would be {outsiders:.4g})"
-
-
 def warn_of_delta(plan: PrivacyPlan) -> str | None:
     """A sentence for a δ that makes the guarantee hollow."""
     if plan.delta < 1 / plan.clients or not plan.private:
@@ -382,9 +368,7 @@ def warn_of_delta(plan: PrivacyPlan) -> str | None:
 
 def warn_of_empty_cohorts(plan: PrivacyPlan) -> str | None:
     """A sentence for coins that often choose nobody."""
-    if plan.sampling != "poisson" or plan.rate == 1:
-        return None
-    empty = math.exp(plan.clients * math.log1p(-plan.rate))
+    empty = plan.scheme.empty(plan)
     if empty < _MANY_EMPTY:
         return None
     return (
