@@ -62,7 +62,7 @@ def delta(plan: PrivacyPlan, epsilon: float) -> float:
 def report(plan: PrivacyPlan) -> dict[str, Any]:
     """The headline and, under `also`, the numbers it may be compared with.
 
-    - `zero_out`: one client's data struck out instead of replaced, same adversary;
+    - `zero_out`: one client's data left out instead of replaced, same adversary;
     - `authors`: as the authors' code counts (Rényi, Poisson coins, one client added or removed);
     - `full_participation`: everybody in every round, with the same noise on the average;
     - `paper_theorem_1`: the paper's closed form for that case, or null and the reason;
