@@ -42,12 +42,14 @@ paid from the second run on, unless everybody takes part in all of them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
 
 from pmtl.privacy.accounting import composition, gaussian, renyi
+from pmtl.privacy.ledger.charges import Events, total
 from pmtl.privacy.ledger.events import GaussianEvent
 
 ORDERS: renyi.Floats = 1 + np.geomspace(0.5, 512, 12)
@@ -58,12 +60,32 @@ EXTRA = 0.01
 """The part of δ that is left to the Rényi filter: a cap's promise is about (1 + EXTRA)·δ."""
 
 
-def fixed_cost(
-    events: Mapping[GaussianEvent, int], plan: Mapping[GaussianEvent, int], delta: float
+def smallest_cap(
+    account: Mapping[str, Events], plans: Mapping[str, Events], delta: float, limit: float = 0.0
 ) -> float:
-    """What the rule "settled" says of `events` that are part of the `plan` of one run."""
-    one_kind = len([event for event, count in plan.items() if count]) == 1
-    return composition.epsilon(events if one_kind else plan, delta)
+    """The smallest cap at δ that admits an account.
+
+    Args:
+        account: what was charged, by run.
+        plans: the releases that each run fixed beforehand.
+        delta: δ.
+        limit: any bound of at most this is as good as the smallest, which may take seconds.
+    """
+    charged = total(account.values())
+    bound = by_orders(charged, delta)
+    if bound <= limit:
+        return bound
+    planned = [plans.get(run, Counter()) for run in account]
+    if all_full(total([charged, *planned])):
+        return min(bound, composition.epsilon(charged, delta))
+    settled = len(account) == 1 and charged <= planned[0]
+    if not settled:
+        return bound
+    whole = composition.epsilon(planned[0], delta)
+    one_kind = len(+planned[0]) == 1
+    if one_kind and whole > limit:
+        return min(bound, composition.epsilon(charged, delta))
+    return min(bound, whole)
 
 
 def by_orders(events: Mapping[GaussianEvent, int], delta: float) -> float:

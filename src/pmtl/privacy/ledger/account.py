@@ -1,6 +1,5 @@
-"""What the entries of a ledger add up to: what is spent, by whom and on whom.
-
-Only counting; what may still be charged is `allowance.py`'s, the file `ledger.py`'s.
+"""What the entries of a ledger add up to: what is spent, by whom and on whom, and what its caps
+still allow. The file itself is `ledger.py`'s.
 
 Every client has an account: the charges of all populations it was in. Clients that joined and left
 together share one (`populations.Span`). What is said of a ledger is about its largest account, and
@@ -17,17 +16,25 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pmtl.errors import PmtlError
 from pmtl.privacy.accounting import adaptive, composition
 from pmtl.privacy.ledger.chain import Entry
-from pmtl.privacy.ledger.charges import Events, Largest, from_list, outermost, total
+from pmtl.privacy.ledger.charges import Events, Largest, from_list, total
 from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.ledger.populations import Change, Populations, Span, checked_names, contains
 
 FORMATS = (1, 2)
 Charges = dict[str, Events]  # what was charged, by run
+
+
+class Charge(NamedTuple):
+    """A charge of a run: what was published, in which round, and the hash that names it."""
+
+    kind: str
+    round: int
+    hash: str
 
 
 class Account:
@@ -39,9 +46,7 @@ class Account:
         self.populations = Populations()
         self._last: Entry
         self._hashes: list[str] = []
-        self._charged: dict[tuple[str, str], list[int]] = {}
-        self._charge_hashes: dict[str, list[str]] = {}
-        self._kinds: dict[str, list[str]] = {}
+        self._charges: dict[str, list[Charge]] = {}
         self._by_run: Charges = {}
         self._by_population: dict[int, Charges] = {}
         self._plans: Charges = {}
@@ -86,9 +91,7 @@ class Account:
         elif entry.kind == "plan":
             self._add_plan(run, values)
         elif entry.kind == "charge":
-            stands_for = values.pop("afterwards", None) or entry.hash[:16]
-            self._charge_hashes.setdefault(run, []).append(str(stands_for))
-            self._add_charge(run, entry.round or 0, values)
+            self._add_charge(run, entry, values)
         elif entry.kind == "mark":
             if not isinstance(values["digest"], str):
                 raise ValueError("a digest that is not a text")
@@ -109,7 +112,8 @@ class Account:
         has charges without plans, which were fixed beforehand all the same."""
         return run not in self._unplanned and self._by_run.get(run, Counter()) <= planned
 
-    def _add_charge(self, run: str, round: int, values: dict[str, Any]) -> None:
+    def _add_charge(self, run: str, entry: Entry, values: dict[str, Any]) -> None:
+        stands_for = values.pop("afterwards", None) or entry.hash[:16]
         number = int(values.pop("population", 0))
         event = GaussianEvent.from_dict(values)
         if self.populations.clients[number] != event.clients:
@@ -117,8 +121,8 @@ class Account:
         if run not in self._plans and self.populations.named:
             self._unplanned.add(run)
         self._by_run.setdefault(run, Counter())[event] += 1
-        self._charged.setdefault((run, event.kind), []).append(round)
-        self._kinds.setdefault(run, []).append(event.kind)
+        charge = Charge(event.kind, entry.round or 0, str(stands_for))
+        self._charges.setdefault(run, []).append(charge)
         self._by_population.setdefault(number, {}).setdefault(run, Counter())[event] += 1
         for span, account in self._accounts.items():
             if contains(span, number):
@@ -172,16 +176,16 @@ class Account:
     def charged(self, run: str, kind: str = "training") -> list[int]:
         """The rounds whose releases of a kind were charged to a run, in the order of the charges,
         repetitions included."""
-        return list(self._charged.get((run, kind), ()))
+        return [charge.round for charge in self._charges.get(run, ()) if charge.kind == kind]
 
     def charge_hashes(self, run: str) -> list[str]:
         """What tells each charge of a run from any other, in their order; a charge that was put
         down afterwards has that of the one it stands for."""
-        return list(self._charge_hashes.get(run, ()))
+        return [charge.hash for charge in self._charges.get(run, ())]
 
     def kinds_charged(self, run: str) -> list[str]:
         """The kinds of a run's charges, in their order."""
-        return list(self._kinds.get(run, ()))
+        return [charge.kind for charge in self._charges.get(run, ())]
 
     def last_mark(self, run: str) -> tuple[int, str] | None:
         """(round, digest) of the newest checkpoint of a run that was put down."""
@@ -256,13 +260,15 @@ class Account:
     def spent(self, delta: float, own: bool = False) -> Largest:
         """The ε of the largest account by ordinary composition, among all clients ever or (`own`)
         those whom charges are about."""
-        accounts = (
-            (total(self.account(span).values()), clients)
-            for span, clients in self.spans(own).items()
-        )
+        charged = {span: total(self.account(span).values()) for span in self.spans(own)}
+        costs = {span: composition.counted(events) for span, events in charged.items()}
         largest = Largest(0.0, 0)
-        for events, clients in outermost(accounts):
-            largest = largest.or_of(composition.epsilon(events, delta), clients)
+        for span, clients in self.spans(own).items():
+            part = any(costs[span] < other for other in costs.values())
+            # Composing takes up to a second, and a part of another account is never the largest;
+            # but without noise a part is infinite, too.
+            if not part or any(not z > 0 for _, z, _ in costs[span]):
+                largest = largest.or_of(composition.epsilon(charged[span], delta), clients)
         return largest
 
     def filtered(self, delta: float, own: bool = False) -> Largest:
@@ -274,26 +280,51 @@ class Account:
 
     def filter_of(self, span: Span, delta: float) -> float:
         """The smallest cap at δ that admits the account of one span."""
-        account = self.account(span)
-        charged = total(account.values())
-        if self._full(account, self._plans):
-            return min(composition.epsilon(charged, delta), adaptive.by_orders(charged, delta))
-        if self._settled(account, self._plans):
-            plan = self._plans[next(iter(account))]
-            return min(
-                adaptive.fixed_cost(charged, plan, delta), adaptive.by_orders(charged, delta)
-            )
-        return adaptive.by_orders(charged, delta)
+        return adaptive.smallest_cap(self.account(span), self._plans, delta)
 
-    @staticmethod
-    def _full(account: Charges, plans: Charges) -> bool:
-        """Whether everybody takes part in all that is charged or planned."""
-        planned = (plans.get(run, Counter()) for run in account)
-        return all(adaptive.all_full(events) for events in (*account.values(), *planned))
+    def allows(
+        self,
+        run: str,
+        more: Mapping[GaussianEvent, int],
+        plan: Mapping[GaussianEvent, int] | None = None,
+        caps: Mapping[float, float] | None = None,
+    ) -> str | None:
+        """None if `more` may be charged to a run, else the sentence why not.
 
-    @staticmethod
-    def _settled(account: Charges, plans: Charges) -> bool:
-        """Whether all charges are part of the plan of one run."""
-        return len(account) == 1 and all(
-            events <= plans.get(run, Counter()) for run, events in account.items()
+        Args:
+            run: its name.
+            more: the releases, and how often each.
+            plan: what the run will put down as its plan, if it has not done so yet.
+            caps: δ → ε; those of the ledger unless given.
+        """
+        for event, count in more.items():
+            if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+                raise PmtlError(f"The number of releases must be 0 or more, but {count!r} is not.")
+            if event.clients != self.clients:
+                return (
+                    f"{self.path} is open for {self.clients} clients, but the release is about "
+                    f"{event.clients}: open it with the names of those clients."
+                )
+        plans = dict(self._plans)
+        if plan is not None and run not in plans and self._may_plan(run, Counter(plan)):
+            plans[run] = Counter(plan)
+        for delta, limit in (self.caps() if caps is None else caps).items():
+            over = Largest(0.0, 0)
+            for span, clients in self.spans(own=True).items():
+                account = self.account(span)
+                account = {**account, run: account.get(run, Counter()) + Counter(more)}
+                value = adaptive.smallest_cap(account, plans, delta, limit)
+                if value > limit:
+                    over = Largest(max(over.epsilon, value), over.clients + clients)
+            if over.clients:
+                return self._refusal(sum(more.values()), over, delta, limit)
+        return None
+
+    def _refusal(self, more: int, over: Largest, delta: float, limit: float) -> str:
+        what = "one more such release" if more == 1 else f"{more} more such releases"
+        return (
+            f"With {what}, {over.clients} of {self.clients} clients would pass the cap of "
+            f"{self.path}: ε = {over.epsilon:.4g} at δ = {delta:.3g}, where {limit:g} is allowed "
+            "(counted so that it holds however the settings were chosen). Stop here and keep the "
+            "last model, use more noise, or raise the cap with `pmtl ledger cap`."
         )

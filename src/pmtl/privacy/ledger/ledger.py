@@ -46,7 +46,7 @@ from types import TracebackType
 from typing import Any
 
 from pmtl.errors import PmtlError
-from pmtl.privacy.ledger.allowance import Allowance
+from pmtl.privacy.ledger.account import Account
 from pmtl.privacy.ledger.chain import (
     MARKS,
     RESTORE,
@@ -82,7 +82,7 @@ from pmtl.privacy.plan import check_epsilon, default_delta
 __all__ = ["Entry", "Ledger"]
 
 
-class Ledger(Allowance):
+class Ledger(Account):
     """An open ledger: `Ledger.create` or `Ledger.open`, then `close` or a `with` block."""
 
     def __init__(self, path: Path, db: sqlite3.Connection, lock: int | None) -> None:
