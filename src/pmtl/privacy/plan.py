@@ -175,18 +175,7 @@ class PrivacyPlan:
                 f"The privacy plan was written for the adjacency {adjacency!r}, but only "
                 f"{ADJACENCY!r} is accounted for here: make the plan anew."
             )
-        known = [field.name for field in fields(cls)]
-        for name in values:
-            if name not in known:
-                raise unknown("entry of a privacy plan named", name, known)
-        missing = [name for name in known if name not in values]
-        if missing:
-            raise PmtlError(
-                f"The privacy plan lacks {', '.join(missing)}: write it again with to_dict."
-            )
-        if values["clip_norm"] == "inf":
-            values["clip_norm"] = math.inf
-        return cls(**values)
+        return cls(**fields_of(cls, values, "privacy plan"))
 
 
 @dataclass(frozen=True)
@@ -268,6 +257,18 @@ class PrivacyRequest:
     def target(self) -> float:
         """The ε to keep where no noise was given."""
         return check_epsilon(DEFAULT_EPSILON if self.epsilon is None else self.epsilon)
+
+
+def fields_of(kind: type[Any], values: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """What `to_dict` wrote of a plan or an event, if it is exactly the fields of its class."""
+    known = [field.name for field in fields(kind)]
+    for name in values:
+        if name not in known:
+            raise unknown(f"field of a {what} named", str(name), known)
+    missing = [name for name in known if name not in values]
+    if missing:
+        raise PmtlError(f"A {what} lacks {', '.join(missing)}: write it again with to_dict.")
+    return {**values, "clip_norm": math.inf} if values["clip_norm"] == "inf" else dict(values)
 
 
 def check_epsilon(epsilon: float) -> float:

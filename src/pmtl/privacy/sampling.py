@@ -13,11 +13,10 @@ is charged is what was drawn. An unknown name is refused everywhere.
 A scheme of your own is a subclass, written `package.module:Name` wherever a scheme is named. It
 implements `draw` and `chance`; everything else has a default.
 
-In an experiment a draw is a pure function of (seed, the client's key, round). There is no state to
-save, a resumed run draws the same cohorts, and the order in which clients are listed does not
-matter. Coins are secret only as long as the seed is, and the generator is not cryptographic: for
-somebody who knows the seed a Poisson draw protects no better than a fixed one. In production
-(`seed` is None) the operating system draws every coin, and none is kept.
+In an experiment a draw is a pure function of (seed, the client's key, round): a resumed run draws
+the same cohorts, in whatever order clients are listed. Coins are secret only as long as the seed
+is, and the generator is not cryptographic. In production (`seed` is None) the operating system
+draws every coin, and none is kept.
 
 This module needs only NumPy: the accountants are imported when a cost is asked for.
 """
@@ -50,9 +49,9 @@ class SamplingScheme:
     """A way of drawing cohorts. Subclasses implement `draw` and `chance`.
 
     The default costs assume that everybody knows who took part in which round: a client is in
-    N ~ Binomial(T, chance) of T rounds (`accounting.colluders`). Costs get the noise multiplier
-    `z`, the `rate` q/m, the number of `rounds`, and the `sensitivity` in units of γ: 2 if a
-    client's data are replaced, 1 if they are left out.
+    N ~ Binomial(T, chance) of T rounds (`accounting/colluders.py`). In them `z` is the noise
+    multiplier, `rate` is q/m, and `sensitivity` is 2 if a client's data are replaced and 1 if they
+    are left out.
     """
 
     #: Whether a round may have more or fewer clients than q.
@@ -68,12 +67,7 @@ class SamplingScheme:
     holds_against: str = f"{EVERYBODY} and who took part in which round"
 
     def check(self, clients: int, cohort: int) -> None:
-        """Refuse, with a `PmtlError`, a cohort that cannot be drawn from so many clients.
-
-        Args:
-            clients: m.
-            cohort: q, between 1 and m.
-        """
+        """Refuse, with a `PmtlError`, a cohort that cannot be drawn from so many clients."""
 
     def draw(self, sampler: Sampler, round: int) -> NDArray[np.int64]:
         """The clients of a round, as sorted indices.
@@ -86,11 +80,7 @@ class SamplingScheme:
 
     def chance(self, rate: float) -> float:
         """The largest probability with which any client takes part in a round, given everything
-        that happened in all earlier rounds of all runs. All default costs follow from it.
-
-        Args:
-            rate: q/m.
-        """
+        that happened in all earlier rounds of all runs. The default costs follow from it."""
         raise PmtlError(
             f"The sampling scheme {type(self).__name__} does not say what it costs, so nothing can "
             "be charged for it: let its class implement chance(rate)."
@@ -111,8 +101,7 @@ class SamplingScheme:
         return colluders.delta(z, self.chance(rate), rounds, epsilon, 2)
 
     def renyi(self, z: float, rate: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The Rényi divergences of one release at `orders`, replace-one, whatever was published
-        before."""
+        """The Rényi divergences of one release at `orders`, replace-one, given all before it."""
         from pmtl.privacy.accounting import renyi
 
         return renyi.known(z, self.chance(rate), orders)
@@ -126,12 +115,7 @@ class SamplingScheme:
         return {}
 
     def in_words(self, plan: PrivacyPlan, also: Mapping[str, Any]) -> str:
-        """How cohorts were drawn, as part of a sentence in the statement.
-
-        Args:
-            plan: of the run.
-            also: the reported `comparisons`.
-        """
+        """How cohorts were drawn, as part of a sentence; `also` has the `comparisons`."""
         return f"{plan.cohort} of {plan.clients} clients took part in a round ({plan.sampling})"
 
 
@@ -224,11 +208,9 @@ class Fixed(SamplingScheme):
 
         if not plan.private:
             return {"outsiders": math.inf, "colluders": math.inf}
-        plan_cost = (plan.noise_multiplier, plan.rate, plan.rounds, plan.delta)
-        return {
-            "outsiders": fixed_size.outsiders_epsilon(*plan_cost),
-            "colluders": self.epsilon(*plan_cost),
-        }
+        costs = (plan.noise_multiplier, plan.rate, plan.rounds, plan.delta)
+        outsiders = fixed_size.outsiders_epsilon(*costs)
+        return {"outsiders": outsiders, "colluders": self.epsilon(*costs)}
 
     def in_words(self, plan: PrivacyPlan, also: Mapping[str, Any]) -> str:
         words = (
@@ -279,13 +261,7 @@ class Sampler:
     def __init__(
         self, plan: PrivacyPlan, seed: int | None, client_keys: NDArray[np.uint64]
     ) -> None:
-        """Check the keys.
-
-        Args:
-            plan: what is drawn, and charged.
-            seed: of an experiment; None in production.
-            client_keys: one number for each client, made from its name.
-        """
+        """`seed` is None in production; every client has a key, made from its name."""
         keys = np.array(client_keys, dtype=np.uint64)
         if keys.shape != (plan.clients,):
             raise PmtlError(

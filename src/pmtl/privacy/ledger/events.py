@@ -16,12 +16,11 @@ by something that charged differently, and guessing its price could make it too 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pmtl.errors import PmtlError
-from pmtl.privacy.plan import ADJACENCY, PrivacyPlan
-from pmtl.spec import unknown
+from pmtl.privacy.plan import ADJACENCY, PrivacyPlan, fields_of
 
 MECHANISM = "gaussian"
 TRAINING = "training"
@@ -87,18 +86,7 @@ class GaussianEvent:
                     f"A privacy event has the {name} {given!r}, but this version of pmtl can "
                     f"only account for {only!r}: use the version that wrote it."
                 )
-        known = [field.name for field in fields(cls)]
-        for name in values:
-            if name not in known:
-                raise unknown("field of a privacy event named", str(name), known)
-        missing = [name for name in known if name not in values]
-        if missing:
-            raise PmtlError(
-                f"A privacy event lacks {', '.join(missing)}: write it again with to_dict."
-            )
-        if values["clip_norm"] == "inf":
-            values["clip_norm"] = float("inf")
-        return cls(**values)
+        return cls(**fields_of(cls, values, "privacy event"))
 
     def _plan(self) -> PrivacyPlan:
         """This event as a plan of one round (δ plays no part), which holds all the checks."""
