@@ -44,18 +44,12 @@ class Account:
         """`path` is only named, in what is said."""
         self.path = path
         self.populations = Populations()
-        self._last: Entry
-        self._hashes: list[str] = []
+        self._log: list[Entry] = []
         self._charges: dict[str, list[Charge]] = {}
-        self._by_run: Charges = {}
         self._by_population: dict[int, Charges] = {}
         self._plans: Charges = {}
         self._unplanned: set[str] = set()
-        self._marks: dict[str, Entry] = {}
-        self._newest: dict[str, int] = {}
         self._caps: dict[float, float] = {}
-        # The account of each span that was asked for, kept up to date.
-        self._accounts: dict[Span, Charges] = {}
         # Whom charges are about: all clients of the newest population, unless these are named.
         self._names: Sequence[str] | None = None
         self._number = 0  # of their population
@@ -73,17 +67,13 @@ class Account:
                 f"Entry {entry.sequence} of {self.path} cannot be understood ({error}): use the "
                 "version of pmtl that wrote it."
             ) from error
-        self._last = entry
-        self._hashes.append(entry.hash)
+        self._log.append(entry)
 
     def _count(self, entry: Entry) -> None:
         values, run = entry.values, entry.run or ""
-        if entry.run is not None:
-            self._newest[run] = entry.sequence
         if entry.kind == "genesis" and entry.sequence == 0:
             if values["format"] not in FORMATS or ("joined" in values) != (values["format"] > 1):
                 raise ValueError(f"format {values['format']!r}")
-            self._genesis, self._created = values, entry.time
             self.populations.add(0, values)
         elif entry.kind == "population":
             self.populations.add(entry.sequence, values)
@@ -95,7 +85,6 @@ class Account:
         elif entry.kind == "mark":
             if not isinstance(values["digest"], str):
                 raise ValueError("a digest that is not a text")
-            self._marks[run] = entry
         elif entry.kind == "cap":
             self._caps[float(values["delta"])] = float(values["epsilon"])
         else:
@@ -110,7 +99,7 @@ class Account:
     def _may_plan(self, run: str, planned: Events) -> bool:
         """Whether nothing was charged to a run before its plan is put down. A ledger of format 1
         has charges without plans, which were fixed beforehand all the same."""
-        return run not in self._unplanned and self._by_run.get(run, Counter()) <= planned
+        return run not in self._unplanned and Counter(self.events(run)) <= planned
 
     def _add_charge(self, run: str, entry: Entry, values: dict[str, Any]) -> None:
         stands_for = values.pop("afterwards", None) or entry.hash[:16]
@@ -120,13 +109,9 @@ class Account:
             raise ValueError("another number of clients than its population has")
         if run not in self._plans and self.populations.named:
             self._unplanned.add(run)
-        self._by_run.setdefault(run, Counter())[event] += 1
         charge = Charge(event.kind, entry.round or 0, str(stands_for))
         self._charges.setdefault(run, []).append(charge)
         self._by_population.setdefault(number, {}).setdefault(run, Counter())[event] += 1
-        for span, account in self._accounts.items():
-            if contains(span, number):
-                account.setdefault(run, Counter())[event] += 1
 
     # --- reading ---
 
@@ -147,7 +132,7 @@ class Account:
     @property
     def identity(self) -> str:
         """A number that no other ledger has."""
-        return str(self._genesis["ledger"])
+        return str(self._log[0].values["ledger"])
 
     @property
     def format(self) -> int:
@@ -157,17 +142,23 @@ class Account:
     @property
     def created(self) -> str:
         """When, in UTC."""
-        return self._created
+        return self._log[0].time
 
     @property
     def last(self) -> Entry:
         """The newest entry."""
-        return self._last
+        return self._log[-1]
 
     def events(self, run: str | None = None) -> dict[GaussianEvent, int]:
         """Everything that was charged (to a run), and how often."""
-        charges = self._by_run.values() if run is None else [self._by_run.get(run, Counter())]
-        return dict(total(charges))
+        return dict(
+            total(
+                events
+                for charges in self._by_population.values()
+                for name, events in charges.items()
+                if run in (None, name)
+            )
+        )
 
     def plan(self, run: str) -> dict[GaussianEvent, int] | None:
         """All releases that a run may make, as it put them down before the first."""
@@ -189,20 +180,23 @@ class Account:
 
     def last_mark(self, run: str) -> tuple[int, str] | None:
         """(round, digest) of the newest checkpoint of a run that was put down."""
-        mark = self._marks.get(run)
-        return None if mark is None else (mark.round or 0, str(mark.values["digest"]))
+        for entry in reversed(self._log):
+            if entry.kind == "mark" and entry.run == run:
+                return entry.round or 0, str(entry.values["digest"])
+        return None
 
     def has(self, sequence: int, hash: str) -> bool:
         """Whether there is an entry with this number and this hash."""
-        return 0 <= sequence < len(self._hashes) and self._hashes[sequence] == hash
+        return 0 <= sequence < len(self._log) and self._log[sequence].hash == hash
 
     def last_entry_of(self, run: str) -> int:
         """The number of the newest entry about a run; -1 if there is none."""
-        return self._newest.get(run, -1)
+        return max((entry.sequence for entry in self._log if entry.run == run), default=-1)
 
     def runs(self) -> list[str]:
         """The runs with a charge or a mark."""
-        return sorted({*self._by_run, *self._marks})
+        kinds = ("charge", "mark")
+        return sorted({entry.run for entry in self._log if entry.run and entry.kind in kinds})
 
     def caps(self) -> dict[float, float]:
         """δ → the largest ε allowed there."""
@@ -249,13 +243,11 @@ class Account:
 
     def account(self, span: Span) -> Charges:
         """What was charged to each client with a span, by run."""
-        if span not in self._accounts:
-            account: Charges = {}
-            for number, charges in self._by_population.items():
-                for run, events in charges.items() if contains(span, number) else ():
-                    account[run] = account.get(run, Counter()) + events
-            self._accounts[span] = account
-        return self._accounts[span]
+        account: Charges = {}
+        for number, charges in self._by_population.items():
+            for run, events in charges.items() if contains(span, number) else ():
+                account.setdefault(run, Counter()).update(events)
+        return account
 
     def spent(self, delta: float, own: bool = False) -> Largest:
         """The ε of the largest account by ordinary composition, among all clients ever or (`own`)

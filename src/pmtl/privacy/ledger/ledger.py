@@ -242,7 +242,7 @@ class Ledger(Account):
                 f"An earlier write to {self.path} failed: close the ledger and open it again, "
                 "which finds out whether that entry was written."
             )
-        entry = chain.next_entry(self._last, kind, run, round, values)
+        entry = chain.next_entry(self.last, kind, run, round, values)
         self._failed = True  # until it is known to have gone well
         head = chain.beside(self.path, ".head")
         with file.sentences(self.path, "written"):
@@ -274,8 +274,8 @@ class Ledger(Account):
         """Read everything again and check it; the number of entries, or a PmtlError that says
         what is wrong."""
         entries, _, _ = self._read()
-        here = self._last.sequence
-        if len(entries) <= here or entries[here] != self._last:
+        here = self.last.sequence
+        if len(entries) <= here or entries[here] != self.last:
             raise PmtlError(
                 f"{self.path} was replaced while it was open: entry {here} is not the one it was. "
                 f"Stop, and {RESTORE}."
