@@ -16,25 +16,17 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pmtl.errors import PmtlError
 from pmtl.privacy.accounting import adaptive, composition
 from pmtl.privacy.ledger.chain import Entry
-from pmtl.privacy.ledger.charges import Events, Largest, from_list, total
+from pmtl.privacy.ledger.charges import Charge, Events, Largest, from_list, total
 from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.ledger.populations import Change, Populations, Span, checked_names, contains
 
 FORMATS = (1, 2)
 Charges = dict[str, Events]  # what was charged, by run
-
-
-class Charge(NamedTuple):
-    """A charge of a run: what was published, in which round, and the hash that names it."""
-
-    kind: str
-    round: int
-    hash: str
 
 
 class Account:
@@ -54,7 +46,7 @@ class Account:
         self._names: Sequence[str] | None = None
         self._number = 0  # of their population
         self._change: Change | None = None  # what has to be put down before they can be charged
-        self._own: Counter[Span] | None = None  # their spans, made when they are asked for
+        self._own: Counter[Span] | None = None  # their spans
 
     # --- adding up ---
 
@@ -151,27 +143,20 @@ class Account:
 
     def events(self, run: str | None = None) -> dict[GaussianEvent, int]:
         """Everything that was charged (to a run), and how often."""
-        return dict(
-            total(
-                events
-                for charges in self._by_population.values()
-                for name, events in charges.items()
-                if run in (None, name)
-            )
-        )
+        charges = (each for runs in self._by_population.values() for each in runs.items())
+        return dict(total(events for name, events in charges if run in (None, name)))
 
     def plan(self, run: str) -> dict[GaussianEvent, int] | None:
         """All releases that a run may make, as it put them down before the first."""
         return dict(self._plans[run]) if run in self._plans else None
 
     def charged(self, run: str, kind: str = "training") -> list[int]:
-        """The rounds whose releases of a kind were charged to a run, in the order of the charges,
-        repetitions included."""
+        """The round of each charge of a run for releases of a kind, in their order."""
         return [charge.round for charge in self._charges.get(run, ()) if charge.kind == kind]
 
     def charge_hashes(self, run: str) -> list[str]:
-        """What tells each charge of a run from any other, in their order; a charge that was put
-        down afterwards has that of the one it stands for."""
+        """The hash that names each charge of a run, in their order; a charge that was put down
+        afterwards has that of the one it stands for."""
         return [charge.hash for charge in self._charges.get(run, ())]
 
     def kinds_charged(self, run: str) -> list[str]:
@@ -179,7 +164,7 @@ class Account:
         return [charge.kind for charge in self._charges.get(run, ())]
 
     def last_mark(self, run: str) -> tuple[int, str] | None:
-        """(round, digest) of the newest checkpoint of a run that was put down."""
+        """(round, digest) of the newest checkpoint that a run put down."""
         for entry in reversed(self._log):
             if entry.kind == "mark" and entry.run == run:
                 return entry.round or 0, str(entry.values["digest"])
@@ -233,12 +218,10 @@ class Account:
             return Counter({(0,): self.population_clients()})
         if not own:
             return self.populations.sizes
+        if self._names is None:  # A span of odd length has not ended.
+            return Counter({s: n for s, n in self.populations.sizes.items() if len(s) % 2})
         if self._own is None:
-            if self._names is not None:
-                self._own = self.populations.of(self._names)
-            else:
-                present = ((s, n) for s, n in self.populations.sizes.items() if len(s) % 2)
-                self._own = Counter(dict(present))
+            self._own = self.populations.of(self._names)
         return self._own
 
     def account(self, span: Span) -> Charges:

@@ -11,6 +11,14 @@ from pmtl.privacy.ledger.events import GaussianEvent
 Events = Counter[GaussianEvent]
 
 
+class Charge(NamedTuple):
+    """A charge of a run: what was published, in which round, and the hash that names it."""
+
+    kind: str
+    round: int
+    hash: str
+
+
 class Largest(NamedTuple):
     """The largest account: its ε, and how many clients have it."""
 
