@@ -1,13 +1,12 @@
 """The privacy plan: everything ε depends on, in one object that cannot change.
 
-A guarantee is a statement about a mechanism, and the mechanism here is: draw a cohort, clip every
-upload to norm γ, add them up, divide by the *constant* q, add N(0, σ²) to every coordinate of that
-average, publish; T times. `PrivacyPlan` holds those numbers, δ and m. The sampler, the gate and
-the accountant are all derived from it, so a run cannot draw its cohorts in one way and be charged
-for another.
+The mechanism: draw a cohort, clip every upload to norm γ, add them up, divide by the *constant* q,
+add N(0, σ²) to every coordinate of that average, publish; T times. `PrivacyPlan` holds those
+numbers, δ and m. The sampler, the gate and the accountant are all derived from it, so a run cannot
+draw its cohorts in one way and be charged for another.
 
-The noise is stated as its standard deviation on the **average** (the paper's σ). What decides
-about ε is its ratio to what one client can add to that average, the noise multiplier z = σq/γ:
+The noise is stated as its standard deviation on the **average** (the paper's σ). ε depends on its
+ratio to what one client can add to that average, the noise multiplier z = σq/γ:
 
 >>> plan = PrivacyPlan(clients=205, cohort=100, sampling="poisson", clip_norm=0.5,
 ...                    noise_std=0.05, rounds=100, delta=1 / 2050)
@@ -40,8 +39,7 @@ DEFAULT_EPSILON = 2.0
 DEFAULT_CLIP = 0.5
 """γ unless given; every command has the same."""
 
-#: The largest counts that are accounted for, and the range of ε and the least δ. What lies beyond
-#: is a slip of the pen, and float64 would run out of digits or of time.
+#: The largest counts, the range of ε and the least δ. Beyond these float64 has too few digits.
 MOST = {"clients": 10**12, "cohort": 10**12, "rounds": 10**9}
 LEAST_EPSILON, MOST_EPSILON = 1e-12, 1e12
 LEAST_DELTA = 1e-300

@@ -10,15 +10,14 @@ sensitivity *for this distribution*; its Rényi accountant under the same name d
 Three things are added to the library:
 
 - **the grid follows the scale.** Rounding to a grid of width h adds about h²/4 to the variance s²
-  of one round's loss, and ε grows in proportion: h = s/30 costs about 0.01% whatever the noise.
-  Where one client in thousands is drawn, the loss has so long a tail that a wider grid has to do,
-  and after ten thousand rounds that may cost 3%;
-- **a transform has only 16 digits.** Rounding errors add up to about 10⁻¹⁷·T of probability, with
-  either sign, which at δ = 10⁻¹² and T = 10⁴ is enough to make ε come out too *small*. Fifty times
-  that is taken off δ first;
+  of one round's loss, and ε grows in proportion: h = s/30 costs about 0.01%. Where one client in
+  thousands is drawn, the loss has a long tail and needs a wider grid, which may cost 3% after ten
+  thousand rounds;
+- **a transform has only 16 digits.** Its rounding errors add up to about ±10⁻¹⁷·T of probability,
+  enough at δ = 10⁻¹² and T = 10⁴ to make ε come out too *small*. δ is reduced by 50 times that;
 - **a cap.** Telling the adversary the client's coins cannot help the client, and then the exact
-  formula of `colluders` applies. The answer is the smaller of the two, so it is
-  a bound even where the grid fails.
+  formula of `colluders` applies. The answer is the smaller of the two, so it is a bound even where
+  the grid fails.
 """
 
 from __future__ import annotations
@@ -69,9 +68,7 @@ def delta(z: float, rate: float, rounds: int, epsilon: float, sensitivity: int) 
 
 def authors_epsilon(z: float, rate: float, rounds: int, delta: float) -> float:
     """What the authors' code reports: Rényi accounting, Poisson coins, one client added or removed.
-
-    Repeated for comparison only. It answers another question than the paper's definition asks.
-    """
+    For comparison only: the paper's definition replaces a client."""
     dp, rdp = load("dp_accounting"), load("dp_accounting.rdp")
     accountant = rdp.RdpAccountant(neighboring_relation=dp.NeighboringRelation.ADD_OR_REMOVE_ONE)
     z = min(max(z, 1e-6), 1e6)  # the library divides by z² and overflows far beyond these

@@ -1,7 +1,6 @@
 """Rényi divergences of releases, for the theorems that are stated in them.
 
-A choice between runs (`selection`) and releases that were chosen by looking at earlier ones
-(`adaptive`) are priced by theorems about Rényi divergences. This module bounds those of our
+`selection` and `adaptive` use theorems about Rényi divergences. This module bounds those of our
 releases when one client is replaced, at every order of a fixed list; the divergences of independent
 releases add up. For everything else the privacy-loss distributions of `composition` are sharper.
 
@@ -13,10 +12,9 @@ releases add up. For everything else the privacy-loss distributions of `composit
 
 The second row is about a release *together with* who took part in it, as colluders know: under the
 same public coin the moments E[(P/Q)^(λ−1)] of the two cases, 1 and exp((λ−1)λμ²/2), are averaged.
-Whoever knows the coin can forget it, so the row also bounds the third and replaces it where the
-quadrature would need too many points. The pair of mixtures is the one that `poisson` uses: it
-dominates in every hockey-stick divergence, hence in Rényi's. It is its own mirror image, so both
-directions cost the same.
+An adversary can ignore the coin, so the row also bounds the third and replaces it where the
+quadrature would need too many points. The pair of mixtures is the one of `poisson`: it dominates in
+every hockey-stick divergence, hence in Rényi's, and both directions cost the same.
 
 dp-accounting's Rényi accountant is not used: under `REPLACE_ONE` it does not double the
 sensitivity. The tests compare with it at half the noise.

@@ -1,16 +1,15 @@
 """One release as data: what was published once, in numbers that can be charged.
 
-A `PrivacyPlan` describes a whole run; a run may stop early, crash, or be followed by another on the
-same clients. What is true in all of these cases is the list of releases that were made, and a
-`GaussianEvent` is one of them: who could be in the cohort, how it was drawn, the clip norm and the
-noise. `composition` adds events up, the `ledger` keeps them.
+A `PrivacyPlan` describes a whole run, but a run may stop early, crash, or be followed by another on
+the same clients. A `GaussianEvent` is one release that was made: who could be in the cohort, how it
+was drawn, the clip norm and the noise. `composition` adds events up, the `ledger` keeps them.
 
 >>> event = GaussianEvent("poisson", clients=205, cohort=100, clip_norm=0.5, noise_std=0.05)
 >>> event.noise_multiplier, event == GaussianEvent.from_dict(event.to_dict())
 (10.0, True)
 
-Reading is strict. An event with a field or a mechanism that this version does not know was written
-by something that charged differently, and guessing its price could make it too cheap.
+Reading is strict: guessing the price of an unknown field, mechanism or sampling scheme could make
+it too cheap.
 """
 
 from __future__ import annotations
