@@ -30,7 +30,7 @@ Charges = dict[str, Events]  # what was charged, by run
 
 
 class Account:
-    """The sums over entries that were verified, one after the other."""
+    """The sums over verified entries."""
 
     def __init__(self, path: Path) -> None:
         """`path` is only named, in what is said."""

@@ -33,7 +33,6 @@ from __future__ import annotations
 import math
 import os
 import sqlite3
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -121,18 +120,9 @@ class Ledger(Account):
 
     @classmethod
     def _load(cls, path: Path, lock: int | None, clients: Sequence[str] | None) -> Ledger:
-        with file.sentences(path, "opened"):
-            db = file.connect(path)
+        db = file.connected(path, write=lock is not None)
         try:
             ledger = cls(path, db, lock)
-            with file.sentences(path, "opened" if lock is None else "written"):
-                if lock is None:
-                    db.execute("PRAGMA query_only = ON")
-                else:
-                    # A tool may have left another journal; what is promised here is about this one.
-                    db.execute("PRAGMA journal_mode = DELETE")
-                    db.execute("BEGIN IMMEDIATE")  # refused here if the file is write-protected
-                    db.execute("ROLLBACK")
             entries, head, written = ledger._read()
             for entry in entries:
                 ledger.apply(entry)
@@ -144,8 +134,7 @@ class Ledger(Account):
             ledger.turn_to(clients)
             if lock is not None and head != chain.head_text(entries[-1]):
                 with file.sentences(path, "written"):
-                    chain.prepare_head(path, entries[-1]).replace(chain.beside(path, ".head"))
-                    file.flush_folder(path)
+                    file.put_head(chain.prepare_head(path, entries[-1]), path)
             return ledger
         except BaseException:
             db.close()
@@ -244,7 +233,6 @@ class Ledger(Account):
             )
         entry = chain.next_entry(self.last, kind, run, round, values)
         self._failed = True  # until it is known to have gone well
-        head = chain.beside(self.path, ".head")
         with file.sentences(self.path, "written"):
             try:
                 # The new head takes its place on the disk first: if there is no room for it, that
@@ -255,8 +243,7 @@ class Ledger(Account):
                 if kind == "population":
                     file.set_format(self._db)
                 self._db.execute("COMMIT")
-                partial.replace(head)
-                file.flush_folder(self.path)
+                file.put_head(partial, self.path)
             finally:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
@@ -267,7 +254,7 @@ class Ledger(Account):
     # --- reading ---
 
     def entries(self) -> Iterator[Entry]:
-        """All entries, chain.verified, from the genesis on."""
+        """All entries, verified, from the genesis on."""
         return iter(self._read()[0])
 
     def verify(self) -> int:
@@ -283,21 +270,8 @@ class Ledger(Account):
         return len(entries)
 
     def _read(self) -> tuple[list[Entry], str | None, int]:
-        """All entries and the head, chain.verified, and the format of the file."""
-        # The head is read first, so that what a writer adds meanwhile makes the database longer
-        # and never shorter than the head; if it adds a lot, the two are read again.
-        for patience in (0.01, 0.05, 0.2, 0.5, None):
-            head = chain.read_head(self.path)
-            with file.sentences(self.path, "read"):
-                written, rows = file.read_rows(self._db, self.path)
-            entries = chain.verified(rows, self.path)
-            trouble = chain.disagreement(entries, head, self.path)
-            if trouble is None:
-                return entries, head, written
-            if self._lock is not None or patience is None:
-                break
-            time.sleep(patience)
-        raise PmtlError(trouble)
+        """All entries and the head, verified, and the format of the file."""
+        return file.read_verified(self._db, self.path, wait=self._lock is None)
 
     # --- clients ---
 
