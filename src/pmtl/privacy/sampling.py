@@ -70,12 +70,8 @@ class SamplingScheme:
         """Refuse, with a `PmtlError`, a cohort that cannot be drawn from so many clients."""
 
     def draw(self, sampler: Sampler, round: int) -> NDArray[np.int64]:
-        """The clients of a round, as sorted indices.
-
-        Args:
-            sampler: has the `plan`, and random `tickets(round)`, one for each client.
-            round: counted from 0.
-        """
+        """The clients of a round (counted from 0), as sorted indices. `sampler` has the `plan` and,
+        as `tickets(round)`, 64 random bits for each client."""
         raise NotImplementedError(f"{type(self).__name__} does not say how a cohort is drawn.")
 
     def chance(self, rate: float) -> float:
@@ -181,10 +177,8 @@ class Poisson(SamplingScheme):
         return math.exp(plan.clients * math.log1p(-plan.rate)) if plan.rate < 1 else 0.0
 
     def in_words(self, plan: PrivacyPlan, also: Mapping[str, Any]) -> str:
-        return (
-            f"each client took part in a round with probability {plan.rate:.4g}, by a coin of its "
-            "own"
-        )
+        rate = f"{plan.rate:.4g}"
+        return f"each client took part in a round with probability {rate}, by a coin of its own"
 
 
 class Fixed(SamplingScheme):
@@ -194,10 +188,9 @@ class Fixed(SamplingScheme):
     holds_against = f"{EVERYBODY} and can tell from their own draws when this client took part"
 
     def draw(self, sampler: Sampler, round: int) -> NDArray[np.int64]:
-        tickets, cohort = sampler.tickets(round), sampler.plan.cohort
         # The lowest tickets win; equal ones (one chance in 2^64) go by index.
-        winners = np.argsort(tickets, kind="stable")[:cohort]
-        return np.sort(winners).astype(np.int64)
+        order = np.argsort(sampler.tickets(round), kind="stable")
+        return np.sort(order[: sampler.plan.cohort]).astype(np.int64)
 
     def chance(self, rate: float) -> float:
         return rate
@@ -233,12 +226,8 @@ def default_sampling(clients: int, cohort: int) -> str:
 
 
 def find_scheme(name: str) -> SamplingScheme:
-    """The scheme with this name: `full`, `poisson`, `fixed`, an entry point of the group
-    `pmtl.sampling`, or `package.module:Name`.
-
-    Raises:
-        PmtlError: there is no such scheme.
-    """
+    """The scheme with this name: one of `SCHEMES`, an entry point of the group `pmtl.sampling`, or
+    `package.module:Name`. Anything else is refused."""
     if not isinstance(name, str):
         raise unknown("sampling scheme", repr(name), SCHEMES)
     return _found(name)

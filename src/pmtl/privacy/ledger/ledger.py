@@ -1,7 +1,7 @@
 """The ledger: what has been spent on each client, on disk before it is spent.
 
-A run's statement covers that run. The clients have to be protected against the *sum* of everything
-that is ever published about them, across runs, crashes and restarts. A ledger is a list of entries:
+A run's statement covers that run. Clients have to be protected against the *sum* of everything that
+is ever published about them, across runs, crashes and restarts. A ledger is a list of entries:
 
 | kind | says |
 |---|---|
@@ -56,7 +56,7 @@ class Ledger(Account):
     """An open ledger: `Ledger.create` or `Ledger.open`, then `close` or a `with` block."""
 
     def __init__(self, path: Path, db: sqlite3.Connection, lock: int | None) -> None:
-        """Not for callers: `open` and `create` check what this one takes for granted."""
+        """Not for callers: `open` and `create` do the checks."""
         super().__init__(path)
         self._db, self._lock = db, lock
         self._owner = os.getpid()
@@ -258,8 +258,7 @@ class Ledger(Account):
         return iter(self._read()[0])
 
     def verify(self) -> int:
-        """Read everything again and check it; the number of entries, or a PmtlError that says
-        what is wrong."""
+        """Read everything again and check it; returns the number of entries."""
         entries, _, _ = self._read()
         here = self.last.sequence
         if len(entries) <= here or entries[here] != self.last:
