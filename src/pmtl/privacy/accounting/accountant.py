@@ -99,12 +99,9 @@ def _comparisons(plan: PrivacyPlan) -> dict[str, Any]:
     else:
         also["authors"], mu = math.inf, math.inf
     also["full_participation"] = gaussian.epsilon(mu, plan.delta)
-    theorem = gaussian.closed_form(mu, plan.delta)
-    if gaussian.closed_form_holds(theorem, plan.delta):
-        also["paper_theorem_1"] = theorem
-    else:
-        limit = -2 * math.log(plan.delta)
-        also["paper_theorem_1"] = None
+    theorem, limit = gaussian.closed_form(mu, plan.delta), -2 * math.log(plan.delta)
+    also["paper_theorem_1"] = theorem if theorem <= limit else None
+    if theorem > limit:
         also["paper_theorem_1_reason"] = (
             f"its ε would be {theorem:.3g}, and the theorem holds up to 2·log(1/δ) = {limit:.3g}"
             if plan.private

@@ -109,10 +109,6 @@ def root(falling: Callable[[float], float], low: float, high: float) -> float:
 
 
 def closed_form(mu: float, delta: float) -> float:
-    """The paper's Theorem 1, ε = 4γ√(T·log 1/δ)/(σm), in which 2γ√T/(σm) is our μ."""
+    """The paper's Theorem 1, ε = 4γ√(T·log 1/δ)/(σm), in which 2γ√T/(σm) is our μ. It is proved
+    for ε ≤ 2·log(1/δ) only."""
     return 2 * mu * math.sqrt(-math.log(delta))
-
-
-def closed_form_holds(epsilon: float, delta: float) -> bool:
-    """Theorem 1 is proved for ε ≤ 2·log(1/δ) only."""
-    return epsilon <= -2 * math.log(delta)
