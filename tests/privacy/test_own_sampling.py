@@ -9,6 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 import pmtl
+from pmtl.audit.gate import one_round
+from pmtl.audit.result import AuditSetup
+from pmtl.audit.sampler import sampler
 from pmtl.cli.app import app
 from pmtl.data import load
 from pmtl.errors import PmtlError
@@ -113,6 +116,15 @@ def test_the_command_line_finds_it():
     done = CliRunner().invoke(app, [*arguments.split(), "--sampling", OWN])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["epsilon"] == pytest.approx(accountant.epsilon(PLAN))
+
+
+def test_the_audit_attacks_it():
+    setup = AuditSetup(clients=30, cohort=10, sampling=OWN, trials=400)
+    drawn = sampler(setup)
+    assert drawn.passed
+    # Everybody knows when a client takes part; that is granted, and measured.
+    assert len(drawn.detail["granted_to_colluders"]) == 2
+    assert one_round(setup).passed
 
 
 def test_its_own_check_is_asked():
