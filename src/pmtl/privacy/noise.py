@@ -97,7 +97,7 @@ def rounded(
 
     A word is the beginning of an infinite binary expansion of a uniform number. Mostly it already
     settles which whole number its Gaussian is nearest to; where it does not, or where float64 is
-    not sure, more bits are drawn and the question is settled in as many digits as it takes
+    not sure, more bits are drawn and more digits are computed
     (interval refining: Haney et al. 2022, "Precision-based attacks and interval refining").
     """
     whole = torch.empty(prod(shape), dtype=torch.int64, device=device)

@@ -67,7 +67,7 @@ class SamplingScheme:
     holds_against: str = f"{EVERYBODY} and who took part in which round"
 
     def check(self, clients: int, cohort: int) -> None:
-        """Refuse, with a `PmtlError`, a cohort that cannot be drawn from so many clients."""
+        """Refuse, with a `PmtlError`, a cohort of a size that cannot be drawn."""
 
     def draw(self, sampler: Sampler, round: int) -> NDArray[np.int64]:
         """The clients of a round (counted from 0), as sorted indices. `sampler` has the `plan` and,

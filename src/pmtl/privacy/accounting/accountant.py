@@ -30,7 +30,7 @@ from pmtl.privacy.sampling import FULL, find_scheme
 
 MOST_ROUNDS = 1_000_000
 """No search for rounds goes beyond this: nobody publishes a million models."""
-# A search for the least noise ends after so many plans were priced, with the least that was enough.
+# After pricing this many plans, a search for the least noise ends with the least that was enough.
 _MOST_PLANS = 100
 
 
@@ -202,7 +202,7 @@ def _log_ratio(value: float, target: float) -> float:
 
 def _between(good: float, at_good: float, bad: float, at_bad: float) -> float:
     """Where the straight line through two log-log points crosses zero, a little off both ends, so
-    that each step either halves the gap or better or shows the crossing to be next to an end."""
+    that a crossing next to an end is found, too."""
     share = at_good / (at_good - at_bad)
     return good * math.pow(bad / good, min(max(share, 0.05), 0.95))
 

@@ -59,7 +59,7 @@ def smallest_cap(
         account: what was charged, by run.
         plans: the releases that each run fixed beforehand.
         delta: δ.
-        limit: any bound of at most this is as good as the smallest, which may take seconds.
+        limit: a bound of at most this is returned at once; the smallest may take seconds.
     """
     charged = total(account.values())
     bound = by_orders(charged, delta)

@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 
 # The binomial's far tails hold this fraction of δ and are charged in full instead of summed.
 TAIL = 1e-7
-# Numbers of participations that are told apart. If there are more, neighbours count as the largest
+# Different numbers of participations. If there are more, neighbours count as the largest
 # of them, and their chances, differences of the distribution function, are enlarged by a millionth.
 _MOST_VALUES = 8192
 

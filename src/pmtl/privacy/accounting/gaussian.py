@@ -78,7 +78,7 @@ def mu_for(epsilon: float, delta: float) -> float:
     by_delta = math.sqrt(8) * float(load("scipy.special").erfinv(delta))
     low = max(by_epsilon, by_delta) / SAFE
     if not low < 1e150 or not log_delta(epsilon, low) < target:
-        return low  # the curve cannot be told from its bound here
+        return low  # in float64 the curve equals its bound here
     high = 2 * low
     for _ in range(100):  # more than enough: μ is within a small factor of the larger bound
         if log_delta(epsilon, high) >= target:

@@ -117,7 +117,7 @@ def log_tail(delta: float, rounds: int) -> float:
 
 
 def reach(z: float, rate: float, log_tail: float, sensitivity: int) -> float:
-    """The largest loss of a round that is told from an infinite one."""
+    """The largest loss of a round that does not count as infinite."""
     furthest = np.array([1 + z * math.sqrt(-2 * log_tail)])
     return float(np.abs(_loss(furthest, z, rate, sensitivity))[0])
 

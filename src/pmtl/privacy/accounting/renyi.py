@@ -75,7 +75,7 @@ def log_delta(divergences: Floats, epsilons: Floats) -> Floats:
 
 
 def known(z: float, rate: float, orders: Floats) -> Floats:
-    """One release with a Gaussian of μ = 2/z in it with probability `rate`, told to everybody."""
+    """One release with a Gaussian of μ = 2/z in it, with probability `rate` and seen by all."""
     with np.errstate(over="ignore"):
         certain = orders * (2 / z) * (1 / z)
         if rate == 1:

@@ -27,7 +27,7 @@ KIND = "validation"
 
 
 def evaluations(rounds: int, every: int) -> int:
-    """How often a run of so many rounds is evaluated: every so many, and at the end."""
+    """How often a run is evaluated: every `every` rounds, and at the end; 0 means never."""
     return 0 if every == 0 else -(-rounds // every)
 
 
@@ -73,7 +73,7 @@ def with_metrics(
 def metrics_plan(
     clients: int, releases: int, values: int, squared_mu: float, delta: float
 ) -> PrivacyPlan:
-    """The plan that releases so many metrics so often for so much of μ²; inf buys exact ones."""
+    """The plan that releases `values` metrics `releases` times for `squared_mu`; inf: exactly."""
     clip_norm = math.sqrt(values) / 2
     if squared_mu < 1e-200:
         raise PmtlError(

@@ -20,7 +20,7 @@ OWN_MODEL = (
 PUBLIC = (
     "Treated as public, though some of it may have been read from the data: which clients take "
     "part, the kind of task, the classes and their names, the feature columns, and the settings "
-    "above. A class that only one client has betrays that client; state the classes beforehand "
+    "above. A class that only one client has reveals that client; state the classes beforehand "
     "where that matters (outputs=)."
 )
 RELATIONS = (

@@ -33,7 +33,7 @@ def warn_of_empty_cohorts(plan: PrivacyPlan) -> str | None:
 
 
 def warn_of_noisy_metrics(metrics: PrivacyPlan | None) -> str | None:
-    """Of released metrics that say next to nothing."""
+    """Of released metrics that are mostly noise."""
     if metrics is None or metrics.noise_std < _NOISY_METRICS:
         return None
     return (
@@ -48,7 +48,7 @@ def warn_if_drowned(plan: PrivacyPlan, parameters: int, smallest_block: float = 
 
     If every client pushed in the same direction in every round, the sum over T rounds would have
     norm Tγ; the noise in it has norm about σ√(dT). A block of the billboard that only a part of
-    the clients writes to (`smallest_block`, as a share) has so much more noise on its average.
+    the clients writes to (`smallest_block`, as a share) has 1/`smallest_block` times the noise.
     """
     if not plan.private:
         return None
