@@ -141,7 +141,7 @@ class Release:
         if isinstance(noise, GridNoise) and noise.grid != Grid.of(plan):
             raise PmtlError("The hardened noise was made for another plan: make it for this one.")
         self.plan = plan
-        self._billboard = board
+        self.billboard = board
         self._noise = noise
         self._charge = charge
         self._one_by_one = one_by_one
@@ -194,7 +194,7 @@ class Release:
                 tally.seen.add(client)
                 fresh.append(place)
         workspace = _CARD_WORKSPACE if uploads.is_cuda else _WORKSPACE
-        wide = 1 if self._billboard.mixture is None else self.blocks
+        wide = 1 if self.billboard.mixture is None else self.blocks
         step = max(1, workspace // (8 * wide * max(1, uploads.shape[1])))
         for first in range(0, len(fresh), step):
             chosen = fresh[first : first + step]
@@ -202,15 +202,15 @@ class Release:
             together = chosen[-1] - chosen[0] + 1 == len(chosen)
             rows = uploads[chosen[0] : chosen[-1] + 1] if together else uploads[chosen]
             clipped = clip(rows, self.plan.clip_norm, self._one_by_one)
-            mixed = self._billboard.mixture is not None
+            mixed = self.billboard.mixture is not None
             if mixed:  # All that a client writes is one vector, of norm γ at most.
-                clipped = self._billboard.written(clients[chosen], clipped)
+                clipped = self.billboard.written(clients[chosen], clipped)
             if isinstance(self._noise, GridNoise):
                 clipped = self._noise.grid.snap(clipped)
             if mixed:
                 tally.sum += clipped.sum(dim=0).view_as(tally.sum)
                 continue
-            blocks = self._billboard.blocks[clients[chosen]]
+            blocks = self.billboard.blocks[clients[chosen]]
             for block in np.unique(blocks).tolist():
                 mine = np.flatnonzero(blocks == block)
                 part = clipped if len(mine) == len(clipped) else clipped[mine.tolist()]
