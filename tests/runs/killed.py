@@ -52,7 +52,6 @@ def main() -> None:
     torch.set_num_threads(1)
     # Everything is imported and tried once before the first fork, so that children start at once.
     pmtl.train(SPEC, privacy={"epsilon": 3.0, "rounds": 1})
-    import pydantic  # noqa: F401
 
     folder, kills, seed, mode = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     begin = time.monotonic()

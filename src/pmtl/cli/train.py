@@ -15,69 +15,14 @@ if TYPE_CHECKING:
     from pmtl.runs.result import Run
 
 
+@opt.with_settings()
 def train(
-    context: typer.Context,
     config: opt.Config = None,
-    data: opt.Data = None,
-    client_column: opt.ClientColumn = None,
-    target: opt.Target = None,
-    scale: opt.Scale = None,
-    model: opt.Model = None,
-    algorithm: Annotated[
-        str | None,
-        typer.Option(
-            help="pmtl[:lam=0.1], fedavg, fedprox[:mu=0.1], local, ditto[:lam=0.1], "
-            "ppsgd[:alpha=1], clustered:clusters=FILE (JSON or CSV, client to cluster), "
-            "related:omega=FILE (.npy, or CSV with names), naive_joint."
-        ),
-    ] = None,
-    epsilon: Annotated[
-        float | None,
-        typer.Option(
-            help="ε for the whole run (default 2); inf for no privacy.", rich_help_panel=opt.PRIVACY
-        ),
-    ] = None,
-    noise: Annotated[
-        float | None,
-        typer.Option(
-            help="σ, the noise's standard deviation on the average; instead of --epsilon.",
-            rich_help_panel=opt.PRIVACY,
-        ),
-    ] = None,
-    delta: opt.Delta = None,
-    clip: opt.Clip = None,
-    sampling: opt.Sampling = None,
-    cohort: opt.Cohort = None,
-    rounds: opt.Rounds = None,
-    hardened: opt.Hardened = None,
-    metrics: opt.Metrics = None,
-    loss_bound: opt.LossBound = None,
-    steps: opt.Steps = None,
-    epochs: opt.Epochs = None,
-    batch: opt.Batch = None,
-    lr: opt.Lr = None,
-    halve_every: opt.HalveEvery = None,
-    mode: Annotated[
-        str | None,
-        typer.Option(
-            help="experiment (seeded, repeatable) or production (the operating system's "
-            "randomness, every release charged, only average metrics with noise)."
-        ),
-    ] = None,
-    ledger: opt.Ledger = None,
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same bits.")] = None,
-    device: opt.Device = None,
-    engine: opt.Engine = None,
-    compile: opt.Compile = None,
-    evaluate_every: opt.EvaluateEvery = None,
-    patience: opt.Patience = None,
-    checkpoint_seconds: Annotated[
-        float | None, typer.Option(help="Seconds between checkpoints (default 10).")
-    ] = None,
     out: Annotated[
         str | None, typer.Option(help="The run's folder; runs/ALGORITHM-N unless given.")
     ] = None,
     as_json: opt.AsJson = False,
+    **settings: Any,
 ) -> None:
     """Train one private, personal model per client.
 
@@ -92,14 +37,14 @@ def train(
     All of them must belong to one owner and read the same data: this is not a federation between
     organisations.
     """
-    settings = opt.make_config(context.params)
+    asked = opt.make_config(config, settings)
     from pmtl.runs.training import start
     from pmtl.simulation import join_team
 
     with join_team() as team:
         run = start(
-            settings,
-            out=out or free_folder(settings.algorithm.partition(":")[0]),
+            asked,
+            out=out or free_folder(asked.algorithm.partition(":")[0]),
             progress=True,
             warn=lambda sentence: typer.secho(f"warning: {sentence}", fg="yellow", err=True),
             team=team,

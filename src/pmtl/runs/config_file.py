@@ -1,24 +1,16 @@
-"""From a TOML file to a `TrainConfig`, with every mistake named by its place.
-
-pydantic checks the file against the dataclasses themselves, so there is one definition of what a
-run may be asked.
-"""
+"""From a TOML file to a `TrainConfig`; every mistake is named by its place."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import fields
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import Any
 
 from pmtl.errors import PmtlError, naming
-from pmtl.runs.config import TrainConfig
-from pmtl.spec import unknown
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
+from pmtl.options import tables
+from pmtl.runs.config import TrainConfig, part
+from pmtl.spec import construct
 
 
 def read_config(path: str | Path, changes: Mapping[str, Any] | None = None) -> TrainConfig:
@@ -41,37 +33,21 @@ def read_values(path: str | Path) -> dict[str, Any]:
         raise PmtlError(f"The configuration {path} is not valid TOML: {error}.") from error
 
 
-def parse_config(values: Mapping[str, Any], where: str) -> TrainConfig:
-    """Check a mapping and turn it into a configuration."""
-    from pydantic import ValidationError
+def parse_config(
+    values: Mapping[str, Any], where: str, kind: type[TrainConfig] = TrainConfig
+) -> TrainConfig:
+    """Check a mapping and turn it into a configuration.
 
-    try:
-        with naming(where):
-            return _checker().validate_python(dict(values), extra="forbid")
-    except ValidationError as error:
-        raise PmtlError(_sentence(error.errors()[0], where)) from error
-
-
-@cache
-def _checker() -> TypeAdapter[TrainConfig]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(TrainConfig)
-
-
-def _sentence(error: Mapping[str, Any], where: str) -> str:
-    *above, key = [str(part) for part in error["loc"]]
-    table = TrainConfig
-    for name in above:
-        table = get_type_hints(table)[name]
-    known = [field.name for field in fields(table)]
-    if error["type"] == "unexpected_keyword_argument":
-        return str(unknown(f"setting in {where} named", ".".join([*above, key]), known))
-    wanted = error["msg"].removeprefix("Input should be ")
-    return (
-        f"In {where}, {'.'.join([*above, key])} should be {wanted}, "
-        f"but {error['input']!r} was given."
-    )
+    Args:
+        values: the settings, with those of a table as a mapping under its name.
+        where: what a sentence about a mistake calls the place of the settings.
+        kind: the dataclass of the configuration.
+    """
+    with naming(where):
+        settings = dict(values)
+        for name, inner, _ in tables(kind):
+            settings[name] = part(inner, values.get(name), name)
+        return construct(kind, settings, "the configuration")
 
 
 def merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
