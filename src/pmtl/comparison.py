@@ -165,7 +165,7 @@ def _run_cell(base: TrainConfig, cell: Cell, path: Path, data: FederatedData) ->
             seed=cell.seed,
         )
         run = start(config, data=data, out=path)
-    elif RunFolder.open(path).facts()["state"] == "complete":
+    elif RunFolder.open(path).facts().complete:
         run = load_run(path, data)
     else:
         run = resume(path, data)

@@ -72,11 +72,8 @@ def main() -> None:
             break  # It was done before the signal came.
         killed += 1
         path = folder / "killed"
-        mid_run += path.exists() and RunFolder(path).facts()["state"] == "running"
-    if (
-        not (folder / "killed").exists()
-        or RunFolder(folder / "killed").facts()["state"] == "running"
-    ):
+        mid_run += path.exists() and RunFolder(path).facts().state == "running"
+    if not (folder / "killed").exists() or RunFolder(folder / "killed").facts().state == "running":
         _, status = os.waitpid(attempt(lambda: start_or_resume(folder / "killed", mode)), 0)
         assert status == 0
     with Ledger.open(folder / "killed.db", write=False) as ledger:

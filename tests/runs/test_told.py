@@ -119,7 +119,7 @@ class TestProduction:
         with pytest.warns(RuntimeWarning, match="the shared model is not finite"):
             run = pmtl.train(data, privacy=privacy, mode="production", ledger=path, **DIVERGES)
         assert "personal" not in run.not_finite
-        assert sum(entry["count"] for entry in run.facts["charged"]) == 2
+        assert sum(run.facts.charged.values()) == 2
 
     def test_every_warning_that_rests_on_public_numbers_is_given(self, ledger, small):
         told = []

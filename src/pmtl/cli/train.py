@@ -15,12 +15,21 @@ if TYPE_CHECKING:
     from pmtl.runs.result import Run
 
 
+Callbacks = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="package.module:Name of a pmtl.Callback, called during the run; again for each."
+    ),
+]
+
+
 @opt.with_settings()
 def train(
     config: opt.Config = None,
     out: Annotated[
         str | None, typer.Option(help="The run's folder; runs/ALGORITHM-N unless given.")
     ] = None,
+    callback: Callbacks = None,
     as_json: opt.AsJson = False,
     **settings: Any,
 ) -> None:
@@ -45,6 +54,7 @@ def train(
         run = start(
             asked,
             out=out or free_folder(asked.algorithm.partition(":")[0]),
+            callbacks=callback or (),
             progress=True,
             warn=lambda sentence: typer.secho(f"warning: {sentence}", fg="yellow", err=True),
             team=team,
@@ -55,6 +65,7 @@ def train(
 
 def resume(
     path: Annotated[str, typer.Argument(help="The folder of a run or of a comparison.")],
+    callback: Callbacks = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Continue a run that was stopped.
@@ -74,7 +85,7 @@ def resume(
     from pmtl.simulation import join_team
 
     with join_team() as team:
-        run = resume_run(path, progress=True, team=team)
+        run = resume_run(path, callbacks=callback or (), progress=True, team=team)
         if team.leader:
             report(run, as_json)
 
@@ -87,7 +98,7 @@ def report(run: Run, as_json: bool) -> None:
 
 
 def _show(run: Run, as_json: bool) -> None:
-    scores = {} if run.facts["mode"] == "production" else run.evaluate()
+    scores = {} if run.facts.production else run.evaluate()
     released = run.released()
     if as_json:
         summary: dict[str, Any] = {
@@ -95,10 +106,10 @@ def _show(run: Run, as_json: bool) -> None:
             "epsilon": run.privacy.epsilon,
             "delta": run.privacy.delta,
             "adjacency": run.privacy.adjacency,
-            "stopped": run.facts.get("stopped"),
+            "stopped": run.facts.stopped,
             "not_finite": run.not_finite,
             "released": released,
-            "memory": run.facts.get("memory"),
+            "memory": run.facts.memory,
             **scores,
         }
         opt.print_json(summary)
@@ -112,13 +123,13 @@ def _show(run: Run, as_json: bool) -> None:
     if released:
         console.print(released_table(released))
         console.print()
-    if stopped := run.facts.get("stopped"):
+    if stopped := run.facts.stopped:
         console.print(f"Stopped early. {stopped}", soft_wrap=True, markup=False)
     headline = str(run.privacy).split("\n\n")[1].replace("\n", " ")
     place, client = shlex.quote(str(run.path)), shlex.quote(run.clients[0])
     told = (
         headline,
-        *_memory(run.facts),
+        *_memory(run.facts.memory),
         *_where(run),
         f"Next: pmtl predict {place} --client {client} --data FILE --out FILE",
     )
@@ -142,11 +153,11 @@ def _where(run: Run) -> list[str]:
     ]
 
 
-def _memory(facts: dict[str, Any]) -> list[str]:
+def _memory(memory: dict[str, Any] | None) -> list[str]:
     """What an experiment took of the machine, in a sentence."""
-    if "memory" not in facts:
+    if memory is None:
         return []
-    peak, owned = facts["memory"]["peak_resident_bytes"], facts["memory"]["owned"]
+    peak, owned = memory["peak_resident_bytes"], memory["owned"]
     sentence = f"It took {peak / 2**20:,.0f} MiB of memory at most"
     if owned["bytes"]:
         sentence += (

@@ -7,6 +7,7 @@ compare digests before anything is trained, charged or written.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from hashlib import blake2b
@@ -18,6 +19,7 @@ from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
 from pmtl.models import FlatModel
+from pmtl.privacy.plan import PrivacyPlan
 from pmtl.runs.config import TrainConfig
 from pmtl.runs.facts import versions
 from pmtl.simulation import Team, identity
@@ -27,7 +29,7 @@ def refuse_differences(
     team: Team,
     data: FederatedData,
     config: TrainConfig,
-    plans: list[Any],
+    plans: Sequence[PrivacyPlan | None],
     model: FlatModel,
     method: Algorithm,
     run: str = "",
@@ -41,11 +43,12 @@ def refuse_differences(
         return
     ledger = None if config.ledger is None else ""
     settings = replace(config, data="", algorithm="", ledger=ledger).to_toml()
+    promised = [None if plan is None else plan.to_dict() for plan in plans]
     software = versions()
     differing = team.differing(
         {
             "the data": data.fingerprint(),
-            "the settings": to_json([settings, plans, run]),
+            "the settings": to_json([settings, promised, run]),
             "the model": identity(model.module, model.start()),
             "the algorithm": identity(method, _board(method, data)),
             "the version of pmtl": f"{software.pop('pmtl')} {_sources()}",

@@ -12,19 +12,19 @@ What was published and left neither is unknown here.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pmtl import storage as files
 from pmtl.errors import PmtlError
 from pmtl.privacy.accounting import validation
-from pmtl.privacy.ledger.charges import from_list
 from pmtl.privacy.ledger.events import TRAINING, GaussianEvent
 from pmtl.privacy.ledger.ledger import Ledger
-from pmtl.privacy.plan import PrivacyPlan
 from pmtl.runs.budget import Checkpoint, Published, planned_events, spent_by
+from pmtl.runs.facts import RunFacts
 from pmtl.runs.folder import RunFolder, save_statement
-from pmtl.runs.result import metrics_plan, statement_of
+from pmtl.runs.result import statement_of
 
 
 def charge_missing(ledger: str | Path, path: str | Path) -> dict[str, Any]:
@@ -36,12 +36,12 @@ def charge_missing(ledger: str | Path, path: str | Path) -> dict[str, Any]:
     folder = RunFolder.open(path)
     with files.exclusive(folder.lock_file):
         facts = folder.facts()
-        if not facts["shares"]:
+        if not facts.shares:
             raise PmtlError(f"The run at {path} published nothing: there is nothing to charge.")
         if folder.checkpoint_file.exists():
             # What it says is believed below.
             files.read_tensors(folder.checkpoint_file, key=folder.key)
-        with Ledger.open(ledger, facts["clients"]) as opened:
+        with Ledger.open(ledger, facts.clients) as opened:
             charged = _charge(opened, facts, folder)
             _rebind(opened, facts, folder)
             caps = opened.caps().items()
@@ -52,22 +52,22 @@ def charge_missing(ledger: str | Path, path: str | Path) -> dict[str, Any]:
             ]
             return {
                 "ledger": str(opened.path),
-                "run": facts["id"],
+                "run": facts.id,
                 "path": str(folder.path),
                 "charged": charged,
                 "passed": passed,
-                "complete": facts["state"] == "complete",
+                "complete": facts.complete,
             }
 
 
-def _charge(ledger: Ledger, facts: dict[str, Any], folder: RunFolder) -> dict[str, int]:
+def _charge(ledger: Ledger, facts: RunFacts, folder: RunFolder) -> dict[str, int]:
     """Charge what is missing, and count it by kind."""
-    planned = planned_events(PrivacyPlan.from_dict(facts["plan"]), metrics_plan(facts))
+    planned = planned_events(facts.plan, facts.metrics_plan)
     published, counts = _published(facts, folder), _counts(facts, planned, folder)
-    ledger.declare(facts["id"], planned)
+    ledger.declare(facts.id, planned)
     theirs = _theirs(folder)
-    known = {e.kind: _known_here(ledger, facts["id"], e.kind, theirs) for e in planned}
-    lacking = iter([charge for charge in theirs if charge not in ledger.charge_hashes(facts["id"])])
+    known = {e.kind: _known_here(ledger, facts.id, e.kind, theirs) for e in planned}
+    lacking = iter([charge for charge in theirs if charge not in ledger.charge_hashes(facts.id)])
     done = {}
     for event in planned:
         training = event.kind == TRAINING
@@ -79,7 +79,7 @@ def _charge(ledger: Ledger, facts: dict[str, Any], folder: RunFolder) -> dict[st
         more = counts.get(event.kind, 0) - len(there) - len(missing)
         missing += [max(published.rounds - 1, 0)] * max(more, 0)
         for round in missing:
-            ledger.charge(facts["id"], round, event, afterwards=next(lacking, ""))
+            ledger.charge(facts.id, round, event, afterwards=next(lacking, ""))
         done[event.kind] = len(missing)
     return done
 
@@ -104,7 +104,7 @@ def _known_here(ledger: Ledger, run: str, kind: str, theirs: list[str]) -> list[
     return [round for round, charge in zip(rounds, mine, strict=True) if charge in theirs]
 
 
-def _published(facts: dict[str, Any], folder: RunFolder) -> Published:
+def _published(facts: RunFacts, folder: RunFolder) -> Published:
     checkpoint, lines = folder.checkpoint(), folder.published()
     return Published(
         max(lines.rounds, 0 if checkpoint is None else checkpoint.round), lines.metrics
@@ -112,11 +112,11 @@ def _published(facts: dict[str, Any], folder: RunFolder) -> Published:
 
 
 def _counts(
-    facts: dict[str, Any], planned: dict[GaussianEvent, int], folder: RunFolder
+    facts: RunFacts, planned: dict[GaussianEvent, int], folder: RunFolder
 ) -> dict[str, int]:
     """How many releases of each kind were charged before, as far as the folder says."""
-    if facts["state"] == "complete":
-        events = from_list(facts["charged"]) if "charged" in facts else planned
+    if facts.complete:
+        events = planned if facts.charged is None else facts.charged
         return {event.kind: count for event, count in events.items()}
     checkpoint = folder.checkpoint()
     if checkpoint is None or "charged" not in checkpoint.history:
@@ -129,16 +129,16 @@ def _counts(
     }
 
 
-def _rebind(ledger: Ledger, facts: dict[str, Any], folder: RunFolder) -> None:
+def _rebind(ledger: Ledger, facts: RunFacts, folder: RunFolder) -> None:
     """Make `ledger` the ledger of the run."""
     checkpoint = folder.checkpoint()
-    changed = facts | {"ledger": str(ledger.path), "ledger_id": ledger.identity}
-    if facts["state"] == "complete":
-        changed |= spent_by(ledger, facts["id"], PrivacyPlan.from_dict(facts["plan"]).delta)
-        save_statement(folder.public, statement_of(changed))
+    facts = replace(facts, ledger=str(ledger.path), ledger_id=ledger.identity)
+    if facts.complete:
+        facts = replace(facts, **spent_by(ledger, facts.id, facts.plan.delta))
+        save_statement(folder.public, statement_of(facts))
     elif checkpoint is not None:
-        _mark(ledger, facts["id"], checkpoint)
-    files.write_json(folder.facts_file, changed)
+        _mark(ledger, facts.id, checkpoint)
+    folder.save_facts(facts)
 
 
 def _mark(ledger: Ledger, run: str, checkpoint: Checkpoint) -> None:

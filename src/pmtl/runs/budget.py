@@ -29,7 +29,6 @@ from typing import Any, NamedTuple
 
 from pmtl.errors import PmtlError
 from pmtl.privacy.accounting import validation
-from pmtl.privacy.ledger.charges import to_list
 from pmtl.privacy.ledger.events import TRAINING, GaussianEvent
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyPlan
@@ -215,7 +214,7 @@ def spent_by(ledger: Ledger, run: str, delta: float) -> dict[str, Any]:
     among the clients that the ledger was opened with, its ε by ordinary composition
     (`population_epsilon`) and the smallest cap that admits it (`population_filter`)."""
     return {
-        "charged": to_list(ledger.events(run)),
+        "charged": ledger.events(run),
         "population_epsilon": ledger.spent(delta, own=True).epsilon,
         "population_filter": ledger.filtered(delta, own=True).epsilon,
     }

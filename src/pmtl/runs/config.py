@@ -149,7 +149,7 @@ def part(kind: type[Any], value: Any, what: str) -> Any:
     if isinstance(value, Mapping):
         return construct(kind, value, what)
     raise PmtlError(
-        f"{what} must be a {kind.__name__} or a table of its fields, but {value!r} was given."
+        f"{what} must be a {kind.__name__} or a mapping of its fields, but {value!r} was given."
     )
 
 

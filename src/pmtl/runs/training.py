@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import uuid
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -31,20 +31,14 @@ from pmtl.privacy.statement.statement import (
 )
 from pmtl.runs.agreement import refuse_differences
 from pmtl.runs.budget import Budget, open_budget
+from pmtl.runs.callbacks import Callback, build_callbacks
 from pmtl.runs.config import IN_MEMORY, TrainConfig, algorithm_spec, part, resolve_device
 from pmtl.runs.config_file import read_config
-from pmtl.runs.facts import check_data, fingerprint_of
+from pmtl.runs.facts import RunFacts, check_data, fingerprint_of
 from pmtl.runs.folder import RunFolder, new_key
-from pmtl.runs.result import Run, metrics_plan, rebuild_model
+from pmtl.runs.result import Run, rebuild_model
 from pmtl.runs.session import run_to_end
-from pmtl.simulation import (
-    ALONE,
-    Federation,
-    LocalTraining,
-    Team,
-    device_of,
-    metric_bounds,
-)
+from pmtl.simulation import ALONE, Federation, LocalTraining, Team, device_of, metric_bounds
 
 
 def train(
@@ -64,27 +58,39 @@ def train(
     patience: int | None = None,
     checkpoint_seconds: float = 10.0,
     out: str | Path | None = None,
+    callbacks: Sequence[Callback | str] = (),
     progress: bool = False,
     warn: Callable[[str], None] | None = None,
     team: Team = ALONE,
 ) -> Run:
     """Train one model per client.
 
-    `data` is a federation or a spec (`visits.csv:client=hospital,target=outcome`), `model` and
-    `algorithm` are specs or objects, `privacy` says what it may cost (a number is an ε) and
-    `local` how much a client does in a round. With `out`, everything is written to a folder that
-    `resume` can continue; without, the run lives in memory.
-
-    `device`, `engine` and `compile` say how it is computed; they change the last bits of sums and
-    nothing else.
-
     An `experiment` is seeded and can be repeated bit for bit. In `production` coins and noise are
     the operating system's, every release is charged to the population's `ledger` before it is
     made, and exact metrics are withheld; average ones are released through the gate.
 
-    In a `team` (`with pmtl.join_team() as team`, under torchrun) every process calls this with the
-    same arguments and data, and the first one writes and returns the result. Processes that differ
-    in their data, settings or code are refused: they all belong to one owner.
+    Args:
+        data: a federation, or a spec (`visits.csv:client=hospital,target=outcome`).
+        model: a spec, or a factory of modules (called with the input shape and the outputs).
+        algorithm: a spec (`pmtl:lam=0.5`), or an algorithm.
+        privacy: what it may cost; a number is an ε, a mapping has the fields of `PrivacyRequest`.
+        local: how much a client does in a round; a mapping has the fields of `LocalTraining`.
+        mode: "experiment" or "production".
+        ledger: the file of the clients' ledger; production needs one.
+        seed: of an experiment; 0 unless given.
+        device: "auto", "cpu" or "cuda".
+        engine: how cohorts are trained; changes the last bits of sums and nothing else.
+        compile: whether steps are compiled; chosen unless given.
+        evaluate_every: rounds between evaluations on validation rows; 0 for never.
+        patience: stop after so many evaluations without a lower released loss.
+        checkpoint_seconds: seconds between checkpoints; 0: every round.
+        out: a new folder, from which `resume` can continue; without it the run lives in memory.
+        callbacks: what is called during the run (`pmtl.Callback`).
+        progress: whether to show a progress bar.
+        warn: called with each sentence that one should know before anything is spent.
+        team: this process's place under torchrun (`with pmtl.join_team() as team`). Every process
+            calls this with the same arguments and data; the first writes and returns the result.
+            Processes that differ in data, settings or code are refused: one owner has them all.
     """
     if isinstance(privacy, (int, float)):
         privacy = PrivacyRequest(epsilon=float(privacy))
@@ -112,6 +118,7 @@ def train(
         model=None if isinstance(model, str) else model,
         algorithm=None if isinstance(algorithm, str) else algorithm,
         out=out,
+        callbacks=callbacks,
         progress=progress,
         warn=warn,
         team=team,
@@ -125,20 +132,23 @@ def start(
     model: Callable[..., nn.Module] | None = None,
     algorithm: Algorithm | None = None,
     out: str | Path | None = None,
+    callbacks: Sequence[Callback | str] = (),
     progress: bool = False,
     warn: Callable[[str], None] | None = None,
     team: Team = ALONE,
 ) -> Run:
     """Train as configured; `data`, `model` and `algorithm` stand in for what no spec can name."""
+    show, secret = progress and team.leader, config.mode == "production"
+    called = build_callbacks(callbacks)
     out = out if team.leader else None
     if out is not None:
         RunFolder.refuse_existing(out)
-    federated = _load(config, progress and team.leader) if data is None else data
+    federated = _load(config, show) if data is None else data
     config = replace(
         config,
         data=federated.source or IN_MEMORY,
         ledger=None if config.ledger is None else str(Path(config.ledger).resolve()),
-        seed=0 if config.seed is None and config.mode == "experiment" else config.seed,
+        seed=config.seed if secret else config.seed or 0,
     )
     method = build_algorithm(algorithm or config.algorithm)
     plan, metrics = _plans(config, federated, method)
@@ -148,8 +158,7 @@ def start(
     flat = build_model(
         model or config.model, federated.input_shape, federated.outputs, federated.task, begin
     )
-    plans = [plan.to_dict(), None if metrics is None else metrics.to_dict()]
-    refuse_differences(team, federated, config, plans, flat, method)
+    refuse_differences(team, federated, config, [plan, metrics], flat, method)
     name = uuid.uuid4().hex
     prepared = _prepared(config, federated, flat, method, name, plan, metrics, team)
     with prepared as (federation, budget):
@@ -161,9 +170,12 @@ def start(
             engine=federation.engine,
             compile=federation.compile,
         )
-        key, secret = new_key(config.mode), config.mode == "production"
-        facts = {"id": name, "initialisation": begin, **_facts(config, federation, metrics, key)}
-        facts["ledger_id"] = None if budget is None else budget.identity
+        key = new_key(config.mode)
+        facts = replace(
+            _facts(config, federation, metrics, key, name),
+            initialisation=begin,
+            ledger_id=None if budget is None else budget.identity,
+        )
         if warn is not None and team.leader:
             about_clients = [] if budget is None else budget.notices()
             for sentence in [*_warnings(federation, metrics, secret), *about_clients]:
@@ -172,7 +184,7 @@ def start(
         if folder is not None and secret:
             for sentence in federated.for_owner:
                 folder.note(sentence)
-        run = run_to_end(federation, config, facts, folder, budget, progress and team.leader, key)
+        run = run_to_end(federation, config, facts, folder, budget, show, key, called)
     return _told(run)
 
 
@@ -182,29 +194,39 @@ def resume(
     model: Callable[..., nn.Module] | None = None,
     algorithm: Algorithm | None = None,
     *,
+    callbacks: Sequence[Callback | str] = (),
     progress: bool = False,
     team: Team = ALONE,
 ) -> Run:
-    """Continue a run from its last checkpoint, to the same bits as if it had not stopped.
+    """Continue a run from its last checkpoint; an experiment, to the same bits as if it had not
+    stopped.
 
-    `data`, `model` and `algorithm` are needed only where the run got them from a Python program.
+    Args:
+        path: the run's folder.
+        data: the federation, where the run got it from a Python program.
+        model: the factory of modules, where the run got it from a Python program.
+        algorithm: the algorithm, where no spec can name it.
+        callbacks: what is called during the rest of the run (`pmtl.Callback`).
+        progress: whether to show a progress bar.
+        team: this process's place under torchrun, as for `train`.
     """
+    show, called = progress and team.leader, build_callbacks(callbacks)
     folder = RunFolder.open(path)
     facts = folder.facts()
-    if facts["state"] == "complete":
+    if facts.complete:
         raise PmtlError(f"The run at {path} is complete: there is nothing left to resume.")
-    if "initialisation" not in facts:
+    if facts.initialisation is None:
         raise PmtlError(
             f"The run at {path} was started by an earlier version of pmtl, whose noise and files "
             "were others: continue it with that version, or start a new run."
         )
     config = read_config(folder.config_file)
-    if config.digest() != facts["config_digest"]:
+    if config.digest() != facts.config_digest:
         raise PmtlError(
             f"{folder.config_file} is not what the run was started with: put it back as it was, or "
             "start a new run with it."
         )
-    config = replace(config, ledger=facts["ledger"])  # `pmtl ledger charge` may name another.
+    config = replace(config, ledger=facts.ledger)  # `pmtl ledger charge` may name another.
     if config.data == IN_MEMORY and data is None:
         raise PmtlError(
             f"The run at {path} was started on data from a Python program: continue it there, "
@@ -212,31 +234,29 @@ def resume(
         )
     if config.algorithm == IN_MEMORY and algorithm is None:
         raise PmtlError(f"The run at {path} needs its algorithm object again: algorithm=….")
-    federated = _load(config, progress and team.leader) if data is None else data
+    federated = _load(config, show) if data is None else data
     method = build_algorithm(algorithm or config.algorithm)
-    plan, metrics = PrivacyPlan.from_dict(facts["plan"]), metrics_plan(facts)
+    plan, metrics = facts.plan, facts.metrics_plan
     flat = rebuild_model(facts, model)
-    plans = [facts["plan"], facts["metrics_plan"]]
-    refuse_differences(team, federated, config, plans, flat, method, facts["id"])
+    refuse_differences(team, federated, config, [plan, metrics], flat, method, facts.id)
     check_data(federated, facts, folder.key)
-    prepared = _prepared(config, federated, flat, method, facts["id"], plan, metrics, team)
+    prepared = _prepared(config, federated, flat, method, facts.id, plan, metrics, team)
     with prepared as (federation, budget):
-        if federation.billboard.digest() != facts["board"]:
+        if federation.billboard.digest() != facts.board:
             raise PmtlError(
                 f"The clusters or relations of clients are not those that the run at {path} was "
                 "started with."
             )
-        if config.seed is not None and federation.description() != facts["noise_key"]:
+        if config.seed is not None and federation.description() != facts.noise_key:
             raise PmtlError(
                 f"The run at {path} cannot go on to the same bits: the code of its model or "
                 "algorithm, or the version of pmtl, is not the one it was started with. Put that "
                 "back, or start a new run."
             )
         if budget is not None:
-            budget.check_identity(facts.get("ledger_id"))
+            budget.check_identity(facts.ledger_id)
         own = folder if team.leader else None
-        show = progress and team.leader
-        run = run_to_end(federation, config, facts, own, budget, show, folder.key)
+        run = run_to_end(federation, config, facts, own, budget, show, folder.key, called)
     return _told(run)
 
 
@@ -364,38 +384,42 @@ def _resolved(config: TrainConfig, plan: PrivacyPlan, metrics: PrivacyPlan | Non
 
 
 def _facts(
-    config: TrainConfig, federation: Federation, metrics: PrivacyPlan | None, key: bytes
-) -> dict[str, Any]:
-    """What `run.json` keeps: enough to continue, to evaluate and to predict. The digest of the
-    data is made with `key`."""
+    config: TrainConfig,
+    federation: Federation,
+    metrics: PrivacyPlan | None,
+    key: bytes,
+    name: str,
+) -> RunFacts:
+    """What is known of a new run. The digest of the data is made with `key`."""
     data, algorithm = federation.data, federation.algorithm
-    return {
-        "mode": config.mode,
-        "ledger": config.ledger,
-        "data": config.data,
-        "model": config.model,
-        "model_folder": str(Path.cwd()) if ":" in config.model else None,
-        "algorithm": config.algorithm,
-        "config_digest": config.digest(),
-        "seed": config.seed,
-        "shares": algorithm.shares,
-        "personal": algorithm.personal,
-        "relations": algorithm.relations,
-        "task": data.task,
-        "outputs": data.outputs,
-        "input_shape": list(data.input_shape),
-        "labels": None if data.labels is None else list(data.labels),
-        "feature_names": None if data.feature_names is None else list(data.feature_names),
-        "text": None if data.text is None else data.text.to_dict(),
-        "disclosed": list(data.disclosed),
-        "pixels": bool(data.x.dtype == np.uint8),
-        "parameters": federation.model.size,
-        "plan": federation.plan.to_dict(),
-        "metrics_plan": None if metrics is None else metrics.to_dict(),
-        "hardened": bool(config.privacy.hardened),
-        "fingerprint": fingerprint_of(data, key),
-        "clients": list(data.clients),
-        "blocks": federation.billboard.blocks.tolist(),
-        "board": federation.billboard.digest(),
-        "noise_key": None if config.seed is None else federation.description(),
-    }
+    return RunFacts(
+        id=name,
+        mode=config.mode,
+        ledger=config.ledger,
+        data=config.data,
+        model=config.model,
+        model_folder=str(Path.cwd()) if ":" in config.model else None,
+        algorithm=config.algorithm,
+        config_digest=config.digest(),
+        seed=config.seed,
+        shares=algorithm.shares,
+        personal=algorithm.personal,
+        relations=algorithm.relations,
+        task=data.task,
+        outputs=data.outputs,
+        input_shape=tuple(data.input_shape),
+        labels=None if data.labels is None else tuple(data.labels),
+        feature_names=None if data.feature_names is None else tuple(data.feature_names),
+        text=None if data.text is None else data.text.to_dict(),
+        disclosed=tuple(data.disclosed),
+        pixels=bool(data.x.dtype == np.uint8),
+        parameters=federation.model.size,
+        plan=federation.plan,
+        metrics_plan=metrics,
+        hardened=bool(config.privacy.hardened),
+        fingerprint=fingerprint_of(data, key),
+        clients=tuple(data.clients),
+        blocks=tuple(federation.billboard.blocks.tolist()),
+        board=federation.billboard.digest(),
+        noise_key=None if config.seed is None else federation.description(),
+    )
