@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pmtl.cli.ledger_text import accounts_of, number, print_summary, summary_of
-from pmtl.cli.options import AsJson, print_json
+from pmtl.cli.ledger_text import accounts_of, print_summary, summary_of
+from pmtl.cli.options import AsJson, ClientColumn, Target, number, print_json
 from pmtl.errors import PmtlError
 
 if TYPE_CHECKING:
@@ -33,10 +33,6 @@ Data = Annotated[
         metavar="SPEC", help="The federation whose clients it is about, as in pmtl train."
     ),
 ]
-ClientColumn = Annotated[
-    str | None, typer.Option(help="The column of a table that names the client.")
-]
-Target = Annotated[str | None, typer.Option(help="The column of a table that is to be predicted.")]
 
 
 @app.command()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pmtl.cli.options import console
+from pmtl.cli.options import console, number
 
 if TYPE_CHECKING:
     from pmtl.privacy.ledger.ledger import Ledger
@@ -146,8 +145,3 @@ def _print_accounts(accounts: list[dict[str, Any]]) -> None:
         console().print(table)
     else:
         typer.echo("The ledger does not have the names of its clients: see `pmtl ledger clients`.")
-
-
-def number(value: float) -> str:
-    """An ε for people."""
-    return "∞" if math.isinf(value) else f"{value:.4g}"

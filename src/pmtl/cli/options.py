@@ -4,6 +4,7 @@ they become a configuration again."""
 from __future__ import annotations
 
 import inspect
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -131,3 +132,8 @@ def console() -> Console:
 def print_json(value: Any) -> None:
     """JSON on standard output."""
     typer.echo(to_json(value, indent=2))
+
+
+def number(value: float) -> str:
+    """An ε for people."""
+    return "∞" if math.isinf(value) else f"{value:.4g}"
