@@ -15,7 +15,7 @@ from pmtl.privacy import grid, release
 from pmtl.privacy.accounting import gaussian
 from pmtl.privacy.accounting.validation import metrics_plan
 from pmtl.privacy.noise import real, rounded, system_source
-from pmtl.simulation import federation as rounds
+from pmtl.simulation import noise_key
 from pmtl.streams import name_keys
 
 SMALL = AuditSetup(trials=400, clients=8)
@@ -67,7 +67,7 @@ PRODUCTION = replace(SMALL, mode="production", confidence=1 - 1e-6)
 def test_every_source_of_noise_and_either_gate_are_consistent(game, setup, words, monkeypatch):
     """And each game draws what it says it draws; production is hardened, as it is in training."""
     drawn = set()
-    for module in (gate, metrics, rounds):
+    for module in (gate, metrics, noise_key):
         monkeypatch.setattr(module, "system_source", spy(drawn, "system", system_source))
     monkeypatch.setattr(grid, "rounded", spy(drawn, "grid", rounded))
     monkeypatch.setattr(release, "real", spy(drawn, "real", real))

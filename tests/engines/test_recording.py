@@ -19,7 +19,7 @@ from pmtl.engines.recording import Programs
 from pmtl.engines.threads import _slope
 from pmtl.models import build_model, lowered
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.simulation import Federation, Feed, LocalTraining
+from pmtl.simulation import Feed, LocalTraining, simulate
 
 MODELS = {
     "logistic": ((5,), 3, "classification"),
@@ -81,7 +81,7 @@ def trained(factory="logistic", sizes=(6,) * 8, rounds=4, **local):
     progress = made.start()
     for _ in range(rounds):
         made.advance(progress)
-    return progress.store.vectors, made._trainer._programs
+    return progress.store.vectors, made.sites._trainer._programs
 
 
 def prepared(data, factory="logistic", rounds=4, **local):
@@ -90,7 +90,7 @@ def prepared(data, factory="logistic", rounds=4, **local):
         rounds=rounds, delta=1e-3,
     )  # fmt: skip
     model = build_model(factory, data.input_shape, 3, data.task, 0)
-    return Federation(
+    return simulate(
         data, model, build_algorithm("pmtl"), plan, LocalTraining(**(local or {"batch": 2})), 0,
         "cpu", engine="threads",
     )  # fmt: skip
@@ -176,20 +176,20 @@ class TestRuns:
         in the operation's own words, and others are recorded."""
         made = prepared(table((6, 1, 6)))
         made.data.y[6] = 9
-        made.feed = Feed(made.data, made.device, made.feed.dtype)
+        made.sites.feed = Feed(made.data, made.sites.device, made.sites.feed.dtype)
         own = shared = made.model.start().expand(3, -1)
-        index, real = made.batches.draw(np.arange(3), 0)
+        index, real = made.sites.batches.draw(np.arange(3), 0)
 
         def train(places):
             given = torch.from_numpy(real[places])
-            reader = lambda k, tall: made.feed.reader(index[places][k, :, :tall])  # noqa: E731
-            return made._trainer.train(own[places], shared[places], reader, given, 0.1)
+            reader = lambda k, tall: made.sites.feed.reader(index[places][k, :, :tall])  # noqa: E731
+            return made.sites._trainer.train(own[places], shared[places], reader, given, 0.1)
 
         for _ in range(2):
             with pytest.raises(RuntimeError, match=r"^(?!.*TorchScript).*out of bounds"):
                 train([0, 1, 2])
         assert train([0, 2]).losses.isfinite().all()
-        assert ready(made._trainer._programs) == {2}
+        assert ready(made.sites._trainer._programs) == {2}
 
     def test_no_numbers_are_the_same_no_numbers(self, at_once):
         assert recording._same(torch.tensor([math.nan, 1]), torch.tensor([math.nan, 1]))

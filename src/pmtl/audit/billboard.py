@@ -44,7 +44,7 @@ from pmtl.audit.result import (
 from pmtl.data import FederatedData
 from pmtl.models import FlatModel, build_model
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.simulation import Federation, LocalTraining
+from pmtl.simulation import LocalTraining, simulate
 from pmtl.streams import name_keys, subseed
 
 GAME = "billboard"
@@ -135,7 +135,7 @@ def play(
     """What the adversary sees, [trials, features]: one run for all trials, one block for each.
     Without a seed it is a production run, charged to nobody."""
     trials, m = len(bits), plan.clients
-    federation = Federation(
+    federation = simulate(
         _data(scenario, tuple(bits.tolist()), names or _names(trials, m)),
         _model(),
         Replicas(lam=0.5, size=m),

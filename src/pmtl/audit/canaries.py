@@ -43,7 +43,7 @@ from pmtl.audit.result import AuditResult, AuditSetup, Finding, gaussian_curve, 
 from pmtl.data import FederatedData
 from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.simulation import Federation, LocalTraining
+from pmtl.simulation import LocalTraining, simulate
 
 GAME = "canaries"
 
@@ -70,8 +70,13 @@ class Canary(Algorithm):
 
     inner: Algorithm
 
-    def server_step(self) -> float:
-        return self.inner.server_step()
+    def server_start(self, shared: Tensor) -> dict[str, Tensor]:
+        return self.inner.server_start(shared)
+
+    def server_step(
+        self, shared: Tensor, update: Tensor, memory: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.inner.server_step(shared, update, memory)
 
     def blocks(self, clients: tuple[str, ...]) -> NDArray[np.int64]:
         return self.inner.blocks(clients)
@@ -162,7 +167,7 @@ def play(
     secrets, size = directions.shape
     blocks = len(coins) // secrets
     data = _data(blocks, plan.clients, secrets, size - 1)
-    federation = Federation(
+    federation = simulate(
         data,
         build_model("linear", data.input_shape, data.outputs, data.task, 0),
         Canary(Replicas(lam=0.1, size=plan.clients)),

@@ -28,7 +28,7 @@ from pmtl.personalize.tuning import tune
 from pmtl.privacy.plan import PrivacyPlan, Sampling
 from pmtl.runs.config import resolve_device
 from pmtl.runs.process import threads_for
-from pmtl.simulation import Federation, Progress, Weights, evaluate
+from pmtl.simulation import RunState, Simulation, Weights, evaluate, simulate
 
 Result = dict[str, Any]
 
@@ -132,7 +132,7 @@ class Work:
     def _length(self, cell: Cell) -> int:
         return self.setting.rounds if cell.rounds is None else cell.rounds
 
-    def _federation(self, cell: Cell) -> Federation:
+    def _federation(self, cell: Cell) -> Simulation:
         data = self.data
         model = build_model(
             self.setting.model, data.input_shape, data.outputs, data.task, cell.seed
@@ -140,28 +140,28 @@ class Work:
         algorithm = self.defined.get(cell.algorithm) or build_algorithm(cell.algorithm)
         plan = self.plan(cell.sigma, cell.clip, self._length(cell))
         device = resolve_device(self._device)
-        return Federation(data, model, algorithm, plan, self.setting.local, cell.seed, device)
+        return simulate(data, model, algorithm, plan, self.setting.local, cell.seed, device)
 
     def _train(self, cell: Cell) -> list[Result]:
         made, points = self._federation(cell), []
         measured, progress = evaluated(self._length(cell)), made.start()
-        with threads_for(made):
+        with threads_for(made.sites):
             for report in made.rounds(progress):
                 if report.round in measured:
                     point = {"round": report.round, "train_loss": report.train_loss}
                     points.append(point | self._measured(made, made.views(progress)))
         return points
 
-    def _measured(self, made: Federation, views: Mapping[str, Weights]) -> Result:
-        parts = (made.data, made.feed, made.model)
+    def _measured(self, made: Simulation, views: Mapping[str, Weights]) -> Result:
+        parts = (made.data, made.sites.feed, made.model)
         return {split: evaluate(*parts, views, split) for split in ("validation", "test")}
 
-    def _models(self, cell: Cell, rounds: int) -> tuple[Federation, Progress]:
+    def _models(self, cell: Cell, rounds: int) -> tuple[Simulation, RunState]:
         # The plan's length decides nothing of what is published, but it is part of what the noise
         # is keyed by: so this is the run whose curve was looked at, up to here.
         made = self._federation(cell)
         progress = made.start()
-        with threads_for(made):
+        with threads_for(made.sites):
             while progress.round < rounds:
                 made.advance(progress)
         return made, progress
@@ -184,14 +184,14 @@ class Work:
 
     def _tuned(
         self,
-        made: Federation,
+        made: Simulation,
         views: Mapping[str, Weights],
         start: str,
         name: str,
         lam: float | None,
         seed: int,
     ) -> Result:
-        parts = (made.data, made.feed, made.model, build_method(name, lam))
+        parts = (made.data, made.sites.feed, made.model, build_method(name, lam))
         store = tune(*parts, views[start], views["shared"], self.setting.tune, seed)
         return {"lam": lam, **self._measured(made, {"personal": store.gather})}
 
@@ -209,7 +209,7 @@ class Work:
             alone=sorted({max(1, longest // share) for share in (1, 4, 16)}, reverse=True),
             alone_with=alone,
         )
-        parts = (made.data, made.feed, made.model, offered, views, cell.seed)
+        parts = (made.data, made.sites.feed, made.model, offered, views, cell.seed)
         picked = choose(*parts, default=names[-1])
         counts = {c.name: int((picked.picks == n).sum()) for n, c in enumerate(offered)}
         told = self._measured(made, {"personal": picked.store.gather})

@@ -21,7 +21,7 @@ from pmtl.personalize.fisher import Fisher
 from pmtl.personalize.methods import EWC
 from pmtl.progress import progress_bar
 from pmtl.runs.process import threads_for
-from pmtl.simulation import Feed, LocalTraining, LocalWork, Store, Weights
+from pmtl.simulation import Feed, LocalTraining, Sites, Store, Weights
 from pmtl.simulation.fault_isolation import isolated, together
 from pmtl.streams import subseed
 
@@ -47,7 +47,7 @@ class Tuner:
         """`model` lies on the device of `feed`. A training run with the same `seed` draws other
         batches. `in_place` is for production: nobody's result depends on the other clients."""
         own_seed = subseed(seed, "finetune")
-        self.work = LocalWork(
+        self.work = Sites(
             *(data, feed, model, method, local, own_seed),
             engine=engine,
             compile=compile,

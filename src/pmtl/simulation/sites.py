@@ -1,7 +1,8 @@
-"""Local training of any clients: their batches, the engine, and how many are trained at once.
+"""Many sites as one computation: all of a round that happens inside clients.
 
-This is all of a round that happens inside clients. The loop (`rounds.py`) adds a cohort and a gate;
-fine-tuning (`personalize/`) adds nothing, since nothing leaves a client.
+One real site is `client/site.py`. Here the rows of all clients lie in one federation of data, and
+an engine trains many clients at once, with the same algorithm and the same batches. The simulation
+adds a server; fine-tuning (`personalize/`) adds nothing, since nothing leaves a client.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ Clients = NDArray[np.int64]
 _USUAL_BATCHES, _MOST_ROWS = 10, 1024
 
 
-class LocalWork:
-    """One algorithm's local training on a federation's rows."""
+class Sites:
+    """The clients of a federation, and one algorithm's local training on their rows."""
 
     def __init__(
         self,
@@ -160,6 +161,25 @@ class LocalWork:
             return 1
         floats = self._floats_of(shape[0])
         return fixed_width(self.data.m, self._usual_cohort, self.device, floats)
+
+    def rehearse(self, own: Tensor, shared: Tensor) -> None:
+        """Train one array of clients on rows of zeros, from `own` around `shared` [1, P]."""
+        batch = self.usual_batch
+        width = (None if self._sparse else self._places((batch, 1, 0))) or 1
+        _, answers = self.feed.rows(np.zeros((1, 1), dtype=np.int64))
+
+        def rows(clients: int) -> tuple[Tensor, Tensor]:
+            shape = (clients, batch)
+            x = torch.zeros(*shape, *self.data.input_shape, dtype=shared.dtype)
+            return x.to(self.device), torch.zeros_like(answers).expand(*shape, *answers.shape[2:])
+
+        self._trainer.train(
+            own.repeat(width, 1),
+            shared.expand(width, -1),
+            lambda places, tall: lambda step, count: rows(count),
+            torch.ones(width, 1, batch, dtype=torch.bool),
+            0.0,
+        )
 
     def draw_ahead(self, clients: Clients, round: int) -> None:
         """Draw the batches of a round that is going to be asked for."""
