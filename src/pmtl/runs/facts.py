@@ -77,7 +77,7 @@ class RunFacts:
     not_finite: str | None = None  #: the sentence for models that are not all finite
     memory: dict[str, Any] | None = None  #: what an experiment took of the machine
     charged: dict[GaussianEvent, int] | None = None  #: what the ledger has of this run
-    population_epsilon: float | None = None  #: of the largest account; see `budget.spent_by`
+    population_epsilon: float | None = None  #: of the largest account; see `Budget.spent`
     population_filter: float | None = None
     written: dict[str, str] = field(default_factory=dict)  #: digests of the files of the result
 

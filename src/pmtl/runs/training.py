@@ -6,7 +6,7 @@ import secrets
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from pmtl.errors import PmtlError
 from pmtl.models import FlatModel, build_model
 from pmtl.privacy.accounting.validation import KIND, evaluations, with_metrics
 from pmtl.privacy.ledger.events import TRAINING
+from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import DEFAULT_EPSILON, PrivacyPlan, PrivacyRequest
 from pmtl.privacy.statement.statement import (
     warn_if_drowned,
@@ -30,7 +31,7 @@ from pmtl.privacy.statement.statement import (
     warn_of_noisy_metrics,
 )
 from pmtl.runs.agreement import refuse_differences
-from pmtl.runs.budget import Budget, open_budget
+from pmtl.runs.budget import Budget
 from pmtl.runs.callbacks import Callback, build_callbacks
 from pmtl.runs.config import IN_MEMORY, TrainConfig, algorithm_spec, part, resolve_device
 from pmtl.runs.config_file import read_config
@@ -182,10 +183,10 @@ def start(
         facts = replace(
             _facts(config, federation, metrics, key, name),
             initialisation=begin,
-            ledger_id=None if budget is None else budget.identity,
+            ledger_id=None if budget is None else budget.ledger.identity,
         )
         if warn is not None and team.leader:
-            about_clients = [] if budget is None else budget.notices()
+            about_clients = [] if budget is None else budget.ledger.notices()
             for sentence in [*_warnings(federation, metrics, secret), *about_clients]:
                 warn(sentence)
         folder = None if out is None else RunFolder.create(out, config, facts, key)
@@ -310,10 +311,11 @@ def _prepared(
 ) -> Iterator[tuple[Simulation, Budget | None]]:
     """The federation of a run, and its account with its ledger if it has one and shares anything;
     in a team the leader keeps it."""
-    ledger = config.ledger if method.shares and team.leader else None
-    reproducible = config.mode == "experiment"
-    with open_budget(ledger, data.clients, run, plan, metrics, reproducible) as budget:
-        if budget is not None:
+    with ExitStack() as stack:
+        budget = None
+        if config.ledger is not None and method.shares and team.leader:
+            ledger = stack.enter_context(Ledger.open(config.ledger, data.clients))
+            budget = Budget(ledger, run, plan, metrics, config.mode == "experiment")
             budget.refuse_unaffordable()
         federation = simulate(
             data,
