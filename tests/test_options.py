@@ -18,8 +18,7 @@ from pmtl.cli import options as opt
 from pmtl.cli.train import train as train_command
 from pmtl.options import check_options, declared, option, tables
 from pmtl.privacy.plan import PrivacyRequest
-from pmtl.runs.config import TrainConfig
-from pmtl.runs.config_file import parse_config, read_values
+from pmtl.runs.config import TrainConfig, parse_config, read_values
 from pmtl.simulation import LocalTraining
 
 

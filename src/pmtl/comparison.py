@@ -27,8 +27,7 @@ from pmtl.models import build_model
 from pmtl.privacy.accounting import selection
 from pmtl.privacy.plan import PrivacyRequest, check_epsilon
 from pmtl.progress import progress_bar
-from pmtl.runs.config import IN_MEMORY, TrainConfig, resolve_device
-from pmtl.runs.config_file import parse_config
+from pmtl.runs.config import IN_MEMORY, TrainConfig, parse_config, resolve_device
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.process import graceful_stop
 from pmtl.runs.result import load_run

@@ -8,7 +8,7 @@
             check_options(self)
 
 Type, default, bounds and help text stand there and nowhere else. Python programs, configuration
-files (`runs/config_file.py`) and the command line (`cli/options.py`) all read them from the field.
+files (`runs/config.py`) and the command line (`cli/options.py`) all read them from the field.
 """
 
 from __future__ import annotations

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from pmtl.algorithms import PMTL, ClusteredPMTL
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import PrivacyRequest
-from pmtl.runs.config import IN_MEMORY, TrainConfig, algorithm_spec
-from pmtl.runs.config_file import read_config
+from pmtl.runs.config import IN_MEMORY, TrainConfig, algorithm_spec, read_config
 from pmtl.simulation import LocalTraining
 
 

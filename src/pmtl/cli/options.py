@@ -16,8 +16,7 @@ from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
 from pmtl.options import Declared, declared, option, tables
 from pmtl.privacy.plan import PrivacyRequest
-from pmtl.runs.config import DATA, TrainConfig
-from pmtl.runs.config_file import merge, parse_config, read_values
+from pmtl.runs.config import DATA, TrainConfig, merge, parse_config, read_values
 from pmtl.spec import format_spec, parse_spec
 
 if TYPE_CHECKING:

@@ -1,20 +1,23 @@
-"""What a run is asked to do: one frozen dataclass, whose fields are the options of `pmtl train`.
+"""What a run is asked to do: one frozen dataclass, whose fields are the options of `pmtl train` and
+the settings of a TOML file.
 
 This module does not import torch, so that `pmtl train --help` is quick.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
 from pmtl.client.batches import LocalTraining
-from pmtl.errors import PmtlError
-from pmtl.options import check_options, option
+from pmtl.errors import PmtlError, naming
+from pmtl.options import check_options, option, tables
 from pmtl.privacy.accounting.validation import DEFAULT_SHARE
 from pmtl.privacy.plan import PrivacyRequest
 from pmtl.spec import construct, format_spec, unknown
@@ -160,6 +163,62 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in values.items()
         if value is not None
     }
+
+
+def read_config(path: str | Path, changes: Mapping[str, Any] | None = None) -> TrainConfig:
+    """Read a TOML file; `changes` (the command line's options) have the last word."""
+    return parse_config(merge(read_values(path), changes or {}), str(path))
+
+
+def read_values(path: str | Path) -> dict[str, Any]:
+    """What a TOML file says, not yet checked."""
+    try:
+        content = Path(path).read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path.
+        reason = getattr(error, "strerror", None) or error
+        raise PmtlError(f"The configuration {path} cannot be read: {reason}.") from error
+    try:
+        return tomllib.loads(content.decode("utf-8"))
+    except RecursionError as error:
+        raise PmtlError(f"The configuration {path} is nested too deeply.") from error
+    except ValueError as error:
+        raise PmtlError(f"The configuration {path} is not valid TOML: {error}.") from error
+
+
+def parse_config(
+    values: Mapping[str, Any], where: str, kind: type[TrainConfig] = TrainConfig
+) -> TrainConfig:
+    """Check a mapping and turn it into a configuration.
+
+    Args:
+        values: the settings, with those of a table as a mapping under its name.
+        where: what a sentence about a mistake calls the place of the settings.
+        kind: the dataclass of the configuration.
+    """
+    with naming(where):
+        settings = dict(values)
+        for name, inner, _ in tables(kind):
+            settings[name] = part(inner, values.get(name), name)
+        return construct(kind, settings, "the configuration")
+
+
+def merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` with `changes` on top, table by table."""
+    merged = dict(values)
+    for key, value in changes.items():
+        old = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            merged[key] = merge(_without_rival(old, value), value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _without_rival(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that decide each other: naming one on the command line unsets the file's other."""
+    rivals = {"epsilon": "noise", "noise": "epsilon", "epochs": "steps", "steps": "epochs"}
+    rivals["sampling"] = "cohort"  # "full" would not survive another cohort.
+    return {key: value for key, value in old.items() if rivals.get(key) not in new}
 
 
 def algorithm_spec(algorithm: str | Algorithm) -> str:

@@ -12,31 +12,36 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from pmtl.algorithms import Algorithm, build_algorithm
-from pmtl.data import FederatedData, describe, load, public_warnings
+from pmtl.data import FederatedData, load
 from pmtl.errors import PmtlError
 from pmtl.models import FlatModel, build_model
-from pmtl.privacy.accounting.validation import KIND, evaluations, with_metrics
+from pmtl.privacy.accounting.validation import KIND
 from pmtl.privacy.ledger.events import TRAINING
 from pmtl.privacy.ledger.ledger import Ledger
-from pmtl.privacy.plan import DEFAULT_EPSILON, PrivacyPlan, PrivacyRequest
-from pmtl.privacy.statement.statement import (
-    warn_if_drowned,
-    warn_of_delta,
-    warn_of_empty_cohorts,
-    warn_of_noisy_metrics,
-)
-from pmtl.runs.agreement import refuse_differences
+from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
 from pmtl.runs.budget import Budget
 from pmtl.runs.callbacks import Callback, build_callbacks
-from pmtl.runs.config import IN_MEMORY, TrainConfig, algorithm_spec, part, resolve_device
-from pmtl.runs.config_file import read_config
-from pmtl.runs.facts import RunFacts, check_data, fingerprint_of
+from pmtl.runs.config import (
+    IN_MEMORY,
+    TrainConfig,
+    algorithm_spec,
+    part,
+    read_config,
+    resolve_device,
+)
+from pmtl.runs.facts import check_data
 from pmtl.runs.folder import RunFolder, new_key
+from pmtl.runs.preparation import (
+    facts_of,
+    plans_of,
+    refuse_differences,
+    resolved,
+    warnings_of,
+)
 from pmtl.runs.result import Run, rebuild_model
 from pmtl.runs.session import run_to_end
 from pmtl.simulation import (
@@ -45,7 +50,6 @@ from pmtl.simulation import (
     Simulation,
     Team,
     device_of,
-    metric_bounds,
     simulate,
 )
 
@@ -160,8 +164,8 @@ def start(
         seed=config.seed if secret else config.seed or 0,
     )
     method = build_algorithm(algorithm or config.algorithm)
-    plan, metrics = _plans(config, federated, method)
-    config = _resolved(config, plan, metrics)
+    plan, metrics = plans_of(config, federated, method)
+    config = resolved(config, plan, metrics)
     begin = secrets.randbits(63) if config.seed is None else config.seed
     begin = int(team.from_leader(torch.tensor([begin])))  # One start, frozen layers included.
     flat = build_model(
@@ -180,14 +184,12 @@ def start(
             compile=federation.sites.compile,
         )
         key = new_key(config.mode)
-        facts = replace(
-            _facts(config, federation, metrics, key, name),
-            initialisation=begin,
-            ledger_id=None if budget is None else budget.ledger.identity,
-        )
+        ledger_id = None if budget is None else budget.ledger.identity
+        known = {"id": name, "initialisation": begin, "ledger_id": ledger_id}
+        facts = facts_of(config, federation, metrics, key, **known)
         if warn is not None and team.leader:
             about_clients = [] if budget is None else budget.ledger.notices()
-            for sentence in [*_warnings(federation, metrics, secret), *about_clients]:
+            for sentence in [*warnings_of(federation, metrics, secret), *about_clients]:
                 warn(sentence)
         folder = None if out is None else RunFolder.create(out, config, facts, key)
         if folder is not None and secret:
@@ -281,23 +283,6 @@ def _load(config: TrainConfig, progress: bool) -> FederatedData:
     return load(config.data, progress=progress, production=config.mode == "production")
 
 
-def _plans(
-    config: TrainConfig, data: FederatedData, method: Algorithm
-) -> tuple[PrivacyPlan, PrivacyPlan | None]:
-    """What is paid for the models and for the metrics: together, the ε that was asked for."""
-    asked = replace(config.privacy, metrics=config.metrics_share if method.shares else 0.0)
-    views = 2 if method.personal else 1
-    values = views * len(metric_bounds(data.task, data.outputs, asked.loss_bound))
-    times = evaluations(asked.rounds, config.evaluate_every)
-    plan, metrics = with_metrics(asked, data.m, times, values)
-    if config.patience is not None and metrics is None:
-        raise PmtlError(
-            "Stopping early looks at metrics that pass the gate, and this run has none: nothing is "
-            "shared, or it is not private anyway. Leave patience out."
-        )
-    return plan, metrics
-
-
 @contextmanager
 def _prepared(
     config: TrainConfig,
@@ -350,86 +335,3 @@ def _charge(budget: Budget | None, team: Team, kind: str) -> Callable[[int], Non
 
 def _refuse(round: int) -> None:
     raise PmtlError("Only the first process of a team publishes.")
-
-
-def _warnings(federation: Simulation, metrics: PrivacyPlan | None, secret: bool) -> list[str]:
-    """What a user should know before anything is spent. In production all that rests on public
-    numbers (clients, plan, parameters) and nothing that rests on rows."""
-    data, plan, method = federation.data, federation.plan, federation.algorithm
-    sentences: list[str | None] = [
-        *(public_warnings(data) if secret else describe(data)["warnings"])
-    ]
-    if method.shares:
-        smallest = float(federation.server.billboard.members.min() / data.m)
-        sentences += [
-            warn_of_delta(plan),
-            warn_of_empty_cohorts(plan),
-            warn_of_noisy_metrics(metrics),
-            warn_if_drowned(plan, federation.model.size, smallest),
-            method.warning(plan.clients, plan.cohort, plan.rounds),
-        ]
-    return [sentence for sentence in sentences if sentence]
-
-
-def _resolved(config: TrainConfig, plan: PrivacyPlan, metrics: PrivacyPlan | None) -> TrainConfig:
-    """The configuration with every default about privacy spelled out, as the run's folder has
-    it."""
-    asked = config.privacy
-    aim = DEFAULT_EPSILON if asked.epsilon is None and asked.noise is None else asked.epsilon
-    hardened = asked.hardened
-    if hardened is None:
-        hardened = config.mode == "production" and plan.private
-    return replace(
-        config,
-        privacy=replace(
-            asked,
-            epsilon=aim,
-            delta=plan.delta,
-            sampling=plan.sampling,
-            cohort=plan.cohort,
-            hardened=hardened,
-            metrics=config.metrics_share if metrics is not None else asked.metrics,
-        ),
-    )
-
-
-def _facts(
-    config: TrainConfig,
-    federation: Simulation,
-    metrics: PrivacyPlan | None,
-    key: bytes,
-    name: str,
-) -> RunFacts:
-    """What is known of a new run. The digest of the data is made with `key`."""
-    data, algorithm = federation.data, federation.algorithm
-    return RunFacts(
-        id=name,
-        mode=config.mode,
-        ledger=config.ledger,
-        data=config.data,
-        model=config.model,
-        model_folder=str(Path.cwd()) if ":" in config.model else None,
-        algorithm=config.algorithm,
-        config_digest=config.digest(),
-        seed=config.seed,
-        shares=algorithm.shares,
-        personal=algorithm.personal,
-        relations=algorithm.relations,
-        task=data.task,
-        outputs=data.outputs,
-        input_shape=tuple(data.input_shape),
-        labels=None if data.labels is None else tuple(data.labels),
-        feature_names=None if data.feature_names is None else tuple(data.feature_names),
-        text=None if data.text is None else data.text.to_dict(),
-        disclosed=tuple(data.disclosed),
-        pixels=bool(data.x.dtype == np.uint8),
-        parameters=federation.model.size,
-        plan=federation.plan,
-        metrics_plan=metrics,
-        hardened=bool(config.privacy.hardened),
-        fingerprint=fingerprint_of(data, key),
-        clients=tuple(data.clients),
-        blocks=tuple(federation.server.billboard.blocks.tolist()),
-        board=federation.server.billboard.digest(),
-        noise_key=None if config.seed is None else federation.noise_key.text,
-    )
