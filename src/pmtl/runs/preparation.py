@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from pmtl.data import FederatedData, describe, public_warnings
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
 from pmtl.models import FlatModel
-from pmtl.privacy.accounting.validation import evaluations, with_metrics
+from pmtl.privacy.accounting.validation import KIND, evaluations, with_metrics
+from pmtl.privacy.ledger.events import TRAINING
+from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import DEFAULT_EPSILON, PrivacyPlan
 from pmtl.privacy.statement.statement import (
     warn_if_drowned,
@@ -24,9 +27,10 @@ from pmtl.privacy.statement.statement import (
     warn_of_empty_cohorts,
     warn_of_noisy_metrics,
 )
-from pmtl.runs.config import TrainConfig
+from pmtl.runs.budget import Budget
+from pmtl.runs.config import TrainConfig, resolve_device
 from pmtl.runs.facts import RunFacts, fingerprint_of, versions
-from pmtl.simulation import Simulation, Team, identity, metric_bounds
+from pmtl.simulation import Simulation, Team, device_of, identity, metric_bounds, simulate
 
 
 def plans_of(
@@ -127,6 +131,60 @@ def facts_of(
         noise_key=None if config.seed is None else federation.noise_key.text,
         **more,
     )
+
+
+@contextmanager
+def prepare(
+    config: TrainConfig,
+    data: FederatedData,
+    model: FlatModel,
+    method: Algorithm,
+    run: str,
+    plan: PrivacyPlan,
+    metrics: PrivacyPlan | None,
+    team: Team,
+) -> Iterator[tuple[Simulation, Budget | None]]:
+    """The federation of a run, and its account with its ledger if it has one and shares anything;
+    in a team the leader keeps it."""
+    with ExitStack() as stack:
+        budget = None
+        if config.ledger is not None and method.shares and team.leader:
+            ledger = stack.enter_context(Ledger.open(config.ledger, data.clients))
+            budget = Budget(ledger, run, plan, metrics, config.mode == "experiment")
+            budget.refuse_unaffordable()
+        federation = simulate(
+            data,
+            model,
+            method,
+            plan,
+            config.local,
+            config.seed,
+            device_of(team, resolve_device(config.device)),
+            charge=_charge(budget, team, TRAINING),
+            hardened=bool(config.privacy.hardened),
+            team=team,
+            engine=config.engine,
+            compile=config.compile,
+        )
+        if metrics is not None:
+            charge = _charge(budget, team, KIND)
+            federation.show_metrics(
+                metrics, config.privacy.loss_bound, charge, config.evaluate_every
+            )
+        if config.mode == "production":
+            federation.rehearse()
+        yield federation, budget
+
+
+def _charge(budget: Budget | None, team: Team, kind: str) -> Callable[[int], None] | None:
+    """How a release is put down; who does not lead has none to make."""
+    if budget is not None:
+        return partial(budget.charge, kind=kind)
+    return None if team.leader else _refuse
+
+
+def _refuse(round: int) -> None:
+    raise PmtlError("Only the first process of a team publishes.")
 
 
 def refuse_differences(

@@ -5,10 +5,8 @@ from __future__ import annotations
 import secrets
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +16,8 @@ from torch import nn
 from pmtl.algorithms import Algorithm, build_algorithm
 from pmtl.data import FederatedData, load
 from pmtl.errors import PmtlError
-from pmtl.models import FlatModel, build_model
-from pmtl.privacy.accounting.validation import KIND
-from pmtl.privacy.ledger.events import TRAINING
-from pmtl.privacy.ledger.ledger import Ledger
+from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
-from pmtl.runs.budget import Budget
 from pmtl.runs.callbacks import Callback, build_callbacks
 from pmtl.runs.config import (
     IN_MEMORY,
@@ -31,13 +25,13 @@ from pmtl.runs.config import (
     algorithm_spec,
     part,
     read_config,
-    resolve_device,
 )
 from pmtl.runs.facts import check_data
 from pmtl.runs.folder import RunFolder, new_key
 from pmtl.runs.preparation import (
     facts_of,
     plans_of,
+    prepare,
     refuse_differences,
     resolved,
     warnings_of,
@@ -47,10 +41,7 @@ from pmtl.runs.session import run_to_end
 from pmtl.simulation import (
     ALONE,
     LocalTraining,
-    Simulation,
     Team,
-    device_of,
-    simulate,
 )
 
 
@@ -173,7 +164,7 @@ def start(
     )
     refuse_differences(team, federated, config, [plan, metrics], flat, method)
     name = uuid.uuid4().hex
-    prepared = _prepared(config, federated, flat, method, name, plan, metrics, team)
+    prepared = prepare(config, federated, flat, method, name, plan, metrics, team)
     with prepared as (federation, budget):
         config = replace(
             config,
@@ -251,7 +242,7 @@ def resume(
     flat = rebuild_model(facts, model)
     refuse_differences(team, federated, config, [plan, metrics], flat, method, facts.id)
     check_data(federated, facts, folder.key)
-    prepared = _prepared(config, federated, flat, method, facts.id, plan, metrics, team)
+    prepared = prepare(config, federated, flat, method, facts.id, plan, metrics, team)
     with prepared as (federation, budget):
         if federation.server.billboard.digest() != facts.board:
             raise PmtlError(
@@ -281,57 +272,3 @@ def _told(run: Run) -> Run:
 def _load(config: TrainConfig, progress: bool) -> FederatedData:
     """The data of a run; in production no row of it can refuse the run for everybody."""
     return load(config.data, progress=progress, production=config.mode == "production")
-
-
-@contextmanager
-def _prepared(
-    config: TrainConfig,
-    data: FederatedData,
-    model: FlatModel,
-    method: Algorithm,
-    run: str,
-    plan: PrivacyPlan,
-    metrics: PrivacyPlan | None,
-    team: Team,
-) -> Iterator[tuple[Simulation, Budget | None]]:
-    """The federation of a run, and its account with its ledger if it has one and shares anything;
-    in a team the leader keeps it."""
-    with ExitStack() as stack:
-        budget = None
-        if config.ledger is not None and method.shares and team.leader:
-            ledger = stack.enter_context(Ledger.open(config.ledger, data.clients))
-            budget = Budget(ledger, run, plan, metrics, config.mode == "experiment")
-            budget.refuse_unaffordable()
-        federation = simulate(
-            data,
-            model,
-            method,
-            plan,
-            config.local,
-            config.seed,
-            device_of(team, resolve_device(config.device)),
-            charge=_charge(budget, team, TRAINING),
-            hardened=bool(config.privacy.hardened),
-            team=team,
-            engine=config.engine,
-            compile=config.compile,
-        )
-        if metrics is not None:
-            charge = _charge(budget, team, KIND)
-            federation.show_metrics(
-                metrics, config.privacy.loss_bound, charge, config.evaluate_every
-            )
-        if config.mode == "production":
-            federation.rehearse()
-        yield federation, budget
-
-
-def _charge(budget: Budget | None, team: Team, kind: str) -> Callable[[int], None] | None:
-    """How a release is put down; who does not lead has none to make."""
-    if budget is not None:
-        return partial(budget.charge, kind=kind)
-    return None if team.leader else _refuse
-
-
-def _refuse(round: int) -> None:
-    raise PmtlError("Only the first process of a team publishes.")
