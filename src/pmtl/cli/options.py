@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -126,6 +126,19 @@ def console() -> Console:
     if not made.is_terminal and "COLUMNS" not in os.environ:
         made.width = 240
     return made
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table on standard output; all columns but the first are numbers."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(columns[0], title=title, title_justify="left")
+    for column in columns[1:]:
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(*(escape(str(cell)) for cell in row))
+    console().print(table)
 
 
 def print_json(value: Any) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pmtl.cli.options import AsJson, console, number, print_json, with_settings
+from pmtl.cli.options import AsJson, console, number, print_json, print_table, with_settings
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
 
@@ -141,10 +141,8 @@ def selection(
     if candidates == 1:
         _print(each, "published", rows, ["One candidate is no choice: it needs no score."])
         return
-    rows[f"the best of {candidates} runs on average, the others seen by nobody"] = report[
-        "publish_best"
-    ]
-    rows[f"all {candidates} runs"] = report["publish_all"]
+    best = f"the best of {candidates} runs on average, the others seen by nobody"
+    rows |= {best: report["publish_best"], f"all {candidates} runs": report["publish_all"]}
     _print(each, "published", rows, [report["protocol"] if each.private else _nothing(each)])
 
 
@@ -170,7 +168,7 @@ def _values(plan: PrivacyPlan) -> dict[str, Any]:
 _LABELS = {
     "outsiders": "fixed size, for those who see only the models",
     "colluders": "fixed size, for clients who compare notes",
-    "zero_out": "a client struck out instead of replaced",
+    "zero_out": "a client left out instead of replaced",
     "authors": "the authors' code (Rényi, Poisson, add or remove)",
     "full_participation": "everybody in every round, same noise",
     "paper_theorem_1": "the paper's Theorem 1, everybody in every round",
@@ -200,15 +198,10 @@ def _show(answer: dict[str, Any], plan: PrivacyPlan, as_json: bool) -> None:
 def _print(
     plan: PrivacyPlan, what: str, rows: Mapping[str, float | None], sentences: list[str]
 ) -> None:
-    from rich.table import Table
-
-    table = Table(title=f"ε at δ = {plan.delta:.4g}", title_justify="left")
-    table.add_column(what)
-    table.add_column("ε", justify="right")
-    for label, value in rows.items():
-        table.add_row(label, "–" if value is None else number(value))
-    for part in (table, *sentences):
-        console().print(part)
+    told = [(label, "–" if value is None else number(value)) for label, value in rows.items()]
+    print_table(f"ε at δ = {plan.delta:.4g}", (what, "ε"), told)
+    for sentence in sentences:
+        console().print(sentence)
 
 
 def _meaning(plan: PrivacyPlan, epsilon: float, holds_against: str) -> str:

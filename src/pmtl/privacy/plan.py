@@ -206,7 +206,9 @@ class PrivacyRequest:
     delta: float | None = option(None, help="δ; 1/(10 · clients) unless given.")
     clip: float = option(DEFAULT_CLIP, help="γ, the largest norm of an upload.")
     sampling: str | None = option(
-        None, help="full, poisson or fixed; full if everybody takes part, else poisson."
+        None,
+        help="full, poisson (a coin per client), fixed (exactly q, as in the paper) or a scheme of "
+        "your own (package.module:Name); full if everybody takes part, else poisson.",
     )
     cohort: int | None = option(None, help="q, clients a round; everybody unless given.")
     rounds: int = option(20, help="T, rounds.")
