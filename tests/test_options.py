@@ -102,7 +102,7 @@ def test_every_field_is_a_setting_or_a_table(kind):
 @dataclass(frozen=True)
 class Some:
     count: int = option(1, help="How many.", at_least=0)
-    size: float | None = option(None, help="How large.", above=0, below=math.inf)
+    size: float | None = option(None, help="How large.", above=0, finite=True)
     name: str = option("", help="Which.")
     loud: bool | None = option(None, help="Whether.")
 

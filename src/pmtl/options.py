@@ -14,6 +14,7 @@ files (`runs/config.py`) and the command line (`cli/options.py`) all read them f
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
@@ -27,37 +28,23 @@ from pmtl.errors import PmtlError
 class Option:
     """What is known of a setting beside its name, type and default."""
 
-    help: str
-    at_least: float | None = None
-    above: float | None = None
-    below: float | None = None
-    panel: str | None = None
-    metavar: str | None = None
+    help: str  #: what `--help` says of it, without the default
+    at_least: float = -math.inf  #: the smallest number that is allowed
+    above: float | None = None  #: a number that the value must be greater than
+    finite: bool = False  #: whether infinity is refused
+    panel: str | None = None  #: the heading of the option in `--help`
+    metavar: str | None = None  #: what `--help` calls the value
 
 
-def option(
-    default: Any,
-    *,
-    help: str,
-    at_least: float | None = None,
-    above: float | None = None,
-    below: float | None = None,
-    panel: str | None = None,
-    metavar: str | None = None,
-) -> Any:
+def option(default: Any, help: str, **about: Any) -> Any:
     """A field of a dataclass that is a setting.
 
     Args:
         default: its value unless given; None where another setting or the data decides.
         help: what `--help` says of it, without the default.
-        at_least: the smallest number that is allowed.
-        above: a number that the value must be greater than.
-        below: a number that the value must be less than.
-        panel: the heading of the option in `--help`.
-        metavar: what `--help` calls the value.
+        about: the other fields of `Option`.
     """
-    about = Option(help, at_least, above, below, panel, metavar)
-    return field(default=default, metadata={"option": about})
+    return field(default=default, metadata={"option": Option(help, **about)})
 
 
 class Declared(NamedTuple):
@@ -88,6 +75,14 @@ def tables(kind: Any) -> Iterator[tuple[str, type, str]]:
             yield item.name, hints[item.name], item.metadata["panel"]
 
 
+_KINDS: dict[type, tuple[str, Any]] = {
+    str: ("text", str),
+    bool: ("true or false", bool),
+    int: ("a whole number", Integral),
+    float: ("a number", Real),
+}
+
+
 def check_options(made: Any) -> None:
     """Refuse values of a new object that are not of the declared type or out of bounds.
 
@@ -97,38 +92,29 @@ def check_options(made: Any) -> None:
     for setting in declared(type(made)).values():
         kinds = get_args(setting.hint) or (setting.hint,)
         value = getattr(made, setting.name)
-        if value is not None or NoneType not in kinds:
-            object.__setattr__(made, setting.name, _checked(setting, kinds[0], value))
+        if value is None and NoneType in kinds:
+            continue
+        wanted = _problem(setting.about, kinds[0], value)
+        if wanted is not None:
+            name, help = setting.name, setting.about.help
+            raise PmtlError(f"{name} must be {wanted}, but {value!r} was given. {name}: {help}")
+        object.__setattr__(made, setting.name, kinds[0](value))
 
 
-def _checked(setting: Declared, kind: type, value: Any) -> Any:
-    about = setting.about
+def _problem(about: Option, kind: type, value: Any) -> str | None:
+    """What the value should be and is not, or None."""
     wanted, accepted = _KINDS[kind]
     wrong_bool = isinstance(value, bool) and kind is not bool
     if wrong_bool or not isinstance(value, accepted) or value != value:  # NaN is not itself.
-        raise _wrong(setting, wanted, value)
-    try:
-        value = kind(value)
-    except OverflowError:
-        raise _wrong(setting, "a number that fits in 64 bits", value) from None
-    if about.at_least is not None and value < about.at_least:
-        raise _wrong(setting, f"at least {about.at_least:g}", value)
+        return wanted
+    if kind in (str, bool):
+        return None
+    if value < about.at_least:
+        return f"at least {about.at_least:g}"
     if about.above is not None and value <= about.above:
-        raise _wrong(setting, f"greater than {about.above:g}", value)
-    if about.below is not None and value >= about.below:
-        what = "finite" if math.isinf(about.below) else f"less than {about.below:g}"
-        raise _wrong(setting, what, value)
-    return value
-
-
-_KINDS: dict[type, tuple[str, type]] = {
-    str: ("text", str),
-    bool: ("true or false", bool),
-    int: ("a whole number", Integral),
-    float: ("a number", Real),
-}
-
-
-def _wrong(setting: Declared, wanted: str, value: Any) -> PmtlError:
-    name, help = setting.name, setting.about.help
-    return PmtlError(f"{name} must be {wanted}, but {value!r} was given. {name}: {help}")
+        return f"greater than {about.above:g}"
+    if about.finite and value == math.inf:
+        return "finite"
+    if kind is float and isinstance(value, int) and abs(value) > sys.float_info.max:
+        return "a number that fits in 64 bits"
+    return None

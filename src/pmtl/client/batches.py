@@ -8,7 +8,6 @@ does not depend on who else is in the cohort. All clients of a cohort get batche
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,7 +36,7 @@ class LocalTraining:
         None, help="Passes over a client's rows; instead of steps.", at_least=1
     )
     batch: int = option(10, help="Rows a step; 0 for all rows.", at_least=0)
-    lr: float = option(0.1, help="η, the step size.", above=0, below=math.inf)
+    lr: float = option(0.1, help="η, the step size.", above=0, finite=True)
     halve_every: int | None = option(None, help="Halve η every so many rounds.", at_least=1)
 
     def __post_init__(self) -> None:
