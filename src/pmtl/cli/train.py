@@ -76,6 +76,8 @@ def resume(
     from pmtl.comparison import PLAN_FILE
 
     if (Path(path) / PLAN_FILE).exists():
+        if callback:
+            raise PmtlError("A comparison has many runs and takes no callbacks: leave them out.")
         from pmtl.cli.compare import finish
         from pmtl.comparison import resume_comparison
 

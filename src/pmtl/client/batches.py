@@ -9,14 +9,17 @@ does not depend on who else is in the cohort. All clients of a cohort get batche
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pmtl import streams
-from pmtl.data import Rows
 from pmtl.errors import PmtlError
 from pmtl.options import check_options, option
+
+if TYPE_CHECKING:  # The command line reads `LocalTraining`, and starts quicker without the readers.
+    from pmtl.data import Rows
 
 DEFAULT_STEPS = 10
 

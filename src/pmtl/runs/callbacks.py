@@ -16,7 +16,7 @@ was charged is lost, and `resume` continues it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,12 +55,8 @@ class Callback:
         """The run is complete, and its result is written."""
 
 
-def build_callbacks(given: Iterable[Any]) -> list[Callback]:
-    """Callbacks from objects, classes or names (`package.module:Name`, or an entry point)."""
-    return [_build(callback) for callback in given]
-
-
-def _build(given: Any) -> Callback:
+def build_callback(given: Any) -> Callback:
+    """A callback from an object, a class or a name (`package.module:Name`, or an entry point)."""
     found = find("callback", given, {}) if isinstance(given, str) else given
     try:
         made = found() if isinstance(found, type) else found

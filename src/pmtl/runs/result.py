@@ -28,7 +28,15 @@ from pmtl.simulation import Feed, Metrics, Weights, evaluate
 
 
 class Run:
-    """A finished run, in memory or read back from its folder."""
+    """A finished run, in memory or read back from its folder.
+
+    Attributes:
+        facts: what `run.json` says.
+        clients: the names of all clients.
+        privacy: the privacy statement.
+        metrics: the lines of `metrics.jsonl`, one for each round.
+        path: the run's folder, if it has one.
+    """
 
     def __init__(
         self,
@@ -60,7 +68,7 @@ class Run:
         self._positions = {client: i for i, client in enumerate(self.clients)}
 
     def personal(self, client: str) -> nn.Module:
-        """The client's own model, an ordinary module in evaluation mode.
+        """The model of the client with this name, an ordinary module in evaluation mode.
 
         It reads rows of features as floats (pixels between 0 and 1); the client's own scaling, if
         any, is part of it.
@@ -95,8 +103,12 @@ class Run:
         return self.facts.not_finite
 
     def predict(self, client: str, x: Any) -> NDArray[Any]:
-        """What the client's model answers to rows (an array or a sparse matrix): class numbers, 0/1
-        per label, or numbers."""
+        """What the client's model answers: class numbers, 0/1 per label, or numbers.
+
+        Args:
+            client: the name of the client.
+            x: rows of features, an array or a sparse matrix.
+        """
         return self._answers(client, x, predictions(self.facts.task))
 
     def predict_proba(self, client: str, x: Any) -> NDArray[np.float32]:
@@ -202,7 +214,13 @@ class Standardise(nn.Module):
 
 
 def load_run(path: str | Path, data: FederatedData | None = None, model: Any = None) -> Run:
-    """Read a finished run; `data` and `model` only for what existed in a program alone."""
+    """Read a finished run.
+
+    Args:
+        path: its folder.
+        data: the federation, where the run got it from a Python program.
+        model: the factory of modules, where the run got it from a Python program.
+    """
     folder = RunFolder.open(path)
     facts = folder.facts()
     if facts.production and not folder.divided:

@@ -18,7 +18,7 @@ from pmtl.data import FederatedData, load
 from pmtl.errors import PmtlError
 from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
-from pmtl.runs.callbacks import Callback, build_callbacks
+from pmtl.runs.callbacks import Callback, build_callback
 from pmtl.runs.config import (
     IN_MEMORY,
     TrainConfig,
@@ -143,7 +143,7 @@ def start(
 ) -> Run:
     """Train as configured; `data`, `model` and `algorithm` stand in for what no spec can name."""
     show, secret = progress and team.leader, config.mode == "production"
-    called = build_callbacks(callbacks)
+    called = [build_callback(callback) for callback in callbacks]
     out = out if team.leader else None
     if out is not None:
         RunFolder.refuse_existing(out)
@@ -212,7 +212,8 @@ def resume(
         progress: whether to show a progress bar.
         team: this process's place under torchrun, as for `train`.
     """
-    show, called = progress and team.leader, build_callbacks(callbacks)
+    show = progress and team.leader
+    called = [build_callback(callback) for callback in callbacks]
     folder = RunFolder.open(path)
     facts = folder.facts()
     if facts.complete:
