@@ -149,3 +149,8 @@ def print_json(value: Any) -> None:
 def number(value: float) -> str:
     """An ε for people."""
     return "∞" if math.isinf(value) else f"{value:.4g}"
+
+
+def warn(sentence: object) -> None:
+    """A warning on standard error."""
+    typer.secho(f"warning: {sentence}", fg="yellow", err=True)

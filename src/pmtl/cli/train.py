@@ -56,7 +56,7 @@ def train(
             out=out or free_folder(asked.algorithm.partition(":")[0]),
             callbacks=callback or (),
             progress=True,
-            warn=lambda sentence: typer.secho(f"warning: {sentence}", fg="yellow", err=True),
+            warn=opt.warn,
             team=team,
         )
         if team.leader:

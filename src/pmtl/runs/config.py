@@ -188,13 +188,7 @@ def read_values(path: str | Path) -> dict[str, Any]:
 def parse_config(
     values: Mapping[str, Any], where: str, kind: type[TrainConfig] = TrainConfig
 ) -> TrainConfig:
-    """Check a mapping and turn it into a configuration.
-
-    Args:
-        values: the settings, with those of a table as a mapping under its name.
-        where: what a sentence about a mistake calls the place of the settings.
-        kind: the dataclass of the configuration.
-    """
+    """Check a mapping and turn it into a configuration; errors say that the mistake is `where`."""
     with naming(where):
         settings = dict(values)
         for name, inner, _ in tables(kind):

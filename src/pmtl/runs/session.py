@@ -44,17 +44,8 @@ def run_to_end(
     """Run what is left of the rounds, then write and return the result.
 
     In a team every process runs this. Only the leader has a folder and a budget, decides whether to
-    go on, to save or to stop, calls callbacks, and returns all models.
-
-    Args:
-        federation: data, model, algorithm and plan.
-        config: the settings.
-        facts: what `run.json` says, or will say.
-        folder: where the run is written, if anywhere.
-        budget: the run's account with its ledger, if it has one.
-        show: whether to show progress.
-        key: the key of the digests in `facts`.
-        callbacks: what is called during the run.
+    go on, to save or to stop, calls callbacks, and returns all models. `key` is the key of the
+    digests in `facts`.
     """
     team, plan = federation.team, federation.plan
     state = federation.start(None if folder is None else folder.owned_file)
