@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from measure import machine
 
-from pmtl.comparison import Grid, compare
+from pmtl.experiments.compare import Grid, compare
 from pmtl.privacy.accounting import accountant
 from pmtl.privacy.release import Release
 from pmtl.runs.folder import RunFolder

@@ -8,6 +8,7 @@ import torch
 
 from pmtl.algorithms import PMTL, Ditto
 from pmtl.audit import AuditSetup, audit, billboard, canaries, gate, metrics, sampler
+from pmtl.audit.estimators import threshold_bound
 from pmtl.audit.games import GAMES, chosen
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
@@ -28,7 +29,7 @@ def test_the_gate_is_as_private_as_claimed_and_hardly_more(hardened):
     plan = setup.plan(1)
     bits = np.arange(setup.trials) % 2 == 1
     scores = gate.play(plan, gate.SCENARIOS[0], bits, setup.seed, hardened)
-    bound = gate.threshold_bound(scores, bits, plan.delta, 0.999, curve=True)
+    bound = threshold_bound(scores, bits, plan.delta, 0.999, curve=True)
     assert 0.3 * setup.epsilon <= bound.epsilon <= setup.epsilon
     # The scores are the mechanism's: ±γ/q, and noise of standard deviation σ around it.
     reach = setup.clip / plan.cohort

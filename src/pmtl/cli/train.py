@@ -73,13 +73,13 @@ def resume(
     An experiment goes on to the same bits as if it had not been stopped. A production run goes on
     with fresh noise, and rounds that were lost count against its plan.
     """
-    from pmtl.comparison import PLAN_FILE
+    from pmtl.experiments.compare import PLAN_FILE
 
     if (Path(path) / PLAN_FILE).exists():
         if callback:
             raise PmtlError("A comparison has many runs and takes no callbacks: leave them out.")
         from pmtl.cli.compare import finish
-        from pmtl.comparison import resume_comparison
+        from pmtl.experiments.compare import resume_comparison
 
         finish(resume_comparison(path, progress=True), Path(path), as_json)
         return

@@ -86,7 +86,7 @@ class RunFolder:
         cls.refuse_existing(path)
         divided = facts.production
         partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        with files.writing(path):
+        with files.disk_errors(path):
             try:
                 partial.mkdir(parents=True, mode=0o755 if divided else 0o777)
                 new = cls(partial, divided)
@@ -155,7 +155,10 @@ class RunFolder:
 
     def note(self, sentence: str) -> None:
         """Add a sentence for the owner of the data alone (production)."""
-        with files.writing(self.notes_file), self.notes_file.open("a", encoding="utf-8") as file:
+        with (
+            files.disk_errors(self.notes_file),
+            self.notes_file.open("a", encoding="utf-8") as file,
+        ):
             file.write(f"- {sentence}\n")
 
     def facts(self) -> RunFacts:
