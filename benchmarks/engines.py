@@ -89,7 +89,7 @@ def ours(made: Simulation, variant: str) -> Turn:
         made.sites._trainer = AxisTrainer(
             *(made.algorithm, made.model, task),
             compile=how == "compiled",
-            width=made._width(),
+            width=made.sites._width(),
             backend=tuned if what == "tuned" else "inductor",
             convolutions="grouped" if what == "grouped" else "patches",
         )

@@ -193,9 +193,9 @@ class TestCompiling:
     def test_a_cohort_in_pieces_needs_one_width(self, monkeypatch):
         made, counter = self.counted((6,) * 25, cohort=25, local=LocalTraining(steps=2))
         expected, _ = run(made)
-        monkeypatch.setattr("pmtl.engines.choose.CHUNK_FLOATS", 9 * made._client_floats)
+        monkeypatch.setattr("pmtl.engines.choose.CHUNK_FLOATS", 9 * made.sites._client_floats)
         pieces, counter = self.counted((6,) * 25, cohort=25, local=LocalTraining(steps=2))
-        assert [len(piece) for piece in pieces.pieces(np.arange(25))] == [9, 8, 8]
+        assert [len(piece) for piece in pieces.sites.pieces(np.arange(25))] == [9, 8, 8]
         pieces.sites._trainer._width = 9
         actual, _ = run(pieces)
         assert counter.frame_count == 1
@@ -416,7 +416,7 @@ class TestChoice:
     def test_a_federation_says_what_it_chose(self):
         made = federation()
         assert (made.sites.engine, made.sites.compile) == ("axis", False)
-        assert isinstance(federation(engine="threads")._trainer, ThreadsTrainer)
+        assert isinstance(federation(engine="threads").sites._trainer, ThreadsTrainer)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            assert federation(engine="axis", compile=True)._trainer.compiled
+            assert federation(engine="axis", compile=True).sites._trainer.compiled

@@ -132,7 +132,7 @@ class TestTheCost:
 
         made = federation(algorithm=PMTL(), local=LocalTraining(steps=6, batch=1))
         monkeypatch.setattr(PMTL, "step", watched_step)
-        monkeypatch.setattr(PMTL, "rest", watched_rest)
+        monkeypatch.setattr(PMTL, "zero_gradient_steps", watched_rest)
         _, reports = run(made)
         assert all(report.cohort for report in reports)
         assert len(seen) == 6 * ROUNDS
@@ -186,8 +186,8 @@ class Longer(PMTL):
 class TestWhoIsTrainedSo:
     @pytest.mark.parametrize("algorithm", [Decaying(), Silent(), Longer()])
     def test_an_algorithm_whose_rest_is_not_known_takes_every_step(self, algorithm):
-        assert federation(algorithm=PMTL())._sparse is not None
-        assert federation(algorithm=algorithm)._sparse is None
+        assert federation(algorithm=PMTL()).sites._sparse is not None
+        assert federation(algorithm=algorithm).sites._sparse is None
 
     def test_other_models_take_dense_batches(self):
         made = federation(algorithm=PMTL(), model="mlp:hidden=4")
