@@ -14,7 +14,7 @@ import torch
 from pmtl import storage as files
 from pmtl._version import __version__
 from pmtl.data import FederatedData
-from pmtl.data.checks import Task
+from pmtl.data.targets import Task
 from pmtl.errors import PmtlError, naming
 from pmtl.privacy.ledger.charges import from_list, to_list
 from pmtl.privacy.ledger.events import GaussianEvent
