@@ -70,13 +70,15 @@ def test_a_lock_is_held_until_its_handle_is_closed(tmp_path):
         files.take_lock(tmp_path / "nowhere" / "lock", "It is in use.")
 
 
-def test_a_run_that_cannot_be_created_leaves_nothing(tmp_path, monkeypatch):
+def test_a_run_that_cannot_be_created_leaves_nothing(small, tmp_path, monkeypatch):
+    facts = pmtl.train(small, privacy={"rounds": 1}).facts
+
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(pmtl.PmtlError, match="disk is full"):
-        RunFolder.create(tmp_path / "run", TrainConfig(), {})
+        RunFolder.create(tmp_path / "run", TrainConfig(), facts)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -110,11 +112,12 @@ def test_tensors_come_back_with_their_metadata(tmp_path):
     assert metadata == {"round": 3, "names": ["x", "é"]}
 
 
-def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path):
+def test_a_folder_that_cannot_be_written_is_a_sentence(small, tmp_path):
+    facts = pmtl.train(small, privacy={"rounds": 1}).facts
     blocker = tmp_path / "file"
     blocker.write_text("in the way")
     with pytest.raises(pmtl.PmtlError, match="could not be written"):
-        RunFolder.create(blocker / "run", TrainConfig(), {})
+        RunFolder.create(blocker / "run", TrainConfig(), facts)
 
 
 def test_an_existing_folder_is_refused_and_left_alone(small, tmp_path):

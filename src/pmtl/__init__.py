@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pmtl.personalize.result import load_finetuned as load_finetuned
     from pmtl.privacy.plan import PrivacyPlan as PrivacyPlan
     from pmtl.privacy.plan import PrivacyRequest as PrivacyRequest
+    from pmtl.runs.callbacks import Callback as Callback
     from pmtl.runs.result import Run as Run
     from pmtl.runs.result import load_run as load_run
     from pmtl.runs.training import resume as resume
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Algorithm": "pmtl.algorithms",
+    "Callback": "pmtl.runs.callbacks",
     "FederatedData": "pmtl.data",
     "load": "pmtl.data",
     "Finetuned": "pmtl.personalize.result",

@@ -1,8 +1,9 @@
-"""Models, algorithms, metrics, sampling schemes and readers of the user's own, found by name.
+"""Models, algorithms, metrics, sampling schemes, readers and callbacks of the user's own, by name.
 
 A name is, in this order, one of the library's own, an *entry point* of an installed package (in
-the group `pmtl.models`, `pmtl.algorithms`, `pmtl.metrics`, `pmtl.sampling` or `pmtl.readers`), or
-`package.module:Name`, which is imported. A package declares entry points in its `pyproject.toml`:
+the group `pmtl.models`, `pmtl.algorithms`, `pmtl.metrics`, `pmtl.sampling`, `pmtl.readers` or
+`pmtl.callbacks`), or `package.module:Name`, which is imported. A package declares entry points in
+its `pyproject.toml`:
 
     [project.entry-points."pmtl.algorithms"]
     fedmine = "my_package.fedmine:FedMine"
@@ -27,6 +28,7 @@ GROUPS = {
     "metric": "pmtl.metrics",
     "sampling scheme": "pmtl.sampling",
     "reader": "pmtl.readers",
+    "callback": "pmtl.callbacks",
 }
 
 

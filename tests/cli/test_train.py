@@ -116,7 +116,7 @@ BAD_ARGUMENTS = [
     (["--model", "json:nothing"], ["json", "has no 'nothing'"]),
     (["--epsilon", 0], ["Epsilon", "greater than 0"]),
     (["--epsilon", -1], ["Epsilon", "greater than 0"]),
-    (["--epsilon", "nan"], ["Epsilon"]),
+    (["--epsilon", "nan"], ["epsilon must be a number"]),
     (["--noise", -1], ["noise"]),
     (["--noise", 1, "--epsilon", 1], ["Both"]),
     (["--clip", 0], ["clip norm", "greater than 0"]),

@@ -60,7 +60,7 @@ def test_from_the_folder_comes_what_was_put_into_it(run):
     assert written["test"] == tuned.evaluate()["test"]
     assert set(written["test"]) == {"finetuned", "personal", "shared"}
     assert written["test"]["personal"] == run.evaluate()["test"]["personal"]
-    about = again.facts["finetuned"]
+    about = again.about
     assert (about["method"], about["start"], about["lam"]) == ("mean", "personal", 0.3)
     assert about["local"]["steps"] == 4
     x = run.data.gather(np.arange(3))[0]
@@ -123,7 +123,7 @@ def test_the_statement_says_that_it_was_free_and_only_then(run):
 def test_a_run_of_fedavg_gets_personal_models_and_says_whose_they_are(small):
     run = pmtl.train(small, algorithm="fedavg", privacy=PLAN)
     tuned = pmtl.finetune(run, steps=2)
-    assert tuned.facts["finetuned"]["start"] == "shared"
+    assert tuned.about["start"] == "shared"
     assert set(tuned.evaluate()["test"]) == {"finetuned", "shared"}
     assert "protects the others, not the client itself" not in " ".join(str(run.privacy).split())
     assert "protects the others, not the client itself" in " ".join(str(tuned.privacy).split())
@@ -186,7 +186,7 @@ class TestOneMistake:
             pmtl.finetune(alone, "mean")
         with pytest.raises(pmtl.PmtlError, match="use --start personal"):
             pmtl.finetune(alone, start="shared")
-        assert pmtl.finetune(alone, steps=1).facts["finetuned"]["start"] == "personal"
+        assert pmtl.finetune(alone, steps=1).about["start"] == "personal"
         average = pmtl.train(small, algorithm="fedavg", privacy=PLAN)
         with pytest.raises(pmtl.PmtlError, match="use --start shared"):
             pmtl.finetune(average, start="personal")
@@ -249,7 +249,7 @@ class TestTheFolder:
     def test_it_moves_with_its_run_and_not_to_another(self, run, folder, tmp_path):
         pmtl.finetune(run, steps=1, out=folder_of(run, "vanilla", None))
         moved = run.path.rename(tmp_path / "moved")
-        assert pmtl.load_finetuned(moved / "finetuned/vanilla-personal").facts["id"]
+        assert pmtl.load_finetuned(moved / "finetuned/vanilla-personal").facts.id
         strange = tmp_path / "strange"
         pmtl.train("synthetic:clients=15,samples=12", privacy=PLAN, out=strange)
         shutil.copytree(moved / "finetuned", strange / "finetuned")

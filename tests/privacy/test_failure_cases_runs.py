@@ -168,7 +168,7 @@ def test_a_round_that_would_pass_the_cap_stops_before_sampling_and_keeps_the_las
     run = produce(small, ledger)
     assert 0 < len(sampled) < 5
     assert sampled == drawn == charged(ledger)
-    assert "cap" in run.facts["stopped"]
+    assert "cap" in run.facts.stopped
     assert run.privacy.epsilon <= 1.2
     assert run.personal("site-03") is not None
 
@@ -247,7 +247,7 @@ def test_early_stopping_on_private_validation_is_charged_or_refused(small, ledge
     patient = {"patience": 1, "evaluate_every": 1}
     plan = {**PLAN, "rounds": 20}
     run = produce(small, ledger, privacy={**plan, "metrics": 0.1}, **patient)
-    assert "not lower" in run.facts["stopped"]
+    assert "not lower" in run.facts.stopped
     assert run.metrics[-1]["round"] < 20
     assert charged(ledger) == list(range(20))
     assert len(charged(ledger, "validation")) == 20

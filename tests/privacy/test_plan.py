@@ -133,7 +133,7 @@ def test_infinite_epsilon_means_no_noise_and_keeps_the_clip(clip):
         ({"epsilon": 1.0, "noise": 0.1}, "each decides the other"),
         ({"epsilon": 0.0}, "Epsilon must be greater than 0"),
         ({"epsilon": -1.0}, "Epsilon must be greater than 0"),
-        ({"epsilon": math.nan}, "Epsilon must be a number"),
+        ({"epsilon": math.nan}, "epsilon must be a number"),
         ({"epsilon": 1.0, "clip": math.inf}, "Without clipping no noise is enough"),
         ({"cohort": 300}, "A cohort of 300 cannot be drawn from 205 clients"),
         ({"sampling": "bernoulli"}, "There is no sampling scheme 'bernoulli'"),

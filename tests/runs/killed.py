@@ -52,7 +52,6 @@ def main() -> None:
     torch.set_num_threads(1)
     # Everything is imported and tried once before the first fork, so that children start at once.
     pmtl.train(SPEC, privacy={"epsilon": 3.0, "rounds": 1})
-    import pydantic  # noqa: F401
 
     folder, kills, seed, mode = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     begin = time.monotonic()
@@ -73,11 +72,8 @@ def main() -> None:
             break  # It was done before the signal came.
         killed += 1
         path = folder / "killed"
-        mid_run += path.exists() and RunFolder(path).facts()["state"] == "running"
-    if (
-        not (folder / "killed").exists()
-        or RunFolder(folder / "killed").facts()["state"] == "running"
-    ):
+        mid_run += path.exists() and RunFolder(path).facts().state == "running"
+    if not (folder / "killed").exists() or RunFolder(folder / "killed").facts().state == "running":
         _, status = os.waitpid(attempt(lambda: start_or_resume(folder / "killed", mode)), 0)
         assert status == 0
     with Ledger.open(folder / "killed.db", write=False) as ledger:

@@ -23,7 +23,7 @@ from torch import nn
 import pmtl
 from pmtl.algorithms import PMTL
 from pmtl.cli import app
-from pmtl.runs import agreement
+from pmtl.runs import preparation
 from pmtl.simulation import Simulation
 
 SPEC = "synthetic:clients=25,samples=12"
@@ -84,15 +84,15 @@ def differing(folder, team):
         "the version of Python or torch": {},
     }
     told = {}
-    sources, versions = agreement._sources, agreement.versions
+    sources, versions = preparation._sources, preparation.versions
     for name, changes in cases.items():
         Model.by = 2.0 if odd and name == "the model" else 1.0
         if odd and name == "the version of pmtl":
-            agreement._sources = lambda: "edited"
+            preparation._sources = lambda: "edited"
         if odd and name == "the version of Python or torch":
-            agreement.versions = lambda: {**versions(), "torch": "1.0"}
+            preparation.versions = lambda: {**versions(), "torch": "1.0"}
         told[name] = refusal(pmtl.train, **{**same, **changes}, out=folder / "new", team=team)
-        agreement._sources, agreement.versions = sources, versions
+        preparation._sources, preparation.versions = sources, versions
     for run in ("stopped", "stopped-real"):
         data = pmtl.load(spec)
         told[run] = refusal(pmtl.resume, folder / run, data=data, team=team)

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
 import pmtl
-from pmtl import storage as files
 from pmtl.errors import Interrupted, PmtlError
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyPlan
@@ -238,8 +238,8 @@ def test_a_checkpoint_without_its_mark_is_taken_once(small, ledger, run, monkeyp
     marks = [entry.round for entry in entries(ledger) if entry.kind == "mark"]
     assert marks == [0, 1, 2, 3]  # put down when the run went on
     assert pmtl.resume(run, data=small).metrics[-1]["round"] == ROUNDS
-    facts = RunFolder(run).facts()
-    files.write_json(RunFolder(run).facts_file, {**facts, "state": "running"})
+    folder = RunFolder(run)
+    folder.save_facts(replace(folder.facts(), state="running"))
     RunFolder(run).checkpoint_file.write_bytes(third)
     with pytest.raises(PmtlError, match="rolled back"):
         pmtl.resume(run, data=small)
@@ -274,7 +274,7 @@ def test_a_run_whose_ledger_lost_charges_states_no_epsilon(small, ledger, run, m
     with pytest.raises(PmtlError, match=r"rolled back|replaced"):
         produce(small, ledger, out=run)
     assert not RunFolder(run).statement_file.exists()
-    assert RunFolder(run).facts()["state"] == "running"
+    assert RunFolder(run).facts().state == "running"
 
 
 def test_an_experiment_with_uncharged_rounds_is_refused_too(small, ledger, run, monkeypatch):
@@ -381,7 +381,7 @@ def test_a_new_ledger_takes_over_with_all_that_was_lost_to_crashes(
     assert charges(ledger) == [0, 1, 2, 2, 3, 4]  # the old one is not touched
     assert finished.privacy.rounds == ROUNDS
     facts = RunFolder(run).facts()
-    assert facts["ledger"] == str(new)
+    assert facts.ledger == str(new)
 
 
 def test_a_finished_run_can_be_charged_and_its_statement_is_made_anew(
@@ -464,10 +464,8 @@ def test_charging_does_not_make_an_older_checkpoint_good(small, ledger, run, mon
 def test_a_run_of_pmtl_0_1_is_bound_by_charging(small, ledger, run, monkeypatch):
     """Its folder does not say which ledger it began with."""
     stopped(small, ledger, run, monkeypatch, after=4)
-    facts = RunFolder(run).facts()
-    files.write_json(
-        RunFolder(run).facts_file, {k: v for k, v in facts.items() if k != "ledger_id"}
-    )
+    folder = RunFolder(run)
+    folder.save_facts(replace(folder.facts(), ledger_id=None))
     refused(small, run, "does not say which")
     assert charge_missing(ledger, run)["charged"] == {"training": 0, "validation": 0}
     assert pmtl.resume(run, data=small).privacy.rounds == ROUNDS

@@ -57,7 +57,7 @@ def test_where_vectors_lie_changes_no_byte(algorithm, small, tmp_path, monkeypat
     monkeypatch.setenv("PMTL_MEMORY_LIMIT", "1000000")
     memory = pmtl.train(small, algorithm=algorithm, out=tmp_path / "memory", **OPTIONS)
     assert contents(tmp_path / "disk") == contents(tmp_path / "memory")
-    places = [run.facts["memory"]["owned"]["in"] for run in (disk, nameless, memory)]
+    places = [run.facts.memory["owned"]["in"] for run in (disk, nameless, memory)]
     assert places == ["disk", "disk", "memory"]
     assert nameless.evaluate() == memory.evaluate() == disk.evaluate()
 
@@ -80,7 +80,7 @@ def test_what_began_in_memory_goes_on_on_disk(small, tmp_path, monkeypatch):
     path = cut(small, tmp_path / "cut", monkeypatch)
     assert not (path / "owned.rows").exists()
     monkeypatch.setenv("PMTL_MEMORY_LIMIT", "0")
-    assert pmtl.resume(path, data=small).facts["memory"]["owned"]["in"] == "disk"
+    assert pmtl.resume(path, data=small).facts.memory["owned"]["in"] == "disk"
     assert contents(tmp_path / "whole") == contents(path)
 
 
@@ -101,7 +101,7 @@ def test_kill_9_at_any_moment_loses_nothing(tmp_path):
     assert report["charged"] == list(range(30))
     assert contents(tmp_path / "whole") == contents(tmp_path / "killed")
     facts = RunFolder(tmp_path / "killed").facts()
-    assert facts["memory"]["owned"]["in"] == "disk"
+    assert facts.memory["owned"]["in"] == "disk"
 
 
 @pytest.mark.parametrize("file", ["owned.rows", "checkpoint.safetensors"])
@@ -151,7 +151,7 @@ def test_a_finished_run_keeps_its_models_and_not_the_way_there(small, tmp_path):
 def test_memory_is_reported_in_experiments_only(small, tmp_path):
     run = pmtl.train(small, out=tmp_path / "run", **OPTIONS)
     told = files.read_json(tmp_path / "run/run.json")["memory"]
-    assert told == run.facts["memory"]
+    assert told == run.facts.memory
     assert 2**25 < told["peak_resident_bytes"] < 2**36
     seen = told["owned"]["clients"]
     assert 0 < seen <= small.m
@@ -164,7 +164,7 @@ def test_production_does_not_tell_how_many_took_part(small, tmp_path):
     Ledger.create(tmp_path / "clients.db", small.clients).close()
     options = {**OPTIONS, "seed": None, "mode": "production", "ledger": tmp_path / "clients.db"}
     run = pmtl.train(small, out=tmp_path / "run", **options)
-    assert "memory" not in run.facts
+    assert run.facts.memory is None
 
 
 RESIDENT = """

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from pmtl.algorithms import PMTL, ClusteredPMTL
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import PrivacyRequest
-from pmtl.runs.config import IN_MEMORY, TrainConfig, algorithm_spec
-from pmtl.runs.config_file import read_config
+from pmtl.runs.config import IN_MEMORY, TrainConfig, algorithm_spec, read_config
 from pmtl.simulation import LocalTraining
 
 
@@ -58,14 +57,18 @@ def test_naming_the_noise_unsets_the_files_epsilon(tmp_path):
     ("text", "words"),
     [
         ("algoritm = 'pmtl'", ["algoritm", "Did you mean 'algorithm'"]),
-        ("[privacy]\nepsillon = 2", ["privacy.epsillon", "epsilon"]),
-        ("[privacy]\nrounds = 'many'", ["privacy.rounds", "integer", "'many'"]),
-        ("[privacy]\nrounds = 2.5", ["privacy.rounds", "integer"]),
+        ("[privacy]\nepsillon = 2", ["privacy", "'epsillon'", "Did you mean 'epsilon'"]),
+        ("[privacy]\nrounds = 'many'", ["rounds of privacy", "int", "'many'"]),
+        ("[privacy]\nrounds = 2.5", ["rounds must be a whole number", "2.5"]),
         ("privacy = 3", ["privacy", "3"]),
-        ("[local]\nlr = 0", ["lr", "positive"]),
+        ("[privacy]\nrounds = true", ["rounds must be a whole number", "True"]),
+        ("[local]\nlr = 0", ["lr must be greater than 0", "step size"]),
+        ("[local]\nlr = inf", ["lr must be finite"]),
         ("[local]\nsteps = 0", ["steps", "at least 1"]),
-        ("seed = -1", ["seed", "negative"]),
+        ("seed = -1", ["seed must be at least 0", "-1"]),
         ("evaluate_every = -1", ["evaluate_every"]),
+        ("data = 3", ["data must be text", "3"]),
+        ("compile = 1", ["compile must be true or false", "1"]),
         ("data = ", ["not valid TOML"]),
     ],
 )
@@ -79,7 +82,7 @@ def test_a_mistake_is_a_sentence(tmp_path, text, words):
 @pytest.mark.parametrize("name", ["epsilon", "noise", "delta", "clip"])
 def test_what_is_not_a_number_is_refused_at_once(tmp_path, name):
     """A configuration with NaN in it would not even equal itself."""
-    with pytest.raises(PmtlError, match=rf"config\.toml: {name.capitalize()} must be a number"):
+    with pytest.raises(PmtlError, match=rf"config\.toml: {name} must be a number"):
         read_config(written(tmp_path, f"[privacy]\n{name} = nan"))
 
 

@@ -19,8 +19,7 @@ from pmtl.data import FederatedData, load, synthetic
 from pmtl.errors import PmtlError
 from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyRequest
-from pmtl.runs.config import TrainConfig
-from pmtl.runs.config_file import read_config
+from pmtl.runs.config import TrainConfig, read_config
 from pmtl.simulation import LocalTraining
 from pmtl.spec import format_spec, parse_spec
 

@@ -75,7 +75,7 @@ def content(run: pmtl.Run) -> dict[str, Any]:
         for client in run.clients
     }
     passing = ("id", "written", "memory")  # These differ from one run of the same to another.
-    facts = {name: value for name, value in run.facts.items() if name not in passing}
+    facts = {name: value for name, value in run.facts.to_dict().items() if name not in passing}
     return {"models": models, "privacy": run.privacy, "metrics": run.metrics, "facts": facts}
 
 

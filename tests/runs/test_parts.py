@@ -13,6 +13,7 @@ import stat
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -148,13 +149,13 @@ def test_digests_in_the_ledger_and_in_private_files_are_keyed(finished):
     assert metadata["metrics"] != files.digest_of_text(folder.metrics_file.read_text())
     facts = folder.facts()
     data = rows(SECRET)
-    assert facts["fingerprint"] == files.digest_of_text(data.fingerprint(), folder.key)
+    assert facts.fingerprint == files.digest_of_text(data.fingerprint(), folder.key)
     scaling, about = files.read_tensors(folder.scaling_file, key=folder.key)
-    assert facts["written"]["scaling"] == files.digest(scaling, about, folder.key)
-    assert facts["written"]["scaling"] != files.digest(scaling, about)
+    assert facts.written["scaling"] == files.digest(scaling, about, folder.key)
+    assert facts.written["scaling"] != files.digest(scaling, about)
     tuned = files.read_json(folder.finetuned / "mean-personal/finetuned.json")
     for file, written in (
-        (folder.personal_file, facts["written"]["personal"]),
+        (folder.personal_file, facts.written["personal"]),
         (folder.finetuned / "mean-personal/personal.safetensors", tuned["written"]["personal"]),
     ):
         with safe_open(file, "pt") as opened:
@@ -169,7 +170,7 @@ def test_every_run_has_a_key_of_its_own(finished, tmp_path):
     one, two = (RunFolder(root / "run") for root in (finished, tmp_path))
     assert len(one.key) == len(two.key) == 32
     assert one.key != two.key
-    assert one.facts()["fingerprint"] != two.facts()["fingerprint"]
+    assert one.facts().fingerprint != two.facts().fingerprint
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
@@ -275,7 +276,7 @@ def test_a_divided_folder_is_resumed_read_asked_and_tuned(tmp_path, monkeypatch,
     assert again.metrics == run.metrics
     assert again.privacy == run.privacy
     assert again.data is data
-    assert "key" not in again.facts
+    assert "key" not in again.facts.to_dict()
     np.save(tmp_path / "x.npy", data.x[:3])
     options = ("--client", "site-03", "--data", tmp_path / "x.npy", "--out", tmp_path / "y.csv")
     assert pmtl_command("predict", tmp_path / "run", *options).status == 0
@@ -294,7 +295,7 @@ def test_an_experiment_stays_flat_and_its_digests_are_plain(tmp_path):
     assert not folder.divided
     assert not folder.key_file.exists()
     assert folder.key == b""
-    assert folder.facts()["fingerprint"] == data.fingerprint()
+    assert folder.facts().fingerprint == data.fingerprint()
     assert all(file.is_file() for file in folder.path.iterdir())
 
 
@@ -406,7 +407,7 @@ def test_a_file_system_without_permissions_is_refused_and_nothing_is_left(tmp_pa
 
 def as_version_01(folder: RunFolder, state: str = "complete") -> None:
     """Lay a production run out as version 0.1 did: flat, with digests without a key."""
-    facts, key = folder.facts(), folder.key
+    facts, key = files.read_json(folder.facts_file), folder.key
     for part in (folder.public, folder.private):
         for file in part.iterdir():
             shutil.move(file, folder.path / file.name)
@@ -424,7 +425,8 @@ def as_version_01(folder: RunFolder, state: str = "complete") -> None:
     written["personal"] = files.digest(small, about)
     content = old.personal_file.read_bytes()
     old.personal_file.write_bytes(content.replace(keyed.encode(), written["personal"].encode()))
-    del facts["initialisation"]
+    for name in ("format", "initialisation"):
+        del facts[name]
     old.plan_file.unlink()
     fingerprint = rows(SECRET).fingerprint()
     files.write_json(
@@ -452,8 +454,8 @@ def test_a_run_of_version_01_is_read_with_a_warning_and_not_continued(
     assert "results.py" not in done.err
     tuned = pmtl.finetune(run, steps=1, out=folder_of(run, "vanilla", None))
     assert mode(tuned.path) == 0o700
-    facts = RunFolder(tmp_path / "run").facts()
-    files.write_json(tmp_path / "run/run.json", {**facts, "state": "running"})
+    folder = RunFolder(tmp_path / "run")
+    folder.save_facts(replace(folder.facts(), state="running"))
     with pytest.raises(pmtl.PmtlError, match=r"earlier version of pmtl.*start a new run"):
         pmtl.resume(tmp_path / "run", data=rows(SECRET))
 

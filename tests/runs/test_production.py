@@ -134,7 +134,7 @@ def test_a_round_that_would_pass_the_cap_is_not_sampled_and_the_last_model_stays
     assert 0 < spent < 5
     assert run.privacy.rounds == spent
     assert run.privacy.epsilon <= 1.2
-    assert "cap" in run.facts["stopped"]
+    assert "cap" in run.facts.stopped
     assert run.personal("site-03") is not None
     assert pmtl.load_run(tmp_path / "run", data=small).privacy.rounds == spent
 
@@ -305,7 +305,7 @@ class TestPatience:
     def test_stopping_early_is_charged_as_if_it_had_not_stopped(self, small, ledger, tmp_path):
         """With so much noise on the metrics a loss is soon not the lowest."""
         run = produce(small, ledger, out=tmp_path / "run", **PATIENT)
-        assert "not lower" in run.facts["stopped"]
+        assert "not lower" in run.facts.stopped
         taken = run.metrics[-1]["round"]
         assert taken < 30
         assert charged(ledger) == list(range(30))

@@ -85,7 +85,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(algorithm, rounds, small, tmp
                 **OPTIONS,
                 checkpoint_seconds=0.0,
             )
-    assert RunFolder(tmp_path / "cut").facts()["state"] == "running"
+    assert RunFolder(tmp_path / "cut").facts().state == "running"
     pmtl.resume(tmp_path / "cut", data=small)
     whole, cut = contents(tmp_path / "whole"), contents(tmp_path / "cut")
     whole.pop("config.toml"), cut.pop("config.toml")  # They differ in checkpoint_seconds.

@@ -140,7 +140,7 @@ def test_pixels_are_read_alike_in_training_and_prediction(tmp_path):
 def test_a_plan_and_an_integer_client_are_accepted(small):
     plan = PrivacyPlan(small.m, 4, "poisson", 0.3, 0.05, 3, 1e-3)
     run = pmtl.train(small, privacy=plan, local=LocalTraining(steps=1))
-    assert run.facts["plan"] == plan.to_dict()
+    assert run.facts.plan == plan
     numbered = pmtl.train("synthetic:clients=12", **FEW)
     assert isinstance(numbered.personal(7), torch.nn.Module)
 

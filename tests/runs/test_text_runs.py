@@ -81,14 +81,14 @@ def test_end_to_end(table, tmp_path, never_dense, pmtl_command):
     )
     assert outcome.status == 0, outcome.err
     head, first, second = (tmp_path / "answers.csv").read_text().split()
-    assert sorted(json.loads(f"[{head}]")) == sorted(run.facts["labels"])
+    assert sorted(json.loads(f"[{head}]")) == sorted(run.facts.labels)
     assert len(first.split(",")) == len(second.split(",")) == 2
 
 
 def test_hashed_words_need_no_word_of_warning(table):
     spec = f"{table}:client=user,text=text,target=tag,hash=64"
     run = train(spec, **settings(algorithm="local", privacy={"epsilon": 8.0, "rounds": 5}))
-    assert run.facts["disclosed"] == []
+    assert run.facts.disclosed == ()
     assert not any("most clients use" in item for item in run.privacy.not_covered)
     assert run.evaluate()["test"]["personal"]["accuracy"] > 0.5
 
@@ -123,6 +123,6 @@ def test_the_papers_size_on_real_commits_stays_sparse(never_dense):
     options = "client=user,text=text,target=tag,words=10000,tags=500,largest=2"
     quick = settings(privacy={"epsilon": 8.0, "rounds": 1}, local={"steps": 2})
     run = train(f"{COMMITS}:{options}", evaluate_every=0, **quick)
-    assert run.facts["parameters"] == 491 * 10_001
+    assert run.facts.parameters == 491 * 10_001
     assert len(never_dense) >= 1
     assert run.metrics[-1]["round"] == 1

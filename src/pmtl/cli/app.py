@@ -11,6 +11,7 @@ import typer
 
 from pmtl._version import __version__
 from pmtl.cli import audit, compare, data, finetune, ledger, paper, privacy, results, train
+from pmtl.cli.options import warn
 from pmtl.errors import Interrupted, PmtlError, PmtlWarning, is_out_of_memory
 
 app = typer.Typer(
@@ -81,7 +82,7 @@ def _as_sentences() -> None:
 
     def show(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
         if issubclass(category, PmtlWarning):
-            typer.secho(f"warning: {message}", fg="yellow", err=True)
+            warn(message)
         else:
             others(message, category, *place, **more)
 

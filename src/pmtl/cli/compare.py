@@ -12,44 +12,26 @@ from pmtl.cli import options as opt
 from pmtl.errors import PmtlError
 
 
+@opt.with_settings(
+    *("algorithm", "epsilon", "noise", "hardened", "metrics", "loss_bound", "mode", "seed"),
+    *("evaluate_every", "patience", "checkpoint_seconds"),
+)
 def compare(
-    context: typer.Context,
     algorithm: Annotated[
         list[str] | None,
         typer.Option(help="An algorithm, again for each (default: pmtl, fedavg, local)."),
     ] = None,
     epsilon: Annotated[
-        list[float] | None,
-        typer.Option(
-            help="An ε, again for each (default: 0.5, 2, 8).", rich_help_panel=opt.PRIVACY
-        ),
+        list[float] | None, typer.Option(help="An ε, again for each (default: 0.5, 2, 8).")
     ] = None,
     seeds: Annotated[int, typer.Option(help="How many seeds, counted from --seed.")] = 3,
     seed: Annotated[int | None, typer.Option(help="The first seed (default 0).")] = None,
     config: opt.Config = None,
-    data: opt.Data = None,
-    client_column: opt.ClientColumn = None,
-    target: opt.Target = None,
-    scale: opt.Scale = None,
-    model: opt.Model = None,
-    delta: opt.Delta = None,
-    clip: opt.Clip = None,
-    sampling: opt.Sampling = None,
-    cohort: opt.Cohort = None,
-    rounds: opt.Rounds = None,
-    steps: opt.Steps = None,
-    epochs: opt.Epochs = None,
-    batch: opt.Batch = None,
-    lr: opt.Lr = None,
-    halve_every: opt.HalveEvery = None,
-    ledger: opt.Ledger = None,
-    device: opt.Device = None,
-    engine: opt.Engine = None,
-    compile: opt.Compile = None,
     out: Annotated[
         str | None, typer.Option(help="A new folder; runs/compare-N unless given.")
     ] = None,
     as_json: opt.AsJson = False,
+    **settings: Any,
 ) -> None:
     """Run several algorithms at several ε with several seeds; table, JSON and plot.
 
@@ -58,8 +40,7 @@ def compare(
 
         pmtl compare --data visits.csv --algorithm pmtl --algorithm fedavg --epsilon 1 --epsilon 4
     """
-    shared = {k: v for k, v in context.params.items() if k not in ("algorithm", "epsilon", "seed")}
-    base = opt.make_config(shared)
+    base = opt.make_config(config, settings)
     from pmtl.cli.train import free_folder
     from pmtl.experiments.compare import Grid
     from pmtl.experiments.compare import compare as run_comparison

@@ -124,9 +124,9 @@ def finetune(
 
 def report(run: Run, done: list[Finetuned], as_json: bool) -> None:
     """Say what came of it: before, after, and what clients chose."""
-    production = run.facts["mode"] == "production"
+    production = run.facts.production
     scores = {} if production else _scores(done)
-    chosen = {} if production or "picks" not in done[0].facts["finetuned"] else done[0].chosen
+    chosen = {} if production or "picks" not in done[0].about else done[0].chosen
     statement = done[0].privacy
     if as_json:
         summary: dict[str, Any] = {
@@ -166,8 +166,8 @@ def _scores(done: list[Finetuned]) -> dict[str, Any]:
     """Metrics before, and after under the name of each result."""
     scores: dict[str, Any] = {}
     for tuned in done:
-        label = tuned.facts["finetuned"]["method"]
-        begun = tuned.facts["finetuned"]["start"]
+        label = tuned.about["method"]
+        begun = tuned.about["start"]
         for split, views in tuned.evaluate().items():
             if views is None:
                 scores[split] = None

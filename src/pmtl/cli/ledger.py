@@ -8,16 +8,14 @@ clients (`create`, `clients`) and a run's folder (`charge`).
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
-from pmtl.cli.ledger_text import accounts_of, number, print_summary, summary_of
-from pmtl.cli.options import AsJson, print_json
+from pmtl.cli.ledger_text import accounts_of, print_summary, summary_of
+from pmtl.cli.options import AsJson, ClientColumn, Target, number, print_json, warn
 from pmtl.errors import PmtlError
-
-if TYPE_CHECKING:
-    from pmtl.privacy.ledger.ledger import Ledger
 
 app = typer.Typer(
     help="What all runs on the same clients have spent together, and how much they may.",
@@ -33,10 +31,6 @@ Data = Annotated[
         metavar="SPEC", help="The federation whose clients it is about, as in pmtl train."
     ),
 ]
-ClientColumn = Annotated[
-    str | None, typer.Option(help="The column of a table that names the client.")
-]
-Target = Annotated[str | None, typer.Option(help="The column of a table that is to be predicted.")]
 
 
 @app.command()
@@ -54,12 +48,11 @@ def create(
 
     Example: pmtl ledger create clinics.ledger --data clinics.csv:client=site,target=y
     """
-    from pmtl.data import load
     from pmtl.privacy.ledger.ledger import Ledger
 
-    names = load(data, production=True, client=client_column, target=target).clients
-    with Ledger.create(path, names) as ledger:
-        _warn(ledger)
+    with Ledger.create(path, _names(data, client_column, target)) as ledger:
+        for sentence in ledger.notices():
+            warn(sentence)
         typer.echo(
             f"{ledger.path} is the ledger of {ledger.clients} clients. Nothing is spent yet; set a "
             f"limit with: pmtl ledger cap {path} --epsilon 2"
@@ -78,13 +71,12 @@ def clients(
 
     Example: pmtl ledger clients clinics.ledger --data clinics.csv:client=site,target=y
     """
-    from pmtl.data import load
     from pmtl.privacy.ledger.ledger import Ledger
 
-    names = load(data, production=True, client=client_column, target=target).clients
-    with Ledger.open(path, names) as ledger:
+    with Ledger.open(path, _names(data, client_column, target)) as ledger:
         joined, left = ledger.changes()
-        _warn(ledger)
+        for sentence in ledger.notices():
+            warn(sentence)
         ledger.name_clients()
         typer.echo(
             f"{ledger.path} is now about these {ledger.clients} clients: {joined} joined, {left} "
@@ -120,17 +112,12 @@ def charge(
         "now."
     )
     for cap in done["passed"]:
-        typer.secho(
-            f"warning: {cap['clients']} clients have passed the cap of ε = {cap['epsilon']:g} at "
-            f"δ = {cap['delta']:.3g}: {number(cap['spent'])} is spent.",
-            fg="yellow",
-            err=True,
+        warn(
+            f"{cap['clients']} clients have passed the cap of ε = {cap['epsilon']:g} at "
+            f"δ = {cap['delta']:.3g}: {number(cap['spent'])} is spent."
         )
-    typer.echo(
-        "Its statement was made anew."
-        if done["complete"]
-        else f"To go on with it: pmtl resume {run}"
-    )
+    again = f"To go on with it: pmtl resume {run}"
+    typer.echo("Its statement was made anew." if done["complete"] else again)
 
 
 @app.command()
@@ -223,6 +210,8 @@ def cap(
     typer.echo(f"The cap at δ = {delta:.3g} is {text}; {number(spent)} is spent.")
 
 
-def _warn(ledger: Ledger) -> None:
-    for sentence in ledger.notices():
-        typer.secho(f"warning: {sentence}", fg="yellow", err=True)
+def _names(data: str, client_column: str | None, target: str | None) -> Sequence[str]:
+    """The clients in the data."""
+    from pmtl.data import load
+
+    return load(data, production=True, client=client_column, target=target).clients

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from pmtl.cli.options import console
+from pmtl.cli.options import console, number, print_table
 
 if TYPE_CHECKING:
     from pmtl.privacy.ledger.ledger import Ledger
@@ -81,73 +78,70 @@ def accounts_of(ledger: Ledger, delta: float) -> list[dict[str, Any]]:
 
 def print_summary(summary: dict[str, Any]) -> None:
     """Say it."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    screen = console()
-
-    def say(text: str) -> None:
-        screen.print(text, markup=False, soft_wrap=True)
-
-    say(
-        f"{summary['path']}: {summary['clients']} clients{_left(summary)} (population "
-        f"{summary['population'][:12]}), begun {summary['created'][:19]} UTC, "
+    gone = summary["clients_ever"] - summary["clients"]
+    left = f" and {gone} that left" if gone else ""
+    _say(
+        f"{summary['path']}: {summary['clients']} clients{left} "
+        f"(population {summary['population'][:12]}), begun {summary['created'][:19]} UTC, "
         f"{summary['entries']} entries, verified."
     )
-    if summary["runs"]:
-        table = Table("run", title="Charged releases", title_justify="left")
-        for column in ("models", "of them again", "metrics", "last checkpoint"):
-            table.add_column(column, justify="right")
-        for run in summary["runs"]:
-            after = "–" if run["checkpoint"] is None else f"round {run['checkpoint']}"
-            numbers = (str(run[name]) for name in ("charges", "charged_again", "metrics"))
-            table.add_row(escape(run["run"]), *numbers, after)
-        screen.print(table)
-    table = Table(title="The largest account", title_justify="left")
-    for column in ("δ", "ε, settings fixed", "clients with it", "ε, any settings"):
-        table.add_column(column, justify="right")
-    for row in summary["epsilon"]:
-        found = number(row["epsilon"]), str(row["clients"]), number(row["any_settings"])
-        table.add_row(f"{row['delta']:.3g}", *found)
-    screen.print(table)
+    runs = [
+        (
+            run["run"],
+            *(run[name] for name in ("charges", "charged_again", "metrics")),
+            "–" if run["checkpoint"] is None else f"round {run['checkpoint']}",
+        )
+        for run in summary["runs"]
+    ]
+    if runs:
+        columns = ("run", "models", "of them again", "metrics", "last checkpoint")
+        print_table("Charged releases", columns, runs)
+    print_table(
+        "The largest account",
+        ("δ", "ε, settings fixed", "clients with it", "ε, any settings"),
+        [
+            (
+                f"{row['delta']:.3g}",
+                number(row["epsilon"]),
+                row["clients"],
+                number(row["any_settings"]),
+            )
+            for row in summary["epsilon"]
+        ],
+    )
     if "accounts" in summary:
         _print_accounts(summary["accounts"])
     for row in summary["caps"]:
-        say(
+        _say(
             f"Cap: ε = {row['epsilon']:g} at δ = {row['delta']:.3g} for each client, whatever the "
             f"settings; {number(row['spent'])} is spent, {number(row['left'])} is left."
         )
     if not summary["caps"]:
-        say("There is no cap: set one with `pmtl ledger cap`.")
+        _say("There is no cap: set one with `pmtl ledger cap`.")
+
+
+def _print_accounts(accounts: list[dict[str, Any]]) -> None:
+    if not accounts:
+        _say("The ledger does not have the names of its clients: see `pmtl ledger clients`.")
+        return
+    rows = [
+        (
+            row["client"] + ("" if row["present"] else " (left)"),
+            row["charges"],
+            f"{row['delta']:.3g}",
+            number(row["epsilon"]),
+            number(row["any_settings"]),
+        )
+        for row in accounts
+    ]
+    columns = ("client", "releases", "δ", "ε, settings fixed", "ε, any settings")
+    print_table("The account of each client", columns, rows)
+
+
+def _say(text: str) -> None:
+    console().print(text, markup=False, soft_wrap=True)
 
 
 def _left_of(limit: float, spent: float) -> float:
     """What a cap still allows; what only rounding leaves is nothing."""
     return limit - spent if limit - spent > 1e-9 * limit else 0.0
-
-
-def _left(summary: dict[str, Any]) -> str:
-    left = summary["clients_ever"] - summary["clients"]
-    return f" and {left} that left" if left else ""
-
-
-def _print_accounts(accounts: list[dict[str, Any]]) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table("client", title="The account of each client", title_justify="left")
-    for column in ("releases", "δ", "ε, settings fixed", "ε, any settings"):
-        table.add_column(column, justify="right")
-    for row in accounts:
-        name = escape(row["client"]) + ("" if row["present"] else " (left)")
-        numbers = number(row["epsilon"]), number(row["any_settings"])
-        table.add_row(name, str(row["charges"]), f"{row['delta']:.3g}", *numbers)
-    if accounts:
-        console().print(table)
-    else:
-        typer.echo("The ledger does not have the names of its clients: see `pmtl ledger clients`.")
-
-
-def number(value: float) -> str:
-    """An ε for people."""
-    return "∞" if math.isinf(value) else f"{value:.4g}"

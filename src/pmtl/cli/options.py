@@ -1,203 +1,121 @@
-"""The options that several commands share, and how they become a configuration."""
+"""The options of commands, made from the settings of a configuration (`pmtl/options.py`), and how
+they become a configuration again."""
 
 from __future__ import annotations
 
+import inspect
+import math
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
+from pmtl.options import Declared, declared, option, tables
+from pmtl.privacy.plan import PrivacyRequest
+from pmtl.runs.config import DATA, TrainConfig, merge, parse_config, read_values
+from pmtl.spec import format_spec, parse_spec
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pmtl.runs.config import TrainConfig
+Command = TypeVar("Command", bound=Callable[..., None])
 
-DATA = "Data and model"
-PRIVACY = "Privacy"
-LOCAL = "What a client does in a round"
+
+@dataclass(frozen=True)
+class Reading:
+    """How a table is read: options of the data's spec that are options of commands, too."""
+
+    client_column: str | None = option(
+        None, help="The column of a table that names the client.", panel=DATA
+    )
+    target: str | None = option(
+        None, help="The column of a table that is to be predicted; several as a+b.", panel=DATA
+    )
+    scale: str | None = option(
+        None,
+        help="client: every client standardises its features by its own training rows.",
+        panel=DATA,
+    )
+
+
+def describe(setting: Declared, panel: str | None = None) -> Any:
+    """The Typer option of a setting."""
+    help = setting.about.help
+    if setting.default is not None:
+        default = f"{setting.default:g}" if isinstance(setting.default, float) else setting.default
+        help = f"{help.removesuffix('.')} (default {default})."
+    about = setting.about
+    return typer.Option(help=help, rich_help_panel=about.panel or panel, metavar=about.metavar)
+
 
 Config = Annotated[str | None, typer.Option(help="A TOML file; options given here override it.")]
-Data = Annotated[
-    str | None,
-    typer.Option(
-        help="PATH[:key=value,…] (.npz, .csv, .parquet, .h5, LEAF .json/.zip/folder) or synthetic.",
-        rich_help_panel=DATA,
-        metavar="SPEC",
-    ),
-]
-ClientColumn = Annotated[
-    str | None,
-    typer.Option(help="The column of a table that names the client.", rich_help_panel=DATA),
-]
-Target = Annotated[
-    str | None,
-    typer.Option(
-        help="The column of a table that is to be predicted; several as a+b.", rich_help_panel=DATA
-    ),
-]
-Scale = Annotated[
-    str | None,
-    typer.Option(
-        help="client: every client standardises its features by its own training rows.",
-        rich_help_panel=DATA,
-    ),
-]
-Model = Annotated[
-    str | None,
-    typer.Option(
-        help="logistic, linear, mlp[:hidden=64,layers=1], femnist_cnn, celeba_cnn, hog, or "
-        "package.module:factory; by default logistic or linear, as the target asks.",
-        rich_help_panel=DATA,
-    ),
-]
-Delta = Annotated[
-    float | None,
-    typer.Option(help="δ; 1/(10 · clients) unless given.", rich_help_panel=PRIVACY),
-]
-Clip = Annotated[
-    float | None,
-    typer.Option(help="γ, the largest norm of an upload (default 0.5).", rich_help_panel=PRIVACY),
-]
-Sampling = Annotated[
-    str | None,
-    typer.Option(
-        help="full, poisson or fixed; full if everybody takes part, else poisson.",
-        rich_help_panel=PRIVACY,
-    ),
-]
-Cohort = Annotated[
-    int | None,
-    typer.Option(help="q, clients a round; everybody unless given.", rich_help_panel=PRIVACY),
-]
-Rounds = Annotated[
-    int | None, typer.Option(help="T, rounds (default 20).", rich_help_panel=PRIVACY)
-]
-Hardened = Annotated[
-    bool | None,
-    typer.Option(
-        "--hardened/--no-hardened",
-        help="Draw noise exactly, on a grid of whole numbers (default: in production).",
-        rich_help_panel=PRIVACY,
-    ),
-]
-Metrics = Annotated[
-    float | None,
-    typer.Option(
-        help="The share of the budget for average metrics on validation rows, released through "
-        "the gate (default: 0.1 in production, else 0 and metrics are exact).",
-        rich_help_panel=PRIVACY,
-    ),
-]
-LossBound = Annotated[
-    float | None,
-    typer.Option(
-        help="The largest loss of a client in released metrics (default: twice that of guessing; "
-        "for numbers 1).",
-        rich_help_panel=PRIVACY,
-    ),
-]
-Steps = Annotated[
-    int | None, typer.Option(help="E, steps of SGD (default 10).", rich_help_panel=LOCAL)
-]
-Epochs = Annotated[
-    int | None,
-    typer.Option(help="Passes over a client's rows; instead of --steps.", rich_help_panel=LOCAL),
-]
-Batch = Annotated[
-    int | None,
-    typer.Option(help="Rows a step (default 10); 0 for all rows.", rich_help_panel=LOCAL),
-]
-Lr = Annotated[
-    float | None, typer.Option(help="η, the step size (default 0.1).", rich_help_panel=LOCAL)
-]
-HalveEvery = Annotated[
-    int | None, typer.Option(help="Halve η every so many rounds.", rich_help_panel=LOCAL)
-]
-Ledger = Annotated[
-    str | None, typer.Option(help="The clients' ledger, which is charged; see pmtl ledger create.")
-]
-Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
-Engine = Annotated[
-    str | None,
-    typer.Option(
-        help="axis (all clients in one computation), threads (one client per core) or auto."
-    ),
-]
-Compile = Annotated[
-    bool | None,
-    typer.Option(
-        "--compile/--no-compile",
-        help="Compile the steps of the engine axis; by default on a graphics card, if the run is "
-        "long enough.",
-    ),
-]
-EvaluateEvery = Annotated[
-    int | None, typer.Option(help="Rounds between validations (default 10); 0 for never.")
-]
-Patience = Annotated[
-    int | None,
-    typer.Option(
-        help="Stop after so many evaluations without a lower released loss (needs --metrics); the "
-        "whole plan is charged."
-    ),
-]
+ClientColumn = Annotated[str | None, describe(declared(Reading)["client_column"])]
+Target = Annotated[str | None, describe(declared(Reading)["target"])]
+Device = Annotated[str | None, describe(declared(TrainConfig)["device"])]
+Hardened = Annotated[bool | None, describe(declared(PrivacyRequest)["hardened"])]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, to stdout.")]
 
 
-def make_config(options: Mapping[str, Any]) -> TrainConfig:
-    """The configuration from a command's options, on top of the file that `config` names.
+def with_settings(*left_out: str, kind: type = TrainConfig) -> Callable[[Command], Command]:
+    """Give a command, in place of its `**settings`, an option for each setting of `kind` that is
+    not left out. An option that was not given is None."""
 
-    A command hands over everything it was called with; what is no setting (`out`, `as_json`) and
-    what was not given (None) is left aside.
+    def decorate(command: Command) -> Command:
+        signature = inspect.signature(command, eval_str=True)
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        made = [parameter for parameter in _parameters(kind) if parameter.name not in left_out]
+        command.__signature__ = signature.replace(parameters=[*own, *made])  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
+def _parameters(kind: type, panel: str | None = None) -> Iterator[inspect.Parameter]:
+    for setting in declared(kind).values():
+        about = describe(setting, panel)
+        about.default = None
+        yield inspect.Parameter(
+            setting.name,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=about,
+            annotation=setting.hint | None,
+        )
+        if setting.name == "data":
+            yield from _parameters(Reading)
+    for _, inner, heading in tables(kind):
+        yield from _parameters(inner, heading)
+
+
+def make_config(
+    file: str | None, options: Mapping[str, Any], kind: type[TrainConfig] = TrainConfig
+) -> TrainConfig:
+    """The configuration from a command's options, on top of a configuration file if there is one.
+
+    Options that were not given (None) are left aside.
     """
-    from pmtl.runs.config_file import merge, parse_config, read_values
-
     given = {key: value for key, value in options.items() if value is not None}
-    file = given.get("config")
-    values = merge({} if file is None else read_values(file), _nest(given))
-    reading = {_READING[key]: value for key, value in given.items() if key in _READING}
+    values = merge({} if file is None else read_values(file), _nested(kind, given))
+    # `--client-column` is the option `client` of the data's spec.
+    reading = {key.removesuffix("_column"): given[key] for key in declared(Reading) if key in given}
     if reading:
-        values["data"] = with_options(values.get("data"), reading)
-    return parse_config(values, file or "the options")
+        if "data" not in values:
+            raise PmtlError("--client-column, --target and --scale are about --data: give it, too.")
+        name, more = parse_spec(values["data"])
+        values["data"] = format_spec(name, {**more, **reading})
+    return parse_config(values, file or "the options", kind)
 
 
-def _nest(given: Mapping[str, Any]) -> dict[str, Any]:
+def _nested(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """Sort flat options into the tables of a configuration file."""
-    nested: dict[str, Any] = {key: given[key] for key in _TOP if key in given}
-    for table, keys in _TABLES.items():
-        if inside := {key: given[key] for key in keys if key in given}:
-            nested[table] = inside
-    return nested
-
-
-#: Settings at the top of a configuration file, and those in its tables.
-_TOP = (
-    *("data", "model", "algorithm", "mode", "ledger", "seed", "device", "engine", "compile"),
-    *("evaluate_every", "patience", "checkpoint_seconds"),
-)
-_TABLES = {
-    "privacy": (
-        *("epsilon", "noise", "delta", "clip", "sampling", "cohort", "rounds"),
-        *("hardened", "metrics", "loss_bound"),
-    ),
-    "local": ("steps", "epochs", "batch", "lr", "halve_every"),
-}
-#: Options about how data is read, which are part of its spec.
-_READING = {"client_column": "client", "target": "target", "scale": "scale"}
-
-
-def with_options(data: str | None, reading: Mapping[str, str]) -> str:
-    """A data spec with further options of how to read it."""
-    from pmtl.errors import PmtlError
-    from pmtl.spec import format_spec, parse_spec
-
-    if data is None:
-        raise PmtlError("--client-column, --target and --scale are about --data: give it, too.")
-    name, options = parse_spec(data)
-    return format_spec(name, {**options, **reading})
+    values = {name: given[name] for name in declared(kind) if name in given}
+    for name, inner, _ in tables(kind):
+        if inside := _nested(inner, given):
+            values[name] = inside
+    return values
 
 
 def console() -> Console:
@@ -210,6 +128,29 @@ def console() -> Console:
     return made
 
 
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table on standard output; all columns but the first are numbers."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(columns[0], title=title, title_justify="left")
+    for column in columns[1:]:
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(*(escape(str(cell)) for cell in row))
+    console().print(table)
+
+
 def print_json(value: Any) -> None:
     """JSON on standard output."""
     typer.echo(to_json(value, indent=2))
+
+
+def number(value: float) -> str:
+    """An ε for people."""
+    return "∞" if math.isinf(value) else f"{value:.4g}"
+
+
+def warn(sentence: object) -> None:
+    """A warning on standard error."""
+    typer.secho(f"warning: {sentence}", fg="yellow", err=True)

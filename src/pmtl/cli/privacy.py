@@ -8,18 +8,15 @@ touches data or a model, and the accountants are imported only when a command ru
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any
 
 import typer
 
-from pmtl.cli.privacy_text import print_choice, print_plan
+from pmtl.cli.options import AsJson, console, number, print_json, print_table, with_settings
 from pmtl.errors import PmtlError
-from pmtl.jsontext import to_json
-
-if TYPE_CHECKING:
-    from pmtl.privacy.plan import PrivacyPlan
-
-T = TypeVar("T")
+from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
 
 app = typer.Typer(
     help="What a plan costs in privacy: its ε, the noise for an ε, the rounds an ε leaves, and "
@@ -29,43 +26,25 @@ app = typer.Typer(
 )
 
 Clients = Annotated[int | None, typer.Option(help="m: how many clients the federation has.")]
-Cohort = Annotated[
-    int | None, typer.Option(help="q: clients per round, and the divisor. [default: everybody]")
-]
-Sampling = Annotated[
-    str | None,
-    typer.Option(
-        help="full, poisson (a coin per client), fixed (exactly q, as in the paper) or a scheme of "
-        "your own (package.module:Name). "
-        "[default: full if the cohort is everybody, else poisson]"
-    ),
-]
-Clip = Annotated[
-    float | None,
-    typer.Option(
-        help="γ: the largest norm of one client's upload, or inf. [default: 0.5, as in training]"
-    ),
-]
-Noise = Annotated[
-    float | None,
-    typer.Option(help="σ: the noise's standard deviation on the average over q clients."),
-]
 Rounds = Annotated[int | None, typer.Option(help="T: how many noisy averages are published.")]
-Delta = Annotated[float | None, typer.Option(help="δ. [default: 1/(10m)]")]
 Epsilon = Annotated[float | None, typer.Option(help="The ε to keep.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+
+#: Where to get the value of an option that a question needs.
+_HINTS = {
+    "candidates": "how many settings compete",
+    "clients": "how many clients the federation has",
+    "epsilon": "pmtl privacy epsilon finds it for a plan",
+    "noise": "pmtl privacy noise finds it for an ε",
+    "rounds": "pmtl privacy rounds finds how many an ε leaves",
+}
+#: Settings of a request that no question is about, or that have an option of their own here.
+_OTHER = ("epsilon", "rounds", "hardened", "metrics", "loss_bound")
 
 
 @app.command()
+@with_settings(*_OTHER, kind=PrivacyRequest)
 def epsilon(
-    clients: Clients = None,
-    cohort: Cohort = None,
-    sampling: Sampling = None,
-    clip: Clip = None,
-    noise: Noise = None,
-    rounds: Rounds = None,
-    delta: Delta = None,
-    as_json: Json = False,
+    clients: Clients = None, rounds: Rounds = None, as_json: AsJson = False, **plan: Any
 ) -> None:
     """Which ε does this plan guarantee?
 
@@ -73,21 +52,18 @@ def epsilon(
 
     Example: pmtl privacy epsilon --clients 205 --cohort 100 --noise 0.05 --rounds 100
     """
-    noise = _needed(noise, "--noise", "pmtl privacy noise finds it for an ε")
-    plan = _plan(clients, cohort, sampling, clip, noise, rounds, delta)
-    _show({}, plan, as_json)
+    _need(noise=plan["noise"])
+    _show({}, _plan(clients, rounds, plan), as_json)
 
 
 @app.command()
+@with_settings(*_OTHER, "noise", kind=PrivacyRequest)
 def noise(
     clients: Clients = None,
     epsilon: Epsilon = None,
-    cohort: Cohort = None,
-    sampling: Sampling = None,
-    clip: Clip = None,
     rounds: Rounds = None,
-    delta: Delta = None,
-    as_json: Json = False,
+    as_json: AsJson = False,
+    **plan: Any,
 ) -> None:
     """How much noise keeps this ε?
 
@@ -95,26 +71,15 @@ def noise(
 
     Example: pmtl privacy noise --epsilon 2 --clients 205 --rounds 50
     """
-    from dataclasses import replace
-
-    from pmtl.privacy.accounting import accountant
-
-    target = _needed(epsilon, "--epsilon", "pmtl privacy epsilon finds it for a noise")
-    plan = _plan(clients, cohort, sampling, clip, 0.0, rounds, delta)
-    found = accountant.noise_for(plan, target)
-    _show({"noise": found}, replace(plan, noise_std=found), as_json)
+    _need(epsilon=epsilon)
+    found = _plan(clients, rounds, plan | {"epsilon": epsilon})
+    _show({"noise": found.noise_std}, found, as_json)
 
 
 @app.command()
+@with_settings(*_OTHER, kind=PrivacyRequest)
 def rounds(
-    clients: Clients = None,
-    epsilon: Epsilon = None,
-    cohort: Cohort = None,
-    sampling: Sampling = None,
-    clip: Clip = None,
-    noise: Noise = None,
-    delta: Delta = None,
-    as_json: Json = False,
+    clients: Clients = None, epsilon: Epsilon = None, as_json: AsJson = False, **plan: Any
 ) -> None:
     """How many rounds does this ε leave?
 
@@ -122,28 +87,27 @@ def rounds(
 
     Example: pmtl privacy rounds --epsilon 2 --noise 0.05 --clients 205 --cohort 100
     """
-    from dataclasses import replace
-
     from pmtl.privacy.accounting import accountant
 
-    target = _needed(epsilon, "--epsilon", "pmtl privacy epsilon finds it for given rounds")
-    noise = _needed(noise, "--noise", "pmtl privacy noise finds it for an ε")
-    plan = _plan(clients, cohort, sampling, clip, noise, 1, delta)
+    _need(epsilon=epsilon, noise=plan["noise"])
+    once = _plan(clients, 1, plan)
+    target = float(epsilon or 0.0)
     if math.isinf(target):
         raise PmtlError(
             "An infinite epsilon allows any number of rounds: give a finite --epsilon instead."
         )
-    found = accountant.rounds_for(plan, target)
+    found = accountant.rounds_for(once, target)
     if found == 0:
-        once = accountant.epsilon(plan)
         raise PmtlError(
-            f"Not even one round fits: with noise {plan.noise_std:g} a single round costs epsilon "
-            f"{once:.4g}, and {target:g} was allowed. Add noise, or allow a larger epsilon."
+            f"Not even one round fits: with noise {once.noise_std:g} a single round costs epsilon "
+            f"{once.epsilon():.4g}, and {target:g} was allowed. Add noise, or allow a larger "
+            "epsilon."
         )
-    _show({"rounds": found}, replace(plan, rounds=found), as_json)
+    _show({"rounds": found}, replace(once, rounds=found), as_json)
 
 
 @app.command()
+@with_settings(*_OTHER, kind=PrivacyRequest)
 def selection(
     candidates: Annotated[
         int | None, typer.Option(help="How many settings compete; seeds are no settings.")
@@ -152,13 +116,9 @@ def selection(
     epsilon: Annotated[
         float | None, typer.Option(help="The ε of one run; instead of --noise.")
     ] = None,
-    cohort: Cohort = None,
-    sampling: Sampling = None,
-    clip: Clip = None,
-    noise: Noise = None,
     rounds: Rounds = None,
-    delta: Delta = None,
-    as_json: Json = False,
+    as_json: AsJson = False,
+    **plan: Any,
 ) -> None:
     """What does it cost to run several settings and keep the best?
 
@@ -168,46 +128,35 @@ def selection(
     """
     from pmtl.privacy.accounting import selection as choosing
 
-    count = _needed(candidates, "--candidates", "how many settings compete")
-    if epsilon is None:
-        noise = _needed(noise, "--noise", "or --epsilon, for the noise that one run's ε needs")
-    plan = _plan(clients, cohort, sampling, clip, noise, rounds, delta, epsilon)
-    report = choosing.report(plan, count)
+    _need(candidates=candidates, noise=plan["noise"] if epsilon is None else epsilon)
+    each = _plan(clients, rounds, plan | {"epsilon": epsilon})
+    report = choosing.report(each, int(candidates or 0))
     if as_json:
-        print(to_json(report | _values(plan)))
+        print_json(report | _values(each))
         return
-    print_choice(plan, report)
+    rows = {
+        "one run, its setting fixed without looking": report["one_run"],
+        "one run and its validation score": report["one_run_with_score"],
+    }
+    if candidates == 1:
+        _print(each, "published", rows, ["One candidate is no choice: it needs no score."])
+        return
+    best = f"the best of {candidates} runs on average, the others seen by nobody"
+    rows |= {best: report["publish_best"], f"all {candidates} runs": report["publish_all"]}
+    _print(each, "published", rows, [report["protocol"] if each.private else _nothing(each)])
 
 
-def _needed(value: T | None, option: str, hint: str) -> T:
-    if value is None:
-        raise PmtlError(f"The option {option} is missing: give it a value ({hint}).")
-    return value
+def _need(**options: Any) -> None:
+    """Refuse a question without one of these."""
+    for name, value in options.items():
+        if value is None:
+            raise PmtlError(f"The option --{name} is missing: give it a value ({_HINTS[name]}).")
 
 
-def _plan(
-    clients: int | None,
-    cohort: int | None,
-    sampling: str | None,
-    clip: float | None,
-    noise: float | None,
-    rounds: int | None,
-    delta: float | None,
-    epsilon: float | None = None,
-) -> PrivacyPlan:
-    from pmtl.privacy.plan import DEFAULT_CLIP, PrivacyRequest
-
-    clients = _needed(clients, "--clients", "how many clients the federation has")
-    rounds = _needed(rounds, "--rounds", "pmtl privacy rounds finds how many an ε leaves")
-    return PrivacyRequest(
-        epsilon=epsilon,
-        noise=noise,
-        delta=delta,
-        clip=DEFAULT_CLIP if clip is None else clip,
-        sampling=sampling,
-        cohort=cohort,
-        rounds=rounds,
-    ).resolve(clients)
+def _plan(clients: int | None, rounds: int | None, plan: Mapping[str, Any]) -> PrivacyPlan:
+    _need(clients=clients, rounds=rounds)
+    given = {name: value for name, value in plan.items() if value is not None}
+    return PrivacyRequest(**given, rounds=int(rounds or 0)).resolve(int(clients or 0))
 
 
 def _values(plan: PrivacyPlan) -> dict[str, Any]:
@@ -216,12 +165,57 @@ def _values(plan: PrivacyPlan) -> dict[str, Any]:
     return values | {"noise": plan.noise_std, "rounds": plan.rounds}
 
 
+_LABELS = {
+    "outsiders": "fixed size, for those who see only the models",
+    "colluders": "fixed size, for clients who compare notes",
+    "zero_out": "a client left out instead of replaced",
+    "authors": "the authors' code (Rényi, Poisson, add or remove)",
+    "full_participation": "everybody in every round, same noise",
+    "paper_theorem_1": "the paper's Theorem 1, everybody in every round",
+}
+
+
 def _show(answer: dict[str, Any], plan: PrivacyPlan, as_json: bool) -> None:
-    """`answer` (what was searched for) and the whole report of the plan that it leads to."""
+    """`answer` (what was searched for), the ε of the plan that it leads to, and those that it may
+    be confused with."""
     from pmtl.privacy.accounting import accountant
 
     report = accountant.report(plan)
     if as_json:
-        print(to_json(answer | report | _values(plan)))
+        print_json(answer | report | _values(plan))
         return
-    print_plan(answer, plan, report)
+    also = report["also"]
+    for name, value in answer.items():
+        print(f"{name}: {value:.6g}" if isinstance(value, float) else f"{name}: {value}")
+    rows = {"this plan (the number that holds)": report["epsilon"]}
+    rows |= {label: also[key] for key, label in _LABELS.items() if key in also}
+    sentences = [_meaning(plan, report["epsilon"], report["holds_against"])]
+    if reason := also.get("paper_theorem_1_reason"):
+        sentences.insert(0, f"The paper's Theorem 1 says nothing here: {reason}.")
+    _print(plan, "counted as", rows, sentences)
+
+
+def _print(
+    plan: PrivacyPlan, what: str, rows: Mapping[str, float | None], sentences: list[str]
+) -> None:
+    told = [(label, "–" if value is None else number(value)) for label, value in rows.items()]
+    print_table(f"ε at δ = {plan.delta:.4g}", (what, "ε"), told)
+    for sentence in sentences:
+        console().print(sentence)
+
+
+def _meaning(plan: PrivacyPlan, epsilon: float, holds_against: str) -> str:
+    """What the headline says, in a sentence."""
+    if math.isinf(epsilon):
+        return _nothing(plan)
+    factor = f"{math.exp(epsilon):.3g}" if epsilon < 20 else f"e^{epsilon:.0f}, next to no promise"
+    return (
+        "Replacing one client's whole data by any other changes the odds of anything that can be "
+        f"concluded from {plan.rounds} published models by a factor of at most {factor}, except "
+        f"with probability {plan.delta:.3g}. This holds against {holds_against}."
+    )
+
+
+def _nothing(plan: PrivacyPlan) -> str:
+    missing = "noise" if math.isfinite(plan.clip_norm) else "clipping"
+    return f"Without {missing} nothing is promised: ε is infinite."

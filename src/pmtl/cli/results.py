@@ -9,6 +9,7 @@ import typer
 from pmtl.cli import options as opt
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     import numpy as np
@@ -69,14 +70,14 @@ def predict(
         raise PmtlError(f"{out} has no known ending: use .csv, .parquet, .npz or .npy.")
     run = load_result(path)
     facts = run.facts
-    text = None if facts.get("text") is None else TextRule.from_dict(facts["text"])
-    rows = load_features(data, tuple(facts["input_shape"]), facts["feature_names"], text)
+    text = None if facts.text is None else TextRule.from_dict(facts.text)
+    rows = load_features(data, facts.input_shape, facts.feature_names, text)
     answers = (run.predict_proba if probabilities else run.predict)(client, rows)
-    write_answers(target, answers, run.facts["labels"])
+    write_answers(target, answers, facts.labels)
     typer.echo(f"{len(answers)} predictions of client {client} are in {out}.")
 
 
-def write_answers(path: Path, answers: NDArray[np.generic], labels: list[str] | None) -> None:
+def write_answers(path: Path, answers: NDArray[np.generic], labels: Sequence[str] | None) -> None:
     """Write predictions; classes by their names where the data had names."""
     import io
 

@@ -15,69 +15,23 @@ if TYPE_CHECKING:
     from pmtl.runs.result import Run
 
 
+Callbacks = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="package.module:Name of a pmtl.Callback, called during the run; again for each."
+    ),
+]
+
+
+@opt.with_settings()
 def train(
-    context: typer.Context,
     config: opt.Config = None,
-    data: opt.Data = None,
-    client_column: opt.ClientColumn = None,
-    target: opt.Target = None,
-    scale: opt.Scale = None,
-    model: opt.Model = None,
-    algorithm: Annotated[
-        str | None,
-        typer.Option(
-            help="pmtl[:lam=0.1], fedavg, fedprox[:mu=0.1], local, ditto[:lam=0.1], "
-            "ppsgd[:alpha=1], clustered:clusters=FILE (JSON or CSV, client to cluster), "
-            "related:omega=FILE (.npy, or CSV with names), naive_joint."
-        ),
-    ] = None,
-    epsilon: Annotated[
-        float | None,
-        typer.Option(
-            help="ε for the whole run (default 2); inf for no privacy.", rich_help_panel=opt.PRIVACY
-        ),
-    ] = None,
-    noise: Annotated[
-        float | None,
-        typer.Option(
-            help="σ, the noise's standard deviation on the average; instead of --epsilon.",
-            rich_help_panel=opt.PRIVACY,
-        ),
-    ] = None,
-    delta: opt.Delta = None,
-    clip: opt.Clip = None,
-    sampling: opt.Sampling = None,
-    cohort: opt.Cohort = None,
-    rounds: opt.Rounds = None,
-    hardened: opt.Hardened = None,
-    metrics: opt.Metrics = None,
-    loss_bound: opt.LossBound = None,
-    steps: opt.Steps = None,
-    epochs: opt.Epochs = None,
-    batch: opt.Batch = None,
-    lr: opt.Lr = None,
-    halve_every: opt.HalveEvery = None,
-    mode: Annotated[
-        str | None,
-        typer.Option(
-            help="experiment (seeded, repeatable) or production (the operating system's "
-            "randomness, every release charged, only average metrics with noise)."
-        ),
-    ] = None,
-    ledger: opt.Ledger = None,
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same bits.")] = None,
-    device: opt.Device = None,
-    engine: opt.Engine = None,
-    compile: opt.Compile = None,
-    evaluate_every: opt.EvaluateEvery = None,
-    patience: opt.Patience = None,
-    checkpoint_seconds: Annotated[
-        float | None, typer.Option(help="Seconds between checkpoints (default 10).")
-    ] = None,
     out: Annotated[
         str | None, typer.Option(help="The run's folder; runs/ALGORITHM-N unless given.")
     ] = None,
+    callback: Callbacks = None,
     as_json: opt.AsJson = False,
+    **settings: Any,
 ) -> None:
     """Train one private, personal model per client.
 
@@ -92,16 +46,17 @@ def train(
     All of them must belong to one owner and read the same data: this is not a federation between
     organisations.
     """
-    settings = opt.make_config(context.params)
+    asked = opt.make_config(config, settings)
     from pmtl.runs.training import start
     from pmtl.simulation import join_team
 
     with join_team() as team:
         run = start(
-            settings,
-            out=out or free_folder(settings.algorithm.partition(":")[0]),
+            asked,
+            out=out or free_folder(asked.algorithm.partition(":")[0]),
+            callbacks=callback or (),
             progress=True,
-            warn=lambda sentence: typer.secho(f"warning: {sentence}", fg="yellow", err=True),
+            warn=opt.warn,
             team=team,
         )
         if team.leader:
@@ -110,6 +65,7 @@ def train(
 
 def resume(
     path: Annotated[str, typer.Argument(help="The folder of a run or of a comparison.")],
+    callback: Callbacks = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Continue a run that was stopped.
@@ -120,6 +76,8 @@ def resume(
     from pmtl.experiments.compare import PLAN_FILE
 
     if (Path(path) / PLAN_FILE).exists():
+        if callback:
+            raise PmtlError("A comparison has many runs and takes no callbacks: leave them out.")
         from pmtl.cli.compare import finish
         from pmtl.experiments.compare import resume_comparison
 
@@ -129,7 +87,7 @@ def resume(
     from pmtl.simulation import join_team
 
     with join_team() as team:
-        run = resume_run(path, progress=True, team=team)
+        run = resume_run(path, callbacks=callback or (), progress=True, team=team)
         if team.leader:
             report(run, as_json)
 
@@ -142,7 +100,7 @@ def report(run: Run, as_json: bool) -> None:
 
 
 def _show(run: Run, as_json: bool) -> None:
-    scores = {} if run.facts["mode"] == "production" else run.evaluate()
+    scores = {} if run.facts.production else run.evaluate()
     released = run.released()
     if as_json:
         summary: dict[str, Any] = {
@@ -150,10 +108,10 @@ def _show(run: Run, as_json: bool) -> None:
             "epsilon": run.privacy.epsilon,
             "delta": run.privacy.delta,
             "adjacency": run.privacy.adjacency,
-            "stopped": run.facts.get("stopped"),
+            "stopped": run.facts.stopped,
             "not_finite": run.not_finite,
             "released": released,
-            "memory": run.facts.get("memory"),
+            "memory": run.facts.memory,
             **scores,
         }
         opt.print_json(summary)
@@ -167,13 +125,13 @@ def _show(run: Run, as_json: bool) -> None:
     if released:
         console.print(released_table(released))
         console.print()
-    if stopped := run.facts.get("stopped"):
+    if stopped := run.facts.stopped:
         console.print(f"Stopped early. {stopped}", soft_wrap=True, markup=False)
     headline = str(run.privacy).split("\n\n")[1].replace("\n", " ")
     place, client = shlex.quote(str(run.path)), shlex.quote(run.clients[0])
     told = (
         headline,
-        *_memory(run.facts),
+        *_memory(run.facts.memory),
         *_where(run),
         f"Next: pmtl predict {place} --client {client} --data FILE --out FILE",
     )
@@ -197,11 +155,11 @@ def _where(run: Run) -> list[str]:
     ]
 
 
-def _memory(facts: dict[str, Any]) -> list[str]:
+def _memory(memory: dict[str, Any] | None) -> list[str]:
     """What an experiment took of the machine, in a sentence."""
-    if "memory" not in facts:
+    if memory is None:
         return []
-    peak, owned = facts["memory"]["peak_resident_bytes"], facts["memory"]["owned"]
+    peak, owned = memory["peak_resident_bytes"], memory["owned"]
     sentence = f"It took {peak / 2**20:,.0f} MiB of memory at most"
     if owned["bytes"]:
         sentence += (

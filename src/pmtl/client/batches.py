@@ -9,14 +9,17 @@ does not depend on who else is in the cohort. All clients of a cohort get batche
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pmtl import streams
-from pmtl.data import Rows
 from pmtl.errors import PmtlError
-from pmtl.spec import settle_numbers
+from pmtl.options import check_options, option
+
+if TYPE_CHECKING:  # The command line reads `LocalTraining`, and starts quicker without the readers.
+    from pmtl.data import Rows
 
 DEFAULT_STEPS = 10
 
@@ -29,18 +32,18 @@ class LocalTraining:
     """How much a client does in a round: `steps` (the paper's E, 10 unless given), or `epochs`
     over its rows."""
 
-    steps: int | None = None
-    epochs: int | None = None
-    batch: int = 10  #: rows a step; 0 means all rows at once
-    lr: float = 0.1  #: η
-    halve_every: int | None = None  #: rounds after which η is halved, again and again
+    steps: int | None = option(
+        None, help=f"E, steps of SGD; {DEFAULT_STEPS} unless given.", at_least=1
+    )
+    epochs: int | None = option(
+        None, help="Passes over a client's rows; instead of steps.", at_least=1
+    )
+    batch: int = option(10, help="Rows a step; 0 for all rows.", at_least=0)
+    lr: float = option(0.1, help="η, the step size.", above=0, finite=True)
+    halve_every: int | None = option(None, help="Halve η every so many rounds.", at_least=1)
 
     def __post_init__(self) -> None:
-        settle_numbers(self)
-        counts = {"epochs": self.epochs, "steps": self.steps, "halve_every": self.halve_every}
-        for name, value in counts.items():
-            if value is not None and value < 1:
-                raise PmtlError(f"{name} must be at least 1, but {value} was given.")
+        check_options(self)
         if self.steps is not None and self.epochs is not None:
             raise PmtlError(
                 f"Both steps ({self.steps}) and epochs ({self.epochs}) were given, and each "
@@ -48,10 +51,6 @@ class LocalTraining:
             )
         if self.steps is None and self.epochs is None:
             object.__setattr__(self, "steps", DEFAULT_STEPS)
-        if self.batch < 0:
-            raise PmtlError(f"batch must be 0 (all rows) or more, but {self.batch} was given.")
-        if not 0 < self.lr < float("inf"):
-            raise PmtlError(f"lr must be a positive finite number, but {self.lr} was given.")
 
     def lr_at(self, round: int) -> float:
         """η in a round."""

@@ -26,8 +26,7 @@ from pmtl.experiments.result_cache import Result, ResultCache
 from pmtl.models import build_model
 from pmtl.privacy.accounting import selection
 from pmtl.privacy.plan import PrivacyRequest, check_epsilon
-from pmtl.runs.config import IN_MEMORY, TrainConfig, resolve_device
-from pmtl.runs.config_file import parse_config
+from pmtl.runs.config import IN_MEMORY, TrainConfig, parse_config, resolve_device
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.process import graceful_stop
 from pmtl.runs.result import Run, load_run
@@ -179,7 +178,7 @@ class CellRunner:
 
     def read(self, cell: Cell) -> Result | None:
         path = self.folder / str(cell)
-        if not path.exists() or RunFolder.open(path).facts()["state"] != "complete":
+        if not path.exists() or not RunFolder.open(path).facts().complete:
             return None
         return _row(cell, load_run(path, self.data))
 

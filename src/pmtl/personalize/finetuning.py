@@ -68,7 +68,7 @@ def finetune(
     if start is not None or how is not None:
         start = check_start(run, method, start, how)
     local = LocalTraining(steps=steps, epochs=epochs, batch=batch, lr=lr)
-    production = run.facts["mode"] == "production"
+    production = run.facts.production
     seed = _seed(run, seed)
     if out is not None:
         refuse_existing(out)
@@ -110,29 +110,29 @@ def folder_of(run: Run, method: str, start: str | None, name: str | None = None)
 
 def check_start(run: Run, method: str, start: str | None, how: Algorithm | None) -> str:
     """Where the clients begin, if the run has what that takes."""
-    algorithm = str(run.facts["algorithm"]).partition(":")[0]
+    algorithm = run.facts.algorithm.partition(":")[0]
     if start is not None and start not in STARTS:
         raise unknown("start", start, STARTS)
-    if start == "personal" and not run.facts["personal"]:
+    if start == "personal" and not run.facts.personal:
         raise PmtlError(
             f"The clients of a run of {algorithm} have no personal models to start from: use "
             "--start shared."
         )
-    if start == "shared" and not run.facts["shares"]:
+    if start == "shared" and not run.facts.shares:
         raise PmtlError(
             f"Nothing was shared in this run of {algorithm}, so there is no shared model to start "
             "from: use --start personal."
         )
-    if how is not None and needs_published(how) and not run.facts["shares"]:
+    if how is not None and needs_published(how) and not run.facts.shares:
         raise PmtlError(
             f"Nothing was shared in this run of {algorithm}, so there is no published model for "
             f"the method {method!r} to stay near: use vanilla or select."
         )
-    return start or ("personal" if run.facts["personal"] else "shared")
+    return start or ("personal" if run.facts.personal else "shared")
 
 
 def _seed(run: Run, seed: int | None) -> int:
-    if run.facts["mode"] == "production":
+    if run.facts.production:
         if seed is not None:
             raise PmtlError(
                 f"Production takes its randomness from the operating system, but the seed {seed} "
@@ -141,22 +141,22 @@ def _seed(run: Run, seed: int | None) -> int:
         return secrets.randbits(63)
     if seed is not None and seed < 0:
         raise PmtlError(f"The seed must not be negative, but {seed} was given.")
-    return int(run.facts["seed"] or 0) if seed is None else seed
+    return (run.facts.seed or 0) if seed is None else seed
 
 
 def _select(
     run: Run, space: Workspace, start: str | None, lam: float | None, local: LocalTraining
 ) -> tuple[Weights, dict[str, Any]]:
     data, views = run.data, run.views()
-    if run.facts["mode"] != "production":  # There, who has such rows is private.
+    if not run.facts.production:  # There, who has such rows is private.
         refuse_without_validation(data)
-    if not run.facts["personal"]:
+    if not run.facts.personal:
         views = {"shared": views["shared"]}
     names = [name for name in STARTS if name in views]
     lams = LAMS if lam is None else dict.fromkeys(LAMS, (lam,))
     offered = candidates(names, local, None if start is None else [start], lams)
     chosen = choose(space, offered, views, default=names[-1])
     about: dict[str, Any] = {"candidates": [candidate.name for candidate in offered]}
-    if run.facts["mode"] != "production":  # There, choices are private.
+    if not run.facts.production:  # There, choices are private.
         about["picks"] = chosen.picks.tolist()
     return chosen.store.gather, about

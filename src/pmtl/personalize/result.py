@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,16 +51,17 @@ class Finetuned(Run):
             about: What was done, as `finetuned.json` has it.
             path: The folder it lies in, if any.
         """
-        facts = {**run.facts, "personal": True, "finetuned": about}
+        facts = replace(run.facts, personal=True)
         device = next(model.module.parameters()).device
         self.run = run
+        self.about = about
         self._measured: dict[str, dict[str, Metrics] | None] | None = None
         super().__init__(
             facts,
             model,
             lambda clients: weights(clients).to(device),
             run._shared.to(device),
-            statement_of(facts),
+            statement_of(facts, finetuned=True),
             run.metrics,
             run._data,
             path,
@@ -70,7 +72,7 @@ class Finetuned(Run):
     def views(self) -> dict[str, Weights]:
         """The models after fine-tuning, and those before."""
         before = self.run.views()
-        if not self.run.facts["personal"]:
+        if not self.run.facts.personal:
             before = {"shared": before["shared"]}
         device = self._shared.device
         moved: dict[str, Weights] = {
@@ -89,7 +91,7 @@ class Finetuned(Run):
     def chosen(self) -> dict[str, int]:
         """How many clients chose which candidate, in the candidates' order: of a selection, and of
         an experiment only."""
-        about = self.facts["finetuned"]
+        about = self.about
         if "picks" not in about:
             raise PmtlError(
                 "What clients chose is not known: this is a production run, where it is their own "
@@ -112,10 +114,10 @@ def save_finetuned(tuned: Finetuned, path: str | Path) -> Finetuned:
     facts = run.facts
     everybody = np.arange(len(run.clients), dtype=np.int64)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    about = {name: facts[name] for name in ("clients", "model", "blocks")}
+    about = {"clients": facts.clients, "model": facts.model, "blocks": facts.blocks}
     with files.disk_errors(path):
         try:
-            secret = facts["mode"] == "production"  # It holds every client's own model.
+            secret = facts.production  # It holds every client's own model.
             partial.parent.mkdir(parents=True, exist_ok=True, mode=0o700 if secret else 0o777)
             if secret:
                 make_private(partial)
@@ -124,14 +126,14 @@ def save_finetuned(tuned: Finetuned, path: str | Path) -> Finetuned:
             personal = Personal(everybody, tuned._shared, tuned._weights)
             digest = write_personal(partial / "personal.safetensors", personal, about, run._key)
             save_statement(partial, tuned.privacy)
-            if facts["mode"] != "production":
+            if not facts.production:
                 files.write_json(partial / "result.json", tuned.evaluate())
             files.write_json(
                 partial / FACTS_FILE,
                 {
                     **versions(),
-                    **tuned.facts["finetuned"],
-                    "run": facts["id"],
+                    **tuned.about,
+                    "run": facts.id,
                     # So that both may be moved together.
                     "run_folder": os.path.relpath(run.path.resolve(), path.resolve()),
                     "written": {"personal": digest},
@@ -172,9 +174,9 @@ def load_finetuned(
     if not place.is_dir():
         raise PmtlError(f"The run that {path} belongs to is not at {place}: put it back there.")
     run = load_run(place, data, model)
-    if run.facts["id"] != about["run"]:
+    if run.facts.id != about["run"]:
         raise PmtlError(f"{path} was made from another run than the one at {place}.")
-    blocks = np.asarray(run.facts["blocks"], dtype=np.int64)
+    blocks = np.asarray(run.facts.blocks, dtype=np.int64)
     known = about["written"]["personal"]
     weights = PersonalFile(path / "personal.safetensors", blocks, known, run._key)
     return Finetuned(run, run._model, weights, about, path)

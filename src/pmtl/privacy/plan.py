@@ -31,8 +31,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmtl.errors import PmtlError
+from pmtl.options import check_options, option
 from pmtl.privacy.sampling import Sampler, SamplingScheme, default_sampling, find_scheme
-from pmtl.spec import settle_numbers, unknown
+from pmtl.spec import unknown
 
 ADJACENCY = "replace-one"
 DEFAULT_EPSILON = 2.0
@@ -195,23 +196,39 @@ class PrivacyRequest:
         loss_bound: the largest loss that a client's metrics report; larger ones count as this.
     """
 
-    epsilon: float | None = None
-    noise: float | None = None
-    delta: float | None = None
-    clip: float = DEFAULT_CLIP
-    sampling: str | None = None
-    cohort: int | None = None
-    rounds: int = 20
-    hardened: bool | None = None
-    metrics: float | None = None
-    loss_bound: float | None = None
+    # The ranges are checked by the plan that `resolve` makes.
+    epsilon: float | None = option(
+        None, help=f"ε for the whole run ({DEFAULT_EPSILON:g} unless given); inf for no privacy."
+    )
+    noise: float | None = option(
+        None, help="σ, the noise's standard deviation on the average; instead of epsilon."
+    )
+    delta: float | None = option(None, help="δ; 1/(10 · clients) unless given.")
+    clip: float = option(DEFAULT_CLIP, help="γ, the largest norm of an upload.")
+    sampling: str | None = option(
+        None,
+        help="full, poisson (a coin per client), fixed (exactly q, as in the paper) or a scheme of "
+        "your own (package.module:Name); full if everybody takes part, else poisson.",
+    )
+    cohort: int | None = option(None, help="q, clients a round; everybody unless given.")
+    rounds: int = option(20, help="T, rounds.")
+    hardened: bool | None = option(
+        None,
+        help="Draw noise exactly, on a grid of whole numbers; in production unless told otherwise.",
+    )
+    metrics: float | None = option(
+        None,
+        help="The share of the budget for average metrics on validation rows, released through "
+        "the gate; 0.1 in production unless given, else 0 and metrics are exact.",
+    )
+    loss_bound: float | None = option(
+        None,
+        help="The largest loss of a client in released metrics; unless given, twice that of "
+        "guessing, and 1 for numbers.",
+    )
 
     def __post_init__(self) -> None:
-        settle_numbers(self)
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, float) and math.isnan(value):
-                raise PmtlError(f"{field.name.capitalize()} must be a number, but nan was given.")
+        check_options(self)
 
     @classmethod
     def of(cls, plan: PrivacyPlan) -> PrivacyRequest:

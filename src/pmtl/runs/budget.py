@@ -23,13 +23,11 @@ metric must be charged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pmtl.errors import PmtlError
 from pmtl.privacy.accounting import validation
-from pmtl.privacy.ledger.charges import to_list
 from pmtl.privacy.ledger.events import TRAINING, GaussianEvent
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyPlan
@@ -62,30 +60,19 @@ class Budget:
         reproducible: bool,
     ) -> None:
         """`reproducible` says that a replayed round is the same release, to the last bit."""
-        self._ledger = ledger
+        self.ledger = ledger
+        self.planned = {GaussianEvent.of(plan): plan.rounds}  #: all releases of the run
+        if metrics is not None:
+            self.planned[GaussianEvent.of(metrics, validation.KIND)] = metrics.rounds
         self._run = run
-        self._planned = planned_events(plan, metrics)
         self._reproducible = reproducible
-
-    @property
-    def identity(self) -> str:
-        """What tells the ledger from any other."""
-        return self._ledger.identity
-
-    def events(self) -> dict[GaussianEvent, int]:
-        """What this run has been charged for."""
-        return self._ledger.events(self._run)
-
-    def notices(self) -> list[str]:
-        """What a person should know about the ledger and its clients before anything is charged."""
-        return self._ledger.notices()
 
     # --- charging ---
 
     def refuse_unaffordable(self) -> None:
         """Refuse to begin (or go on with) a run whose releases would pass the cap of a client."""
-        left = {event: self._left(event) for event in self._planned}
-        if reason := self._ledger.allows(self._run, left, self._planned):
+        left = {event: self._left(event) for event in self.planned}
+        if reason := self.ledger.allows(self._run, left, self.planned):
             raise PmtlError(f"This run cannot be paid for. {reason}")
 
     def refuses(self, round: int, kind: str = TRAINING) -> str | None:
@@ -95,14 +82,14 @@ class Budget:
             return None
         if self._left(event) <= 0:
             return "All releases of the plan were charged; some were lost to a crash."
-        return self._ledger.allows(self._run, {event: 1}, self._planned)
+        return self.ledger.allows(self._run, {event: 1}, self.planned)
 
     def charge(self, round: int, kind: str = TRAINING) -> None:
         """Put the release down, on disk, before it is made."""
         event = self._event(kind)
         if not self._replayed(round, event):
-            self._ledger.declare(self._run, self._planned)
-            self._ledger.charge(self._run, round, event)
+            self.ledger.declare(self._run, self.planned)
+            self.ledger.charge(self._run, round, event)
 
     def charge_rest(self, round: int) -> None:
         """Charge all that a run would still have released after `round`.
@@ -111,19 +98,19 @@ class Budget:
         plan as a whole, of which the shorter run is a part, and not for the rounds it happened to
         take.
         """
-        for event in self._planned:
+        for event in self.planned:
             for ahead in range(self._left(event)):
-                self._ledger.charge(self._run, round + ahead, event)
+                self.ledger.charge(self._run, round + ahead, event)
 
     def _event(self, kind: str) -> GaussianEvent:
-        return next(event for event in self._planned if event.kind == kind)
+        return next(event for event in self.planned if event.kind == kind)
 
     def _left(self, event: GaussianEvent) -> int:
         """How many more releases of this event the plan has."""
-        return max(0, self._planned[event] - len(self._ledger.charged(self._run, event.kind)))
+        return max(0, self.planned[event] - len(self.ledger.charged(self._run, event.kind)))
 
     def _replayed(self, round: int, event: GaussianEvent) -> bool:
-        return self._reproducible and round in self._ledger.charged(self._run, event.kind)
+        return self._reproducible and round in self.ledger.charged(self._run, event.kind)
 
     # --- the run and its ledger ---
 
@@ -132,28 +119,30 @@ class Budget:
         because its bytes are the same with any ledger."""
         if self._reproducible:
             return {}
-        last = self._ledger.last
-        charged = {e.kind: len(self._ledger.charged(self._run, e.kind)) for e in self._planned}
-        charges = self._ledger.charge_hashes(self._run)
-        entry = [last.sequence, last.hash]
-        return {"run": self._run, "entry": entry, "charged": charged, "charges": charges}
+        last = self.ledger.last
+        return {
+            "run": self._run,
+            "entry": [last.sequence, last.hash],
+            "charged": {e.kind: len(self.ledger.charged(self._run, e.kind)) for e in self.planned},
+            "charges": self.ledger.charge_hashes(self._run),
+        }
 
     def saved(self, round: int, digest: str) -> None:
         """Put down which checkpoint is on disk."""
-        self._ledger.mark(self._run, round, digest)
+        self.ledger.mark(self._run, round, digest)
 
     def check_identity(self, identity: str | None) -> None:
         """Refuse a ledger that is not the one that the run began with."""
-        if identity != self.identity:
+        if identity != self.ledger.identity:
             known = "does not say which" if identity is None else "began with another one"
             raise PmtlError(
-                f"{self._ledger.path} is not known to be the ledger of this run: the run {known}. "
-                f"Put its ledger back. {_REBIND.format(ledger=self._ledger.path)}"
+                f"{self.ledger.path} is not known to be the ledger of this run: the run {known}. "
+                f"Put its ledger back. {_REBIND.format(ledger=self.ledger.path)}"
             )
 
     def check_resumable(self, checkpoint: Checkpoint | None, published: Published) -> None:
         """Refuse to continue where the folder or the ledger is older than the other."""
-        mark, begun = self._ledger.last_mark(self._run), self._ledger.last_entry_of(self._run) >= 0
+        mark, begun = self.ledger.last_mark(self._run), self.ledger.last_entry_of(self._run) >= 0
         if checkpoint is None:
             # A production run saves its start before it charges anything.
             if mark is not None or (not self._reproducible and (begun or published.rounds)):
@@ -170,83 +159,53 @@ class Budget:
         """Accept a checkpoint without its mark if a crash between the two explains it; then put the
         mark down."""
         sequence, hash = checkpoint.history.get("entry", (-1, ""))
-        if checkpoint.history.get("run") != self._run or not self._ledger.has(sequence, hash):
+        if checkpoint.history.get("run") != self._run or not self.ledger.has(sequence, hash):
             raise PmtlError(
-                f"The checkpoint of this run is newer than the ledger {self._ledger.path}, or "
+                f"The checkpoint of this run is newer than the ledger {self.ledger.path}, or "
                 "belongs to another one: the ledger was rolled back or made anew. Restore its "
-                f"newest copy. {_REBIND.format(ledger=self._ledger.path)}"
+                f"newest copy. {_REBIND.format(ledger=self.ledger.path)}"
             )
-        if self._ledger.last_entry_of(self._run) > sequence:
+        if self.ledger.last_entry_of(self._run) > sequence:
             raise self._rolled_back(f"has an older or another one (round {checkpoint.round})")
         self.saved(checkpoint.round, checkpoint.digest)
 
     def _rolled_back(self, what: str) -> PmtlError:
-        mark = self._ledger.last_mark(self._run)
+        mark = self.ledger.last_mark(self._run)
         known = "charges" if mark is None else f"a checkpoint after round {mark[0]}"
         return PmtlError(
-            f"The ledger {self._ledger.path} knows of {known} of this run, but the folder {what}: "
+            f"The ledger {self.ledger.path} knows of {known} of this run, but the folder {what}: "
             "it was rolled back. Put the newest checkpoint back, or start a new run."
         )
 
     def check_published(self, published: Published) -> None:
         """Refuse to go on, or to state an ε, where something was published that is not charged."""
-        training = set(range(published.rounds)) - {*self._ledger.charged(self._run)}
-        metrics = {*published.metrics} - {*self._ledger.charged(self._run, validation.KIND)}
+        training = set(range(published.rounds)) - {*self.ledger.charged(self._run)}
+        metrics = {*published.metrics} - {*self.ledger.charged(self._run, validation.KIND)}
         if training or metrics:
             raise PmtlError(
                 f"{len(training) + len(metrics)} of {published.rounds + len(published.metrics)} "
-                f"releases of this run are not charged in {self._ledger.path}: the ledger was "
+                f"releases of this run are not charged in {self.ledger.path}: the ledger was "
                 "rolled back or made anew. Restore its newest copy. "
-                + _REBIND.format(ledger=self._ledger.path)
+                + _REBIND.format(ledger=self.ledger.path)
             )
 
     def check_finished(self, published: Published) -> None:
         """The same at the end, when the file must still hold what was written to it."""
-        self._ledger.verify()
+        self.ledger.verify()
         self.check_published(published)
 
     def spent(self, delta: float) -> dict[str, Any]:
-        """What a run's facts say of its charges; see `spent_by`."""
-        return spent_by(self._ledger, self._run, delta)
-
-
-def spent_by(ledger: Ledger, run: str, delta: float) -> dict[str, Any]:
-    """What a run's facts say of its charges: all of them (`charged`), and of the largest account
-    among the clients that the ledger was opened with, its ε by ordinary composition
-    (`population_epsilon`) and the smallest cap that admits it (`population_filter`)."""
-    return {
-        "charged": to_list(ledger.events(run)),
-        "population_epsilon": ledger.spent(delta, own=True).epsilon,
-        "population_filter": ledger.filtered(delta, own=True).epsilon,
-    }
+        """What a run's facts say of its charges: all of them (`charged`), and of the largest
+        account among the clients that the ledger was opened with, its ε by ordinary composition
+        (`population_epsilon`) and the smallest cap that admits it (`population_filter`)."""
+        return {
+            "charged": self.ledger.events(self._run),
+            "population_epsilon": self.ledger.spent(delta, own=True).epsilon,
+            "population_filter": self.ledger.filtered(delta, own=True).epsilon,
+        }
 
 
 _REBIND = (
     "If it is lost, `pmtl ledger charge {ledger} --run FOLDER` charges what is missing and makes "
     "this the ledger of the run."
 )
-
-
-def planned_events(plan: PrivacyPlan, metrics: PrivacyPlan | None) -> dict[GaussianEvent, int]:
-    """All releases of a run's models and of its metrics."""
-    planned = {GaussianEvent.of(plan): plan.rounds}
-    if metrics is not None:
-        planned[GaussianEvent.of(metrics, validation.KIND)] = metrics.rounds
-    return planned
-
-
-@contextmanager
-def open_budget(
-    ledger: str | None,
-    clients: Sequence[str],
-    run: str,
-    plan: PrivacyPlan,
-    metrics: PrivacyPlan | None,
-    reproducible: bool,
-) -> Iterator[Budget | None]:
-    """The account of a run with the ledger at a path, held for as long as the run lasts."""
-    if ledger is None:
-        yield None
-        return
-    with Ledger.open(ledger, clients) as opened:
-        yield Budget(opened, run, plan, metrics, reproducible)

@@ -1,27 +1,34 @@
-"""What a run is asked to do.
+"""What a run is asked to do: one frozen dataclass, whose fields are the options of `pmtl train` and
+the settings of a TOML file.
 
-One frozen dataclass, with the names of the command line. It is plain Python: pydantic reads TOML
-*into* it (`runs/config_file.py`), but a machine that only trains does not need pydantic.
+This module does not import torch, so that `pmtl train --help` is quick.
 """
 
 from __future__ import annotations
 
-import json
+import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from hashlib import blake2b
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from pmtl.algorithms import ALGORITHMS, Algorithm
-from pmtl.errors import PmtlError
+import tomli_w
+
+from pmtl.client.batches import LocalTraining
+from pmtl.errors import PmtlError, naming
+from pmtl.options import check_options, option, tables
 from pmtl.privacy.accounting.validation import DEFAULT_SHARE
-from pmtl.privacy.noise import MODES
 from pmtl.privacy.plan import PrivacyRequest
-from pmtl.simulation import ENGINES, LocalTraining
-from pmtl.spec import construct, format_spec, settle_numbers, unknown
+from pmtl.spec import construct, format_spec, unknown
+
+if TYPE_CHECKING:
+    from pmtl.algorithms import Algorithm
 
 #: Written in place of a spec for something that exists in a Python program only.
 IN_MEMORY = "(in memory)"
+
+DATA = "Data and model"
 
 
 @dataclass(frozen=True)
@@ -29,23 +36,70 @@ class TrainConfig:
     """Everything that decides about a run; the same values give the same bits (and the last two
     do not change them)."""
 
-    data: str = "synthetic"
-    model: str = "auto"
-    algorithm: str = "pmtl"
-    privacy: PrivacyRequest = field(default_factory=PrivacyRequest)
-    local: LocalTraining = field(default_factory=LocalTraining)
-    mode: str = "experiment"  #: or "production"
-    ledger: str | None = None  #: the population's ledger; production needs one
-    seed: int | None = None  #: 0 unless given; production has none
-    device: str = "auto"
-    engine: str = "auto"  #: how cohorts are trained: "axis", "threads", or chosen
-    compile: bool | None = None  #: whether steps are compiled; chosen unless given
-    evaluate_every: int = 10  #: rounds between evaluations on validation rows; 0 for never
-    patience: int | None = None  #: stop after so many evaluations without a lower released loss
-    checkpoint_seconds: float = 10.0  #: how much work a crash may cost at most; 0: every round
+    data: str = option(
+        "synthetic",
+        help="PATH[:key=value,…] (.npz, .csv, .parquet, .h5, LEAF .json/.zip/folder) or synthetic.",
+        panel=DATA,
+        metavar="SPEC",
+    )
+    model: str = option(
+        "auto",
+        help="logistic, linear, mlp[:hidden=64,layers=1], femnist_cnn, celeba_cnn, hog, "
+        "package.module:factory, or auto: logistic or linear, as the target asks.",
+        panel=DATA,
+    )
+    algorithm: str = option(
+        "pmtl",
+        help="pmtl[:lam=0.1], fedavg, fedprox[:mu=0.1], local, ditto[:lam=0.1], ppsgd[:alpha=1], "
+        "clustered:clusters=FILE (JSON or CSV, client to cluster), related:omega=FILE (.npy, or "
+        "CSV with names), naive_joint, or package.module:Class.",
+    )
+    privacy: PrivacyRequest = field(default_factory=PrivacyRequest, metadata={"panel": "Privacy"})
+    local: LocalTraining = field(
+        default_factory=LocalTraining, metadata={"panel": "What a client does in a round"}
+    )
+    mode: str = option(
+        "experiment",
+        help="experiment (seeded, repeatable) or production (the operating system's randomness, "
+        "every release charged, only average metrics with noise).",
+    )
+    ledger: str | None = option(
+        None, help="The clients' ledger, which is charged; see pmtl ledger create."
+    )
+    seed: int | None = option(
+        None,
+        help="The same seed gives the same bits; 0 unless given, none in production.",
+        at_least=0,
+    )
+    device: str = option("auto", help="auto, cpu or cuda.")
+    engine: str = option(
+        "auto", help="axis (all clients in one computation), threads (one client per core) or auto."
+    )
+    compile: bool | None = option(
+        None,
+        help="Compile the steps of the engine axis; unless told otherwise on a graphics card, if "
+        "the run is long enough.",
+    )
+    evaluate_every: int = option(
+        10, help="Rounds between evaluations on validation rows; 0 for never.", at_least=0
+    )
+    patience: int | None = option(
+        None,
+        help="Stop after so many evaluations without a lower released loss (needs metrics); the "
+        "whole plan is charged.",
+        at_least=1,
+    )
+    checkpoint_seconds: float = option(
+        10.0,
+        help="Seconds between checkpoints, the work that a crash may cost; 0: every round.",
+        at_least=0,
+    )
 
     def __post_init__(self) -> None:
-        settle_numbers(self)
+        from pmtl.engines.choose import ENGINES
+        from pmtl.privacy.noise import MODES
+
+        check_options(self)
         try:
             self.digest()
         except UnicodeEncodeError as error:
@@ -53,26 +107,15 @@ class TrainConfig:
                 f"The settings hold {error.object[error.start : error.end]!r}, which is not valid "
                 "Unicode and could not be written to a file: rename what is called so."
             ) from error
-        if self.evaluate_every < 0:
-            raise PmtlError(
-                f"evaluate_every must be 0 (never) or more, but {self.evaluate_every} was given."
-            )
-        if self.patience is not None and self.patience < 1:
-            raise PmtlError(f"patience must be at least 1, but {self.patience} was given.")
+        for what, value, known in (("engine", self.engine, ENGINES), ("mode", self.mode, MODES)):
+            if value not in known:
+                raise unknown(what, value, known)
         if self.patience is not None and (not self.metrics_share or not self.evaluate_every):
             raise PmtlError(
                 "Stopping early looks at validation rows, which are private, and exact scores are "
                 "paid for by nobody: let metrics be released through the gate (--metrics 0.1, "
                 "--evaluate-every 10), or leave patience out."
             )
-        if not self.checkpoint_seconds >= 0:
-            raise PmtlError(
-                f"checkpoint_seconds must be 0 or more, but {self.checkpoint_seconds} was given."
-            )
-        if self.engine not in ENGINES:
-            raise unknown("engine", self.engine, ENGINES)
-        if self.mode not in MODES:
-            raise unknown("mode", self.mode, MODES)
         if self.mode == "production" and self.seed is not None:
             raise PmtlError(
                 f"Production takes its randomness from the operating system, but the seed "
@@ -83,8 +126,6 @@ class TrainConfig:
                 "Production charges every release to the clients' ledger: name it with --ledger, "
                 "after making it once with `pmtl ledger create`."
             )
-        if self.seed is not None and self.seed < 0:
-            raise PmtlError(f"The seed must not be negative, but {self.seed} was given.")
 
     @property
     def metrics_share(self) -> float:
@@ -99,14 +140,7 @@ class TrainConfig:
 
     def to_toml(self) -> str:
         """The configuration as a TOML file that `pmtl train --config` takes."""
-        lines: list[str] = []
-        tables: list[str] = []
-        for key, value in asdict(self).items():
-            if isinstance(value, dict):
-                tables += ["", f"[{key}]", *_toml_lines(value)]
-            else:
-                lines += _toml_lines({key: value})
-        return "\n".join(lines + tables) + "\n"
+        return tomli_w.dumps(_given(asdict(self)))
 
 
 def part(kind: type[Any], value: Any, what: str) -> Any:
@@ -118,28 +152,86 @@ def part(kind: type[Any], value: Any, what: str) -> Any:
     if isinstance(value, Mapping):
         return construct(kind, value, what)
     raise PmtlError(
-        f"{what} must be a {kind.__name__} or a mapping of its fields, "
-        f"but a {type(value).__name__} was given."
+        f"{what} must be a {kind.__name__} or a mapping of its fields, but {value!r} was given."
     )
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values without None, which TOML does not have."""
+    return {
+        key: _given(value) if isinstance(value, Mapping) else value
+        for key, value in values.items()
+        if value is not None
+    }
+
+
+def read_config(path: str | Path, changes: Mapping[str, Any] | None = None) -> TrainConfig:
+    """Read a TOML file; `changes` (the command line's options) have the last word."""
+    return parse_config(merge(read_values(path), changes or {}), str(path))
+
+
+def read_values(path: str | Path) -> dict[str, Any]:
+    """What a TOML file says, not yet checked."""
+    try:
+        content = Path(path).read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path.
+        reason = getattr(error, "strerror", None) or error
+        raise PmtlError(f"The configuration {path} cannot be read: {reason}.") from error
+    try:
+        return tomllib.loads(content.decode("utf-8"))
+    except RecursionError as error:
+        raise PmtlError(f"The configuration {path} is nested too deeply.") from error
+    except ValueError as error:
+        raise PmtlError(f"The configuration {path} is not valid TOML: {error}.") from error
+
+
+def parse_config(
+    values: Mapping[str, Any], where: str, kind: type[TrainConfig] = TrainConfig
+) -> TrainConfig:
+    """Check a mapping and turn it into a configuration; errors say that the mistake is `where`."""
+    with naming(where):
+        settings = dict(values)
+        for name, inner, _ in tables(kind):
+            settings[name] = part(inner, values.get(name), name)
+        return construct(kind, settings, "the configuration")
+
+
+def merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` with `changes` on top, table by table."""
+    merged = dict(values)
+    for key, value in changes.items():
+        old = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            merged[key] = merge(_without_rival(old, value), value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _without_rival(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that decide each other: naming one on the command line unsets the file's other."""
+    rivals = {"epsilon": "noise", "noise": "epsilon", "epochs": "steps", "steps": "epochs"}
+    rivals["sampling"] = "cohort"  # "full" would not survive another cohort.
+    return {key: value for key, value in old.items() if rivals.get(key) not in new}
 
 
 def algorithm_spec(algorithm: str | Algorithm) -> str:
     """The line that names an algorithm, if one can: `pmtl:lam=0.5`."""
+    from pmtl.algorithms import ALGORITHMS
+
     if isinstance(algorithm, str):
         return algorithm
     values = {item.name: getattr(algorithm, item.name) for item in fields(algorithm)}
     kind = type(algorithm)
-    name = algorithm.name if ALGORITHMS.get(algorithm.name) is kind else _path_of(kind)
-    if name is None or not all(isinstance(value, (int, float, str)) for value in values.values()):
+    if ALGORITHMS.get(algorithm.name) is kind:
+        name = algorithm.name
+    elif kind.__module__ == "__main__" or "." in kind.__qualname__:
+        return IN_MEMORY  # Another process could not import it.
+    else:
+        name = f"{kind.__module__}:{kind.__qualname__}"
+    if not all(isinstance(value, (int, float, str)) for value in values.values()):
         return IN_MEMORY
     return format_spec(name, values)
-
-
-def _path_of(kind: type) -> str | None:
-    """`package.module:Name`, if that leads to this class from another process, too."""
-    if kind.__module__ == "__main__" or "." in kind.__qualname__:
-        return None
-    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def resolve_device(device: str) -> str:
@@ -155,25 +247,3 @@ def resolve_device(device: str) -> str:
             f"The device {device!r} cannot be used here: choose auto, cpu or cuda."
         ) from error
     return device
-
-
-def _toml_lines(values: Mapping[str, Any]) -> list[str]:
-    return [f"{key} = {_toml(value)}" for key, value in values.items() if value is not None]
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, str):
-        # A TOML basic string takes the same escapes as JSON's.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, bool):
-        return str(value).lower()
-    return repr(value)
-
-
-__all__ = [
-    "IN_MEMORY",
-    "TrainConfig",
-    "algorithm_spec",
-    "part",
-    "resolve_device",
-]

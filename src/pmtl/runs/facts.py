@@ -1,19 +1,29 @@
-"""What is known of a run beside its models: what of it is public, and whether data fits it."""
+"""What is known of a run beside its models: `run.json`, what of it is public, and whether data
+fits it."""
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
 
 from pmtl import storage as files
 from pmtl._version import __version__
 from pmtl.data import FederatedData
-from pmtl.errors import PmtlError
+from pmtl.data.targets import Task
+from pmtl.errors import PmtlError, naming
+from pmtl.privacy.ledger.charges import from_list, to_list
+from pmtl.privacy.ledger.events import GaussianEvent
+from pmtl.privacy.plan import PrivacyPlan
 from pmtl.runs.config import TrainConfig
+from pmtl.spec import unknown
+
+#: The format of `run.json`. Files of pmtl 0.1 have no number; what they lack has a default here.
+FORMAT = 2
 
 #: Of what `run.json` says, what `public/plan.json` says, too.
 _PUBLIC_FACTS = (
@@ -23,16 +33,128 @@ _PUBLIC_FACTS = (
 )
 _PUBLIC_SETTINGS = ("local", "evaluate_every", "patience")
 
-#: Of a production run that version 0.1 wrote.
-UNDIVIDED = (
-    "The run at {} was written by an earlier version of pmtl, which did not keep private files "
-    "apart: run.json tells whoever reads it about clients' rows. Hand out none of its files but "
-    "shared.safetensors, privacy.txt, privacy.json and metrics.jsonl."
-)
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What `run.json` keeps: enough to continue a run, to evaluate it and to predict."""
+
+    id: str
+    mode: str
+    data: str
+    model: str
+    algorithm: str
+    seed: int | None
+    shares: bool  #: whether anything leaves a client
+    personal: bool  #: whether clients end up with models of their own
+    task: Task
+    outputs: int
+    input_shape: tuple[int, ...]
+    labels: tuple[str, ...] | None
+    feature_names: tuple[str, ...] | None
+    pixels: bool  #: whether features were bytes, which became numbers between 0 and 1
+    parameters: int
+    plan: PrivacyPlan
+    metrics_plan: PrivacyPlan | None  #: of average metrics, if any are released
+    hardened: bool
+    fingerprint: str  #: of the data; in production under the run's key
+    clients: tuple[str, ...]
+    blocks: tuple[int, ...]  #: the block of the billboard that each client reads
+    config_digest: str = ""
+    ledger: str | None = None
+    ledger_id: str | None = None  #: what tells the ledger from any other
+    model_folder: str | None = None  #: where the module of the user's own model was
+    initialisation: int | None = None  #: the seed of the models' start; not in files of pmtl 0.1
+    relations: str | None = None  #: what decides who reads an average with whom
+    text: dict[str, Any] | None = None  #: the `TextRule` of text features
+    disclosed: tuple[str, ...] = ()  #: what reading the data took from all clients
+    board: str | None = None  #: the digest of the billboard
+    noise_key: str | None = None  #: all that an experiment's noise depends on
+    pmtl: str = __version__
+    python: str = platform.python_version()
+    torch: str = torch.__version__
+    state: str = "running"  #: or "complete"
+    stopped: str | None = None  #: why it ended before the last round of the plan
+    not_finite: str | None = None  #: the sentence for models that are not all finite
+    memory: dict[str, Any] | None = None  #: what an experiment took of the machine
+    charged: dict[GaussianEvent, int] | None = None  #: what the ledger has of this run
+    population_epsilon: float | None = None  #: of the largest account; see `Budget.spent`
+    population_filter: float | None = None
+    written: dict[str, str] = field(default_factory=dict)  #: digests of the files of the result
+
+    @property
+    def production(self) -> bool:
+        """Whether noise is real, releases are charged and exact metrics are withheld."""
+        return self.mode == "production"
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run is finished, and its result is written."""
+        return self.state == "complete"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The facts as JSON can hold them."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        for name in ("plan", "metrics_plan"):
+            values[name] = None if values[name] is None else values[name].to_dict()
+        values["charged"] = None if self.charged is None else to_list(self.charged)
+        return {"format": FORMAT, **values}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], where: str) -> RunFacts:
+        """The facts that `to_dict` gave and the file `where` holds, checked."""
+        values = dict(values)
+        format = values.pop("format", 1)
+        if format not in range(1, FORMAT + 1):
+            raise PmtlError(
+                f"{where} has the format {format!r}, and this version of pmtl reads formats up to "
+                f"{FORMAT}: use the version that wrote it."
+            )
+        known, hints = {item.name: item for item in fields(cls)}, get_type_hints(cls)
+        for name in [name for name in values if name not in known]:
+            if format == FORMAT:
+                raise unknown(f"entry of {where} named", name, known)
+            del values[name]  # What an earlier version also kept.
+        for name, item in known.items():
+            required = item.default is MISSING and item.default_factory is MISSING
+            if required and name not in values:
+                raise PmtlError(f"{where} cannot be used: it has no entry {name!r}.")
+        with naming(where):
+            return cls(**{name: _read(name, value, hints[name]) for name, value in values.items()})
+
+
+def _read(name: str, value: Any, hint: Any) -> Any:
+    """A value of `run.json` as `RunFacts` has it."""
+    try:
+        if name in ("plan", "metrics_plan"):
+            value = None if value is None else PrivacyPlan.from_dict(value)
+        elif name == "charged":
+            value = None if value is None else from_list(value)
+        elif isinstance(value, list):
+            value = tuple(value)
+        elif value == "inf" and name.startswith("population"):  # JSON has no infinity.
+            value = float(value)
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise PmtlError(f"The entry {name!r} cannot be read ({error}).") from error
+    if not _fits(value, hint):
+        raise PmtlError(f"The entry {name!r} is not what it should be, but {value!r}.")
+    return value
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if isinstance(hint, UnionType):
+        return any(_fits(value, kind) for kind in get_args(hint))
+    kind, inner = get_origin(hint) or hint, get_args(hint)
+    if kind is Literal:
+        return value in inner
+    if kind is tuple:
+        return isinstance(value, tuple) and all(_fits(item, inner[0]) for item in value)
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, (int, float) if kind is float else kind)
 
 
 def versions() -> dict[str, Any]:
-    """What the run was made with."""
+    """What is running."""
     return {
         "pmtl": __version__,
         "python": platform.python_version(),
@@ -40,11 +162,13 @@ def versions() -> dict[str, Any]:
     }
 
 
-def public_facts(config: TrainConfig, facts: Mapping[str, Any]) -> dict[str, Any]:
+def public_facts(config: TrainConfig, facts: RunFacts) -> dict[str, Any]:
     """What everybody may know of a run before it begins."""
-    settings = asdict(config)
-    return {name: facts[name] for name in _PUBLIC_FACTS} | {
-        name: settings[name] for name in _PUBLIC_SETTINGS
+    values, settings = facts.to_dict(), asdict(config)
+    return {
+        **versions(),
+        **{name: values[name] for name in _PUBLIC_FACTS},
+        **{name: settings[name] for name in _PUBLIC_SETTINGS},
     }
 
 
@@ -53,28 +177,27 @@ def fingerprint_of(data: FederatedData, key: bytes) -> str:
     return files.digest_of_text(data.fingerprint(), key) if key else data.fingerprint()
 
 
-def check_data(data: FederatedData, facts: dict[str, Any], key: bytes = b"") -> None:
+def check_data(data: FederatedData, facts: RunFacts, key: bytes = b"") -> None:
     """Refuse data that is not what the run was trained on; `key` is the key of its digests."""
-    if list(data.clients) != list(facts["clients"]):
+    if tuple(data.clients) != facts.clients:
         raise PmtlError(
-            f"The run was made for {len(facts['clients'])} clients, and this data has {data.m} or "
+            f"The run was made for {len(facts.clients)} clients, and this data has {data.m} or "
             "other ones: a federation may not change during a run."
         )
-    names = None if data.feature_names is None else list(data.feature_names)
-    if names != facts["feature_names"]:
+    names = None if data.feature_names is None else tuple(data.feature_names)
+    if names != facts.feature_names:
         what = "words" if data.text is not None else "feature columns"
-        how = _first_difference(names, facts)
+        how = _first_difference(names or (), facts.feature_names or ())
         raise PmtlError(
-            f"This data has other {what} than the run was trained on{how}: "
+            f"This data has other {what} than the run was trained on ({how}): "
             "a model's weights mean nothing for others. Read it with the same options."
         )
-    if fingerprint_of(data, key) != facts["fingerprint"]:
+    if fingerprint_of(data, key) != facts.fingerprint:
         raise PmtlError("This data is not what the run was trained on: its fingerprint differs.")
 
 
-def _first_difference(names: list[str] | None, facts: dict[str, Any]) -> str:
-    known = facts["feature_names"]
-    for name, other in zip(names or (), known or (), strict=False):
+def _first_difference(names: tuple[str, ...], known: tuple[str, ...]) -> str:
+    for name, other in zip(names, known, strict=False):
         if name != other:
-            return f" ({name!r} in place of {other!r})"
-    return f" ({len(names or ())} in place of {len(known or ())})"
+            return f"{name!r} in place of {other!r}"
+    return f"{len(names)} in place of {len(known)}"

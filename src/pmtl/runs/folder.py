@@ -13,6 +13,7 @@ import secrets
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from pmtl.privacy.statement.statement import Statement
 from pmtl.progress import progress_bar
 from pmtl.runs.budget import Checkpoint, Published
 from pmtl.runs.config import TrainConfig
-from pmtl.runs.facts import public_facts, versions
+from pmtl.runs.facts import RunFacts, public_facts
 from pmtl.runs.personal import Personal, write_personal
 from pmtl.simulation import CHECKS, RunState
 
@@ -77,13 +78,13 @@ class RunFolder:
 
     @classmethod
     def create(
-        cls, path: str | Path, config: TrainConfig, facts: Mapping[str, Any], key: bytes = b""
+        cls, path: str | Path, config: TrainConfig, facts: RunFacts, key: bytes = b""
     ) -> RunFolder:
         """Make a folder that appears with its first files in it, or not at all. In production,
         `key` is what `new_key` gave."""
         path = Path(path)
         cls.refuse_existing(path)
-        divided = config.mode == "production"
+        divided = facts.production
         partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         with files.disk_errors(path):
             try:
@@ -93,10 +94,10 @@ class RunFolder:
                     make_private(new.private)
                     new.public.mkdir(mode=0o755)
                     files.write_bytes(new.key_file, key)
-                    files.write_json(new.plan_file, {**versions(), **public_facts(config, facts)})
+                    files.write_json(new.plan_file, public_facts(config, facts))
                     files.write_text(new.notes_file, _NOTES)
                 files.write_text(new.config_file, config.to_toml())
-                files.write_json(new.facts_file, {"state": "running", **versions(), **facts})
+                new.save_facts(facts)
                 partial.replace(path)
             except BaseException:
                 shutil.rmtree(partial, ignore_errors=True)
@@ -160,9 +161,13 @@ class RunFolder:
         ):
             file.write(f"- {sentence}\n")
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> RunFacts:
         """What `run.json` says."""
-        return files.read_json(self.facts_file)
+        return RunFacts.from_dict(files.read_json(self.facts_file), str(self.facts_file))
+
+    def save_facts(self, facts: RunFacts) -> None:
+        """Replace `run.json`."""
+        files.write_json(self.facts_file, facts.to_dict())
 
     def save_round(self, line: Mapping[str, Any]) -> None:
         """Add a round's line to the metrics."""
@@ -262,7 +267,7 @@ class RunFolder:
 
     def save_result(
         self,
-        facts: Mapping[str, Any],
+        facts: RunFacts,
         personal: Personal | None,
         shared: Mapping[str, Tensor],
         scaling: Scaling | None,
@@ -271,20 +276,19 @@ class RunFolder:
     ) -> None:
         """Write the models and the statement; the run is complete when `run.json` says so, and it
         names the digest of every file that `load_run` will read."""
-        about = {"clients": facts["clients"], "model": facts["model"], "blocks": facts["blocks"]}
         written = {
             "metrics": self._metrics_digest(),
             # Published, so its digest is nobody's secret: everybody can check the file.
-            "shared": files.write_tensors(self.shared_file, shared, {"model": facts["model"]}),
+            "shared": files.write_tensors(self.shared_file, shared, {"model": facts.model}),
         }
         if personal is not None:
-            of_rows = {
-                name: [facts[name][client] for client in personal.seen.tolist()]
-                for name in ("clients", "blocks")
+            seen = personal.seen.tolist()
+            about = {
+                "clients": [facts.clients[client] for client in seen],
+                "model": facts.model,
+                "blocks": [facts.blocks[client] for client in seen],
             }
-            written["personal"] = write_personal(
-                self.personal_file, personal, about | of_rows, self.key
-            )
+            written["personal"] = write_personal(self.personal_file, personal, about, self.key)
         if scaling is not None:  # Every client's part is its own affair.
             parts = {
                 "means": torch.from_numpy(scaling.means),
@@ -294,7 +298,7 @@ class RunFolder:
         save_statement(self.public, statement)
         if result is not None:
             files.write_json(self.result_file, result)
-        files.write_json(self.facts_file, {**versions(), **facts, "written": written})
+        self.save_facts(replace(facts, written=written))
         if self.owned_file.exists():  # As large as the models, and of no more use.
             self.checkpoint_file.unlink()
             self.owned_file.unlink()

@@ -19,22 +19,28 @@ from pmtl.data import FederatedData, Scaling, Split, load
 from pmtl.data.checks import as_model_input, is_sparse, row_chunks
 from pmtl.errors import PmtlError, PmtlWarning
 from pmtl.models import FlatModel, build_model, predictions, probabilities
-from pmtl.privacy.ledger.events import GaussianEvent
-from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.statement.statement import Statement, make_statement
 from pmtl.runs.config import IN_MEMORY
-from pmtl.runs.facts import UNDIVIDED, check_data
+from pmtl.runs.facts import RunFacts, check_data
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.personal import PersonalFile
 from pmtl.simulation import Feed, Metrics, Weights, evaluate
 
 
 class Run:
-    """A finished run, in memory or read back from its folder."""
+    """A finished run, in memory or read back from its folder.
+
+    Attributes:
+        facts: what `run.json` says.
+        clients: the names of all clients.
+        privacy: the privacy statement.
+        metrics: the lines of `metrics.jsonl`, one for each round.
+        path: the run's folder, if it has one.
+    """
 
     def __init__(
         self,
-        facts: dict[str, Any],
+        facts: RunFacts,
         model: FlatModel,
         personal: Weights | None,
         shared: Tensor,
@@ -48,21 +54,21 @@ class Run:
     ) -> None:
         """`key` is the key of the digests in `facts` (`runs/folder.py`)."""
         self.facts = facts
-        self.clients: tuple[str, ...] = tuple(facts["clients"])
+        self.clients: tuple[str, ...] = facts.clients
         self.privacy = statement
         self.metrics = metrics
         self.path = path
         self._model = model
         self._weights = self._published if personal is None else personal
         self._shared = shared
-        self._billboard = board or Billboard(np.asarray(facts["blocks"], dtype=np.int64))
+        self._billboard = board or Billboard(np.asarray(facts.blocks, dtype=np.int64))
         self._data = data
         self._scaling = scaling
         self._key = key
         self._positions = {client: i for i, client in enumerate(self.clients)}
 
     def personal(self, client: str) -> nn.Module:
-        """The client's own model, an ordinary module in evaluation mode.
+        """The model of the client with this name, an ordinary module in evaluation mode.
 
         It reads rows of features as floats (pixels between 0 and 1); the client's own scaling, if
         any, is part of it.
@@ -73,8 +79,8 @@ class Run:
     @property
     def shared(self) -> nn.Module:
         """The published model; with several clusters, see `shared_for`."""
-        if not self.facts["shares"]:
-            raise PmtlError(f"Nothing was shared in this run of {self.facts['algorithm']}.")
+        if not self.facts.shares:
+            raise PmtlError(f"Nothing was shared in this run of {self.facts.algorithm}.")
         if len(self._shared) > 1:
             raise PmtlError(
                 f"This run published {len(self._shared)} models, not one: use shared_for(client)."
@@ -94,21 +100,25 @@ class Run:
     @property
     def not_finite(self) -> str | None:
         """The sentence for a run whose models are not all finite numbers, or None."""
-        return self.facts.get("not_finite")
+        return self.facts.not_finite
 
     def predict(self, client: str, x: Any) -> NDArray[Any]:
-        """What the client's model answers to rows (an array or a sparse matrix): class numbers, 0/1
-        per label, or numbers."""
-        return self._answers(client, x, predictions(self.facts["task"]))
+        """What the client's model answers: class numbers, 0/1 per label, or numbers.
+
+        Args:
+            client: the name of the client.
+            x: rows of features, an array or a sparse matrix.
+        """
+        return self._answers(client, x, predictions(self.facts.task))
 
     def predict_proba(self, client: str, x: Any) -> NDArray[np.float32]:
         """How sure the client's model is of every class or label, `[rows, classes]`."""
-        return self._answers(client, x, probabilities(self.facts["task"]))
+        return self._answers(client, x, probabilities(self.facts.task))
 
     def _answers(self, client: str, x: Any, answer: Callable[[Tensor], Tensor]) -> NDArray[Any]:
-        shape = tuple(self.facts["input_shape"])
+        shape = self.facts.input_shape
         x = x if is_sparse(x) else np.asarray(x)
-        if self.facts["pixels"] and x.dtype == np.uint8:
+        if self.facts.pixels and x.dtype == np.uint8:
             x = as_model_input(x)
         if x.shape[1:] != shape:
             raise PmtlError(
@@ -130,7 +140,7 @@ class Run:
 
     def evaluate(self) -> dict[str, dict[str, Metrics] | None]:
         """Metrics of the personal and the shared models on test and validation rows."""
-        if self.facts["mode"] == "production":
+        if self.facts.production:
             raise PmtlError(
                 "Exact metrics are private, and this is a production run: it withholds them."
             )
@@ -144,7 +154,7 @@ class Run:
         """What answers: the weights of any clients' own models and, where there is one, of the
         shared model."""
         views = {"personal": self._weights}
-        if self.facts["shares"]:
+        if self.facts.shares:
             views["shared"] = self._published
         return views
 
@@ -161,13 +171,13 @@ class Run:
     def data(self) -> FederatedData:
         """The federation the run was trained on, read again if need be, and checked to be it."""
         if self._data is None:
-            spec = self.facts["data"]
+            spec = self.facts.data
             if spec == IN_MEMORY:
                 raise PmtlError(
                     f"The run at {self.path} was trained on data from a Python program: give it "
                     "again, with pmtl.load_run(path, data=…)."
                 )
-            self._data = load(spec, production=self.facts["mode"] == "production")
+            self._data = load(spec, production=self.facts.production)
         check_data(self._data, self.facts, self._key)
         return self._data
 
@@ -204,30 +214,33 @@ class Standardise(nn.Module):
 
 
 def load_run(path: str | Path, data: FederatedData | None = None, model: Any = None) -> Run:
-    """Read a finished run; `data` and `model` only for what existed in a program alone."""
+    """Read a finished run.
+
+    Args:
+        path: its folder.
+        data: the federation, where the run got it from a Python program.
+        model: the factory of modules, where the run got it from a Python program.
+    """
     folder = RunFolder.open(path)
     facts = folder.facts()
-    if facts.get("mode") == "production" and not folder.divided:
-        warnings.warn(PmtlWarning(UNDIVIDED.format(path)), stacklevel=2)
-    if facts.get("state") != "complete":
+    if facts.production and not folder.divided:
+        warnings.warn(PmtlWarning(_UNDIVIDED.format(path)), stacklevel=2)
+    if not facts.complete:
         raise PmtlError(
             f"The run at {path} is not finished: continue it with `pmtl resume {path}`."
         )
-    flat = rebuild_model(facts, model)
-    written = facts["written"]
+    written = facts.written
     published, _ = files.read_tensors(folder.shared_file, written["shared"])
-    shared, blocks = published["weights"], np.asarray(facts["blocks"], dtype=np.int64)
+    shared, blocks = published["weights"], np.asarray(facts.blocks, dtype=np.int64)
     personal = None
-    if facts["personal"]:
+    if facts.personal:
         personal = PersonalFile(folder.personal_file, blocks, written["personal"], folder.key)
-    statement = statement_of(facts)
-    flat.to(torch.device("cpu"), shared.dtype)
     return Run(
         facts,
-        flat,
+        rebuild_model(facts, model).to(torch.device("cpu"), shared.dtype),
         personal,
         shared,
-        statement,
+        statement_of(facts),
         folder.metrics(written["metrics"]),
         data,
         folder.path,
@@ -237,46 +250,40 @@ def load_run(path: str | Path, data: FederatedData | None = None, model: Any = N
     )
 
 
-def statement_of(facts: dict[str, Any]) -> Statement:
+#: Of a production run that version 0.1 wrote.
+_UNDIVIDED = (
+    "The run at {} was written by an earlier version of pmtl, which did not keep private files "
+    "apart: run.json tells whoever reads it about clients' rows. Hand out none of its files but "
+    "shared.safetensors, privacy.txt, privacy.json and metrics.jsonl."
+)
+
+
+def statement_of(facts: RunFacts, finetuned: bool = False) -> Statement:
     """The statement of a finished run: of what was charged, where there is a ledger."""
-    charged = facts.get("charged")
     return make_statement(
-        PrivacyPlan.from_dict(facts["plan"]),
-        shares=facts["shares"],
-        personal=facts["personal"],
-        mode=facts["mode"],
-        hardened=facts["hardened"],
-        metrics=metrics_plan(facts),
-        charged=None if charged is None else dict(map(_charge, charged)),
-        population_epsilon=facts.get("population_epsilon"),
-        population_filter=facts.get("population_filter"),
-        finetuned="finetuned" in facts,
-        disclosed=tuple(facts.get("disclosed", ())),
-        relations=facts.get("relations"),
+        facts.plan,
+        shares=facts.shares,
+        personal=facts.personal,
+        mode=facts.mode,
+        hardened=facts.hardened,
+        metrics=facts.metrics_plan,
+        charged=facts.charged,
+        population_epsilon=facts.population_epsilon,
+        population_filter=facts.population_filter,
+        finetuned=finetuned,
+        disclosed=facts.disclosed,
+        relations=facts.relations,
     )
 
 
-def metrics_plan(facts: dict[str, Any]) -> PrivacyPlan | None:
-    """The plan of a run's average metrics, if it releases any."""
-    values = facts["metrics_plan"]
-    return None if values is None else PrivacyPlan.from_dict(values)
-
-
-def _charge(values: dict[str, Any]) -> tuple[GaussianEvent, int]:
-    event = {name: value for name, value in values.items() if name != "count"}
-    return GaussianEvent.from_dict(event), values["count"]
-
-
-def rebuild_model(facts: dict[str, Any], model: Any = None) -> FlatModel:
+def rebuild_model(facts: RunFacts, model: Any = None) -> FlatModel:
     """The run's model, from its spec or from the factory given again."""
-    spec = model if model is not None else facts["model"]
+    spec = model if model is not None else facts.model
     if spec == IN_MEMORY:
         raise PmtlError(
             "This run's model came from a Python program: give its factory again as model=…."
         )
-    shape = tuple(facts["input_shape"])
-    folder = facts.get("model_folder")
-    if folder and folder not in sys.path:
-        sys.path.append(folder)  # Where the user's own module was when the run began.
-    begin = facts.get("initialisation", facts["seed"] or 0)
-    return build_model(spec, shape, facts["outputs"], facts["task"], begin)
+    if facts.model_folder and facts.model_folder not in sys.path:
+        sys.path.append(facts.model_folder)  # Where the user's own module was when the run began.
+    begin = (facts.seed or 0) if facts.initialisation is None else facts.initialisation
+    return build_model(spec, facts.input_shape, facts.outputs, facts.task, begin)

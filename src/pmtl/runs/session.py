@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,9 @@ from pmtl.errors import Interrupted, PmtlError
 from pmtl.privacy.accounting.validation import KIND
 from pmtl.progress import progress_bar
 from pmtl.runs.budget import Budget, Published
+from pmtl.runs.callbacks import Callback, Event, call
 from pmtl.runs.config import TrainConfig
+from pmtl.runs.facts import RunFacts
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.personal import Personal
 from pmtl.runs.process import graceful_stop, peak_resident_bytes, threads_for
@@ -30,20 +34,22 @@ _MODELS_AT_A_TIME = 256
 def run_to_end(
     federation: Simulation,
     config: TrainConfig,
-    facts: dict[str, Any],
+    facts: RunFacts,
     folder: RunFolder | None,
     budget: Budget | None,
     show: bool,
     key: bytes = b"",
+    callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Run what is left of the rounds, then write and return the result.
 
     In a team every process runs this. Only the leader has a folder and a budget, decides whether to
-    go on, to save or to stop, and returns all models. `key` is the key of the digests in `facts`.
+    go on, to save or to stop, calls callbacks, and returns all models. `key` is the key of the
+    digests in `facts`.
     """
     team, plan = federation.team, federation.plan
     state = federation.start(None if folder is None else folder.owned_file)
-    secret = config.mode == "production"
+    secret = facts.production
     if secret and folder is not None:
         federation.tell_owner = folder.note
     with ExitStack() as stack:
@@ -62,35 +68,49 @@ def run_to_end(
         federation.deal(state)
         lines = Lines(folder, secret)
         bar = stack.enter_context(progress_bar("training", plan.rounds, state.round, show))
+        mine = callbacks if team.leader else ()
+
+        def event() -> Event:
+            return _event(federation, folder, state, lines.all())
+
+        failed = None
         saved = time.monotonic()
         while state.round < plan.rounds:
             reason = None if budget is None else budget.refuses(state.round)
             if not team.agree(reason is None):
-                facts = {**facts, "stopped": reason}  # The last model stays usable.
+                facts = replace(facts, stopped=reason)  # The last model stays usable.
                 break
             report = federation.advance(state)
             measured = _validation(federation, config, budget, state)
             bar.advance(_describe(measured.get("validation")))
             lines.add(report, measured)
+            failed = call(mine, "on_round", event)
             if team.agree(bool(config.patience and _no_better(lines.all(), config.patience))):
-                facts = {**facts, "stopped": _STOPPED.format(config.patience, state.round)}
+                facts = replace(facts, stopped=_STOPPED.format(config.patience, state.round))
                 if budget is not None:
                     budget.charge_rest(state.round)
                 break
-            due = stop.is_set() or time.monotonic() - saved >= config.checkpoint_seconds
+            waited = time.monotonic() - saved >= config.checkpoint_seconds
+            due = waited or stop.is_set() or failed is not None
             if team.agree(folder is not None and due):
                 federation.collect(state)
                 lines.all()
                 if folder is not None:
                     _save(folder, state, budget)
+                    failed = failed or call(mine, "on_checkpoint", event)
                 saved = time.monotonic()
+            if callbacks and team.agree(failed is not None):
+                raise failed or PmtlError("A callback failed in the first process of the team.")
             if team.agree(folder is not None and stop.is_set()) and state.round < plan.rounds:
                 raise Interrupted(
                     f"Stopped after round {state.round} of {plan.rounds}; "
                     f"`pmtl resume {'RUN' if folder is None else folder.path}` continues it."
                 )
         federation.collect(state)
-        return _finish(federation, facts, folder, budget, state, lines.all(), key)
+        run = _finish(federation, facts, folder, budget, state, lines.all(), key)
+        if failed := failed or call(mine, "on_end", event):
+            raise failed
+        return run
 
 
 class Lines:
@@ -122,6 +142,19 @@ class Lines:
                 self._folder.save_round(self._written[-1])
 
 
+def _event(
+    federation: Simulation, folder: RunFolder | None, state: RunState, lines: list[dict[str, Any]]
+) -> Event:
+    """What callbacks may know. Lines and shared model are public in production, too."""
+    return Event(
+        round=state.round,
+        rounds=federation.plan.rounds,
+        metrics=dict(lines[-1]) if lines else {},
+        shared=state.shared.detach().clone() if federation.algorithm.shares else None,
+        path=None if folder is None else folder.public,
+    )
+
+
 def _save(folder: RunFolder, state: RunState, budget: Budget | None) -> None:
     digest = folder.save_checkpoint(state, {} if budget is None else budget.history())
     if budget is not None:
@@ -130,45 +163,43 @@ def _save(folder: RunFolder, state: RunState, budget: Budget | None) -> None:
 
 def _finish(
     federation: Simulation,
-    facts: dict[str, Any],
+    facts: RunFacts,
     folder: RunFolder | None,
     budget: Budget | None,
     state: RunState,
     metrics: list[dict[str, Any]],
     key: bytes,
 ) -> Run:
-    algorithm, plan = federation.algorithm, federation.plan
+    data, delta = federation.data, federation.plan.delta
     weights = federation.views(state)["personal"] if federation.team.leader else _elsewhere
-    personal = Personal(state.store.seen, federation.newcomers(state), weights)
-    facts = facts | {"state": "complete"}
-    if facts["mode"] == "experiment":  # Who was sampled is private, and so is how many were.
-        facts["memory"] = _memory(state)
+    facts = replace(facts, state="complete", not_finite=not_finite(federation, state, facts.mode))
+    if not facts.production:  # Who was sampled is private, and so is how many were.
+        facts = replace(facts, memory=_memory(state))
     if budget is not None:
         released = [line["round"] for line in metrics if "noise" in line]
         budget.check_finished(Published(state.round, released))
-        facts |= budget.spent(plan.delta)
-    facts["not_finite"] = not_finite(federation, state, facts["mode"])
-    statement = statement_of(facts)
+        facts = replace(facts, **budget.spent(delta))
     run = Run(
         facts,
         federation.model,
-        personal.weights,
+        weights,
         state.shared,
-        statement,
+        statement_of(facts),
         metrics,
-        federation.data,
+        data,
         None if folder is None else folder.path,
-        federation.data.scaling,
+        data.scaling,
         federation.server.billboard,
         key,
     )
     if folder is not None:
         _save(folder, state, budget)
-        owned = personal if algorithm.personal else None
-        result = None if facts["mode"] == "production" else run.evaluate()
-        scaling = federation.data.scaling
+        personal = None
+        if federation.algorithm.personal:
+            personal = Personal(state.store.seen, federation.newcomers(state), weights)
+        result = None if facts.production else run.evaluate()
         published = {"weights": state.shared, **federation.server.billboard.tensors()}
-        folder.save_result(facts, owned, published, scaling, statement, result)
+        folder.save_result(facts, personal, published, data.scaling, run.privacy, result)
     return run
 
 

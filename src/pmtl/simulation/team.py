@@ -2,7 +2,7 @@
 
 `torchrun --nproc-per-node 4 -m pmtl train …` starts them; torch.distributed connects them. They
 belong to one owner: every process holds all data and the shared model. This is not a federation
-between organisations, and `runs/agreement.py` refuses processes that hold different data.
+between organisations, and `runs/preparation.py` refuses processes that hold different data.
 
 The clients are dealt out by number, and a client's own vector lives with the process that trains
 it. In a round every process trains its part of the cohort and clips and sums it; one reduction

@@ -1,0 +1,120 @@
+"""Settings, declared once as the fields of a frozen dataclass.
+
+    @dataclass(frozen=True)
+    class LocalTraining:
+        batch: int = option(10, help="Rows a step; 0 for all rows.", at_least=0)
+
+        def __post_init__(self) -> None:
+            check_options(self)
+
+Type, default, bounds and help text stand there and nowhere else. Python programs, configuration
+files (`runs/config.py`) and the command line (`cli/options.py`) all read them from the field.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
+from types import NoneType
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+from pmtl.errors import PmtlError
+
+
+@dataclass(frozen=True)
+class Option:
+    """What is known of a setting beside its name, type and default."""
+
+    help: str  #: what `--help` says of it, without the default
+    at_least: float = -math.inf  #: the smallest number that is allowed
+    above: float | None = None  #: a number that the value must be greater than
+    finite: bool = False  #: whether infinity is refused
+    panel: str | None = None  #: the heading of the option in `--help`
+    metavar: str | None = None  #: what `--help` calls the value
+
+
+def option(default: Any, help: str, **about: Any) -> Any:
+    """A field of a dataclass that is a setting.
+
+    Args:
+        default: its value unless given; None where another setting or the data decides.
+        help: what `--help` says of it, without the default.
+        about: the other fields of `Option`.
+    """
+    return field(default=default, metadata={"option": Option(help, **about)})
+
+
+class Declared(NamedTuple):
+    """A setting as it was declared."""
+
+    name: str
+    hint: Any  #: the type of its values
+    default: Any
+    about: Option
+
+
+def declared(kind: Any) -> dict[str, Declared]:
+    """The settings of a dataclass by name; its tables are not among them."""
+    hints = get_type_hints(kind)
+    return {
+        item.name: Declared(item.name, hints[item.name], item.default, item.metadata["option"])
+        for item in fields(kind)
+        if "option" in item.metadata
+    }
+
+
+def tables(kind: Any) -> Iterator[tuple[str, type, str]]:
+    """The tables of a dataclass, which are dataclasses of further settings: their names, types and
+    panels of `--help`."""
+    hints = get_type_hints(kind)
+    for item in fields(kind):
+        if "panel" in item.metadata:
+            yield item.name, hints[item.name], item.metadata["panel"]
+
+
+_KINDS: dict[type, tuple[str, Any]] = {
+    str: ("text", str),
+    bool: ("true or false", bool),
+    int: ("a whole number", Integral),
+    float: ("a number", Real),
+}
+
+
+def check_options(made: Any) -> None:
+    """Refuse values of a new object that are not of the declared type or out of bounds.
+
+    Numbers become Python's int or float, as declared: what is written to a file is then what is
+    read from it.
+    """
+    for setting in declared(type(made)).values():
+        kinds = get_args(setting.hint) or (setting.hint,)
+        value = getattr(made, setting.name)
+        if value is None and NoneType in kinds:
+            continue
+        wanted = _problem(setting.about, kinds[0], value)
+        if wanted is not None:
+            name, help = setting.name, setting.about.help
+            raise PmtlError(f"{name} must be {wanted}, but {value!r} was given. {name}: {help}")
+        object.__setattr__(made, setting.name, kinds[0](value))
+
+
+def _problem(about: Option, kind: type, value: Any) -> str | None:
+    """What the value should be and is not, or None."""
+    wanted, accepted = _KINDS[kind]
+    wrong_bool = isinstance(value, bool) and kind is not bool
+    if wrong_bool or not isinstance(value, accepted) or value != value:  # NaN is not itself.
+        return wanted
+    if kind in (str, bool):
+        return None
+    if value < about.at_least:
+        return f"at least {about.at_least:g}"
+    if about.above is not None and value <= about.above:
+        return f"greater than {about.above:g}"
+    if about.finite and value == math.inf:
+        return "finite"
+    if kind is float and isinstance(value, int) and abs(value) > sys.float_info.max:
+        return "a number that fits in 64 bits"
+    return None

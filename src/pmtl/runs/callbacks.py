@@ -1,0 +1,96 @@
+"""Code of the user's own that is called while a run goes on.
+
+    class Plot(pmtl.Callback):
+        def on_round(self, event):
+            if "validation" in event.metrics:
+                draw(event.round, event.metrics["validation"]["personal"]["loss"])
+
+    pmtl.train("visits.csv", callbacks=[Plot()])
+
+On the command line a callback is named: `pmtl train --callback my_package.plots:Plot`.
+
+In production a callback gets what is public and nothing else: the line in `public/metrics.jsonl`
+and the shared model. An error in a callback ends the run after a checkpoint, so that nothing that
+was charged is lost, and `resume` continues it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from pmtl.errors import PmtlError
+from pmtl.plugins import find
+
+
+@dataclass(frozen=True)
+class Event:
+    """Where a run stands."""
+
+    round: int  #: rounds that are done
+    rounds: int  #: rounds of the plan
+    metrics: Mapping[str, Any]  #: the last round's line in `metrics.jsonl`
+    shared: Tensor | None  #: the published weights [blocks, parameters], a copy; None: none are
+    path: Path | None  #: the run's folder, in production its public part; None: it has none
+
+
+class Callback:
+    """What is called during a run; a subclass has the methods that it needs.
+
+    In a team only the first process calls it. A run that is resumed calls it for the rounds that
+    are left.
+    """
+
+    def on_round(self, event: Event) -> None:
+        """A round is over, and its line is written."""
+
+    def on_checkpoint(self, event: Event) -> None:
+        """A checkpoint of the rounds so far was written."""
+
+    def on_end(self, event: Event) -> None:
+        """The run is complete, and its result is written."""
+
+
+def build_callback(given: Any) -> Callback:
+    """A callback from an object, a class or a name (`package.module:Name`, or an entry point)."""
+    found = find("callback", given, {}) if isinstance(given, str) else given
+    try:
+        made = found() if isinstance(found, type) else found
+    except Exception as error:  # It is the user's code, and may raise anything.
+        raise PmtlError(f"The callback {given!r} cannot be made ({_words(error)}).") from error
+    if not isinstance(made, Callback):
+        raise PmtlError(f"The callback {given!r} is not a pmtl.Callback: derive its class from it.")
+    return made
+
+
+def call(callbacks: Sequence[Callback], when: str, event: Callable[[], Event]) -> PmtlError | None:
+    """Call the method `when` of all callbacks; the first error is returned as a sentence."""
+    for callback in callbacks:
+        told = event()
+        try:
+            getattr(callback, when)(told)
+        except Exception as error:  # It is the user's code, and may raise anything.
+            kind = type(callback)
+            failed = PmtlError(
+                f"The callback {kind.__module__}:{kind.__qualname__} failed in {when} after round "
+                f"{told.round} of {told.rounds} ({_words(error)}). {_outlook(when, told)}"
+            )
+            failed.__cause__ = error
+            return failed
+    return None
+
+
+def _outlook(when: str, event: Event) -> str:
+    if event.path is None:
+        return "The run had no folder (out=…) and cannot be continued."
+    if when == "on_end":
+        return "The run is complete all the same."
+    return "The run is saved up to this round: mend the callback, and continue it with pmtl resume."
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

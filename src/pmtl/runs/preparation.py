@@ -1,0 +1,244 @@
+"""What is decided, checked and told before the first round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import cache, partial
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pmtl.algorithms import Algorithm
+from pmtl.data import FederatedData, describe, public_warnings
+from pmtl.errors import PmtlError
+from pmtl.jsontext import to_json
+from pmtl.models import FlatModel
+from pmtl.privacy.accounting.validation import KIND, evaluations, with_metrics
+from pmtl.privacy.ledger.events import TRAINING
+from pmtl.privacy.ledger.ledger import Ledger
+from pmtl.privacy.plan import DEFAULT_EPSILON, PrivacyPlan
+from pmtl.privacy.statement.warnings import (
+    warn_if_drowned,
+    warn_of_delta,
+    warn_of_empty_cohorts,
+    warn_of_noisy_metrics,
+)
+from pmtl.runs.budget import Budget
+from pmtl.runs.config import TrainConfig, resolve_device
+from pmtl.runs.facts import RunFacts, fingerprint_of, versions
+from pmtl.simulation import Simulation, Team, device_of, identity, metric_bounds, simulate
+
+
+def plans_of(
+    config: TrainConfig, data: FederatedData, method: Algorithm
+) -> tuple[PrivacyPlan, PrivacyPlan | None]:
+    """What is paid for the models and for the metrics: together, the ε that was asked for."""
+    asked = replace(config.privacy, metrics=config.metrics_share if method.shares else 0.0)
+    views = 2 if method.personal else 1
+    values = views * len(metric_bounds(data.task, data.outputs, asked.loss_bound))
+    times = evaluations(asked.rounds, config.evaluate_every)
+    plan, metrics = with_metrics(asked, data.m, times, values)
+    if config.patience is not None and metrics is None:
+        raise PmtlError(
+            "Stopping early looks at metrics that pass the gate, and this run has none: nothing is "
+            "shared, or it is not private anyway. Leave patience out."
+        )
+    return plan, metrics
+
+
+def resolved(config: TrainConfig, plan: PrivacyPlan, metrics: PrivacyPlan | None) -> TrainConfig:
+    """The configuration with every default about privacy spelled out, as the run's folder has
+    it."""
+    asked = config.privacy
+    aim = DEFAULT_EPSILON if asked.epsilon is None and asked.noise is None else asked.epsilon
+    hardened = asked.hardened
+    if hardened is None:
+        hardened = config.mode == "production" and plan.private
+    return replace(
+        config,
+        privacy=replace(
+            asked,
+            epsilon=aim,
+            delta=plan.delta,
+            sampling=plan.sampling,
+            cohort=plan.cohort,
+            hardened=hardened,
+            metrics=config.metrics_share if metrics is not None else asked.metrics,
+        ),
+    )
+
+
+def warnings_of(federation: Simulation, metrics: PrivacyPlan | None, secret: bool) -> list[str]:
+    """What a user should know before anything is spent. In production all that rests on public
+    numbers (clients, plan, parameters) and nothing that rests on rows."""
+    data, plan, method = federation.data, federation.plan, federation.algorithm
+    sentences: list[str | None] = [
+        *(public_warnings(data) if secret else describe(data)["warnings"])
+    ]
+    if method.shares:
+        smallest = float(federation.server.billboard.members.min() / data.m)
+        sentences += [
+            warn_of_delta(plan),
+            warn_of_empty_cohorts(plan),
+            warn_of_noisy_metrics(metrics),
+            warn_if_drowned(plan, federation.model.size, smallest),
+            method.warning(plan.clients, plan.cohort, plan.rounds),
+        ]
+    return [sentence for sentence in sentences if sentence]
+
+
+def facts_of(
+    config: TrainConfig,
+    federation: Simulation,
+    metrics: PrivacyPlan | None,
+    key: bytes,
+    **more: Any,
+) -> RunFacts:
+    """What is known of a new run. The digest of the data is made with `key`."""
+    data, algorithm, board = federation.data, federation.algorithm, federation.server.billboard
+    return RunFacts(
+        mode=config.mode,
+        ledger=config.ledger,
+        data=config.data,
+        model=config.model,
+        model_folder=str(Path.cwd()) if ":" in config.model else None,
+        algorithm=config.algorithm,
+        config_digest=config.digest(),
+        seed=config.seed,
+        shares=algorithm.shares,
+        personal=algorithm.personal,
+        relations=algorithm.relations,
+        task=data.task,
+        outputs=data.outputs,
+        input_shape=tuple(data.input_shape),
+        labels=None if data.labels is None else tuple(data.labels),
+        feature_names=None if data.feature_names is None else tuple(data.feature_names),
+        text=None if data.text is None else data.text.to_dict(),
+        disclosed=tuple(data.disclosed),
+        pixels=bool(data.x.dtype == np.uint8),
+        parameters=federation.model.size,
+        plan=federation.plan,
+        metrics_plan=metrics,
+        hardened=bool(config.privacy.hardened),
+        fingerprint=fingerprint_of(data, key),
+        clients=tuple(data.clients),
+        blocks=tuple(board.blocks.tolist()),
+        board=board.digest(),
+        noise_key=None if config.seed is None else federation.noise_key.text,
+        **more,
+    )
+
+
+@contextmanager
+def prepare(
+    config: TrainConfig,
+    data: FederatedData,
+    model: FlatModel,
+    method: Algorithm,
+    run: str,
+    plan: PrivacyPlan,
+    metrics: PrivacyPlan | None,
+    team: Team,
+) -> Iterator[tuple[Simulation, Budget | None]]:
+    """The federation of a run, and its account with its ledger if it has one and shares anything;
+    in a team the leader keeps it."""
+    with ExitStack() as stack:
+        budget = None
+        if config.ledger is not None and method.shares and team.leader:
+            ledger = stack.enter_context(Ledger.open(config.ledger, data.clients))
+            budget = Budget(ledger, run, plan, metrics, config.mode == "experiment")
+            budget.refuse_unaffordable()
+        federation = simulate(
+            data,
+            model,
+            method,
+            plan,
+            config.local,
+            config.seed,
+            device_of(team, resolve_device(config.device)),
+            charge=_charge(budget, team, TRAINING),
+            hardened=bool(config.privacy.hardened),
+            team=team,
+            engine=config.engine,
+            compile=config.compile,
+        )
+        if metrics is not None:
+            charge = _charge(budget, team, KIND)
+            federation.show_metrics(
+                metrics, config.privacy.loss_bound, charge, config.evaluate_every
+            )
+        if config.mode == "production":
+            federation.rehearse()
+        yield federation, budget
+
+
+def _charge(budget: Budget | None, team: Team, kind: str) -> Callable[[int], None] | None:
+    """How a release is put down; who does not lead has none to make."""
+    if budget is not None:
+        return partial(budget.charge, kind=kind)
+    return None if team.leader else _refuse
+
+
+def _refuse(round: int) -> None:
+    raise PmtlError("Only the first process of a team publishes.")
+
+
+def refuse_differences(
+    team: Team,
+    data: FederatedData,
+    config: TrainConfig,
+    plans: Sequence[PrivacyPlan | None],
+    model: FlatModel,
+    method: Algorithm,
+    run: str = "",
+) -> None:
+    """Refuse, in every process of the team, to begin with processes that differ.
+
+    Data and algorithm are compared by what they are and not by where their files lie, and the
+    ledger is the leader's affair. `plans` are the privacy plans; `run` is the run that is resumed.
+    """
+    if team.size == 1:
+        return
+    ledger = None if config.ledger is None else ""
+    settings = replace(config, data="", algorithm="", ledger=ledger).to_toml()
+    promised = [None if plan is None else plan.to_dict() for plan in plans]
+    software = versions()
+    differing = team.differing(
+        {
+            "the data": data.fingerprint(),
+            "the settings": to_json([settings, promised, run]),
+            "the model": identity(model.module, model.start()),
+            "the algorithm": identity(method, _board(method, data)),
+            "the version of pmtl": f"{software.pop('pmtl')} {_sources()}",
+            "the version of Python or torch": to_json(software),
+        }
+    )
+    if differing:
+        raise PmtlError(
+            f"The processes of this job differ in {' and in '.join(differing)}. Nothing was "
+            "trained, charged or written. torchrun is for the machines of one owner, who all hold "
+            "the same files, and not for a federation between organisations: start every process "
+            "with the same data, settings and installation."
+        )
+
+
+def _board(method: Algorithm, data: FederatedData) -> Any:
+    """What the algorithm makes of the clients; None where these are not the ones it is for."""
+    try:
+        return method.billboard(data.clients).description()
+    except PmtlError:
+        return None
+
+
+@cache
+def _sources() -> str:
+    """A digest of the installed package's own source files."""
+    state, package = blake2b(digest_size=16), Path(__file__).parents[1]
+    for file in sorted(package.rglob("*.py")):
+        for content in (str(file.relative_to(package)).encode(), file.read_bytes()):
+            state.update(len(content).to_bytes(8, "little") + content)
+    return state.hexdigest()

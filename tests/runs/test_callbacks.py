@@ -1,0 +1,165 @@
+"""Callbacks hear of a run as it goes on, and nothing that they do harms it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import pmtl
+from pmtl.privacy.ledger.ledger import Ledger
+from pmtl.runs.callbacks import Event
+
+PRIVACY = {"rounds": 4}
+QUICK = {"steps": 1}
+
+
+class Diary(pmtl.Callback):
+    """Notes all events."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, Event]] = []
+
+    def on_round(self, event: Event) -> None:
+        self.heard.append(("round", event))
+
+    def on_checkpoint(self, event: Event) -> None:
+        self.heard.append(("checkpoint", event))
+
+    def on_end(self, event: Event) -> None:
+        self.heard.append(("end", event))
+
+    def rounds(self, kind: str) -> list[int]:
+        return [event.round for name, event in self.heard if name == kind]
+
+
+class Failing(pmtl.Callback):
+    """Raises at the first event of a kind from some round on."""
+
+    def __init__(self, kind: str, round: int) -> None:
+        self._kind, self._round = kind, round
+
+    def _fail(self, kind: str, event: Event) -> None:
+        if kind == self._kind and event.round >= self._round:
+            raise ValueError("no pen")
+
+    def on_round(self, event: Event) -> None:
+        self._fail("on_round", event)
+
+    def on_checkpoint(self, event: Event) -> None:
+        self._fail("on_checkpoint", event)
+
+    def on_end(self, event: Event) -> None:
+        self._fail("on_end", event)
+
+
+def train(data, **options):
+    return pmtl.train(data, privacy=PRIVACY, local=QUICK, **options)
+
+
+def test_all_events_are_heard_with_the_lines_that_are_written(small, tmp_path):
+    diary = Diary()
+    path = tmp_path / "run"
+    run = train(small, callbacks=[diary], out=path, checkpoint_seconds=0, evaluate_every=2)
+    assert diary.rounds("round") == diary.rounds("checkpoint") == [1, 2, 3, 4]
+    assert diary.rounds("end") == [4]
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    assert [event.metrics for kind, event in diary.heard if kind == "round"] == lines
+    last = diary.heard[-1][1]
+    assert (last.rounds, last.path) == (4, path)
+    assert torch.equal(last.shared, run._shared)
+
+
+def test_a_callback_changes_nothing(small):
+    class Vandal(pmtl.Callback):
+        def on_round(self, event: Event) -> None:
+            event.shared.zero_()
+            event.metrics.clear()
+
+    run, spoilt = train(small), train(small, callbacks=[Vandal()])
+    assert torch.equal(run._shared, spoilt._shared)
+    assert run.metrics == spoilt.metrics
+
+
+def test_production_tells_only_what_is_public(small, tmp_path):
+    Ledger.create(tmp_path / "ledger.db", small.clients).close()
+    diary = Diary()
+    train(
+        small,
+        mode="production",
+        ledger=tmp_path / "ledger.db",
+        out=tmp_path / "run",
+        callbacks=[diary],
+    )
+    public = (tmp_path / "run/public/metrics.jsonl").read_text().splitlines()
+    heard = [dict(event.metrics) for kind, event in diary.heard if kind == "round"]
+    assert heard == [json.loads(line) for line in public]
+    assert {event.path for _, event in diary.heard} == {tmp_path / "run/public"}
+
+
+def test_nothing_is_shared_by_local_training(small):
+    diary = Diary()
+    train(small, algorithm="local", callbacks=[diary])
+    assert {event.shared for _, event in diary.heard} == {None}
+
+
+@pytest.mark.parametrize("kind", ["on_round", "on_checkpoint"])
+@pytest.mark.parametrize("mode", ["experiment", "production"])
+def test_an_error_ends_the_run_and_loses_nothing(kind, mode, small, tmp_path):
+    Ledger.create(tmp_path / "ledger.db", small.clients).close()
+    options = {"mode": mode, "ledger": tmp_path / "ledger.db", "out": tmp_path / "run"}
+    failing = Failing(kind, 2)
+    seconds = 0 if kind == "on_checkpoint" else 1e9
+    with pytest.raises(pmtl.PmtlError, match=rf"test_callbacks:Failing failed in {kind} .*no pen"):
+        train(small, callbacks=[failing], checkpoint_seconds=seconds, **options)
+    diary = Diary()
+    run = pmtl.resume(tmp_path / "run", data=small, callbacks=[diary])
+    assert diary.rounds("round") == [3, 4]
+    with Ledger.open(tmp_path / "ledger.db", write=False) as ledger:
+        assert ledger.charged(run.facts.id) == [0, 1, 2, 3]
+    if mode == "experiment":
+        assert torch.equal(run._shared, train(small)._shared)
+
+
+@pytest.mark.parametrize("kind", ["on_round", "on_end"])
+def test_an_error_at_the_end_leaves_a_run_that_can_be_finished(kind, small, tmp_path):
+    with pytest.raises(pmtl.PmtlError, match=f"failed in {kind} after round 4 of 4"):
+        train(small, callbacks=[Failing(kind, 4)], out=tmp_path / "run")
+    if kind == "on_round":
+        pmtl.resume(tmp_path / "run", data=small)
+    assert torch.equal(pmtl.load_run(tmp_path / "run")._shared, train(small)._shared)
+
+
+def test_an_error_of_a_run_in_memory_says_so(small):
+    with pytest.raises(pmtl.PmtlError, match="had no folder"):
+        train(small, callbacks=[Failing("on_round", 1)])
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("no_such_module:Plot", "cannot be imported"),
+        ("plot", "There is no callback 'plot'"),
+        ("json:loads", "is not a pmtl.Callback"),
+        (Failing, "cannot be made"),
+    ],
+)
+def test_what_is_no_callback_is_refused_before_anything_is_written(given, words, small, tmp_path):
+    with pytest.raises(pmtl.PmtlError, match=words):
+        train(small, callbacks=[given], out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_command_line_takes_names(tmp_path, monkeypatch, pmtl_command):
+    monkeypatch.chdir(tmp_path)
+    Path("my_plots.py").write_text(
+        "import pmtl\n"
+        "class Plot(pmtl.Callback):\n"
+        "    def on_end(self, event):\n"
+        "        open('heard.txt', 'w').write(f'{event.round} of {event.rounds}')\n"
+    )
+    done = pmtl_command("train", "--rounds", 2, "--out", "run", "--callback", "my_plots:Plot")
+    assert done.status == 0, done.err
+    assert Path("heard.txt").read_text() == "2 of 2"
