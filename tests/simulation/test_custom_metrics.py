@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import numpy as np
@@ -111,3 +112,30 @@ def test_scikit_learns_work_as_they_are():
 def test_what_goes_wrong_is_a_sentence(name, sentence):
     with pytest.raises(PmtlError, match=sentence):
         measured(name, np.zeros(40, dtype=np.int64))
+
+
+def test_the_command_line_and_sweeps_know_them(pmtl_command, tmp_path):
+    settings = ("--data", "synthetic:clients=6,samples=12", "--rounds", "2")
+    own = ("--metric", "own_metrics:share_right")
+    done = pmtl_command("train", *settings, "--noise", "0.1", "--out", "run", "--json", *own)
+    assert done.status == 0, done.err
+    scores = json.loads((tmp_path / "run" / "result.json").read_text())["test"]["personal"]
+    assert scores["share_right_mean"] == pytest.approx(scores["accuracy_mean"])
+    other = pmtl_command("evaluate", "run", "--json", "--metric", "own_metrics:of_ones")
+    assert "of_ones_mean" in json.loads(other.out)["test"]["personal"]
+    swept = pmtl_command(
+        "compare", *settings, *own, "--algorithm", "pmtl", "--epsilon", "4", "--seed", "0",
+        "--out", "sweep",
+    )  # fmt: skip
+    assert swept.status == 0, swept.err
+    assert "share_right_mean" in (tmp_path / "sweep" / "results.json").read_text()
+
+
+def test_production_and_unknown_names_are_refused_before_anything_is_trained(pmtl_command):
+    refused = pmtl_command("train", "--metric", "own_metrics:none", "--out", "run")
+    assert refused.status == 2
+    assert "has no 'none'" in refused.err
+    refused = pmtl_command(
+        "train", "--mode", "production", "--ledger", "l", "--metric", "own_metrics:share_right"
+    )
+    assert "production withholds them" in " ".join(refused.err.split())

@@ -21,6 +21,10 @@ def evaluate(
         str,
         typer.Argument(help="The folder of a finished run, or RUN/finetuned/NAME.", metavar="RUN"),
     ],
+    metric: Annotated[
+        str | None,
+        typer.Option(help="Metrics of your own, package.module:function; several joined by +."),
+    ] = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Measure a run's personal and shared models on test and validation rows.
@@ -30,7 +34,7 @@ def evaluate(
     """
     from pmtl.personalize.result import load_result
 
-    scores = load_result(path).evaluate()
+    scores = load_result(path).evaluate(metric)
     if as_json:
         opt.print_json(scores)
         return

@@ -81,8 +81,14 @@ class Finetuned(Run):
         }
         return {FOLDER: self._weights, **moved}
 
-    def evaluate(self) -> dict[str, dict[str, Metrics] | None]:
-        """Metrics after fine-tuning (`finetuned`) and before, on test and validation rows."""
+    def evaluate(self, metric: str | None = None) -> dict[str, dict[str, Metrics] | None]:
+        """Metrics after fine-tuning (`finetuned`) and before, on test and validation rows.
+
+        Args:
+            metric: metrics of your own, as in `Run.evaluate`.
+        """
+        if metric is not None:
+            return super().evaluate(metric)
         if self._measured is None:
             self._measured = super().evaluate()
         return self._measured

@@ -45,14 +45,14 @@ class TrainConfig:
     model: str = option(
         "auto",
         help="logistic, linear, mlp[:hidden=64,layers=1], femnist_cnn, celeba_cnn, hog, "
-        "package.module:factory, or auto: logistic or linear, as the target asks.",
+        "package.module:Name, or auto: logistic or linear, as the target asks.",
         panel=DATA,
     )
     algorithm: str = option(
         "pmtl",
         help="pmtl[:lam=0.1], fedavg, fedprox[:mu=0.1], local, ditto[:lam=0.1], ppsgd[:alpha=1], "
         "clustered:clusters=FILE (JSON or CSV, client to cluster), related:omega=FILE (.npy, or "
-        "CSV with names), naive_joint, or package.module:Class.",
+        "CSV with names), fedadam[:server_lr=0.03], naive_joint, or package.module:Name.",
     )
     privacy: PrivacyRequest = field(default_factory=PrivacyRequest, metadata={"panel": "Privacy"})
     local: LocalTraining = field(
@@ -82,6 +82,11 @@ class TrainConfig:
     )
     evaluate_every: int = option(
         10, help="Rounds between evaluations on validation rows; 0 for never.", at_least=0
+    )
+    metric: str | None = option(
+        None,
+        help="A metric of your own beside the usual ones, package.module:function of the truth and "
+        "the answers (sklearn.metrics:f1_score, say); several joined by +. Experiments only.",
     )
     patience: int | None = option(
         None,
@@ -120,6 +125,10 @@ class TrainConfig:
             raise PmtlError(
                 f"Production takes its randomness from the operating system, but the seed "
                 f"{self.seed} was given: leave it out, or use the mode experiment."
+            )
+        if self.mode == "production" and self.metric is not None:
+            raise PmtlError(
+                "Exact metrics are private, and production withholds them: leave metric out."
             )
         if self.mode == "production" and self.ledger is None:
             raise PmtlError(

@@ -64,6 +64,7 @@ class RunFacts:
     ledger_id: str | None = None  #: what tells the ledger from any other
     model_folder: str | None = None  #: where the module of the user's own model was
     initialisation: int | None = None  #: the seed of the models' start; not in files of pmtl 0.1
+    metric: str | None = None  #: metrics of the user's own
     relations: str | None = None  #: what decides who reads an average with whom
     text: dict[str, Any] | None = None  #: the `TextRule` of text features
     disclosed: tuple[str, ...] = ()  #: what reading the data took from all clients

@@ -109,6 +109,7 @@ def facts_of(
         algorithm=config.algorithm,
         config_digest=config.digest(),
         seed=config.seed,
+        metric=config.metric,
         shares=algorithm.shares,
         personal=algorithm.personal,
         relations=algorithm.relations,

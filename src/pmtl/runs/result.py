@@ -25,6 +25,7 @@ from pmtl.runs.facts import RunFacts, check_data
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.personal import PersonalFile
 from pmtl.simulation import Feed, Metrics, Weights, evaluate
+from pmtl.simulation.custom_metrics import find_metrics
 
 
 class Run:
@@ -138,8 +139,13 @@ class Run:
             answers = [answer(module(torch.from_numpy(part.astype(np.float32)))) for part in parts]
         return np.asarray(torch.cat(answers).numpy())
 
-    def evaluate(self) -> dict[str, dict[str, Metrics] | None]:
-        """Metrics of the personal and the shared models on test and validation rows."""
+    def evaluate(self, metric: str | None = None) -> dict[str, dict[str, Metrics] | None]:
+        """Metrics of the personal and the shared models on test and validation rows.
+
+        Args:
+            metric: metrics of your own beside the usual ones, `package.module:function`; several
+                joined by `+`. Those that the run was asked for, unless given.
+        """
         if self.facts.production:
             raise PmtlError(
                 "Exact metrics are private, and this is a production run: it withholds them."
@@ -148,7 +154,11 @@ class Run:
         device, dtype = self._shared.device, self._shared.dtype
         feed = Feed(data, device, dtype)
         splits: tuple[Split, ...] = ("test", "validation")
-        return {split: evaluate(data, feed, self._model, self.views(), split) for split in splits}
+        own = find_metrics(metric or self.facts.metric)
+        return {
+            split: evaluate(data, feed, self._model, self.views(), split, custom=own)
+            for split in splits
+        }
 
     def views(self) -> dict[str, Weights]:
         """What answers: the weights of any clients' own models and, where there is one, of the

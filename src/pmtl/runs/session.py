@@ -26,6 +26,7 @@ from pmtl.runs.personal import Personal
 from pmtl.runs.process import graceful_stop, peak_resident_bytes, threads_for
 from pmtl.runs.result import Run, statement_of
 from pmtl.simulation import Metrics, RoundReport, RunState, Simulation, evaluate
+from pmtl.simulation.custom_metrics import find_metrics
 
 #: Personal models that are looked at together.
 _MODELS_AT_A_TIME = 256
@@ -263,7 +264,8 @@ def _validation(
         return {}
     views = federation.views(state)
     data, feed, model = federation.data, federation.sites.feed, federation.model
-    exact = evaluate(data, feed, model, views, "validation", federation.team)
+    own = find_metrics(config.metric)
+    exact = evaluate(data, feed, model, views, "validation", federation.team, own)
     return {} if exact is None else {"validation": exact}
 
 

@@ -43,6 +43,7 @@ from pmtl.simulation import (
     LocalTraining,
     Team,
 )
+from pmtl.simulation.custom_metrics import find_metrics
 
 
 def train(
@@ -59,6 +60,7 @@ def train(
     engine: str = "auto",
     compile: bool | None = None,
     evaluate_every: int = 10,
+    metric: str | None = None,
     patience: int | None = None,
     checkpoint_seconds: float = 10.0,
     out: str | Path | None = None,
@@ -86,6 +88,8 @@ def train(
         engine: how cohorts are trained; changes the last bits of sums and nothing else.
         compile: whether steps are compiled; chosen unless given.
         evaluate_every: rounds between evaluations on validation rows; 0 for never.
+        metric: metrics of your own beside the usual ones, `package.module:function`; several
+            joined by `+`. Experiments only.
         patience: stop after so many evaluations without a lower released loss.
         checkpoint_seconds: seconds between checkpoints; 0: every round.
         out: a new folder, from which `resume` can continue; without it the run lives in memory.
@@ -113,6 +117,7 @@ def train(
         engine=engine,
         compile=compile,
         evaluate_every=evaluate_every,
+        metric=metric,
         patience=patience,
         checkpoint_seconds=checkpoint_seconds,
     )
@@ -144,6 +149,7 @@ def start(
     """Train as configured; `data`, `model` and `algorithm` stand in for what no spec can name."""
     show, secret = progress and team.leader, config.mode == "production"
     called = [build_callback(callback) for callback in callbacks]
+    find_metrics(config.metric)  # What cannot be found is refused before anything is spent.
     out = out if team.leader else None
     if out is not None:
         RunFolder.refuse_existing(out)
