@@ -132,7 +132,7 @@ class TestTheCost:
 
         made = federation(algorithm=PMTL(), local=LocalTraining(steps=6, batch=1))
         monkeypatch.setattr(PMTL, "step", watched_step)
-        monkeypatch.setattr(PMTL, "rest", watched_rest)
+        monkeypatch.setattr(PMTL, "zero_gradient_steps", watched_rest)
         _, reports = run(made)
         assert all(report.cohort for report in reports)
         assert len(seen) == 6 * ROUNDS

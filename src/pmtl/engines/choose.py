@@ -18,12 +18,13 @@ import torch
 from pmtl.algorithms import Algorithm
 from pmtl.engines.axis import AxisTrainer
 from pmtl.engines.base import CohortTrainer
+from pmtl.engines.debug import DebugTrainer
 from pmtl.engines.threads import ThreadsTrainer
 from pmtl.errors import PmtlError
-from pmtl.models import FlatModel, Task, has_convolutions
+from pmtl.models import FlatModel, Task, has_convolutions, lowered
 from pmtl.spec import unknown
 
-ENGINES = ("auto", "axis", "threads")
+ENGINES = ("auto", "axis", "threads", "debug")
 
 #: Floats that clients trained at once may hold together. On a CPU's client axis they should stay in
 #: its caches: beyond, a step of many clients takes longer than as many steps of one. On sparse rows
@@ -62,9 +63,9 @@ def check_engine(engine: str, compile: bool | None, device: str) -> None:
             f"The engine 'threads' trains on a CPU's cores, but the device is {device}: leave "
             "the engine to auto, or use the device cpu."
         )
-    if engine == "threads" and compile:
+    if engine in ("threads", "debug") and compile:
         raise PmtlError(
-            "The engine 'threads' compiles nothing: use the engine axis, or no compile."
+            f"The engine {engine!r} compiles nothing: use the engine axis, or no compile."
         )
 
 
@@ -88,6 +89,11 @@ def choose(
         raise PmtlError(
             "Production compiles nothing: which steps are compiled would depend on the clients' "
             "numbers of rows, and so would the last bits of models. Leave compile out."
+        )
+    if in_place and engine == "debug":
+        raise PmtlError(
+            "Production does not run the engine 'debug', whose errors show what went wrong with "
+            "one client's data: leave the engine to auto, or look for the mistake in an experiment."
         )
     if engine == "auto":
         threads = _prefers_threads(model, device, work, alone)
@@ -114,7 +120,7 @@ def _pays(model: FlatModel, work: Work) -> bool:
 def at_once(engine: str, device: torch.device, client_floats: int) -> int:
     """How many clients an engine, or the training on "sparse" rows, takes at once: all of a cohort,
     unless memory forbids it."""
-    floats = {"axis": CHUNK_FLOATS, "threads": THREADS_FLOATS, "sparse": SPARSE_FLOATS}[engine]
+    floats = {"axis": CHUNK_FLOATS, "sparse": SPARSE_FLOATS}.get(engine, THREADS_FLOATS)
     if device.type == "cuda":  # Of the card's memory, a quarter.
         there = torch.cuda.get_device_properties(device).total_memory
         floats = min(CARD_FLOATS, there // 16)
@@ -141,6 +147,15 @@ def build_trainer(
 ) -> CohortTrainer:
     """The engine that `choose` named; `width` is the number of clients at once, where it is always
     the same, and `in_place` is for production (`places.py`)."""
+    if engine == "debug":
+        return DebugTrainer(algorithm, model, task)
     if engine == "threads":
-        return ThreadsTrainer(algorithm, model, task, record=not in_place)
-    return AxisTrainer(algorithm, model, task, compile=compile, width=width, in_place=in_place)
+        return ThreadsTrainer(algorithm, lowered(model, "channels_last"), task)
+    return AxisTrainer(
+        algorithm,
+        lowered(model, "patches"),
+        task,
+        compile=compile,
+        width=width,
+        in_place=in_place,
+    )

@@ -3,15 +3,16 @@
 A client's batches of one round hold a few hundred of ten thousand words. The gradient of a linear
 model is zero on the weights of all other columns, so a round is run on a *block*: the columns that
 occur in these batches, which make a smaller linear model whose weights are a part of the client's
-vector. It is trained by the same algorithm, through the same cohort trainer, with dense inputs.
+vector. The same algorithm trains it over the client axis, with dense inputs.
 
 The other coordinates still move, since PMTL pulls every one of them towards w̃ in every step. An
-algorithm's `rest` says where E such steps lead, in closed form. So a round costs a few passes over
-a client's vector and E passes over its block, and no input is ever made dense.
+algorithm's `zero_gradient_steps` says where E such steps lead, in closed form. So a round costs a
+few passes over a client's vector and E passes over its block, and no input is ever made dense.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import log2
 from typing import Any
 
@@ -23,16 +24,14 @@ from torch.func import vmap
 from torch.utils._pytree import tree_leaves
 
 from pmtl.algorithms import Algorithm
-from pmtl.data import Rows as ClientRows
+from pmtl.data import Rows
 from pmtl.engines.axis import AxisTrainer
-from pmtl.engines.base import CohortTrainer, Reader, Trained
-from pmtl.engines.feed import Feed
-from pmtl.engines.to_device import to_device
+from pmtl.engines.base import Ints, Trained
+from pmtl.engines.feed import Feed, to_device
 from pmtl.models import FlatModel, Task
 from pmtl.models.library import Linear
 
-Rows = NDArray[np.int64]
-Real = NDArray[np.bool_]
+Mask = NDArray[np.bool_]
 
 
 class Block:
@@ -43,7 +42,7 @@ class Block:
     its last column, where its inputs are zero.
     """
 
-    def __init__(self, feed: Feed, index: Rows, real: Real, width: int | None = None) -> None:
+    def __init__(self, feed: Feed, index: Ints, real: Mask, width: int | None = None) -> None:
         self._index = index
         self._feed = feed
         clients, steps, self._batch = index.shape
@@ -75,16 +74,6 @@ class Block:
         inputs[client, place, column] = self._values[part]
         return inputs, self._feed.targets(self._index[:, step])
 
-    def reader(self, places: Rows, tall: int) -> Reader:
-        """Reads the steps of the clients at `places`, the first `tall` rows of each batch."""
-        chosen = to_device(places, self._feed.device)
-
-        def read(step: int, n: int) -> tuple[Tensor, Tensor]:
-            inputs, targets = self.rows(step)
-            return inputs[chosen[:n], :tall], targets[chosen[:n], :tall]
-
-        return read
-
     def take(self, vectors: Tensor, features: int, outputs: int) -> Tensor:
         """The vectors `[K, outputs · (features + 1)]` of models on all columns, cut to the block.
 
@@ -114,77 +103,81 @@ class Block:
         return to_device(values, self._feed.device)
 
 
+@dataclass(frozen=True)
+class BlockBatches:
+    """The batches of some clients of a block."""
+
+    block: Block
+    clients: Ints
+    mask: Mask
+
+    def select(self, clients: Ints, rows: int) -> BlockBatches:
+        return BlockBatches(self.block, self.clients[clients], self.mask[clients, :, :rows])
+
+    def read(self, step: int, n: int) -> tuple[Tensor, Tensor]:
+        inputs, targets = self.block.rows(step)
+        chosen, rows = to_device(self.clients[:n], inputs.device), self.mask.shape[2]
+        return inputs[chosen, :rows], targets[chosen, :rows]
+
+
 class SparseTrainer:
-    """Trains cohorts of linear models on sparse rows; gives what `CohortTrainer` gives."""
+    """Trains cohorts of linear models on sparse rows."""
 
     def __init__(
-        self,
-        algorithm: Algorithm,
-        model: FlatModel,
-        task: Task,
-        feed: Feed,
-        in_place: bool = False,
+        self, algorithm: Algorithm, model: FlatModel, task: Task, feed: Feed, in_place: bool = False
     ) -> None:
         """`in_place` is for production (`places.py`)."""
-        self._in_place = in_place
         self._algorithm = algorithm
         self._model = model
         self._task = task
         self._feed = feed
-        self._trainers: dict[int, CohortTrainer] = {}
+        self._in_place = in_place
 
     @staticmethod
     def fits(algorithm: Algorithm, model: FlatModel, feed: Feed) -> bool:
         """Whether these can be trained so; anything else is trained on dense batches."""
-        return feed.is_sparse and is_linear(model) and _knows_its_rest(algorithm)
+        return feed.is_sparse and is_linear(model) and _has_closed_form(algorithm)
 
     def train(
         self,
         own: Tensor,
         shared: Tensor,
-        index: Rows,
-        real: Real,
+        index: Ints,
+        real: Mask,
         lr: float,
         width: int | None = None,
     ) -> Trained:
-        """Take each client from `own` [K, …] around its `shared` [K, P] through its batches, which
-        are the rows `index` [K, steps, batch] of the data where they are `real`. Blocks are as wide
-        as these clients need, or of `width` columns."""
+        """Train each client from `own` [K, …] around its `shared` [K, P] on its batches: the rows
+        `index` [K, steps, batch] where they are `real`. Blocks are as wide as these clients need,
+        or of `width` columns."""
         algorithm, sizes = self._algorithm, sizes_of(self._model)
         with torch.no_grad():
             block = Block(self._feed, index, real, width)
-            mask = torch.from_numpy(real)
-            part = self._trainer(block.width).train(
-                block.take(own, *sizes), block.take(shared, *sizes), block.reader, mask, lr
-            )
-            steps = mask.any(dim=2).sum(dim=1).to(shared)
+            small = small_model(self._model, block.width)
+            trainer = AxisTrainer(algorithm, small, self._task, in_place=self._in_place)
+            everybody = np.arange(len(index))
+            batches = BlockBatches(block, everybody, real)
+            part = trainer.train(block.take(own, *sizes), block.take(shared, *sizes), batches, lr)
+            steps = torch.from_numpy(real.any(axis=2).sum(axis=1)).to(shared)
             state = vmap(algorithm.begin)(own, shared)
             state = vmap(algorithm.zero_gradient_steps, in_dims=(0, 0, None, 0))(
                 state, shared, lr, steps
             )
             uploads = vmap(algorithm.upload)(state, own, shared)
-            # What rests may be the very memory that came in, and that is not ours to change.
             kept = vmap(algorithm.keep)(state)
+            # A state that did not move may be the memory that came in, which must not change.
             kept = kept.clone() if _same_memory(kept, own) else kept.contiguous()
             block.put(kept, part.kept, *sizes)
             block.put(uploads, part.uploads, *sizes)
             return Trained(kept, uploads, part.losses)
-
-    def _trainer(self, width: int) -> CohortTrainer:
-        if width not in self._trainers:
-            small = small_model(self._model, width)
-            self._trainers[width] = AxisTrainer(
-                self._algorithm, small, self._task, in_place=self._in_place
-            )
-        return self._trainers[width]
 
 
 def sparse_outputs(
     feed: Feed,
     model: FlatModel,
     weights: Tensor,
-    index: Rows,
-    real: Real,
+    index: Ints,
+    real: Mask,
     width: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """A linear model's outputs for the rows `[K, n]` under `weights` [K, P], and their targets;
@@ -195,7 +188,7 @@ def sparse_outputs(
     return vmap(small.apply)(block.take(weights, *sizes_of(model)), inputs), targets
 
 
-def own_widths(x: Any, rows: ClientRows) -> Rows:
+def own_widths(x: Any, rows: Rows) -> Ints:
     """A width of a block for each client that follows from its own rows alone: its distinct
     columns, a little rounded."""
     widths = np.ones(len(rows.counts), dtype=np.int64)
@@ -244,23 +237,24 @@ def _same_memory(one: Tensor, two: Tensor) -> bool:
 
 
 def _rounded(width: int, most: int) -> int:
-    """Up to a number with three significant bits, so that a width is at most a fourth too large."""
+    """Round up to three significant bits, so that a width is at most a quarter too large."""
     unit = 1 << max(0, int(log2(width)) - 2)
     return min(most, -(-width // unit) * unit)
 
 
-def _knows_its_rest(algorithm: Algorithm) -> bool:
-    """Try it: a subclass may have changed its `step` and inherited a `rest` that is not its own."""
+def _has_closed_form(algorithm: Algorithm) -> bool:
+    """Whether `zero_gradient_steps` leads where steps lead. Tried, because a subclass may change
+    `step` and inherit a closed form that is not its own."""
     shared = torch.linspace(-1, 1, 5, dtype=torch.float64)
     own = algorithm.start(shared)
     if len(own) % len(shared):
         return False
     state = algorithm.begin(own + torch.linspace(0.1, 1, len(own), dtype=own.dtype), shared)
-    rested = algorithm.zero_gradient_steps(
+    at_once = algorithm.zero_gradient_steps(
         state, shared, 0.1, torch.tensor(3.0, dtype=torch.float64)
     )
-    if rested is None:
+    if at_once is None:
         return False
     for _ in range(3):
         state = algorithm.step(state, shared, torch.zeros_like, 0.1)
-    return all(map(torch.allclose, tree_leaves(rested), tree_leaves(state)))
+    return all(map(torch.allclose, tree_leaves(at_once), tree_leaves(state)))

@@ -8,8 +8,7 @@ does well:
     y[o, (b,h,w)] = Σ_{c,i,j} W[o, (c,i,j)] · x[b, c, h·s + i·d, w·s + j·d]
 
 For one client at a time on a CPU the library's convolution is fine, if its images are stored with
-the channels last: pooling is then up to ten times faster, and convolution no slower. Tall filters
-on many channels are quicker with fewer products (`cooktoom.py`).
+the channels last: pooling is then up to ten times faster, and convolution no slower.
 
 Only layers that are exactly `nn.Conv2d` or `nn.MaxPool2d` are exchanged, in a copy of the module
 with the same parameters in the same order. What is computed stays the same up to the order of
@@ -25,7 +24,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pmtl.models import cooktoom
 from pmtl.models.flat import FlatModel
 
 Way = Literal["patches", "channels_last"]
@@ -92,11 +90,6 @@ class ChannelsLastConv2d(nn.Conv2d):
             return cast(Tensor, super()._conv_forward(input, weight, bias))
         if self.in_channels == 1 and not input.requires_grad:
             return self._grey(input, weight, bias)
-        if self.stride == self.dilation == (1, 1):
-            padded = _padded(self, input)
-            if cooktoom.pays(padded.shape, weight.shape) and cooktoom.suits(padded, weight):
-                images = cooktoom.convolve(padded.permute(0, 2, 3, 1), weight, bias)
-                return images.permute(0, 3, 1, 2)
         input = input.contiguous(memory_format=torch.channels_last)
         return cast(Tensor, super()._conv_forward(input, weight, bias))
 

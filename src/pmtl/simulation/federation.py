@@ -24,7 +24,7 @@ from pmtl._version import __version__
 from pmtl.algorithms import Algorithm
 from pmtl.client.batches import LocalTraining
 from pmtl.data import FederatedData
-from pmtl.engines.base import Trained
+from pmtl.engines.base import TensorBatches, Trained
 from pmtl.engines.feed import Feed
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
@@ -356,18 +356,13 @@ class Federation(LocalWork):
         width = (None if self._sparse else self._places((batch, 1, 0))) or 1
         nobody, some = self.start(), np.zeros(width, dtype=np.int64)
         _, answers = self.feed.rows(np.zeros((1, 1), dtype=np.int64))
-        mask = torch.ones(width, 1, batch, dtype=torch.bool)
-
-        def rows(clients: int) -> tuple[Tensor, Tensor]:
-            shape = (clients, batch)
-            x = torch.zeros(*shape, *self.data.input_shape, dtype=nobody.shared.dtype)
-            return x.to(self.device), torch.zeros_like(answers).expand(*shape, *answers.shape[2:])
-
+        shape = (width, 1, batch)
+        rows = torch.zeros(*shape, *self.data.input_shape, dtype=nobody.shared.dtype)
+        targets = torch.zeros_like(answers).expand(*shape, *answers.shape[2:])
         self._trainer.train(
             nobody.store.gather(some),
             self.billboard.read(nobody.shared, some),
-            lambda places, tall: lambda step, count: rows(count),
-            mask,
+            TensorBatches(rows.to(self.device), targets, np.ones(shape, dtype=bool)),
             0.0,
         )
 

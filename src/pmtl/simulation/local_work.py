@@ -71,7 +71,7 @@ class LocalWork:
         self._largest = largest
         self._rounds = rounds
         self._sparse: SparseTrainer | None = None
-        if SparseTrainer.fits(algorithm, model, feed):
+        if engine != "debug" and SparseTrainer.fits(algorithm, model, feed):
             self._sparse = SparseTrainer(algorithm, model, data.task, feed, in_place)
         safe = axis_is_safe(model, self.device) and is_ours(algorithm)
         self._alone = in_place and not safe
@@ -110,12 +110,9 @@ class LocalWork:
         with torch.random.fork_rng(enabled=self.model.traits.random_forward):
             if self.model.traits.random_forward:
                 torch.manual_seed(subseed(self.seed, "forward", round, int(clients[0])))
+            batches = self.feed.batches(index, real)
             return self._trainer.train(
-                own,
-                around,
-                lambda places, tall: self.feed.reader(index[places, :, :tall]),
-                torch.from_numpy(real),
-                lr,
+                own, around, batches, lr, lambda k: self.data.clients[clients[k]]
             )
 
     def _train_in_place(
