@@ -9,7 +9,7 @@ from torch.func import vmap
 from pmtl.algorithms import build_algorithm
 from pmtl.data import FederatedData
 from pmtl.engines.base import TensorBatches
-from pmtl.engines.debug import DebugTrainer
+from pmtl.engines.loops import DebugTrainer
 from pmtl.models import FlatModel, batch_loss, build_model
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.simulation import AxisTrainer, Federation, LocalTraining, ThreadsTrainer

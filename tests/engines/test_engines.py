@@ -17,8 +17,8 @@ from pmtl.algorithms import ALGORITHMS, PMTL, build_algorithm
 from pmtl.data import FederatedData
 from pmtl.engines.base import TensorBatches
 from pmtl.engines.choose import Work, build_trainer, check_engine, choose
-from pmtl.engines.debug import DebugTrainer
-from pmtl.engines.schedule import Schedule, row_groups, widths
+from pmtl.engines.loops import DebugTrainer
+from pmtl.engines.schedule import row_groups, schedule, widths
 from pmtl.errors import PmtlError
 from pmtl.models import build_model, lowered
 from pmtl.privacy.plan import PrivacyPlan
@@ -251,18 +251,17 @@ class TestPadding:
     @given(st.lists(st.integers(0, 5), min_size=1, max_size=9))
     def test_a_schedule_counts_everybody_until_they_are_done(self, steps):
         active = np.arange(5) < np.array(steps)[:, None]
-        plan = Schedule.of(active)
-        assert sorted(plan.order.tolist()) == list(range(len(steps)))
-        assert (plan.order[plan.back] == np.arange(len(steps))).all()
-        for step, n in enumerate(plan.left):
+        order, left = schedule(active)
+        assert sorted(order.tolist()) == list(range(len(steps)))
+        for step, n in enumerate(left):
             still = active[:, step:].any(axis=1)
             assert n == still.sum() > 0
-            assert set(plan.order[:n]) == set(np.flatnonzero(still))
-        assert not active[:, len(plan.left) :].any()
+            assert set(order[:n]) == set(np.flatnonzero(still))
+        assert not active[:, len(left) :].any()
 
     def test_a_step_of_padding_before_real_rows_is_refused(self):
         with pytest.raises(ValueError, match="without real rows before"):
-            Schedule.of(np.array([[True, True], [False, True]]))
+            schedule(np.array([[True, True], [False, True]]))
 
     @given(st.lists(st.integers(1, 3000), min_size=1, max_size=6), st.booleans())
     def test_widths_are_few_and_wide_enough(self, numbers, fixed):
@@ -342,7 +341,12 @@ def clients(steps=3):
     vectors = torch.zeros(2, 8)
     vectors[1, 0] = 7
     x, y = torch.zeros(2, steps, 4, 3), torch.zeros(2, steps, 4, dtype=torch.int64)
-    return vectors, torch.zeros(2, 8), TensorBatches(x, y, np.ones((2, steps, 4), dtype=bool))
+    return vectors, torch.zeros(2, 8), Named(x, y, np.ones((2, steps, 4), dtype=bool))
+
+
+class Named(TensorBatches):
+    def name(self, k):
+        return ("anna", "erin")[k]
 
 
 class TestDebug:
@@ -353,7 +357,7 @@ class TestDebug:
     def test_an_error_names_the_client_and_the_stage(self, stage, told):
         trainer = DebugTrainer(Failing(stage=stage), *linear())
         with pytest.raises(PmtlError, match=f"'erin' failed in '{told}'") as caught:
-            trainer.train(*clients(), LR, ["anna", "erin"].__getitem__)
+            trainer.train(*clients(), LR)
         assert isinstance(caught.value.__cause__, OSError)
         assert "OSError: the disk is gone" in str(caught.value)
         assert "test_engines.py, line" in str(caught.value)
@@ -363,9 +367,7 @@ class TestDebug:
         vectors, shared, batches = clients()
         batches.targets[1, 1] = 5  # A class that does not exist, in the second step.
         with pytest.raises(PmtlError, match="'erin' failed in 'step 2'"):
-            DebugTrainer(PMTL(), model, task).train(
-                vectors, shared, batches, LR, ["anna", "erin"].__getitem__
-            )
+            DebugTrainer(PMTL(), model, task).train(vectors, shared, batches, LR)
 
     def test_rows_that_cannot_be_read(self):
         class Gone(TensorBatches):
@@ -377,7 +379,7 @@ class TestDebug:
 
         vectors, shared, batches = clients()
         gone = Gone(batches.inputs, batches.targets, batches.mask)
-        with pytest.raises(PmtlError, match="'0' failed in 'reading"):
+        with pytest.raises(PmtlError, match="'number 0' failed in 'reading"):
             DebugTrainer(PMTL(), *linear()).train(vectors, shared, gone, LR)
 
     def test_a_federation_says_whose_rows_it_was(self):

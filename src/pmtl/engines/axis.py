@@ -25,7 +25,7 @@ from pmtl.client.step import client_step
 from pmtl.engines.base import CohortBatches, CohortTrainer, Ints, Trained
 from pmtl.engines.compiled import CompiledStep
 from pmtl.engines.feed import to_device
-from pmtl.engines.schedule import Schedule, row_groups, widths
+from pmtl.engines.schedule import row_groups, schedule, widths
 from pmtl.models import FlatModel, Task
 
 
@@ -64,14 +64,7 @@ class AxisTrainer(CohortTrainer):
         if compile:
             self._step = CompiledStep(self._step, backend, not model.traits.random_forward)
 
-    def train(
-        self,
-        own: Tensor,
-        shared: Tensor,
-        batches: CohortBatches,
-        lr: float,
-        name_of: Callable[[int], str] = str,
-    ) -> Trained:
+    def train(self, own: Tensor, shared: Tensor, batches: CohortBatches, lr: float) -> Trained:
         self._model.module.train()
         everybody = (np.arange(len(own)), batches.mask.shape[2])
         groups = [everybody] if self._in_place else row_groups(batches.mask)
@@ -92,11 +85,14 @@ class AxisTrainer(CohortTrainer):
     ) -> Trained:
         """Train clients whose batches have about as many rows."""
         device, dtype = shared.device, shared.dtype
-        active = np.asarray(batches.mask.any(axis=2))
-        plan = Schedule.in_place(active) if self._in_place else Schedule.of(active)
-        sizes = widths(len(own), plan.left, self._width) if self.compiled else plan.left
+        order, sizes = np.arange(len(own)), [len(own)] * batches.mask.shape[1]
+        if not self._in_place:
+            order, sizes = schedule(np.asarray(batches.mask.any(axis=2)))
+        back = np.argsort(order)
+        if self.compiled:
+            sizes = widths(len(own), sizes, self._width)
         extra = max(0, max(sizes, default=0) - len(own))
-        places = np.pad(plan.order, (0, extra), mode="wrap")
+        places = np.pad(order, (0, extra), mode="wrap")
         batches = batches.select(places, batches.mask.shape[2])
         real = torch.from_numpy(batches.mask.copy())
         real[len(own) :] = False
@@ -122,9 +118,9 @@ class AxisTrainer(CohortTrainer):
         if done:
             state = tree_map(lambda *parts: torch.cat(parts), state, *reversed(done))
         return Trained(
-            kept=_take(vmap(self._algorithm.keep)(state), plan.back),
-            uploads=_take(vmap(self._algorithm.upload)(state, own, shared), plan.back),
-            losses=_take(losses / counts.sum(dim=1).clamp(min=1), plan.back),
+            kept=_take(vmap(self._algorithm.keep)(state), back),
+            uploads=_take(vmap(self._algorithm.upload)(state, own, shared), back),
+            losses=_take(losses / counts.sum(dim=1).clamp(min=1), back),
         )
 
 

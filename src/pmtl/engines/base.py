@@ -1,16 +1,15 @@
 """Local training of a cohort: what every engine is given and gives back.
 
 An algorithm is written for one client (`client/step.py`). An *engine* runs it for many: over a
-client axis (`axis.py`), one client per thread (`threads.py`), or one after the other (`debug.py`).
+client axis (`axis.py`), one client per thread, or one after the other (`loops.py`).
 Engines differ in speed and in the last bits of sums, never in what they compute.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -24,22 +23,34 @@ from pmtl.models import FlatModel, Task
 Ints = NDArray[np.int64]
 
 
-class CohortBatches(Protocol):
+class CohortBatches(ABC):
     """The batches of K clients in one round, padded to one shape."""
 
-    @property
-    def mask(self) -> NDArray[np.bool_]:
-        """[K, steps, batch] which rows are real. A client's steps with real rows come first."""
+    mask: NDArray[np.bool_]  #: [K, steps, batch] real rows; a client's steps with any come first
 
+    @abstractmethod
     def select(self, clients: Ints, rows: int) -> CohortBatches:
         """The first `rows` rows of the batches of the clients at these positions."""
 
+    @abstractmethod
     def read(self, step: int, n: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets [n, batch, …] of a step, of the first n clients."""
 
+    def of_client(self, k: int) -> Iterator[Rows]:
+        """The batches of client k alone, as `train_client` takes them."""
+        mask = self.mask[k]
+        one = self.select(np.array([k]), mask.shape[1])
+        for step in np.flatnonzero(mask.any(axis=1)).tolist():
+            inputs, targets = one.read(step, 1)
+            yield inputs[0], targets[0], torch.from_numpy(mask[step]).to(inputs.device)
+
+    def name(self, k: int) -> str:
+        """What client k is called in errors."""
+        return f"number {k}"
+
 
 @dataclass(frozen=True)
-class TensorBatches:
+class TensorBatches(CohortBatches):
     """Batches that lie in memory, `[K, steps, batch, …]`."""
 
     inputs: Tensor
@@ -52,15 +63,6 @@ class TensorBatches:
 
     def read(self, step: int, n: int) -> tuple[Tensor, Tensor]:
         return self.inputs[:n, step], self.targets[:n, step]
-
-
-def client_batches(batches: CohortBatches, k: int) -> Iterator[Rows]:
-    """The batches of client k alone, as `train_client` takes them."""
-    mask = batches.mask[k]
-    one = batches.select(np.array([k]), mask.shape[1])
-    for step in np.flatnonzero(mask.any(axis=1)).tolist():
-        inputs, targets = one.read(step, 1)
-        yield inputs[0], targets[0], torch.from_numpy(mask[step]).to(inputs.device)
 
 
 @dataclass(frozen=True)
@@ -102,14 +104,7 @@ class CohortTrainer(ABC):
         self._task = task
 
     @abstractmethod
-    def train(
-        self,
-        own: Tensor,
-        shared: Tensor,
-        batches: CohortBatches,
-        lr: float,
-        name_of: Callable[[int], str] = str,
-    ) -> Trained:
+    def train(self, own: Tensor, shared: Tensor, batches: CohortBatches, lr: float) -> Trained:
         """Train every client of a cohort for one round.
 
         Args:
@@ -117,5 +112,4 @@ class CohortTrainer(ABC):
             shared: [K, P] what each client reads of the billboard.
             batches: Their batches.
             lr: The step size η.
-            name_of: The name of the client at a position of the cohort, for errors.
         """

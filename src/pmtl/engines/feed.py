@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pmtl.data import FederatedData
 from pmtl.data.checks import is_sparse
-from pmtl.engines.base import Ints
+from pmtl.engines.base import CohortBatches, Ints
 
 #: Dense data up to this many bytes (as floats) is kept on the device.
 RESIDENT_LIMIT = 2 * 2**30
@@ -32,7 +32,7 @@ class Feed:
     """Reads rows of a federation as tensors."""
 
     def __init__(self, data: FederatedData, device: torch.device, dtype: torch.dtype) -> None:
-        self._data = data
+        self.data = data
         self.device = device
         self.dtype = dtype
         self.is_sparse = is_sparse(data.x)
@@ -40,6 +40,11 @@ class Feed:
         self._resident: tuple[Tensor, Tensor] | None = None
         if whole and data.x.size * dtype.itemsize <= RESIDENT_LIMIT:
             self._resident = self._read(np.arange(len(data.y)))
+
+    @property
+    def resident(self) -> bool:
+        """Whether all rows lie on the device."""
+        return self._resident is not None
 
     def rows(self, index: Ints | Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and targets of the rows `index`, whatever its shape."""
@@ -51,45 +56,41 @@ class Feed:
         shape = where.shape
         return inputs.view(*shape, *inputs.shape[1:]), targets.view(*shape, *targets.shape[1:])
 
-    def place(self, index: Ints) -> Ints | Tensor:
-        """The index where it is used: on the device, if the rows are there."""
-        return index if self._resident is None else to_device(index, self.device)
-
-    def batches(self, index: Ints, mask: NDArray[np.bool_]) -> FeedBatches:
-        """The batches `index` [K, steps, batch] of K clients, whose real rows `mask` marks."""
-        return FeedBatches(self, index, mask)
-
     def sparse(self, index: Ints) -> Any:
         """The rows `index` [n] of a sparse federation, still sparse (CSR)."""
-        return self._data.x[index]
+        return self.data.x[index]
 
     def targets(self, index: Ints) -> Tensor:
         """The targets of the rows `index`, whatever its shape."""
-        targets = to_device(self._data.y[index], self.device)
+        targets = to_device(self.data.y[index], self.device)
         return targets.to(self.dtype) if targets.is_floating_point() else targets
 
     def _read(self, index: Ints) -> tuple[Tensor, Tensor]:
-        inputs, _ = self._data.gather(index)
+        inputs, _ = self.data.gather(index)
         return to_device(inputs, self.device).to(self.dtype), self.targets(index)
 
 
 @dataclass(frozen=True)
-class FeedBatches:
+class FeedBatches(CohortBatches):
     """The batches of a cohort, by the numbers of their rows."""
 
     feed: Feed
-    index: Ints
+    clients: Ints  #: [K] their numbers
+    index: Ints  #: [K, steps, batch] rows of the data
     mask: NDArray[np.bool_]
 
     def select(self, clients: Ints, rows: int) -> FeedBatches:
         part = (clients, slice(None), slice(rows))
-        return FeedBatches(self.feed, self.index[part], self.mask[part])
+        return FeedBatches(self.feed, self.clients[clients], self.index[part], self.mask[part])
+
+    def name(self, k: int) -> str:
+        return str(self.feed.data.clients[self.clients[k]])
 
     def read(self, step: int, n: int) -> tuple[Tensor, Tensor]:
         return self.feed.rows(self._placed[:n, step])
 
     @cached_property
     def _placed(self) -> Ints | Tensor:
-        # Once for all steps: to copy a part to the device in every step would be to wait each time
+        # Where the rows are, and once for all steps: a copy to the device in every step would wait
         # for the step before.
-        return self.feed.place(self.index)
+        return to_device(self.index, self.feed.device) if self.feed.resident else self.index

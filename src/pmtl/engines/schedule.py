@@ -2,14 +2,12 @@
 
 Clients have different numbers of rows, and so of batches, but a cohort is one array, in which the
 shorter are padded. This keeps the padding small: clients whose batches are much smaller are trained
-apart (`row_groups`), and clients that are done leave (`Schedule`). How much a client is padded
+apart (`row_groups`), and clients that are done leave (`schedule`). How much a client is padded
 within a batch depends on its own rows alone, and steps of padding change nothing, so nobody's
 numbers depend on the others.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,33 +17,15 @@ from pmtl.engines.base import Ints
 
 Mask = NDArray[np.bool_]
 
-#: The least width that clients who are still at work are gathered into, where widths are few.
-_LEAST = 16
 
-
-@dataclass(frozen=True)
-class Schedule:
-    """A cohort in the order of its numbers of steps."""
-
-    order: Ints  #: the cohort, those with most steps first
-    back: Ints  #: where each client of the cohort is in that order
-    left: list[int]  #: how many are not done, step by step
-
-    @classmethod
-    def of(cls, active: Mask) -> Schedule:
-        """From who has real rows in which step, `[K, steps]`."""
-        last = _last(active)
-        if (active.sum(axis=1) < last).any():
-            raise ValueError("A client has a step without real rows before one with real rows.")
-        order = np.argsort(-last, kind="stable")
-        left = [int((last > step).sum()) for step in range(int(last.max(initial=0)))]
-        return cls(order, np.argsort(order), left)
-
-    @classmethod
-    def in_place(cls, active: Mask) -> Schedule:
-        """Everybody stays at its place to the last step."""
-        everybody = np.arange(len(active))
-        return cls(everybody, everybody, [len(active)] * active.shape[1])
+def schedule(active: Mask) -> tuple[Ints, list[int]]:
+    """The cohort in the order of its numbers of steps, those with most first, and how many clients
+    are not done in each step. `active` [K, steps] says who has real rows in which step."""
+    last = _last(active)
+    if (active.sum(axis=1) < last).any():
+        raise ValueError("A client has a step without real rows before one with real rows.")
+    left = [int((last > step).sum()) for step in range(int(last.max(initial=0)))]
+    return np.argsort(-last, kind="stable"), left
 
 
 def row_groups(mask: Mask) -> list[tuple[Ints, int]]:
@@ -68,9 +48,9 @@ def widths(cohort: int, left: list[int], usual: int | None) -> list[int]:
     """How many places each step has, where it shall be one of few numbers.
 
     A whole cohort is rounded up to the `usual` width or, where cohorts vary, by at most a quarter.
-    As clients finish, the width falls to the next power of four.
+    As clients finish, the width falls to the next power of four, down to 16.
     """
-    whole = usual if usual is not None and cohort <= usual else _rounded(cohort)
+    whole = usual if usual is not None and cohort <= usual else rounded(cohort)
     return [min(whole, _power_of_four(n)) for n in left]
 
 
@@ -80,14 +60,14 @@ def _last(marks: Mask) -> Ints:
     return np.asarray(np.where(marks, number, 0).max(axis=1, initial=0))
 
 
-def _rounded(n: int) -> int:
-    """Four widths between two powers of two: 64, 80, 96, 112, 128, …"""
-    grain: int = 2 ** max(0, (n - 1).bit_length() - 3)
+def rounded(n: int) -> int:
+    """Up to three significant bits, so by at most a quarter: 64, 80, 96, 112, 128, …"""
+    grain: int = 2 ** max(0, n.bit_length() - 3)
     return -(-n // grain) * grain
 
 
 def _power_of_four(n: int) -> int:
-    power = _LEAST
+    power = 16
     while power < n:
         power *= 4
     return power

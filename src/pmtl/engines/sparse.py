@@ -13,7 +13,6 @@ few passes over a client's vector and E passes over its block, and no input is e
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log2
 from typing import Any
 
 import numpy as np
@@ -26,8 +25,9 @@ from torch.utils._pytree import tree_leaves
 from pmtl.algorithms import Algorithm
 from pmtl.data import Rows
 from pmtl.engines.axis import AxisTrainer
-from pmtl.engines.base import Ints, Trained
+from pmtl.engines.base import CohortBatches, Ints, Trained
 from pmtl.engines.feed import Feed, to_device
+from pmtl.engines.schedule import rounded
 from pmtl.models import FlatModel, Task
 from pmtl.models.library import Linear
 
@@ -55,7 +55,7 @@ class Block:
         within = present.cumsum(axis=1, dtype=np.int32) - 1
         counts = present.sum(axis=1)
         widest = max(1, int(counts.max(initial=0)))
-        self.width = _rounded(widest, taken.shape[1]) if width is None else width
+        self.width = min(rounded(widest), taken.shape[1]) if width is None else width
         owner, column = np.nonzero(present)
         columns = np.zeros((clients, self.width), dtype=np.int64)
         columns[owner, within[owner, column]] = column
@@ -75,36 +75,26 @@ class Block:
         return inputs, self._feed.targets(self._index[:, step])
 
     def take(self, vectors: Tensor, features: int, outputs: int) -> Tensor:
-        """The vectors `[K, outputs · (features + 1)]` of models on all columns, cut to the block.
-
-        Vectors that are several such vectors in a row, or none, stay that.
-        """
-        parts = [self._take(one, features, outputs) for one in _each(vectors, features, outputs)]
-        return torch.cat(parts, dim=1) if parts else vectors
-
-    def _take(self, vectors: Tensor, features: int, outputs: int) -> Tensor:
+        """The vectors `[K, n · outputs · (features + 1)]` of n models on all columns, cut to the
+        block."""
         weights, bias = _split(vectors, features, outputs)
-        chosen = weights.gather(2, _every(self._columns, outputs))
-        return torch.cat([chosen.flatten(1), bias], dim=1)
+        chosen = weights.gather(3, _every(self._columns, weights))
+        return torch.cat([chosen.flatten(2), bias], dim=2).flatten(1)
 
     def put(self, vectors: Tensor, part: Tensor, features: int, outputs: int) -> None:
         """Write the block's coordinates into the vectors that `take` would take them from."""
-        for whole, small in zip(
-            _each(vectors, features, outputs), _each(part, self.width, outputs), strict=True
-        ):
-            weights, bias = _split(whole, features, outputs)
-            chosen, bias[:] = _split(small, self.width, outputs)
-            # Where the last column is repeated it is written several times over, with one value.
-            weights.scatter_(
-                2, _every(self._columns, outputs), chosen.gather(2, _every(self._last, outputs))
-            )
+        weights, bias = _split(vectors, features, outputs)
+        chosen, bias[:] = _split(part, self.width, outputs)
+        # Where the last column is repeated it is written several times over, with one value.
+        chosen = chosen.gather(3, _every(self._last, weights))
+        weights.scatter_(3, _every(self._columns, weights), chosen)
 
     def _tensor(self, values: NDArray[np.generic]) -> Tensor:
         return to_device(values, self._feed.device)
 
 
 @dataclass(frozen=True)
-class BlockBatches:
+class BlockBatches(CohortBatches):
     """The batches of some clients of a block."""
 
     block: Block
@@ -155,8 +145,7 @@ class SparseTrainer:
             block = Block(self._feed, index, real, width)
             small = small_model(self._model, block.width)
             trainer = AxisTrainer(algorithm, small, self._task, in_place=self._in_place)
-            everybody = np.arange(len(index))
-            batches = BlockBatches(block, everybody, real)
+            batches = BlockBatches(block, np.arange(len(index)), real)
             part = trainer.train(block.take(own, *sizes), block.take(shared, *sizes), batches, lr)
             steps = torch.from_numpy(real.any(axis=2).sum(axis=1)).to(shared)
             state = vmap(algorithm.begin)(own, shared)
@@ -194,7 +183,7 @@ def own_widths(x: Any, rows: Rows) -> Ints:
     widths = np.ones(len(rows.counts), dtype=np.int64)
     for client in np.flatnonzero(rows.counts):
         columns = len(np.unique(x[rows.of(int(client))].indices))
-        widths[client] = _rounded(max(1, columns), x.shape[1])
+        widths[client] = min(rounded(max(1, columns)), x.shape[1])
     return widths
 
 
@@ -217,29 +206,21 @@ def small_model(model: FlatModel, features: int) -> FlatModel:
         return FlatModel(Linear((features,), sizes_of(model)[1]), model.name)
 
 
-def _each(vectors: Tensor, features: int, outputs: int) -> tuple[Tensor, ...]:
-    """The vectors of linear models that lie one behind the other in a client's vector."""
-    return torch.split(vectors, outputs * (features + 1), dim=1) if vectors.shape[1] else ()
-
-
 def _split(vectors: Tensor, features: int, outputs: int) -> tuple[Tensor, Tensor]:
-    """Vectors of linear models as weights `[K, outputs, features]` and biases, without a copy."""
-    cut = outputs * features
-    return vectors[:, :cut].view(-1, outputs, features), vectors[:, cut:]
+    """Vectors of n linear models in a row, as weights `[K, n, outputs, features]` and biases
+    `[K, n, outputs]`, without a copy."""
+    cut, size = outputs * features, outputs * (features + 1)
+    models = vectors.view(len(vectors), vectors.shape[1] // size, size)
+    return models[..., :cut].view(*models.shape[:2], outputs, features), models[..., cut:]
 
 
-def _every(columns: Tensor, outputs: int) -> Tensor:
-    return columns.unsqueeze(1).expand(-1, outputs, -1)
+def _every(columns: Tensor, weights: Tensor) -> Tensor:
+    """The same columns [K, width] for every row of the weights."""
+    return columns[:, None, None].expand(-1, *weights.shape[1:3], -1)
 
 
 def _same_memory(one: Tensor, two: Tensor) -> bool:
     return one.untyped_storage().data_ptr() == two.untyped_storage().data_ptr()
-
-
-def _rounded(width: int, most: int) -> int:
-    """Round up to three significant bits, so that a width is at most a quarter too large."""
-    unit = 1 << max(0, int(log2(width)) - 2)
-    return min(most, -(-width // unit) * unit)
 
 
 def _has_closed_form(algorithm: Algorithm) -> bool:

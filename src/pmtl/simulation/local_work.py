@@ -18,7 +18,7 @@ from pmtl.client.batches import FEW_ROWS, Batches, LocalTraining
 from pmtl.data import FederatedData
 from pmtl.engines.base import Trained
 from pmtl.engines.choose import Work, at_once, build_trainer, choose, fixed_width
-from pmtl.engines.feed import Feed
+from pmtl.engines.feed import Feed, FeedBatches
 from pmtl.engines.places import Shape, axis_is_safe, is_ours, seated
 from pmtl.engines.sparse import SparseTrainer, own_widths
 from pmtl.models import FlatModel, floats_per_row
@@ -110,10 +110,8 @@ class LocalWork:
         with torch.random.fork_rng(enabled=self.model.traits.random_forward):
             if self.model.traits.random_forward:
                 torch.manual_seed(subseed(self.seed, "forward", round, int(clients[0])))
-            batches = self.feed.batches(index, real)
-            return self._trainer.train(
-                own, around, batches, lr, lambda k: self.data.clients[clients[k]]
-            )
+            batches = FeedBatches(self.feed, clients, index, real)
+            return self._trainer.train(own, around, batches, lr)
 
     def _train_in_place(
         self, clients: Clients, own: Tensor, around: Tensor, round: int, lr: float
