@@ -99,6 +99,12 @@ class TestTheSameNumbers:
         monkeypatch.setattr("pmtl.engines.choose.SPARSE_FLOATS", 1)
         self.compare(algorithm=PMTL())
 
+    def test_as_of_the_engine_debug_which_makes_batches_dense(self):
+        made = federation(algorithm=PMTL(), engine="debug")
+        assert made._sparse is None
+        (a, _), (b, _) = run(made), run(federation(algorithm=PMTL()))
+        assert torch.allclose(a.store.vectors, b.store.vectors, **CLOSE)
+
     @pytest.mark.parametrize("task", ["classification", "multilabel", "regression"])
     def test_in_evaluation(self, task):
         scores = []
