@@ -24,12 +24,12 @@ from typing import Any
 import torch
 from measure import machine
 
-from pmtl.comparison import Grid, compare
+from pmtl.experiments.compare import Grid, compare
 from pmtl.privacy.accounting import accountant
 from pmtl.privacy.release import Release
 from pmtl.runs.folder import RunFolder
-from pmtl.simulation.local_work import LocalWork
-from pmtl.simulation.store import Store
+from pmtl.simulation.owned.store import Store
+from pmtl.simulation.sites import Sites
 
 
 class Clock:
@@ -79,7 +79,7 @@ def main() -> None:
     options = parser.parse_args()
     run()  # Warms up.
     clock = Clock()
-    clock.watch(LocalWork, "train_clients", "local training")
+    clock.watch(Sites, "train_clients", "local training")
     clock.watch(Release, "add", "clipping and summing")
     clock.watch(Release, "publish", "noise and publishing")
     clock.watch(Store, "gather", "gathering models")

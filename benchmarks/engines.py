@@ -5,7 +5,7 @@
     python benchmarks/engines.py --task cnn -q 100 -b 10 --variant auto --json results.json
 
 A round is: gather the cohort's models, E steps of SGD each, clip, sum, add noise, write the models
-back. Ours is `Federation.advance`, the loop that `pmtl train` runs. It needs torch, NumPy, SciPy
+back. Ours is `Simulation.advance`, the loop that `pmtl train` runs. It needs torch, NumPy, SciPy
 and safetensors, and the package on the path (`pip install .`, or PYTHONPATH=src).
 """
 
@@ -30,7 +30,7 @@ from pmtl.data import FederatedData
 from pmtl.models import build_model, lowered
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.runs.process import threads_for
-from pmtl.simulation import AxisTrainer, Federation, LocalTraining
+from pmtl.simulation import AxisTrainer, LocalTraining, Simulation, simulate
 
 #: FLOP of a training step for one row: forward, and once more for each derivative that is needed.
 CNN_FLOP = 2 * (2 * 576 * 25 * 32 + 3 * 64 * 800 * 64 + 3 * 1024 * 62)
@@ -44,7 +44,7 @@ VARIANTS = tuple(dict.fromkeys(CPU_VARIANTS + CARD_VARIANTS))
 
 def federation(
     task: str, q: int, batch: int, steps: int, rows: int, device: str
-) -> tuple[Federation, torch.Tensor, torch.Tensor]:
+) -> tuple[Simulation, torch.Tensor, torch.Tensor]:
     """q clients with random data, all of them in every round, and their data as tensors."""
     random = np.random.default_rng(0)
     shape = (q * rows, 784) if task == "cnn" else (q * rows, FEATURES)
@@ -55,7 +55,7 @@ def federation(
     split = np.full(len(x), "train")
     data = FederatedData.from_arrays(x, y, owner, split, outputs=outputs, validation=0.0)
     name = "femnist_cnn" if task == "cnn" else "logistic"
-    made = Federation(
+    made = simulate(
         data,
         build_model(name, data.input_shape, outputs, data.task, 0),
         PMTL(lam=LAM),
@@ -78,26 +78,26 @@ def tuned(graph: Any, inputs: Any) -> Any:
     return compile_fx(graph, inputs, config_patches={"max_autotune_gemm": True})
 
 
-def ours(made: Federation, variant: str) -> Turn:
+def ours(made: Simulation, variant: str) -> Turn:
     """Rounds with this variant."""
     task = made.data.task
     if variant == "threads":
-        parts = (made.data, made.model, made.algorithm, made.plan, made.local, 0)
-        made = Federation(*parts, engine="threads")
+        parts = (made.data, made.model, made.algorithm, made.plan, made.sites.local, 0)
+        made = simulate(*parts, engine="threads")
     elif variant != "auto":
         how, _, what = variant.partition("-")
-        made._trainer = AxisTrainer(
+        made.sites._trainer = AxisTrainer(
             made.algorithm,
             made.model if what == "grouped" else lowered(made.model, "patches"),
             task,
             compile=how == "compiled",
-            width=made._width(),
+            width=made.sites._width(),
             backend=tuned if what == "tuned" else "inductor",
         )
     progress = made.start()
 
     def turn(rounds: int) -> None:
-        with threads_for(made):  # As `pmtl train` does.
+        with threads_for(made.sites):  # As `pmtl train` does.
             for _ in range(rounds):
                 made.advance(progress)
 
@@ -152,7 +152,7 @@ def compare(options: argparse.Namespace, task: str, q: int, batch: int) -> dict[
         if options.rate:
             line["share_of_float32_rate"] = line["gflops"] / options.rate["float32"]
         lines.append(line)
-    chosen = f"{made.engine}, {'compiled' if made.compile else 'not compiled'}"
+    chosen = f"{made.sites.engine}, {'compiled' if made.sites.compile else 'not compiled'}"
     setting = {"task": task, "q": q, "batch": batch, "steps": steps, "auto": chosen}
     setting["tf32"] = torch.get_float32_matmul_precision() == "high"
     return {**setting, "contenders": lines}

@@ -40,7 +40,7 @@ from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.process import peak_resident_bytes
-from pmtl.simulation import Federation, LocalTraining
+from pmtl.simulation import LocalTraining, Simulation, simulate
 
 RESULTS = Path(__file__).parent / "results" / "memory.json"
 WORDS, TAGS, WORDS_A_ROW = 10_000, 500, 20
@@ -87,9 +87,9 @@ def small_rows(clients: int) -> FederatedData:
     return FederatedData.from_arrays(x, y, owner, split, outputs=100, validation=0.0)
 
 
-def federation(data: FederatedData, plan: PrivacyPlan, local: LocalTraining) -> Federation:
+def federation(data: FederatedData, plan: PrivacyPlan, local: LocalTraining) -> Simulation:
     model = build_model("logistic", data.input_shape, data.outputs, data.task, 0)
-    return Federation(data, model, build_algorithm("pmtl"), plan, local, seed=0)
+    return simulate(data, model, build_algorithm("pmtl"), plan, local, seed=0)
 
 
 class Watch:
@@ -115,14 +115,14 @@ def steps(clients: int, steps: int, dense: bool) -> dict[str, Any]:
         bags_of_words(clients, 60), plan, LocalTraining(steps=steps, batch=10, lr=0.3)
     )
     if dense:
-        made._sparse = None
+        made.sites._sparse = None
     progress = made.start()
     everybody = np.arange(clients)
     watch = Watch()
     for _ in range(3):
         with watch:
-            for first in range(0, clients, made._chunk):
-                some = everybody[first : first + made._chunk]
+            for first in range(0, clients, made.sites._chunk):
+                some = everybody[first : first + made.sites._chunk]
                 own = progress.store.gather(some)
                 progress.store.scatter(some, made._train(some, own, progress.shared, 0, 0.3).kept)
     return {
@@ -187,7 +187,7 @@ def clients(clients: int, where: str, rounds: int) -> dict[str, Any]:
         with watch:
             made.advance(progress)
         with coins:
-            made.sampler.draw(round)
+            made.server.sampler.draw(round)
     return {
         "parameters": made.model.size,
         "seconds_per_round": statistics.median(watch.wall),

@@ -27,7 +27,7 @@ from pmtl.data import FederatedData
 from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.runs.process import threads_for
-from pmtl.simulation import Federation, LocalTraining
+from pmtl.simulation import LocalTraining, Simulation, simulate
 
 #: name: (model, clients, cohort, columns, classes, rows of a client at least and at most, batch)
 WORKLOADS: dict[str, tuple[str, int, int, int, int, int, int, int]] = {
@@ -56,7 +56,7 @@ def own_model(input_shape: tuple[int, ...], outputs: int) -> torch.nn.Module:
     return torch.nn.Sequential(hidden, torch.nn.Tanh(), torch.nn.Linear(64, outputs))
 
 
-def federation(name: str, production: bool, device: str) -> Federation:
+def federation(name: str, production: bool, device: str) -> Simulation:
     model, m, q, columns, classes, least, most, batch = WORKLOADS[name]
     random = np.random.default_rng(0)
     owner = np.repeat(np.arange(m), random.integers(least, most + 1, m))
@@ -65,7 +65,7 @@ def federation(name: str, production: bool, device: str) -> Federation:
         x, random.integers(0, classes, len(owner)), owner, outputs=classes
     )
     sampling = "full" if q == m else "poisson"
-    return Federation(
+    return simulate(
         data,
         build_model(
             own_model if model == "own" else model, data.input_shape, classes, data.task, 0
@@ -85,10 +85,10 @@ def measure(name: str, device: str, repeats: int) -> dict[str, Any]:
     for mode, production in (("experiment", False), ("production", True)):
         made = federation(name, production, device)
         progress = made.start()
-        engines[mode] = made.engine
+        engines[mode] = made.sites.engine
 
-        def turn(rounds: int, made: Federation = made, progress: Any = progress) -> None:
-            with threads_for(made):
+        def turn(rounds: int, made: Simulation = made, progress: Any = progress) -> None:
+            with threads_for(made.sites):
                 for _ in range(rounds):
                     made.advance(progress)
 

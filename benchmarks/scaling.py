@@ -43,7 +43,7 @@ def federation(m: int, q: int, team: Any = None) -> Any:
     from pmtl.data import FederatedData
     from pmtl.models import build_model
     from pmtl.privacy.plan import PrivacyPlan
-    from pmtl.simulation import ALONE, Federation, LocalTraining
+    from pmtl.simulation import ALONE, LocalTraining, simulate
 
     torch.set_num_threads(1)
     random = np.random.default_rng(0)
@@ -55,7 +55,7 @@ def federation(m: int, q: int, team: Any = None) -> Any:
     model = build_model("logistic", data.input_shape, 10, data.task, 0)
     plan = PrivacyPlan(m, q, "poisson" if q < m else "full", 0.5, 0.1, 10**6, 1e-9)
     local = LocalTraining(steps=10, batch=2)
-    return Federation(data, model, PMTL(), plan, local, 0, team=team or ALONE)
+    return simulate(data, model, PMTL(), plan, local, 0, team=team or ALONE)
 
 
 def one(m: int, q: int, rounds: int = 15) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import resource
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 import pmtl
 from pmtl import storage as files
@@ -29,6 +31,43 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch)
         files.write_json(path, {"round": 2})
     assert files.read_json(path) == {"round": 1}
     assert [file.name for file in tmp_path.iterdir()] == ["value.json"]
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (
+            OSError(errno.EDQUOT, "Disk quota exceeded"),
+            "The disk is full: a file could not be kept (Disk quota exceeded). Make room.",
+        ),
+        (
+            OSError(errno.EACCES, "Permission denied"),
+            "a file could not be kept: Permission denied.",
+        ),
+        (
+            SafetensorError("I/O error (os error 28)"),
+            "The disk is full: a file could not be kept (I/O error (os error 28)). Make room.",
+        ),
+        (SafetensorError("odd"), "a file could not be kept: odd."),
+    ],
+)
+def test_errors_of_the_disk_are_sentences(error, sentence):
+    with (
+        pytest.raises(pmtl.PmtlError) as refused,
+        files.disk_errors("a file", "kept", "Make room."),
+    ):
+        raise error
+    assert str(refused.value) == sentence
+
+
+def test_a_lock_is_held_until_its_handle_is_closed(tmp_path):
+    handle = files.take_lock(tmp_path / "lock", "It is in use.")
+    with pytest.raises(pmtl.PmtlError, match=r"It is in use\."):
+        files.take_lock(tmp_path / "lock", "It is in use.")
+    os.close(handle)
+    os.close(files.take_lock(tmp_path / "lock", "It is in use."))
+    with pytest.raises(pmtl.PmtlError, match="could not be written"):
+        files.take_lock(tmp_path / "nowhere" / "lock", "It is in use.")
 
 
 def test_a_run_that_cannot_be_created_leaves_nothing(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""A turn of ours: `Federation.advance`, the loop that `pmtl train` runs.
+"""A turn of ours: `Simulation.advance`, the loop that `pmtl train` runs.
 
 With `--cohorts FILE` it is the reference of a check: it trains whom the file says, in file order;
 with `--ways nudged`, from a start whose last bits are other, to see what rounding alone can do.
@@ -22,7 +22,7 @@ from pmtl.data import FederatedData
 from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.runs.process import threads_for
-from pmtl.simulation import Federation, LocalTraining
+from pmtl.simulation import LocalTraining, Simulation, simulate
 from pmtl.streams import name_keys
 
 
@@ -64,7 +64,7 @@ class GivenCohorts:
         return np.array(self._cohorts[round], dtype=np.int64)
 
 
-def federation(turn: Turn) -> Federation:
+def federation(turn: Turn) -> Simulation:
     """The workload as the library's own objects."""
     workload, made = turn.workload, turn.federation()
     rows = made.x.reshape(-1, workload.features)
@@ -93,7 +93,7 @@ def federation(turn: Turn) -> Federation:
     algorithm = PMTL(lam=LAM) if turn.personal else FedAvg()
     # On a card runs of some thousand steps are compiled: these few rounds stand for such a one.
     compile = True if turn.device == "cuda" else None
-    return Federation(data, model, algorithm, plan, local, SEED, turn.device, compile=compile)
+    return simulate(data, model, algorithm, plan, local, SEED, turn.device, compile=compile)
 
 
 def main() -> None:

@@ -20,9 +20,9 @@ from pmtl.errors import PmtlError
 if TYPE_CHECKING:
     from pmtl.algorithms import Algorithm as Algorithm
     from pmtl.algorithms import build_algorithm as build_algorithm
-    from pmtl.comparison import compare as compare
     from pmtl.data import FederatedData as FederatedData
     from pmtl.data import load as load
+    from pmtl.experiments.compare import compare as compare
     from pmtl.personalize.finetuning import finetune as finetune
     from pmtl.personalize.result import Finetuned as Finetuned
     from pmtl.personalize.result import load_finetuned as load_finetuned
@@ -45,7 +45,7 @@ _HOMES = {
     "PrivacyRequest": "pmtl.privacy.plan",
     "Run": "pmtl.runs.result",
     "build_algorithm": "pmtl.algorithms",
-    "compare": "pmtl.comparison",
+    "compare": "pmtl.experiments.compare",
     "finetune": "pmtl.personalize.finetuning",
     "join_team": "pmtl.simulation",
     "load_finetuned": "pmtl.personalize.result",

@@ -5,9 +5,9 @@ moment leaves the old file or the new one. Weights are safetensors, which hold n
 hold code. Every JSON object and every safetensors file carries a digest of all that it says, so
 that a flipped bit or a careless edit is noticed and never read as another weight or another ε.
 
-A digest of private values is an oracle: whoever knows all of them but a few can try every guess
-against it. In production such digests are therefore keyed (keyed BLAKE2b, RFC 7693) with a secret
-that only the run's owner can read. The empty key gives the plain digest.
+A digest of private values is an oracle: a reader who knows all but a few of them can try every
+guess against it. In production such digests are therefore keyed (keyed BLAKE2b, RFC 7693) with a
+secret that only the run's owner can read. The empty key gives the plain digest.
 
 A new file can be read by those who can open its folder and by nobody else. It is created with that
 mode, so it is never readable by others in between, whatever the umask is.
@@ -25,14 +25,15 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor
 
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
+
+if TYPE_CHECKING:  # The ledger uses this module, and must not need torch.
+    from torch import Tensor
 
 #: Opens a file: its path and the flags of `os.open`.
 Opener = Callable[[str, int], int]
@@ -77,17 +78,18 @@ def write_tensors(
 ) -> str:
     """Replace a safetensors file; metadata may be anything that JSON holds. Returns the digest,
     under `key`, of its numbers and of its metadata."""
+    from safetensors.torch import save_file
+
     whole = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    # One entry, because safetensors writes several in no fixed order: same values, same bytes.
     known = digest(whole, metadata, key)
+    # One entry, because safetensors writes several in no fixed order: same values, same bytes.
     header = json.dumps({**metadata, "digest": known}, sort_keys=True)
     replace(path, lambda partial: save_file(whole, partial, metadata={"pmtl": header}))
     return known
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
-    """What `write_tensors` was told of the numbers, and their `digest` (`read_tensors` checks
-    both)."""
+    """The metadata that `write_tensors` wrote, `digest` included, without checking it."""
     try:
         with safe_open(path, framework="pt") as file:
             return dict(json.loads(file.metadata()["pmtl"]))
@@ -126,51 +128,71 @@ DAMAGE = (
 
 def append_line(path: Path, value: Mapping[str, Any]) -> None:
     """Add one line of JSON to a file."""
-    with writing(path), open(path, "a", encoding="utf-8", opener=like_its_folder) as file:
+    with disk_errors(path), open(path, "a", encoding="utf-8", opener=like_its_folder) as file:
         file.write(to_json(value) + "\n")
 
 
 def flush(path: Path) -> None:
-    """Make sure that a file's lines survive a loss of power."""
+    """Make sure that a file's content, or a folder's list of files, survives a loss of power."""
     if path.exists():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn the system's refusals into sentences."""
+def disk_errors(
+    path: object,
+    action: str = "written",
+    if_full: str = "What was there before is safe: free some space and try again.",
+) -> Iterator[None]:
+    """Turn errors of the file system into sentences.
+
+    Args:
+        path: What is written or read, as the sentence names it.
+        action: What could not be done with it.
+        if_full: What the sentence adds when the disk is full.
+    """
     try:
         yield
-    except OSError as error:
-        raise _refusal(path, error.errno, error.strerror or str(error)) from error
-    except SafetensorError as error:
-        # safetensors wraps the system's error in its own text: "… (os error 28)".
-        code = re.search(r"os error (\d+)", str(error))
-        raise _refusal(path, int(code[1]) if code else None, str(error)) from error
+    except (OSError, SafetensorError) as error:
+        reason, code = str(error), None
+        if isinstance(error, OSError):
+            reason, code = error.strerror or reason, error.errno
+        elif wrapped := re.search(r"os error (\d+)", reason):  # safetensors hides it in its text.
+            code = int(wrapped[1])
+        if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise PmtlError(
+                f"The disk is full: {path} could not be {action} ({reason}). {if_full}"
+            ) from error
+        raise PmtlError(f"{path} could not be {action}: {reason}.") from error
 
 
-def _refusal(path: Path, code: int | None, reason: str) -> PmtlError:
-    if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return PmtlError(
-            f"The disk is full: {path} could not be written. Nothing that was there before is "
-            "lost; free some space and try again."
-        )
-    return PmtlError(f"{path} could not be written: {reason}.")
+def take_lock(path: Path, if_held: str) -> int:
+    """Lock the file `path` and return its handle; refuse with `if_held` if another process has it.
+
+    Closing the handle frees the lock, and so does the end of the process, however it ends.
+    """
+    with disk_errors(path):
+        handle = like_its_folder(str(path), os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(handle)
+            if isinstance(error, BlockingIOError):
+                raise PmtlError(if_held) from error
+            raise
+    return handle
 
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Hold a lock file; refuse if another process holds it. The system frees it on any death."""
-    with writing(path):
-        handle = like_its_folder(str(path), os.O_RDWR | os.O_CREAT)
+    """Hold the lock file of a folder; refuse if another process holds it."""
+    busy = f"Another process is working on {path.parent}: wait for it, or stop it first."
+    handle = take_lock(path, busy)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise PmtlError(
-                f"Another process is working on {path.parent}: wait for it, or stop it first."
-            ) from error
         yield
     finally:
         os.close(handle)
@@ -182,7 +204,7 @@ def replace(path: Path, write: Callable[[Path], object], opener: Opener | None =
     The file exists, empty and with its final mode, before `write` is called; `opener` creates it
     (unless given, its folder decides who can read it)."""
     partial = path.with_name(f".{path.name}.partial")
-    with writing(path):
+    with disk_errors(path):
         try:
             partial.unlink(missing_ok=True)  # A crash may have left one behind.
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -201,11 +223,12 @@ def replace(path: Path, write: Callable[[Path], object], opener: Opener | None =
 def place(partial: Path, path: Path) -> None:
     """Put a file or a folder where it belongs, and return when that is on the disk."""
     partial.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    flush_folder(path)
+
+
+def flush_folder(path: Path) -> None:
+    """Make sure that the folder of `path` lists it after a loss of power."""
+    flush(path.parent)
 
 
 def like_its_folder(path: str, flags: int) -> int:

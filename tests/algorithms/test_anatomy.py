@@ -205,7 +205,7 @@ def test_its_docstring_cites_its_source(name):
     chapter = sys.modules[ALGORITHMS[name].__module__].__doc__
     assert len(chapter.splitlines()) >= 3
     if ALGORITHMS[name].shares:  # Training alone is nobody's invention.
-        source = ("AISTATS 2017", "MLSys 2020", "ICML 2021", "ICML 2022", "TMLR 2023")
+        source = ("AISTATS 2017", "MLSys 2020", "ICLR 2021", "ICML 2021", "ICML 2022", "TMLR 2023")
         assert any(venue in chapter for venue in (*source, "JMLR 2005", "(Fig. 1)"))
 
 

@@ -13,7 +13,7 @@ from pmtl.data import SPLITS, FederatedData
 from pmtl.models import build_model
 from pmtl.privacy.accounting import accountant
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.simulation import Federation, LocalTraining, evaluate
+from pmtl.simulation import LocalTraining, evaluate, simulate
 
 LAM, LR, STEPS = 0.8, 0.25, 3
 
@@ -27,7 +27,7 @@ def linear(data, algorithm, plan, local, start=None, noise=no_noise, seed=0):
     if start is not None:
         with torch.no_grad():
             torch.nn.utils.vector_to_parameters(torch.tensor(start), model.module.parameters())
-    return Federation(data, model, algorithm, plan, local, seed, dtype=torch.float64, noise=noise)
+    return simulate(data, model, algorithm, plan, local, seed, dtype=torch.float64, noise=noise)
 
 
 def still(round, shape):
@@ -123,7 +123,7 @@ def trained_from(federation, k, begin, shared):
     def gradient(w):
         return paper.squared_gradient(w, x, y[:, None])
 
-    local = federation.local
+    local = federation.sites.local
     return paper.descend(begin, [gradient] * local.steps, local.lr, lambda w: LAM * (w - shared))
 
 
@@ -132,7 +132,7 @@ def test_4_a_client_sampled_for_the_first_time_begins_from_the_common_start(stra
     start = strangers.model.start()
     seen, late = set(), 0
     for t in range(strangers.plan.rounds):
-        cohort = set(strangers.sampler.draw(t).tolist())
+        cohort = set(strangers.server.sampler.draw(t).tolist())
         shared = progress.shared[0].numpy()
         before = progress.store.vectors.clone()
         strangers.advance(progress)
@@ -153,7 +153,7 @@ def test_4_a_client_that_was_never_sampled_holds_exactly_the_common_start(strang
     progress = strangers.start()
     drawn = set()
     for t, _ in enumerate(strangers.rounds(progress)):
-        drawn.update(strangers.sampler.draw(t).tolist())
+        drawn.update(strangers.server.sampler.draw(t).tolist())
     never = sorted(set(range(12)) - drawn)
     assert len(never) >= 2
     for k in range(12):
@@ -221,10 +221,10 @@ def test_7_accuracy_mean_counts_clients_equally_and_accuracy_counts_rows():
     )
     plan = PrivacyPlan(2, 2, "full", 1.0, 0.0, 1, 1e-3)
     model = build_model("logistic", data.input_shape, data.outputs, data.task, 0)
-    federation = Federation(data, model, FedAvg(), plan, LocalTraining(), 0)
+    federation = simulate(data, model, FedAvg(), plan, LocalTraining(), 0)
     always_one = torch.tensor([[0.0, 0.0, -1.0, 1.0]])
     views = {"shared": lambda clients: always_one.expand(len(clients), -1)}
-    metrics = evaluate(data, federation.feed, model, views, "test")["shared"]
+    metrics = evaluate(data, federation.sites.feed, model, views, "test")["shared"]
     assert metrics["accuracy"] == pytest.approx(0.9)
     assert metrics["accuracy_mean"] == pytest.approx(0.5)
     assert metrics["accuracy_worst_decile"] == 0

@@ -8,7 +8,7 @@ from pmtl.algorithms import PMTL
 from pmtl.data import FederatedData
 from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.simulation import Federation, LocalTraining
+from pmtl.simulation import LocalTraining, simulate
 
 
 def everybody(data, lam, local, rounds, start=None):
@@ -17,7 +17,7 @@ def everybody(data, lam, local, rounds, start=None):
     if start is not None:
         with torch.no_grad():
             torch.nn.utils.vector_to_parameters(torch.tensor(start), model.module.parameters())
-    return Federation(data, model, PMTL(lam=lam), plan, local, 0, dtype=torch.float64)
+    return simulate(data, model, PMTL(lam=lam), plan, local, 0, dtype=torch.float64)
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_a_server_step_of_q_over_m_keeps_the_shared_model_at_the_mean(ridge, sam
     ends = {}
     for server in (2 / ridge.m, 1.0):
         algorithm = PMTL(lam=0.8, server=server)
-        federation = Federation(ridge, model, algorithm, plan, local, 0, dtype=torch.float64)
+        federation = simulate(ridge, model, algorithm, plan, local, 0, dtype=torch.float64)
         progress = federation.start()
         gaps = []
         for _ in federation.rounds(progress):

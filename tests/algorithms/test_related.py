@@ -226,7 +226,7 @@ def test_from_a_file(ending, data, tmp_path):
             lines.writerow(["", *names, "stranger"])
             lines.writerows([data.clients[k], *omega[k, order], 0] for k in order)
             lines.writerow(["stranger", *[0] * M, 1])
-    board = pmtl.algorithms.build_algorithm(f"related:omega={file}").board(data.clients)
+    board = pmtl.algorithms.build_algorithm(f"related:omega={file}").billboard(data.clients)
     assert board.digest() == board_of(omega, M).digest()
 
 
@@ -245,7 +245,7 @@ def test_from_a_file(ending, data, tmp_path):
 )
 def test_bad_matrices_are_refused(omega, sentence, data):
     with pytest.raises(pmtl.PmtlError, match=sentence):
-        RelatedPMTL(omega=omega).board(data.clients)
+        RelatedPMTL(omega=omega).billboard(data.clients)
 
 
 def test_nobody_writes_with_more_than_its_weight():

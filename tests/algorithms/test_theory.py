@@ -10,14 +10,14 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-
-from pmtl.algorithms import PMTL
-from pmtl.algorithms.theory import (
+from theory import (
     contraction_strongly_convex,
     step_size_strongly_convex,
     step_size_theorem_3,
     step_size_theorem_4,
 )
+
+from pmtl.algorithms import PMTL
 from pmtl.errors import PmtlError
 from pmtl.privacy.noise import seeded_noise
 from pmtl.privacy.plan import PrivacyPlan

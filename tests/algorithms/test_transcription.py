@@ -10,7 +10,7 @@ from pmtl.algorithms.clustered import ClusteredPMTL
 from pmtl.data import FederatedData
 from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.simulation import Federation, LocalTraining
+from pmtl.simulation import LocalTraining, simulate
 
 SIZES = (5, 9, 14, 23, 7, 3, 18)
 NAMES = tuple(f"site {k}" for k in range(len(SIZES)))
@@ -21,6 +21,13 @@ CLUSTERS = {name: "abc"[c] for name, c in zip(NAMES, CLUSTER, strict=True)}
 METHODS = {
     "pmtl": ("pmtl:lam=0.7", 0.7, paper.start_pmtl, paper.pmtl, paper.predict_own),
     "fedavg": ("fedavg", 0.0, paper.start_fedavg, paper.fedavg, paper.predict_shared),
+    "fedadam": (
+        f"fedadam:server_lr=0.3,beta1={paper.BETA_1},beta2={paper.BETA_2},tau={paper.TAU}",
+        0.3,
+        paper.start_fedadam,
+        paper.fedadam,
+        paper.predict_shared,
+    ),
     "fedprox": ("fedprox:mu=0.7", 0.7, paper.start_fedavg, paper.fedprox, paper.predict_shared),
     "ditto": ("ditto:lam=0.7", 0.7, paper.start_pmtl, paper.ditto, paper.predict_own),
     "ppsgd": ("ppsgd:alpha=0.6", 0.6, paper.start_ppsgd, paper.ppsgd, paper.predict_sum),
@@ -79,7 +86,7 @@ def noise(round, shape):
 def client_work(federation, problem, round):
     """Every client's mini-batches of a round, as gradient functions; padding is dropped."""
     clients = np.arange(M)
-    index, real = federation.batches.draw(clients, round)
+    index, real = federation.sites.batches.draw(clients, round)
     work = []
     for k in clients:
         steps = []
@@ -112,7 +119,7 @@ def test_every_round_is_the_papers(method, problem, amount, sampling):
     )
     common_start(model)
     local = LOCAL[amount]
-    federation = Federation(
+    federation = simulate(
         data,
         model,
         build_algorithm(spec),
@@ -128,7 +135,7 @@ def test_every_round_is_the_papers(method, problem, amount, sampling):
     assert_same(federation, progress, world, predict)
     for t in range(ROUNDS):
         xi = noise(t, tuple(progress.shared.shape)).numpy()
-        cohort = federation.sampler.draw(t)
+        cohort = federation.server.sampler.draw(t)
         eta = local.lr * 0.5 ** (t // local.halve_every) if local.halve_every else local.lr
         one_round(world, cohort, client_work(federation, problem, t), eta, xi, setting)
         federation.advance(progress)
@@ -144,7 +151,7 @@ def assert_same(federation, progress, world, predict):
     np.testing.assert_allclose(progress.shared.numpy(), world.shared, **close)
     np.testing.assert_allclose(progress.store.vectors.numpy(), np.stack(world.own), **close)
     answers = federation.predictors(progress, np.arange(M)).numpy()
-    expected = [predict(world, k, federation.billboard.blocks[k]) for k in range(M)]
+    expected = [predict(world, k, federation.server.billboard.blocks[k]) for k in range(M)]
     np.testing.assert_allclose(answers, np.stack(expected), **close)
 
 
@@ -153,13 +160,13 @@ def test_the_sizes_make_the_hard_cases_happen():
     data = federation_data("softmax")
     plan = PrivacyPlan(M, Q, "poisson", 1.0, SIGMA, ROUNDS, 1e-3)
     model = build_model("logistic", data.input_shape, data.outputs, data.task, SEED)
-    federation = Federation(data, model, build_algorithm("pmtl"), plan, LOCAL["epochs"], SEED)
-    cohorts = [federation.sampler.draw(t) for t in range(ROUNDS)]
+    federation = simulate(data, model, build_algorithm("pmtl"), plan, LOCAL["epochs"], SEED)
+    cohorts = [federation.server.sampler.draw(t) for t in range(ROUNDS)]
     assert len({len(cohort) for cohort in cohorts}) > 1
     assert any(len(cohort) not in (0, Q) for cohort in cohorts)
     first = {k: t for t in reversed(range(ROUNDS)) for k in cohorts[t].tolist()}
     assert max(first.values()) > 0
-    _, real = federation.batches.draw(np.arange(M), 0)
+    _, real = federation.sites.batches.draw(np.arange(M), 0)
     sizes = real.sum(axis=2)
     assert {0, 1, 2, 3, 5, 6} <= set(sizes.ravel().tolist())
 

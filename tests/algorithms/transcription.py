@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+#: Constants of FedAdam.
+BETA_1, BETA_2, TAU = 0.8, 0.95, 0.01
+
 
 @dataclass
 class World:
@@ -22,6 +25,7 @@ class World:
     shared: np.ndarray  # [blocks, P], what is published
     own: list[np.ndarray]  # what client k keeps
     norms: list[float] = field(default_factory=list)
+    moments: tuple[np.ndarray, ...] = ()  # what the server keeps to itself
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,25 @@ def fedprox(world, cohort, work, eta, xi, setting, mu=None):
         uploads.append(descend(shared, work[k], eta, lambda w: mu * (w - shared)) - shared)
     step = aggregate(world, uploads, setting.q, setting.gamma, setting.sigma * xi[0])
     world.shared = (shared + step)[None]
+
+
+def start_fedadam(w0, setting):
+    """As FedAvg; m₋₁ = 0 and v₋₁ = τ², the least that the paper allows."""
+    world = start_fedavg(w0, setting)
+    world.moments = np.zeros_like(w0), np.full_like(w0, TAU**2)
+    return world
+
+
+def fedadam(world, cohort, work, eta, xi, setting):
+    """Reddi et al. 2021, Algorithm 2 with FedAdam: Δ is FedAvg's noisy average."""
+    before = world.shared[0]
+    fedavg(world, cohort, work, eta, xi, setting)
+    delta = world.shared[0] - before
+    first, second = world.moments
+    first = BETA_1 * first + (1 - BETA_1) * delta
+    second = BETA_2 * second + (1 - BETA_2) * delta**2
+    world.moments = first, second
+    world.shared = (before + setting.constant * first / (np.sqrt(second) + TAU))[None]
 
 
 def ditto(world, cohort, work, eta, xi, setting):

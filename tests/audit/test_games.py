@@ -8,6 +8,7 @@ import torch
 
 from pmtl.algorithms import PMTL, Ditto
 from pmtl.audit import AuditSetup, audit, billboard, canaries, gate, metrics, sampler
+from pmtl.audit.estimators import threshold_bound
 from pmtl.audit.games import GAMES, chosen
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
@@ -15,7 +16,7 @@ from pmtl.privacy import grid, release
 from pmtl.privacy.accounting import gaussian
 from pmtl.privacy.accounting.validation import metrics_plan
 from pmtl.privacy.noise import real, rounded, system_source
-from pmtl.simulation import federation as rounds
+from pmtl.simulation import noise_key
 from pmtl.streams import name_keys
 
 SMALL = AuditSetup(trials=400, clients=8)
@@ -28,7 +29,7 @@ def test_the_gate_is_as_private_as_claimed_and_hardly_more(hardened):
     plan = setup.plan(1)
     bits = np.arange(setup.trials) % 2 == 1
     scores = gate.play(plan, gate.SCENARIOS[0], bits, setup.seed, hardened)
-    bound = gate.threshold_bound(scores, bits, plan.delta, 0.999, curve=True)
+    bound = threshold_bound(scores, bits, plan.delta, 0.999, curve=True)
     assert 0.3 * setup.epsilon <= bound.epsilon <= setup.epsilon
     # The scores are the mechanism's: ±γ/q, and noise of standard deviation σ around it.
     reach = setup.clip / plan.cohort
@@ -67,7 +68,7 @@ PRODUCTION = replace(SMALL, mode="production", confidence=1 - 1e-6)
 def test_every_source_of_noise_and_either_gate_are_consistent(game, setup, words, monkeypatch):
     """And each game draws what it says it draws; production is hardened, as it is in training."""
     drawn = set()
-    for module in (gate, metrics, rounds):
+    for module in (gate, metrics, noise_key):
         monkeypatch.setattr(module, "system_source", spy(drawn, "system", system_source))
     monkeypatch.setattr(grid, "rounded", spy(drawn, "grid", rounded))
     monkeypatch.setattr(release, "real", spy(drawn, "real", real))

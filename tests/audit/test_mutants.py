@@ -15,7 +15,7 @@ from pmtl.privacy import release
 from pmtl.privacy.grid import Grid, GridNoise
 from pmtl.privacy.release import Release
 from pmtl.privacy.sampling import Sampler
-from pmtl.simulation import Federation
+from pmtl.simulation import Simulation
 from pmtl.simulation.released_metrics import ReleasedMetrics
 
 SETUP = AuditSetup(epsilon=2.0, clients=20, trials=2000, seed=1)
@@ -59,12 +59,12 @@ def nan_passes_the_clip(monkeypatch):
 
 def weights_by_rows(monkeypatch):
     """The authors' n_k: who has more rows moves the average further."""
-    made = Federation.__init__
+    made = Simulation.__init__
 
     def init(self, *arguments, **options):
         made(self, *arguments, **options)
         counts = self.data.rows("train").counts
-        self.gate.weights = torch.from_numpy(counts / counts.mean())
+        self.server.gate.weights = torch.from_numpy(counts / counts.mean())
 
     def add(self, tally, clients, uploads):
         fresh = [place for place, k in enumerate(clients.tolist()) if k not in tally.seen]
@@ -74,7 +74,7 @@ def weights_by_rows(monkeypatch):
             rows = rows * self.weights[clients[fresh]].unsqueeze(1)
         tally.sum.index_add_(0, torch.from_numpy(self._billboard.blocks[clients[fresh]]), rows)
 
-    monkeypatch.setattr(Federation, "__init__", init)
+    monkeypatch.setattr(Simulation, "__init__", init)
     monkeypatch.setattr(Release, "add", add)
 
 
@@ -99,7 +99,7 @@ def counted_every_time(monkeypatch):
 
 def newcomers_inherit(monkeypatch):
     """The authors' leak: a client's first training begins from the previous client's weights."""
-    train = Federation._train
+    train = Simulation._train
 
     def leaking(self, clients, own, *rest):
         been = self.__dict__.setdefault("been", {"there": set(), "last": None})
@@ -111,24 +111,24 @@ def newcomers_inherit(monkeypatch):
         been["last"] = trained.kept[-1].clone()
         return trained
 
-    monkeypatch.setattr(Federation, "_train", leaking)
+    monkeypatch.setattr(Simulation, "_train", leaking)
 
 
 def divided_by_who_was_drawn(monkeypatch):
     """The mean over a round's cohort, taken by the loop; the gate is as it should be."""
-    made = Federation.__init__
+    made = Simulation.__init__
 
     def init(self, *arguments, **options):
         made(self, *arguments, **options)
-        publish = self.gate.publish
+        publish = self.server.gate.publish
 
-        def mean(tally, shared, step=1.0):
-            tally.sum *= self.plan.cohort / max(len(self.sampler.draw(tally.round)), 1)
-            return publish(tally, shared, step)
+        def mean(tally, shared, *step):
+            tally.sum *= self.plan.cohort / max(len(self.server.sampler.draw(tally.round)), 1)
+            return publish(tally, shared, *step)
 
-        self.gate.publish = mean
+        self.server.gate.publish = mean
 
-    monkeypatch.setattr(Federation, "__init__", init)
+    monkeypatch.setattr(Simulation, "__init__", init)
 
 
 def one_noise_for_all(monkeypatch):

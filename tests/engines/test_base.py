@@ -12,7 +12,7 @@ from pmtl.engines.base import TensorBatches
 from pmtl.engines.loops import DebugTrainer
 from pmtl.models import FlatModel, batch_loss, build_model
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.simulation import AxisTrainer, Federation, LocalTraining, ThreadsTrainer
+from pmtl.simulation import AxisTrainer, LocalTraining, ThreadsTrainer, simulate
 
 SHARING = ["pmtl:lam=0.4", "fedavg", "fedprox:mu=0.4", "ditto:lam=0.4", "ppsgd:alpha=0.5", "local"]
 SIZES = (4, 11, 7, 2, 16)
@@ -166,7 +166,7 @@ class TestDropout:
             )
 
         model = build_model(factory, data.input_shape, data.outputs, data.task, 0)
-        return Federation(data, model, build_algorithm("pmtl"), plan, LocalTraining(epochs=1), seed)
+        return simulate(data, model, build_algorithm("pmtl"), plan, LocalTraining(epochs=1), seed)
 
     def trained(self, seed=0):
         federation = self.federation(seed)
@@ -207,5 +207,5 @@ class TestDropout:
         with torch.random.fork_rng():
             torch.manual_seed(0)
             batches = TensorBatches(x, y, np.ones((4, 1, 3), dtype=bool))
-            kept = federation._trainer.train(shared, shared, batches, 0.1).kept
+            kept = federation.sites._trainer.train(shared, shared, batches, 0.1).kept
         assert len({tuple(row.tolist()) for row in kept}) == 4

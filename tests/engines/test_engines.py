@@ -22,7 +22,7 @@ from pmtl.engines.schedule import row_groups, schedule, widths
 from pmtl.errors import PmtlError
 from pmtl.models import build_model, lowered
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.simulation import AxisTrainer, Federation, LocalTraining, ThreadsTrainer
+from pmtl.simulation import AxisTrainer, LocalTraining, ThreadsTrainer, simulate
 
 #: name → input shape, outputs, task
 MODELS = {
@@ -118,7 +118,7 @@ def federation(sizes=(3, 9, 40, 5, 6, 7, 8, 4), local=None, factory=None, rounds
     model = build_model(factory or "mlp:hidden=6", data.input_shape, 3, data.task, 0)
     local = local or LocalTraining(epochs=2, batch=4, halve_every=1)
     algorithm = build_algorithm(changes.pop("algorithm", "pmtl"))
-    return Federation(data, model, algorithm, plan, local, 0, **changes)
+    return simulate(data, model, algorithm, plan, local, 0, **changes)
 
 
 def run(made):
@@ -134,9 +134,9 @@ def test_a_run_is_the_same_with_every_engine_but_for_the_last_bits(local):
     changes = ({"engine": "threads"}, {"engine": "debug"}, {"engine": "axis", "compile": True})
     for change in changes:
         made = federation(**settings, **change)
-        if made.compile:
-            made._trainer = compiled(made.algorithm, made.model, made.data.task)
-        assert made.description() == federation(**settings).description()
+        if made.sites.compile:
+            made.sites._trainer = compiled(made.algorithm, made.model, made.data.task)
+        assert made.noise_key.text == federation(**settings).noise_key.text
         actual, others = run(made)
         assert torch.allclose(actual.shared, expected.shared, rtol=0, atol=1e-12)
         assert torch.allclose(actual.store.vectors, expected.store.vectors, rtol=0, atol=1e-12)
@@ -149,7 +149,7 @@ class TestCompiling:
     def counted(self, sizes=(6,) * 60, **changes):
         made = federation(sizes, engine="axis", **changes)
         counter = CompileCounterWithBackend("eager")
-        made._trainer = AxisTrainer(
+        made.sites._trainer = AxisTrainer(
             made.algorithm, made.model, made.data.task, compile=True, backend=counter
         )
         return made, counter
@@ -157,7 +157,7 @@ class TestCompiling:
     def test_rounds_of_any_size_and_step_size_compile_nothing_new(self):
         settings = {"rounds": 30, "local": LocalTraining(steps=1, halve_every=1)}
         made, counter = self.counted(**settings)
-        cohorts = {len(made.sampler.draw(t)) for t in range(30)}
+        cohorts = {len(made.server.sampler.draw(t)) for t in range(30)}
         _, reports = run(made)
         assert len(cohorts) > 8
         assert len({report.lr for report in reports}) == 30
@@ -165,17 +165,17 @@ class TestCompiling:
         before = counter.frame_count
         assert before == len({widths(n, [n], None)[0] for n in cohorts}) <= 5
         again, _ = self.counted(**settings)
-        again._trainer = made._trainer
+        again.sites._trainer = made.sites._trainer
         run(again)
         assert counter.frame_count == before
 
     def test_a_cohort_in_pieces_needs_one_width(self, monkeypatch):
         made, counter = self.counted((6,) * 25, cohort=25, local=LocalTraining(steps=2))
         expected, _ = run(made)
-        monkeypatch.setattr("pmtl.engines.choose.CHUNK_FLOATS", 9 * made._client_floats)
+        monkeypatch.setattr("pmtl.engines.choose.CHUNK_FLOATS", 9 * made.sites._client_floats)
         pieces, counter = self.counted((6,) * 25, cohort=25, local=LocalTraining(steps=2))
         assert [len(piece) for piece in pieces.pieces(np.arange(25))] == [9, 8, 8]
-        pieces._trainer._width = 9
+        pieces.sites._trainer._width = 9
         actual, _ = run(pieces)
         assert counter.frame_count == 1
         assert torch.allclose(actual.store.vectors, expected.store.vectors, atol=1e-6)
@@ -185,7 +185,7 @@ class TestCompiling:
         made, counter = self.counted(
             sizes, cohort=42, rounds=2, local=LocalTraining(epochs=1, batch=4)
         )
-        expected, _ = run(federation(sizes, cohort=42, rounds=2, local=made.local))
+        expected, _ = run(federation(sizes, cohort=42, rounds=2, local=made.sites.local))
         actual, _ = run(made)
         assert counter.frame_count <= 3
         assert torch.allclose(actual.store.vectors, expected.store.vectors, atol=1e-5)
@@ -201,7 +201,7 @@ class TestCompiling:
             raise OSError("no compiler here")
 
         made = federation(engine="axis")
-        made._trainer = AxisTrainer(
+        made.sites._trainer = AxisTrainer(
             made.algorithm, made.model, made.data.task, compile=True, backend=broken
         )
         with pytest.warns(UserWarning, match="no compiler here") as caught:
@@ -215,7 +215,7 @@ class TestPadding:
     def worked(self, made):
         """How many clients were in each step of each call."""
         clients = []
-        trainer = made._trainer
+        trainer = made.sites._trainer
         step = trainer._step
 
         def counting(*arguments):
@@ -385,7 +385,7 @@ class TestDebug:
     def test_a_federation_says_whose_rows_it_was(self):
         made = federation(engine="debug", algorithm=Failing(stage="step"))
         progress = made.start()
-        cohort = made.sampler.draw(0)
+        cohort = made.server.sampler.draw(0)
         with pytest.raises(PmtlError, match=f"client '{made.data.clients[cohort[0]]}' failed in"):
             made.advance(progress)
 
@@ -404,8 +404,8 @@ def dropping(input_shape, outputs):
 def test_dropout_is_repeatable_with_every_engine_but_has_other_masks(change):
     def trained(change):
         made = federation(factory=dropping, rounds=1, **change)
-        if made.compile:
-            made._trainer = compiled(made.algorithm, made.model, made.data.task)
+        if made.sites.compile:
+            made.sites._trainer = compiled(made.algorithm, made.model, made.data.task)
         before = torch.random.get_rng_state()
         progress, _ = run(made)
         assert torch.equal(torch.random.get_rng_state(), before)
@@ -482,8 +482,8 @@ class TestChoice:
 
     def test_a_federation_says_what_it_chose(self):
         made = federation()
-        assert (made.engine, made.compile) == ("axis", False)
-        assert isinstance(federation(engine="threads")._trainer, ThreadsTrainer)
+        assert (made.sites.engine, made.sites.compile) == ("axis", False)
+        assert isinstance(federation(engine="threads").sites._trainer, ThreadsTrainer)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            assert federation(engine="axis", compile=True)._trainer.compiled
+            assert federation(engine="axis", compile=True).sites._trainer.compiled

@@ -13,7 +13,7 @@ from pmtl.engines.choose import fixed_width
 from pmtl.engines.places import axis_is_safe, seated
 from pmtl.models import FlatModel, build_model
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.simulation import Federation, LocalTraining
+from pmtl.simulation import LocalTraining, simulate
 
 CPU, CARD = torch.device("cpu"), torch.device("cuda")
 WIDTHS = {1: 4, 2: 8, 3: 1}
@@ -91,7 +91,7 @@ def test_only_models_that_are_known_to_allow_it_share_an_array():
 @pytest.mark.parametrize("engine", ["auto", "axis", "threads"])
 def test_a_model_of_the_users_own_is_computed_one_client_at_a_time(engine, small):
     def places(model):
-        made = Federation(
+        made = simulate(
             small,
             build_model(model, small.input_shape, small.outputs, small.task, 0),
             PMTL(),
@@ -101,8 +101,8 @@ def test_a_model_of_the_users_own_is_computed_one_client_at_a_time(engine, small
             charge=lambda round: None,
             engine=engine,
         )
-        assert not made.compile
-        return made._places((10, 1, 0)), made.engine
+        assert not made.sites.compile
+        return made.sites._places((10, 1, 0)), made.sites.engine
 
     assert places(lambda: nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))) == (
         (1, "axis") if engine == "axis" else (None, "threads")

@@ -19,7 +19,7 @@ from pmtl.engines.schedule import rounded
 from pmtl.engines.sparse import Block, SparseTrainer
 from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.simulation import Federation, Feed, LocalTraining, evaluate
+from pmtl.simulation import Feed, LocalTraining, evaluate, simulate
 
 D, C, ROUNDS = 40, 3, 3
 SIZES = (6, 14, 9, 25, 5, 11)
@@ -59,7 +59,7 @@ def federation(algorithm="pmtl", task="classification", stored="sparse", **chang
     model = build_model(changes.pop("model", "auto"), data.input_shape, C, task, 0)
     local = changes.pop("local", LocalTraining(epochs=2, batch=4, lr=0.3))
     changes.setdefault("dtype", torch.float64)
-    return Federation(data, model, algorithm, plan, local, 0, **changes)
+    return simulate(data, model, algorithm, plan, local, 0, **changes)
 
 
 def run(made):
@@ -73,8 +73,8 @@ class TestTheSameNumbers:
 
     def compare(self, **options):
         one, other = federation(**options), federation(**options, stored="dense")
-        assert one._sparse is not None
-        assert other._sparse is None
+        assert one.sites._sparse is not None
+        assert other.sites._sparse is None
         (a, first), (b, second) = run(one), run(other)
         assert not torch.equal(a.shared, one.start().shared) or not one.algorithm.shares
         assert torch.allclose(a.shared, b.shared, **CLOSE)
@@ -101,7 +101,7 @@ class TestTheSameNumbers:
 
     def test_as_of_the_engine_debug_which_makes_batches_dense(self):
         made = federation(algorithm=PMTL(), engine="debug")
-        assert made._sparse is None
+        assert made.sites._sparse is None
         (a, _), (b, _) = run(made), run(federation(algorithm=PMTL()))
         assert torch.allclose(a.store.vectors, b.store.vectors, **CLOSE)
 
@@ -112,7 +112,7 @@ class TestTheSameNumbers:
             made = federation(algorithm=PMTL(), task=task, stored=stored)
             progress, _ = run(made)
             views = made.views(progress)
-            scores.append(evaluate(made.data, made.feed, made.model, views, "test"))
+            scores.append(evaluate(made.data, made.sites.feed, made.model, views, "test"))
         for view in ("personal", "shared"):
             assert scores[0][view] == pytest.approx(scores[1][view], abs=1e-12)
 
@@ -155,7 +155,7 @@ class TestTheCost:
         monkeypatch.setattr(FederatedData, "gather", dense)
         monkeypatch.setattr(Feed, "rows", dense)
         progress, _ = run(made)
-        assert evaluate(made.data, made.feed, made.model, made.views(progress), "test")
+        assert evaluate(made.data, made.sites.feed, made.model, made.views(progress), "test")
 
     @given(st.integers(1, 20_000))
     @settings(max_examples=200, derandomize=True)
@@ -192,35 +192,35 @@ class Longer(PMTL):
 class TestWhoIsTrainedSo:
     @pytest.mark.parametrize("algorithm", [Decaying(), Silent(), Longer()])
     def test_an_algorithm_whose_rest_is_not_known_takes_every_step(self, algorithm):
-        assert federation(algorithm=PMTL())._sparse is not None
-        assert federation(algorithm=algorithm)._sparse is None
+        assert federation(algorithm=PMTL()).sites._sparse is not None
+        assert federation(algorithm=algorithm).sites._sparse is None
 
     def test_other_models_take_dense_batches(self):
         made = federation(algorithm=PMTL(), model="mlp:hidden=4")
-        assert made._sparse is None
+        assert made.sites._sparse is None
         run(made)
 
     def test_a_linear_model_that_is_partly_frozen_does_too(self):
         made = federation(algorithm=PMTL())
         model = build_model("logistic", (D,), C, "classification", 0)
-        assert SparseTrainer.fits(made.algorithm, model, made.feed)
+        assert SparseTrainer.fits(made.algorithm, model, made.sites.feed)
         model.module.linear.bias.requires_grad_(False)
         frozen = type(model)(model.module)
-        assert not SparseTrainer.fits(made.algorithm, frozen, made.feed)
+        assert not SparseTrainer.fits(made.algorithm, frozen, made.sites.feed)
 
 
 class TestBlock:
     def block(self, real=None):
         made = federation(algorithm=PMTL())
-        index, drawn = made.batches.draw(np.arange(M), 0)
-        return made, index, Block(made.feed, index, drawn if real is None else real)
+        index, drawn = made.sites.batches.draw(np.arange(M), 0)
+        return made, index, Block(made.sites.feed, index, drawn if real is None else real)
 
     def test_its_rows_are_the_dense_ones_on_its_columns(self):
         made, index, block = self.block()
-        _, real = made.batches.draw(np.arange(M), 0)
+        _, real = made.sites.batches.draw(np.arange(M), 0)
         for step in range(index.shape[1]):
             inputs, targets = block.rows(step)
-            dense, answers = made.feed.rows(index[:, step])
+            dense, answers = made.sites.feed.rows(index[:, step])
             assert torch.equal(targets, answers)
             dense = dense * torch.from_numpy(real[:, step])[..., None]
             for k in range(M):
@@ -248,18 +248,18 @@ class TestBlock:
 
     def test_without_a_real_row_it_still_has_a_column(self):
         made, index, _ = self.block()
-        block = Block(made.feed, index, np.zeros(index.shape, dtype=bool))
+        block = Block(made.sites.feed, index, np.zeros(index.shape, dtype=bool))
         assert block.width == 1
         assert not block.rows(0)[0].any()
 
     @pytest.mark.parametrize("algorithm", ["local", "ppsgd", "pmtl"])
     def test_training_leaves_what_it_was_given_as_it_was(self, algorithm):
         made = federation(algorithm=build_algorithm(algorithm))
-        index, real = made.batches.draw(np.arange(M), 0)
+        index, real = made.sites.batches.draw(np.arange(M), 0)
         random = torch.Generator().manual_seed(1)
         own, shared = torch.randn(2, M, made.model.size, generator=random, dtype=torch.float64)
         before = own.clone(), shared.clone()
-        trained = made._sparse.train(own, shared, index, real, 0.3)
+        trained = made.sites._sparse.train(own, shared, index, real, 0.3)
         assert torch.equal(own, before[0])
         assert torch.equal(shared, before[1])
         assert not torch.equal(trained.kept, own)

@@ -1,13 +1,13 @@
-"""A laboratory in an empty folder."""
+"""Results in an empty folder."""
 
 from __future__ import annotations
 
 import pytest
 from tiny import TINY
 
-from pmtl.experiments.result_cache import ResultCache
+from pmtl.experiments.results import Results
 
 
 @pytest.fixture
-def lab(tmp_path) -> ResultCache:
-    return ResultCache(TINY, tmp_path, device="cpu")
+def results(tmp_path) -> Results:
+    return Results(TINY, tmp_path, device="cpu")

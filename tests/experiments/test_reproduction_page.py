@@ -9,7 +9,7 @@ import pytest
 
 from pmtl.experiments.run import EXPERIMENTS
 from pmtl.experiments.settings import SETTINGS
-from pmtl.experiments.tables import Sheet
+from pmtl.experiments.sheet import Sheet
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "reproduction.md").read_text(encoding="utf-8")

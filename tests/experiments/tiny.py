@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pmtl.experiments.result_cache import ResultCache
+from pmtl.experiments.results import Results
 from pmtl.experiments.settings import SETTINGS
 from pmtl.simulation import LocalTraining
 
@@ -24,8 +24,8 @@ TINY = replace(
 )
 
 
-def filled(lab: ResultCache, ask, *arguments):
+def filled(results: Results, ask, *arguments):
     """An answer, computed if need be."""
     ask(*arguments)
-    lab.fill()
+    results.fill()
     return ask(*arguments)

@@ -11,7 +11,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from pmtl.models import FlatModel, build_model, floats_per_row, has_convolutions, lowered
-from pmtl.models.flat import Traits
+from pmtl.models.layout import Traits
 from pmtl.models.lowering import ChannelsLastConv2d, PatchConv2d, TilePool2d
 
 WAYS = ["patches", "channels_last"]

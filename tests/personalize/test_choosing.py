@@ -22,7 +22,7 @@ from pmtl.personalize.choosing import (
     choose,
 )
 from pmtl.personalize.methods import METHODS
-from pmtl.personalize.tuning import Tuner
+from pmtl.personalize.tuning import Tuner, Workspace
 from pmtl.simulation import Feed, LocalTraining
 from pmtl.simulation.evaluation import evaluate, row_squares_of
 
@@ -96,7 +96,7 @@ def test_everybody_has_the_best_of_all_by_the_documented_rule(task):
     feed, flat, start, anchor = plain.pieces(data)
     offered = candidates(VIEWS, LOCAL, ["personal"], dict.fromkeys(LAMS, (1.0,)))
     views = views_of(start, anchor)
-    chosen = choose(data, feed, flat, offered, views, 3, default="personal")
+    chosen = choose(Workspace(data, feed, flat, 3), offered, views, default="personal")
 
     reading = {**views, FRESH: lambda some: flat.start().expand(len(some), -1)}
     everybody = np.arange(data.m)
@@ -104,7 +104,7 @@ def test_everybody_has_the_best_of_all_by_the_documented_rule(task):
     for candidate in offered:
         weights = reading[candidate.start](everybody)
         if candidate.method is not None:
-            tuner = Tuner(data, feed, flat, candidate.method, candidate.local, 3)
+            tuner = Tuner(Workspace(data, feed, flat, 3), candidate.method, candidate.local)
             weights = tuner(everybody, weights, anchor)
         table.append([distances(data, flat, weights[k], k) for k in everybody])
         models.append(weights)
@@ -187,8 +187,9 @@ def test_a_client_without_validation_rows_takes_the_default():
     assert empty.tolist() == [0]
     feed, flat, start, anchor = plain.pieces(data)
     offered = candidates(VIEWS, LOCAL)[:6]
+    space = Workspace(data, feed, flat)
     for default, weights in (("personal", start), ("shared", anchor)):
-        chosen = choose(data, feed, flat, offered, views_of(start, anchor), default=default)
+        chosen = choose(space, offered, views_of(start, anchor), default=default)
         assert offered[chosen.picks[0]].name == default
         assert torch.equal(chosen.store.vectors[0], weights[0])
 
@@ -198,7 +199,7 @@ def test_no_validation_rows_at_all_is_a_sentence():
     feed, flat, start, anchor = plain.pieces(data)
     with pytest.raises(PmtlError, match=r"validation=0\.1"):
         choose(
-            *(data, feed, flat, candidates(VIEWS, LOCAL), views_of(start, anchor)),
+            *(Workspace(data, feed, flat), candidates(VIEWS, LOCAL), views_of(start, anchor)),
             default="personal",
         )
 
@@ -207,10 +208,11 @@ def test_pieces_change_nothing(monkeypatch):
     data = plain.federation(validation=0.3)
     feed, flat, start, anchor = plain.pieces(data)
     offered = candidates(VIEWS, LOCAL, ["personal"], dict.fromkeys(LAMS, (1.0,)))[:10]
-    whole = choose(data, feed, flat, offered, views_of(start, anchor), default="personal")
-    floats = Tuner(data, feed, flat, offered[0].method, LOCAL, 0).work._client_floats
+    space = Workspace(data, feed, flat)
+    whole = choose(space, offered, views_of(start, anchor), default="personal")
+    floats = Tuner(space, offered[0].method, LOCAL).work._client_floats
     monkeypatch.setattr("pmtl.engines.choose.CHUNK_FLOATS", 4 * floats)
-    parts = choose(data, feed, flat, offered, views_of(start, anchor), default="personal")
+    parts = choose(space, offered, views_of(start, anchor), default="personal")
     assert np.array_equal(parts.picks, whole.picks)
     assert torch.allclose(parts.store.vectors, whole.store.vectors, atol=1e-12)
 
@@ -244,12 +246,13 @@ class TestWhatItIsWorth:
         data, feed, flat, _ = self.federation()
         local = LocalTraining(steps=3, batch=10, lr=0.3)
         offered = candidates(VIEWS, local, ["shared"], dict.fromkeys(LAMS, (1.0,)))
-        chosen = choose(data, feed, flat, offered, views_of(shared, shared), default="personal")
+        space = Workspace(data, feed, flat)
+        chosen = choose(space, offered, views_of(shared, shared), default="personal")
         everybody = np.arange(data.m)
         alone = max(
             self.accuracy(
                 data, feed, flat,
-                Tuner(data, feed, flat, one.method, one.local, 0)(
+                Tuner(space, one.method, one.local)(
                     everybody, flat.start().expand(data.m, -1), shared
                 ),
             )

@@ -11,7 +11,7 @@ from scipy import sparse
 from pmtl.errors import PmtlError
 from pmtl.personalize.fisher import Fisher
 from pmtl.personalize.methods import METHODS, build_method
-from pmtl.personalize.tuning import Tuner, tune
+from pmtl.personalize.tuning import Tuner, Workspace, tune
 from pmtl.simulation import Feed, LocalTraining
 
 TASKS = ("classification", "multilabel", "regression")
@@ -27,7 +27,8 @@ def method_of(name, lam=0.7):
 def run(data, feed, flat, start, anchor, name, lam=0.7, local=LOCAL, **options):
     method = method_of(name, lam)
     first, around = (lambda some: start[some]), (lambda some: anchor[some])
-    return tune(data, feed, flat, method, first, around, local, 3, **options).vectors
+    space = Workspace(data, feed, flat, 3, **options)
+    return tune(space, method, first, around, local).vectors
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -36,7 +37,7 @@ def run(data, feed, flat, start, anchor, name, lam=0.7, local=LOCAL, **options):
 def test_the_same_numbers_as_plain_autograd_for_each_client(name, task, engine):
     data = plain.federation(task)
     feed, flat, start, anchor = plain.pieces(data)
-    tuner = Tuner(data, feed, flat, method_of(name), LOCAL, 3)
+    tuner = Tuner(Workspace(data, feed, flat, 3), method_of(name), LOCAL)
     everybody = np.arange(data.m)
     index, real = tuner.work.batches.draw(everybody, 0)
     fisher = None if tuner._fisher is None else tuner._fisher(everybody, anchor)
@@ -50,7 +51,7 @@ def test_epochs_give_larger_clients_more_steps():
     data = plain.federation()
     feed, flat, start, anchor = plain.pieces(data)
     local = LocalTraining(epochs=2, batch=5, lr=0.05)
-    index, real = Tuner(data, feed, flat, method_of("kl"), local, 3).work.batches.draw(
+    index, real = Tuner(Workspace(data, feed, flat, 3), method_of("kl"), local).work.batches.draw(
         np.arange(data.m), 0
     )
     steps = real.any(axis=2).sum(axis=1)
@@ -105,7 +106,7 @@ def test_sparse_rows_stay_sparse_and_give_the_same_numbers(name, task):
     results = []
     for data in (dense, rows):
         feed = Feed(data, plain.CPU, torch.float64)
-        tuner = Tuner(data, feed, flat, method_of(name), LOCAL, 3)
+        tuner = Tuner(Workspace(data, feed, flat, 3), method_of(name), LOCAL)
         assert (tuner.work._sparse is not None) == (data is rows)
         results.append(run(data, feed, flat, start, anchor, name))
     assert torch.allclose(*results, **CLOSE)
@@ -115,7 +116,7 @@ def test_sparse_rows_stay_sparse_and_give_the_same_numbers(name, task):
 def test_nobody_depends_on_the_company():
     data = plain.federation()
     feed, flat, start, anchor = plain.pieces(data)
-    tuner = Tuner(data, feed, flat, method_of("ewc"), LOCAL, 3)
+    tuner = Tuner(Workspace(data, feed, flat, 3), method_of("ewc"), LOCAL)
     everybody = np.arange(data.m)
     together = tuner(everybody, start, anchor)
     for some in ([0], [5, 2], [1, 4]):
@@ -126,10 +127,10 @@ def test_pieces_and_a_file_change_nothing(monkeypatch):
     data = plain.federation()
     pieces = plain.pieces(data)
     whole = run(data, *pieces, "ewc")
-    floats = Tuner(data, *pieces[:2], method_of("ewc"), LOCAL, 3).work._client_floats
+    floats = Tuner(Workspace(data, *pieces[:2], 3), method_of("ewc"), LOCAL).work._client_floats
     monkeypatch.setattr("pmtl.engines.choose.CHUNK_FLOATS", 4 * floats)
     monkeypatch.setenv("PMTL_MEMORY_LIMIT", "1")
-    assert len(Tuner(data, *pieces[:2], method_of("ewc"), LOCAL, 3).pieces()) == 2
+    assert len(Tuner(Workspace(data, *pieces[:2], 3), method_of("ewc"), LOCAL).pieces()) == 2
     assert torch.allclose(run(data, *pieces, "ewc"), whole, **CLOSE)
 
 
@@ -146,7 +147,8 @@ def test_what_fails_for_one_client_stays_with_it():
 
     def tuned(isolate):
         method, first = method_of("vanilla"), (lambda some: start[some])
-        return tune(data, feed, flat, method, first, around, LOCAL, 3, isolate=isolate).vectors
+        space = Workspace(data, feed, flat, 3, isolate=isolate)
+        return tune(space, method, first, around, LOCAL).vectors
 
     mine = tuned(isolate=True)
     others = [0, 1, 2, 4, 5]

@@ -12,7 +12,7 @@ from pmtl.audit.canaries import Canary
 from pmtl.data import FederatedData
 from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.simulation import Federation, LocalTraining
+from pmtl.simulation import LocalTraining, simulate
 
 GATES = pytest.mark.parametrize("hardened", [False, True], ids=["ordinary", "hardened"])
 GAMMA, SIGMA = 0.5, 0.05
@@ -33,4 +33,4 @@ def silent_federation(hardened, plan=None, features=2, dtype=torch.float64, **op
     model = build_model("linear", data.input_shape, data.outputs, data.task, 0)
     local = LocalTraining(steps=1, batch=0)
     values = {"seed": 0, "dtype": dtype, "hardened": hardened, **options}
-    return Federation(data, model, Canary(PMTL()), plan, local, **values)
+    return simulate(data, model, Canary(PMTL()), plan, local, **values)

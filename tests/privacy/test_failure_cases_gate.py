@@ -15,10 +15,11 @@ from silent import GAMMA, GATES, plan_for, silent_federation
 
 from pmtl.algorithms import PMTL, build_algorithm
 from pmtl.data import FederatedData
+from pmtl.messages import UPLOAD
 from pmtl.models import build_model
 from pmtl.privacy.grid import GridNoise
-from pmtl.privacy.release import UPLOAD, Release
-from pmtl.simulation import Federation, LocalTraining
+from pmtl.privacy.release import Release
+from pmtl.simulation import LocalTraining, simulate
 
 pytestmark = GATES
 NAN, INF = math.nan, math.inf
@@ -44,12 +45,12 @@ def contribution(hardened, uploads, **options):
 
 def received(hardened, messages, plan=None):
     """What a round adds up to if sites send these (client, round, message)."""
-    gate = silent_federation(hardened, plan).gate
+    gate = silent_federation(hardened, plan).server.gate
     billboard = torch.zeros(1, 3, dtype=torch.float64)
     tally = gate.open(2, billboard)
     for client, round, message in messages:
         gate.receive(tally, client, round, message)
-    noise = silent_federation(hardened, plan).gate
+    noise = silent_federation(hardened, plan).server.gate
     nothing = noise.publish(noise.open(2, billboard), billboard)
     return gate.plan.cohort * (gate.publish(tally, billboard) - nothing)[0]
 
@@ -186,7 +187,7 @@ def test_per_layer_clipping_is_charged_as_a_whole(hardened, monkeypatch):
     local = LocalTraining(steps=3, lr=5.0)
     plan = plan_for(1, rounds=3, noise_std=0.01)
     options = {"charge": charges.append, "hardened": hardened}
-    federation = Federation(data, model, build_algorithm("fedavg"), plan, local, 0, **options)
+    federation = simulate(data, model, build_algorithm("fedavg"), plan, local, 0, **options)
     for _ in federation.rounds(federation.start()):
         pass
     assert charges == [0, 1, 2]
@@ -213,7 +214,7 @@ def test_a_client_that_lies_about_its_sample_count_is_ignored(hardened, times, m
         data = FederatedData.from_arrays(*rows, np.full(often.sum(), "train"), validation=0.0)
         model = build_model("linear", data.input_shape, data.outputs, data.task, 0)
         local = LocalTraining(steps=2, batch=0, lr=1.0)
-        federation = Federation(data, model, PMTL(), plan_for(), local, 0, hardened=hardened)
+        federation = simulate(data, model, PMTL(), plan_for(), local, 0, hardened=hardened)
         federation.advance(federation.start())
     once, often = ([float(value) for value in row] for row in sums)
     assert math.hypot(*once) > 0.5 * GAMMA
@@ -232,7 +233,7 @@ def test_dropout_leaves_the_divisor_at_q(hardened):
 def test_poisson_that_draws_nobody_publishes_pure_noise_and_is_charged(hardened):
     plan, charges = plan_for(4, cohort=1, sampling="poisson", rounds=40), []
     federation = silent_federation(hardened, plan, charge=charges.append)
-    empty = next(t for t in range(40) if len(federation.sampler.draw(t)) == 0)
+    empty = next(t for t in range(40) if len(federation.server.sampler.draw(t)) == 0)
     progress = federation.start()
     own = progress.store.vectors
     own[:, -3:] = 1.0  # Whoever were drawn would show.
@@ -241,7 +242,7 @@ def test_poisson_that_draws_nobody_publishes_pure_noise_and_is_charged(hardened)
     report = federation.advance(progress)
     assert report.cohort == 0
     assert charges == [empty]
-    bare = silent_federation(hardened, plan).gate
+    bare = silent_federation(hardened, plan).server.gate
     zeros = torch.zeros(1, 3, dtype=torch.float64)
     assert torch.equal(progress.shared, bare.publish(bare.open(empty, zeros), zeros))
     assert progress.shared.any()

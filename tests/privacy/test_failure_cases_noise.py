@@ -19,7 +19,7 @@ from pmtl.errors import PmtlError
 from pmtl.privacy.grid import Grid, GridNoise
 from pmtl.privacy.noise import seeded_source
 from pmtl.privacy.release import Release, noise_of
-from pmtl.simulation import Federation
+from pmtl.simulation import simulate
 
 pytestmark = GATES
 
@@ -33,19 +33,19 @@ def test_a_noise_stream_reused_across_rounds_workers_or_forks_is_refused(hardene
         federation.advance(progress)
     for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(PmtlError, match="cannot be copied"):
-            duplicate(federation.gate)
+            duplicate(federation.server.gate)
     zeros = torch.zeros(1, 3, dtype=torch.float64)
-    tally = federation.gate.open(1, zeros)
+    tally = federation.server.gate.open(1, zeros)
     child = os.fork()
     if child == 0:
         try:
-            federation.gate.publish(tally, zeros)
+            federation.server.gate.publish(tally, zeros)
         except PmtlError:
             os._exit(7)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-    first = federation.gate.publish(tally, zeros)
-    second = federation.gate.publish(federation.gate.open(2, zeros), zeros)
+    first = federation.server.gate.publish(tally, zeros)
+    second = federation.server.gate.publish(federation.server.gate.open(2, zeros), zeros)
     assert not torch.isin(first, second).any()
 
 
@@ -57,7 +57,7 @@ def noise_variance(hardened, monkeypatch, dtype=torch.float32, level=64.0, size=
     for limit in ("CHUNK_FLOATS", "THREADS_FLOATS", "SPARSE_FLOATS"):
         monkeypatch.setattr(f"pmtl.engines.choose.{limit}", 1)
     federation = silent_federation(hardened, features=size - 1, dtype=dtype)
-    assert federation._chunk == 1
+    assert federation.sites._chunk == 1
     progress = federation.start()
     progress.shared += level
     own = progress.store.vectors
@@ -87,8 +87,8 @@ def test_the_variance_of_the_noise_is_the_plans_within_one_percent(
 def test_half_precision_weights_are_rounded_once_after_wide_noise(hardened, dtype):
     # Runs in other precision have other noise of their own, so both are given the same.
     noise = noise_of(plan_for(), seeded_source(0), hardened)
-    wide = silent_federation(hardened, noise=noise).gate
-    narrow = silent_federation(hardened, dtype=dtype, noise=noise).gate
+    wide = silent_federation(hardened, noise=noise).server.gate
+    narrow = silent_federation(hardened, dtype=dtype, noise=noise).server.gate
     before = torch.full((1, 500), 1 / 3).to(dtype)
     expected = wide.publish(wide.open(1, before), before.double())
     after = narrow.publish(narrow.open(1, before), before)
@@ -145,7 +145,7 @@ def test_a_sampler_and_an_accountant_that_disagree_cannot_be_constructed(hardene
     """Both are the plan's; nothing that was made for another plan is taken."""
     federation = silent_federation(hardened, plan_for(4, cohort=2, sampling="poisson"))
     plan = federation.plan
-    assert federation.sampler.plan is plan is federation.gate.plan
+    assert federation.server.sampler.plan is plan is federation.server.gate.plan
     for name in ("sampling", "cohort", "clients", "noise_std", "rounds"):
         with pytest.raises(FrozenInstanceError):
             setattr(plan, name, getattr(plan, name))
@@ -154,12 +154,12 @@ def test_a_sampler_and_an_accountant_that_disagree_cannot_be_constructed(hardene
     with pytest.raises(PmtlError, match="plan is for 4 clients, but keys"):
         plan.sampler(0, np.arange(5, dtype=np.uint64))
     with pytest.raises(PmtlError, match="protects 4 clients, but 5"):
-        Release(plan, np.zeros(5, dtype=np.int64), federation.gate._noise)
+        Release(plan, np.zeros(5, dtype=np.int64), federation.server.gate._noise)
     data = federation.data.select(federation.data.clients[:3])
     with pytest.raises(PmtlError, match="plan is for 4 clients, but the data has 3"):
-        Federation(data, federation.model, PMTL(), plan, federation.local, 0, hardened=hardened)
+        simulate(data, federation.model, PMTL(), plan, federation.sites.local, 0, hardened=hardened)
     other = GridNoise(Grid.of(replace(plan, noise_std=2 * SIGMA)), seeded_source(0))
     with pytest.raises(PmtlError, match="another plan"):
         Release(plan, np.zeros(4, dtype=np.int64), other)
     with pytest.raises(PmtlError, match="outside the privacy plan"):
-        federation.sampler.draw(plan.rounds)
+        federation.server.sampler.draw(plan.rounds)

@@ -25,8 +25,7 @@ from pmtl.privacy.noise import seeded_source, system_source
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.sampling import Sampler
 from pmtl.runs.budget import Budget
-from pmtl.simulation import Federation, LocalTraining
-from pmtl.simulation import federation as rounds
+from pmtl.simulation import LocalTraining, noise_key, simulate
 
 PLAN = {"epsilon": 2.0, "rounds": 5}
 
@@ -47,7 +46,7 @@ def drawn(monkeypatch):
         seen.append(round)
         return system_source(round)
 
-    monkeypatch.setattr(rounds, "system_source", spy)
+    monkeypatch.setattr(noise_key, "system_source", spy)
     return seen
 
 
@@ -293,15 +292,15 @@ def coded(where=None):
 
 def coded_federation(monkeypatch, where, hardened, seed=None):
     """In production, but for randomness that two federations have in common."""
-    monkeypatch.setattr(rounds.secrets, "randbits", lambda bits: 7)
-    monkeypatch.setattr(rounds, "system_source", seeded_source(1))
+    monkeypatch.setattr("secrets.randbits", lambda bits: 7)
+    monkeypatch.setattr(noise_key, "system_source", seeded_source(1))
     data = pmtl.FederatedData.from_arrays(*coded(where), outputs=2)
     model = build_model(Codes, data.input_shape, 2, data.task, 0)
     plan = PrivacyPlan(12, 12, "full", 0.5, 0.01, 3, 1e-2)
     local = LocalTraining(steps=3, batch=4)
     charges = []
     options = {"charge": charges.append, "hardened": hardened}
-    federation = Federation(data, model, build_algorithm("pmtl"), plan, local, seed, **options)
+    federation = simulate(data, model, build_algorithm("pmtl"), plan, local, seed, **options)
     metrics = PrivacyPlan(12, 12, "full", 1.0, 0.01, 3, 1e-2)
     federation.show_metrics(metrics, charge=lambda round: charges.append(("metrics", round)))
     federation.rehearse()

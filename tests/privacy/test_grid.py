@@ -138,7 +138,9 @@ class TestGate:
         half = make_gate(plan)
         tally = half.open(0, shared)
         half.add(tally, np.arange(4), rows)
-        assert torch.allclose(half.publish(tally, shared, 0.5)[0], (expected + 1) / 2, atol=3e-3)
+        assert torch.allclose(
+            half.publish(tally, shared, lambda w, u: w + 0.5 * u)[0], (expected + 1) / 2, atol=3e-3
+        )
 
     def test_everything_published_lies_on_one_grid_whatever_went_in(self):
         """The floating-point channel is that the set of possible outputs depends on the inputs.

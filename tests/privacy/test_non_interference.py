@@ -39,7 +39,7 @@ from pmtl.models import build_model
 from pmtl.privacy.accounting.validation import metrics_plan
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.simulation import Federation, LocalTraining
+from pmtl.simulation import LocalTraining, simulate
 
 MODELS = {
     "logistic": "logistic",
@@ -79,7 +79,7 @@ def outcome(world, monkeypatch, data, model="logistic", algorithm="pmtl", engine
         world.hold(patch)
         plan = PrivacyPlan(M, cohort, sampling, 0.5, 0.2, 2, 0.01)
         flat = build_model(model, data.input_shape, data.outputs, data.task, 0)
-        federation = Federation(
+        federation = simulate(
             data,
             flat,
             algorithm_of(algorithm),
@@ -108,7 +108,7 @@ def outcome(world, monkeypatch, data, model="logistic", algorithm="pmtl", engine
         "models": [bits(row) for row in models],
         "owned": [bits(row) for row in owned],
         "have a row": seen,
-        "engine": (federation.engine, federation.compile, federation.step_floats),
+        "engine": (federation.sites.engine, federation.sites.compile, federation.sites.step_floats),
     }
 
 

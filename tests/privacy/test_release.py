@@ -17,7 +17,7 @@ from pmtl.models import build_model
 from pmtl.privacy.noise import seeded_noise
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Release, clip
-from pmtl.simulation import Federation, LocalTraining
+from pmtl.simulation import LocalTraining, simulate
 
 INF, NAN = float("inf"), float("nan")
 properties = settings(derandomize=True, deadline=None, max_examples=150)
@@ -162,7 +162,7 @@ class TestSensitivity:
         replaced[victim] = data.draw(arrays.arrays(np.float64, size, elements=numbers))
         one = gate.average(total(gate, rows)).numpy()
         two = gate.average(total(gate, replaced)).numpy()
-        block = gate._board.blocks[victim]
+        block = gate._billboard.blocks[victim]
         bound = 2 * gamma / expected_cohort[victim]
         assert length(one[block] - two[block]) <= bound * (1 + 1e-9)
         others = np.arange(len(one)) != block
@@ -328,7 +328,7 @@ def small_federation(algorithm="pmtl:lam=0.5", order=None, seed=0, **changes):
     plan = PrivacyPlan(8, changes.pop("cohort", 4), "poisson", 0.2, 0.05, 6, 1e-3)
     model = build_model("mlp:hidden=5", data.input_shape, data.outputs, data.task, seed)
     local = LocalTraining(epochs=2, batch=4)
-    return Federation(data, model, build_algorithm(algorithm), plan, local, seed, **changes)
+    return simulate(data, model, build_algorithm(algorithm), plan, local, seed, **changes)
 
 
 CLUSTERED = ClusteredPMTL(clusters={f"client {k}": str(k % 3) for k in range(8)})
@@ -352,7 +352,7 @@ def test_permuting_the_clients_of_a_file_changes_not_one_bit(algorithm, order):
 def test_a_round_for_which_nobody_was_drawn_publishes_pure_noise():
     federation = small_federation(cohort=1, seed=1, noise=seeded_noise(1))
     progress = federation.start()
-    empty = [t for t in range(6) if len(federation.sampler.draw(t)) == 0]
+    empty = [t for t in range(6) if len(federation.server.sampler.draw(t)) == 0]
     assert empty
     for t in range(6):
         shared, owned = progress.shared.clone(), progress.store.vectors.clone()
@@ -389,7 +389,7 @@ def test_a_client_sampled_for_the_first_time_inherits_nothing_from_another():
     """Its first round depends on the others through the billboard only: with the same published
     vector and quite different others, it ends with the same bits."""
     federation = small_federation()
-    cohorts = [set(federation.sampler.draw(t).tolist()) for t in range(6)]
+    cohorts = [set(federation.server.sampler.draw(t).tolist()) for t in range(6)]
     t, newcomer = next(
         (t, k) for t in range(1, 6) for k in cohorts[t] if not any(k in c for c in cohorts[:t])
     )

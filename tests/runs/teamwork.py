@@ -24,7 +24,7 @@ import pmtl
 from pmtl.algorithms import PMTL
 from pmtl.cli import app
 from pmtl.runs import agreement
-from pmtl.simulation import Federation
+from pmtl.simulation import Simulation
 
 SPEC = "synthetic:clients=25,samples=12"
 RUNS = {
@@ -46,14 +46,14 @@ def options(name):
 
 def dying(folder, team):
     """Let the last process be killed in its third round."""
-    advance = Federation.advance
+    advance = Simulation.advance
 
     def advance_or_die(self, progress):
         if progress.round == 2 and team.rank == team.size - 1 and (folder / "die").exists():
             os.kill(os.getpid(), signal.SIGKILL)
         return advance(self, progress)
 
-    Federation.advance = advance_or_die
+    Simulation.advance = advance_or_die
 
 
 class Model(nn.Linear):

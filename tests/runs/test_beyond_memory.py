@@ -177,7 +177,7 @@ from pmtl.data import FederatedData
 from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.runs.process import peak_resident_bytes
-from pmtl.simulation import Federation, LocalTraining
+from pmtl.simulation import simulate, LocalTraining
 
 pmtl.engines.choose.SPARSE_FLOATS = 2**22
 random = np.random.default_rng(0)
@@ -190,7 +190,7 @@ def train(m):
     data = FederatedData.from_arrays(x, y, owner, np.full(2 * m, "train"), outputs=20)
     plan = PrivacyPlan(m, m, "full", 1.0, 0.1, 1, 1e-3)
     model = build_model("logistic", data.input_shape, 20, data.task, 0)
-    made = Federation(data, model, PMTL(), plan, LocalTraining(steps=2), 0)
+    made = simulate(data, model, PMTL(), plan, LocalTraining(steps=2), 0)
     progress = made.start()
     made.advance(progress)
     return len(progress.store.seen) * progress.store.start.nbytes

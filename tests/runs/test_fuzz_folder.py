@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pmtl
-from pmtl.comparison import Grid, compare, resume_comparison
+from pmtl.experiments.compare import Grid, compare, resume_comparison
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyRequest
 from pmtl.runs.config import TrainConfig

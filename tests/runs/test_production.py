@@ -106,7 +106,7 @@ def test_the_charge_is_on_disk_before_the_noise_is_drawn(small, ledger, monkeypa
         seen.append((round, charged(ledger), charged(ledger, "validation")))
         return system_source(round)
 
-    monkeypatch.setattr("pmtl.simulation.federation.system_source", spy)
+    monkeypatch.setattr("pmtl.simulation.system_source", spy)
     produce(small, ledger)
     training = [(t, list(range(t + 1)), []) for t in range(5)]
     assert seen == [*training, (5, [0, 1, 2, 3, 4], [5])]
@@ -257,16 +257,16 @@ def test_metrics_are_charged_again_after_a_crash_and_never_more_often_than_plann
 
 
 def crash_after_metrics(monkeypatch, round):
-    from pmtl.simulation import Federation
+    from pmtl.simulation import Simulation
 
-    measure = Federation.measure
+    measure = Simulation.measure
 
     def dying(self, progress):
         measure(self, progress)
         if progress.round == round:
             raise SystemError("power cut")
 
-    monkeypatch.setattr(Federation, "measure", dying)
+    monkeypatch.setattr(Simulation, "measure", dying)
 
 
 def test_the_share_for_metrics_can_be_none(small, ledger, tmp_path):
@@ -366,11 +366,11 @@ def test_a_client_that_fails_has_a_row_like_everybody_who_was_drawn(small, ledge
     """Its absence from the store would be seen in what is saved."""
     from pmtl.models import build_model
     from pmtl.privacy.plan import PrivacyPlan
-    from pmtl.simulation import Federation, LocalTraining
+    from pmtl.simulation import LocalTraining, simulate
 
     plan = PrivacyPlan(12, 12, "full", 1.0, 0.1, 2, 1e-3)
     model = build_model("logistic", small.input_shape, small.outputs, small.task, 0)
-    made = Federation(
+    made = simulate(
         small,
         model,
         pmtl.algorithms.build_algorithm("pmtl"),

@@ -12,7 +12,7 @@ from scipy import sparse
 
 import pmtl
 from pmtl.algorithms import ClusteredPMTL
-from pmtl.comparison import Cell, Grid, compare
+from pmtl.experiments.compare import Cell, Grid, compare
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
 from pmtl.runs.config import TrainConfig
 from pmtl.runs.folder import RunFolder
@@ -164,7 +164,7 @@ def test_cells_of_a_comparison_never_share_a_folder():
         Cell("clustered:clusters=a-b.json", 1.0, 0),
         Cell("pmtl", 1.0, 1),
     ]
-    assert len({cell.folder for cell in cells}) == len(cells)
+    assert len({str(cell) for cell in cells}) == len(cells)
     assert Grid(epsilons=(1.0, 1.0), seeds=(2, 2)).epsilons == (1.0,)
 
 

@@ -23,7 +23,7 @@ from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Release
 from pmtl.runs.folder import RunFolder
-from pmtl.simulation import Federation, LocalTraining
+from pmtl.simulation import LocalTraining, simulate
 from pmtl.simulation.identity import identity
 
 PLAN = PrivacyPlan(12, 12, "full", 0.5, 0.1, 3, 1e-2)
@@ -38,7 +38,7 @@ def federation(
     data = pmtl.FederatedData.from_arrays(x, y, owner, outputs=2)
     model = build_model(factory, data.input_shape, data.outputs, data.task, changes.pop("start", 0))
     local = LocalTraining(steps=2, batch=4)
-    made = Federation(data, model, algorithm or PMTL(), PLAN, local, 0, **changes)
+    made = simulate(data, model, algorithm or PMTL(), PLAN, local, 0, **changes)
     if metrics is not None:
         made.show_metrics(metrics, bound, every=every)
     return made
@@ -46,7 +46,10 @@ def federation(
 
 def words(made):
     """Both kinds of noise of the first round, as far as there are both."""
-    gates = [made.gate, *([] if made.curves is None else [made.curves._gate])]
+    gates = [
+        made.server.gate,
+        *([] if made.released_metrics is None else [made.released_metrics._gate]),
+    ]
     return [gate._noise(0, (1, 40)) for gate in gates]
 
 
@@ -63,10 +66,10 @@ def test_two_metrics_plans_do_not_give_the_exact_accuracies(small, monkeypatch):
     exact = {}
     publish = Release.publish
 
-    def spy(self, tally, shared, step=1.0):
+    def spy(self, tally, shared, *step):
         if self.plan.clip_norm == 1.0:  # the gate of the metrics: four values, norm √4/2
             exact[tally.round, self.plan.noise_std] = self.average(tally)[0, 0].item() + 0.5
-        return publish(self, tally, shared, step)
+        return publish(self, tally, shared, *step)
 
     monkeypatch.setattr(Release, "publish", spy)
     found = []
@@ -125,19 +128,19 @@ def test_two_factories_of_one_name_do_not_give_the_exact_sum():
 def test_everything_that_decides_a_release_decides_both_kinds_of_noise():
     @dataclass(frozen=True)
     class Mine(PMTL):
-        def server_step(self):
-            return 0.5
+        def server_step(self, shared, update, memory):
+            return shared + 0.5 * update, memory
 
     class Yours(PMTL):
         """Another class of the same name as the one below."""
 
-        def server_step(self):
-            return 0.25
+        def server_step(self, shared, update, memory):
+            return shared + 0.25 * update, memory
 
     def called_yours():
         class Yours(PMTL):
-            def server_step(self):
-                return 0.75
+            def server_step(self, shared, update, memory):
+                return shared + 0.75 * update, memory
 
         return Yours
 
@@ -159,21 +162,21 @@ def test_everything_that_decides_a_release_decides_both_kinds_of_noise():
     ]
     assert share_nothing(*made)
     hard = federation(metrics=METRICS, hardened=True)
-    assert hard.description() not in {one.description() for one in made}
+    assert hard.noise_key.text not in {one.noise_key.text for one in made}
 
 
 @pytest.mark.parametrize("change", [{"engine": "threads"}, {"engine": "axis"}, {"compile": True}])
 def test_who_computes_does_not(change):
     change = {**change, "engine": "axis"} if "compile" in change else change
     plain, other = federation(metrics=METRICS), federation(metrics=METRICS, **change)
-    assert plain.description() == other.description()
+    assert plain.noise_key.text == other.noise_key.text
     assert all(map(torch.equal, words(plain), words(other)))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no graphics card here")
 def test_the_device_does_not():
     one, two = federation(), federation(device="cuda")
-    assert one.description() == two.description()
+    assert one.noise_key.text == two.noise_key.text
 
 
 def test_what_training_leaves_in_a_module_does_not():
@@ -186,9 +189,9 @@ def test_what_training_leaves_in_a_module_does_not():
             return super().forward(x)
 
     made = federation(Remembers, metrics=METRICS)
-    before = made.description()
+    before = made.noise_key.text
     made.advance(made.start())
-    assert made.description() == before == federation(Remembers, metrics=METRICS).description()
+    assert made.noise_key.text == before == federation(Remembers, metrics=METRICS).noise_key.text
 
 
 def test_metrics_are_decided_upon_before_noise_is_drawn():

@@ -161,7 +161,7 @@ class TestTraining:
             return seeded_source(seed, release)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("pmtl.simulation.federation.seeded_source", spy)
+            patch.setattr("pmtl.simulation.noise_key.seeded_source", spy)
             privacy = {"epsilon": 2.0, "rounds": 2, "metrics": 0.2}
             pmtl.train(small, privacy=privacy, local={"steps": 1})
         assert len(set(federations)) == 2

@@ -3,6 +3,7 @@
 from pmtl.algorithms.base import Algorithm
 from pmtl.algorithms.clustered import ClusteredPMTL
 from pmtl.algorithms.ditto import Ditto
+from pmtl.algorithms.fedadam import FedAdam
 from pmtl.algorithms.fedavg import FedAvg
 from pmtl.algorithms.fedprox import FedProx
 from pmtl.algorithms.local import Local
@@ -17,7 +18,7 @@ from pmtl.spec import construct, parse_spec
 ALGORITHMS: dict[str, type[Algorithm]] = {
     kind.name: kind
     for kind in (
-        *(PMTL, FedAvg, FedProx, Local, Ditto, PPSGD),
+        *(PMTL, FedAvg, FedAdam, FedProx, Local, Ditto, PPSGD),
         *(ClusteredPMTL, RelatedPMTL, NaiveJoint),
     )
 }
@@ -45,6 +46,7 @@ __all__ = [
     "Algorithm",
     "ClusteredPMTL",
     "Ditto",
+    "FedAdam",
     "FedAvg",
     "FedProx",
     "Local",

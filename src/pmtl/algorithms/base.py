@@ -12,6 +12,11 @@ written for *one* client:
     rest     many steps at once where the gradient is zero (not every algorithm has it)
     objective  what the gradient is taken of: the loss, unless answers are regularised, too
 
+and two for the server, which sees only what passed the gate:
+
+    server_start   what it keeps beside the billboard (momentum, say)
+    server_step    how the noisy average changes the billboard
+
 The simulator maps them over a cohort, a real site calls them for itself: one definition for both.
 `shared` is the part of the billboard that the client reads, already noisy. The *state* within a
 round is one vector or a tuple of vectors.
@@ -31,7 +36,7 @@ from torch import Tensor
 
 from pmtl.billboard import Billboard
 from pmtl.errors import PmtlError
-from pmtl.models import Batch
+from pmtl.models import Batch, Layout
 from pmtl.spec import settle_numbers
 
 #: The gradient of the client's objective on its present batch, at a vector of weights.
@@ -63,9 +68,31 @@ class Algorithm(ABC):
                 )
         settle_numbers(self)
 
-    def server_step(self) -> float:
-        """How much of the noisy average is added to the billboard: all of it, as a rule."""
-        return 1.0
+    def bind(self, layout: Layout) -> Algorithm:
+        """The algorithm for a model of this layout; most need not know it, and return themselves.
+
+        One that treats parts of a model differently (a shared body, personal heads) keeps what it
+        needs of the layout in fields of its own: `replace(self, personal=layout.mask(["head.*"]))`.
+        """
+        return self
+
+    def server_start(self, shared: Tensor) -> dict[str, Tensor]:
+        """What the server keeps from round to round beside the billboard; nothing, as a rule."""
+        return {}
+
+    def server_step(
+        self, shared: Tensor, update: Tensor, memory: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The next billboard, and what the server keeps.
+
+        It works on what could be published as it is, so it costs no privacy.
+
+        Args:
+            shared: `[vectors, P]`, the billboard, in float64.
+            update: the noisy average of the clipped uploads, of the same shape.
+            memory: what `server_start` or the last step returned.
+        """
+        return shared + update, memory
 
     def warning(self, clients: int, cohort: int, rounds: int) -> str | None:
         """What a user should know of this algorithm in such a run before spending a budget."""

@@ -56,8 +56,10 @@ class PMTL(Algorithm):
     def keep(self, w: Tensor) -> Tensor:
         return w
 
-    def server_step(self) -> float:
-        return self.server
+    def server_step(
+        self, shared: Tensor, update: Tensor, memory: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        return shared + self.server * update, memory  # line 8, for server = 1
 
     def warning(self, clients: int, cohort: int, rounds: int) -> str | None:
         rate = cohort / clients

@@ -1,24 +1,20 @@
 """The billboard game: everybody else's models, against one client's data.
 
 Billboard privacy promises that the personal models of all clients *except k*, and everything
-published, hardly depend on k's data. So the adversary holds just that: the others' personal models
-after training and every shared model. It has to tell which of two data sets client k had. The runs
-are real ones, of a small federation in which k's targets are so large that its upload is clipped
-in every round. What the adversary sees is one long vector; Fisher's discriminant learns on half of
-the runs how to read it and is measured on the other half.
+published, hardly depend on k's data. The adversary holds just that, the others' personal models
+after training and every shared model, and tells which of two data sets client k had. The runs are
+real ones of a small federation, in which k's targets are so large that its upload is clipped in
+every round. Fisher's discriminant learns on half of the runs how to read what the adversary sees
+and is measured on the other half.
 
-Hundreds of runs fit into one: the billboard may have several blocks (clusters that share a model),
-and a federation of R blocks is R federations with separate models and noise, through the same loop
-and the same gate. Block b's divisor is its own expected cohort and its noise is scaled by it, so
-σ/R in the large plan is σ in each block. What such a run cannot show is a leak between clients
-outside the billboard, which might then cross into another block; the newcomers' scenario
-therefore plays its runs one by one. So does the one in which k may be the whole cohort: what the
-loop does with the size of a cohort shows where cohorts are small.
+Hundreds of runs fit into one (`replicas.py`). Such a run cannot show a leak between clients outside
+the billboard, which might cross into another block, so the newcomers' scenario plays its runs one
+by one. So does the one in which k may be the whole cohort: what the loop does with the size of a
+cohort shows where cohorts are small.
 
-The others know their own coins, and those say nothing about k's. An adversary may therefore choose
-which runs to look at, or who takes part, by the coins of everybody but k: the claim holds for every
-such choice. In production nobody can choose, and such scenarios are played as they come or not at
-all.
+The others know their own coins, which say nothing about k's. An adversary may therefore choose by
+them which runs to look at, or who takes part: the claim holds for every such choice. In production
+nobody can choose, and such scenarios are played as they come or not at all.
 """
 
 from __future__ import annotations
@@ -31,35 +27,32 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.audit.estimators import Floats, discriminant, threshold_bound
-from pmtl.audit.replicas import Replicas, side_by_side
+from pmtl.audit.estimators import Floats, discriminant
+from pmtl.audit.replicas import Replicas, rows_of_clients, side_by_side
 from pmtl.audit.result import (
     AuditResult,
     AuditSetup,
     Finding,
     calibrated,
     gaussian_curve,
-    share,
+    seed_of,
 )
 from pmtl.data import FederatedData
-from pmtl.models import FlatModel, build_model
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.simulation import Federation, LocalTraining
-from pmtl.streams import name_keys, subseed
+from pmtl.streams import name_keys
 
 GAME = "billboard"
 
 #: More clients would only make the runs longer: what counts is the share that is drawn.
 _MOST_CLIENTS = 6
 #: How newcomers are looked for, and k alone (m, q and the draw): nearly everybody takes part, so k
-#: mostly does, and somebody is left to join later.
+#: mostly does, and one client is left to join later.
 _CROWD = (12, 11, "poisson")
 #: So many times the crowd are asked for clients that stay away.
 _ASKED = 40
 #: One row is (1, ½); with the model's offset its squared norm is 2¼, so that a step of 0.05 takes
 #: away a fifth of the error, and the upload stays far longer than γ.
-_ROW = (1.0, 0.5)
-_LOCAL = LocalTraining(steps=1, batch=0, lr=0.05)
+_ROW, _LR = (1.0, 0.5), 0.05
 
 
 @dataclass(frozen=True)
@@ -72,10 +65,8 @@ class Scenario:
     rows: int = 1
     #: Whether cohorts are drawn as the setup asks; otherwise everybody takes part.
     sampled: bool = False
-    #: Played one by one, with coins after which somebody joins who was not there before.
-    newcomers: bool = False
-    #: Played one by one, among clients whose coins keep all of them but k away.
-    alone: bool = False
+    newcomers: bool = False  #: one by one, with coins after which a client joins later
+    alone: bool = False  #: one by one, among clients whose coins keep all of them but k away
 
 
 SCENARIOS = (
@@ -99,26 +90,16 @@ def billboard(setup: AuditSetup) -> AuditResult:
     findings = []
     for scenario in scenarios:
         plan = setup.plan(setup.rounds, clients=clients, everybody=not scenario.sampled)
-        trials = setup.trials // 4
         if scenario.newcomers or scenario.alone:
             rounds = 2 if scenario.newcomers else 1
             plan = calibrated(setup.epsilon, *_CROWD, setup.clip, rounds, plan.delta)
-        bits = np.arange(trials) % 2 == 1
-        seed = setup.noise_seed
-        if seed is not None:
-            seed = subseed(seed, GAME + scenario.name)
+        bits = np.arange(setup.trials // 4) % 2 == 1
+        seed = seed_of(setup.noise_seed, GAME + scenario.name)
         # Blocks cannot have a fixed number of clients drawn from each.
         apart = scenario.newcomers or scenario.alone or plan.sampling == "fixed"
         run = _one_by_one if apart else play
-        views = run(plan, scenario, bits, seed, setup.on_grid)
-        bound = threshold_bound(
-            discriminant(views, bits),
-            bits,
-            plan.delta,
-            share(setup.confidence, len(scenarios)),
-            curve=gaussian_curve(plan),
-        )
-        findings.append(Finding.of(scenario.name, trials, bound, plan))
+        scores = discriminant(run(plan, scenario, bits, seed, setup.on_grid), bits)
+        findings.append(Finding.of(scenario.name, setup, plan, scores, bits, len(scenarios)))
     return AuditResult.of(
         GAME, setup, findings, setup.claimed_delta, clients=clients, rounds=setup.rounds
     )
@@ -132,19 +113,10 @@ def play(
     hardened: bool = False,
     names: tuple[str, ...] | None = None,
 ) -> Floats:
-    """What the adversary sees, [trials, features]: one run for all trials, one block for each.
-    Without a seed it is a production run, charged to nobody."""
+    """What the adversary sees, [trials, features]: one run for all trials, one block for each."""
     trials, m = len(bits), plan.clients
-    federation = Federation(
-        _data(scenario, tuple(bits.tolist()), names or _names(trials, m)),
-        _model(),
-        Replicas(lam=0.5, size=m),
-        side_by_side(plan, trials),
-        _LOCAL,
-        seed,
-        charge=lambda round: None,
-        hardened=hardened,
-    )
+    data = _data(scenario, tuple(bits.tolist()), names or _names(trials, m))
+    federation = side_by_side(data, Replicas(lam=0.5, size=m), plan, _LR, seed, hardened)
     progress = federation.start()
     published = []
     for _ in federation.rounds(progress):
@@ -176,27 +148,25 @@ def _chances(
     """Seeds of runs and the names of their clients, chosen as the scenario asks."""
     names = _names(1, plan.clients)
     for trial in count():
-        own = None if seed is None else subseed(seed, "trial", trial)
+        own = seed_of(seed, "trial", trial)
         if own is None:
             yield own, names
         elif scenario.alone:
             if (absent := _absent(plan, own)) is not None:
                 yield own, absent
-        elif not scenario.newcomers or _somebody_joins(plan, own):
+        elif not scenario.newcomers or _a_client_joins(plan, own):
             yield own, names
 
 
-def _somebody_joins(plan: PrivacyPlan, seed: int) -> bool:
+def _a_client_joins(plan: PrivacyPlan, seed: int) -> bool:
     sampler = plan.sampler(seed, name_keys(_names(1, plan.clients)))
     first, later = (set(sampler.draw(round).tolist()) for round in range(2))
     return bool(later - first - {plan.clients - 1})
 
 
 def _absent(plan: PrivacyPlan, seed: int) -> tuple[str, ...] | None:
-    """Clients of whom all but the last, k, stay away in the first round.
-
-    They are picked by their coins from a crowd many times as large, which draws at the same rate.
-    """
+    """Clients of whom all but the last, k, stay away in the first round: picked by their coins from
+    a crowd many times as large, which draws at the same rate."""
     crowd = replace(plan, clients=_ASKED * plan.clients, cohort=_ASKED * plan.cohort)
     names = _names(_ASKED, plan.clients)
     drawn = crowd.sampler(seed, _keys(names)).draw(0)
@@ -216,11 +186,6 @@ def _keys(names: tuple[str, ...]) -> NDArray[np.uint64]:
     return name_keys(names)
 
 
-@lru_cache(maxsize=1)
-def _model() -> FlatModel:
-    return build_model("linear", (len(_ROW),), 1, "regression", 0)
-
-
 @lru_cache(maxsize=4)
 def _data(scenario: Scenario, bits: tuple[bool, ...], names: tuple[str, ...]) -> FederatedData:
     """Federations side by side; client k is the last of each and owns the rows under attack."""
@@ -230,7 +195,4 @@ def _data(scenario: Scenario, bits: tuple[bool, ...], names: tuple[str, ...]) ->
     targets[:, -1] = np.where(bits, scenario.first, scenario.second)
     y = np.repeat(targets.reshape(-1), counts)
     x = np.tile(np.array(_ROW, dtype=np.float32), (len(y), 1))
-    split = np.full(len(y), "train")
-    return FederatedData.from_arrays(
-        x, y, np.repeat(names, counts), split, task="regression", validation=0.0
-    )
+    return rows_of_clients(x, y, np.repeat(names, counts))

@@ -1,29 +1,26 @@
 """The canaries game: a whole training run, attacked once.
 
 Many clients of one run are canaries. A fair coin decides whether canary i uploads +γu_i or −γu_i
-in every round it is drawn for, with directions u_i that are orthogonal to each other. Whoever sees
-the published shared models, and nothing else, guesses the coins from ⟨w̃ᵀ − w̃⁰, u_i⟩. One run
-holds thousands of canaries: as in the billboard game it has many blocks, each a federation of its
-own. What they prove is counted in two ways:
+in every round it is drawn for; the directions u_i are orthogonal. The adversary sees the published
+shared models only and guesses the coins from ⟨w̃ᵀ − w̃⁰, u_i⟩. As in the billboard game, one run
+has many blocks, each a federation of its own, and so thousands of canaries. The guesses are counted
+in two ways:
 
-- *every canary is a trial*. The noise that is claimed has independent coordinates of equal size, so
-  along orthogonal directions the scores are independent, and thousands of trials of the one-round
-  kind come from one run. This grants the claim its independence: what is refuted is the Gaussian
-  mechanism that is claimed. Where noise is common to all coordinates, a second score without their
-  mean has none of it left;
+- *every canary is a trial*. The noise that is claimed is independent along orthogonal directions,
+  so that one run has thousands of trials of the one-round kind. This refutes the claimed Gaussian
+  mechanism, whose independence it grants. A second score without the mean of all coordinates finds
+  noise that is common to them;
 - *one run, nothing granted about guesses*. Guesses may depend on each other in any way that the
   claimed curve allows (`estimators.one_run_gaussian`; without a curve `estimators.one_run`,
-  Steinke, Nasr & Jagielski 2023), so only the tenth about which the scores are surest is guessed.
+  Steinke, Nasr & Jagielski 2023), so only the surest tenth is guessed.
 
 The run is the real one: federation, sampler, gate, noise, and ordinary clients that learn from
-their rows. The canaries are clients that act maliciously: they send the worst upload the gate
-lets through (and try 100 times more), whatever their data say, so this audits the algorithm as
-implemented in its worst case and not what happens to ordinary data. What a canary sends is part
-of what it owns: `Canary` wraps any algorithm and changes nothing but `upload`.
+their rows. The canaries send the worst upload the gate lets through (and try 100 times more),
+whatever their data say: this is the worst case, not what happens to ordinary data. What a canary
+sends is part of what it owns: `Canary` wraps any algorithm and changes nothing but `upload`.
 
-The first proves some 0.7 of the claim, the second 0.3 to 0.4. Version 0.1 had a thousand canaries,
-the second way only, and no curve: a tenth. (A plan without a curve, or with draws of a fixed size,
-proves as little today.)
+The first proves some 0.7 of the claim, the second 0.3 to 0.4; a plan without a curve, or with draws
+of a fixed size, a tenth.
 """
 
 from __future__ import annotations
@@ -37,13 +34,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pmtl.algorithms.base import Algorithm, Gradient, State
-from pmtl.audit.estimators import Floats, one_run, one_run_gaussian, threshold_bound
-from pmtl.audit.replicas import Replicas, side_by_side
+from pmtl.audit.estimators import Floats, one_run, one_run_gaussian
+from pmtl.audit.replicas import Replicas, rows_of_clients, side_by_side
 from pmtl.audit.result import AuditResult, AuditSetup, Finding, gaussian_curve, share
 from pmtl.data import FederatedData
-from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.simulation import Federation, LocalTraining
 
 GAME = "canaries"
 
@@ -70,8 +65,13 @@ class Canary(Algorithm):
 
     inner: Algorithm
 
-    def server_step(self) -> float:
-        return self.inner.server_step()
+    def server_start(self, shared: Tensor) -> dict[str, Tensor]:
+        return self.inner.server_start(shared)
+
+    def server_step(
+        self, shared: Tensor, update: Tensor, memory: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.inner.server_step(shared, update, memory)
 
     def blocks(self, clients: tuple[str, ...]) -> NDArray[np.int64]:
         return self.inner.blocks(clients)
@@ -122,11 +122,11 @@ def canaries(setup: AuditSetup) -> AuditResult:
     directions = np.linalg.qr(random.normal(size=(_BLOCK, _BLOCK)))[0]
     moved = play(plan, coins, directions, setup.noise_seed, setup.on_grid)
     scores = _scores(moved, directions)
-    confidence = share(setup.confidence, 1 if fixed else 3)
+    ways = 1 if fixed else 3
     guesses = int(_SURE * secrets)
     right = correct_guesses(scores, coins, guesses)
     estimator = one_run_gaussian if curve else one_run
-    bound = estimator(secrets, guesses, right, delta, confidence)
+    bound = estimator(secrets, guesses, right, delta, share(setup.confidence, ways))
     numbers = {"guesses": guesses, "correct": right, "noise_multiplier": plan.noise_multiplier}
     findings = [Finding("the surest tenth guessed in one run", bound, secrets, numbers)]
     if not fixed:
@@ -135,8 +135,7 @@ def canaries(setup: AuditSetup) -> AuditResult:
             ("every canary is a trial", scores),
             ("the same without what all coordinates share", _scores(alone, directions)),
         ):
-            trial = threshold_bound(each, coins, delta, confidence, curve=curve)
-            findings.append(Finding.of(name, secrets, trial, plan))
+            findings.append(Finding.of(name, setup, plan, each, coins, ways))
     return AuditResult.of(
         GAME, setup, findings, delta, secrets, canaries=secrets, rounds=plan.rounds
     )
@@ -157,21 +156,12 @@ def play(
     hardened: bool = False,
 ) -> Floats:
     """By how much one run moved each block, [blocks, P]. `plan` is that of one block, whose first
-    clients are its canaries; canary i sends along `directions[i]`, to the side of its coin. Without
-    a seed it is a production run, charged to nobody."""
+    clients are its canaries; canary i sends along `directions[i]`, to the side of its coin."""
     secrets, size = directions.shape
     blocks = len(coins) // secrets
     data = _data(blocks, plan.clients, secrets, size - 1)
-    federation = Federation(
-        data,
-        build_model("linear", data.input_shape, data.outputs, data.task, 0),
-        Canary(Replicas(lam=0.1, size=plan.clients)),
-        side_by_side(plan, blocks),
-        LocalTraining(steps=1, batch=0, lr=0.01),
-        seed,
-        charge=lambda round: None,
-        hardened=hardened,
-    )
+    algorithm = Canary(Replicas(lam=0.1, size=plan.clients))
+    federation = side_by_side(data, algorithm, plan, 0.01, seed, hardened)
     progress = federation.start()
     first = progress.shared.clone()
     who = (plan.clients * np.arange(blocks)[:, None] + np.arange(secrets)).reshape(-1)
@@ -198,7 +188,4 @@ def _data(blocks: int, clients: int, secrets: int, width: int) -> FederatedData:
     owner = np.repeat([f"client-{k:06d}" for k in range(blocks * clients)], counts)
     x = np.zeros((len(owner), width), dtype=np.float32)
     x[:, 0] = np.linspace(-1, 1, len(owner))
-    y = (0.1 * x[:, 0]).astype(np.float32)
-    return FederatedData.from_arrays(
-        x, y, owner, np.full(len(owner), "train"), task="regression", validation=0.0
-    )
+    return rows_of_clients(x, (0.1 * x[:, 0]).astype(np.float32), owner)

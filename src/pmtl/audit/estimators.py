@@ -5,27 +5,27 @@ better than (Wasserman & Zhou 2010; Kairouz, Oh & Viswanath 2015)
 
     1 − FNR ≤ e^ε·FPR + δ        and        1 − FPR ≤ e^ε·FNR + δ.
 
-Read backwards, an attack with few mistakes proves a *lower* bound on ε. Its rates of mistakes are
-only estimated, so they are replaced by upper confidence limits (Clopper & Pearson 1934, exact for
-every number of trials), as in Jagielski, Ullman & Oprea, NeurIPS 2020. The threshold of the test
-is chosen on one half of the trials and measured on the other, so choosing costs no confidence.
+So an attack with few mistakes proves a *lower* bound on ε. Its estimated rates of mistakes are
+replaced by upper confidence limits (Clopper & Pearson 1934, exact for every number of trials), as
+in Jagielski, Ullman & Oprea, NeurIPS 2020. The threshold of the test is chosen on one half of the
+trials and measured on the other, so choosing costs no confidence.
 
 Where the accountant itself claims the curve of a Gaussian mechanism (full participation), one
 point of the curve gives all of it: μ ≥ Φ⁻¹(1 − FPR) − Φ⁻¹(FNR), and ε(δ) of that μ is the bound
 (Nasr et al., "Tight Auditing of Differentially Private Machine Learning", USENIX Security 2023).
-It is far tighter, because it does not have to observe events as rare as δ. It refutes the claim of
-a Gaussian curve, and so it must not be used on a mechanism that does not claim one.
-
-`one_run_gaussian` grants the same curve and needs no independence between guesses: after
-Mahloujifar, Melis & Chaudhuri, "Auditing f-Differential Privacy in One Run" (2024).
+It is far tighter, because it need not observe events as rare as δ. It refutes the claim of a
+Gaussian curve, and must not be used on a mechanism that does not claim one.
 
 `one_run` is Steinke, Nasr & Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023:
 many independent secrets in *one* run, guessed all at once. Under (ε, δ)-privacy the number of
 right guesses is hardly larger than if each were right with probability e^ε/(1 + e^ε).
+`one_run_gaussian` grants a Gaussian curve and needs no independence between guesses: after
+Mahloujifar, Melis & Chaudhuri, "Auditing f-Differential Privacy in One Run" (2024).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,10 +46,9 @@ _PLACES = 9
 
 @dataclass(frozen=True)
 class Bound:
-    """An ε that is lost with the stated confidence, and the test that shows it."""
+    """An ε that is lost with the stated confidence, and the mistakes of the test that shows it."""
 
     epsilon: float
-    threshold: float  #: scores from here on are called D
     false_positives: int
     of_negatives: int
     false_negatives: int
@@ -85,8 +84,7 @@ def threshold_bound(
     """The ε that the scores of a distinguishing game prove to be lost.
 
     `bits` says which trials played D, whose scores are expected to be higher. `curve` grants that
-    the mechanism has the curve of a Gaussian one. A score that is not a number counts as the
-    highest of all: whoever sees it knows that something is odd.
+    the mechanism has the curve of a Gaussian one. NaN counts as the highest score.
     """
     if scores.shape != bits.shape or scores.ndim != 1:
         raise PmtlError("An audit needs one score and one bit for every trial.")
@@ -106,7 +104,7 @@ def threshold_bound(
         epsilon = gaussian.epsilon(float(mu_from_rates(fpr, fnr)), delta)
     else:
         epsilon = float(epsilon_from_rates(fpr, fnr, delta))
-    return Bound(epsilon, threshold, fp, negatives, fn, positives)
+    return Bound(epsilon, fp, negatives, fn, positives)
 
 
 def _sizes(bits: NDArray[np.bool_]) -> tuple[int, int]:
@@ -120,9 +118,8 @@ def _choose(
     """The threshold whose bound would be highest on these trials.
 
     The curve can be read anywhere, so a few places in the middle are enough: the best of hundreds
-    would mostly be the luckiest. The bound that has to observe rare events needs the tails; of
-    thresholds that are nearly as good as the best it takes the one in the widest gap between
-    scores, for on other trials that is the one to trust.
+    would mostly be the luckiest. Without a curve, rare events in the tails count; of thresholds
+    that are nearly as good as the best, the one in the widest gap is the surest on other trials.
     """
     values = np.unique(scores)
     if curve and len(values) > 2 * _PLACES:
@@ -181,12 +178,15 @@ def one_run_p_value(
 def one_run(secrets: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
     """The largest ε that these guesses refute."""
     _check_guesses(secrets, guesses, correct)
-    level = 1 - confidence
+    return _largest_refuted(
+        lambda epsilon: one_run_p_value(secrets, guesses, correct, epsilon, delta) < 1 - confidence,
+        _MOST,
+    )
 
-    def refuted(epsilon: float) -> bool:
-        return one_run_p_value(secrets, guesses, correct, epsilon, delta) < level
 
-    low, high = 0.0, _MOST
+def _largest_refuted(refuted: Callable[[float], bool], most: float) -> float:
+    """The largest value up to `most` that is refuted, by bisection; 0 if none is."""
+    low, high = 0.0, most
     if not refuted(low):
         return 0.0
     for _ in range(50):
@@ -231,14 +231,10 @@ def one_run_gaussian(
 ) -> float:
     """The largest ε(δ) of a Gaussian curve that these guesses refute."""
     _check_guesses(secrets, guesses, correct)
-    low, high = 0.0, _MOST_MU
-    if not one_run_gaussian_refutes(secrets, guesses, correct, low, 1 - confidence):
-        return 0.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        refuted = one_run_gaussian_refutes(secrets, guesses, correct, middle, 1 - confidence)
-        low, high = (middle, high) if refuted else (low, middle)
-    return gaussian.epsilon(low, delta)
+    mu = _largest_refuted(
+        lambda mu: one_run_gaussian_refutes(secrets, guesses, correct, mu, 1 - confidence), _MOST_MU
+    )
+    return gaussian.epsilon(mu, delta) if mu > 0 else 0.0
 
 
 def _check_guesses(secrets: int, guesses: int, correct: int) -> None:

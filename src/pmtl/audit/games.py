@@ -8,11 +8,11 @@
 | `metrics` | the metrics' gate, by the worst pair of values | released averages |
 | `sampler` | the draw of cohorts | all other clients' participation |
 
-A game is one procedure with a list of named scenarios, the worst cases we could think of, all of
-which are always played; nothing in it knows which mistake it might find. Its bound is the worst
-over its scenarios and holds with the stated confidence for all of them together. A correct
-implementation is therefore called wrong with probability 0.001 a game, whatever its ε. The other
-error is not bounded by anything: an attack that fails proves nothing but its own weakness.
+A game has a list of named scenarios, the worst cases we could think of, and plays all of them;
+nothing in it knows which mistake it might find. Its bound is the worst over its scenarios and holds
+with the stated confidence for all of them together: a correct implementation is called wrong with
+probability 0.001 a game at most. Nothing bounds the other error: an attack that fails proves
+nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,12 @@ def chosen(game: str) -> tuple[str, ...]:
 def audit(
     setup: AuditSetup | None = None, games: Iterable[str] | str = EVERY
 ) -> Iterator[AuditResult]:
-    """Play the games one after another, giving each verdict as soon as it is there."""
+    """Play games one after another, and give each verdict as soon as it is there.
+
+    Args:
+        setup: What is claimed, and how long to attack it.
+        games: Names from `GAMES`, or "all".
+    """
     setup = AuditSetup() if setup is None else setup
     names = chosen(games) if isinstance(games, str) else games
     for name in names:

@@ -1,14 +1,13 @@
-"""The one-round game: what can be told from what the gate publishes.
+"""The one-round game: what a release of the gate reveals.
 
-The adversary knows everything but one client's upload, and of that it knows that it is one of two
-(the worst neighbouring pair: +γu or −γu for a fixed direction u, everybody else zero). It sees the
-release and projects it on u. This is the "gradient-space canary with a known worst case" of Nasr
-et al. (USENIX Security 2021 and 2023), against which the Gaussian mechanism's analysis is tight:
-on a correct gate the bound comes close to the claim, so that hardly any mistake has room between.
+The adversary knows everything but one client's upload, which is one of two: the worst neighbouring
+pair, +γu or −γu for a fixed direction u, while everybody else uploads zero. It sees the release and
+projects it on u. This is the "gradient-space canary with a known worst case" of Nasr et al. (USENIX
+Security 2021 and 2023). The analysis of the Gaussian mechanism is tight against it: on a correct
+gate the bound comes close to the claim, which leaves mistakes little room.
 
-Every trial goes through the real `Release`, ordinary or hardened, and the plan's own sampler, with
-a fresh seed or the operating system's randomness. The scenarios are the ways we know in which a
-gate may be wrong. All of them are always played.
+Every trial goes through the real `Release`, ordinary or hardened, and the plan's own sampler. The
+scenarios are the ways we know in which a gate may be wrong; all of them are always played.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pmtl.audit.estimators import Floats, threshold_bound
-from pmtl.audit.result import AuditResult, AuditSetup, Finding, gaussian_curve, share
+from pmtl.audit.result import AuditResult, AuditSetup, Finding, gaussian_curve, seed_of
 from pmtl.privacy.noise import seeded_source, system_source
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Release, noise_of
 from pmtl.privacy.sampling import Sampler
-from pmtl.streams import name_keys, subseed
+from pmtl.streams import name_keys
 
 GAME = "one-round"
 
@@ -44,19 +43,15 @@ class Scenario:
     name: str
     first: float
     second: float
-    #: Rounds played; from one to the next both uploads change their sign, and so does the score:
-    #: as good as constant uploads against honest noise, and the end of noise that comes again.
+    #: Rounds played; from one to the next, uploads and score change their sign, so that noise that
+    #: is used again cancels out.
     rounds: int = 1
-    #: How often the client sends its upload within a round.
-    times: int = 1
-    #: Whether all others drop out, so that the client's upload is the only one to arrive.
-    alone: bool = False
+    times: int = 1  #: how often the client sends its upload within a round
+    alone: bool = False  #: whether all others drop out
     #: Whether cohorts are drawn as the setup asks. Otherwise everybody takes part: a mistake shows
     #: best where no coin hides it.
     sampled: bool = False
-    #: The share of the game's trials that it gets: two scenarios measure, the others look for
-    #: mistakes that separate the pair at once.
-    part: float = 0.15
+    part: float = 0.15  #: of the game's trials; obvious mistakes need few
 
 
 SCENARIOS = (
@@ -80,16 +75,9 @@ def one_round(setup: AuditSetup) -> AuditResult:
         plan = setup.plan(scenario.rounds, everybody=not scenario.sampled)
         bits = np.arange(int(setup.trials * scenario.part)) % 2 == 1
         scores = play(plan, scenario, bits, setup.noise_seed, setup.on_grid)
-        bound = threshold_bound(
-            scores,
-            bits,
-            plan.delta,
-            share(setup.confidence, len(scenarios)),
-            curve=gaussian_curve(plan),
-        )
-        findings.append(Finding.of(scenario.name, len(bits), bound, plan))
+        findings.append(Finding.of(scenario.name, setup, plan, scores, bits, len(scenarios)))
         if scenario is scenarios[0]:
-            # Said beside the headline, and no part of the verdict: what needs no curve.
+            # What needs no curve stands beside the verdict, and is no part of it.
             plain = threshold_bound(scores, bits, plan.delta, setup.confidence, curve=False)
     return AuditResult.of(
         GAME, setup, findings, setup.claimed_delta, threshold_epsilon=plain.epsilon
@@ -109,7 +97,7 @@ def play(
     direction = torch.ones(_SIZE, dtype=torch.float64) / math.sqrt(_SIZE)
     scores = np.empty(len(bits))
     for trial, bit in enumerate(bits.tolist()):
-        own = None if seed is None else subseed(seed, GAME + scenario.name, trial)
+        own = seed_of(seed, GAME + scenario.name, trial)
         source = system_source if own is None else seeded_source(own)
         gate = Release(
             plan, np.zeros(plan.clients, dtype=np.int64), noise_of(plan, source, hardened)

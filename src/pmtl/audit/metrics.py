@@ -1,13 +1,12 @@
-"""The metrics game: what can be told from released average metrics.
+"""The metrics game: what released average metrics reveal.
 
-Average metrics pass a gate of their own (`simulation/curves.py`). The adversary knows the values of
-all clients but one, and of that one it knows that they are one of two: all at one end of their
-public ranges, or all at the other. Everybody takes part and the noise is Gaussian, so the claim is
-the curve of a Gaussian mechanism, and the bound of a correct gate comes close to it.
+Average metrics pass a gate of their own (`simulation/released_metrics.py`). The adversary knows the
+values of all clients but one, whose values are one of two: all at one end of their public ranges,
+or all at the other. Everybody takes part and the noise is Gaussian, so the claim is the curve of a
+Gaussian mechanism, and the bound of a correct gate comes close to it.
 
-Several values are released at once, and each must have noise of its own. In one scenario the
-values therefore lie at different ends, and the score adds those of one end and subtracts those of
-the other: noise that several values share cancels out there.
+Each of the released values must have noise of its own. In one scenario the values therefore lie at
+different ends, and the score subtracts those of one end from the other: shared noise cancels out.
 """
 
 from __future__ import annotations
@@ -18,14 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.audit.estimators import Floats, threshold_bound
-from pmtl.audit.result import AuditResult, AuditSetup, Finding, share
+from pmtl.audit.estimators import Floats
+from pmtl.audit.result import AuditResult, AuditSetup, Finding, seed_of
 from pmtl.privacy.accounting import gaussian
 from pmtl.privacy.accounting.validation import metrics_plan
 from pmtl.privacy.noise import seeded_source, system_source
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.simulation.released_metrics import ReleasedMetrics, Values
-from pmtl.streams import subseed
 
 GAME = "metrics"
 
@@ -69,9 +67,7 @@ def metrics(setup: AuditSetup) -> AuditResult:
         plan = metrics_plan(setup.clients, scenario.rounds, len(_PLACES), mu * mu, delta)
         bits = np.arange(int(setup.trials * scenario.part)) % 2 == 1
         scores = play(plan, scenario, bits, setup.noise_seed, setup.on_grid)
-        confidence = share(setup.confidence, len(SCENARIOS))
-        bound = threshold_bound(scores, bits, delta, confidence, curve=True)
-        findings.append(Finding.of(scenario.name, len(bits), bound, plan))
+        findings.append(Finding.of(scenario.name, setup, plan, scores, bits, len(SCENARIOS)))
     return AuditResult.of(GAME, setup, findings, delta, values=len(_PLACES))
 
 
@@ -87,7 +83,7 @@ def play(
     scores = np.empty(len(bits))
     signs = np.array(scenario.signs)
     for trial, bit in enumerate(bits.tolist()):
-        own = None if seed is None else subseed(seed, GAME + scenario.name, trial)
+        own = seed_of(seed, GAME + scenario.name, trial)
         source = system_source if own is None else seeded_source(own)
         curves = ReleasedMetrics(plan, _VIEWS, _BOUNDS, source, hardened, None)
         score = 0.0

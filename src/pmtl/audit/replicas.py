@@ -12,7 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmtl.algorithms import PMTL
+from pmtl.algorithms.base import Algorithm
+from pmtl.data import FederatedData
+from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan
+from pmtl.simulation import LocalTraining, Simulation, simulate
 
 
 @dataclass(frozen=True)
@@ -25,15 +29,42 @@ class Replicas(PMTL):
         return np.arange(len(clients), dtype=np.int64) // self.size
 
 
-def side_by_side(plan: PrivacyPlan, count: int) -> PrivacyPlan:
-    """The plan of `count` federations, each of which has the plan that is given.
+def side_by_side(
+    data: FederatedData,
+    algorithm: Algorithm,
+    plan: PrivacyPlan,
+    lr: float,
+    seed: int | None,
+    hardened: bool,
+) -> Simulation:
+    """As many federations with this `plan` as the data has clients for. Clients take one step on
+    all of their rows. Without a seed it is a production run, charged to nobody.
 
     A block's divisor is its own expected cohort, and its noise is scaled by it: σ/count in the
     large plan is σ in each block.
     """
-    return replace(
+    count = data.m // plan.clients
+    whole = replace(
         plan,
         clients=count * plan.clients,
         cohort=count * plan.cohort,
         noise_std=plan.noise_std / count,
     )
+    return simulate(
+        data,
+        build_model("linear", data.input_shape, data.outputs, data.task, 0),
+        algorithm,
+        whole,
+        LocalTraining(steps=1, batch=0, lr=lr),
+        seed,
+        charge=lambda round: None,
+        hardened=hardened,
+    )
+
+
+def rows_of_clients(
+    x: NDArray[np.float32], y: NDArray[np.float32], names: NDArray[np.str_]
+) -> FederatedData:
+    """A federation with these training rows for regression."""
+    split = np.full(len(y), "train")
+    return FederatedData.from_arrays(x, y, names, split, task="regression", validation=0.0)

@@ -1,9 +1,9 @@
-"""What is audited, and what comes of it.
+"""What is audited, and the verdict.
 
-An audit is about the *implementation*: it plays small federations whose noise the accountant
-calibrates to the ε that is asked for, and looks whether an attack can prove more than that ε to be
-lost. So every scenario has a plan of its own, with the same ε and the same way of drawing cohorts,
-for as many clients and rounds as its attack needs.
+An audit is about the *implementation*. It plays small federations whose noise the accountant
+calibrates to the ε that is asked for, and looks whether an attack can prove that more is lost.
+Every scenario has a plan of its own: the same ε and way of drawing cohorts, and as many clients and
+rounds as its attack needs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from pmtl.audit.estimators import Bound
+import numpy as np
+from numpy.typing import NDArray
+
+from pmtl.audit.estimators import Floats, threshold_bound
 from pmtl.errors import PmtlError
 from pmtl.privacy.noise import MODES
 from pmtl.privacy.plan import (
@@ -25,6 +28,7 @@ from pmtl.privacy.plan import (
     default_delta,
 )
 from pmtl.spec import unknown
+from pmtl.streams import subseed
 
 CONFIDENCE = 0.999
 
@@ -35,15 +39,15 @@ _SAMPLINGS = ("full", "poisson", "fixed")
 class AuditSetup:
     """The plan that is claimed, and how long to attack it."""
 
-    epsilon: float = 2.0
-    clients: int = 20
-    cohort: int | None = None  #: everybody unless given
-    sampling: str | None = None  #: as `PrivacyRequest` has it
-    rounds: int = 3  #: of the games that train
-    trials: int = 4000
-    delta: float | None = None
-    clip: float = DEFAULT_CLIP
-    seed: int = 0
+    epsilon: float = 2.0  #: ε of the claim; the noise is calibrated to it
+    clients: int = 20  #: m
+    cohort: int | None = None  #: q, the clients of a round; everybody unless given
+    sampling: str | None = None  #: full, poisson or fixed; as in `PrivacyRequest` unless given
+    rounds: int = 3  #: T of the games that train
+    trials: int = 4000  #: of the one-round game; the others play in proportion
+    delta: float | None = None  #: δ; 1/(10m) unless given
+    clip: float = DEFAULT_CLIP  #: γ, the longest upload
+    seed: int = 0  #: another seed plays other trials
     confidence: float = CONFIDENCE  #: of every game by itself
     mode: str = "experiment"  #: or "production": the operating system's coins and noise
     hardened: bool | None = None  #: the gate on a grid; by default in production, as in training
@@ -70,7 +74,14 @@ class AuditSetup:
         if self.clients < 2:
             raise PmtlError("An audit needs at least 2 clients: one to attack and one to look.")
         # A cohort that cannot be drawn is refused before anything is played.
-        self.request(noise=0.0, rounds=self.rounds).resolve(self.clients)
+        PrivacyRequest(
+            noise=0.0,
+            delta=self.delta,
+            clip=self.clip,
+            sampling=self.sampling,
+            cohort=self.cohort,
+            rounds=self.rounds,
+        ).resolve(self.clients)
 
     @property
     def claimed_delta(self) -> float:
@@ -86,12 +97,6 @@ class AuditSetup:
     def on_grid(self) -> bool:
         """Whether the gate that is attacked is the hardened one."""
         return self.mode == "production" if self.hardened is None else self.hardened
-
-    def request(self, **values: Any) -> PrivacyRequest:
-        """The claim in the words of a plan."""
-        return PrivacyRequest(
-            delta=self.delta, clip=self.clip, sampling=self.sampling, cohort=self.cohort, **values
-        )
 
     def plan(
         self,
@@ -122,7 +127,7 @@ def calibrated(
     rounds: int,
     delta: float,
 ) -> PrivacyPlan:
-    """The plan with the least noise that keeps ε; searched for once, as that may take a second."""
+    """The plan with the least noise that keeps ε; kept, because the search may take a second."""
     return PrivacyRequest(
         epsilon=epsilon, delta=delta, clip=clip, sampling=sampling, cohort=cohort, rounds=rounds
     ).resolve(clients)
@@ -131,6 +136,11 @@ def calibrated(
 def gaussian_curve(plan: PrivacyPlan) -> bool:
     """Whether the accountant claims the whole curve of a Gaussian mechanism for this plan."""
     return plan.sampling == "full" or plan.rate == 1
+
+
+def seed_of(seed: int | None, name: str, *counters: int) -> int | None:
+    """A seed for a part of a game; None, which is production, stays None."""
+    return None if seed is None else subseed(seed, name, *counters)
 
 
 @dataclass(frozen=True)
@@ -143,15 +153,25 @@ class Finding:
     numbers: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, scenario: str, trials: int, bound: Bound, plan: PrivacyPlan) -> Finding:
-        """A finding from a threshold test."""
-        rates = {
+    def of(
+        cls,
+        scenario: str,
+        setup: AuditSetup,
+        plan: PrivacyPlan,
+        scores: Floats,
+        bits: NDArray[np.bool_],
+        scenarios: int,
+    ) -> Finding:
+        """What the scores of one of so many scenarios prove; `bits` says which trials played D."""
+        curve, confidence = gaussian_curve(plan), share(setup.confidence, scenarios)
+        bound = threshold_bound(scores, bits, plan.delta, confidence, curve=curve)
+        numbers = {
             "false_positives": f"{bound.false_positives}/{bound.of_negatives}",
             "false_negatives": f"{bound.false_negatives}/{bound.of_positives}",
-            "estimator": "Gaussian curve" if gaussian_curve(plan) else "threshold",
+            "estimator": "Gaussian curve" if curve else "threshold",
             "noise_multiplier": plan.noise_multiplier,
         }
-        return cls(scenario, bound.epsilon, trials, rates)
+        return cls(scenario, bound.epsilon, len(bits), numbers)
 
 
 @dataclass(frozen=True)
@@ -159,13 +179,13 @@ class AuditResult:
     """The verdict of a game."""
 
     game: str
-    claim_epsilon: float
-    lower_bound: float
-    confidence: float
-    trials: int
-    delta: float
-    passed: bool
-    detail: dict[str, Any]
+    claim_epsilon: float  #: the ε that is claimed
+    lower_bound: float  #: the ε that the worst scenario proved to be lost
+    confidence: float  #: with which the bounds of all scenarios hold together
+    trials: int  #: how many were played
+    delta: float  #: δ of both ε
+    passed: bool  #: whether the bound is at most the claim
+    detail: dict[str, Any]  #: all scenarios, the worst one's name, and what else the game tells
 
     @classmethod
     def of(
@@ -178,11 +198,8 @@ class AuditResult:
         claim: float | None = None,
         **detail: Any,
     ) -> AuditResult:
-        """The worst of the findings, each of which holds with its share of the doubt.
-
-        `trials` is needed where the findings read the same trials in several ways, `claim` where it
-        is not the setup's ε.
-        """
+        """The worst of the findings. `trials` is needed where the findings read the same trials in
+        several ways, `claim` where it is not the setup's ε."""
         claim = setup.epsilon if claim is None else claim
         worst = max(findings, key=lambda finding: finding.lower_bound)
         return cls(

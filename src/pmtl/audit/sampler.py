@@ -1,14 +1,13 @@
 """The sampler game: what the other clients can tell about one client's coin.
 
-With Poisson sampling the amplified guarantee rests on coins of one's own: whoever knows everybody
-else's participation, in this round and in earlier ones, knows nothing about mine. So the adversary
-knows just that and guesses whether client k takes part. Here ε is about k's participation: how much
-the adversary's odds can change. The claim is 0, and a draw of fixed size in place of coins, whose
-mean is right and whose distribution is not, is refuted at once.
+The amplified guarantee of Poisson sampling needs independent coins: the participation of all
+others, now and before, says nothing about mine. So the adversary knows just that and guesses
+whether client k takes part. Here ε says how much its odds change. The claim is 0, and a
+draw of fixed size, which has the right mean and the wrong distribution, is refuted.
 
-Where the plan itself draws a fixed number, colluders know when k takes part; its accounting grants
-them that (`privacy/colluders.py`), so it is measured and not judged. What is judged in either case
-is that k's rounds are independent of each other and that k is drawn no more often than planned.
+Where the plan itself draws a fixed number, colluders know when k takes part. Its accounting grants
+them that (`privacy/accounting/colluders.py`), so it is measured and not judged. In either case k's
+rounds must be independent of each other, and k must be drawn no more often than planned.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmtl.audit.estimators import Floats, discriminant, threshold_bound, upper_limit
-from pmtl.audit.result import AuditResult, AuditSetup, Finding, share
+from pmtl.audit.result import AuditResult, AuditSetup, Finding, seed_of, share
 from pmtl.privacy.plan import PrivacyPlan, Sampling
-from pmtl.streams import name_keys, subseed
+from pmtl.streams import name_keys
 
 GAME = "sampler"
 
@@ -35,14 +34,13 @@ def sampler(setup: AuditSetup) -> AuditResult:
     """Draw cohorts, and guess one client's participation from everything else."""
     plan = _plan(setup)
     table = play(plan, setup.noise_seed)
-    # The client that was drawn most often in the first half; what is proved is measured on the
-    # second. Guessed is its participation in every round but the first.
+    # The client that was drawn most often in the first half; the second half measures.
     victim = int(table[: len(table) // 2].sum(axis=0).argmax())
     bits, before, now = table[1:, victim], table[:-1], np.delete(table[1:], victim, axis=1)
     known = np.concatenate([now, before], axis=1).astype(np.float64)
     scores: dict[str, Floats] = {}
     halves = bits[: len(bits) // 2], bits[len(bits) // 2 :]
-    # If it is always in or always out there is nothing to guess; how often it is drawn says so.
+    # If it is always in or always out, there is nothing to guess.
     if all(0 < half.sum() < len(half) for half in halves):
         scores = {
             "how many others were drawn": -now.sum(axis=1).astype(np.float64),
@@ -77,7 +75,7 @@ def play(plan: PrivacyPlan, seed: int | None) -> NDArray[np.bool_]:
     """Who takes part in each round, [rounds, clients]. Without a seed the coins are the operating
     system's."""
     keys = name_keys(tuple(f"client-{k}" for k in range(plan.clients)))
-    draws = plan.sampler(None if seed is None else subseed(seed, GAME), keys)
+    draws = plan.sampler(seed_of(seed, GAME), keys)
     table = np.zeros((plan.rounds, plan.clients), dtype=np.bool_)
     for round in range(plan.rounds):
         table[round, draws.draw(round)] = True

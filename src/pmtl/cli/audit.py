@@ -18,34 +18,32 @@ if TYPE_CHECKING:
 
     from pmtl.audit import AuditResult, AuditSetup
 
-Game = Annotated[str, typer.Option(help="one-round, canaries, billboard, metrics, sampler or all.")]
-Epsilon = Annotated[float, typer.Option(help="The ε that is claimed, and calibrated for.")]
-Clients = Annotated[int, typer.Option(help="m: how many clients the federation has.")]
-Cohort = Annotated[int | None, typer.Option(help="q: clients a round. [default: everybody]")]
-Sampling = Annotated[
-    str | None,
-    typer.Option(help="full, poisson or fixed. [default: full if everybody, else poisson]"),
-]
-Rounds = Annotated[int, typer.Option(help="T: rounds of the games that train.")]
-Trials = Annotated[int, typer.Option(help="Trials of the one-round game; others in proportion.")]
-Delta = Annotated[float | None, typer.Option(help="δ. [default: 1/(10m)]")]
-Seed = Annotated[int, typer.Option(help="Another seed plays other trials.")]
-Mode = Annotated[
-    str, typer.Option(help="experiment (seeded) or production (the operating system's noise).")
-]
-
 
 def audit(
-    game: Game = "all",
-    epsilon: Epsilon = 2.0,
-    clients: Clients = 20,
-    cohort: Cohort = None,
-    sampling: Sampling = None,
-    rounds: Rounds = 3,
-    trials: Trials = 4000,
-    delta: Delta = None,
-    seed: Seed = 0,
-    mode: Mode = "experiment",
+    context: typer.Context,
+    game: Annotated[
+        str, typer.Option(help="one-round, canaries, billboard, metrics, sampler or all.")
+    ] = "all",
+    epsilon: Annotated[
+        float, typer.Option(help="The ε that is claimed, and calibrated for.")
+    ] = 2.0,
+    clients: Annotated[int, typer.Option(help="m: how many clients the federation has.")] = 20,
+    cohort: Annotated[
+        int | None, typer.Option(help="q: clients a round. [default: everybody]")
+    ] = None,
+    sampling: Annotated[
+        str | None,
+        typer.Option(help="full, poisson or fixed. [default: full if everybody, else poisson]"),
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="T: rounds of the games that train.")] = 3,
+    trials: Annotated[
+        int, typer.Option(help="Trials of the one-round game; others in proportion.")
+    ] = 4000,
+    delta: Annotated[float | None, typer.Option(help="δ. [default: 1/(10m)]")] = None,
+    seed: Annotated[int, typer.Option(help="Another seed plays other trials.")] = 0,
+    mode: Annotated[
+        str, typer.Option(help="experiment (seeded) or production (the operating system's noise).")
+    ] = "experiment",
     hardened: Hardened = None,
     as_json: AsJson = False,
 ) -> None:
@@ -56,26 +54,17 @@ def audit(
     Example: pmtl audit --game one-round --epsilon 2 --clients 20
     """
     from pmtl.audit import AuditSetup
-    from pmtl.audit.games import GAMES, chosen
+    from pmtl.audit import audit as play
+    from pmtl.audit.games import chosen
     from pmtl.progress import progress_bar
 
-    setup = AuditSetup(
-        epsilon=epsilon,
-        clients=clients,
-        cohort=cohort,
-        sampling=sampling,
-        rounds=rounds,
-        trials=trials,
-        delta=delta,
-        seed=seed,
-        mode=mode,
-        hardened=hardened,
-    )
+    claim = {k: v for k, v in context.params.items() if k not in ("game", "as_json")}
+    setup, games = AuditSetup(**claim), chosen(game)
     results = []
-    with progress_bar("games", total=len(chosen(game)), show=not as_json) as bar:
-        for name in chosen(game):
-            results.append(GAMES[name](setup))
-            bar.advance(name)
+    with progress_bar("games", total=len(games), show=not as_json) as bar:
+        for result in play(setup, games):
+            results.append(result)
+            bar.advance(result.game)
     if as_json:
         print_json([result.to_dict() for result in results])
     else:
@@ -110,12 +99,9 @@ def _print_table(setup: AuditSetup, results: Sequence[AuditResult]) -> None:
     screen.print(table)
     for result in results:
         screen.print(str(result))
-    screen.print()
-    screen.print(
-        textwrap.fill(
-            f"Each bound holds with a confidence of {setup.confidence:.1%}. It is a lower bound: "
-            "an attack that proves little may only be a weak attack, while one that proves more "
-            "than the claim has found a mistake.",
-            88,
-        )
+    note = (
+        f"Each bound holds with a confidence of {setup.confidence:.1%}. It is a lower bound: an "
+        "attack that proves little may only be a weak attack, while one that proves more than the "
+        "claim has found a mistake."
     )
+    screen.print("", textwrap.fill(note, 88), sep="\n")

@@ -11,9 +11,6 @@ import typer
 from pmtl.cli import options as opt
 from pmtl.errors import PmtlError
 
-#: Paths and names are shown as they are: not wrapped, and brackets are not markup.
-_VERBATIM: dict[str, Any] = {"soft_wrap": True, "markup": False}
-
 
 def compare(
     context: typer.Context,
@@ -57,15 +54,15 @@ def compare(
     """Run several algorithms at several ε with several seeds; table, JSON and plot.
 
     Give an algorithm more than once with different settings (pmtl:lam=0.1, pmtl:lam=0.3) and
-    validation rows choose among them; test rows report. What such a choice would cost is told, too.
+    validation rows choose among them; test rows report. It also says what such a choice would cost.
 
         pmtl compare --data visits.csv --algorithm pmtl --algorithm fedavg --epsilon 1 --epsilon 4
     """
     shared = {k: v for k, v in context.params.items() if k not in ("algorithm", "epsilon", "seed")}
     base = opt.make_config(shared)
     from pmtl.cli.train import free_folder
-    from pmtl.comparison import Grid
-    from pmtl.comparison import compare as run_comparison
+    from pmtl.experiments.compare import Grid
+    from pmtl.experiments.compare import compare as run_comparison
 
     first = (base.seed or 0) if seed is None else seed
     grid = Grid(base=base, seeds=tuple(range(first, first + seeds)))
@@ -85,13 +82,16 @@ def finish(results: dict[str, Any], folder: Path, as_json: bool) -> None:
 
     files.write_text(folder / "table.md", comparison_markdown(results))
     plot = folder / "comparison.png"
-    missing = None
+    about_plot = f"Plot: {plot}"
     try:
-        with files.writing(plot):
+        with files.disk_errors(plot):
             plot_comparison(results, plot)
     except PmtlError as error:
-        missing = str(error)
-    _show(results, folder, as_json, plot, missing)
+        about_plot = f"No plot: {error}"
+    if as_json:
+        opt.print_json({"folder": str(folder), **results})
+    else:
+        _show(results, folder, about_plot)
     if wrong := [row["run"] for row in results["runs"] if row.get("not_finite")]:
         raise PmtlError(
             f"Training diverged in {len(wrong)} of {len(results['runs'])} runs ("
@@ -101,14 +101,9 @@ def finish(results: dict[str, Any], folder: Path, as_json: bool) -> None:
         )
 
 
-def _show(
-    results: dict[str, Any], folder: Path, as_json: bool, plot: Path, missing: str | None
-) -> None:
+def _show(results: dict[str, Any], folder: Path, about_plot: str) -> None:
     from pmtl.report.tables import comparison_tables, selection_note
 
-    if as_json:
-        opt.print_json({"folder": str(folder), **results})
-        return
     console = opt.console()
     for table in comparison_tables(results):
         console.print(table)
@@ -119,5 +114,6 @@ def _show(
     )
     if note := selection_note(results):
         console.print(note, soft_wrap=True)
-    told = f"Plot: {plot}" if missing is None else f"No plot: {missing}"
-    console.print(told, f"Table, numbers and all runs: {folder}", sep="\n", **_VERBATIM)
+    # Paths and names are shown as they are: not wrapped, and brackets are not markup.
+    lines = (about_plot, f"Table, numbers and all runs: {folder}")
+    console.print(*lines, sep="\n", soft_wrap=True, markup=False)

@@ -20,6 +20,7 @@ ALL = "all"
 
 
 def finetune(
+    context: typer.Context,
     path: Annotated[str, typer.Argument(help="The folder of a finished run.", metavar="RUN")],
     method: Annotated[
         str,
@@ -99,34 +100,22 @@ def finetune(
         raise unknown("method of fine-tuning", method, [*METHODS, SELECT, ALL])
     run = load_run(path)
     methods = list(METHODS) if method == ALL else [method]
+    strengths = [None if method == ALL and one == "vanilla" else lam for one in methods]
     places: list[Path] = []
-    for one in methods:
+    for one, strength in zip(methods, strengths, strict=True):
         # Whatever can be refused is refused before the first of them begins.
         if one in METHODS:
-            build_method(one, None if method == ALL and one == "vanilla" else lam)
+            build_method(one, strength)
         called = f"{name}-{one}" if name and method == ALL else name
         places.append(folder_of(run, one, start, called) if out is None else Path(out))
         refuse_existing(places[-1])
+    same = ("start", "steps", "epochs", "batch", "lr", "seed", "device", "engine")
+    settings = {option: context.params[option] for option in same}
     done: list[Finetuned] = []
     try:
-        for one, place in zip(methods, places, strict=True):
-            done.append(
-                tune(
-                    run,
-                    one,
-                    start,
-                    steps=steps,
-                    epochs=epochs,
-                    batch=batch,
-                    lr=lr,
-                    lam=None if method == ALL and one == "vanilla" else lam,
-                    seed=seed,
-                    device=device,
-                    engine=engine,
-                    out=place,
-                    progress=True,
-                )
-            )
+        for one, strength, place in zip(methods, strengths, places, strict=True):
+            tuned = tune(run, one, lam=strength, out=place, progress=True, **settings)
+            done.append(tuned)
     except KeyboardInterrupt:
         kept = ", ".join(str(tuned.path) for tuned in done) or "nothing"
         raise Interrupted(f"Stopped before the end. Finished and kept: {kept}.") from None
@@ -157,17 +146,17 @@ def report(run: Run, done: list[Finetuned], as_json: bool) -> None:
     if chosen:
         console.print(counts_table("chosen by clients", chosen))
         console.print()
-    told = [f"{statement.afterwards}", *(f"It is in {tuned.path}." for tuned in done)]
+    lines = [f"{statement.afterwards}", *(f"It is in {tuned.path}." for tuned in done)]
     if lost := _diverged(scores):
-        told.append(
+        lines.append(
             f"Careful: {', '.join(lost)} diverged, at least with some clients, whose models answer "
             "nothing. Use a smaller --lr or --lam."
         )
-    console.print(*told, sep="\n", soft_wrap=True, markup=False)
+    console.print(*lines, sep="\n", soft_wrap=True, markup=False)
 
 
 def _diverged(scores: dict[str, Any]) -> list[str]:
-    """The models whose loss is no number."""
+    """The models whose loss is infinite or NaN."""
     views = [views or {} for views in scores.values()]
     found = {name: score for split in views for name, score in split.items()}
     return [name for name, score in found.items() if not isfinite(score.get("loss", 0.0))]

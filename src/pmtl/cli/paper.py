@@ -9,7 +9,7 @@ import typer
 from pmtl.cli import options as opt
 
 if TYPE_CHECKING:
-    from pmtl.experiments.tables import Sheet
+    from pmtl.experiments.sheet import Sheet
 
 
 def paper(
@@ -56,31 +56,31 @@ def paper(
     from pathlib import Path
 
     from pmtl.errors import Interrupted
-    from pmtl.experiments.result_cache import ResultCache
-    from pmtl.experiments.run import default_experiments, default_out, run_experiments
+    from pmtl.experiments.results import Results
+    from pmtl.experiments.run import default_experiments, run_experiments
     from pmtl.experiments.settings import setting_of
     from pmtl.runs.config import resolve_device
 
     setting = setting_of(on, quick)
     names = default_experiments(on) if "all" in experiment else tuple(experiment)
-
     resolve_device(device or "auto")  # Also where nothing is left to compute.
-    folder = Path(out) if out else default_out(quick)
-    lab = ResultCache(setting, folder, data, device or "auto", jobs, show=not as_json)
+    folder = Path(out or ("runs/paper-quick" if quick else "runs/paper"))
+    results = Results(setting, folder, data, device or "auto", jobs, show=not as_json)
+
+    def show(sheet: Sheet) -> None:
+        if not as_json:
+            typer.echo(sheet.markdown())
+
     try:
-        sheets = run_experiments(names, lab, show=(lambda sheet: None) if as_json else _show)
+        sheets = run_experiments(names, results, show)
     except KeyboardInterrupt:
         raise Interrupted(
-            f"Stopped. What is done is kept in {lab.out}, and the same command goes on from there."
+            f"Stopped. What is done is kept in {results.out}: the same command goes on from there."
         ) from None
     finally:
-        for name, reason in lab.failures.items():
+        for name, reason in results.failures.items():
             typer.echo(f"  {name} failed: {reason}", err=True)
     if as_json:
         opt.print_json({sheet.name: sheet.rows for sheet in sheets})
     else:
-        typer.echo(f"Tables, numbers and plots are in {lab.out}.")
-
-
-def _show(sheet: Sheet) -> None:
-    typer.echo(sheet.markdown())
+        typer.echo(f"Tables, numbers and plots are in {results.out}.")

@@ -117,11 +117,11 @@ def resume(
     An experiment goes on to the same bits as if it had not been stopped. A production run goes on
     with fresh noise, and rounds that were lost count against its plan.
     """
-    from pmtl.comparison import PLAN_FILE
+    from pmtl.experiments.compare import PLAN_FILE
 
     if (Path(path) / PLAN_FILE).exists():
         from pmtl.cli.compare import finish
-        from pmtl.comparison import resume_comparison
+        from pmtl.experiments.compare import resume_comparison
 
         finish(resume_comparison(path, progress=True), Path(path), as_json)
         return

@@ -11,14 +11,14 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from pmtl.errors import PmtlError
+from pmtl.storage import disk_errors
 
 
 def physical_memory() -> int:
@@ -28,6 +28,10 @@ def physical_memory() -> int:
     except (AttributeError, ValueError, OSError):
         return 4 << 30
 
+
+_OTHER_FOLDER = (
+    "The data does not fit in memory: set TMPDIR to a folder with room, where it is kept meanwhile."
+)
 
 MEMORY_LIMIT = physical_memory() // 4
 """Bytes one array may take in memory; the variable PMTL_MEMORY_LIMIT sets another limit."""
@@ -92,7 +96,10 @@ def map_stream(stream: IO[bytes], size: int) -> IO[bytes]:
     """
     free = shutil.disk_usage(tempfile.gettempdir()).free
     if size > free:
-        raise _no_room(f"{size:,} bytes are needed, and {free:,} are free")
+        raise PmtlError(
+            f"{size:,} bytes are needed, and {free:,} are free in the temporary folder "
+            f"{tempfile.gettempdir()}. {_OTHER_FOLDER}"
+        )
     file = nameless_file()
     with writing():
         shutil.copyfileobj(stream, file, 1 << 20)
@@ -107,17 +114,9 @@ def nameless_file() -> IO[bytes]:
         return tempfile.TemporaryFile(prefix="pmtl-")
 
 
-@contextmanager
-def writing() -> Iterator[None]:
-    """Say where the disk is full, in a sentence."""
-    try:
-        yield
-    except OSError as error:
-        raise _no_room(error.strerror or str(error)) from error
-
-
-def _no_room(why: str) -> PmtlError:
-    return PmtlError(
-        f"The data does not fit in memory and could not be put on disk in {tempfile.gettempdir()} "
-        f"({why}): set TMPDIR to a folder with room."
+def writing() -> AbstractContextManager[None]:
+    """Turn errors of the temporary folder into sentences."""
+    return disk_errors(
+        f"The temporary folder {tempfile.gettempdir()} (TMPDIR names another)",
+        if_full=_OTHER_FOLDER,
     )

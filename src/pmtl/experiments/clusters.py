@@ -13,40 +13,37 @@ from numpy.typing import NDArray
 
 from pmtl.algorithms import Algorithm, ClusteredPMTL, RelatedPMTL
 from pmtl.errors import PmtlError
-from pmtl.experiments.budget import Epsilons, best, grid, reported
-from pmtl.experiments.result_cache import ResultCache
-from pmtl.experiments.table3 import local
-from pmtl.experiments.tables import Sheet, spread
+from pmtl.experiments.results import Results
+from pmtl.experiments.sheet import Sheet
 from pmtl.spec import parse_spec
 
 
-def run(lab: ResultCache) -> Sheet:
+def clusters(results: Results) -> Sheet:
     """Test accuracy for every ε that holds."""
-    epsilons, families = Epsilons(lab), define(lab)
+    families = define(results)
     sheet = Sheet(
         "clusters",
-        f"Clusters: PMTL with other means, test accuracy at the ε that holds; {lab.data.m} clients "
-        "in clusters with nothing in common.",
+        f"Clusters: PMTL with other means, test accuracy at the ε that holds; {results.data.m} "
+        "clients in clusters with nothing in common.",
         ("ε", "local", *families),
     )
-    alone = local(lab)
-    for epsilon in (*lab.setting.epsilons, float("inf")):
+    alone = results.local()
+    for epsilon in (*results.setting.epsilons, float("inf")):
         row: dict[str, object] = {"ε": epsilon, "local": alone}
         for family, names in families.items():
-            cells = grid(lab, family, epsilon != float("inf"), names)
-            point = best(lab, epsilons, cells, epsilon, "ours", "personal")
-            row[family] = None if point is None else spread(reported(lab, point, "personal"))
+            cells = results.grid(family, epsilon != float("inf"), names)
+            row[family] = results.score(cells, epsilon, "ours", "personal")
         sheet.add(**row)
     return sheet
 
 
-def define(lab: ResultCache) -> dict[str, list[str]]:
-    """The methods, and what each is called in the lab, for every λ."""
-    clients = lab.data.clients
-    true = true_clusters(lab)
+def define(results: Results) -> dict[str, list[str]]:
+    """The methods, and what each is called in cells, for every λ."""
+    clients = results.data.clients
+    true = true_clusters(results)
     wrong = np.random.default_rng(0).permutation(true)
     families: dict[str, list[str]] = {}
-    for lam in lab.setting.lams:
+    for lam in results.setting.lams:
         methods: dict[str, Algorithm | None] = {
             "PMTL": None,
             "clustered": ClusteredPMTL(lam=lam, clusters=_named(clients, true)),
@@ -56,20 +53,20 @@ def define(lab: ResultCache) -> dict[str, list[str]]:
         for name, algorithm in methods.items():
             called = f"pmtl:lam={lam:g}"
             if algorithm is not None:
-                called = lab.define(f"{name.replace(' ', '-')}-lam={lam:g}", algorithm)
+                called = results.define(f"{name.replace(' ', '-')}-lam={lam:g}", algorithm)
             families.setdefault(name, []).append(called)
     return families
 
 
-def true_clusters(lab: ResultCache) -> NDArray[np.int64]:
+def true_clusters(results: Results) -> NDArray[np.int64]:
     """What the generator did: client k is in cluster k mod clusters."""
-    _, options = parse_spec(lab.data.source or "")
+    _, options = parse_spec(results.data.source or "")
     if "clusters" not in options:
         raise PmtlError(
             "The experiment clusters needs a federation whose clusters are known: use --on "
             "clusters, or --data synthetic:clusters=4,…."
         )
-    return np.array([int(client) for client in lab.data.clients]) % int(options["clusters"])
+    return np.array([int(client) for client in results.data.clients]) % int(options["clusters"])
 
 
 def _named(clients: tuple[str, ...], clusters: NDArray[np.int64]) -> dict[str, str]:

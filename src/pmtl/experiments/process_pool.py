@@ -5,26 +5,30 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context, parent_process
+from typing import Any, TypeVar
 
 import torch
 
 from pmtl.errors import PmtlError
-from pmtl.experiments.tasks import Result, Task, Work
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 
 
-def run_tasks(work: Work, tasks: Sequence[Task], jobs: int) -> Iterator[tuple[Task, Result]]:
-    """Do tasks in so many processes at once, each with its own copy of the data; results come as
-    they are done."""
+def run_tasks(
+    do: Callable[[Task], Result], tasks: Sequence[Task], jobs: int
+) -> Iterator[tuple[Task, Result]]:
+    """Do tasks in `jobs` processes, each with a copy of `do`; results come as they are done."""
     if jobs == 1:
-        yield from ((task, work.do(task)) for task in tasks)
+        yield from ((task, do(task)) for task in tasks)
         return
     threads = max(1, torch.get_num_threads() // jobs)
     pool = ProcessPoolExecutor(
-        min(jobs, len(tasks)), get_context("spawn"), initializer=_begin, initargs=(work, threads)
+        min(jobs, len(tasks)), get_context("spawn"), initializer=_begin, initargs=(do, threads)
     )
     failed: BaseException | None = None
     try:
@@ -36,9 +40,9 @@ def run_tasks(work: Work, tasks: Sequence[Task], jobs: int) -> Iterator[tuple[Ta
                 yield waiting[done], done.result()
                 continue
             failed = failed or error
-            for other in waiting:  # Those at work come to their end, and what they did is kept.
+            for other in waiting:  # Those that run already go on to their end.
                 other.cancel()
-    except BaseException:  # Whoever asks to stop does not want to wait.
+    except BaseException:  # A user who stops does not want to wait.
         for process in list((pool._processes or {}).values()):
             process.terminate()
         raise
@@ -46,22 +50,22 @@ def run_tasks(work: Work, tasks: Sequence[Task], jobs: int) -> Iterator[tuple[Ta
         pool.shutdown(cancel_futures=True)
     if isinstance(failed, BrokenProcessPool):
         raise PmtlError(
-            "A process that was at work for the experiments ended before its time, perhaps for "
-            "want of memory. What is done is kept: begin again, with fewer --jobs."
+            "A process of the experiments ended unexpectedly, perhaps for lack of memory. What is "
+            "done is kept: begin again, with fewer --jobs."
         ) from failed
     if failed is not None:
         raise failed
 
 
-_mine: list[Work] = []
+_do_task: list[Callable[[Any], Any]] = []  #: what this process was started for
 
 
-def _begin(work: Work, threads: int) -> None:
-    """A process that does tasks: it ends with its parent, which alone hears Ctrl-C."""
+def _begin(do: Callable[[Any], Any], threads: int) -> None:
+    """Prepare a process: it ends with its parent, and only the parent handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
     torch.set_num_threads(threads)
-    _mine[:] = [work]
+    _do_task[:] = [do]
 
 
 def _end_with_the_parent() -> None:
@@ -71,5 +75,5 @@ def _end_with_the_parent() -> None:
         os._exit(1)
 
 
-def _do(task: Task) -> Result:
-    return _mine[0].do(task)
+def _do(task: Any) -> Any:
+    return _do_task[0](task)

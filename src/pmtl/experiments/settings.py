@@ -73,101 +73,84 @@ def evaluated(rounds: int) -> tuple[int, ...]:
     return (*(2**power for power in range(20) if 2**power < rounds), rounds)
 
 
-_IMAGES = LocalTraining(epochs=4, batch=32, lr=0.1)
-
+_FEMNIST = Setting(
+    name="femnist",
+    data="min_rows=100,clients=205,validation=0.1",
+    model="femnist_cnn",
+    local=LocalTraining(epochs=4, batch=32, lr=0.1),
+    tune=LocalTraining(epochs=10, batch=32, lr=0.03),
+    rounds=32,
+    lams=(0.01, 0.1),
+    free_rounds=128,
+    free_lams=(0.1, 0.3),
+    at_the_mean=True,
+    seeds=(0, 1),
+    fetched="femnist",
+)
+_CELEBA = replace(
+    _FEMNIST,
+    name="celeba",
+    data="clients=515,validation=0.1",
+    model="celeba_cnn",
+    seeds=(0, 1, 2),
+    fetched="celeba",
+)
+_STACKOVERFLOW = Setting(
+    name="stackoverflow",
+    data="words=10000,tags=500,clients=400,validation=0.1",
+    model="logistic",
+    local=LocalTraining(epochs=5, batch=32, lr=10.0),
+    tune=LocalTraining(epochs=25, batch=32, lr=10.0),
+    rounds=32,
+    sigmas=(0.01, 0.05, 0.1),
+    clips=(0.1, 0.5, 1.0),
+    lams=(0.0001, 0.001),
+    at_the_mean=True,
+    fetched="stackoverflow",
+)
+# A stand-in for StackOverflow: any table of client, text and tag.
+_TAGS = replace(
+    _STACKOVERFLOW,
+    name="tags",
+    data="client=user,text=text,target=tag,drop=year,words=1000,largest=400,validation=0.1",
+    tune=LocalTraining(epochs=15, batch=32, lr=10.0),
+    seeds=(0, 1),
+    fetched=None,
+)
+# What noise leaves room for: a linear layer on fixed features, and everybody in each round.
+_FEMNIST_HOG = replace(
+    _STACKOVERFLOW,
+    name="femnist_hog",
+    data=_FEMNIST.data,
+    hog=True,
+    cohort=205,
+    sigmas=(0.02, 0.05, 0.1),
+    clips=(1.0, 2.0, 4.0),
+    at_the_mean=False,
+    fetched="femnist",
+)
+_SYNTHETIC = Setting(
+    name="synthetic",
+    data="synthetic",
+    model="logistic",
+    local=LocalTraining(steps=10, batch=10, lr=0.1),
+    tune=LocalTraining(steps=50, batch=10, lr=0.1),
+    cohort=500,
+    rounds=32,
+    sigmas=(0.005, 0.01, 0.02, 0.05),
+)
+_CLUSTERS = replace(
+    _SYNTHETIC,
+    name="clusters",
+    data="synthetic:clusters=4,alpha=0.1,clients=800,samples=10",
+    cohort=800,
+    sigmas=(0.005, 0.01, 0.02, 0.05, 0.1),
+    epsilons=(0.5, 1.0, 2.0, 4.0, 8.0),
+)
 SETTINGS = {
     setting.name: setting
     for setting in (
-        Setting(
-            name="femnist",
-            data="min_rows=100,clients=205,validation=0.1",
-            model="femnist_cnn",
-            local=_IMAGES,
-            tune=replace(_IMAGES, epochs=10, lr=0.03),
-            rounds=32,
-            lams=(0.01, 0.1),
-            free_rounds=128,
-            free_lams=(0.1, 0.3),
-            at_the_mean=True,
-            seeds=(0, 1),
-            fetched="femnist",
-        ),
-        # What noise leaves room for: a linear layer on fixed features, and everybody in each round.
-        Setting(
-            name="femnist_hog",
-            data="min_rows=100,clients=205,validation=0.1",
-            model="logistic",
-            hog=True,
-            local=LocalTraining(epochs=5, batch=32, lr=10.0),
-            tune=LocalTraining(epochs=25, batch=32, lr=10.0),
-            cohort=205,
-            rounds=32,
-            sigmas=(0.02, 0.05, 0.1),
-            clips=(1.0, 2.0, 4.0),
-            lams=(0.0001, 0.001),
-            fetched="femnist",
-        ),
-        Setting(
-            name="celeba",
-            data="clients=515,validation=0.1",
-            model="celeba_cnn",
-            local=_IMAGES,
-            tune=replace(_IMAGES, epochs=10, lr=0.03),
-            rounds=32,
-            lams=(0.01, 0.1),
-            free_rounds=128,
-            free_lams=(0.1, 0.3),
-            at_the_mean=True,
-            fetched="celeba",
-        ),
-        Setting(
-            name="stackoverflow",
-            data="words=10000,tags=500,clients=400,validation=0.1",
-            model="logistic",
-            local=LocalTraining(epochs=5, batch=32, lr=10.0),
-            tune=LocalTraining(epochs=25, batch=32, lr=10.0),
-            rounds=32,
-            sigmas=(0.01, 0.05, 0.1),
-            clips=(0.1, 0.5, 1.0),
-            lams=(0.0001, 0.001),
-            at_the_mean=True,
-            fetched="stackoverflow",
-        ),
-        # A stand-in for StackOverflow: any table of client, text and tag.
-        Setting(
-            name="tags",
-            data="client=user,text=text,target=tag,drop=year,words=1000,largest=400,validation=0.1",
-            model="logistic",
-            local=LocalTraining(epochs=5, batch=32, lr=10.0),
-            tune=LocalTraining(epochs=15, batch=32, lr=10.0),
-            rounds=32,
-            sigmas=(0.01, 0.05, 0.1),
-            clips=(0.1, 0.5, 1.0),
-            lams=(0.0001, 0.001),
-            at_the_mean=True,
-            seeds=(0, 1),
-        ),
-        Setting(
-            name="synthetic",
-            data="synthetic",
-            model="logistic",
-            local=LocalTraining(steps=10, batch=10, lr=0.1),
-            tune=LocalTraining(steps=50, batch=10, lr=0.1),
-            cohort=500,
-            rounds=32,
-            sigmas=(0.005, 0.01, 0.02, 0.05),
-        ),
-        Setting(
-            name="clusters",
-            data="synthetic:clusters=4,alpha=0.1,clients=800,samples=10",
-            model="logistic",
-            local=LocalTraining(steps=10, batch=10, lr=0.1),
-            tune=LocalTraining(steps=50, batch=10, lr=0.1),
-            cohort=800,
-            rounds=32,
-            sigmas=(0.005, 0.01, 0.02, 0.05, 0.1),
-            epsilons=(0.5, 1.0, 2.0, 4.0, 8.0),
-        ),
+        *(_FEMNIST, _FEMNIST_HOG, _CELEBA, _STACKOVERFLOW, _TAGS, _SYNTHETIC, _CLUSTERS),
     )
 }
 

@@ -1,71 +1,77 @@
-"""What experiments write: a table (Markdown), its numbers (JSON), and cells with their ±."""
+"""The paper's tables: each function asks for results and fills a sheet."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from statistics import mean, pstdev
-from typing import Any
+import math
+from statistics import mean
 
-from pmtl import storage as files
-from pmtl.experiments.result_cache import ResultCache
+from pmtl.experiments.results import COUNTINGS, Point, Results
+from pmtl.experiments.sheet import Sheet, spread
+from pmtl.experiments.tasks import accuracy
+from pmtl.personalize.methods import METHODS
 
-
-class Sheet:
-    """One experiment's results: rows of a table, to be shown and to be kept."""
-
-    def __init__(self, name: str, caption: str, columns: Sequence[str]) -> None:
-        self.name = name
-        self.caption = caption
-        self.columns = list(columns)
-        self.rows: list[dict[str, Any]] = []
-
-    @classmethod
-    def load(cls, path: Path) -> Sheet:
-        """The sheet that was saved as this JSON file."""
-        told = files.read_json(path)
-        sheet = cls(path.stem, told["caption"], told["columns"])
-        sheet.rows = told["rows"]
-        return sheet
-
-    def add(self, **values: Any) -> None:
-        """A row: values by column."""
-        self.rows.append({column: values.get(column) for column in self.columns})
-
-    def markdown(self) -> str:
-        """The table as text."""
-        lines = [
-            "| " + " | ".join(self.columns) + " |",
-            "| " + " | ".join("---:" if n else "---" for n in range(len(self.columns))) + " |",
-        ]
-        for row in self.rows:
-            lines.append("| " + " | ".join(shown(row[c]) for c in self.columns) + " |")
-        return f"{self.caption}\n\n" + "\n".join(lines) + "\n"
-
-    def save(self, lab: ResultCache) -> Path:
-        """Write NAME.md and NAME.json into the lab's folder."""
-        files.write_text(lab.out / f"{self.name}.md", self.markdown())
-        told = {"caption": self.caption, "columns": self.columns, "rows": self.rows}
-        files.write_json(lab.out / f"{self.name}.json", told | {"clients": lab.data.m})
-        return lab.out / f"{self.name}.md"
+#: Where fine-tuning of Table 1 starts: the algorithm, and which of its models.
+STARTS = {"MTL": ("pmtl", "personal"), "Global": ("fedavg", "shared")}
 
 
-def spread(values: Sequence[float]) -> dict[str, Any] | None:
-    """Mean and standard deviation over seeds."""
-    if not values:
-        return None
-    return {"mean": mean(values), "std": pstdev(values), "seeds": len(values)}
+def table1(results: Results) -> Sheet:
+    """Local fine-tuning after PMTL (from personal models) and after a private global model.
+
+    ε is counted the paper's way, for comparison with its numbers; beside it stands the ε that
+    holds.
+    """
+    sheet = Sheet(
+        "table1",
+        "Table 1: fine-tuning, test accuracy.",
+        ("ε, paper's", "start", "ε, ours", "before", *METHODS),
+    )
+    for epsilon in (*results.setting.table_epsilons, math.inf):
+        for name, (family, view) in STARTS.items():
+            cells = results.grid(family, private=epsilon != math.inf)
+            point = results.best(cells, epsilon, "paper's", view)
+            if point is None:
+                continue
+            row: dict[str, object] = {"ε, paper's": epsilon, "start": name}
+            row["ε, ours"] = results.epsilon("ours", point.cell, point.rounds)
+            row["before"] = spread(results.reported(point, view))
+            for method, scores in _tuned(results, point).items():
+                row[method.partition("-")[0]] = spread([test for _, test in scores])
+            sheet.add(**row)
+    return sheet
 
 
-def shown(value: Any) -> str:
-    """A cell of a table: accuracies with three digits and their ±."""
-    if value is None:
-        return "–"
-    if isinstance(value, dict):
-        several = f" ± {value['std']:.3f}" if value["seeds"] > 1 else ""
-        return f"{value['mean']:.3f}{several}"
-    if value in (float("inf"), "inf"):  # As JSON has it.
-        return "∞"
-    if isinstance(value, float):
-        return f"{value:.3g}"
-    return str(value)
+def table3(results: Results) -> Sheet:
+    """PMTL against training alone, as it is, with the best fine-tuning, and with every client
+    choosing for itself; for every ε, counted either way."""
+    alone = results.local()
+    sheet = Sheet(
+        "table3",
+        "Table 3: PMTL against local training, test accuracy. The method of fine-tuning is chosen "
+        "by validation; select lets every client choose among all models, its own alone included.",
+        ("ε", "counted", "local", "PMTL", "PMTL + fine-tuning", "method", "PMTL + select"),
+    )
+    for epsilon in results.setting.table_epsilons:
+        for counting in COUNTINGS:
+            point = results.best(results.grid("pmtl"), epsilon, counting, "personal")
+            row: dict[str, object] = {"ε": epsilon, "counted": counting, "local": alone}
+            if point is not None:
+                row["PMTL"] = spread(results.reported(point, "personal"))
+                if tuned := _tuned(results, point):
+                    # By validation; the paper picks by test accuracy.
+                    best = max(tuned, key=lambda name: mean(score[0] for score in tuned[name]))
+                    row["method"] = best
+                    row["PMTL + fine-tuning"] = spread([test for _, test in tuned[best]])
+                chosen = [results.chosen(cell, point.rounds) for cell in results.seeds(point)]
+                row["PMTL + select"] = spread([accuracy(one, "test") for one in chosen if one])
+            sheet.add(**row)
+    return sheet
+
+
+def _tuned(results: Results, point: Point) -> dict[str, list[tuple[float, float]]]:
+    """Validation and test accuracy after each method of fine-tuning, over the seeds."""
+    scores: dict[str, list[tuple[float, float]]] = {}
+    for cell in results.seeds(point):
+        for name, result in results.tuned(cell, point.rounds).items():
+            pair = accuracy(result, "validation"), accuracy(result, "test")
+            scores.setdefault(name, []).append(pair)
+    return scores

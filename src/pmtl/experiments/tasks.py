@@ -11,26 +11,27 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
+from pmtl import storage as files
 from pmtl.algorithms import Algorithm, build_algorithm
 from pmtl.data import FederatedData, Split, load
 from pmtl.errors import PmtlError, is_out_of_memory
+from pmtl.experiments.result_cache import Result
 from pmtl.experiments.settings import Setting, evaluated
 from pmtl.models import build_model
 from pmtl.models.hog import HogLinear
 from pmtl.personalize.choosing import RULE, candidates, choose
 from pmtl.personalize.methods import METHODS, build_method
-from pmtl.personalize.tuning import tune
+from pmtl.personalize.tuning import Workspace, tune
 from pmtl.privacy.plan import PrivacyPlan, Sampling
 from pmtl.runs.config import resolve_device
 from pmtl.runs.process import threads_for
-from pmtl.simulation import Federation, Progress, Weights, evaluate
-
-Result = dict[str, Any]
+from pmtl.simulation import Simulation, Weights, evaluate, simulate
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Cell:
     seed: int
     rounds: int | None = None  #: if it has others than most runs of its setting
 
-    def name(self) -> str:
+    def __str__(self) -> str:
         """What its file is called."""
         plain = "".join(c if c.isalnum() or c in ".=-" else "-" for c in self.algorithm)
         length = "" if self.rounds is None else f"-of{self.rounds}"
@@ -63,34 +64,34 @@ class Task:
         """By which rule it is done, where there were others once."""
         return RULE if self.kind == "chosen" else None
 
-    def name(self) -> str:
+    def __str__(self) -> str:
         """What its file is called."""
         if self.kind == "curve":
-            return self.cell.name()
-        return f"{self.cell.name()}-rounds{self.rounds}-{self.kind}"
+            return str(self.cell)
+        return f"{self.cell}-rounds{self.rounds}-{self.kind}"
 
 
-class Work:
-    """Does the tasks of one setting on one data set."""
+class TaskRunner:
+    """Does the tasks of one setting on one data set; every result is a file."""
 
     def __init__(
         self,
         setting: Setting,
+        folder: Path,
         data: str | FederatedData | None = None,
         device: str = "auto",
-        defined: Mapping[str, Algorithm] | None = None,
     ) -> None:
-        """`defined` are algorithms that no spec can name, by what cells call them."""
         self.setting = setting
-        self.defined = dict(defined or {})
+        self.defined: dict[str, Algorithm] = {}  #: algorithms that no spec can name
+        self._folder = folder
         self._given = data
         self._device = device
 
     @cached_property
     def data(self) -> FederatedData:
         given = self._given
-        made = given if isinstance(given, FederatedData) else load(self.setting.spec(given))
-        return histograms(made) if self.setting.hog else made
+        loaded = given if isinstance(given, FederatedData) else load(self.setting.spec(given))
+        return histograms(loaded) if self.setting.hog else loaded
 
     def plan(self, sigma: float, clip: float, rounds: int) -> PrivacyPlan:
         """What such a run of so many rounds pays for; δ is 1/m, as in all of the paper's."""
@@ -106,11 +107,17 @@ class Work:
             del state["data"]
         return state
 
+    def read(self, task: Task) -> Result | None:
+        """The stored result, unless the task failed or was done by another rule."""
+        file = self._file(task)
+        stored = files.read_json(file) if file.exists() else {}
+        return stored if task.kind in stored and stored.get("rule") == task.rule else None
+
     def do(self, task: Task) -> Result:
-        """The task's result, or the sentence that says why there is none."""
+        """Compute and store the task's result, or the sentence that says why there is none."""
         begun = time.perf_counter()
         try:
-            result: Result = {task.kind: self._done(task), "rule": task.rule}
+            result: Result = {task.kind: self._compute(task), "rule": task.rule}
         except PmtlError as error:  # The others go on; it is tried again the next time.
             result = {"error": str(error)}
         except (MemoryError, RuntimeError) as error:
@@ -118,21 +125,25 @@ class Work:
                 raise
             result = {"error": "There was not enough memory for it: use fewer --jobs."}
             if torch.cuda.is_available():
-                torch.cuda.empty_cache()  # It is the others' that is needed.
+                torch.cuda.empty_cache()  # The other processes need it.
         result["seconds"] = round(time.perf_counter() - begun, 1)
         result["device"] = _device_name(resolve_device(self._device))
-        return result
+        files.write_json(self._file(task), result)
+        return files.read_json(self._file(task))  # JSON has no NaN: always the same as read later.
 
-    def _done(self, task: Task) -> Any:
-        if task.kind == "curve":
+    def _file(self, task: Task) -> Path:
+        return self._folder / f"{task}.json"
+
+    def _compute(self, task: Task) -> Any:
+        if task.rounds is None:
             return self._train(task.cell)
         work = self._tune if task.kind == "tuned" else self._choose
-        return work(task.cell, task.rounds or self._length(task.cell))
+        return work(task.cell, task.rounds)
 
     def _length(self, cell: Cell) -> int:
         return self.setting.rounds if cell.rounds is None else cell.rounds
 
-    def _federation(self, cell: Cell) -> Federation:
+    def _federation(self, cell: Cell) -> Simulation:
         data = self.data
         model = build_model(
             self.setting.model, data.input_shape, data.outputs, data.task, cell.seed
@@ -140,66 +151,58 @@ class Work:
         algorithm = self.defined.get(cell.algorithm) or build_algorithm(cell.algorithm)
         plan = self.plan(cell.sigma, cell.clip, self._length(cell))
         device = resolve_device(self._device)
-        return Federation(data, model, algorithm, plan, self.setting.local, cell.seed, device)
+        return simulate(data, model, algorithm, plan, self.setting.local, cell.seed, device)
 
     def _train(self, cell: Cell) -> list[Result]:
-        made, points = self._federation(cell), []
-        measured, progress = evaluated(self._length(cell)), made.start()
-        with threads_for(made):
-            for report in made.rounds(progress):
+        federation, points = self._federation(cell), []
+        measured, progress = evaluated(self._length(cell)), federation.start()
+        with threads_for(federation.sites):
+            for report in federation.rounds(progress):
                 if report.round in measured:
                     point = {"round": report.round, "train_loss": report.train_loss}
-                    points.append(point | self._measured(made, made.views(progress)))
+                    points.append(point | self._measured(federation, federation.views(progress)))
         return points
 
-    def _measured(self, made: Federation, views: Mapping[str, Weights]) -> Result:
-        parts = (made.data, made.feed, made.model)
+    def _measured(self, federation: Simulation, views: Mapping[str, Weights]) -> Result:
+        parts = (federation.data, federation.sites.feed, federation.model)
         return {split: evaluate(*parts, views, split) for split in ("validation", "test")}
 
-    def _models(self, cell: Cell, rounds: int) -> tuple[Federation, Progress]:
-        # The plan's length decides nothing of what is published, but it is part of what the noise
-        # is keyed by: so this is the run whose curve was looked at, up to here.
-        made = self._federation(cell)
-        progress = made.start()
-        with threads_for(made):
+    def _models(self, cell: Cell, rounds: int) -> tuple[Simulation, dict[str, Weights]]:
+        """The run of a cell up to a round, and its models."""
+        # The noise is keyed by the plan, its length included: this is the run of the curve.
+        federation = self._federation(cell)
+        progress = federation.start()
+        with threads_for(federation.sites):
             while progress.round < rounds:
-                made.advance(progress)
-        return made, progress
+                federation.advance(progress)
+        views = dict(federation.views(progress))
+        if not federation.algorithm.personal:
+            del views["personal"]
+        return federation, views
+
+    def _workspace(self, federation: Simulation, cell: Cell) -> Workspace:
+        return Workspace(federation.data, federation.sites.feed, federation.model, cell.seed)
 
     def _tune(self, cell: Cell, rounds: int) -> dict[str, Result]:
-        made, progress = self._models(cell, rounds)
-        views = dict(made.views(progress))
-        starts = ["personal"] if made.algorithm.personal else ["shared"]
-        found: dict[str, Result] = {}
-        for start in starts:
-            for name in METHODS:
-                found[f"{name}-{start}"] = max(
-                    (
-                        self._tuned(made, views, start, name, lam, cell.seed)
-                        for lam in self.setting.lams_of(name)
-                    ),
-                    key=lambda result: accuracy(result, "validation"),
-                )
-        return found
+        federation, views = self._models(cell, rounds)
+        start = "personal" if "personal" in views else "shared"
+        space = self._workspace(federation, cell)
 
-    def _tuned(
-        self,
-        made: Federation,
-        views: Mapping[str, Weights],
-        start: str,
-        name: str,
-        lam: float | None,
-        seed: int,
-    ) -> Result:
-        parts = (made.data, made.feed, made.model, build_method(name, lam))
-        store = tune(*parts, views[start], views["shared"], self.setting.tune, seed)
-        return {"lam": lam, **self._measured(made, {"personal": store.gather})}
+        def tuned(name: str, lam: float | None) -> Result:
+            method = build_method(name, lam)
+            store = tune(space, method, views[start], views["shared"], self.setting.tune)
+            return {"lam": lam, **self._measured(federation, {"personal": store.gather})}
+
+        return {
+            f"{name}-{start}": max(
+                (tuned(name, lam) for lam in self.setting.lams_of(name)),
+                key=lambda result: accuracy(result, "validation"),
+            )
+            for name in METHODS
+        }
 
     def _choose(self, cell: Cell, rounds: int) -> Result:
-        made, progress = self._models(cell, rounds)
-        views = dict(made.views(progress))
-        if not made.algorithm.personal:
-            del views["personal"]
+        federation, views = self._models(cell, rounds)
         names = [view for view in ("shared", "personal") if view in views]
         tuned, alone, longest = self.setting.least()
         offered = candidates(
@@ -209,11 +212,10 @@ class Work:
             alone=sorted({max(1, longest // share) for share in (1, 4, 16)}, reverse=True),
             alone_with=alone,
         )
-        parts = (made.data, made.feed, made.model, offered, views, cell.seed)
-        picked = choose(*parts, default=names[-1])
-        counts = {c.name: int((picked.picks == n).sum()) for n, c in enumerate(offered)}
-        told = self._measured(made, {"personal": picked.store.gather})
-        return {**told, "picked": {name: count for name, count in counts.items() if count}}
+        chosen = choose(self._workspace(federation, cell), offered, views, default=names[-1])
+        counts = {c.name: int((chosen.picks == n).sum()) for n, c in enumerate(offered)}
+        metrics = self._measured(federation, {"personal": chosen.store.gather})
+        return {**metrics, "picked": {name: count for name, count in counts.items() if count}}
 
 
 def histograms(data: FederatedData) -> FederatedData:
@@ -236,8 +238,7 @@ def histograms(data: FederatedData) -> FederatedData:
 
 
 def accuracy(result: Result, split: str, view: str = "personal") -> float:
-    """The share of rows answered rightly, which is what the paper reports; for regression, the
-    negative error."""
+    """The share of right answers, which the paper reports; for regression, the negative error."""
     values = (result.get(split) or {}).get(view)
     if values is None:
         return float("-inf")

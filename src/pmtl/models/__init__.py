@@ -2,6 +2,7 @@
 
 from pmtl.models.build import MODELS, build_model
 from pmtl.models.flat import FlatModel
+from pmtl.models.layout import Layout
 from pmtl.models.likelihood import draw_targets, row_divergences, row_surprises, uniforms_per_row
 from pmtl.models.losses import (
     Batch,
@@ -20,6 +21,7 @@ __all__ = [
     "MODELS",
     "Batch",
     "FlatModel",
+    "Layout",
     "Task",
     "batch_loss",
     "build_model",

@@ -10,8 +10,9 @@ from torch import nn
 from torch.func import vmap
 
 from pmtl.errors import PmtlError
-from pmtl.models.flat import FlatModel, Traits, refuse_changing_buffers
+from pmtl.models.flat import FlatModel, refuse_changing_buffers
 from pmtl.models.hog import HogLinear
+from pmtl.models.layout import Traits
 from pmtl.models.library import MLP, CelebaCNN, FemnistCNN, Linear, Shape
 from pmtl.models.lookup import Lookups
 from pmtl.models.losses import Task

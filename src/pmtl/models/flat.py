@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -17,25 +16,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pmtl.errors import PmtlError
+from pmtl.models.layout import Layout, Traits, refuse_empty
 from pmtl.models.lookup import Lookups
-
-
-@dataclass(frozen=True)
-class Traits:
-    """What an engine has to know of a model before it runs it. Found out once, when the model is
-    built; every copy of the model carries the same traits."""
-
-    random_forward: bool  #: a forward pass in training draws random numbers (dropout)
-    looks_up: bool  #: it looks rows up in tables (`models/lookup.py`)
-
-    @classmethod
-    def of(cls, module: nn.Module) -> Traits:
-        """What the layers of a module say by themselves; `build_model` also tries it out."""
-        dropouts = (nn.modules.dropout._DropoutNd, nn.RReLU)
-        return cls(
-            random_forward=any(isinstance(part, dropouts) for part in module.modules()),
-            looks_up=any(isinstance(part, nn.Embedding) for part in module.modules()),
-        )
 
 
 class FlatModel:
@@ -48,37 +30,28 @@ class FlatModel:
         refuse_running_statistics(module)
         self.module = module
         self.name = name
-        self.traits = Traits.of(module) if traits is None else traits
-        # Frozen layers are part of the function, not of the vector: "fixed features, linear head"
-        # shares, clips and adds noise to the head alone.
-        parameters = {n: p for n, p in module.named_parameters() if p.requires_grad}
-        if not parameters:
-            raise PmtlError(
-                f"The model {name!r} has no free parameters: there is nothing to train."
-            )
-        self._names = list(parameters)
-        self._shapes = [p.shape for p in parameters.values()]
-        self._sizes = [p.numel() for p in parameters.values()]
+        self.layout = Layout.of(module, Traits.of(module) if traits is None else traits)
+        refuse_empty(self.layout, name)
+
+    @property
+    def traits(self) -> Traits:
+        """What an engine has to know of the model."""
+        return self.layout.traits
 
     @property
     def size(self) -> int:
-        """P, the number of parameters."""
-        return sum(self._sizes)
+        """P, the number of trained parameters."""
+        return self.layout.size
 
     def start(self) -> Tensor:
         """The module's present parameters, the common start of all clients."""
         present = dict(self.module.named_parameters())
-        return torch.cat([present[name].detach().reshape(-1) for name in self._names]).clone()
+        names = [parameter.name for parameter in self.layout.parameters]
+        return torch.cat([present[name].detach().reshape(-1) for name in names]).clone()
 
     def parameters(self, vector: Tensor) -> dict[str, Tensor]:
         """The vector cut into the module's named tensors (views, no copy)."""
-        # One split, because its derivative is one concatenation: a pass over memory, not one
-        # per layer.
-        pieces = torch.split(vector, self._sizes)
-        return {
-            name: piece.view(shape)
-            for name, shape, piece in zip(self._names, self._shapes, pieces, strict=True)
-        }
+        return self.layout.cut(vector)
 
     def apply(self, vector: Tensor, inputs: Tensor) -> Tensor:
         """The model's outputs for `inputs` under the weights `vector`."""

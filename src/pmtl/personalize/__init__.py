@@ -2,13 +2,14 @@
 
 from pmtl.personalize.choosing import Candidate, Chosen, candidates, choose
 from pmtl.personalize.methods import METHODS, build_method
-from pmtl.personalize.tuning import Tuner, tune
+from pmtl.personalize.tuning import Tuner, Workspace, tune
 
 __all__ = [
     "METHODS",
     "Candidate",
     "Chosen",
     "Tuner",
+    "Workspace",
     "build_method",
     "candidates",
     "choose",

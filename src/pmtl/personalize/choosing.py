@@ -7,23 +7,20 @@ few should take the shared model as it is. A client tries a list of candidates, 
     shared, personal                       what the run gave it, as it is
     METHOD-START steps [λ]                 every method, from every start, with a few settings
 
-The first, training alone for the longest time, is the one to beat (if it answers in numbers; else
-the first that does). On its validation rows a client
-compares how far answers are from the truth: the squared distance between probabilities and the
-class that is (Brier's score), for regression the squared error. It keeps the candidate that is
-surest to gain upon the first: whose mean gain, less one standard error of that mean, is highest; if
-none has any such gain, the first; among equals the earliest of the list.
+The first one whose answers are finite is the one to beat. On each validation row, a client measures
+the squared distance between probabilities and the true class (Brier's score), for regression the
+squared error. It keeps the candidate whose mean gain over the one to beat, less one standard error
+of that mean, is highest, and the earliest of equals; so, if nothing gains, the one to beat.
 
-A handful of rows is a poor judge of thirty candidates, and the best of many is partly luck: hence
-the standard error. Accuracy would be worse, having few values there, and so would the loss, which
-goes by the few rows on which a model was sure and wrong, and prefers models that are seldom sure to
-models that are often right. The square is bounded and has neither weakness.
+The standard error is there because the best of thirty candidates on a handful of rows is partly
+luck. Accuracy has too few values on so few rows, and the loss goes by the few rows on which a model
+was sure and wrong; the square is bounded and has neither weakness.
 
-A candidate whose answers are not numbers is not chosen. A client without validation rows takes what
-it would answer with after the run: its personal model, or the shared one where there are none.
+A candidate with answers that are not finite is not chosen. A client without validation rows takes
+its personal model, or the shared one where there are none.
 
 Everything happens inside the client, with the billboard and its own rows, so it costs no budget,
-however many candidates there are; for the same reason *which* one it chose is its own affair.
+however many candidates there are. Which one it chose is private.
 """
 
 from __future__ import annotations
@@ -40,19 +37,17 @@ from torch import Tensor
 from pmtl.algorithms import Algorithm
 from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
-from pmtl.models import FlatModel
 from pmtl.personalize.methods import METHODS, Vanilla, build_method, needs_published
-from pmtl.personalize.tuning import Tuner
+from pmtl.personalize.tuning import Clients, Tuner, Workspace
 from pmtl.progress import progress_bar
 from pmtl.runs.process import threads_for
-from pmtl.simulation import Feed, LocalTraining, Store, Weights
+from pmtl.simulation import LocalTraining, Store, Weights
 from pmtl.simulation.evaluation import row_squares_of
 from pmtl.simulation.fault_isolation import isolated, together
 
-Clients = NDArray[np.int64]
 Squares = NDArray[np.float64]  #: a number for each validation row, client after client
 
-#: Results of another rule than this are not those of today's.
+#: Stored beside results, so that those of an earlier rule are computed again.
 RULE = "gain in squared distance, less a standard error"
 #: How many times the given number of steps (or epochs) is tried, and from scratch.
 STEPS, ALONE = (1, 5), (25, 5, 1)
@@ -80,11 +75,15 @@ def candidates(
     alone: Sequence[int] = ALONE,
     alone_with: LocalTraining | None = None,
 ) -> list[Candidate]:
-    """What a client may choose from, in order, where the run has these `views` (shared, personal).
+    """What a client may choose from, in order.
 
-    `local` is the least that is done; fine-tuning begins at `starts`, all of the views unless
-    given, and training alone takes `alone` times as many steps, the longest first, or so many times
-    the steps of `alone_with`.
+    Args:
+        views: The models that the run has: shared, personal.
+        local: The least that fine-tuning does.
+        starts: The views from which fine-tuning begins; all unless given.
+        lams: The λ that are tried, by method.
+        alone: How many times the steps of `alone_with` training alone takes, the longest first.
+        alone_with: As `local` unless given.
     """
     found = []
     for times in alone:
@@ -105,7 +104,7 @@ def candidates(
 def _lams(
     name: str, views: Sequence[str], lams: Mapping[str, Sequence[float | None]]
 ) -> Sequence[float | None]:
-    """The λ of a method: none where it has none, and nothing to try where it has no anchor."""
+    """The λ to try: [None] for a method without λ; nothing without a shared model to stay near."""
     if not needs_published(METHODS[name]()):
         return [None]
     return lams[name] if "shared" in views else []
@@ -120,68 +119,56 @@ def _more(local: LocalTraining, times: int) -> tuple[LocalTraining, str]:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What came of it. Which candidate a client chose says something about its rows."""
+    """What clients chose, which says something about their rows."""
 
     store: Store  #: the weights
     picks: NDArray[np.int64]  #: [m], the number of the candidate
 
 
 def choose(
-    data: FederatedData,
-    feed: Feed,
-    model: FlatModel,
-    offered: Sequence[Candidate],
-    views: Mapping[str, Weights],
-    seed: int = 0,
-    *,
-    default: str,
-    engine: str = "auto",
-    compile: bool | None = None,
-    isolate: bool = False,
-    progress: bool = False,
+    space: Workspace, offered: Sequence[Candidate], views: Mapping[str, Weights], default: str
 ) -> Chosen:
-    """Let every client try all that is `offered`, of which the first is the one to beat, and keep
-    the best.
+    """Let every client try all that is offered, and keep the best.
 
     A piece of the federation tries everything before the next one does, so memory holds one
-    candidate and the best so far of as many clients as are trained at once. `default` names the
-    view for clients without validation rows.
+    candidate and the best so far of as many clients as are trained at once.
+
+    Args:
+        space: The federation and the model.
+        offered: The candidates, in the order of `candidates`.
+        views: The run's models: each gives the weights `[K, P]` of any clients.
+        default: The view for clients without validation rows.
     """
-    if not isolate:
+    data, device, start = space.data, space.feed.device, space.model.start()
+    if not space.isolate:
         refuse_without_validation(data)
     tuners = {
-        candidate.name: Tuner(
-            *(data, feed, model, candidate.method, candidate.local, seed),
-            engine=engine,
-            compile=compile,
-            in_place=isolate,
-        )
+        candidate.name: Tuner(space, candidate.method, candidate.local)
         for candidate in offered
         if candidate.method is not None and candidate.local is not None
     }
     first = next(iter(tuners.values()))
-    # A longer work may take fewer clients at once than a shorter one.
+    # Longer training may take fewer clients at once than shorter training.
     pieces = min((tuner.pieces() for tuner in tuners.values()), key=lambda parts: len(parts[0]))
-    store = Store.fresh(data.m, model.start())
+    store = Store.fresh(data.m, start)
     names = [candidate.name for candidate in offered]
     picks = np.full(data.m, names.index(default), dtype=np.int64)
     rows, trained_on = data.rows("validation").counts, data.rows("train").counts
-    reading: dict[str, Weights] = {**views, FRESH: _everywhere(model.start())}
+    reading: dict[str, Weights] = {**views, FRESH: lambda clients: start.expand(len(clients), -1)}
     anchors = reading.get("shared", reading[FRESH])
 
     def attempt(candidate: Candidate, clients: Clients) -> tuple[Tensor, Squares]:
-        weights = reading[candidate.start](clients).to(feed.device)
+        weights = reading[candidate.start](clients).to(device)
         if candidate.name in tuners:
-            around = anchors(clients).to(feed.device)
-            weights = tuners[candidate.name](clients, weights, around)
-        squares = row_squares_of(data, feed, model, weights, "validation", clients, isolate)
-        return weights, squares
+            weights = tuners[candidate.name](clients, weights, anchors(clients).to(device))
+        parts = (data, space.feed, space.model, weights)
+        return weights, row_squares_of(*parts, "validation", clients, space.isolate)
 
-    each = isolated if isolate else together
+    each = isolated if space.isolate else together
     total = len(pieces) * len(offered)
-    with threads_for(first.work), progress_bar("choosing", total, show=progress) as bar:
+    with threads_for(first.work), progress_bar("choosing", total, show=space.progress) as bar:
         for piece in pieces:
-            best = Best(reading[default](piece).to(feed.device), picks[piece], rows[piece])
+            best = Best(reading[default](piece).to(device), picks[piece], rows[piece])
             trying = piece[(rows[piece] > 0) & (trained_on[piece] > 0)]
             for number, candidate in enumerate(offered):
                 tried = each(trying, partial(attempt, candidate)) if len(trying) else []
@@ -193,20 +180,16 @@ def choose(
     return Chosen(store, picks)
 
 
-def _everywhere(start: Tensor) -> Weights:
-    return lambda clients: start.expand(len(clients), -1)
-
-
 class Best:
-    """The best candidate so far of each of some clients, who have so many `rows` to judge by."""
+    """The best candidate so far of some clients with so many validation `rows` each."""
 
     def __init__(self, weights: Tensor, picks: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
         self.weights = weights.clone()
         self.picks = picks.copy()
         self._rows = rows
         self._begin = np.cumsum(rows) - rows
-        self._to_beat = np.zeros(int(rows.sum()))  #: squares of the first that answered in numbers
-        self._judged = np.zeros(len(picks), dtype=bool)  #: whether there is such a one
+        self._to_beat = np.zeros(int(rows.sum()))  #: squares of the one to beat
+        self._judged = np.zeros(len(picks), dtype=bool)  #: whether there is one to beat
         self._gain = np.full(len(picks), -np.inf)  #: sure gain of the best so far
         self._square = np.full(len(picks), np.inf)  #: and its mean square
 
@@ -216,7 +199,7 @@ class Best:
         """Let the clients at `places` look at candidate `number`."""
         gain, square = self._sure_gain(places, squares)
         best, least = self._gain[places], self._square[places]
-        # Beside a first candidate that went astray all gains look alike.
+        # Compared with a first candidate with enormous squares, all gains round to one number.
         better = (gain > best) | ((gain == best) & (square < least))
         won = places[better]
         chosen = torch.from_numpy(better).to(weights.device)
@@ -227,8 +210,8 @@ class Best:
     def _sure_gain(
         self, places: NDArray[np.int64], squares: Squares
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The mean gain upon the one to beat, less its standard error, and the mean square; −∞ and
-        ∞ where answers are not numbers. A single row has no spread, and decides by itself."""
+        """The mean gain over the one to beat, less its standard error, and the mean square; −∞ and
+        ∞ where answers are not finite. A single row has a standard error of 0."""
         rows = self._rows[places]
         owner = np.repeat(np.arange(len(places)), rows)
         mine = np.arange(len(owner)) + np.repeat(self._begin[places] - np.cumsum(rows) + rows, rows)

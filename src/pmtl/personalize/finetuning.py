@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import secrets
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,10 @@ import torch
 
 from pmtl.algorithms import Algorithm
 from pmtl.errors import PmtlError
-from pmtl.models import FlatModel
 from pmtl.personalize.choosing import LAMS, candidates, choose, refuse_without_validation
 from pmtl.personalize.methods import SELECT, build_method, needs_published
 from pmtl.personalize.result import Finetuned, refuse_existing, save_finetuned
-from pmtl.personalize.tuning import tune
+from pmtl.personalize.tuning import Workspace, tune
 from pmtl.runs.config import resolve_device
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.result import Run, load_run
@@ -44,14 +42,24 @@ def finetune(
     out: str | Path | None = None,
     progress: bool = False,
 ) -> Finetuned:
-    """Let every client of a finished run work on for itself.
+    """Let every client of a finished run work on for itself, at no privacy cost.
 
-    `method` is vanilla, mean, kl, ewc (`personalize/methods.py`) or select, where each client
-    chooses on its validation rows (`personalize/choosing.py`). `start` is the `shared` model or the
-    client's `personal` one, which is the default where the run has it; select tries both unless
-    told. `lam` is λ, and `steps`, `epochs`, `batch` and `lr` say how much is done (of select, how
-    much at least). The same `seed` gives the same bits; it is the run's unless given, and none in
-    production. With `out` the result is written to a folder; `folder_of` names the usual one.
+    Args:
+        run: A run, or its folder.
+        method: vanilla, mean, kl, ewc (`personalize/methods.py`), or select: each client chooses on
+            its validation rows (`personalize/choosing.py`).
+        start: The `shared` model or the client's `personal` one, the default where the run has it;
+            select tries both unless given.
+        steps: Steps of SGD, 10 unless given; select tries them and 5 times as many.
+        epochs: Passes over a client's rows, instead of `steps`.
+        batch: Rows of a step; 0 for all rows.
+        lr: η, the step size.
+        lam: λ, how strongly the published model pulls.
+        seed: The same seed gives the same bits; the run's unless given, and none in production.
+        device: auto, cpu or cuda.
+        engine: As for training.
+        out: A new folder for the result; `folder_of` names the usual one. None keeps it in memory.
+        progress: Whether to show a progress bar.
     """
     run = run if isinstance(run, Run) else load_run(run)
     if isinstance(run, Finetuned):
@@ -68,6 +76,7 @@ def finetune(
     # A copy: the run's own model stays where it is.
     model = copy.deepcopy(run._model).to(where, dtype)
     feed = Feed(run.data, where, dtype)
+    space = Workspace(run.data, feed, model, seed, engine, production, progress)
     about: dict[str, Any] = {
         "method": method,
         "start": start,
@@ -75,18 +84,19 @@ def finetune(
         "local": asdict(local),
         "seed": None if production else seed,
     }
-    options = {"engine": engine, "isolate": production, "progress": progress}
     if how is None:
-        weights, more = _select(run, feed, model, start, lam, local, seed, options)
+        weights, more = _select(run, space, start, lam, local)
     else:
-        weights, more = _tune(run, feed, model, how, str(start), local, seed, options), {}
+        views, more = run.views(), {}
+        anchor = views.get("shared", views["personal"])  # Methods that look at it need "shared".
+        weights = tune(space, how, views[str(start)], anchor, local).gather
     tuned = Finetuned(run, model, weights, about | more)
     return tuned if out is None else save_finetuned(tuned, out)
 
 
 def folder_of(run: Run, method: str, start: str | None, name: str | None = None) -> Path:
-    """Where a result lies unless told otherwise: `RUN/finetuned/METHOD-START`, in production
-    `RUN/private/finetuned/METHOD-START`."""
+    """Where a result lies by default: `RUN/finetuned/METHOD-START`, in production
+    `RUN/private/finetuned/METHOD-START`; with a `name`, that in place of METHOD-START."""
     if run.path is None:
         raise PmtlError("This run lives in memory only and has no folder: train with out=….")
     if name is not None and (Path(name).name != name or name in (".", "..")):
@@ -134,41 +144,19 @@ def _seed(run: Run, seed: int | None) -> int:
     return int(run.facts["seed"] or 0) if seed is None else seed
 
 
-def _tune(
-    run: Run,
-    feed: Feed,
-    model: FlatModel,
-    how: Algorithm,
-    start: str,
-    local: LocalTraining,
-    seed: int,
-    options: Mapping[str, Any],
-) -> Weights:
-    views = run.views()
-    anchor = views.get("shared", views["personal"])  # Nobody looks at the latter.
-    return tune(run.data, feed, model, how, views[start], anchor, local, seed, **options).gather
-
-
 def _select(
-    run: Run,
-    feed: Feed,
-    model: FlatModel,
-    start: str | None,
-    lam: float | None,
-    local: LocalTraining,
-    seed: int,
-    options: Mapping[str, Any],
+    run: Run, space: Workspace, start: str | None, lam: float | None, local: LocalTraining
 ) -> tuple[Weights, dict[str, Any]]:
     data, views = run.data, run.views()
-    if run.facts["mode"] != "production":  # There, who has such rows is nobody's business.
+    if run.facts["mode"] != "production":  # There, who has such rows is private.
         refuse_without_validation(data)
     if not run.facts["personal"]:
         views = {"shared": views["shared"]}
     names = [name for name in STARTS if name in views]
     lams = LAMS if lam is None else dict.fromkeys(LAMS, (lam,))
     offered = candidates(names, local, None if start is None else [start], lams)
-    chosen = choose(data, feed, model, offered, views, seed, default=names[-1], **options)
+    chosen = choose(space, offered, views, default=names[-1])
     about: dict[str, Any] = {"candidates": [candidate.name for candidate in offered]}
-    if run.facts["mode"] != "production":  # There it is every client's own affair.
+    if run.facts["mode"] != "production":  # There, choices are private.
         about["picks"] = chosen.picks.tolist()
     return chosen.store.gather, about

@@ -2,17 +2,15 @@
 
     F_i = E_{row} E_{y ~ p_w̃(·|x)} [ (∂ log p_w̃(y|x) / ∂w_i)² ]
 
-over the client's own training rows. The labels are drawn from the model, one for every row, and not
-taken from the rows: with observed labels one gets the squared gradients of the *loss*, which vanish
-for rows the model has learned and explode for those it gets wrong, and which are no curvature. The
-whole expectation would be as many times dearer as there are classes; one draw is unbiased. A draw
-is a function of (seed, client, row), so that nobody's F depends on the company.
+over the client's own training rows. One label for each row is drawn from the model, which is
+unbiased; the whole expectation would cost as many times more as there are classes. The rows' own
+labels would give squared gradients of the *loss*, which are no curvature: they vanish for rows that
+the model has learned and explode for those it gets wrong. A draw is a function of (seed, client,
+row), so that a client's F does not depend on other clients.
 
 Every row has a gradient of its own, by `vmap(grad)` over clients and rows. A linear model's is an
 outer product, e ⊗ x with e the derivative at the outputs, and so is its square: F is a product of
 two matrices, on sparse rows in the columns that occur in a client's rows (it is zero elsewhere).
-The cost is about that of an epoch for a linear model, and of several for others, because no two
-rows share a pass.
 """
 
 from __future__ import annotations
@@ -76,8 +74,7 @@ class Fisher:
         """The squared gradients of all rows `index` [K, steps, tall] that are `real`."""
         if not (self._feed.is_sparse and self._linear):
             read = lambda step, there: self._feed.rows(index[there, step])[0]  # noqa: E731
-            squares = self._outer if self._linear else self._mapped
-            return self._steps(self._layered, weights, clients, real, read, squares)
+            return self._steps(self._layered, weights, clients, real, read)
         block, sizes = Block(self._feed, index, real), sizes_of(self._model)
         total = self._steps(
             small_model(self._model, block.width),
@@ -85,7 +82,6 @@ class Fisher:
             clients,
             real,
             lambda step, there: block.rows(step)[0][to_device(there, weights.device)],
-            self._outer,
         )
         whole = torch.zeros_like(weights)
         block.put(whole, total, *sizes)
@@ -98,14 +94,13 @@ class Fisher:
         clients: NDArray[np.int64],
         real: NDArray[np.bool_],
         read: Callable[[int, NDArray[np.int64]], Tensor],
-        squares: Callable[..., Tensor],
     ) -> Tensor:
         model.module.eval()
         total = torch.zeros_like(weights)
-        tall = real.shape[2]
+        tall, device = real.shape[2], weights.device
         for step in range(real.shape[1]):
             there = np.flatnonzero(real[:, step].any(axis=1))
-            chosen = to_device(there, weights.device)
+            chosen = to_device(there, device)
             at, inputs = weights[chosen], read(step, there)
             place = step * tall + np.arange(tall)
             chance = uniforms(
@@ -113,22 +108,16 @@ class Fisher:
                 *(place[:, None], self._draws),
             )
             outputs = vmap(model.apply)(at, inputs)
-            targets = draw_targets(
-                self._task, outputs, to_device(chance, weights.device).to(outputs.dtype)
-            )
-            mask = to_device(real[there, step], weights.device).to(outputs.dtype)
-            total[chosen] += squares(model, at, inputs, outputs, targets, mask)
+            drawn = to_device(chance, device).to(outputs.dtype)
+            targets = draw_targets(self._task, outputs, drawn)
+            mask = to_device(real[there, step], device).to(outputs.dtype)
+            if self._linear:
+                total[chosen] += self._outer(inputs, outputs, targets, mask)
+            else:
+                total[chosen] += self._mapped(model, at, inputs, targets, mask)
         return total
 
-    def _outer(
-        self,
-        model: FlatModel,
-        weights: Tensor,
-        inputs: Tensor,
-        outputs: Tensor,
-        targets: Tensor,
-        mask: Tensor,
-    ) -> Tensor:
+    def _outer(self, inputs: Tensor, outputs: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
         """A linear model's: (e ⊗ x)² = e² ⊗ x², and e² for the intercept."""
         slope = grad(lambda given: row_surprises(self._task, given, targets).sum())(outputs)
         errors = slope**2 * mask[..., None]
@@ -136,13 +125,7 @@ class Fisher:
         return torch.cat([of_weights.flatten(1), errors.sum(1)], dim=1)
 
     def _mapped(
-        self,
-        model: FlatModel,
-        weights: Tensor,
-        inputs: Tensor,
-        outputs: Tensor,
-        targets: Tensor,
-        mask: Tensor,
+        self, model: FlatModel, weights: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor
     ) -> Tensor:
         """Any model's, row by row."""
 

@@ -41,7 +41,15 @@ class Finetuned(Run):
         about: dict[str, Any],
         path: Path | None = None,
     ) -> None:
-        """`about` says what was done; the `model` may lie on another device than the run's."""
+        """Put together a result.
+
+        Args:
+            run: The run before fine-tuning.
+            model: The model, on the device of the fine-tuned weights.
+            weights: Gives the fine-tuned weights `[K, P]` of any clients.
+            about: What was done, as `finetuned.json` has it.
+            path: The folder it lies in, if any.
+        """
         facts = {**run.facts, "personal": True, "finetuned": about}
         device = next(model.module.parameters()).device
         self.run = run
@@ -105,7 +113,7 @@ def save_finetuned(tuned: Finetuned, path: str | Path) -> Finetuned:
     everybody = np.arange(len(run.clients), dtype=np.int64)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     about = {name: facts[name] for name in ("clients", "model", "blocks")}
-    with files.writing(path):
+    with files.disk_errors(path):
         try:
             secret = facts["mode"] == "production"  # It holds every client's own model.
             partial.parent.mkdir(parents=True, exist_ok=True, mode=0o700 if secret else 0o777)
@@ -147,8 +155,13 @@ def refuse_existing(path: str | Path) -> None:
 def load_finetuned(
     path: str | Path, data: FederatedData | None = None, model: Any = None
 ) -> Finetuned:
-    """Read a fine-tuned result, and the run it belongs to; `data` and `model` only for what
-    existed in a program alone."""
+    """Read a fine-tuned result, and the run it belongs to.
+
+    Args:
+        path: The folder that `finetune` wrote.
+        data: The federation, if it was not read from a file.
+        model: The model, if no name stands for it.
+    """
     path = Path(path)
     if not (path / FACTS_FILE).exists():
         raise PmtlError(

@@ -1,12 +1,14 @@
 """Fine-tuning in memory: every client goes on from a model of its own, by itself.
 
-The clients are trained by the very engines that train cohorts (`simulation/local_work.py`), a piece
-of the federation at a time, so that memory holds the models of one piece and, where there is room,
-the results. Nothing is sampled, nothing is uploaded, and no privacy is spent: what a client
-computes from the billboard and its own rows is free.
+The engines that train cohorts (`simulation/local_work.py`) train the clients, a piece of the
+federation at a time, so that memory holds the models of one piece and, where there is room, the
+results. Nothing is sampled or uploaded, and no privacy is spent: what a client computes from the
+billboard and its own rows is free.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -21,41 +23,39 @@ from pmtl.personalize.fisher import Fisher
 from pmtl.personalize.methods import EWC
 from pmtl.progress import progress_bar
 from pmtl.runs.process import threads_for
-from pmtl.simulation import Feed, LocalTraining, LocalWork, Store, Weights
+from pmtl.simulation import Feed, LocalTraining, Sites, Store, Weights
 from pmtl.simulation.fault_isolation import isolated, together
 from pmtl.streams import subseed
 
 Clients = NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class Workspace:
+    """Where clients work on for themselves."""
+
+    data: FederatedData
+    feed: Feed  #: the rows of `data` on the device of the computation
+    model: FlatModel  #: on the same device
+    seed: int = 0  #: the same seed gives the same bits, and other batches than a training run
+    engine: str = "auto"  #: as for training
+    isolate: bool = False  #: for production: no result depends on other clients
+    progress: bool = False  #: whether to show a progress bar
+
+
 class Tuner:
     """One method with its settings, for any clients of a federation."""
 
-    def __init__(
-        self,
-        data: FederatedData,
-        feed: Feed,
-        model: FlatModel,
-        method: Algorithm,
-        local: LocalTraining,
-        seed: int,
-        *,
-        engine: str = "auto",
-        compile: bool | None = None,
-        in_place: bool = False,
-    ) -> None:
-        """`model` lies on the device of `feed`. A training run with the same `seed` draws other
-        batches. `in_place` is for production: nobody's result depends on the other clients."""
-        own_seed = subseed(seed, "finetune")
-        self.work = LocalWork(
-            *(data, feed, model, method, local, own_seed),
-            engine=engine,
-            compile=compile,
-            cohort=data.m,
-            largest=data.m,
-            in_place=in_place,
+    def __init__(self, space: Workspace, method: Algorithm, local: LocalTraining) -> None:
+        parts, seed = (space.data, space.feed, space.model), subseed(space.seed, "finetune")
+        self.work = Sites(
+            *(*parts, method, local, seed),
+            engine=space.engine,
+            cohort=space.data.m,
+            largest=space.data.m,
+            in_place=space.isolate,
         )
-        self._fisher = Fisher(data, feed, model, own_seed) if isinstance(method, EWC) else None
+        self._fisher = Fisher(*parts, seed) if isinstance(method, EWC) else None
 
     def pieces(self) -> list[Clients]:
         """All clients, as many at a time as memory allows."""
@@ -80,44 +80,34 @@ class Tuner:
 
 
 def tune(
-    data: FederatedData,
-    feed: Feed,
-    model: FlatModel,
-    method: Algorithm,
-    start: Weights,
-    anchor: Weights,
-    local: LocalTraining,
-    seed: int = 0,
-    *,
-    engine: str = "auto",
-    compile: bool | None = None,
-    isolate: bool = False,
-    progress: bool = False,
+    space: Workspace, method: Algorithm, start: Weights, anchor: Weights, local: LocalTraining
 ) -> Store:
-    """Fine-tune every client from its `start` around its `anchor`, and keep the results.
+    """Fine-tune every client, and keep the results.
 
-    `start` and `anchor` give the weights `[K, P]` of any clients; `store.gather` does the same for
-    the results, which lie in memory or, where they do not fit, in a file without a name. With
-    `isolate`, which is for production, nobody's result depends on the other clients, and a client
-    for whom it fails keeps its start.
+    Args:
+        space: The federation and the model.
+        method: What a client minimises (`build_method`).
+        start: Gives the weights `[K, P]` with which any clients begin.
+        anchor: Gives the published weights `[K, P]` that they stay near.
+        local: How much is done.
+
+    Returns:
+        The results, in memory or, where they do not fit, in a nameless file; `store.gather` gives
+        the weights of any clients. In isolation, a client for whom it fails keeps its start.
     """
-    tuner = Tuner(
-        *(data, feed, model, method, local, seed),
-        engine=engine,
-        compile=compile,
-        in_place=isolate,
-    )
-    store = Store.fresh(data.m, model.start())
-    trains = data.rows("train").counts > 0
+    tuner, device = Tuner(space, method, local), space.feed.device
+    store = Store.fresh(space.data.m, space.model.start())
+    trains = space.data.rows("train").counts > 0
 
     def work(clients: Clients) -> Tensor:
-        return tuner(clients, start(clients).to(feed.device), anchor(clients).to(feed.device))
+        return tuner(clients, start(clients).to(device), anchor(clients).to(device))
 
     pieces = tuner.pieces()
-    each = isolated if isolate else together
-    with threads_for(tuner.work), progress_bar("fine-tuning", len(pieces), show=progress) as bar:
+    each = isolated if space.isolate else together
+    show = space.progress
+    with threads_for(tuner.work), progress_bar("fine-tuning", len(pieces), show=show) as bar:
         for piece in pieces:
-            if isolate:
+            if space.isolate:
                 store.scatter(piece, start(piece))
             for clients, weights in each(piece[trains[piece]], work):
                 store.scatter(clients, weights)

@@ -32,17 +32,17 @@ from torch import Tensor
 
 from pmtl.billboard import Billboard
 from pmtl.errors import PmtlError
+from pmtl.messages import UPLOAD
+from pmtl.privacy.clipping import clip
 from pmtl.privacy.grid import Grid, GridNoise
 from pmtl.privacy.noise import CPU, Noise, Source, real
 from pmtl.privacy.plan import PrivacyPlan
 
-#: Clipping aims this far below γ, so that rounding can never lift a norm above it.
-_MARGIN = 1e-12
 #: Bytes of one float64 copy that clipping works on at a time: on a CPU they should stay in a core's
 #: cache through all passes, on a graphics card they should be enough to keep it busy.
 _WORKSPACE, _CARD_WORKSPACE = 2 * 2**20, 256 * 2**20
-#: Under this name a site sends its upload.
-UPLOAD = "upload"
+#: From the billboard and the noisy average to the next billboard.
+ServerStep = Callable[[Tensor, Tensor], Tensor]
 
 
 def noise_of(
@@ -52,45 +52,6 @@ def noise_of(
     if hardened:
         return GridNoise(Grid.of(plan), source, device)
     return lambda round, shape: real(source(round), shape, device)
-
-
-def clip(uploads: Tensor, clip_norm: float, one_by_one: bool = False) -> Tensor:
-    """Scale every row to an L2 norm of at most `clip_norm`, in float64; not finite becomes zero.
-
-    On a CPU a clipped row never depends, in its last bits, on the other rows; on a graphics card
-    only if rows are added up `one_by_one`, which is slower.
-    """
-    ask = not uploads.is_cuda  # On a card, to ask would be to wait.
-    largest = uploads.abs().amax(dim=1, keepdim=True).to(torch.float64)
-    finite = torch.isfinite(largest)
-    if not (ask and finite.all()):
-        uploads = torch.where(finite, uploads, 0.0)
-    if clip_norm == float("inf"):
-        return uploads.to(torch.float64)
-    # Dividing by the largest entry first keeps the squares from overflowing.
-    largest = torch.where(finite & (largest > 0), largest, 1.0)
-    rows = uploads / largest
-    norm = _row_sums(rows.square(), one_by_one).sqrt()
-    limit = clip_norm * (1 - _MARGIN)
-    rows.mul_(limit / norm.clamp(min=1e-300))
-    too_long = norm * largest > limit
-    if ask and too_long.all():
-        return rows
-    return torch.where(too_long, rows, uploads.to(torch.float64))
-
-
-def _row_sums(rows: Tensor, one_by_one: bool) -> Tensor:
-    """The sum of each row, `[K, 1]`.
-
-    torch splits a single long row between threads, but not two of them; NumPy adds every row up by
-    itself, in pairs, so that rounding does not grow with millions of entries. On a graphics card
-    the order of a sum depends on the number of rows.
-    """
-    if rows.is_cuda and one_by_one and len(rows):
-        return torch.stack([row.clone().sum() for row in rows]).unsqueeze(1)
-    if rows.is_cuda:
-        return rows.sum(dim=1, keepdim=True)
-    return torch.from_numpy(np.add.reduce(rows.numpy(), axis=1, keepdims=True))
 
 
 def _vector(message: Mapping[str, Any], size: int) -> Tensor:
@@ -216,10 +177,14 @@ class Release:
             / self._divisors.to(tally.sum.device, non_blocking=True)
         )
 
-    def publish(self, tally: Tally, shared: Tensor, step: float = 1.0) -> Tensor:
-        """The next billboard: `step` times the average plus noise of standard deviation σ on it.
+    def publish(self, tally: Tally, shared: Tensor, step: ServerStep = torch.add) -> Tensor:
+        """Charge the round, draw its noise, and return the next billboard.
 
-        Adding less than all of it is work on what could be published as it is, and free.
+        Args:
+            tally: the round's clipped sum.
+            shared: the billboard before the round.
+            step: makes the next billboard of this one and the noisy average, both in float64. It
+                works on what could be published as it is, so it is free.
         """
         if os.getpid() != self._owner:
             raise PmtlError(
@@ -234,7 +199,7 @@ class Release:
         if self._charge is not None:
             self._charge(tally.round)  # Before the noise exists: a charge is never owed.
         update = self._noisy(tally).to(shared.device)
-        return (shared.to(torch.float64) + step * update).to(shared.dtype)
+        return step(shared.to(torch.float64), update).to(shared.dtype)
 
     def _noisy(self, tally: Tally) -> Tensor:
         """The average with its noise.

@@ -1,70 +1,160 @@
-"""Results as pictures."""
+"""Results as pictures: comparisons, and the paper's figures as its readers know them."""
 
 from __future__ import annotations
 
 import math
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pmtl.errors import PmtlError
 
+Rows = list[dict[str, Any]]
+
 
 def plot_comparison(results: dict[str, Any], path: Path) -> None:
     """Test accuracy (or error) against ε, one line per method; methods without ε are level."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise PmtlError("Plots need matplotlib: pip install 'pmtl[plot]'.") from error
-
     metric = results["metric"]
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
+    axes = _axes(6.4)
     lines: dict[str, list[tuple[float, float, float]]] = {}
     for entry in results["chosen"]:
         if "test_personal" not in entry:
             continue
-        value = entry["test_personal"][metric]
+        mean, std = (entry["test_personal"][metric][name] for name in ("mean", "std"))
         if entry["epsilon"] is None:
-            axes.axhline(value["mean"], ls="--", color="0.4", label=f"{entry['method']} (ε = 0)")
-            axes.axhspan(
-                value["mean"] - value["std"], value["mean"] + value["std"], color="0.4", alpha=0.12
-            )
-            continue
-        point = (float(entry["epsilon"]), value["mean"], value["std"])
-        lines.setdefault(entry["method"], []).append(point)
-    places = _places([epsilon for points in lines.values() for epsilon, _, _ in points])
+            axes.axhline(mean, ls="--", color="0.4", label=f"{entry['method']} (ε = 0)")
+            axes.axhspan(mean - std, mean + std, color="0.4", alpha=0.12)
+        else:
+            lines.setdefault(entry["method"], []).append((float(entry["epsilon"]), mean, std))
+    places = _epsilon_axis(axes, [point[0] for points in lines.values() for point in points])
     for method, points in lines.items():
-        points.sort()
-        axes.errorbar(
-            [places[epsilon] for epsilon, _, _ in points],
-            [mean for _, mean, _ in points],
-            [std for _, _, std in points],
-            marker="o",
-            capsize=3,
-            label=method,
-        )
-    if places:
-        axes.set_xscale("log")
-        axes.set_xticks(list(places.values()), [_name(epsilon) for epsilon in places])
-        axes.minorticks_off()
+        epsilons, means, deviations = zip(*sorted(points), strict=True)
+        x = [places[epsilon] for epsilon in epsilons]
+        axes.errorbar(x, means, deviations, marker="o", capsize=3, label=method)
     axes.set_xlabel("ε (client-level, replace-one; smaller is more private)")
     axes.set_ylabel(f"test {metric}")
     axes.set_title(f"{results['clients']} clients, mean ± standard deviation over seeds")
     axes.grid(alpha=0.25)
     axes.legend(frameon=False)
-    figure.savefig(path, dpi=150)
+    axes.figure.savefig(path, dpi=150)
 
 
-def _places(epsilons: list[float]) -> dict[float, float]:
-    """Where each ε stands on the axis; ∞ is drawn a little right of the largest finite one."""
+def plot_sheet(name: str, caption: str, rows: Rows, path: Path) -> None:
+    """Draw an experiment's rows in the way that suits it."""
+    axes = _axes(8.4)
+    draw = {"fig2": _loss_and_epsilon, "sweep": _sweep, "fig1": _bars, "table1": _bars}
+    draw.get(name, _against_epsilon)(axes, rows)
+    axes.set_title(textwrap.fill(caption, 80), fontsize="medium")
+    axes.figure.savefig(path, dpi=150)
+
+
+def _axes(width: float) -> Any:
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise PmtlError("Plots need matplotlib: pip install 'pmtl[plot]'.") from error
+    figure = Figure(figsize=(width, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure.subplots()
+
+
+def _epsilon_axis(axes: Any, epsilons: Sequence[float]) -> dict[float, float]:
+    """Label the axis of ε; returns where each ε stands, ∞ a little right of the largest other."""
     finite = sorted({epsilon for epsilon in epsilons if math.isfinite(epsilon)})
     places = {epsilon: epsilon for epsilon in finite}
     if any(math.isinf(epsilon) for epsilon in epsilons):
-        places[math.inf] = 3 * finite[-1] if finite else 1.0
+        places[math.inf] = 3 * max(finite, default=1 / 3)
+    if places:
+        axes.set_xscale("log")
+        labels = ["∞" if math.isinf(epsilon) else f"{epsilon:g}" for epsilon in places]
+        axes.set_xticks(list(places.values()), labels)
+        axes.minorticks_off()
     return places
 
 
-def _name(epsilon: float) -> str:
-    return "∞" if math.isinf(epsilon) else f"{epsilon:g}"
+def _loss_and_epsilon(axes: Any, rows: Rows) -> None:
+    """Fig. 2: the loss falls on the left axis, ε rises on the right one."""
+    rounds = [row["rounds"] for row in rows]
+    axes.plot(rounds, [row["training loss"] for row in rows], color="tab:orange", label="loss")
+    axes.set_xlabel("communication rounds")
+    axes.set_ylabel("average training loss", color="tab:orange")
+    right = axes.twinx()
+    for counting, style in (("ours", "-"), ("paper's", "--")):
+        values = [row[f"ε, {counting}"] for row in rows]
+        right.plot(rounds, values, style, color="tab:blue", label=f"ε, {counting}")
+    right.set_ylabel("ε", color="tab:blue")
+    right.legend(frameon=False, loc="upper center")
+
+
+def _against_epsilon(axes: Any, rows: Rows) -> None:
+    """Fig. 3 and similar ones: accuracy against ε, a line for every method."""
+    places = _epsilon_axis(axes, [row["ε"] for row in rows])
+    methods = _accuracies(rows)
+    # One colour for a method, however its ε is counted.
+    kinds = list(dict.fromkeys(method.partition(",")[0] for method in methods))
+    for method in methods:
+        lines: dict[str, list[tuple[float, float, float]]] = {}
+        for row in rows:
+            if value := row[method]:
+                label = f"{method}, ε {row['counted']}" if "counted" in row else method
+                lines.setdefault(label, []).append((places[row["ε"]], value["mean"], value["std"]))
+        for label, points in lines.items():
+            style = {
+                "color": f"C{kinds.index(method.partition(',')[0])}",
+                "ls": "--" if "paper's" in label else "-",
+            }
+            axes.errorbar(*zip(*points, strict=True), label=label, marker="o", capsize=3, **style)
+    axes.set_xlabel("ε")
+    _finish(axes, "test accuracy")
+
+
+def _sweep(axes: Any, rows: Rows) -> None:
+    """Accuracy against σ, a line for every γ and λ."""
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        lines.setdefault(f"γ = {row['γ']:g}, λ = {row['λ']}", []).append((row["σ"], row["test"]))
+    for label, points in lines.items():
+        axes.plot(*zip(*sorted(points), strict=True), marker="o", label=label)
+    axes.set_xlabel("σ")
+    _finish(axes, "test accuracy after the last round")
+
+
+def _bars(axes: Any, rows: Rows) -> None:
+    """A group of bars for every row, a bar for every column that holds accuracies."""
+    names = _accuracies(rows)
+    width = 0.8 / max(1, len(names))
+    for number, name in enumerate(names):
+        places = [place + width * (number - (len(names) - 1) / 2) for place in range(len(rows))]
+        values = [row[name] or {"mean": 0.0, "std": 0.0} for row in rows]
+        heights, spreads = [v["mean"] for v in values], [v["std"] for v in values]
+        axes.bar(places, heights, width, yerr=spreads, label=name)
+    axes.set_xticks(range(len(rows)), [_label(row) for row in rows], fontsize="small")
+    _finish(axes, "test accuracy", grid=False)
+
+
+def _accuracies(rows: Rows) -> list[str]:
+    """The columns that hold accuracies."""
+    return [name for name in (rows or [{}])[0] if any(isinstance(row[name], dict) for row in rows)]
+
+
+def _finish(axes: Any, ylabel: str, grid: bool = True) -> None:
+    axes.set_ylabel(ylabel)
+    if grid:
+        axes.grid(alpha=0.25)
+    if axes.get_legend_handles_labels()[0]:  # There is nothing to name where all runs failed.
+        # Beside the picture: inside there is always something that it would cover.
+        axes.figure.legend(
+            frameon=False, fontsize="small", handlelength=3, loc="outside right upper"
+        )
+
+
+def _label(row: dict[str, Any]) -> str:
+    words = []
+    for value in row.values():
+        if isinstance(value, float):
+            words.append("ε = ∞" if math.isinf(value) else f"ε = {value:.3g}")
+        elif isinstance(value, str):
+            words.append(value)
+    return "\n".join(words[:2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,21 +13,27 @@ if TYPE_CHECKING:
 VIEWS = ("personal", "shared")
 
 
-def metrics_table(scores: dict[str, Any]) -> Table:
-    """The metrics of one run: a row per split and view."""
+def _table(columns: Sequence[str], left: int = 1, **style: Any) -> Table:
+    """A table whose first columns are words and whose others are numbers."""
     from rich.table import Table
 
+    table = Table(**{"box": None, "pad_edge": False, "header_style": "bold", **style})
+    for place, name in enumerate(columns):
+        table.add_column(name, justify="left" if place < left else "right")
+    return table
+
+
+def metrics_table(scores: dict[str, Any]) -> Table:
+    """The metrics of one run: a row per split and view."""
     lines = [
         (split, view, values)
         for split, views in scores.items()
         for view, values in (views or {}).items()
     ]
     if not lines:
-        return Table(title="There are no validation or test rows to measure on.", box=None)
+        return _table([], title="There are no validation or test rows to measure on.")
     names = list(lines[0][2])
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("rows", "model", *names):
-        table.add_column(name.replace("_", " "), justify="left" if name in VIEWS else "right")
+    table = _table(["rows", "model", *(name.replace("_", " ") for name in names)], left=0)
     for split, view, values in lines:
         table.add_row(split, view, *(f"{values[name]:.4f}" for name in names))
     return table
@@ -34,11 +41,7 @@ def metrics_table(scores: dict[str, Any]) -> Table:
 
 def counts_table(what: str, counts: dict[str, int]) -> Table:
     """How often each of several things happened, the most frequent first."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(what)
-    table.add_column("clients", justify="right")
+    table = _table([what, "clients"])
     for name, count in sorted(counts.items(), key=lambda entry: -entry[1]):
         table.add_row(name, str(count))
     return table
@@ -46,20 +49,14 @@ def counts_table(what: str, counts: dict[str, int]) -> Table:
 
 def released_table(released: list[dict[str, Any]]) -> Table:
     """Average metrics that passed the gate: a row per evaluation, ± the deviation of the noise."""
-    from rich.table import Table
-
     noise = released[0]["noise"]
     columns = [(view, name) for view in VIEWS if view in released[0] for name in noise]
-    table = Table(
+    table = _table(
+        ["round", *(f"{view} {name.removesuffix('_mean')}" for view, name in columns)],
+        left=0,
         title="Averages over clients, validation rows, ± the noise they were released with",
         title_justify="left",
-        box=None,
-        pad_edge=False,
-        header_style="bold",
     )
-    table.add_column("round", justify="right")
-    for view, name in columns:
-        table.add_column(f"{view} {name.removesuffix('_mean')}", justify="right")
     for line in released:
         cells = (f"{line[view][name]:.3f} ± {noise[name]:.3f}" for view, name in columns)
         table.add_row(str(line["round"]), *cells)
@@ -120,13 +117,11 @@ def selection_note(results: dict[str, Any]) -> str:
 
 def comparison_tables(results: dict[str, Any]) -> list[Table]:
     """The comparison for a terminal, and the price of its choices if there were any."""
-    from rich.table import Table
+    from rich import box
 
     tables = []
     for header, rows in _filled(results):
-        table = Table(pad_edge=False, header_style="bold")
-        for place, name in enumerate(header):
-            table.add_column(name, justify="right" if place else "left")
+        table = _table(header, box=box.HEAVY_HEAD)
         for row in rows:
             table.add_row(*row)
         tables.append(table)
@@ -135,12 +130,14 @@ def comparison_tables(results: dict[str, Any]) -> list[Table]:
 
 def comparison_markdown(results: dict[str, Any]) -> str:
     """The same in Markdown, with the note on the choices below."""
-    parts = []
-    for header, rows in _filled(results):
-        lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
-        parts.append("\n".join("| " + " | ".join(line) + " |" for line in lines))
-    parts.append(selection_note(results))
-    return "\n\n".join(part for part in parts if part) + "\n"
+    parts = [markdown_table(header, rows) for header, rows in _filled(results)]
+    return "\n\n".join(part for part in (*parts, selection_note(results)) if part) + "\n"
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown; all columns but the first hold numbers."""
+    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _filled(results: dict[str, Any]) -> list[tuple[list[str], list[list[str]]]]:

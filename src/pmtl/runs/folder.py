@@ -29,7 +29,7 @@ from pmtl.runs.budget import Checkpoint, Published
 from pmtl.runs.config import TrainConfig
 from pmtl.runs.facts import public_facts, versions
 from pmtl.runs.personal import Personal, write_personal
-from pmtl.simulation import CHECKS, Progress
+from pmtl.simulation import CHECKS, RunState
 
 KEY_BYTES = 32
 _NOTES = (
@@ -41,6 +41,10 @@ _NOTES = (
 def new_key(mode: str) -> bytes:
     """The key of a new run's digests: a secret in production, the empty key in an experiment."""
     return secrets.token_bytes(KEY_BYTES) if mode == "production" else b""
+
+
+#: What the server keeps beside the billboard begins so in a checkpoint.
+_SERVER = "server."
 
 
 class RunFolder:
@@ -81,7 +85,7 @@ class RunFolder:
         cls.refuse_existing(path)
         divided = config.mode == "production"
         partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        with files.writing(path):
+        with files.disk_errors(path):
             try:
                 partial.mkdir(parents=True, mode=0o755 if divided else 0o777)
                 new = cls(partial, divided)
@@ -150,7 +154,10 @@ class RunFolder:
 
     def note(self, sentence: str) -> None:
         """Add a sentence for the owner of the data alone (production)."""
-        with files.writing(self.notes_file), self.notes_file.open("a", encoding="utf-8") as file:
+        with (
+            files.disk_errors(self.notes_file),
+            self.notes_file.open("a", encoding="utf-8") as file,
+        ):
             file.write(f"- {sentence}\n")
 
     def facts(self) -> dict[str, Any]:
@@ -171,14 +178,18 @@ class RunFolder:
         except ValueError:
             raise self._damaged_metrics() from None
 
-    def save_checkpoint(self, progress: Progress, history: Mapping[str, Any]) -> str:
+    def save_checkpoint(self, progress: RunState, history: Mapping[str, Any]) -> str:
         """Replace the checkpoint; the metrics and the file of vectors that it stands for are on
         disk before it is. Returns the digest of its numbers, which covers all vectors and the
         `history` (what it says of the ledger)."""
         files.flush(self.metrics_file)
         digest = files.write_tensors(
             self.checkpoint_file,
-            {"shared": progress.shared, **progress.store.snapshot()},
+            {
+                "shared": progress.shared,
+                **{f"{_SERVER}{name}": part for name, part in progress.memory.items()},
+                **progress.store.snapshot(),
+            },
             {
                 "round": progress.round,
                 "metrics": self._metrics_digest(),
@@ -208,15 +219,19 @@ class RunFolder:
                     released.append(int(values["round"]))
         return Published(len(lines), released)
 
-    def load_checkpoint(self, start: Progress, show: bool = False) -> Progress:
+    def load_checkpoint(self, start: RunState, show: bool = False) -> RunState:
         """The last saved progress, or `start` if there is none."""
         if not self.checkpoint_file.exists():
             return start
         tensors, metadata = files.read_tensors(self.checkpoint_file, key=self.key)
-        shared = _shared_of(tensors, start, self.checkpoint_file)
+        shared = _fitting(tensors, "shared", start.shared, self.checkpoint_file)
         with progress_bar("checking", CHECKS, 0, show and "slots" in tensors) as bar:
             start.store.restore(tensors, bar.advance)
-        progress = Progress(int(metadata["round"]), shared, start.store)
+        memory = {
+            name: _fitting(tensors, f"{_SERVER}{name}", like, self.checkpoint_file)
+            for name, like in start.memory.items()
+        }
+        progress = RunState(int(metadata["round"]), shared, memory, start.store)
         # The lines that the checkpoint stands for were on disk before it was.
         if self._metrics_digest(progress.round) != metadata["metrics"]:
             raise self._damaged_metrics()
@@ -308,11 +323,12 @@ def make_private(folder: Path) -> None:
         )
 
 
-def _shared_of(tensors: Mapping[str, Tensor], start: Progress, file: Path) -> Tensor:
-    shape = tuple(start.shared.shape)
-    if "clients" not in tensors or "shared" not in tensors or tensors["shared"].shape != shape:
+def _fitting(tensors: Mapping[str, Tensor], name: str, like: Tensor, file: Path) -> Tensor:
+    """A tensor of the checkpoint, of the shape and kind that the run starts with."""
+    shape = tuple(like.shape)
+    if "clients" not in tensors or name not in tensors or tensors[name].shape != shape:
         raise PmtlError(
-            f"{file} does not fit this run: its 'shared' is not of shape {shape}. Was the model or "
+            f"{file} does not fit this run: its {name!r} is not of shape {shape}. Was the model or "
             "the federation changed?"
         )
-    return tensors["shared"].to(start.shared)
+    return tensors[name].to(like)

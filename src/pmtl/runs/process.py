@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from pmtl.simulation import LocalWork
+from pmtl.simulation import Sites
 
 #: Threads for what is left to the CPU beside a graphics card: reading rows and drawing noise.
 BESIDE_A_CARD = 4
@@ -23,7 +23,7 @@ SMALL_STEP = 2**22
 
 
 @contextmanager
-def threads_for(work: LocalWork) -> Iterator[None]:
+def threads_for(work: Sites) -> Iterator[None]:
     """One thread for small steps: waking a second one costs more than it saves (on a busy machine
     several times more), and sums come out the same whatever the machine's default is. Threads that
     have a client each need not wait for one another and are left alone. Beside a graphics card

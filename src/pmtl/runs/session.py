@@ -21,14 +21,14 @@ from pmtl.runs.folder import RunFolder
 from pmtl.runs.personal import Personal
 from pmtl.runs.process import graceful_stop, peak_resident_bytes, threads_for
 from pmtl.runs.result import Run, statement_of
-from pmtl.simulation import Federation, Metrics, Progress, RoundReport, evaluate
+from pmtl.simulation import Metrics, RoundReport, RunState, Simulation, evaluate
 
 #: Personal models that are looked at together.
 _MODELS_AT_A_TIME = 256
 
 
 def run_to_end(
-    federation: Federation,
+    federation: Simulation,
     config: TrainConfig,
     facts: dict[str, Any],
     folder: RunFolder | None,
@@ -47,7 +47,7 @@ def run_to_end(
     if secret and folder is not None:
         federation.tell_owner = folder.note
     with ExitStack() as stack:
-        stack.enter_context(threads_for(federation))
+        stack.enter_context(threads_for(federation.sites))
         stop = threading.Event()
         if folder is not None:
             stack.enter_context(files.exclusive(folder.lock_file))
@@ -122,18 +122,18 @@ class Lines:
                 self._folder.save_round(self._written[-1])
 
 
-def _save(folder: RunFolder, state: Progress, budget: Budget | None) -> None:
+def _save(folder: RunFolder, state: RunState, budget: Budget | None) -> None:
     digest = folder.save_checkpoint(state, {} if budget is None else budget.history())
     if budget is not None:
         budget.saved(state.round, digest)
 
 
 def _finish(
-    federation: Federation,
+    federation: Simulation,
     facts: dict[str, Any],
     folder: RunFolder | None,
     budget: Budget | None,
-    state: Progress,
+    state: RunState,
     metrics: list[dict[str, Any]],
     key: bytes,
 ) -> Run:
@@ -159,7 +159,7 @@ def _finish(
         federation.data,
         None if folder is None else folder.path,
         federation.data.scaling,
-        federation.billboard,
+        federation.server.billboard,
         key,
     )
     if folder is not None:
@@ -167,12 +167,12 @@ def _finish(
         owned = personal if algorithm.personal else None
         result = None if facts["mode"] == "production" else run.evaluate()
         scaling = federation.data.scaling
-        published = {"weights": state.shared, **federation.billboard.tensors()}
+        published = {"weights": state.shared, **federation.server.billboard.tensors()}
         folder.save_result(facts, owned, published, scaling, statement, result)
     return run
 
 
-def not_finite(federation: Federation, state: Progress, mode: str) -> str | None:
+def not_finite(federation: Simulation, state: RunState, mode: str) -> str | None:
     """The sentence for a run whose models are not all finite, or None.
 
     In production it rests on the published model only: a personal model that is not finite is its
@@ -202,7 +202,7 @@ def _elsewhere(clients: NDArray[np.int64]) -> Tensor:
     raise PmtlError("This process has only a part of the models: ask the first of the team.")
 
 
-def _memory(state: Progress) -> dict[str, Any]:
+def _memory(state: RunState) -> dict[str, Any]:
     """What the run took of the machine."""
     store = state.store
     clients = len(store.seen)
@@ -213,7 +213,7 @@ def _memory(state: Progress) -> dict[str, Any]:
 
 
 def _validation(
-    federation: Federation, config: TrainConfig, budget: Budget | None, state: Progress
+    federation: Simulation, config: TrainConfig, budget: Budget | None, state: RunState
 ) -> dict[str, Any]:
     """What a round's line says of validation rows: released through the gate where there is a plan
     for it, exact in other experiments, nothing in other production runs."""
@@ -231,7 +231,7 @@ def _validation(
     if config.mode == "production":
         return {}
     views = federation.views(state)
-    data, feed, model = federation.data, federation.feed, federation.model
+    data, feed, model = federation.data, federation.sites.feed, federation.model
     exact = evaluate(data, feed, model, views, "validation", federation.team)
     return {} if exact is None else {"validation": exact}
 

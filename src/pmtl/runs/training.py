@@ -39,11 +39,12 @@ from pmtl.runs.result import Run, metrics_plan, rebuild_model
 from pmtl.runs.session import run_to_end
 from pmtl.simulation import (
     ALONE,
-    Federation,
     LocalTraining,
+    Simulation,
     Team,
     device_of,
     metric_bounds,
+    simulate,
 )
 
 
@@ -157,9 +158,9 @@ def start(
             config,
             model=flat.name if config.model == "auto" else config.model,
             algorithm=algorithm_spec(method),
-            device=str(federation.device),
-            engine=federation.engine,
-            compile=federation.compile,
+            device=str(federation.sites.device),
+            engine=federation.sites.engine,
+            compile=federation.sites.compile,
         )
         key, secret = new_key(config.mode), config.mode == "production"
         facts = {"id": name, "initialisation": begin, **_facts(config, federation, metrics, key)}
@@ -221,12 +222,12 @@ def resume(
     check_data(federated, facts, folder.key)
     prepared = _prepared(config, federated, flat, method, facts["id"], plan, metrics, team)
     with prepared as (federation, budget):
-        if federation.billboard.digest() != facts["board"]:
+        if federation.server.billboard.digest() != facts["board"]:
             raise PmtlError(
                 f"The clusters or relations of clients are not those that the run at {path} was "
                 "started with."
             )
-        if config.seed is not None and federation.description() != facts["noise_key"]:
+        if config.seed is not None and federation.noise_key.text != facts["noise_key"]:
             raise PmtlError(
                 f"The run at {path} cannot go on to the same bits: the code of its model or "
                 "algorithm, or the version of pmtl, is not the one it was started with. Put that "
@@ -279,7 +280,7 @@ def _prepared(
     plan: PrivacyPlan,
     metrics: PrivacyPlan | None,
     team: Team,
-) -> Iterator[tuple[Federation, Budget | None]]:
+) -> Iterator[tuple[Simulation, Budget | None]]:
     """The federation of a run, and its account with its ledger if it has one and shares anything;
     in a team the leader keeps it."""
     ledger = config.ledger if method.shares and team.leader else None
@@ -287,7 +288,7 @@ def _prepared(
     with open_budget(ledger, data.clients, run, plan, metrics, reproducible) as budget:
         if budget is not None:
             budget.refuse_unaffordable()
-        federation = Federation(
+        federation = simulate(
             data,
             model,
             method,
@@ -322,7 +323,7 @@ def _refuse(round: int) -> None:
     raise PmtlError("Only the first process of a team publishes.")
 
 
-def _warnings(federation: Federation, metrics: PrivacyPlan | None, secret: bool) -> list[str]:
+def _warnings(federation: Simulation, metrics: PrivacyPlan | None, secret: bool) -> list[str]:
     """What a user should know before anything is spent. In production all that rests on public
     numbers (clients, plan, parameters) and nothing that rests on rows."""
     data, plan, method = federation.data, federation.plan, federation.algorithm
@@ -330,7 +331,7 @@ def _warnings(federation: Federation, metrics: PrivacyPlan | None, secret: bool)
         *(public_warnings(data) if secret else describe(data)["warnings"])
     ]
     if method.shares:
-        smallest = float(federation.billboard.members.min() / data.m)
+        smallest = float(federation.server.billboard.members.min() / data.m)
         sentences += [
             warn_of_delta(plan),
             warn_of_empty_cohorts(plan),
@@ -364,7 +365,7 @@ def _resolved(config: TrainConfig, plan: PrivacyPlan, metrics: PrivacyPlan | Non
 
 
 def _facts(
-    config: TrainConfig, federation: Federation, metrics: PrivacyPlan | None, key: bytes
+    config: TrainConfig, federation: Simulation, metrics: PrivacyPlan | None, key: bytes
 ) -> dict[str, Any]:
     """What `run.json` keeps: enough to continue, to evaluate and to predict. The digest of the
     data is made with `key`."""
@@ -395,7 +396,7 @@ def _facts(
         "hardened": bool(config.privacy.hardened),
         "fingerprint": fingerprint_of(data, key),
         "clients": list(data.clients),
-        "blocks": federation.billboard.blocks.tolist(),
-        "board": federation.billboard.digest(),
-        "noise_key": None if config.seed is None else federation.description(),
+        "blocks": federation.server.billboard.blocks.tolist(),
+        "board": federation.server.billboard.digest(),
+        "noise_key": None if config.seed is None else federation.noise_key.text,
     }

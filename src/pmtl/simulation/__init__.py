@@ -7,13 +7,14 @@ from pmtl.engines.choose import ENGINES, check_engine
 from pmtl.engines.feed import Feed
 from pmtl.engines.loops import ThreadsTrainer
 from pmtl.simulation.evaluation import Metrics, Weights, evaluate
-from pmtl.simulation.federation import Federation, Progress
 from pmtl.simulation.identity import identity
-from pmtl.simulation.local_work import LocalWork
+from pmtl.simulation.owned.row_file import RowFile, digest_rows, private
+from pmtl.simulation.owned.store import CHECKS, Store
 from pmtl.simulation.released_metrics import metric_bounds
 from pmtl.simulation.round_report import RoundReport
-from pmtl.simulation.row_file import RowFile, digest_rows, private
-from pmtl.simulation.store import CHECKS, Store
+from pmtl.simulation.rounds import RunState, Simulation
+from pmtl.simulation.simulate import simulate
+from pmtl.simulation.sites import Sites
 from pmtl.simulation.team import ALONE, Team, device_of, join_team
 
 __all__ = [
@@ -23,14 +24,14 @@ __all__ = [
     "AxisTrainer",
     "Batches",
     "CohortTrainer",
-    "Federation",
     "Feed",
     "LocalTraining",
-    "LocalWork",
     "Metrics",
-    "Progress",
     "RoundReport",
     "RowFile",
+    "RunState",
+    "Simulation",
+    "Sites",
     "Store",
     "Team",
     "ThreadsTrainer",
@@ -44,4 +45,5 @@ __all__ = [
     "join_team",
     "metric_bounds",
     "private",
+    "simulate",
 ]

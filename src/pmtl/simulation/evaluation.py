@@ -24,6 +24,7 @@ from pmtl.engines.feed import Feed
 from pmtl.engines.places import axis_is_safe, seated
 from pmtl.engines.sparse import is_linear, own_widths, sparse_outputs
 from pmtl.models import FlatModel, Task, metric_names, row_counts, row_losses, row_squares
+from pmtl.simulation.custom_metrics import Metric, client_value, summary
 from pmtl.simulation.team import ALONE, Team
 
 #: From clients to the weights [K, P] to be judged.
@@ -60,9 +61,12 @@ def evaluate(
     views: Mapping[str, Weights],
     split: Split,
     team: Team = ALONE,
+    custom: Mapping[str, Metric] | None = None,
 ) -> dict[str, Metrics] | None:
-    """Metrics of every view (personal, shared) on a split; None where the split has no rows. In a
-    team everybody looks at its own clients."""
+    """Metrics of every view (personal, shared) on a split; None where the split has no rows.
+
+    In a team everybody looks at its own clients. `custom` are metrics of the user's own.
+    """
     counts = data.rows(split).counts
     if counts.sum() == 0:
         return None
@@ -73,7 +77,36 @@ def evaluate(
         for name in metric_names(data.task) if team.size > 1 else ():
             team.sum(torch.from_numpy(values.setdefault(name, np.zeros(data.m))))
         results[view] = summarise(values, counts)
+        for name, metric in (custom or {}).items():
+            own = custom_values(name, metric, data, feed, model, weights, split, mine)
+            results[view] |= summary(name, metric, team.sum(torch.from_numpy(own)).numpy())
     return results
+
+
+def custom_values(
+    name: str,
+    metric: Metric,
+    data: FederatedData,
+    feed: Feed,
+    model: FlatModel,
+    weights: Weights,
+    split: Split,
+    only: NDArray[np.int64] | None = None,
+) -> NDArray[np.float64]:
+    """[m] a metric of the user's own for each client, NaN where it has no rows or no value; of
+    clients that are not in `only`, 0."""
+    rows = data.rows(split)
+    clients = np.arange(data.m) if only is None else only
+    values = np.zeros(data.m)
+    values[clients] = np.nan
+    model.module.eval()
+    for client in clients[rows.counts[clients] > 0].tolist():
+        at = weights(np.array([client]))[0]
+        with torch.no_grad():
+            inputs, targets = feed.rows(rows.of(client))
+            outputs = model.apply(at, inputs)
+        values[client] = client_value(name, metric, data.task, targets, outputs)
+    return values
 
 
 def row_metrics(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:

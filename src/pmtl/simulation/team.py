@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pmtl.errors import PmtlError
-from pmtl.simulation.store import Store
+from pmtl.simulation.owned.store import Store
 
 #: How long a process waits for the others. Evaluating or saving may take one of them a while.
 PATIENCE = timedelta(minutes=30)

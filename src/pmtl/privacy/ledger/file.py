@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
-import os
 import secrets
 import sqlite3
 from collections.abc import Iterator
@@ -12,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pmtl import storage
 from pmtl.errors import PmtlError
 from pmtl.privacy.ledger.chain import MARKS, RESTORE, beside, next_entry
 
@@ -52,17 +51,11 @@ def vanished(path: Path) -> PmtlError:
 
 
 def take_lock(path: Path) -> int:
-    with sentences(path, "written"):
-        handle = os.open(beside(path, ".lock"), os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(handle)
-        raise PmtlError(
-            f"{path} is in use: another process is writing to it, and a ledger has one writer at a "
-            "time. Wait for it, or stop it first."
-        ) from error
-    return handle
+    return storage.take_lock(
+        beside(path, ".lock"),
+        f"{path} is in use: another process is writing to it, and a ledger has one writer at a "
+        "time. Wait for it, or stop it first.",
+    )
 
 
 def connect(path: Path, mode: str = "rw") -> sqlite3.Connection:
@@ -126,40 +119,24 @@ def read_rows(db: sqlite3.Connection, path: Path) -> tuple[int, list[tuple[Any, 
             db.execute("ROLLBACK")
 
 
-def flush_folder(path: Path) -> None:
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
 @contextmanager
 def sentences(path: Path, what: str) -> Iterator[None]:
     """Turn the refusals of SQLite and of the system into sentences."""
-    try:
-        yield
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        raise _refusal(path, what, full, error.strerror or str(error)) from error
-    except sqlite3.Error as error:
-        name = getattr(error, "sqlite_errorname", "")
-        if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or isinstance(
-            error, sqlite3.DataError
-        ):
-            raise PmtlError(
-                f"{path} is damaged or is not a ledger ({error}). To go on, {RESTORE}."
-            ) from error
-        full = name in ("SQLITE_FULL", "SQLITE_IOERR_WRITE")
-        raise _refusal(path, what, full, str(error)) from error
-    except (UnicodeError, OverflowError) as error:
-        raise PmtlError(f"{path} is damaged ({error}). To go on, {RESTORE}.") from error
-
-
-def _refusal(path: Path, what: str, full: bool, reason: str) -> PmtlError:
-    if full:
-        return PmtlError(
-            f"The disk is full or not writable: {path} could not be {what} ({reason}). What was "
-            "charged before is safe, and nothing may be released now; free some space."
-        )
-    return PmtlError(f"The ledger {path} could not be {what}: {reason}.")
+    safe = (
+        "What was charged before is safe, and nothing may be released now; free some space, or "
+        "make the file writable."
+    )
+    with storage.disk_errors(path, what, safe):
+        try:
+            yield
+        except sqlite3.Error as error:
+            name = getattr(error, "sqlite_errorname", "")
+            corrupt = name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
+            if corrupt or isinstance(error, sqlite3.DataError):
+                raise PmtlError(
+                    f"{path} is damaged or is not a ledger ({error}). To go on, {RESTORE}."
+                ) from error
+            full = name in ("SQLITE_FULL", "SQLITE_IOERR_WRITE")
+            raise OSError(errno.ENOSPC if full else errno.EIO, str(error)) from error
+        except (UnicodeError, OverflowError) as error:
+            raise PmtlError(f"{path} is damaged ({error}). To go on, {RESTORE}.") from error

@@ -66,7 +66,6 @@ from pmtl.privacy.ledger.charges import to_list
 from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.ledger.file import (
     connect,
-    flush_folder,
     read_rows,
     real_path,
     sentences,
@@ -78,6 +77,7 @@ from pmtl.privacy.ledger.file import (
 from pmtl.privacy.ledger.overlap import overlapping
 from pmtl.privacy.ledger.populations import first_population
 from pmtl.privacy.plan import check_epsilon, default_delta
+from pmtl.storage import flush_folder
 
 __all__ = ["Entry", "Ledger"]
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from pmtl.data.disk import nameless_file
 from pmtl.errors import PmtlError
-from pmtl.simulation.row_file import DIGEST_BYTES, RowFile, private
+from pmtl.simulation.owned.row_file import DIGEST_BYTES, RowFile, private
 
 Places = NDArray[np.int64]
 

@@ -1,7 +1,8 @@
-"""Local training of any clients: their batches, the engine, and how many are trained at once.
+"""Many sites as one computation: all of a round that happens inside clients.
 
-This is all of a round that happens inside clients. The loop (`rounds.py`) adds a cohort and a gate;
-fine-tuning (`personalize/`) adds nothing, since nothing leaves a client.
+One real site is `client/site.py`. Here the rows of all clients lie in one federation of data, and
+an engine trains many clients at once, with the same algorithm and the same batches. The simulation
+adds a server; fine-tuning (`personalize/`) adds nothing, since nothing leaves a client.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import Tensor
 from pmtl.algorithms import Algorithm
 from pmtl.client.batches import FEW_ROWS, Batches, LocalTraining
 from pmtl.data import FederatedData
-from pmtl.engines.base import Trained
+from pmtl.engines.base import TensorBatches, Trained
 from pmtl.engines.choose import Work, at_once, build_trainer, choose, fixed_width
 from pmtl.engines.feed import Feed, FeedBatches
 from pmtl.engines.places import Shape, axis_is_safe, is_ours, seated
@@ -31,8 +32,8 @@ Clients = NDArray[np.int64]
 _USUAL_BATCHES, _MOST_ROWS = 10, 1024
 
 
-class LocalWork:
-    """One algorithm's local training on a federation's rows."""
+class Sites:
+    """The clients of a federation, and one algorithm's local training on their rows."""
 
     def __init__(
         self,
@@ -155,6 +156,17 @@ class LocalWork:
             return 1
         floats = self._floats_of(shape[0])
         return fixed_width(self.data.m, self._usual_cohort, self.device, floats)
+
+    def rehearse(self, own: Tensor, shared: Tensor) -> None:
+        """Train one array of clients on rows of zeros, from `own` around `shared` [1, P]."""
+        batch = self.usual_batch
+        width = (None if self._sparse else self._places((batch, 1, 0))) or 1
+        _, answers = self.feed.rows(np.zeros((1, 1), dtype=np.int64))
+        shape = (width, 1, batch)
+        rows = torch.zeros(*shape, *self.data.input_shape, dtype=shared.dtype).to(self.device)
+        targets = torch.zeros_like(answers).expand(*shape, *answers.shape[2:])
+        batches = TensorBatches(rows, targets, np.ones(shape, dtype=bool))
+        self._trainer.train(own.repeat(width, 1), shared.expand(width, -1), batches, 0.0)
 
     def draw_ahead(self, clients: Clients, round: int) -> None:
         """Draw the batches of a round that is going to be asked for."""

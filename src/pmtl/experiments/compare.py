@@ -2,18 +2,17 @@
 
 Validation rows choose, test rows report: where several settings of one algorithm are given
 (`pmtl:lam=0.1`, `pmtl:lam=0.3`), the one with the best validation value stands for it at each ε.
-That choice looks at private data, by exact scores, because a comparison is an experiment; the ε of
-a single run does not count it. `selection` in the results says what such a choice would cost if it
-were made in a way that has a price (`privacy/accounting/selection.py`): per method and ε, where
-several settings competed. Seeds are repetitions for the error bar and not candidates.
+A comparison is an experiment: that choice looks at exact scores of private data, which the ε of a
+single run does not cover. `selection` in the results says, per method and ε, what such a choice
+would cost if it were paid for (`privacy/accounting/selection.py`). Seeds are repetitions for the
+error bar, not candidates.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+import threading
+from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass, field, replace
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +22,18 @@ from pmtl import storage as files
 from pmtl.algorithms import build_algorithm
 from pmtl.data import FederatedData, load
 from pmtl.errors import Interrupted, PmtlError
+from pmtl.experiments.result_cache import Result, ResultCache
 from pmtl.models import build_model
 from pmtl.privacy.accounting import selection
 from pmtl.privacy.plan import PrivacyRequest, check_epsilon
-from pmtl.progress import progress_bar
 from pmtl.runs.config import IN_MEMORY, TrainConfig, resolve_device
 from pmtl.runs.config_file import parse_config
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.process import graceful_stop
-from pmtl.runs.result import load_run
+from pmtl.runs.result import Run, load_run
 from pmtl.runs.training import resume, start
 from pmtl.simulation import check_engine
+from pmtl.spec import parse_spec
 from pmtl.streams import name_key
 
 PLAN_FILE = "comparison.json"
@@ -42,7 +42,14 @@ RESULT_FILE = "results.json"
 
 @dataclass(frozen=True)
 class Grid:
-    """What is compared, and the settings that all cells share."""
+    """What is compared, and the settings that all runs share.
+
+    Args:
+        algorithms: Specs of algorithms, such as `pmtl:lam=0.1`.
+        epsilons: The ε of the runs; ∞ is no privacy.
+        seeds: One run for each.
+        base: All other settings.
+    """
 
     algorithms: tuple[str, ...] = ("pmtl", "fedavg", "local")
     epsilons: tuple[float, ...] = (0.5, 2.0, 8.0)
@@ -81,9 +88,8 @@ class Cell:
     epsilon: float | None
     seed: int
 
-    @property
-    def folder(self) -> str:
-        """A file name of its own: what one can read, and a key where that may be ambiguous."""
+    def __str__(self) -> str:
+        """What its folder is called: what one can read, and a key where that may be ambiguous."""
         name = "".join(c if c.isalnum() or c in "._=-" else "-" for c in self.algorithm)
         budget = "" if self.epsilon is None else f"-eps{self.epsilon!r}"
         key = "" if name == self.algorithm else f"-{name_key(self.algorithm) % 16**6:06x}"
@@ -93,35 +99,34 @@ class Cell:
 def compare(
     grid: Grid, out: str | Path, data: FederatedData | None = None, *, progress: bool = False
 ) -> dict[str, Any]:
-    """Start a comparison in the new folder `out`; returns what its `results.json` holds."""
+    """Compare algorithms.
+
+    Args:
+        grid: What is compared.
+        out: A new folder for all runs and `results.json`.
+        data: The federation, if `grid.base.data` does not name it.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        What `results.json` holds: `runs`, their `summary` over seeds, the setting that validation
+        has `chosen` for each method, and what that `selection` would cost.
+    """
     out = Path(out)
     RunFolder.refuse_existing(out)
-    cells = grid.cells()
     federated = load(grid.base.data) if data is None else data
     _check(grid, federated)
-    with files.writing(out):
+    with files.disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     plan = asdict(grid)
     plan["base"]["data"] = federated.source or IN_MEMORY
     files.write_json(out / PLAN_FILE, plan)
-    return _run(grid, cells, out, federated, progress)
-
-
-def _check(grid: Grid, data: FederatedData) -> None:
-    """Refuse what no cell could run, before anything is written."""
-    base = grid.base
-    build_model(base.model, data.input_shape, data.outputs, data.task, seed=0)
-    check_engine(base.engine, base.compile, resolve_device(base.device))
-    for epsilon in grid.epsilons:
-        replace(base.privacy, epsilon=epsilon).resolve(data.m)
-    for algorithm in grid.algorithms:
-        build_algorithm(algorithm).blocks(data.clients)
+    return _run(grid, out, federated, progress)
 
 
 def resume_comparison(
     out: str | Path, data: FederatedData | None = None, *, progress: bool = False
 ) -> dict[str, Any]:
-    """Run the cells that are not finished yet."""
+    """Do the runs that are not finished yet; arguments and result are those of `compare`."""
     values = files.read_json(Path(out) / PLAN_FILE)
     base = parse_config(values["base"], str(Path(out) / PLAN_FILE))
     grid = Grid(
@@ -130,89 +135,99 @@ def resume_comparison(
         tuple(values["seeds"]),
         base,
     )
-    federated = load(base.data) if data is None else data
-    return _run(grid, grid.cells(), Path(out), federated, progress)
+    return _run(grid, Path(out), load(base.data) if data is None else data, progress)
 
 
-def _run(
-    grid: Grid, cells: Sequence[Cell], out: Path, data: FederatedData, show: bool
-) -> dict[str, Any]:
-    rows: list[dict[str, Any]] = []
-    with progress_bar("comparing", len(cells), 0, show) as bar, graceful_stop() as stop:
+def _check(grid: Grid, data: FederatedData) -> None:
+    """Refuse what no cell could run, before anything is written."""
+    base = grid.base
+    for algorithm in grid.algorithms:
+        build_algorithm(algorithm).blocks(data.clients)
+    build_model(base.model, data.input_shape, data.outputs, data.task, seed=0)
+    check_engine(base.engine, base.compile, resolve_device(base.device))
+    for epsilon in grid.epsilons:
+        replace(base.privacy, epsilon=epsilon).resolve(data.m)
+
+
+def _run(grid: Grid, out: Path, data: FederatedData, show: bool) -> dict[str, Any]:
+    cells = grid.cells()
+    with graceful_stop() as stop:
+        runner = CellRunner(grid.base, out / "runs", data, stop)
+        cache: ResultCache[Cell] = ResultCache(runner.read, runner.do, "comparing", show=show)
         for cell in cells:
-            try:
-                rows.append(_run_cell(grid.base, cell, out / "runs" / cell.folder, data))
-            except Interrupted:
-                stop.set()
-            if stop.is_set() and len(rows) < len(cells):
-                raise Interrupted(
-                    f"Stopped after {len(rows)} of {len(cells)} runs; `pmtl resume {out}` goes on."
-                )
-            bar.advance(cell.folder)
+            cache.get(cell)
+        try:
+            cache.fill()
+        except Interrupted:
+            done = f"{len(cells) - len(cache.missing)} of {len(cells)}"
+            raise Interrupted(f"Stopped after {done} runs; `pmtl resume {out}` goes on.") from None
+    rows = [cache.get(cell) for cell in cells]
     results = {"task": data.task, "clients": data.m, "runs": rows, **_summaries(rows, data.task)}
     results["selection"] = _selection(results["summary"], grid.base.privacy, data.m)
     files.write_json(out / RESULT_FILE, results)
     return results
 
 
-def _run_cell(base: TrainConfig, cell: Cell, path: Path, data: FederatedData) -> dict[str, Any]:
-    if not path.exists():
+@dataclass(frozen=True)
+class CellRunner:
+    """Does the runs of a comparison; the result of each is its run folder."""
+
+    base: TrainConfig
+    folder: Path
+    data: FederatedData
+    stop: threading.Event  #: set when the user asked to stop
+
+    def read(self, cell: Cell) -> Result | None:
+        path = self.folder / str(cell)
+        if not path.exists() or RunFolder.open(path).facts()["state"] != "complete":
+            return None
+        return _row(cell, load_run(path, self.data))
+
+    def do(self, cell: Cell) -> Result:
+        if self.stop.is_set():
+            raise Interrupted
+        path = self.folder / str(cell)
+        if path.exists():
+            return _row(cell, resume(path, self.data))
         epsilon = float("inf") if cell.epsilon is None else cell.epsilon
         config = replace(
-            base,
+            self.base,
             algorithm=cell.algorithm,
-            privacy=replace(base.privacy, epsilon=epsilon),
+            privacy=replace(self.base.privacy, epsilon=epsilon),
             seed=cell.seed,
         )
-        run = start(config, data=data, out=path)
-    elif RunFolder.open(path).facts()["state"] == "complete":
-        run = load_run(path, data)
-    else:
-        run = resume(path, data)
+        return _row(cell, start(config, data=self.data, out=path))
+
+
+def _row(cell: Cell, run: Run) -> Result:
+    assert run.path is not None
+    file = RunFolder(run.path).result_file
     return {
         **asdict(cell),
         "privacy_epsilon": run.privacy.epsilon,
-        "run": path.name,
+        "run": run.path.name,
         "not_finite": run.not_finite,
-        **_scores(run),
+        **(files.read_json(file) if file.exists() else run.evaluate()),
     }
-
-
-def _scores(run: Any) -> dict[str, Any]:
-    if run.path is not None and (file := RunFolder(run.path).result_file).exists():
-        return files.read_json(file)
-    scores: dict[str, Any] = run.evaluate()
-    return scores
-
-
-def metric_of(task: str) -> str:
-    """The number that a comparison is about."""
-    return "rmse" if task == "regression" else "accuracy"
 
 
 def _summaries(rows: list[dict[str, Any]], task: str) -> dict[str, Any]:
     """Mean and standard deviation over seeds, and which setting validation chose."""
-    metric = metric_of(task)
+    metric = "rmse" if task == "regression" else "accuracy"
+    groups: defaultdict[tuple[str, float | None], list[Result]] = defaultdict(list)
+    for row in rows:
+        groups[row["algorithm"], row["epsilon"]].append(row)
+    order = [row["algorithm"] for row in rows]
     summary = []
-
-    def key(row: dict[str, Any]) -> tuple[str, float]:
-        return row["algorithm"], -1.0 if row["epsilon"] is None else row["epsilon"]
-
-    for _, group in groupby(sorted(rows, key=key), key):
-        runs = list(group)
-        line: dict[str, Any] = {
-            "algorithm": runs[0]["algorithm"],
-            "epsilon": runs[0]["epsilon"],
-            "seeds": len(runs),
-        }
+    for algorithm, epsilon in sorted(groups, key=lambda key: (order.index(key[0]), key[1] or 0.0)):
+        runs = groups[algorithm, epsilon]
+        line: dict[str, Any] = {"algorithm": algorithm, "epsilon": epsilon, "seeds": len(runs)}
         for split in ("test", "validation"):
             for view in ("personal", "shared"):
                 values = [run[split][view] for run in runs if run[split] and view in run[split]]
                 if values:
                     line[f"{split}_{view}"] = _spread(values)
         summary.append(line)
-    order = {row["algorithm"]: i for i, row in reversed(list(enumerate(rows)))}
-    summary.sort(key=lambda line: (order[line["algorithm"]], line["epsilon"] or 0.0))
     return {"metric": metric, "summary": summary, "chosen": _choose(summary, metric)}
 
 
@@ -227,8 +242,8 @@ def _spread(values: list[dict[str, float]]) -> dict[str, dict[str, float]]:
 
 
 def _method(algorithm: str) -> str:
-    """What several settings of one algorithm have in common."""
-    return algorithm.partition(":")[0]
+    """The algorithm's name, which its settings have in common."""
+    return parse_spec(algorithm)[0]
 
 
 def _choose(summary: list[dict[str, Any]], metric: str) -> list[dict[str, Any]]:
@@ -249,8 +264,8 @@ def _choose(summary: list[dict[str, Any]], metric: str) -> list[dict[str, Any]]:
 def _selection(
     summary: list[dict[str, Any]], privacy: PrivacyRequest, clients: int
 ) -> list[dict[str, Any]]:
-    """What choosing a method's setting would cost at each ε; nothing where there is no choice, and
-    nothing where nothing is shared: then each client can choose by itself, which is free."""
+    """What choosing a method's setting would cost at each ε, where there was a choice. Where
+    nothing is shared (ε is None), each client can choose by itself, which is free."""
     settings = Counter((_method(line["algorithm"]), line["epsilon"]) for line in summary)
     prices = []
     for (method, epsilon), candidates in settings.items():

@@ -8,10 +8,9 @@ serves plain reads just as quickly, and gives way when memory is wanted for some
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from hashlib import sha256
 from itertools import pairwise
 from typing import IO
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pmtl.errors import PmtlError
+from pmtl.storage import disk_errors
 
 #: Bytes of a digest of one vector.
 DIGEST_BYTES = 32
@@ -45,7 +45,7 @@ class RowFile:
         """A copy `[K, width]` of the rows with these numbers, in main memory."""
         wanted = torch.empty((len(rows), self._width), dtype=self._dtype)
         buffer = _bytes(wanted)
-        with self._sentences("read"):
+        with self._disk_errors("read"):
             for first, part in _runs(rows):
                 view = buffer[part].reshape(-1).data
                 place = self._begins + first * self.row_bytes
@@ -59,7 +59,7 @@ class RowFile:
     def write(self, rows: NDArray[np.int64], values: Tensor) -> None:
         """Put `values` [K, width] in the place of the rows with these numbers."""
         buffer = _bytes(values.detach().to("cpu", self._dtype).contiguous())
-        with self._sentences("written"):
+        with self._disk_errors("written"):
             for first, part in _runs(rows):
                 view = buffer[part].reshape(-1).data
                 place = self._begins + first * self.row_bytes
@@ -76,7 +76,7 @@ class RowFile:
 
     def sync(self) -> None:
         """Return when everything that was written is on the disk."""
-        with self._sentences("written"):
+        with self._disk_errors("written"):
             os.fsync(self._file.fileno())
 
     @property
@@ -84,18 +84,13 @@ class RowFile:
         named = isinstance(self._file.name, str)
         return self._file.name if named else "The temporary file of the clients' vectors"
 
-    @contextmanager
-    def _sentences(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                raise PmtlError(
-                    f"The disk is full: {self._name} could not be written. Nothing that was "
-                    "saved before is lost; free some space (or set TMPDIR to a folder that has "
-                    "room) and try again."
-                ) from error
-            raise PmtlError(f"{self._name} could not be {what}: {error.strerror}.") from error
+    def _disk_errors(self, action: str) -> AbstractContextManager[None]:
+        return disk_errors(
+            self._name,
+            action,
+            "What was saved before is safe: free some space (or set TMPDIR to a folder that has "
+            "room) and try again.",
+        )
 
 
 def private(path: str, flags: int) -> int:

@@ -23,7 +23,7 @@ from torch import Tensor
 from pmtl.data.disk import memory_limit
 from pmtl.engines.feed import to_device
 from pmtl.errors import PmtlError
-from pmtl.simulation.rows_on_disk import CHECKS, DiskRows
+from pmtl.simulation.owned.rows_on_disk import CHECKS, DiskRows
 
 __all__ = ["CHECKS", "Store"]
 

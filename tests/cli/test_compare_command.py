@@ -1,38 +1,20 @@
-"""Comparisons: table, JSON and plot, chosen by validation, continued after a stop."""
+"""`pmtl compare`: table, JSON and plot; mistakes are sentences."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
-from pmtl import comparison
-from pmtl.comparison import Grid, compare, resume_comparison
-from pmtl.data import load
-from pmtl.errors import PmtlError
+from pmtl.experiments import compare as comparison
+from pmtl.experiments.compare import Grid, compare
 from pmtl.privacy.accounting import selection
-from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyRequest
-from pmtl.report.tables import comparison_markdown, selection_cells
+from pmtl.report.tables import comparison_markdown
 from pmtl.runs.config import TrainConfig
-from pmtl.simulation import LocalTraining
 
 SPEC = "synthetic:clients=20,samples=12"
 INF = float("inf")
-
-
-def grid(**changes):
-    base = TrainConfig(
-        data=SPEC, privacy=PrivacyRequest(rounds=2), local=LocalTraining(steps=2), evaluate_every=0
-    )
-    values = {
-        "algorithms": ("pmtl:lam=0.1", "pmtl:lam=5", "local"),
-        "epsilons": (1.0, float("inf")),
-        "seeds": (0, 1),
-        "base": base,
-    }
-    return Grid(**{**values, **changes})
 
 
 def test_a_comparison_writes_table_json_and_plot(tmp_path, pmtl_command):
@@ -59,33 +41,6 @@ def test_json_output_is_json_alone(tmp_path, pmtl_command):
     )
     assert done.status == 0, done.err
     assert json.loads(done.out)["metric"] == "accuracy"
-
-
-def test_means_and_deviations_are_over_seeds(tmp_path):
-    results = compare(grid(), tmp_path / "out")
-    line = next(e for e in results["summary"] if e["algorithm"] == "local")
-    values = [
-        run["test"]["personal"]["accuracy"]
-        for run in results["runs"]
-        if run["algorithm"] == "local"
-    ]
-    mean = sum(values) / 2
-    assert line["test_personal"]["accuracy"]["mean"] == pytest.approx(mean)
-    deviation = (sum((value - mean) ** 2 for value in values)) ** 0.5
-    assert line["test_personal"]["accuracy"]["std"] == pytest.approx(deviation)
-
-
-def test_validation_chooses_and_test_only_reports():
-    def line(algorithm, validation, test):
-        entry = {"algorithm": algorithm, "epsilon": 1.0}
-        entry["validation_personal"] = {"accuracy": {"mean": validation}}
-        entry["test_personal"] = {"accuracy": {"mean": test}}
-        return entry
-
-    chosen = comparison._choose(
-        [line("pmtl:lam=1", 0.7, 0.5), line("pmtl:lam=2", 0.6, 0.9)], "accuracy"
-    )
-    assert [entry["algorithm"] for entry in chosen] == ["pmtl:lam=1"]
 
 
 def test_what_choosing_between_settings_would_cost_is_told(tmp_path, pmtl_command):
@@ -133,39 +88,9 @@ def test_where_nothing_competes_no_price_is_told(tmp_path, pmtl_command):
     assert comparison._selection(alone, PrivacyRequest(), 20) == []
 
 
-def test_no_privacy_has_an_infinite_price_and_the_order_of_epsilons_does_not_matter():
-    lines = [{"algorithm": f"pmtl:lam={lam}", "epsilon": e} for lam in (1, 2) for e in (INF, 2.0)]
-    results = {"selection": comparison._selection(lines, PrivacyRequest(rounds=2), 20)}
-    header, rows = selection_cells(results)
-    assert header[1:] == ["one run: 2", "one run: inf"]
-    assert [row[2] for row in rows] == ["∞", "∞"]
-    assert 2 < float(rows[0][1]) < 4
-
-
-def test_a_comparison_goes_on_where_it_stopped(tmp_path, monkeypatch):
-    whole = compare(grid(), tmp_path / "whole")
-    calls = []
-    run_cell = comparison._run_cell
-
-    def die_at_third(*arguments):
-        calls.append(arguments)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return run_cell(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(comparison, "_run_cell", die_at_third)
-        with pytest.raises(KeyboardInterrupt):
-            compare(grid(), tmp_path / "cut")
-    resumed = resume_comparison(tmp_path / "cut")
-    assert resumed == whole
-    assert (tmp_path / "cut/results.json").read_bytes() == (
-        tmp_path / "whole/results.json"
-    ).read_bytes()
-
-
 def test_resume_on_the_command_line_knows_comparisons(tmp_path, pmtl_command):
-    compare(grid(algorithms=("local",)), tmp_path / "out")
+    base = TrainConfig(data=SPEC, privacy=PrivacyRequest(rounds=2), evaluate_every=0)
+    compare(Grid(("local",), seeds=(0, 1), base=base), tmp_path / "out")
     done = pmtl_command("resume", tmp_path / "out")
     assert done.status == 0, done.err
     assert (tmp_path / "out/comparison.png").exists()
@@ -185,27 +110,3 @@ def test_mistakes_are_sentences(arguments, words, tmp_path, pmtl_command):
     assert refused.status == 2
     assert words in refused.err
     assert "Traceback" not in refused.err
-
-
-def test_an_existing_folder_is_refused(tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/file").write_text("")
-    with pytest.raises(PmtlError, match="exists already"):
-        compare(grid(), tmp_path / "out")
-
-
-def test_a_comparison_is_charged_like_any_run_and_is_never_production(tmp_path):
-    data = load(SPEC)
-    Ledger.create(tmp_path / "ledger.db", data.clients).close()
-    base = replace(grid().base, ledger=str(tmp_path / "ledger.db"))
-    compare(grid(base=base, epsilons=(1.0,)), tmp_path / "out")
-    with Ledger.open(tmp_path / "ledger.db", write=False) as ledger:
-        # Two settings of PMTL, two seeds, two rounds; training alone is free.
-        assert sum(ledger.events().values()) == 2 * 2 * 2
-    with pytest.raises(PmtlError, match="is an experiment"):
-        grid(base=replace(base, mode="production"))
-
-
-def test_a_base_with_an_epsilon_of_its_own_is_refused():
-    with pytest.raises(PmtlError, match="sets ε itself"):
-        grid(base=TrainConfig(privacy=PrivacyRequest(epsilon=3.0)))

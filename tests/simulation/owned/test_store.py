@@ -18,8 +18,9 @@ from pmtl.algorithms import build_algorithm
 from pmtl.errors import PmtlError
 from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.simulation import Federation, LocalTraining, Store, row_file
-from pmtl.simulation import rows_on_disk as disk_rows
+from pmtl.simulation import LocalTraining, Store, simulate
+from pmtl.simulation.owned import row_file
+from pmtl.simulation.owned import rows_on_disk as disk_rows
 
 M, WIDTH = 6, 3
 START = torch.tensor([1.0, -2.0, 0.5])
@@ -138,7 +139,7 @@ class TestWhere:
         monkeypatch.setenv("PMTL_MEMORY_LIMIT", "200")
         plan = PrivacyPlan(small.m, 2, "poisson", 1.0, 0.1, rounds, 1e-3)
         model = build_model("logistic", small.input_shape, 2, small.task, 0)
-        made = Federation(small, model, build_algorithm(algorithm), plan, LocalTraining(), 0)
+        made = simulate(small, model, build_algorithm(algorithm), plan, LocalTraining(), 0)
         assert made.start().store.where == place
 
 

@@ -14,7 +14,7 @@ from pmtl.errors import PmtlError
 from pmtl.models import build_model
 from pmtl.privacy.noise import seeded_noise
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.simulation import Federation, LocalTraining, Progress
+from pmtl.simulation import LocalTraining, RunState, simulate
 from pmtl.streams import name_key, name_keys, subseed, uniforms, words
 
 ROUNDS = 4
@@ -40,7 +40,7 @@ def federation(x=None, algorithm="pmtl:lam=0.5", seed=0, sigma=0.1, **changes):
         changes.pop("model", "mlp:hidden=6"), data.input_shape, data.outputs, data.task, 0
     )
     local = changes.pop("local", LocalTraining(epochs=2, batch=5))
-    return Federation(data, model, build_algorithm(algorithm), plan, local, seed, **changes)
+    return simulate(data, model, build_algorithm(algorithm), plan, local, seed, **changes)
 
 
 def run(federation, progress=None):
@@ -73,7 +73,7 @@ def test_a_saved_run_continues_to_the_same_bits():
     fresh = federation()
     store = fresh.start().store
     store.restore(saved)
-    resumed, reports = run(fresh, Progress(2, progress.shared.clone(), store))
+    resumed, reports = run(fresh, RunState(2, progress.shared.clone(), {}, store))
     assert [report.round for report in reports] == [3, 4]
     assert same(whole, resumed)
 
@@ -82,10 +82,10 @@ class TestStreams:
     """Initialisation, sampling, batches and noise: moving one leaves the others where they were."""
 
     def cohorts(self, federation):
-        return [federation.sampler.draw(t).tolist() for t in range(ROUNDS)]
+        return [federation.server.sampler.draw(t).tolist() for t in range(ROUNDS)]
 
     def batches(self, federation):
-        return [federation.batches.draw(np.arange(M), t)[0].tolist() for t in range(ROUNDS)]
+        return [federation.sites.batches.draw(np.arange(M), t)[0].tolist() for t in range(ROUNDS)]
 
     def test_each_is_known_by_its_own_name(self):
         """What a seed stands for must not change: a saved run is continued by these numbers."""
@@ -93,8 +93,8 @@ class TestStreams:
         keys = name_keys(made.data.clients)
         for t in range(ROUNDS):
             coins = uniforms(3, "sampling", keys, t)
-            assert made.sampler.draw(t).tolist() == np.flatnonzero(coins < 5 / M).tolist()
-        index, real = made.batches.draw(np.array([3]), 2)
+            assert made.server.sampler.draw(t).tolist() == np.flatnonzero(coins < 5 / M).tolist()
+        index, real = made.sites.batches.draw(np.array([3]), 2)
         rows = made.data.rows("train").of(3)
         for epoch in range(2):
             order = np.argsort(words(3, "batches", keys[3], 2, epoch, np.arange(len(rows))))
@@ -147,8 +147,8 @@ class TestStreams:
             federation(cohort=6),
             federation(seed=1),
         ]
-        draws = [made.gate._noise(0, (1, 50)) for made in (federation(), *others)]
-        assert torch.equal(draws[0], federation().gate._noise(0, (1, 50)))
+        draws = [made.server.gate._noise(0, (1, 50)) for made in (federation(), *others)]
+        assert torch.equal(draws[0], federation().server.gate._noise(0, (1, 50)))
         assert len(torch.cat(draws).unique()) == 50 * len(draws)
 
     def test_other_cohorts_leave_batches_alone(self):
@@ -182,12 +182,12 @@ def test_a_cohort_that_is_trained_in_pieces_ends_the_same(algorithm, at_once, mo
     settings = {"algorithm": algorithm, "dtype": torch.float64, "engine": "axis"}
     whole = federation(**settings)
     expected, reports = run(whole)
-    assert whole._chunk >= M
-    at_most = at_once * whole._client_floats
+    assert whole.sites._chunk >= M
+    at_most = at_once * whole.sites._client_floats
     monkeypatch.setattr("pmtl.engines.choose.CHUNK_FLOATS", at_most)
     pieces = federation(**settings)
     actual, others = run(pieces)
-    assert pieces._chunk == at_once
+    assert pieces.sites._chunk == at_once
     close = {"rtol": 0, "atol": 1e-12}
     assert torch.allclose(actual.shared, expected.shared, **close)
     assert torch.allclose(actual.store.vectors, expected.store.vectors, **close)
@@ -211,7 +211,7 @@ def test_how_the_features_are_stored_changes_nothing(storage, tmp_path, monkeypa
         stored = np.memmap(tmp_path / "x", dtype=dtype, mode="w+", shape=x.shape)
         stored[:] = x
     other = federation(x=stored, noise=seeded_noise(0))
-    assert other.feed._resident is None
+    assert other.sites.feed._resident is None
     actual, _ = run(other)
     assert same(expected, actual)
 
@@ -242,7 +242,7 @@ def test_a_round_only_touches_the_clients_that_were_drawn():
         before = progress.store.vectors.clone()
         made.advance(progress)
         changed = (progress.store.vectors != before).any(dim=1).numpy()
-        assert np.array_equal(np.flatnonzero(changed), made.sampler.draw(t))
+        assert np.array_equal(np.flatnonzero(changed), made.server.sampler.draw(t))
 
 
 def test_local_training_takes_everybody_publishes_nothing_and_ignores_the_plan_of_cohorts():
@@ -263,14 +263,14 @@ def test_a_report_says_what_happened():
     made = federation(algorithm="fedavg", dtype=torch.float64, sigma=0.0)
     progress = made.start()
     for t in range(ROUNDS):
-        cohort = made.sampler.draw(t)
+        cohort = made.server.sampler.draw(t)
         own = progress.store.gather(cohort)
-        trained = made._train(cohort, own, progress.shared, t, made.local.lr_at(t))
+        trained = made._train(cohort, own, progress.shared, t, made.sites.local.lr_at(t))
         norms = trained.uploads.norm(dim=1)
         report = made.advance(progress)
         assert report.round == t + 1 == progress.round
         assert report.cohort == len(cohort)
-        assert report.lr == made.local.lr_at(t)
+        assert report.lr == made.sites.local.lr_at(t)
         assert report.train_loss == pytest.approx(float(trained.losses.mean()))
         assert report.upload_norm == pytest.approx(float(norms.mean()))
         assert report.clipped == pytest.approx(float((norms > 0.4).double().mean()))
@@ -287,7 +287,7 @@ def test_a_plan_for_another_number_of_clients_is_refused():
     plan = PrivacyPlan(M, M, "full", 1.0, 0.1, 2, 1e-3)
     model = build_model("logistic", data.input_shape, data.outputs, data.task, 0)
     with pytest.raises(PmtlError, match="plan is for 8 clients, but the data has 7"):
-        Federation(data, model, build_algorithm("pmtl"), plan, LocalTraining(), 0)
+        simulate(data, model, build_algorithm("pmtl"), plan, LocalTraining(), 0)
 
 
 def test_no_round_is_run_that_the_plan_does_not_pay_for():
@@ -303,7 +303,10 @@ def test_cohorts_of_a_run_are_those_of_its_plan():
     for sampling in ("poisson", "fixed"):
         made = federation(sampling=sampling, seed=3)
         _, reports = run(made)
-        drawn = [len(made.plan.sampler(3, made.sampler.client_keys).draw(t)) for t in range(ROUNDS)]
+        drawn = [
+            len(made.plan.sampler(3, made.server.sampler.client_keys).draw(t))
+            for t in range(ROUNDS)
+        ]
         assert [report.cohort for report in reports] == drawn
     assert set(drawn) == {5}
 

@@ -9,7 +9,7 @@ pytest.importorskip("matplotlib")
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from pmtl.report import paper
+from pmtl.report import plots
 
 
 def value(mean):
@@ -48,7 +48,7 @@ def drawn(draw, rows):
 
 
 def test_a_method_has_one_colour_however_its_epsilon_is_counted():
-    _, axes = drawn(paper._against_epsilon, CURVES)
+    _, axes = drawn(plots._against_epsilon, CURVES)
     handles, labels = axes.get_legend_handles_labels()
     colours = {label: handle[0].get_color() for label, handle in zip(labels, handles, strict=True)}
     styles = {
@@ -61,7 +61,7 @@ def test_a_method_has_one_colour_however_its_epsilon_is_counted():
 
 @pytest.mark.parametrize(
     ("draw", "rows"),
-    [(paper._against_epsilon, CURVES), (paper._bars, BARS), (paper._sweep, SWEEP)],
+    [(plots._against_epsilon, CURVES), (plots._bars, BARS), (plots._sweep, SWEEP)],
 )
 def test_the_legend_lies_beside_the_picture(draw, rows):
     figure, axes = drawn(draw, rows)
@@ -75,10 +75,10 @@ def test_the_legend_lies_beside_the_picture(draw, rows):
 @pytest.mark.parametrize("name", ["fig1", "fig3", "table1", "sweep"])
 def test_every_experiment_becomes_a_picture(name, tmp_path):
     rows = {"fig3": CURVES, "sweep": SWEEP}.get(name, BARS)
-    paper.plot_sheet(name, "A caption.", rows, tmp_path / "it.png")
+    plots.plot_sheet(name, "A caption.", rows, tmp_path / "it.png")
     assert (tmp_path / "it.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_where_all_runs_failed_there_is_no_legend():
-    figure, _ = drawn(paper._bars, [{"ε": 0.8, "before": None}])
+    figure, _ = drawn(plots._bars, [{"ε": 0.8, "before": None}])
     assert figure.legends == []

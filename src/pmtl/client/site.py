@@ -1,0 +1,98 @@
+"""One client: its rows, its own vector, and what it does in a round.
+
+A site knows nobody else's rows and no noise. It is told what the billboard shows (a
+`RoundMessage`), trains, and answers with its clipped upload; its own vector stays here. The
+simulation (`simulation/sites.py`) does the same for many clients at once, with the same algorithm,
+batches and steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pmtl.algorithms import Algorithm
+from pmtl.client.batches import Batches, LocalTraining
+from pmtl.client.step import Rows, train_client
+from pmtl.data import FederatedData
+from pmtl.errors import PmtlError
+from pmtl.messages import UPLOAD, RoundMessage
+from pmtl.models import FlatModel
+from pmtl.privacy.clipping import clip
+from pmtl.streams import name_keys, subseed
+
+
+class Site:
+    """The site of one client."""
+
+    def __init__(
+        self,
+        data: FederatedData,
+        model: FlatModel,
+        algorithm: Algorithm,
+        local: LocalTraining,
+        clip_norm: float,
+        seed: int,
+        start: Tensor | None = None,
+    ) -> None:
+        """
+        Args:
+            data: the rows of this client, and of nobody else.
+            model: the model that everybody trains.
+            algorithm: what the client does.
+            local: how much it does in a round.
+            clip_norm: γ, the largest L2 norm of what it sends.
+            seed: decides its batches. In production, a secret random number of the site's own.
+            start: [P] the common start; the model's own parameters unless given.
+        """
+        if data.m != 1:
+            raise PmtlError(f"A site holds the rows of one client, but this data has {data.m}.")
+        self.client = data.clients[0]
+        self.algorithm = algorithm.bind(model.layout)
+        self.model = model
+        self.own = self.algorithm.start(model.start() if start is None else start)
+        self._data = data
+        self._local = local
+        self._clip_norm = clip_norm
+        self._seed = seed
+        self._key = name_keys(data.clients)
+        self._batches = Batches(data.rows("train"), local, seed, self._key)
+
+    def answer(self, message: RoundMessage) -> dict[str, NDArray[Any]]:
+        """Train for one round; returns the upload, the only thing that leaves the client.
+
+        The client's own vector changes when the whole round has succeeded, and not before.
+        """
+        shared = torch.tensor(message.shared, dtype=self.model.start().dtype)
+        lr = self._local.lr_at(message.round)
+        with torch.random.fork_rng(enabled=self.model.traits.random_forward):
+            if self.model.traits.random_forward:
+                torch.manual_seed(subseed(self._seed, "forward", message.round, int(self._key[0])))
+            steps = self._steps(message.round)
+            trained = train_client(
+                self.algorithm, self.model, self._data.task, self.own, shared, steps, lr
+            )
+        self.own = trained.kept
+        return {UPLOAD: clip(trained.upload.unsqueeze(0), self._clip_norm)[0].numpy()}
+
+    def weights(self, shared: Tensor) -> Tensor:
+        """[P] the weights with which this client predicts, given what it reads of the billboard."""
+        return self.algorithm.predict(self.own, shared)
+
+    def _steps(self, round: int) -> Iterator[Rows]:
+        """The rows of each local step."""
+        if not self._data.rows("train").counts[0]:
+            return
+        index, real = self._batches.draw(np.zeros(1, dtype=np.int64), round)
+        dtype = self.model.start().dtype
+        for rows, mask in zip(index[0], real[0], strict=True):
+            x, y = (
+                torch.from_numpy(np.ascontiguousarray(part)) for part in self._data.gather(rows)
+            )
+            targets = y.to(dtype) if y.is_floating_point() else y
+            yield x.to(dtype), targets, torch.from_numpy(mask)

@@ -1,0 +1,67 @@
+"""What experiments write: a table (Markdown), its numbers (JSON), and cells with their ±."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, pstdev
+from typing import Any
+
+from pmtl import storage as files
+from pmtl.report.tables import markdown_table
+
+Spread = dict[str, Any]
+
+
+class Sheet:
+    """One experiment's results: rows of a table, to be shown and to be kept."""
+
+    def __init__(self, name: str, caption: str, columns: Sequence[str]) -> None:
+        self.name = name
+        self.caption = caption
+        self.columns = list(columns)
+        self.rows: list[dict[str, Any]] = []
+
+    @classmethod
+    def load(cls, path: Path) -> Sheet:
+        """The sheet that was saved as this JSON file."""
+        saved = files.read_json(path)
+        sheet = cls(path.stem, saved["caption"], saved["columns"])
+        sheet.rows = saved["rows"]
+        return sheet
+
+    def add(self, **values: Any) -> None:
+        """A row: values by column."""
+        self.rows.append({column: values.get(column) for column in self.columns})
+
+    def markdown(self) -> str:
+        """The table as text."""
+        rows = [[shown(row[column]) for column in self.columns] for row in self.rows]
+        return f"{self.caption}\n\n{markdown_table(self.columns, rows)}\n"
+
+    def save(self, folder: Path, clients: int) -> None:
+        """Write NAME.md and NAME.json into the folder."""
+        files.write_text(folder / f"{self.name}.md", self.markdown())
+        content = {"caption": self.caption, "columns": self.columns, "rows": self.rows}
+        files.write_json(folder / f"{self.name}.json", content | {"clients": clients})
+
+
+def spread(values: Sequence[float]) -> Spread | None:
+    """Mean and standard deviation over seeds."""
+    if not values:
+        return None
+    return {"mean": mean(values), "std": pstdev(values), "seeds": len(values)}
+
+
+def shown(value: Any) -> str:
+    """A cell of a table: accuracies with three digits and their ±."""
+    if value is None:
+        return "–"
+    if isinstance(value, dict):
+        several = f" ± {value['std']:.3f}" if value["seeds"] > 1 else ""
+        return f"{value['mean']:.3f}{several}"
+    if value in (float("inf"), "inf"):  # As JSON has it.
+        return "∞"
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return str(value)

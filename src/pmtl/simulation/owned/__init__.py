@@ -1,0 +1,1 @@
+"""What the clients own between rounds: in memory, or in a file."""

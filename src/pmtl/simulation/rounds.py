@@ -1,0 +1,301 @@
+"""The loop: sample, train, pass the gate, again.
+
+A `Simulation` is one server (`server/`) and many sites (`sites.py`) in one process, or in the
+processes of one team. Because every random choice is a function of the seed and the round, a
+`RunState` is all there is to save: a run that continues from a saved one goes on to the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.func import vmap
+
+from pmtl.engines.base import Trained
+from pmtl.errors import PmtlError
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.privacy.release import Tally
+from pmtl.server import Server, ServerState
+from pmtl.simulation.evaluation import Metrics, Weights, client_metrics
+from pmtl.simulation.fault_isolation import isolated, together
+from pmtl.simulation.noise_key import NoiseKey
+from pmtl.simulation.owned.store import Store
+from pmtl.simulation.released_metrics import ReleasedMetrics, metric_bounds
+from pmtl.simulation.round_report import RoundReport
+from pmtl.simulation.sites import Sites
+from pmtl.simulation.team import ALONE, Team
+
+
+@dataclass
+class RunState(ServerState):
+    """Where a run stands: the server's state, and what the clients own."""
+
+    store: Store
+    changed: set[int] = field(default_factory=set)  #: in a team: trained here, not yet collected
+
+
+class Simulation:
+    """One server and many sites, round by round."""
+
+    def __init__(
+        self,
+        server: Server,
+        sites: Sites,
+        noise_key: NoiseKey,
+        hardened: bool = False,
+        team: Team = ALONE,
+    ) -> None:
+        """See `simulate`, which makes one."""
+        self.server = server
+        self.sites = sites
+        self.team = team
+        self.noise_key = noise_key
+        self.data, self.model, self.algorithm = sites.data, sites.model, server.algorithm
+        self.plan = server.plan
+        #: Told, in production, what is for the owner of the data alone.
+        self.tell_owner: Callable[[str], None] = lambda sentence: None
+        self.released_metrics: ReleasedMetrics | None = None
+        self._hardened = hardened
+        self._production = server.production
+        self._each = isolated if self._production else together
+        self._next: tuple[int, NDArray[np.int64]] | None = None
+        #: Who has rows to train on. In production a client may have none, and counts as zero.
+        self._trains = self.data.rows("train").counts > 0
+
+    def show_metrics(
+        self,
+        plan: PrivacyPlan,
+        loss_bound: float | None = None,
+        charge: Callable[[int], None] | None = None,
+        every: int = 0,
+    ) -> None:
+        """Let average metrics be released; to be called before the first round.
+
+        Args:
+            plan: what these releases cost.
+            loss_bound: the largest loss of a client that is reported.
+            charge: puts a release down in the clients' ledger.
+            every: rounds between two releases.
+        """
+        if self._production and charge is None:
+            raise PmtlError("In production every release is charged: give a ledger.")
+        bounds = metric_bounds(self.data.task, self.data.outputs, loss_bound)
+        self.noise_key.add_metrics(plan.to_dict(), bounds, self.measured, every)
+        source = self.noise_key.source(" metrics")
+        self.released_metrics = ReleasedMetrics(
+            plan, self.measured, bounds, source, self._hardened, charge
+        )
+
+    def start(self, file: Path | None = None) -> RunState:
+        """The state before the first round: everybody holds the common start.
+
+        Args:
+            file: where the clients' vectors will lie if they do not fit in memory; a file without
+                a name unless given.
+        """
+        common = self.team.from_leader(self.model.start())  # In production its own is random.
+        # Of m clients, as many as T rounds can be expected to see.
+        rate = self.plan.rate if self.algorithm.shares else 1.0
+        seen = self.data.m * (1 - (1 - rate) ** self.plan.rounds) / self.team.size
+        store = Store.fresh(self.data.m, self.algorithm.start(common), seen, file)
+        server = self.server.start(common)
+        return RunState(server.round, server.shared, server.memory, store)
+
+    def rounds(self, state: RunState) -> Iterator[RoundReport]:
+        """Run the rounds that are left, changing `state` in place after each."""
+        while state.round < self.plan.rounds:
+            yield self.advance(state)
+
+    def advance(self, state: RunState) -> RoundReport:
+        """One round of the algorithm."""
+        round = state.round
+        cohort = self._cohort(round)
+        lr = self.sites.local.lr_at(round)
+        tally = self.server.open(state)
+        losses, norms = [], []
+
+        for piece in self.sites.pieces(self.team.part(cohort)):
+            # Read before anything is tried: a disk that fails is nobody's data.
+            owned = state.store.gather(piece)
+
+            def train(
+                clients: NDArray[np.int64],
+                piece: NDArray[np.int64] = piece,
+                owned: Tensor = owned,
+            ) -> Trained:
+                own = owned
+                if len(clients) < len(piece):
+                    places = torch.from_numpy(np.searchsorted(piece, clients))
+                    own = owned[places.to(owned.device)]
+                return self._train(clients, own, state.shared, round, lr)
+
+            done = self._each(piece[self._trains[piece]], train, self._failed("trained", round))
+            if sum(len(some) for some, _ in done) < len(piece):
+                self._keep_row(state.store, piece, [some for some, _ in done])
+            for clients, trained in done:
+                state.store.scatter(clients, trained.kept)
+                state.changed.update(clients.tolist() if self.team.size > 1 else ())
+                losses.append(trained.losses)
+                if self.algorithm.shares:
+                    self.server.add(tally, clients, trained.uploads)
+                    norms.append(torch.linalg.vector_norm(trained.uploads, dim=1).double())
+        if self.algorithm.shares:
+            self._publish(tally, state)
+        else:
+            state.round += 1
+        if (
+            self.sites.device.type == "cuda"
+            and not self._production
+            and state.round < self.plan.rounds
+        ):
+            self._look_ahead(state.round)
+        return self._report(state.round, len(cohort), lr, losses, norms)
+
+    def _failed(self, what: str, round: int) -> Callable[[int, Exception], None]:
+        def tell(client: int, error: Exception) -> None:
+            self.tell_owner(
+                f"Round {round}: client {self.data.clients[client]!r} could not be {what} "
+                f"({type(error).__name__}: {error}). It counts as zero."
+            )
+
+        return tell
+
+    @staticmethod
+    def _keep_row(store: Store, piece: NDArray[np.int64], trained: list[NDArray[np.int64]]) -> None:
+        """Those of the piece who failed keep what they have, and get a row of their own like
+        everybody who was drawn."""
+        failed = np.setdiff1d(piece, np.concatenate([piece[:0], *trained]))
+        store.scatter(failed, store.gather(failed))
+
+    def _publish(self, tally: Tally, state: RunState) -> None:
+        """One reduction and one broadcast; in between, the gate of the leader."""
+        self.team.to_leader(tally.sum)
+        if self.team.leader:
+            self.server.publish(tally, state)
+        else:
+            state.round += 1
+            state.shared = torch.empty_like(state.shared)
+        state.shared = self.team.from_leader(state.shared)
+
+    def _report(
+        self, round: int, cohort: int, lr: float, losses: list[Tensor], norms: list[Tensor]
+    ) -> RoundReport:
+        """Averages over the cohort, wherever its clients were trained."""
+        nothing = torch.zeros(0, dtype=torch.float64, device=self.sites.device)
+        loss = torch.cat([nothing, *(part.double() for part in losses)])
+        norm = torch.cat([nothing, *norms])
+        clipped = (norm > self.plan.clip_norm).double()
+        sums = torch.stack([loss.sum(), norm.sum(), clipped.sum()])
+        counts = torch.tensor([len(loss), len(norm), len(norm)])
+        if self.team.size > 1:
+            sums = sums.cpu()
+            self.team.sum(sums)
+            self.team.sum(counts)
+        return RoundReport(round, cohort, lr, sums, counts)
+
+    def collect(self, state: RunState) -> None:
+        """Bring what the team's clients own to the leader, for it to save."""
+        self.team.collect(state.store, np.array(sorted(state.changed), dtype=np.int64))
+        state.changed.clear()
+
+    def deal(self, state: RunState) -> None:
+        """Let the whole team go on from where the leader stands."""
+        state.round = int(self.team.from_leader(torch.tensor([state.round])))
+        state.shared = self.team.from_leader(state.shared.contiguous())
+        self.team.deal(state.store)
+
+    def predictors(self, state: RunState, clients: NDArray[np.int64]) -> Tensor:
+        """The weights `[K, P]` with which the clients predict."""
+        own = state.store.gather(clients)
+        around = self.server.billboard.read(state.shared, clients, self._production)
+        predict = vmap(self.algorithm.predict)
+        if self._production and len(clients):
+            pairs = zip(torch.split(own, 1), torch.split(around, 1), strict=True)
+            return torch.cat([predict(mine.clone(), read.clone()) for mine, read in pairs])
+        return predict(own, around)
+
+    def newcomers(self, state: RunState) -> Tensor:
+        """The weights `[blocks, P]` with which clients predict that were never sampled."""
+        own = state.store.start.expand(len(state.shared), -1)
+        return vmap(self.algorithm.predict)(own, state.shared)
+
+    def views(self, state: RunState) -> dict[str, Weights]:
+        """What is evaluated: the clients' own models and, where there is one, the shared one."""
+        views: dict[str, Weights] = {"personal": lambda clients: self.predictors(state, clients)}
+        if self.algorithm.shares:
+            views["shared"] = lambda clients: self.server.billboard.read(
+                state.shared, clients, self._production
+            )
+        return views
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """The views whose metrics are worth a release: two only where they differ."""
+        return ("personal", "shared") if self.algorithm.personal else ("shared",)
+
+    def measure(self, state: RunState) -> dict[str, Metrics]:
+        """Release the average metrics on validation rows; nothing to anybody but the leader."""
+        if self.released_metrics is None:
+            raise PmtlError("No plan was made for metrics: call show_metrics first.")
+        views, mine = self.views(state), self.team.part(np.arange(self.data.m, dtype=np.int64))
+        counts = self.data.rows("validation").counts
+        values = {}
+        for view in self.measured:
+            own = {name: np.zeros(self.data.m) for name in self.released_metrics.names}
+            there = np.zeros(self.data.m)
+            judge, failed = (
+                partial(self._judge, views[view]),
+                self._failed("measured", state.round),
+            )
+            for clients, part in self._each(mine, judge, failed):
+                there[clients] = counts[clients] > 0
+                for name, numbers in own.items():
+                    if name in part:  # Clients without validation rows have no value.
+                        numbers[clients] = part[name][clients]
+            for numbers in (there, *own.values()):
+                self.team.sum(torch.from_numpy(numbers))
+            values[view] = own, there > 0
+        return self.released_metrics.release(state.round, values) if self.team.leader else {}
+
+    def _judge(
+        self, weights: Weights, clients: NDArray[np.int64]
+    ) -> dict[str, NDArray[np.float64]]:
+        part, _ = client_metrics(
+            *(self.data, self.sites.feed, self.model, weights, "validation", clients),
+            self._production,
+        )
+        return part
+
+    def rehearse(self) -> None:
+        """Train clients on made-up rows, so that what would fail for everybody fails before
+        anything is spent: a model that cannot be trained, or too little memory."""
+        state = self.start()
+        self.sites.rehearse(state.store.start, state.shared[:1])
+
+    def _cohort(self, round: int) -> NDArray[np.int64]:
+        if self._next is not None and self._next[0] == round:
+            return self._next[1]
+        cohort = self.server.cohort(round)
+        # A seed draws the same cohort in every process; in production the leader draws.
+        return self.team.draw(cohort) if self._production and self.algorithm.shares else cohort
+
+    def _train(
+        self, clients: NDArray[np.int64], own: Tensor, shared: Tensor, round: int, lr: float
+    ) -> Trained:
+        around = self.server.billboard.read(shared, clients, self._production)
+        return self.sites.train_clients(clients, own, around, round, lr)
+
+    def _look_ahead(self, round: int) -> None:
+        """Draw the next round's batches while the graphics card is still at work on this one.
+
+        In production nobody is sampled before the round is known to be allowed.
+        """
+        self._next = round, self._cohort(round)
+        self.sites.draw_ahead(self.team.part(self._next[1]), round)

@@ -1,0 +1,94 @@
+"""From data, model, algorithm and plan to a simulation that is ready to run."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+
+import torch
+
+from pmtl.algorithms import Algorithm
+from pmtl.client.batches import LocalTraining
+from pmtl.data import FederatedData
+from pmtl.engines.feed import Feed
+from pmtl.models import FlatModel
+from pmtl.privacy.grid import GridNoise
+from pmtl.privacy.noise import Noise
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.server import Server
+from pmtl.simulation.noise_key import NoiseKey
+from pmtl.simulation.rounds import Simulation
+from pmtl.simulation.sites import Sites
+from pmtl.simulation.team import ALONE, Team
+
+
+def simulate(
+    data: FederatedData,
+    model: FlatModel,
+    algorithm: Algorithm,
+    plan: PrivacyPlan,
+    local: LocalTraining,
+    seed: int | None,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    *,
+    noise: Noise | GridNoise | None = None,
+    charge: Callable[[int], None] | None = None,
+    hardened: bool = False,
+    engine: str = "auto",
+    compile: bool | None = None,
+    team: Team = ALONE,
+) -> Simulation:
+    """A server and the sites of all clients, ready to run.
+
+    Args:
+        data: the rows of all clients.
+        model: the model; it is moved to the device.
+        algorithm: what clients and server do.
+        plan: what is run and what is charged.
+        local: what a client does in a round.
+        seed: of an experiment. None is production: coins and noise are the operating system's,
+            every release has to be charged, and nothing that a client gets depends on another
+            client's data except through what was published.
+        device: where clients are trained.
+        dtype: the floating-point type of weights.
+        noise: noise in place of the plan's own, for tests.
+        charge: puts a round down in the clients' ledger.
+        hardened: whether noise is drawn exactly.
+        engine: how many clients are trained at once; chosen by device and model if "auto".
+        compile: whether steps are compiled; chosen if None.
+        team: the processes that share the work; only the leader publishes.
+    """
+    where = torch.device(device)
+    algorithm = algorithm.bind(model.layout)
+    key = NoiseKey(seed)
+    server = Server(
+        data.clients,
+        algorithm,
+        plan,
+        seed,
+        source=key.source(),
+        noise=noise,
+        hardened=hardened,
+        charge=charge,
+        device=where,
+    )
+    usual = plan.cohort if algorithm.shares else data.m
+    varies = algorithm.shares and plan.sampling == "poisson"
+    sites = Sites(
+        data,
+        Feed(data, where, dtype),
+        model.to(where, dtype),
+        algorithm,
+        local,
+        # Batches and dropout are local work, which nobody has to be able to repeat or to guess.
+        secrets.randbits(63) if seed is None else seed,
+        engine=engine,
+        compile=compile,
+        cohort=usual,
+        largest=None if varies else -(-usual // team.size),
+        rounds=plan.rounds,
+        in_place=server.production,
+    )
+    key.describe(server, sites, hardened)
+    return Simulation(server, sites, key, hardened, team)

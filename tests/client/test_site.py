@@ -1,0 +1,74 @@
+"""One client's site."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from pmtl.algorithms import PMTL, FedAvg
+from pmtl.client.batches import LocalTraining
+from pmtl.client.site import Site
+from pmtl.data import FederatedData
+from pmtl.errors import PmtlError
+from pmtl.messages import UPLOAD, RoundMessage
+from pmtl.models import build_model
+
+LOCAL = LocalTraining(steps=2, batch=4)
+
+
+def data_of(*clients: str, rows: int = 6) -> FederatedData:
+    rng = np.random.default_rng(1)
+    client = np.repeat(clients, rows)
+    x = rng.normal(size=(len(client), 3)).astype(np.float32)
+    y = rng.integers(0, 2, len(client))
+    split = np.full(len(client), "train")
+    return FederatedData.from_arrays(
+        x, y, client, split, task="classification", outputs=2, validation=0
+    )
+
+
+def site_of(algorithm, clip_norm=0.5, **changes) -> Site:
+    data = data_of("mine")
+    model = build_model("logistic", data.input_shape, 2, data.task, 0)
+    return Site(data, model, algorithm, LOCAL, clip_norm, 0, **changes)
+
+
+def test_it_uploads_how_far_it_moved_and_keeps_its_own():
+    site = site_of(PMTL(lam=0.1), clip_norm=100.0)
+    before = site.own.clone()
+    upload = site.answer(RoundMessage(0, before.numpy()))
+    assert set(upload) == {UPLOAD}
+    assert np.allclose(upload[UPLOAD], (site.own - before).numpy())
+    assert np.linalg.norm(upload[UPLOAD]) > 0
+    assert torch.equal(site.weights(before), site.own)
+
+
+def test_what_leaves_is_clipped():
+    site = site_of(FedAvg(), clip_norm=1e-3)
+    upload = site.answer(RoundMessage(0, site.model.start().numpy()))[UPLOAD]
+    assert 0.99e-3 < np.linalg.norm(upload) <= 1e-3
+
+
+def test_a_round_that_fails_leaves_its_vector_alone():
+    class Fails(PMTL):
+        def upload(self, w, own, shared):
+            raise RuntimeError("no upload")
+
+    site = site_of(Fails())
+    before = site.own.clone()
+    with pytest.raises(RuntimeError, match="no upload"):
+        site.answer(RoundMessage(0, before.numpy()))
+    assert torch.equal(site.own, before)
+
+
+def test_it_begins_where_it_is_told():
+    start = torch.full((8,), 0.25)
+    assert torch.equal(site_of(PMTL(), start=start).own, start)
+
+
+def test_it_holds_the_rows_of_one_client():
+    data = data_of("mine", "yours")
+    model = build_model("logistic", data.input_shape, 2, data.task, 0)
+    with pytest.raises(PmtlError, match="rows of one client, but this data has 2"):
+        Site(data, model, PMTL(), LOCAL, 0.5, 0)

@@ -1,0 +1,150 @@
+"""Comparisons: chosen by validation, continued after a stop, charged like any run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pmtl.data import load
+from pmtl.errors import Interrupted, PmtlError
+from pmtl.experiments import compare as comparison
+from pmtl.experiments.compare import CellRunner, Grid, compare, resume_comparison
+from pmtl.privacy.ledger.ledger import Ledger
+from pmtl.privacy.plan import PrivacyRequest
+from pmtl.report.tables import selection_cells
+from pmtl.runs.config import TrainConfig
+from pmtl.simulation import LocalTraining
+
+SPEC = "synthetic:clients=20,samples=12"
+INF = float("inf")
+
+
+def grid(**changes):
+    base = TrainConfig(
+        data=SPEC, privacy=PrivacyRequest(rounds=2), local=LocalTraining(steps=2), evaluate_every=0
+    )
+    values = {
+        "algorithms": ("pmtl:lam=0.1", "pmtl:lam=5", "local"),
+        "epsilons": (1.0, float("inf")),
+        "seeds": (0, 1),
+        "base": base,
+    }
+    return Grid(**{**values, **changes})
+
+
+def test_means_and_deviations_are_over_seeds(tmp_path):
+    results = compare(grid(), tmp_path / "out")
+    line = next(e for e in results["summary"] if e["algorithm"] == "local")
+    values = [
+        run["test"]["personal"]["accuracy"]
+        for run in results["runs"]
+        if run["algorithm"] == "local"
+    ]
+    mean = sum(values) / 2
+    assert line["test_personal"]["accuracy"]["mean"] == pytest.approx(mean)
+    deviation = (sum((value - mean) ** 2 for value in values)) ** 0.5
+    assert line["test_personal"]["accuracy"]["std"] == pytest.approx(deviation)
+
+
+def test_validation_chooses_and_test_only_reports():
+    def line(algorithm, validation, test):
+        entry = {"algorithm": algorithm, "epsilon": 1.0}
+        entry["validation_personal"] = {"accuracy": {"mean": validation}}
+        entry["test_personal"] = {"accuracy": {"mean": test}}
+        return entry
+
+    chosen = comparison._choose(
+        [line("pmtl:lam=1", 0.7, 0.5), line("pmtl:lam=2", 0.6, 0.9)], "accuracy"
+    )
+    assert [entry["algorithm"] for entry in chosen] == ["pmtl:lam=1"]
+
+
+def test_algorithms_of_ones_own_are_grouped_by_their_whole_name():
+    def line(algorithm, accuracy):
+        scores = {"accuracy": {"mean": accuracy}}
+        return {"algorithm": algorithm, "epsilon": 1.0, "test_personal": scores}
+
+    names = ("own.module:One:lam=1", "own.module:One:lam=2", "own.module:Two")
+    lines = [line(name, 0.5 + number / 10) for number, name in enumerate(names)]
+    chosen = comparison._choose(lines, "accuracy")
+    assert [(entry["method"], entry["algorithm"]) for entry in chosen] == [
+        ("own.module:One", "own.module:One:lam=2"),
+        ("own.module:Two", "own.module:Two"),
+    ]
+    prices = comparison._selection(lines, PrivacyRequest(rounds=2), 20)
+    assert [(price["method"], price["candidates"]) for price in prices] == [("own.module:One", 2)]
+
+
+def test_no_privacy_has_an_infinite_price_and_the_order_of_epsilons_does_not_matter():
+    lines = [{"algorithm": f"pmtl:lam={lam}", "epsilon": e} for lam in (1, 2) for e in (INF, 2.0)]
+    results = {"selection": comparison._selection(lines, PrivacyRequest(rounds=2), 20)}
+    header, rows = selection_cells(results)
+    assert header[1:] == ["one run: 2", "one run: inf"]
+    assert [row[2] for row in rows] == ["∞", "∞"]
+    assert 2 < float(rows[0][1]) < 4
+
+
+def test_a_comparison_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    whole = compare(grid(), tmp_path / "whole")
+    calls = []
+    do = CellRunner.do
+
+    def die_at_third(runner, cell):
+        calls.append(cell)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return do(runner, cell)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CellRunner, "do", die_at_third)
+        with pytest.raises(KeyboardInterrupt):
+            compare(grid(), tmp_path / "cut")
+    resumed = resume_comparison(tmp_path / "cut")
+    assert resumed == whole
+    assert (tmp_path / "cut/results.json").read_bytes() == (
+        tmp_path / "whole/results.json"
+    ).read_bytes()
+
+
+def test_a_stop_ends_after_the_present_run_and_says_how_to_go_on(tmp_path, monkeypatch):
+    finished = []
+    do = CellRunner.do
+
+    def stop_after_second(runner, cell):
+        row = do(runner, cell)
+        finished.append(cell)
+        if len(finished) == 2:
+            runner.stop.set()
+        return row
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CellRunner, "do", stop_after_second)
+        with pytest.raises(Interrupted, match="Stopped after 2 of 10 runs; `pmtl resume"):
+            compare(grid(), tmp_path / "cut")
+    assert len([*(tmp_path / "cut/runs").iterdir()]) == len(finished) == 2
+    assert len(resume_comparison(tmp_path / "cut")["runs"]) == 10
+
+
+def test_an_existing_folder_is_refused(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/file").write_text("")
+    with pytest.raises(PmtlError, match="exists already"):
+        compare(grid(), tmp_path / "out")
+
+
+def test_a_comparison_is_charged_like_any_run_and_is_never_production(tmp_path):
+    data = load(SPEC)
+    Ledger.create(tmp_path / "ledger.db", data.clients).close()
+    base = replace(grid().base, ledger=str(tmp_path / "ledger.db"))
+    compare(grid(base=base, epsilons=(1.0,)), tmp_path / "out")
+    with Ledger.open(tmp_path / "ledger.db", write=False) as ledger:
+        # Two settings of PMTL, two seeds, two rounds; training alone is free.
+        assert sum(ledger.events().values()) == 2 * 2 * 2
+    with pytest.raises(PmtlError, match="is an experiment"):
+        grid(base=replace(base, mode="production"))
+
+
+def test_a_base_with_an_epsilon_of_its_own_is_refused():
+    with pytest.raises(PmtlError, match="sets ε itself"):
+        grid(base=TrainConfig(privacy=PrivacyRequest(epsilon=3.0)))
