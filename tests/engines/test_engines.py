@@ -174,7 +174,7 @@ class TestCompiling:
         expected, _ = run(made)
         monkeypatch.setattr("pmtl.engines.choose.CHUNK_FLOATS", 9 * made.sites._client_floats)
         pieces, counter = self.counted((6,) * 25, cohort=25, local=LocalTraining(steps=2))
-        assert [len(piece) for piece in pieces.pieces(np.arange(25))] == [9, 8, 8]
+        assert [len(piece) for piece in pieces.sites.pieces(np.arange(25))] == [9, 8, 8]
         pieces.sites._trainer._width = 9
         actual, _ = run(pieces)
         assert counter.frame_count == 1
