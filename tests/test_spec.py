@@ -20,6 +20,9 @@ from pmtl.spec import construct, parse_spec, unknown
         ("folder/data.csv:target=y", "folder/data.csv", {"target": "y"}),
         ("C:\\data.csv", "C:\\data.csv", {}),
         ("name:formula=a=b", "name", {"formula": "a=b"}),
+        ("d.jsonl:reader=own:read", "d.jsonl", {"reader": "own:read"}),
+        ("d.jsonl:a=1,reader=own:read,b=2", "d.jsonl", {"a": "1", "reader": "own:read", "b": "2"}),
+        ("a:b=c/d.csv:target=y", "a:b=c/d.csv", {"target": "y"}),
     ],
 )
 def test_a_spec_is_a_name_and_its_options(spec, name, options):

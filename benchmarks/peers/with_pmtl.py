@@ -107,10 +107,10 @@ def main() -> None:
     ours = federation(turn)
     kind = CountedBatches if cohorts is None else BatchesInFileOrder
     keys = name_keys(ours.data.clients)
-    batches = kind(ours.data.rows("train"), ours.local, ours.seed, keys)
-    ours.batches = batches
+    batches = kind(ours.data.rows("train"), ours.sites.local, ours.sites.seed, keys)
+    ours.sites.batches = batches
     if cohorts is not None:
-        ours.sampler = GivenCohorts(cohorts)  # type: ignore[assignment]
+        ours.server.sampler = GivenCohorts(cohorts)  # type: ignore[assignment]
     progress = ours.start()
     turn.tick()
     clipped = []

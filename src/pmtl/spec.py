@@ -41,6 +41,10 @@ def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
     """Split a spec into its name and its options; a colon without `=` behind it is part of the
     name (a path, or `package.module:factory`)."""
     name, colon, tail = spec.rpartition(":")
+    # The last value may hold a colon itself, as in reader=package.module:Name.
+    while "=" not in tail.partition(",")[0] and "=" in name.partition(":")[2]:
+        name, _, more = name.rpartition(":")
+        tail = f"{more}:{tail}"
     if not colon or "=" not in tail:
         return spec, {}
     options: dict[str, str] = {}

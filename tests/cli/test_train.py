@@ -113,7 +113,7 @@ BAD_ARGUMENTS = [
     (["--model", "linear"], ["linear", "logistic"]),
     (["--model", "femnist_cnn"], ["28", "shape"]),
     (["--model", "no.such.module:make"], ["no.such.module", "imported"]),
-    (["--model", "json:nothing"], ["json", "no factory 'nothing'"]),
+    (["--model", "json:nothing"], ["json", "has no 'nothing'"]),
     (["--epsilon", 0], ["Epsilon", "greater than 0"]),
     (["--epsilon", -1], ["Epsilon", "greater than 0"]),
     (["--epsilon", "nan"], ["Epsilon"]),

@@ -6,7 +6,7 @@ import numpy as np
 
 from pmtl.data import SPLITS, FederatedData, describe
 from pmtl.data.checks import is_sparse
-from pmtl.data.names import canonical
+from pmtl.data.client_names import canonical
 
 
 def check_federation(data: FederatedData) -> None:

@@ -8,7 +8,7 @@ import pytest
 from scipy import sparse
 
 from pmtl.data import SPLITS, FederatedData
-from pmtl.data.names import Coded, encode
+from pmtl.data.client_names import Coded, encode
 from pmtl.errors import PmtlError
 
 build = FederatedData.from_arrays
@@ -281,6 +281,12 @@ def test_a_frame_is_the_same_federation(raw, content, expected):
     assert content(data) == expected
 
 
+def test_clients_of_several_kinds_in_a_frame():
+    owners = pd.Series([1, "a", 2.0] * 2, dtype=object)
+    frame = pd.DataFrame({"client": owners, "target": [0, 1] * 3, "v": 0.5})
+    assert FederatedData.from_frame(frame).clients == ("1", "2", "a")
+
+
 def test_several_target_columns_of_a_frame():
     frame = pd.DataFrame({"client": ["a"] * 6, "s": [0, 1] * 3, "t": [True, False] * 3, "v": 0.5})
     data = FederatedData.from_frame(frame.astype({"s": "Int64"}), target="s+t")
@@ -291,7 +297,7 @@ def test_several_target_columns_of_a_frame():
     assert (data.task, data.outputs, data.labels) == ("regression", 2, None)
     with pytest.raises(PmtlError, match=r"target column 'w'.*text.*target=a\+b"):
         FederatedData.from_frame(frame.assign(w="x"), target="s+w")
-    with pytest.raises(PmtlError, match=r"target column 'w'.*objects.*target=a\+b"):
+    with pytest.raises(PmtlError, match=r"target column 'w'.*list<.*target=a\+b"):
         FederatedData.from_frame(frame.assign(w=[[0, 1]] * 6), target="w")
 
 
@@ -303,7 +309,7 @@ def test_frames_with_text_gaps_or_wrong_names_are_refused():
         FederatedData.from_frame(frame.assign(word="x"))
     with pytest.raises(PmtlError, match=r"row 1.*'gap'"):
         FederatedData.from_frame(frame.assign(gap=pd.array([1, None, 3, 4, 5, 6], dtype="Int64")))
-    with pytest.raises(PmtlError, match=r"'when'.*datetime"):
+    with pytest.raises(PmtlError, match=r"'when'.*timestamp"):
         FederatedData.from_frame(frame.assign(when=pd.Timestamp("2020-01-01")))
     nullable = frame.assign(ok=pd.array([1, 2, 3, 4, 5, 6], dtype="Int64"), flag=True)
     assert FederatedData.from_frame(frame.astype({"target": "Int64"})).task == "classification"

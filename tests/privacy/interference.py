@@ -55,8 +55,8 @@ class World:
         monkeypatch.setattr(secrets, "randbits", lambda bits: 12345)
         monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=1))
 
-        def publishing(gate, tally, shared, step=1.0):
-            after = publish(gate, tally, shared, step)
+        def publishing(gate, tally, shared, *step):
+            after = publish(gate, tally, shared, *step)
             number = next(place)
             if not self.replaying:
                 self.published.append(after.clone())

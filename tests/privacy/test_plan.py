@@ -152,7 +152,7 @@ def test_sampler_and_accountant_read_the_same_plan():
     """Neither takes a rate, a size or a number of rounds of its own."""
     for sampling in ("poisson", "fixed"):
         made = plan(sampling=sampling, rounds=400)
-        sampler = made.server.sampler(3, np.arange(205, dtype=np.uint64))
+        sampler = made.sampler(3, np.arange(205, dtype=np.uint64))
         assert sampler.plan is made
         drawn = np.mean([len(sampler.draw(t)) for t in range(made.rounds)])
         # Poisson: 5 standard errors of a mean of 400 binomials.

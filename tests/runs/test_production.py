@@ -106,7 +106,7 @@ def test_the_charge_is_on_disk_before_the_noise_is_drawn(small, ledger, monkeypa
         seen.append((round, charged(ledger), charged(ledger, "validation")))
         return system_source(round)
 
-    monkeypatch.setattr("pmtl.simulation.system_source", spy)
+    monkeypatch.setattr("pmtl.simulation.noise_key.system_source", spy)
     produce(small, ledger)
     training = [(t, list(range(t + 1)), []) for t in range(5)]
     assert seen == [*training, (5, [0, 1, 2, 3, 4], [5])]

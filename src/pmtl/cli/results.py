@@ -59,7 +59,7 @@ def predict(
     """
     from pathlib import Path
 
-    from pmtl.data.readers.features import read_features, read_text
+    from pmtl.data.load import load_features
     from pmtl.data.readers.text import TextRule
     from pmtl.errors import PmtlError
     from pmtl.personalize.result import load_result
@@ -69,10 +69,8 @@ def predict(
         raise PmtlError(f"{out} has no known ending: use .csv, .parquet, .npz or .npy.")
     run = load_result(path)
     facts = run.facts
-    if facts.get("text") is None:
-        rows = read_features(data, tuple(facts["input_shape"]), facts["feature_names"])
-    else:
-        rows = read_text(data, TextRule.from_dict(facts["text"]), facts["feature_names"])
+    text = None if facts.get("text") is None else TextRule.from_dict(facts["text"])
+    rows = load_features(data, tuple(facts["input_shape"]), facts["feature_names"], text)
     answers = (run.predict_proba if probabilities else run.predict)(client, rows)
     write_answers(target, answers, run.facts["labels"])
     typer.echo(f"{len(answers)} predictions of client {client} are in {out}.")

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.data.checks import is_sparse
+from pmtl.data.checks import is_sparse, row_chunks
 from pmtl.data.federated import SPLITS, FederatedData, Split
+from pmtl.data.readers.text import TextRule
 
 FEW_CLIENTS = 100
 LARGE_ROWS = 30.0
@@ -20,6 +21,7 @@ UNEQUAL = 50
 def describe(data: FederatedData) -> dict[str, Any]:
     """A summary: sizes, storage, task, splits and `warnings` (sentences)."""
     counts = np.sum([data.rows(split).counts for split in SPLITS], axis=0)
+    dense = "on disk" if isinstance(data.x, np.memmap) else "dense"
     summary: dict[str, Any] = {
         "source": data.source,
         "clients": data.m,
@@ -31,34 +33,25 @@ def describe(data: FederatedData) -> dict[str, Any]:
         },
         "features": list(data.input_shape),
         "dtype": str(data.x.dtype),
-        "storage": _storage(data),
+        "storage": "sparse" if is_sparse(data.x) else dense,
         "task": data.task,
         ("classes" if data.task == "classification" else "outputs"): data.outputs,
         "splits": {split: len(data.rows(split).order) for split in SPLITS},
         "warnings": _warnings(data, counts),
     }
     if data.text is not None:
-        summary["text"] = _text(data)
+        summary["text"] = _text(data.text, data.feature_names)
     if is_sparse(data.x):
         summary["density"] = data.x.nnz / (data.x.shape[0] * data.x.shape[1])
     return summary
 
 
-def _text(data: FederatedData) -> str:
+def _text(rule: TextRule, names: tuple[str, ...] | None) -> str:
     """Where the features come from, if they are words."""
-    rule, names = data.text, data.feature_names
-    if rule is None:
-        return ""
     columns = " and ".join(rule.columns)
     if names is None:
         return f"words of {columns}, hashed into {rule.hashed:,} columns"
     return f"{len(names):,} words of {columns}, beginning with {', '.join(names[:5])}"
-
-
-def _storage(data: FederatedData) -> str:
-    if is_sparse(data.x):
-        return "sparse"
-    return "on disk" if isinstance(data.x, np.memmap) else "dense"
 
 
 def public_warnings(data: FederatedData) -> list[str]:
@@ -112,7 +105,8 @@ def _warnings(data: FederatedData, counts: NDArray[Any]) -> list[str]:
             "The targets are large, and gradient steps may diverge: express them in a unit that "
             "makes them about 1."
         )
-    if not is_sparse(data.x) and data.x.dtype == np.uint8 and _maximum(data) <= 1:
+    pixels = not is_sparse(data.x) and data.x.dtype == np.uint8
+    if pixels and max(data.x[rows].max() for rows in row_chunks(*data.x.shape[:2])) <= 1:
         warnings.append(
             "The features are bytes of 0 and 1, but bytes are read as pixels and divided by 255: "
             "save them as bool or float32."
@@ -136,10 +130,6 @@ def _single_class(data: FederatedData) -> int:
     starts = train.offsets[:-1]
     alike = np.minimum.reduceat(classes, starts) == np.maximum.reduceat(classes, starts)
     return int(alike.sum())
-
-
-def _maximum(data: FederatedData) -> int:
-    return int(max(data.x[start : start + 4096].max() for start in range(0, len(data.x), 4096)))
 
 
 def _clients(count: int, m: int) -> str:

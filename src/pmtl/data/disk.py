@@ -1,9 +1,9 @@
 """Arrays that may be larger than memory.
 
-Readers collect rows in memory up to a limit and go on in a file beyond it; the array is then a
-memory map that the rest of the package uses like any other. The files have no name (they are
-unlinked as soon as they are opened), so they vanish with the process however it ends. They lie in
-the system's temporary folder, which `TMPDIR` moves.
+Readers collect rows in memory up to a limit, and in a file beyond it. The array is then a memory
+map, which is used like any other array. The files have no name (they are unlinked as soon as they
+are opened), so they vanish with the process however it ends. They lie in the system's temporary
+folder, which `TMPDIR` sets.
 """
 
 from __future__ import annotations

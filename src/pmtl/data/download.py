@@ -1,52 +1,134 @@
-"""Downloads of the paper's data sets, from their official places.
+"""Downloads of the paper's data sets from their official places (`pmtl data fetch`).
 
 A file is written beside its place and renamed when it is whole and its SHA-256 is right. A transfer
-that was cut off goes on where it stopped. Where the publisher gives no checksum, that of the first
-download is written down beside the file and later ones are held against it.
+that was cut off goes on where it stopped. Checksums are the publisher's where there are any:
+TensorFlow Federated's are those in its own loaders (`simulation/datasets/emnist.py` and
+`stackoverflow.py`, releases that read HDF5). NIST publishes none, so the checksum of the first
+download is written down beside the file, and later downloads must have the same.
 """
 
 from __future__ import annotations
 
 import errno
-import hashlib
-import http.client
 import shutil
-import ssl
 import tarfile
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from pmtl._version import __version__
-from pmtl.data.catalogue import Source, data_set
 from pmtl.errors import PmtlError
 from pmtl.progress import progress_bar
+from pmtl.spec import unknown
 
 CHUNK = 1 << 20
-PATIENCE = 60.0
-"""Seconds without a byte after which a server is given up."""
+TIMEOUT = 60.0
+"""Seconds without a byte after which a transfer is given up."""
 
-#: What a network that is not there, or goes away, raises.
-_AWAY = (
-    urllib.error.URLError,
-    http.client.HTTPException,
-    ssl.SSLError,
-    TimeoutError,
-    ConnectionError,
-)
+_TFF = "https://storage.googleapis.com/tff-datasets-public"
+_NIST = "https://s3.amazonaws.com/nist-srd/SD19"
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file to download. An archive is unpacked into `holds`, and then removed."""
+
+    url: str
+    sha256: str | None = None
+    holds: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What the file is called on disk."""
+        return self.url.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set: its files, or what a person has to do where no program may fetch it."""
+
+    sources: tuple[Source, ...]
+    about: str
+    next: str
+    """What to do with it; {folder} is where it is."""
+    by_hand: str | None = None
+
+
+CATALOGUE: dict[str, DataSet] = {
+    "femnist": DataSet(
+        (
+            Source(
+                f"{_TFF}/fed_emnist.tar.bz2",
+                "fe1ed5a502cea3a952eb105920bff8cffb32836b5173cb18a57a32c3606f3ea0",
+                ("fed_emnist_train.h5", "fed_emnist_test.h5"),
+            ),
+        ),
+        "FEMNIST, 3,400 writers and 62 classes, as TensorFlow Federated publishes it",
+        "pmtl train --data {folder}:min_rows=100,clients=205 --model femnist_cnn",
+    ),
+    "femnist-nist": DataSet(
+        (Source(f"{_NIST}/by_class.zip"), Source(f"{_NIST}/by_write.zip")),
+        "NIST Special Database 19, from which LEAF's scripts make FEMNIST",
+        "unpack both in LEAF's data/femnist/data/raw_data, run its preprocess.sh -s niid --sf 0.05 "
+        "-k 100 -t sample, and give pmtl LEAF's folder data/femnist",
+    ),
+    "stackoverflow": DataSet(
+        (
+            Source(
+                f"{_TFF}/stackoverflow.word_count.tar.bz2",
+                "1dc00256d6e527c54b9756d968118378ae14e6692c0b3b6cad470cdd3f0c519c",
+                ("stackoverflow.word_count",),
+            ),
+            Source(
+                f"{_TFF}/stackoverflow.tag_count.tar.bz2",
+                "6fe281cec490d9384a290d560072438e7e2b377bbb823876ce7bd6f82696772d",
+                ("stackoverflow.tag_count",),
+            ),
+            Source(
+                f"{_TFF}/stackoverflow.tar.bz2",
+                "99eca2f8b8327a09e5fc123979df2d237acbc5e52322f6d86bf523ee47b961a2",
+                ("stackoverflow_train.h5", "stackoverflow_held_out.h5", "stackoverflow_test.h5"),
+            ),
+        ),
+        "StackOverflow's questions and answers (CC BY-SA 3.0), as TensorFlow Federated publishes "
+        "them: many gigabytes",
+        "pmtl train --data {folder}:clients=400 --model logistic",
+    ),
+    "celeba": DataSet(
+        (),
+        "CelebA, faces by celebrity, for LEAF's task of telling who smiles",
+        "pmtl train --data leaf/data/celeba --model celeba_cnn",
+        by_hand="CelebA is for non-commercial research under an agreement that a person has to "
+        "accept, so it is not fetched by a program. (1) From its official page, "
+        "http://mmlab.ie.cuhk.edu.hk/projects/CelebA.html, get img_align_celeba.zip, "
+        "identity_CelebA.txt (to be asked for there) and list_attr_celeba.txt. (2) In a copy of "
+        "LEAF (https://github.com/TalwalkarLab/leaf) put the two text files into "
+        "data/celeba/data/raw and the images into data/celeba/data/raw/img_align_celeba. (3) In "
+        "data/celeba run ./preprocess.sh -s niid --sf 0.05 -k 5 -t sample. (4) Give pmtl that "
+        "folder: pmtl train --data leaf/data/celeba --model celeba_cnn.",
+    ),
+}
 
 
 def fetch(
     name: str, to: str | Path | None = None, force: bool = False, progress: bool = False
 ) -> dict[str, Any]:
-    """Download a data set to the folder `to` (data/NAME unless given), and say what came.
+    """Download a data set.
 
-    What is there already is left alone unless `force` asks for it again.
+    Args:
+        name: a key of `CATALOGUE`.
+        to: the folder to put it in; data/NAME unless given.
+        force: download again what is there already.
+        progress: show progress bars.
+
+    Returns:
+        The folder, its files with their checksums, and what to do next.
     """
-    wanted = data_set(name)
+    if name not in CATALOGUE:
+        raise unknown("data set to fetch named", name, CATALOGUE)
+    wanted = CATALOGUE[name]
     if wanted.by_hand is not None:
         raise PmtlError(wanted.by_hand)
     folder = Path(to) if to is not None else Path("data") / name
@@ -75,12 +157,19 @@ def _fetch_source(source: Source, folder: Path, force: bool, progress: bool) -> 
     if all(part.exists() for part in there) and not force:
         return {"file": source.name, "sha256": known, "checked": "already there"}
     if file.exists() and not force:
-        found = known  # An archive that was found right before, and could not be unpacked.
+        found = known  # An archive that was checked before, and could not be unpacked.
     else:
         partial = folder / f"{source.name}.part"
         _download(source.url, partial, progress)
-        found = _sha256(partial, progress)
-        _refuse_other(source, found, known, partial)
+        found = _pooch().file_hash(str(partial), alg="sha256")
+        right = source.sha256 or known
+        if right not in (None, found):
+            partial.unlink()
+            whose = "published" if source.sha256 else "of the first download"
+            raise PmtlError(
+                f"{source.name} has the SHA-256 {found}, but the one {whose} is {right}: what came "
+                "was removed; fetch it again, and if that does not help, do not use it."
+            )
         record.write_text(f"{found}  {source.name}\n", encoding="utf-8")
         partial.replace(file)
     if source.holds:
@@ -88,18 +177,6 @@ def _fetch_source(source: Source, folder: Path, force: bool, progress: bool) -> 
         file.unlink()
     checked = "published" if source.sha256 else "recorded" if known else "first download"
     return {"file": source.name, "sha256": found, "checked": checked}
-
-
-def _refuse_other(source: Source, found: str, known: str | None, partial: Path) -> None:
-    """Remove a file that is not what was published, or not what came the first time."""
-    right = source.sha256 or known
-    if right not in (None, found):
-        partial.unlink()
-        whose = "published" if source.sha256 else "of the first download"
-        raise PmtlError(
-            f"{source.name} has the SHA-256 {found}, but the one {whose} is {right}: what came was "
-            "removed; fetch it again, and if that does not help, do not use it."
-        )
 
 
 def _recorded(record: Path) -> str | None:
@@ -111,53 +188,59 @@ def _recorded(record: Path) -> str | None:
 
 def _download(url: str, partial: Path, progress: bool) -> None:
     """Get the rest of a file, whatever part of it is there already."""
+    pooch = _pooch()
+    from requests import HTTPError, RequestException
+
     done = partial.stat().st_size if partial.exists() else 0
-    headers = {"User-Agent": f"pmtl/{__version__}"}
+    headers = {"User-Agent": f"pmtl/{__version__}", "Accept-Encoding": "identity"}
     if done:
         headers["Range"] = f"bytes={done}-"
-    with _network(url, partial):
-        try:
-            answer = urllib.request.urlopen(
-                urllib.request.Request(url, headers=headers), timeout=PATIENCE
-            )
-        except urllib.error.HTTPError as error:
-            if error.code != 416 or not done:
-                raise
-            error.close()
-            # Nothing lies behind what is there: it is the whole file, or none of it.
-            if error.headers.get("Content-Range") == f"bytes */{done}":
-                return None
-            partial.unlink()
-            return _download(url, partial, progress)
-        with answer:
-            done = done if answer.status == 206 and _begins_at(answer, done) else 0
-            length = answer.headers.get("Content-Length")
-            total = None if length is None else done + int(length)
-            if total is not None:
-                _refuse_without_room(partial.parent, total - done, url)
-            with partial.open("ab" if done else "wb") as file:
-                _copy(answer, file, url.rpartition("/")[2], done, total, progress)
-            size = partial.stat().st_size
-    if total is not None and size != total:
-        raise PmtlError(
-            f"The transfer of {url} stopped after {size:,} of {total:,} bytes: run the command "
-            "again, and it goes on from there."
+    with partial.open("ab") as file:
+
+        def look(answer: Any, **_: Any) -> None:
+            if answer.status_code not in (200, 206):
+                return
+            if not answer.headers.get("Content-Range", "").startswith(f"bytes {done}-"):
+                file.truncate(0)  # The server sends the whole file.
+            needed = int(answer.headers.get("Content-Length", 0))
+            _refuse_without_room(partial.parent, needed, url)
+
+        get = pooch.HTTPDownloader(
+            progress, CHUNK, timeout=TIMEOUT, headers=headers, hooks={"response": look}
         )
-    return None
+        try:
+            get(url, file, None)
+            return
+        except HTTPError as error:
+            answer: Any = error.response
+            # The server has nothing behind the part: that is the whole file, or another file.
+            if answer.headers.get("Content-Range") == f"bytes */{done}":
+                return
+            if answer.status_code != 416:
+                raise PmtlError(
+                    f"{url} answers {answer.status_code} ({answer.reason}): it may have moved; "
+                    "look for it at its publisher, and report this."
+                ) from error
+        except RequestException as error:
+            raise PmtlError(
+                f"{url} cannot be reached, or the transfer stopped ({error}): check the network "
+                "and run the command again. What came is kept, and the next try goes on from there."
+            ) from error
+        finally:
+            if not partial.stat().st_size:
+                partial.unlink()
+    partial.unlink()
+    _download(url, partial, progress)
 
 
-def _begins_at(answer: Any, place: int) -> bool:
-    return str(answer.headers.get("Content-Range", "")).startswith(f"bytes {place}-")
-
-
-def _copy(
-    source: IO[bytes], file: IO[bytes], what: str, done: int, total: int | None, progress: bool
-) -> None:
-    whole = -(-(total or done) // CHUNK)
-    with progress_bar(f"{what} (MiB)", whole, done // CHUNK, progress) as bar:
-        while chunk := source.read(CHUNK):
-            file.write(chunk)
-            bar.advance()
+def _pooch() -> Any:
+    try:
+        import pooch
+    except ImportError:
+        raise PmtlError(
+            "Fetching data sets needs pooch: install it with pip install 'pmtl[datasets]'."
+        ) from None
+    return pooch
 
 
 def _unpack(archive: Path, folder: Path, names: tuple[str, ...], progress: bool) -> None:
@@ -172,8 +255,14 @@ def _unpack(archive: Path, folder: Path, names: tuple[str, ...], progress: bool)
                     continue
                 _refuse_without_room(folder, member.size, name)
                 partial = folder / f"{name}.part"
-                with partial.open("wb") as file:
-                    _copy(content, file, f"unpacking {name}", 0, member.size, progress)
+                chunks = -(-member.size // CHUNK)
+                with (
+                    partial.open("wb") as file,
+                    progress_bar(f"unpacking {name} (MiB)", chunks, show=progress) as bar,
+                ):
+                    while chunk := content.read(CHUNK):
+                        file.write(chunk)
+                        bar.advance()
                 partial.replace(folder / name)
                 missing.discard(name)
     except (tarfile.TarError, EOFError, OSError) as error:
@@ -184,19 +273,6 @@ def _unpack(archive: Path, folder: Path, names: tuple[str, ...], progress: bool)
         raise PmtlError(f"{archive} does not hold {', '.join(sorted(missing))}, as it should.")
 
 
-def _sha256(file: Path, progress: bool) -> str:
-    digest = hashlib.sha256()
-    size = file.stat().st_size
-    with (
-        file.open("rb") as stream,
-        progress_bar(f"checking {file.name} (MiB)", -(-size // CHUNK), 0, progress) as bar,
-    ):
-        while chunk := stream.read(CHUNK):
-            digest.update(chunk)
-            bar.advance()
-    return digest.hexdigest()
-
-
 def _refuse_without_room(folder: Path, needed: int, what: str) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
@@ -204,26 +280,6 @@ def _refuse_without_room(folder: Path, needed: int, what: str) -> None:
             f"{what} needs {needed:,} bytes in {folder}, and {free:,} are free: make room, or name "
             "another folder with --to."
         )
-
-
-@contextmanager
-def _network(url: str, partial: Path) -> Iterator[None]:
-    """What may go wrong on the way, in a sentence."""
-    try:
-        yield
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise PmtlError(
-            f"{url} answers {error.code} ({error.reason}): it may have moved; look for it at its "
-            "publisher, and report this."
-        ) from error
-    except _AWAY as error:
-        reason = getattr(error, "reason", None) or str(error) or type(error).__name__
-        kept = " What came is kept, and the next try goes on from there." * partial.exists()
-        raise PmtlError(
-            f"{url} cannot be reached ({reason}): check the network and run the command again."
-            + kept
-        ) from error
 
 
 @contextmanager

@@ -17,32 +17,39 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pmtl.data.checks import (
-    Task,
-    Usable,
     as_float32,
+    as_model_input,
     check_features,
     check_lengths,
-    check_targets,
     is_sparse,
     row_chunks,
-    without_nobody,
 )
-from pmtl.data.names import encode
+from pmtl.data.client_names import encode, without_nobody
 from pmtl.data.readers.text import TextRule
 from pmtl.data.scaling import Scaling, scale_by_client
-from pmtl.data.splits import UNUSED, draw_parts, read_parts
+from pmtl.data.splits import (
+    SPLITS,
+    UNUSED,
+    Rows,
+    Split,
+    draw_parts,
+    group_rows,
+    keep_clients,
+    notes_on_left_out,
+    offsets,
+    read_parts,
+    refuse_untrained,
+)
+from pmtl.data.targets import Task, check_targets
 from pmtl.errors import PmtlError
 
 __all__ = ["SPLITS", "FederatedData", "Rows", "Split", "Task"]
-
-Split = Literal["train", "validation", "test"]
-SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 COUNTED = (
     "Which clients take part was decided by how many rows each of them has (min_rows, largest): "
@@ -51,27 +58,24 @@ COUNTED = (
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
-    """The rows of one split, grouped by client."""
-
-    order: NDArray[np.int64]
-    """Row numbers, client after client; each client's in the order of the file."""
-    offsets: NDArray[np.int64]
-    """[m+1]: client k owns `order[offsets[k]:offsets[k+1]]`."""
-
-    @property
-    def counts(self) -> NDArray[np.int64]:
-        """[m]: how many rows each client has."""
-        return np.diff(self.offsets)
-
-    def of(self, client: int) -> NDArray[np.int64]:
-        """The row numbers of one client, by its position."""
-        return self.order[self.offsets[client] : self.offsets[client + 1]]
-
-
-@dataclass(frozen=True, eq=False)
 class FederatedData:
-    """Rows of features and targets, the clients who own them, and their splits."""
+    """Rows of features and targets, the clients who own them, and their splits.
+
+    Args:
+        x: features, [rows, …]: an array, a memory map or a CSR matrix.
+        y: targets, [rows] or [rows, outputs].
+        clients: the clients' names, sorted.
+        splits: which rows of which clients train, validate and test.
+        task: classification, multilabel or regression.
+        outputs: how many numbers a model answers with.
+        labels: the names of classes or labels.
+        feature_names: the names of the features.
+        source: the spec that reads the same data again.
+        scaling: what each client standardised its features by.
+        text: how text became features, if it did.
+        disclosed: what reading took from all clients' rows and treats as public, in sentences.
+        for_owner: what was left out of clients' rows, in sentences for the data's owner alone.
+    """
 
     x: Any
     y: NDArray[Any]
@@ -84,11 +88,8 @@ class FederatedData:
     source: str | None = None
     scaling: Scaling | None = None
     text: TextRule | None = None
-    """How text became features, if it did."""
     disclosed: tuple[str, ...] = ()
-    """What reading took from all clients' rows and treats as public, in sentences."""
     for_owner: tuple[str, ...] = ()
-    """What was left out of clients' rows, in sentences for the owner of the data alone."""
 
     @property
     def m(self) -> int:
@@ -114,13 +115,8 @@ class FederatedData:
         """
         index = np.asarray(index, dtype=np.int64)
         taken = self._take(index.reshape(-1))
-        if is_sparse(taken):
-            x = taken.toarray()
-        elif taken.dtype == np.uint8:
-            x = np.divide(taken, 255, dtype=np.float32)
-        else:
-            x = taken
-        return as_float32(x).reshape(index.shape + self.input_shape), np.asarray(self.y[index])
+        x = as_float32(taken.toarray()) if is_sparse(taken) else as_model_input(taken)
+        return x.reshape(index.shape + self.input_shape), np.asarray(self.y[index])
 
     def _take(self, index: NDArray[np.int64]) -> Any:
         taken = self.x[index]
@@ -151,7 +147,7 @@ class FederatedData:
         splits: dict[Split, Rows] = {}
         for split, rows in self.splits.items():
             order = np.concatenate([rows.of(int(client)) for client in keep])
-            splits[split] = Rows(order, _offsets(rows.counts[keep]))
+            splits[split] = Rows(order, offsets(rows.counts[keep]))
         scaling = None if self.scaling is None else self.scaling.select(keep)
         names = tuple(self.clients[k] for k in keep)
         return replace(self, clients=names, splits=splits, scaling=scaling, source=None)
@@ -214,50 +210,64 @@ class FederatedData:
     ) -> FederatedData:
         """Check everything and group the rows by client.
 
-        `client` names the owner of every row. Without `split`, every client's rows are divided
-        into training, `validation` and `test` parts; a split of only train and test gives up a
-        fraction `validation` of every client's training rows. `min_rows` drops clients that have
-        fewer rows in all, `largest` then keeps that many with the most rows (of equals the first in
-        sorted order), and `clients` that many, the first in sorted order.
-        `scale="client"` lets every client standardise its features by its own training rows.
-
-        A row with a value that is missing, infinite or no class is refused. With `bad_rows="drop"`
-        (production) it is left out, also if `usable` [rows] is false for it, and a client without
-        any row that trains stays a client: nothing that others get, not even an error, then depends
-        on one client's rows.
+        Args:
+            x: features, [rows, …]: an array, a memory map or a SciPy sparse matrix.
+            y: targets, [rows] or [rows, outputs]: classes, names of classes, 0/1 labels or numbers.
+            client: who owns each row, [rows].
+            split: train, validation or test for each row. Without it, every client's rows are
+                divided. Without validation rows in it, every client gives up some training rows.
+            task: classification, multilabel or regression; follows from `y` unless given.
+            outputs: how many classes or labels there are; follows from `y` unless given.
+            labels: the names of the outputs.
+            validation: share of a client's rows that is set aside for validation.
+            test: share of a client's rows that is set aside for testing, if `split` is not given.
+            min_rows: leave out clients that have fewer rows in all.
+            clients: then keep this many clients, the first in sorted order.
+            largest: before that, keep this many clients with the most rows (of equals the first).
+            scale: "client" lets every client standardise its features by its own training rows.
+            feature_names: the names of the features.
+            text: how text became features, if it did.
+            disclosed: what reading made public, in sentences.
+            source: the spec that reads the same data again.
+            bad_rows: "refuse" refuses a value that is missing, infinite or no class. "drop"
+                (production) leaves its row out, and a client without any row that trains stays a
+                client: nothing that others get, not even an error, depends on one client's rows.
+            usable: false for rows that are to be left out, too, [rows]; only with "drop".
         """
         check_lengths(x=x, y=y, client=client, split=split)
-        names = None if feature_names is None else tuple(feature_names)
-        drops = _drops(bad_rows)
+        if bad_rows not in ("refuse", "drop"):
+            raise PmtlError(f"There is no bad_rows {bad_rows!r}: use refuse or drop.")
+        if scale not in (None, "client"):
+            raise PmtlError(f"There is no scale {scale!r}: use scale=client, or leave it out.")
+        drops = bad_rows == "drop"
         if drops:
             client, (x, y, split, usable) = without_nobody(client, (x, y, split, usable))
-        marks = Usable(x.shape[0] if hasattr(x, "shape") else len(x)) if drops else None
-        if marks is not None and usable is not None:
-            marks.leave_out(~usable)
-        kept_x = check_features(x, names, marks)
-        kept_y, task, outputs, classes = check_targets(y, task, outputs, labels, marks)
+            rows = x.shape[0] if hasattr(x, "shape") else len(x)
+            usable = np.ones(rows, dtype=bool) if usable is None else usable.copy()
+        mask = usable if drops else None
+        names = None if feature_names is None else tuple(feature_names)
+        x = check_features(x, names, mask)
+        y, task, outputs, classes = check_targets(y, task, outputs, labels, mask)
         codes, known = encode(client, "client")
         given = None if split is None else read_parts(split, lenient=drops)
         parts = draw_parts(codes, known, given, validation, test, each=drops)
         left_out: tuple[str, ...] = ()
-        if marks is not None:
-            parts = np.where(marks.mask, parts, np.int8(UNUSED))
-            left_out = _left_out(codes, known, marks.mask)
-        codes, known, parts = _keep(codes, known, parts, min_rows, largest, clients)
+        if mask is not None:
+            parts = np.where(mask, parts, np.int8(UNUSED))
+            left_out = notes_on_left_out(codes, known, mask)
+        codes, known, parts = keep_clients(codes, known, parts, min_rows, largest, clients)
         splits = {
-            name: _group(codes, parts == part, len(known)) for part, name in enumerate(SPLITS)
+            name: group_rows(codes, parts == part, len(known)) for part, name in enumerate(SPLITS)
         }
         if not drops:
-            _check_training(splits["train"], known)
+            refuse_untrained(splits["train"], known)
         scaling = None
         if scale is not None:
-            if scale != "client":
-                raise PmtlError(f"There is no scale {scale!r}: use scale=client, or leave it out.")
-            kept_x, scaling = scale_by_client(kept_x, codes, splits["train"])
+            x, scaling = scale_by_client(x, codes, splits["train"])
         if min_rows > 1 or largest is not None:
             disclosed = (*disclosed, COUNTED)
         about = (classes, names, source, scaling, text, disclosed, left_out)
-        return cls(kept_x, kept_y, known, splits, task, outputs, *about)
+        return cls(x, y, known, splits, task, outputs, *about)
 
     @classmethod
     def from_frame(
@@ -270,84 +280,23 @@ class FederatedData:
         drop: str | Sequence[str] = (),
         **options: Any,
     ) -> FederatedData:
-        """A pandas DataFrame: one column names the client, one is the target (several are written
-        `a+b`), and every other column is a feature. `options` are those of `from_arrays`."""
-        from pmtl.data.readers.columns import frame_columns
+        """The federation of a pandas DataFrame, whose other columns are features.
 
-        columns = frame_columns(frame, client, target, split, drop)
-        arguments: dict[str, Any] = {**columns, **options}
+        Args:
+            frame: the rows.
+            client: the column that names the client.
+            target: the column to predict; several are written `a+b`.
+            split: the column that holds train, validation or test.
+            drop: columns to leave out (a list, or `a+b`).
+            **options: those of `from_arrays`.
+        """
+        from pmtl.data.readers.table import frame_columns
+
+        arguments: dict[str, Any] = {
+            **frame_columns(frame, client, target, split, drop),
+            **options,
+        }
         return cls.from_arrays(**arguments)
-
-
-def _drops(bad_rows: str) -> bool:
-    if bad_rows not in ("refuse", "drop"):
-        raise PmtlError(f"There is no bad_rows {bad_rows!r}: use refuse or drop.")
-    return bad_rows == "drop"
-
-
-def _left_out(
-    codes: NDArray[np.int64], known: tuple[str, ...], usable: NDArray[np.bool_]
-) -> tuple[str, ...]:
-    """Sentences on whose rows were left out."""
-    rows, bad = (
-        np.bincount(codes[rows], minlength=len(known)) for rows in (usable | True, ~usable)
-    )
-    return tuple(
-        f"Client {known[k]!r}: {bad[k]} of {rows[k]} rows were left out, because a value is "
-        "missing, infinite or no class."
-        for k in np.flatnonzero(bad)
-    )
-
-
-def _keep(
-    codes: NDArray[np.int64],
-    known: tuple[str, ...],
-    parts: NDArray[np.int8],
-    min_rows: int,
-    largest: int | None,
-    clients: int | None,
-) -> tuple[NDArray[np.int64], tuple[str, ...], NDArray[np.int8]]:
-    """Drop small clients, then all but the `largest`, then all but the first `clients`; their rows
-    belong to nobody."""
-    counts = np.bincount(codes, minlength=len(known))
-    kept = np.flatnonzero(counts >= min_rows)
-    for name, number in (("largest", largest), ("clients", clients)):
-        if number is None:
-            continue
-        if not 1 <= number <= len(kept):
-            raise PmtlError(
-                f"{name}={number} was asked for, but there are {len(kept)} clients"
-                + (f" with at least {min_rows} rows." if min_rows > 1 else ".")
-            )
-        if name == "largest":
-            kept = kept[np.argsort(-counts[kept], kind="stable")]
-        kept = np.sort(kept[:number])
-    if not len(kept):
-        raise PmtlError(f"No client has {min_rows} rows: lower min_rows.")
-    renumber = np.full(len(known), UNUSED, dtype=np.int64)
-    renumber[kept] = np.arange(len(kept))
-    codes = renumber[codes]
-    parts = np.where(codes == UNUSED, np.int8(UNUSED), parts)
-    return codes, tuple(known[k] for k in kept), parts
-
-
-def _group(codes: NDArray[np.int64], member: NDArray[np.bool_], m: int) -> Rows:
-    index = np.flatnonzero(member)
-    owner = codes[index]
-    return Rows(index[np.argsort(owner, kind="stable")], _offsets(np.bincount(owner, minlength=m)))
-
-
-def _offsets(counts: NDArray[Any]) -> NDArray[np.int64]:
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-
-
-def _check_training(train: Rows, clients: tuple[str, ...]) -> None:
-    empty = np.flatnonzero(train.counts == 0)
-    if len(empty):
-        raise PmtlError(
-            f"Client {clients[empty[0]]!r} has no training rows ({len(empty)} of {len(clients)} "
-            "clients have none): give every client rows marked train, or remove these clients."
-        )
 
 
 def _canonical(taken: Any) -> tuple[NDArray[Any], ...]:

@@ -1,86 +1,108 @@
-"""`load("PATH:key=value,…")`: the one door for data, whatever its format.
+"""`load("PATH:key=value,…")`: the one way in which data is read, whatever its format.
 
-The ending of the path (or what lies in the folder) chooses the reader, the reader hands over
-columns, and `FederatedData.from_arrays` checks them and groups them by client. Options are the
-parameters of the reader and those below, which every file has.
+The ending of the path, what lies in the folder, or `reader=` chooses the reader. The reader gives
+columns (`readers/columns.py`), and `FederatedData.from_arrays` checks them and groups them by
+client. Options are the parameters of the reader and those in `COMMON`, which every file has.
+
+A reader is a function of `path` and of its own options. docs/data.md ("A format of your own") says
+how a user's reader is named, and what its parameter `lenient` promises to production.
 """
 
 from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pmtl.data.checks import as_model_input, check_features
 from pmtl.data.federated import FederatedData
 from pmtl.data.readers.columns import Columns
-from pmtl.data.readers.hdf5 import HDF5_ENDINGS, read_hdf5
+from pmtl.data.readers.hdf5 import read_hdf5
 from pmtl.data.readers.leaf import read_leaf
-from pmtl.data.readers.npz import read_folder, read_npz
-from pmtl.data.readers.table import CSV_ENDINGS, PARQUET_ENDINGS, read_table
+from pmtl.data.readers.npz import read_folder, read_npz, read_x
+from pmtl.data.readers.table import (
+    TABLE_ENDINGS,
+    read_known_columns,
+    read_known_texts,
+    read_table,
+)
+from pmtl.data.readers.text import Bags, TextRule, frequencies
 from pmtl.data.synthetic import synthetic
 from pmtl.errors import PmtlError, PublicError, naming
+from pmtl.plugins import entries, find
 from pmtl.spec import construct, format_spec, parse_spec, unknown
 
 COMMON = ("task", "outputs", "validation", "test", "min_rows", "clients", "largest", "scale")
 PATHS = ("images", "vocabulary", "taglist")
 """Options that name files or folders."""
-FORMATS = (
-    ".npz, .csv, .tsv (also .gz), .parquet, LEAF's .json or .zip, TensorFlow Federated's .h5, or a "
-    "folder of .npy, .json or .h5"
-)
 
-Reader = Callable[..., Columns]
+Reader = Callable[..., Mapping[str, Any]]
+
+READERS: dict[str, Reader] = {
+    "npz": read_npz,
+    **{ending.removeprefix("."): read_table for ending in TABLE_ENDINGS},
+    "h5": read_hdf5,
+    "hdf5": read_hdf5,
+    "json": read_leaf,
+    "zip": read_leaf,
+}
+"""The readers of files by their endings."""
+FOLDER_READERS: tuple[tuple[tuple[str, ...], Reader], ...] = (
+    (("*.h5",), read_hdf5),
+    (("x.npy", "x_data.npy", "y.npy"), read_folder),
+    ((), read_leaf),
+)
+"""The readers of folders, each with files of which one must be there; the first that fits is used.
+"""
 
 
 def load(
     spec: str | Path, *, progress: bool = False, production: bool = False, **options: Any
 ) -> FederatedData:
-    """The federation that `spec` names: `PATH[:key=value,…]` or `synthetic[:key=value,…]`.
+    """Read a federation.
 
-    Options may be written in the spec or given as keywords, which win. With `progress`, formats
-    that take their time show a bar. In `production` a row that cannot be used is left out, and an
-    error that might quote a client's row says only how its owner can see it.
+    Args:
+        spec: `PATH[:key=value,…]` or `synthetic[:key=value,…]`.
+        progress: show a bar where reading takes its time.
+        production: leave out rows that cannot be used, and keep silent about them: an error that
+            might quote a client's row says only how its owner can see it.
+        **options: options as keywords, which win over those in the spec; None counts as not given.
     """
     # A path may hold ":" and "=", so one that exists is not taken apart.
     name, written = (str(spec), {}) if _exists(Path(spec)) else parse_spec(str(spec))
     given = {**written, **{key: value for key, value in options.items() if value is not None}}
     if name == "synthetic":
-        source = format_spec(name, given)
-        return construct(synthetic, given, "synthetic", source=source)
+        return construct(synthetic, given, "synthetic", source=format_spec(name, given))
 
     path, place = _places(name)
     # Written down so that it means the same from any folder.
     paths = {key: str(_places(value)[1]) for key, value in given.items() if key in PATHS}
     source = format_spec(str(place), given | paths)
-    reader = choose_reader(path)
-    if production and reader in (read_leaf, read_hdf5):
-        raise PublicError(
-            f"{path} is LEAF's or TensorFlow Federated's format, which is read for experiments "
-            "only: one client's part of it decides how everybody's is read. Save the rows as a "
-            "table (CSV, Parquet) or as NumPy arrays for production."
-        )
+    reader = choose_reader(path, given.pop("reader", None))
     parameters = inspect.signature(reader).parameters
-    asked = {"progress": progress, "lenient": production}
-    fixed = {"path": path} | {key: value for key, value in asked.items() if key in parameters}
+    if production and "lenient" not in parameters:
+        raise PublicError(
+            f"{path} is in a format that is read for experiments only: one client's part of it may "
+            "decide how everybody's is read. Save the rows as a table (CSV, Parquet) or as NumPy "
+            "arrays for production; a reader of your own must have the parameter lenient."
+        )
+    asked = {"path": path, "progress": progress, "lenient": production}
+    fixed = {key: value for key, value in asked.items() if key in ("path", *parameters)}
     own = [option for option in parameters if option not in fixed]
     for option in given:
         if option not in (*own, *COMMON):
-            raise unknown(f"option of {path.name} named", option, (*own, *COMMON))
-    # A reader that has an option of this kind, too, reads no more clients than are asked for.
+            raise unknown(f"option of {path.name} named", option, ("reader", *own, *COMMON))
+    # An option of COMMON that the reader has, too, lets it read no more clients than are asked for.
     own_given = {key: value for key, value in given.items() if key in own}
     common = {key: value for key, value in given.items() if key in COMMON}
-    bad_rows = "drop" if production else "refuse"
     try:
         with naming(str(path)):
-            columns = construct(reader, own_given, path.name, **fixed)
-            return construct(
-                *(FederatedData.from_arrays, common, path.name),
-                **columns,
-                source=source,
-                bad_rows=bad_rows,
-            )
+            columns = _read(reader, own_given, path, fixed)
+            bad_rows = "drop" if production else "refuse"
+            fixed = {**columns, "source": source, "bad_rows": bad_rows}
+            return construct(FederatedData.from_arrays, common, path.name, **fixed)
     except PublicError:
         raise
     except PmtlError:
@@ -96,25 +118,88 @@ def load(
         ) from error
 
 
-def choose_reader(path: Path) -> Reader:
-    """The reader for a path; a path that is not there is told with its likely neighbour."""
+def choose_reader(path: Path, name: str | None = None) -> Reader:
+    """The reader for a path, or the one of this name."""
     if not _exists(path):
         raise _absent(path)
-    name = path.name.lower()
-    if path.is_dir():
-        if any(path.glob("*.h5")):
-            return read_hdf5
-        numpy = any((path / file).exists() for file in ("x.npy", "x_data.npy", "y.npy"))
-        return read_folder if numpy else read_leaf
-    if name.endswith(".npz"):
-        return read_npz
-    if name.endswith((*CSV_ENDINGS, *PARQUET_ENDINGS)):
-        return read_table
-    if name.endswith(HDF5_ENDINGS):
-        return read_hdf5
-    if name.endswith((".json", ".zip")):
-        return read_leaf
-    raise PmtlError(f"{path} has an ending that no reader knows: data is {FORMATS}.")
+    if name is None and path.is_dir():
+        return next(
+            reader
+            for files, reader in FOLDER_READERS
+            if not files or any(any(path.glob(file)) for file in files)
+        )
+    endings = [*READERS, *entries("reader")]
+    if name is None:
+        fits = (ending for ending in endings if path.name.lower().endswith(f".{ending}"))
+        name = next(fits, None)
+    if name is None:
+        raise PmtlError(
+            f"{path} has an ending that no reader knows: data is .{', .'.join(endings)}, or a "
+            "folder of .npy, .json or .h5. Name a reader of your own with "
+            "reader=package.module:Name."
+        )
+    found: Reader = find("reader", name, READERS)
+    if not callable(found):
+        raise PmtlError(f"The reader {name!r} is not a function of `path`.")
+    return found
+
+
+def _read(
+    reader: Reader, options: Mapping[str, Any], path: Path, fixed: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The columns that a reader gives; whatever goes wrong in a user's own becomes a sentence."""
+    if reader in (*READERS.values(), read_folder):
+        return construct(reader, options, path.name, **fixed)
+    name = getattr(reader, "__name__", str(reader))
+    try:
+        columns = construct(reader, options, path.name, **fixed)
+    except PmtlError:
+        raise
+    except Exception as error:
+        raise PmtlError(
+            f"The reader {name} failed on {path} ({type(error).__name__}: {error})."
+        ) from error
+    known = set(Columns.__annotations__)
+    if not isinstance(columns, Mapping) or not {"x", "y", "client"} <= set(columns) <= known:
+        raise PmtlError(
+            f"The reader {name} must give a dictionary with x, y and client, and perhaps "
+            f"{', '.join(sorted(known - {'x', 'y', 'client'}))}."
+        )
+    return columns
+
+
+def load_features(
+    path: str | Path,
+    shape: tuple[int, ...],
+    names: Sequence[str] | None,
+    text: TextRule | None = None,
+) -> Any:
+    """Rows without targets, for a model to answer, as an array or a CSR matrix.
+
+    Args:
+        path: a table, whose columns are found by name (others are ignored), a .npz (`x`) or a .npy.
+        shape: the shape of a row that the model reads.
+        names: the names of the features in training; None if they had none.
+        text: how text became features in training, if it did.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise PmtlError(f"There is no file {path} to predict on.")
+    is_table = path.name.lower().endswith(TABLE_ENDINGS)
+    if text is not None and not is_table:
+        raise PmtlError(f"{path} is no table: this model reads text, from .csv, .tsv or .parquet.")
+    with naming(str(path)):
+        if text is not None:
+            bags = Bags(names, text.hashed)
+            for row in read_known_texts(path, text.columns):
+                bags.append(text.words(row))
+            return check_features(frequencies(bags.finish()), None)
+        x = read_known_columns(path, shape, names) if is_table else read_x(path)
+        if x.shape[1:] != shape:
+            raise PmtlError(
+                f"{path} holds rows of shape {x.shape[1:]}, but the model reads {shape}."
+            )
+        return as_model_input(check_features(x, names))
 
 
 def _places(name: str) -> tuple[Path, Path]:
@@ -122,7 +207,7 @@ def _places(name: str) -> tuple[Path, Path]:
     try:
         path = Path(name).expanduser()
         return path, path.resolve()
-    except (ValueError, RuntimeError) as error:  # A null character; the home of nobody.
+    except (ValueError, RuntimeError) as error:  # A null character; an unknown user's home.
         raise PmtlError(f"{name!r} is not a path: {error}.") from error
 
 

@@ -9,15 +9,14 @@ each client keeps its own two vectors beside its model.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pmtl.data.checks import as_model_input
+from pmtl.data.splits import Rows
 from pmtl.errors import PmtlError
-
-if TYPE_CHECKING:
-    from pmtl.data.federated import Rows
 
 #: Deviations below this are taken for a constant feature, which is only centred.
 _CONSTANT = 1e-6
@@ -25,7 +24,12 @@ _CONSTANT = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """What each client subtracts from its rows and divides them by, `[m, *input_shape]`."""
+    """How each client standardises its rows.
+
+    Args:
+        means: what each client subtracts from its rows, [m, *input_shape].
+        widths: what it then divides them by, [m, *input_shape].
+    """
 
     means: NDArray[np.float32]
     widths: NDArray[np.float32]
@@ -45,24 +49,19 @@ def scale_by_client(
     """All rows, each standardised by its owner's training rows; rows of nobody stay as they are."""
     if not isinstance(x, np.ndarray) or isinstance(x, np.memmap):
         raise PmtlError("scale=client needs dense features that fit in memory: scale them before.")
-    scaled = np.array(x, dtype=np.float32)
-    if x.dtype == np.uint8:
-        scaled /= 255
+    scaled = np.array(as_model_input(x))
     m = len(train.counts)
-    means = np.empty((m, *x.shape[1:]), dtype=np.float32)
-    widths = np.empty_like(means)
+    means = np.zeros((m, *x.shape[1:]), dtype=np.float32)
+    widths = np.ones_like(means)
+    scaling = Scaling(means, widths)
     order = np.argsort(owner, kind="stable")
     starts = np.searchsorted(owner[order], np.arange(m + 1))
     for client in range(m):
         rows = scaled[train.of(client)].astype(np.float64)
-        if not len(rows):  # In production a client may have none.
-            means[client], widths[client] = 0, 1
-            continue
-        means[client] = rows.mean(axis=0)
-        width = rows.std(axis=0)
-        widths[client] = np.where(width > _CONSTANT * (1 + np.abs(means[client])), width, 1)
-    scaling = Scaling(means, widths)
-    for client in range(m):
+        if len(rows):  # In production a client may have none.
+            means[client] = rows.mean(axis=0)
+            width = rows.std(axis=0)
+            widths[client] = np.where(width > _CONSTANT * (1 + np.abs(means[client])), width, 1)
         mine = order[starts[client] : starts[client + 1]]
         scaled[mine] = scaling.apply(client, scaled[mine])
     return scaled, scaling

@@ -1,4 +1,4 @@
-"""Which rows of a client train, which choose, which test.
+"""Which clients take part, and which of their rows train, validate and test.
 
 A row's place is decided by a random number that depends on the client's name and on the row's
 position among that client's own rows, and on nothing else: adding, removing or moving other
@@ -10,20 +10,42 @@ clients never changes anybody's split, and no seed is needed to name it.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.data.names import Coded, distinct, encode
+from pmtl.data.client_names import Coded, distinct, encode
 from pmtl.errors import PmtlError
 from pmtl.streams import name_keys, uniforms
 
 Parts = NDArray[np.int8]
 
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 TRAIN, VALIDATION, TEST, UNUSED = 0, 1, 2, -1
 _WORDS = {"train": TRAIN, "validation": VALIDATION, "val": VALIDATION, "valid": VALIDATION}
 _WORDS |= {"test": TEST}
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The rows of one split, grouped by client."""
+
+    order: NDArray[np.int64]
+    """Row numbers, client after client; each client's in the order of the file."""
+    offsets: NDArray[np.int64]
+    """[m+1]: client k owns `order[offsets[k]:offsets[k+1]]`."""
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """[m]: how many rows each client has."""
+        return np.diff(self.offsets)
+
+    def of(self, client: int) -> NDArray[np.int64]:
+        """The row numbers of one client, by its position."""
+        return self.order[self.offsets[client] : self.offsets[client + 1]]
 
 
 def read_parts(split: Any, lenient: bool = False) -> Parts:
@@ -31,16 +53,12 @@ def read_parts(split: Any, lenient: bool = False) -> Parts:
     row with another word is not used."""
     given = split if isinstance(split, Coded) else distinct(split, "split")
     codes, words = given if lenient else encode(given, "split")
-    parts = []
-    for word in words:
-        if word.strip().lower() not in _WORDS:
-            if lenient:
-                parts.append(UNUSED)
-                continue
-            raise PmtlError(
-                f"The split column holds {word!r}: use train, validation (or val, valid) and test."
-            )
-        parts.append(_WORDS[word.strip().lower()])
+    parts = [_WORDS.get(word.strip().lower(), UNUSED) for word in words]
+    if UNUSED in parts and not lenient:
+        raise PmtlError(
+            f"The split column holds {words[parts.index(UNUSED)]!r}: use train, validation (or "
+            "val, valid) and test."
+        )
     return np.array(parts, dtype=np.int8)[codes]
 
 
@@ -115,3 +133,70 @@ def _ranks(counts: NDArray[Any]) -> NDArray[np.int64]:
     """0, 1, 2, … within every client, for rows that lie client after client."""
     starts = np.cumsum(counts) - counts
     return np.asarray(np.arange(int(counts.sum())) - np.repeat(starts, counts), dtype=np.int64)
+
+
+def keep_clients(
+    codes: NDArray[np.int64],
+    known: tuple[str, ...],
+    parts: NDArray[np.int8],
+    min_rows: int,
+    largest: int | None,
+    clients: int | None,
+) -> tuple[NDArray[np.int64], tuple[str, ...], NDArray[np.int8]]:
+    """Drop small clients, then all but the `largest`, then all but the first `clients`; their rows
+    belong to nobody."""
+    counts = np.bincount(codes, minlength=len(known))
+    kept = np.flatnonzero(counts >= min_rows)
+    for name, number in (("largest", largest), ("clients", clients)):
+        if number is None:
+            continue
+        if not 1 <= number <= len(kept):
+            raise PmtlError(
+                f"{name}={number} was asked for, but there are {len(kept)} clients"
+                + (f" with at least {min_rows} rows." if min_rows > 1 else ".")
+            )
+        if name == "largest":
+            kept = kept[np.argsort(-counts[kept], kind="stable")]
+        kept = np.sort(kept[:number])
+    if not len(kept):
+        raise PmtlError(f"No client has {min_rows} rows: lower min_rows.")
+    renumber = np.full(len(known), UNUSED, dtype=np.int64)
+    renumber[kept] = np.arange(len(kept))
+    codes = renumber[codes]
+    parts = np.where(codes == UNUSED, np.int8(UNUSED), parts)
+    return codes, tuple(known[k] for k in kept), parts
+
+
+def group_rows(codes: NDArray[np.int64], member: NDArray[np.bool_], m: int) -> Rows:
+    """The rows that are members of a split, by client."""
+    index = np.flatnonzero(member)
+    owner = codes[index]
+    return Rows(index[np.argsort(owner, kind="stable")], offsets(np.bincount(owner, minlength=m)))
+
+
+def offsets(counts: NDArray[Any]) -> NDArray[np.int64]:
+    """Where each client's rows begin, and where the last one's end."""
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def notes_on_left_out(
+    codes: NDArray[np.int64], known: tuple[str, ...], usable: NDArray[np.bool_]
+) -> tuple[str, ...]:
+    """Sentences on whose rows were left out."""
+    rows = np.bincount(codes, minlength=len(known))
+    bad = np.bincount(codes[~usable], minlength=len(known))
+    return tuple(
+        f"Client {known[k]!r}: {bad[k]} of {rows[k]} rows were left out, because a value is "
+        "missing, infinite or no class."
+        for k in np.flatnonzero(bad)
+    )
+
+
+def refuse_untrained(train: Rows, clients: tuple[str, ...]) -> None:
+    """Refuse clients without training rows."""
+    empty = np.flatnonzero(train.counts == 0)
+    if len(empty):
+        raise PmtlError(
+            f"Client {clients[empty[0]]!r} has no training rows ({len(empty)} of {len(clients)} "
+            "clients have none): give every client rows marked train, or remove these clients."
+        )

@@ -50,71 +50,68 @@ def synthetic(
 ) -> FederatedData:
     """Draw a federation.
 
-    `alpha` is how much clients' models differ and `beta` how much their inputs do; `samples` is
-    the median number of rows of a client. `noise` is the scale of what is added to the outputs
-    before the label is taken: Gumbel noise for classes (0: always the largest output; 1: a draw
-    from the softmax), normal noise for regression.
+    Args:
+        clients: how many clients there are.
+        alpha: how much their models differ.
+        beta: how much their inputs differ.
+        features: how many features a row has.
+        classes: how many classes there are.
+        task: classification or regression.
+        samples: the median number of rows of a client.
+        noise: the scale of what is added to the outputs before the label is taken: Gumbel noise for
+            classes (0: always the largest output; 1: a draw from the softmax), normal noise for
+            regression.
+        clusters: how many groups of clients there are whose models have nothing in common.
+        seed: what the federation is drawn from.
+        validation: share of a client's rows that is set aside for validation.
+        test: share of a client's rows that is set aside for testing.
+        source: the spec that draws the same federation again.
     """
-    _check(clients, alpha, beta, features, classes, task, samples, noise, clusters, seed)
+    if task not in ("classification", "regression"):
+        raise PmtlError(f"synthetic has no task {task!r}: use classification or regression.")
+    _at_least(1, clients=clients, features=features, clusters=clusters)
+    _at_least(2, classes=classes)
+    _at_least(FEWEST, samples=samples)
+    _at_least(0, alpha=alpha, beta=beta, noise=noise, seed=seed)
     outputs = classes if task == "classification" else 1
     _check_room(clients, features, outputs, samples)
+    sizes_from, shared_from, models_from, means_from, inputs_from, noise_from, others_from = (
+        np.random.Generator(np.random.Philox(child))
+        for child in np.random.SeedSequence(seed).spawn(7)
+    )
     with np.errstate(over="ignore", invalid="ignore"):  # What is not finite is refused below.
-        x, y, client = _draw(
-            *(clients, alpha, beta, features, outputs, task, samples, noise, clusters, seed)
-        )
+        sizes = np.rint(samples * sizes_from.lognormal(0, SPREAD, clients))
+        sizes = np.maximum(FEWEST, sizes).astype(np.int64)
+        deviations = np.arange(1, features + 1) ** -0.6
+        deviations *= np.sqrt(SCALE / (deviations**2).sum())
+
+        # The last column of a model is its intercept, whose input is the constant 1.
+        shared = shared_from.standard_normal((1, outputs, features + 1))
+        if clusters > 1:
+            others = others_from.standard_normal((clusters - 1, outputs, features + 1))
+            shared = np.concatenate([shared, others])[np.arange(clients) % clusters]
+        own = models_from.standard_normal((clients, outputs, features + 1))
+        models = shared + np.sqrt(alpha) * own
+        means = np.sqrt(beta) * means_from.standard_normal((clients, features))
+        x = inputs_from.standard_normal((int(sizes.sum()), features))
+        x += np.repeat(means, sizes, axis=0)
+        x *= deviations
+        scores = _scores(x, models, sizes)
+        if task == "regression":
+            scores += noise * noise_from.standard_normal(scores.shape)
+            y: NDArray[Any] = scores[:, 0].astype(np.float32)
+        else:
+            scores += noise * noise_from.gumbel(size=scores.shape)
+            y = scores.argmax(axis=1)
+        x32 = x.astype(np.float32)
     return FederatedData.from_arrays(
-        x,
-        y,
-        client,
+        *(x32, y, np.repeat(np.arange(clients), sizes)),
         task=task,
         outputs=outputs,
         validation=validation,
         test=test,
         source=source,
     )
-
-
-def _draw(
-    clients: int,
-    alpha: float,
-    beta: float,
-    features: int,
-    outputs: int,
-    task: str,
-    samples: int,
-    noise: float,
-    clusters: int,
-    seed: int,
-) -> tuple[NDArray[np.float32], NDArray[Any], NDArray[np.int64]]:
-    """Features, targets and owners of all rows."""
-    sizes_from, shared_from, models_from, means_from, inputs_from, noise_from, others_from = (
-        np.random.Generator(np.random.Philox(child))
-        for child in np.random.SeedSequence(seed).spawn(7)
-    )
-    sizes = np.maximum(FEWEST, np.rint(samples * sizes_from.lognormal(0, SPREAD, clients)))
-    sizes = sizes.astype(np.int64)
-    deviations = np.arange(1, features + 1) ** -0.6
-    deviations *= np.sqrt(SCALE / (deviations**2).sum())
-
-    # The last column of a model is its intercept, whose input is the constant 1.
-    shared = shared_from.standard_normal((1, outputs, features + 1))
-    if clusters > 1:
-        others = others_from.standard_normal((clusters - 1, outputs, features + 1))
-        shared = np.concatenate([shared, others])[np.arange(clients) % clusters]
-    own = models_from.standard_normal((clients, outputs, features + 1))
-    models = shared + np.sqrt(alpha) * own
-    means = np.sqrt(beta) * means_from.standard_normal((clients, features))
-    x = inputs_from.standard_normal((int(sizes.sum()), features))
-    x += np.repeat(means, sizes, axis=0)
-    x *= deviations
-    scores = _scores(x, models, sizes)
-    if task == "regression":
-        scores += noise * noise_from.standard_normal(scores.shape)
-        y = scores[:, 0].astype(np.float32)
-    else:
-        scores += noise * noise_from.gumbel(size=scores.shape)
-        y = scores.argmax(axis=1)
-    return x.astype(np.float32), y, np.repeat(np.arange(clients), sizes)
 
 
 def _scores(
@@ -140,32 +137,8 @@ def _check_room(clients: int, features: int, outputs: int, samples: int) -> None
         )
 
 
-def _check(
-    clients: int,
-    alpha: float,
-    beta: float,
-    features: int,
-    classes: int,
-    task: str,
-    samples: int,
-    noise: float,
-    clusters: int,
-    seed: int,
-) -> None:
-    if task not in ("classification", "regression"):
-        raise PmtlError(f"synthetic has no task {task!r}: use classification or regression.")
-    least = {
-        "clients": (clients, 1),
-        "features": (features, 1),
-        "classes": (classes, 2),
-        "clusters": (clusters, 1),
-        "samples": (samples, FEWEST),
-        "alpha": (alpha, 0),
-        "beta": (beta, 0),
-        "noise": (noise, 0),
-        "seed": (seed, 0),
-    }
-    for name, (value, minimum) in least.items():
+def _at_least(minimum: int, **options: float) -> None:
+    for name, value in options.items():
         if not minimum <= value < float("inf"):
             raise PmtlError(
                 f"The option {name} of synthetic must be at least {minimum}, but it is {value}."

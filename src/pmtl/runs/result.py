@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from pmtl import storage as files
 from pmtl.billboard import Billboard
 from pmtl.data import FederatedData, Scaling, Split, load
-from pmtl.data.checks import is_sparse, row_chunks
+from pmtl.data.checks import as_model_input, is_sparse, row_chunks
 from pmtl.errors import PmtlError, PmtlWarning
 from pmtl.models import FlatModel, build_model, predictions, probabilities
 from pmtl.privacy.ledger.events import GaussianEvent
@@ -109,7 +109,7 @@ class Run:
         shape = tuple(self.facts["input_shape"])
         x = x if is_sparse(x) else np.asarray(x)
         if self.facts["pixels"] and x.dtype == np.uint8:
-            x = x / np.float32(255)
+            x = as_model_input(x)
         if x.shape[1:] != shape:
             raise PmtlError(
                 f"The model reads rows of shape {shape}, but rows of shape {x.shape[1:]} came."

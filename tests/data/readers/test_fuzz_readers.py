@@ -20,7 +20,7 @@ from PIL import Image
 from scipy import sparse
 
 from pmtl.data import load
-from pmtl.data.readers.features import read_features
+from pmtl.data.load import load_features
 from pmtl.errors import PmtlError
 
 ROWS, USERS = 12, ("ann", "bob", "çy")
@@ -264,6 +264,6 @@ def test_damaged_rows_to_predict_on(name, named):
     @given(damaged(NEW_ROWS[name]))
     def damage(content: bytes) -> None:
         Path(name).write_bytes(content)
-        judge("rows to predict on", lambda: read_features(name, shape, names), rows, mention=name)
+        judge("rows to predict on", lambda: load_features(name, shape, names), rows, mention=name)
 
     damage()

@@ -97,7 +97,7 @@ def test_parquet_and_text_targets(tmp_path):
     assert data.labels == ("no", "yes")
     used = np.concatenate([data.rows(split).order for split in data.splits])
     assert sorted(used.tolist()) == [k for k in range(12) if k not in (4, 11)]
-    with pytest.raises(PmtlError, match=r"row 11"):
+    with pytest.raises(PmtlError, match=r"row 4"):
         load(tmp_path / "rows.parquet")
 
 
@@ -175,6 +175,29 @@ def test_true_and_false_are_classes_in_production_too(kind, tmp_path):
 
     for data in (loaded(True), loaded(True, production=True), loaded(None, production=True)):
         assert (data.task, data.outputs) == ("classification", 2)
+
+
+def test_tags_that_nobody_knows(tmp_path):
+    """Rows without a known tag are left out of the marks, too."""
+    table = {
+        "client": ["a", "b"] * 6,
+        "words": [f"one {k}" if k != 3 else None for k in range(12)],
+        "target": ["net", "doc|net", "rare"] * 4,
+    }
+    parquet.write_table(pa.table(table), tmp_path / "rows.parquet")
+    (tmp_path / "tags.txt").write_text("net\ndoc\n")
+    options = {"text": "words", "taglist": tmp_path / "tags.txt", "hash": 8}
+    data = load(tmp_path / "rows.parquet", production=True, validation=0, test=0, **options)
+    assert data.labels == ("net", "doc")
+    assert data.rows("train").counts.tolist() == [4, 3]
+    assert "1 of 4 rows were left out" in data.for_owner[0]
+
+
+def test_a_column_of_another_kind_is_named(tmp_path):
+    table = {"client": ["a", "b"], "day": pa.array([1, 2], pa.date32()), "target": [0, 1]}
+    parquet.write_table(pa.table(table), tmp_path / "rows.parquet")
+    with pytest.raises(PublicError, match=r"feature column 'day'.*date32.*drop=day"):
+        load(tmp_path / "rows.parquet", production=True)
 
 
 def test_a_file_that_cannot_be_read_quotes_nothing_in_production(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 from pyarrow import parquet
 
 from pmtl.data import FederatedData, load
-from pmtl.data.readers.features import read_features
+from pmtl.data.load import load_features
 from pmtl.errors import PmtlError
 
 
@@ -156,8 +156,8 @@ def test_lists_and_structs_are_refused(frame, tmp_path, value, column, words):
     with pytest.raises(PmtlError, match=rf"column '{column}'.*(list|struct)<.*{words}"):
         load(path)
     if column == "p":
-        with pytest.raises(PmtlError, match=r"'p'.*not hold numbers"):
-            read_features(path, (1,), ["p"])
+        with pytest.raises(PmtlError, match=r"'p'.*not numbers"):
+            load_features(path, (1,), ["p"])
 
 
 def test_a_number_beyond_float32_is_told_once(tmp_path):
@@ -178,6 +178,59 @@ def test_types_that_change_far_down_the_file(tmp_path, late, task, labels):
     assert data.task == task
     assert data.x[rows, 0] == 0.25
     assert data.labels == (tuple(labels.split()) if labels else None)
+
+
+@pytest.mark.parametrize(
+    ("cells", "values"),
+    [
+        ("1, 2 ,+3,-4.5,1e2,.5", [1, 2, 3, -4.5, 100, 0.5]),
+        ("true,False,TRUE", [1, 0, 1]),
+        ("true,0,1", [1, 0, 1]),
+        ("true,0,2", None),
+        ("1_000", None),
+        ("0x10", None),
+        ("1 2", None),
+    ],
+)
+def test_what_is_a_number_in_a_csv_file(tmp_path, cells, values):
+    rows = "".join(f"a,{cell},0\n" for cell in cells.split(","))
+    path = csv(tmp_path, "client,v,y\n" + rows)
+    if values is None:
+        with pytest.raises(PmtlError, match=r"feature column 'v'.*text, not numbers"):
+            load(path)
+    else:
+        assert load(path).x[:, 0].tolist() == values
+
+
+@pytest.mark.parametrize(
+    ("cells", "task", "labels"),
+    [
+        ("0,1,2", "classification", None),
+        ("0.0,1.0,2.0", "regression", None),
+        ("1,2.5,3", "regression", None),
+        ("true,false,true", "classification", None),
+        ("1,99999999999999999999,2", "regression", None),
+        ("1,b,NA", "classification", ("1", "NA", "b")),
+        ("1,3,true", "classification", ("1", "3", "true")),
+    ],
+)
+def test_the_target_of_a_csv_file_is_what_all_of_its_cells_are(tmp_path, cells, task, labels):
+    rows = "".join(f"a,{place},{cell}\n" for place, cell in enumerate(cells.split(",")))
+    data = load(csv(tmp_path, "client,v,y\n" + rows))
+    assert (data.task, data.labels) == (task, labels)
+
+
+def test_rows_to_predict_on_are_what_training_saw(tmp_path):
+    pixels = np.arange(24, dtype=np.uint8).reshape(6, 2, 2)
+    np.savez(tmp_path / "d.npz", x=pixels, y=[0, 1] * 3, client=["a"] * 6)
+    seen, _ = load(tmp_path / "d.npz").gather(np.arange(6))
+    assert (load_features(tmp_path / "d.npz", (2, 2), None) == seen).all()
+    path = csv(tmp_path, "y,b,client,a\n0,1,x,2.5\n1,0,x,3\n")
+    assert load_features(path, (2,), ("a", "b")).tolist() == [[2.5, 1], [3, 0]]
+    with pytest.raises(PmtlError, match=r"input column 'client'.*text, not numbers"):
+        load_features(path, (1,), ("client",))
+    with pytest.raises(PmtlError, match="lacks the feature column 'c'"):
+        load_features(path, (1,), ("c",))
 
 
 def csv(tmp_path, text, name="d.csv"):

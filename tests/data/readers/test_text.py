@@ -13,8 +13,9 @@ from pyarrow import parquet
 from scipy import sparse
 
 from pmtl.data import describe, load
-from pmtl.data.readers.features import read_text
-from pmtl.data.readers.text import Known, TextRule, read_list, tokenise
+from pmtl.data.load import load_features
+from pmtl.data.readers.text import Bags, TextRule, tokenise
+from pmtl.data.readers.text_rows import read_list
 from pmtl.errors import PmtlError
 
 COMMITS = Path(__file__).parents[4] / "shared" / "data" / "commit_tags" / "commit_tags.tsv.gz"
@@ -98,7 +99,7 @@ def test_lists_and_hashes_give_nothing_away(table, tmp_path):
 
 
 def test_a_hash_is_the_same_everywhere():
-    bags = Known(hashed=10_000).bags()
+    bags = Bags(hashed=10_000)
     bags.append(["driver", "net", "driver"])
     matrix = bags.finish()
     assert dict(zip(matrix.indices.tolist(), matrix.data.tolist(), strict=True)) == {
@@ -197,16 +198,17 @@ def test_lists_of_every_kind(tmp_path):
 
 def test_new_text_becomes_the_same_features(table, tmp_path):
     data = load(spec(table, target="tag", words=6))
-    again = read_text(table, data.text, data.feature_names)
+    again = load_features(table, (6,), data.feature_names, data.text)
     assert (again != data.x).nnz == 0
     hashed = load(spec(table, target="tag", hash=50))
-    assert (read_text(table, TextRule.from_dict(hashed.text.to_dict()), None) != hashed.x).nnz == 0
+    rule = TextRule.from_dict(hashed.text.to_dict())
+    assert (load_features(table, (50,), None, rule) != hashed.x).nnz == 0
     (tmp_path / "new.csv").write_text("text\na\n")
     (tmp_path / "new.npy").write_bytes(b"")
     with pytest.raises(PmtlError, match="lacks the feature column 'subject'"):
-        read_text(tmp_path / "new.csv", data.text, data.feature_names)
+        load_features(tmp_path / "new.csv", (6,), data.feature_names, data.text)
     with pytest.raises(PmtlError, match="is no table"):
-        read_text(tmp_path / "new.npy", data.text, data.feature_names)
+        load_features(tmp_path / "new.npy", (6,), data.feature_names, data.text)
 
 
 def test_the_largest_clients(table):

@@ -7,30 +7,13 @@ stops there, whatever the packed bytes would give.
 
 from __future__ import annotations
 
-import lzma
-import struct
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from pmtl.data.disk import memory_limit
 from pmtl.errors import PmtlError
-
-#: All that `zipfile` and its decompressors raise for an archive that is damaged or that they do
-#: not understand: wrong flags and encryption (RuntimeError), offsets (ValueError, struct.error), …
-_DAMAGE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    struct.error,
-    EOFError,
-    RuntimeError,
-    ValueError,
-    KeyError,
-    OverflowError,
-)
 
 
 @contextmanager
@@ -39,8 +22,9 @@ def open_zip(path: Path, remedy: str) -> Iterator[zipfile.ZipFile]:
     try:
         with zipfile.ZipFile(path) as archive:
             yield archive
-    except (*_DAMAGE, OSError) as error:
-        # Damage may be an OSError, too: an offset before the beginning, or whatever bz2 meets.
+    except (PmtlError, MemoryError):
+        raise
+    except Exception as error:  # Damage makes zipfile and its decompressors raise many kinds.
         if isinstance(error, OSError) and error.filename:
             raise
         kind = ".npz" if path.suffix.lower() == ".npz" else "zip"

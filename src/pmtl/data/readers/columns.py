@@ -1,8 +1,8 @@
-"""Which column of a table is what.
+"""What readers give: columns, and which column of a table is what.
 
-One column names the client, one is the target (or several are: `a+b`), one may name the split, and
-every other column is a feature, unless `text` names the columns (`a+b`) whose words are the
-features. Files and DataFrames are given their roles, and refused, by the same words.
+One column of a table names the client, one is the target (or several are: `a+b`), one may name the
+split, and every other column is a feature, unless `text` names the columns (`a+b`) whose words are
+the features.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
+from pmtl.data.client_names import Coded, Vocabulary
+from pmtl.data.disk import ArrayBuilder
 from pmtl.data.readers.text import TextRule
 from pmtl.errors import PmtlError, PublicError
 
@@ -34,7 +36,7 @@ class Columns(TypedDict):
     labels: NotRequired[tuple[str, ...] | None]
     text: NotRequired[TextRule]
     disclosed: NotRequired[tuple[str, ...]]
-    usable: NotRequired[NDArray[np.bool_]]
+    usable: NotRequired[NDArray[np.bool_] | None]
 
 
 @dataclass(frozen=True)
@@ -130,14 +132,15 @@ def _listing(columns: Sequence[str]) -> str:
 
 
 def wrong_kind(where: str, role: str, name: str, kind: object) -> PmtlError:
-    """The sentence for a column that holds what its role cannot use."""
+    """The sentence for a column that holds what its role cannot use; it quotes no row."""
     remedy = {
         "feature": f"not numbers: encode it as numbers, or leave it out with drop={name}.",
         "target": "not numbers: several targets in a row are columns of numbers (0 and 1 for "
         "labels) with target=a+b, or a two-dimensional y in an .npz.",
+        "input": "not numbers, which the model reads.",
         "text": "not text: numbers are features without text=.",
     }.get(role, "which is not a name: give text or integers.")
-    return PmtlError(f"The {role} column {name!r} of {where} holds {kind}, {remedy}")
+    return PublicError(f"The {role} column {name!r} of {where} holds {kind}, {remedy}")
 
 
 def missing_value(where: str, name: str, row: int) -> PmtlError:
@@ -148,54 +151,56 @@ def missing_value(where: str, name: str, row: int) -> PmtlError:
     )
 
 
-def frame_columns(
-    frame: Any,
-    client: str | None,
-    target: str | None,
-    split: str | None,
-    drop: str | Sequence[str],
-) -> Columns:
-    """The columns of a pandas DataFrame (or anything with `columns` and `frame[name]`)."""
-    where = "The frame"
-    roles = assign_roles([str(name) for name in frame.columns], where, client, target, split, drop)
-    series = dict(zip((str(name) for name in frame.columns), frame.columns, strict=True))
-    x = np.empty((len(frame), len(roles.features)), dtype=np.float32)
-    for position, name in enumerate(roles.features):
+class Collector:
+    """Collects rows of numbers one client after the other; they may outgrow memory."""
+
+    def __init__(self) -> None:
+        self._x: ArrayBuilder | None = None
+        self._y: list[NDArray[Any]] = []
+        self.owners = Owners()
+
+    def append(self, client: str, split: str, x: NDArray[Any], y: NDArray[Any], where: str) -> None:
+        """Add rows; `where` is what error messages call them."""
+        if self._x is None:
+            self._x = ArrayBuilder(x.shape[1:], x.dtype if x.dtype == np.uint8 else np.float32)
+        shape = self._x.row_shape
+        if x.shape[1:] != shape:
+            raise PmtlError(
+                f"A row of {where} has shape {x.shape[1:]}, but earlier rows have {shape}."
+            )
         with np.errstate(over="ignore"):
-            x[:, position] = _numbers(frame[series[name]], "feature", name)
-    columns = Columns(
-        x=x,
-        y=_target([frame[series[name]] for name in roles.targets], roles.targets),
-        client=np.asarray(frame[series[roles.client]]),
-        feature_names=roles.features,
-        labels=roles.labels,
-    )
-    if roles.split is not None:
-        columns["split"] = np.asarray(frame[series[roles.split]])
-    return columns
+            self._x.append(x)
+        self._y.append(y)
+        self.owners.append(client, split, len(x))
+
+    def columns(self, with_split: bool) -> Columns:
+        """Everything."""
+        if self._x is None:
+            raise PmtlError("There are no rows: a federation needs data.")
+        client, split = self.owners.coded()
+        return Columns(
+            x=self._x.finish(),
+            y=np.concatenate(self._y),
+            client=client,
+            split=split if with_split else None,
+        )
 
 
-def _numbers(series: Any, role: str, name: str) -> NDArray[Any]:
-    """A numeric column; pandas' nullable numbers come as objects, and so does text."""
-    values = np.asarray(series)
-    if values.dtype.kind == "O" and not any(isinstance(value, str) for value in values):
-        try:
-            values = series.to_numpy(dtype=np.float64, na_value=np.nan)
-        except (TypeError, ValueError):
-            raise wrong_kind("the frame", role, name, "objects") from None
-    if values.dtype.kind not in "fiub":
-        kind = "text" if values.dtype.kind in "OUT" else values.dtype
-        raise wrong_kind("the frame", role, name, kind)
-    if values.dtype.kind == "f" and np.isnan(values).any():
-        raise missing_value("the frame", name, int(np.argmax(np.isnan(values))))
-    return values
+class Owners:
+    """The clients and splits of rows that come one client after the other."""
 
+    def __init__(self) -> None:
+        self._clients, self._splits = Vocabulary("client"), Vocabulary("split")
+        self._codes: list[tuple[int, int, int]] = []
 
-def _target(series: list[Any], names: tuple[str, ...]) -> NDArray[Any]:
-    """One column of numbers or text, or several of numbers."""
-    values = np.asarray(series[0])
-    text = values.dtype.kind != "O" or any(isinstance(value, str) for value in values)
-    if len(series) == 1 and text:
-        return values
-    numbers = [_numbers(s, "target", name) for s, name in zip(series, names, strict=True)]
-    return numbers[0] if len(numbers) == 1 else np.stack(numbers, axis=1)
+    def append(self, client: str, split: str, rows: int) -> None:
+        """Add rows of one client and split."""
+        self._codes.append((self._clients.code(client), self._splits.code(split), rows))
+
+    def coded(self) -> tuple[Coded, Coded]:
+        """The columns of clients and of splits."""
+        clients, splits, rows = np.array(self._codes, dtype=np.int64).reshape(-1, 3).T
+        return (
+            self._clients.coded([np.repeat(clients, rows)]),
+            self._splits.coded([np.repeat(splits, rows)]),
+        )

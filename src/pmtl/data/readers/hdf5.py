@@ -20,16 +20,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.data.disk import ArrayBuilder, memory_limit
-from pmtl.data.names import Coded, Vocabulary, canonical
-from pmtl.data.readers.columns import Columns
+from pmtl.data.checks import check_lengths
+from pmtl.data.client_names import canonical
+from pmtl.data.disk import memory_limit
+from pmtl.data.readers.columns import Collector, Columns, Owners
 from pmtl.data.readers.hdf5_check import Heaps
-from pmtl.data.readers.text import Known, TextRule, known_tags, known_words, split_tags
-from pmtl.data.readers.text_rows import TextRows
-from pmtl.errors import PmtlError
+from pmtl.data.readers.text import Bags, TextRule, split_tags
+from pmtl.data.readers.text_rows import TextRows, bags_of_tags, bags_of_words
+from pmtl.errors import PmtlError, naming
 from pmtl.progress import progress_bar
 
-HDF5_ENDINGS = (".h5", ".hdf5")
 GROUP = "examples"
 PACKING = 1100
 """By how much compression can shrink an array; Deflate reaches 1032."""
@@ -55,8 +55,8 @@ def read_hdf5(
     clients: int | None = None,
     progress: bool = False,
 ) -> Columns:
-    """A file or folder; questions have the words of `vocabulary` (if none is named, those of
-    `stackoverflow.word_count` beside them) and the tags of `taglist` (`stackoverflow.tag_count`).
+    """The rows of a file or folder; docs/data.md has the options. No more than `clients` clients
+    with `min_rows` rows are read. Lists of words and tags that are not named lie beside the data.
     """
     with ExitStack() as stack:
         files = {
@@ -66,40 +66,36 @@ def read_hdf5(
         names = canonical(set.intersection(*(file.clients() for file in files.values())))
         if not names:
             raise PmtlError(f"{path} has no clients" + ("." if len(files) == 1 else " in both."))
-        first = next(iter(files.values()))
-        kind = first.kind(names[0])
-        if kind == PIXELS:
-            if any((words, vocabulary, hash, tags, taglist)):
-                raise PmtlError(f"{path} holds pixels: options about words and tags do not fit it.")
-            rows: _Pixels | _Questions = _Pixels()
-        else:
+        kind = next(iter(files.values())).kind(names[0])
+        if kind == QUESTIONS:
             folder = path if path.is_dir() else path.parent
-            rows = _questions(folder, path, words, vocabulary, hash, tags, taglist)
-        kept, splits = Vocabulary("client"), Vocabulary("split")
-        codes: list[NDArray[np.int64]] = []
-        parts: list[NDArray[np.int64]] = []
+            options = (words, vocabulary, hash, tags, taglist)
+            rows: _Pixels | _Questions = _questions(folder, *options)
+        elif any((words, vocabulary, hash, tags, taglist)):
+            raise PmtlError(f"{path} holds pixels: options about words and tags do not fit it.")
+        else:
+            rows = _Pixels()
         bar = stack.enter_context(
             progress_bar("reading clients", clients or len(names), show=progress)
         )
+        kept = 0
         for name in names:
             read = {
                 split: rows.choose(file.rows(name, kind), f"client {name!r} of {file.path}")
                 for split, file in files.items()
             }
-            sizes = {split: len(next(iter(part.values()))) for split, part in read.items()}
-            if not all(sizes.values()) or sum(sizes.values()) < min_rows:
+            sizes = [len(part[kind[0]]) for part in read.values()]
+            if not all(sizes) or sum(sizes) < min_rows:
                 continue
-            bar.advance()
-            code = kept.code(name)
             for split, part in read.items():
-                rows.append(part)
-                codes.append(np.full(sizes[split], code, dtype=np.int64))
-                parts.append(np.full(sizes[split], splits.code(split), dtype=np.int64))
-            if code + 1 == clients:
+                rows.append(name, split, part)
+            bar.advance()
+            kept += 1
+            if kept == clients:
                 break
-    if not codes:
+    if not kept:
         raise PmtlError(f"{path} has no client with the rows that are needed: lower min_rows.")
-    return rows.columns(kept.coded(codes), splits.coded(parts) if len(files) > 1 else None)
+    return rows.columns(with_split=len(files) > 1)
 
 
 def _files(path: Path) -> dict[str, Path]:
@@ -167,10 +163,13 @@ class _File:
 
     def rows(self, client: str, columns: tuple[str, ...]) -> Rows:
         """One client's columns, which are of one length."""
+        import h5py
+
         group = self._group(client)
         rows: Rows = {}
         for name in columns:
             column = group.get(name)
+            where = f"The column {name!r} of the client {client!r} of {self.path}"
             if column is None or not getattr(column, "shape", ()):
                 raise PmtlError(f"The client {client!r} of {self.path} has no column {name!r}.")
             # A damaged file may claim any shape, for which room would be made first.
@@ -178,28 +177,17 @@ class _File:
             most = min(memory_limit(), packing * self._file.id.get_filesize())
             if column.size * column.dtype.itemsize > most:
                 raise PmtlError(
-                    f"The column {name!r} of the client {client!r} of {self.path} is said to have "
-                    f"shape {column.shape}, more than the file or memory can hold: it is damaged."
+                    f"{where} is said to have shape {column.shape}, more than the file or memory "
+                    "can hold: it is damaged."
                 )
             if column.dtype.hasobject:
-                self._check_text(column, name, client)
+                if h5py.check_string_dtype(column.dtype) is None:
+                    raise PmtlError(f"{where} holds neither text nor numbers.")
+                self._heaps.check(column)
             rows[name] = np.asarray(column[()])
-        lengths = {name: len(column) for name, column in rows.items()}
-        if len(set(lengths.values())) > 1:
-            told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-            raise PmtlError(f"The columns of the client {client!r} of {self.path} differ: {told}.")
+        with naming(f"client {client!r} of {self.path}"):
+            check_lengths(**rows)
         return rows
-
-    def _check_text(self, column: Any, name: str, client: str) -> None:
-        """Of all that lies on heaps, text may be read."""
-        import h5py
-
-        if h5py.check_string_dtype(column.dtype) is None:
-            raise PmtlError(
-                f"The column {name!r} of the client {client!r} of {self.path} holds neither text "
-                "nor numbers."
-            )
-        self._heaps.check(column)
 
     def _group(self, client: str) -> Any:
         group = self._file[GROUP].get(client)
@@ -212,8 +200,7 @@ class _Pixels:
     """FEMNIST: images of 28 × 28 between 0 and 1, where 1 is white paper."""
 
     def __init__(self) -> None:
-        self._x: ArrayBuilder | None = None
-        self._y: list[NDArray[np.int64]] = []
+        self._collector = Collector()
 
     def choose(self, rows: Rows, where: str) -> Rows:
         """The rows of one client that can be used: all of them."""
@@ -223,37 +210,29 @@ class _Pixels:
                 f"pixels of {where} are {x.dtype} of shape {x.shape} and label {y.dtype} of shape "
                 f"{y.shape}: images of numbers and one whole number for each are needed."
             )
-        if self._x is None:
-            self._x = ArrayBuilder(x.shape[1:], x.dtype if x.dtype == np.uint8 else np.float32)
-        if x.shape[1:] != self._x.row_shape:
-            raise PmtlError(
-                f"pixels of {where} have shape {x.shape[1:]}, but others have {self._x.row_shape}."
-            )
         return rows
 
-    def append(self, rows: Rows) -> None:
+    def append(self, client: str, split: str, rows: Rows) -> None:
         """Add rows."""
-        if self._x is not None:
-            with np.errstate(over="ignore"):
-                self._x.append(rows["pixels"])
-            self._y.append(rows["label"].astype(np.int64))
+        labels = rows["label"].astype(np.int64)
+        self._collector.append(client, split, rows["pixels"], labels, f"client {client!r}")
 
-    def columns(self, client: Coded, split: Coded | None) -> Columns:
-        """Everything, for `from_arrays`."""
-        y = np.concatenate(self._y)
-        columns = Columns(x=None if self._x is None else self._x.finish(), y=y, client=client)
+    def columns(self, with_split: bool) -> Columns:
+        """Everything."""
+        columns = self._collector.columns(with_split)
+        y = columns["y"]
         if 0 <= int(y.min()) <= int(y.max()) < len(CHARACTERS):
             columns["labels"] = CHARACTERS if y.max() > 9 else CHARACTERS[:10]
-        if split is not None:
-            columns["split"] = split
         return columns
 
 
 class _Questions:
     """StackOverflow: the words of a question or answer and of its title, and its tags."""
 
-    def __init__(self, rows: TextRows, tags: tuple[str, ...]) -> None:
-        self._rows, self._tags = rows, frozenset(tags)
+    def __init__(self, words: Bags, tags: Bags) -> None:
+        self._rows = TextRows(TextRule(QUESTIONS[:2], tokenised=True), words, tags)
+        self._tags = frozenset(tags.names or ())
+        self._owners = Owners()
 
     def choose(self, rows: Rows, where: str) -> Rows:
         """The rows of one client that have a tag which is known."""
@@ -267,42 +246,39 @@ class _Questions:
         kept = np.array(known, dtype=bool)
         return {name: np.array(column, dtype=object)[kept] for name, column in texts.items()}
 
-    def append(self, rows: Rows) -> None:
+    def append(self, client: str, split: str, rows: Rows) -> None:
         """Add rows."""
+        self._owners.append(client, split, len(rows["tags"]))
         for tokens, title, tags in zip(*(rows[name] for name in QUESTIONS), strict=True):
             self._rows.append(f"{tokens} {title}")
             self._rows.append_tags(tags)
 
-    def columns(self, client: Coded, split: Coded | None) -> Columns:
-        """Everything, for `from_arrays`."""
-        return self._rows.finish(client, split)
+    def columns(self, with_split: bool) -> Columns:
+        """Everything."""
+        client, split = self._owners.coded()
+        return self._rows.finish(client, split if with_split else None)
 
 
 def _questions(
     folder: Path,
-    path: Path,
     words: int | None,
     vocabulary: str | None,
     hash: int | None,
     tags: int | None,
     taglist: str | None,
 ) -> _Questions:
+    """Questions with the words and tags of the publisher's lists, unless others are named."""
     if vocabulary is None and hash is None and (folder / WORD_COUNT).exists():
         vocabulary = str(folder / WORD_COUNT)
     if taglist is None and (folder / TAG_COUNT).exists():
         taglist = str(folder / TAG_COUNT)
-    known = None if taglist is None else known_tags(tags, taglist)
-    if known is None or known.names is None:
+    known = None if taglist is None else bags_of_tags(tags, taglist, TAGS)
+    if known is None:
         raise PmtlError(
-            f"There is no list of tags for {path}: put {TAG_COUNT} beside it (pmtl data fetch "
+            f"There is no list of tags in {folder}: put {TAG_COUNT} there (pmtl data fetch "
             "stackoverflow does) or name one with taglist=FILE."
         )
-    tag_names = known.names if tags is not None else known.names[:TAGS]
-    known_text = known_words(words, vocabulary, hash)
-    if words is None and known_text.names is not None:
-        known_text = Known(names=known_text.names[:WORDS])
-    rule = TextRule(QUESTIONS[:2], tokenised=True)
-    return _Questions(TextRows(rule, known_text, Known(names=tag_names)), tag_names)
+    return _Questions(bags_of_words(words, vocabulary, hash, WORDS), known)
 
 
 def _text(value: Any) -> str:

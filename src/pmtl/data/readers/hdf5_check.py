@@ -1,16 +1,17 @@
-"""The heaps of an HDF5 file, on which text of variable length lies, looked at before they are used.
+"""Checks the heaps of an HDF5 file, where text of variable length lies, before they are read.
 
-The HDF5 library walks a heap from object to object by the sizes that stand there, and does not
-return where damage leads it to the same place again and again; where a text points to an object
-that is not there, it may end the whole process. So the walk is made here first: a heap that does
-not lead from its beginning to its end, and a text that is not on its heap, are refused. (HDF5 File
-Format Specification, "Disk Format: Level 1E - Global Heap".)
+The HDF5 library goes through a heap from object to object by the sizes that are written there. In a
+damaged heap it may loop for ever, and a text that points to a missing object may end the process.
+So the heap is gone through here first. It is refused if the objects do not lead from its beginning
+to its end, or if a text is not on its heap. (HDF5 File Format Specification, "Disk Format: Level
+1E - Global Heap".)
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +21,16 @@ _HEAD = struct.Struct("<4sB3xQ")  # signature, version, size of the whole heap
 _OBJECT = struct.Struct("<HHIQ")  # number, references, nothing, size of what follows
 _POINTER = struct.Struct("<IQI")  # length of the text, address of its heap, number of its object
 
-MOST = 1000
-"""Heaps that are remembered."""
-
 
 class Heaps:
     """The heaps of one file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._walked: dict[int, dict[int, int]] = {}
+        self._objects = lru_cache(maxsize=1000)(self._walk)  # Columns share heaps.
 
     def check(self, column: Any) -> None:
-        """Refuse a column of text whose heaps are damaged. What is compressed in the file is not
-        looked into."""
+        """Refuse a column of text whose heaps are damaged. Compressed columns are not checked."""
         with self._path.open("rb") as file:
             for offset, length in _pieces(column):
                 file.seek(offset)
@@ -41,31 +38,24 @@ class Heaps:
                 if len(pointers) < length or length % _POINTER.size:
                     raise self._damaged()
                 for text, address, number in _POINTER.iter_unpack(pointers):
-                    if address and text > self._objects(file, address).get(number, -1):
+                    if address and text > self._objects(address).get(number, -1):
                         raise self._damaged()
 
-    def _objects(self, file: Any, address: int) -> dict[int, int]:
-        """The sizes of a heap's objects by their numbers; columns that are read one after the other
-        share their heaps."""
-        if address not in self._walked:
-            if len(self._walked) >= MOST:
-                self._walked.clear()
-            self._walked[address] = self._walk(file, address)
-        return self._walked[address]
-
-    def _walk(self, file: Any, address: int) -> dict[int, int]:
-        size = file.seek(0, 2)
+    def _walk(self, address: int) -> dict[int, int]:
+        """The sizes of a heap's objects by their numbers."""
+        size = self._path.stat().st_size
         if address + _HEAD.size > size:
             raise self._damaged()
-        file.seek(address)
-        signature, _, length = _HEAD.unpack(file.read(_HEAD.size))
-        if signature != b"GCOL" or not _HEAD.size <= length <= size - address:
-            raise self._damaged()
-        heap, place = file.read(length - _HEAD.size), 0
+        with self._path.open("rb") as file:
+            file.seek(address)
+            signature, _, length = _HEAD.unpack(file.read(_HEAD.size))
+            if signature != b"GCOL" or not _HEAD.size <= length <= size - address:
+                raise self._damaged()
+            heap, place = file.read(length - _HEAD.size), 0
         objects: dict[int, int] = {}
         while len(heap) - place >= _OBJECT.size:
             number, _, _, content = _OBJECT.unpack_from(heap, place)
-            # What is free has the number 0, and a size that counts its own head.
+            # Free space has the number 0, and its size includes its head.
             step = content if number == 0 else _OBJECT.size + (content + 7) // 8 * 8
             if not _OBJECT.size <= step <= len(heap) - place:
                 raise self._damaged()

@@ -23,22 +23,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmtl.data.checks import as_float32, row_chunks
-from pmtl.data.disk import ArrayBuilder
-from pmtl.data.names import Coded, Vocabulary
+from pmtl.data.client_names import Coded, Vocabulary
 from pmtl.data.readers.archives import open_zip, read_member
-from pmtl.data.readers.columns import Columns
+from pmtl.data.readers.columns import Collector, Columns
 from pmtl.data.readers.images import read_images
 from pmtl.errors import PmtlError
 from pmtl.progress import progress_bar
 
 LARGEST = 4096
 """Pixels of an image's side after resizing."""
-
 IMAGES = ("data/raw/img_align_celeba", "raw/img_align_celeba")
 """Where LEAF keeps CelebA's images, below its folder `celeba` or `celeba/data`."""
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".webp")
-
 FOLDERS = {"train": "train", "test": "test", "validation": "validation", "val": "validation"}
+"""Folders of shards, and the split of their rows."""
 
 
 @dataclass(frozen=True)
@@ -53,56 +51,52 @@ class Shard:
 def read_leaf(
     path: Path, images: str | None = None, size: int = 84, progress: bool = False
 ) -> Columns:
-    """The rows of a LEAF file, folder or zip; `images` is the folder of the images that the rows
-    name, unless they are at LEAF's own place for them; they are resized to `size` × `size`."""
+    """The rows of a LEAF file, folder or zip; `images` is the folder of the images that rows name,
+    unless they lie at LEAF's own place, and they are resized to `size` × `size`."""
     if images is not None and not Path(images).is_dir():
         raise PmtlError(f"There is no folder {images}, which images= names.")
-    usual = next((path / place for place in IMAGES if (path / place).is_dir()), None)
     if not 1 <= size <= LARGEST:
         raise PmtlError(f"size={size} was given: images are 1 to {LARGEST} pixels wide.")
-    collected = _Collected(None if images is None else Path(images), usual, size)
-    shards = find_shards(path)
+    usual = next((path / place for place in IMAGES if (path / place).is_dir()), None)
+    rows = _Rows(None if images is None else Path(images), usual, size)
+    shards = _find_shards(path)
     with progress_bar("reading shards", len(shards), show=progress) as bar:
         for shard in shards:
             try:
                 for user, x, y in _users(_parse(shard), shard):
-                    for rows in row_chunks(len(x), 3 * size**2):
-                        collected.append(user, x[rows], y[rows], shard)
+                    for part in row_chunks(len(x), 3 * size**2):
+                        rows.append(user, x[part], y[part], shard)
             except RecursionError:
                 raise PmtlError(
                     f"{shard.name} is no LEAF shard: its lists are nested too deeply."
                 ) from None
             bar.advance()
-    return collected.columns(path)
+    columns = rows.columns(with_split=shards[0].split is not None)
+    if columns["split"] is not None:
+        _refuse_strangers(columns["client"], columns["split"], path)
+    return columns
 
 
-def find_shards(path: Path) -> list[Shard]:
+def _find_shards(path: Path) -> list[Shard]:
     """The shards of a file, folder or zip, in the order of their names."""
-    if path.suffix == ".zip":
-        return _zip_shards(path)
-    if path.is_file():
+    if path.is_file() and path.suffix != ".zip":
         return [Shard(str(path), None, path.read_bytes)]
-    files = [*path.glob("*.json"), *path.glob("*/*.json"), *path.glob("data/*/*.json")]
-    names = {PurePosixPath(file.relative_to(path).as_posix()): file for file in files}
-    return [
-        Shard(str(names[name]), split, names[name].read_bytes)
-        for name, split in _choose(list(names), path)
-    ]
-
-
-def _zip_shards(path: Path) -> list[Shard]:
-    with open_zip(path, "copy it again") as archive:
-        names = {PurePosixPath(name): name for name in archive.namelist()}
-    members = [
-        name
-        for name in names
-        if name.suffix == ".json" and not name.parts[0].startswith(("__MACOSX", "."))
-    ]
-    inner = {_without_top(name, members): names[name] for name in members}
-    return [
-        Shard(f"{path}/{inner[name]}", split, partial(read_member, path, inner[name]))
-        for name, split in _choose(list(inner), path)
-    ]
+    found: dict[PurePosixPath, tuple[str, Callable[[], bytes]]] = {}
+    if path.is_dir():
+        for file in (*path.glob("*.json"), *path.glob("*/*.json"), *path.glob("data/*/*.json")):
+            found[PurePosixPath(file.relative_to(path).as_posix())] = str(file), file.read_bytes
+    else:
+        with open_zip(path, "copy it again") as archive:
+            names = {PurePosixPath(name): name for name in archive.namelist()}
+        members = [
+            name
+            for name in names
+            if name.suffix == ".json" and not name.parts[0].startswith(("__MACOSX", "."))
+        ]
+        for name in members:
+            read = partial(read_member, path, names[name])
+            found[_without_top(name, members)] = f"{path}/{name}", read
+    return [Shard(found[name][0], split, found[name][1]) for name, split in _choose(found, path)]
 
 
 def _without_top(name: PurePosixPath, members: list[PurePosixPath]) -> PurePosixPath:
@@ -112,24 +106,24 @@ def _without_top(name: PurePosixPath, members: list[PurePosixPath]) -> PurePosix
     return PurePosixPath(*name.parts[1:]) if wrapped else name
 
 
-def _choose(names: list[PurePosixPath], path: Path) -> list[tuple[PurePosixPath, str | None]]:
+def _choose(names: dict[PurePosixPath, Any], path: Path) -> list[tuple[PurePosixPath, str | None]]:
     """Shards in split folders if there are any (at the top, else below data/), or those at the
     top; other JSON files are LEAF's intermediate ones."""
     for base in (PurePosixPath(), PurePosixPath("data")):
-        found = [
+        found: list[tuple[PurePosixPath, str | None]] = [
             (name, FOLDERS[name.parent.name])
             for name in sorted(names)
             if name.parent.parent == base and name.parent.name in FOLDERS
         ]
         if found:
-            return list(found)
-    top = [(name, None) for name in sorted(names) if name.parent == PurePosixPath()]
-    if not top:
+            return found
+    found = [(name, None) for name in sorted(names) if name.parent == PurePosixPath()]
+    if not found:
         raise PmtlError(
             f"{path} holds no LEAF data: .json shards are expected in it, or in its folders "
             "train and test."
         )
-    return list(top)
+    return found
 
 
 def _parse(shard: Shard) -> dict[str, Any]:
@@ -147,28 +141,24 @@ def _parse(shard: Shard) -> dict[str, Any]:
 
 
 def _users(content: dict[str, Any], shard: Shard) -> Iterator[tuple[str, list[Any], list[Any]]]:
-    """Every user's x and y, after the shard's lists have been held against each other."""
-    users, user_data = [str(user) for user in content["users"]], content["user_data"]
-    twice, count = Counter(users).most_common(1)[0] if users else ("", 0)
-    if count > 1:
-        raise PmtlError(f"{shard.name} lists the user {twice!r} twice in 'users'.")
-    for user in users:
+    """Every user's x and y; the shard's lists must agree with each other."""
+    users, user_data = Counter(map(str, content["users"])), content["user_data"]
+    for user, count in users.items():
+        if count > 1:
+            raise PmtlError(f"{shard.name} lists the user {user!r} twice in 'users'.")
         if user not in user_data:
             raise PmtlError(f"{shard.name} lists the user {user!r}, who is not in its 'user_data'.")
-    listed = set(users)
     for user in user_data:
-        if user not in listed:
+        if user not in users:
             raise PmtlError(f"{shard.name} has data of {user!r}, who is not in its list 'users'.")
     counts = content.get("num_samples")
     if counts is not None and (not isinstance(counts, list) or len(counts) != len(users)):
         raise PmtlError(f"{shard.name} needs one entry of 'num_samples' for each of its users.")
     for position, user in enumerate(users):
         rows = user_data[user]
-        if not isinstance(rows, dict) or not all(
-            isinstance(rows.get(key), list) for key in ("x", "y")
-        ):
+        x, y = (rows.get("x"), rows.get("y")) if isinstance(rows, dict) else (None, None)
+        if not isinstance(x, list) or not isinstance(y, list):
             raise PmtlError(f"The user {user!r} in {shard.name} needs the lists 'x' and 'y'.")
-        x, y = rows["x"], rows["y"]
         told = len(x) if counts is None else counts[position]
         if not len(x) == len(y) == told:
             raise PmtlError(
@@ -179,109 +169,83 @@ def _users(content: dict[str, Any], shard: Shard) -> Iterator[tuple[str, list[An
             yield user, x, y
 
 
-class _Collected:
-    """Rows as they come in: features to an array that may move to disk, names as codes."""
+class _Rows:
+    """Rows as they come in; names of classes become codes."""
 
     def __init__(self, images: Path | None, usual: Path | None, size: int) -> None:
-        self.images, self.usual, self.size = images, usual, size
-        self._x: ArrayBuilder | None = None
-        self._y: list[NDArray[Any]] = []
+        self._images, self._usual, self._size = images, usual, size
+        self._collector = Collector()
+        self._first_y: NDArray[Any] | None = None
         self._classes: Vocabulary | None = None
-        self._users, self._splits = Vocabulary("user"), Vocabulary("split")
-        self._user_codes: list[NDArray[np.int64]] = []
-        self._split_codes: list[NDArray[np.int64]] = []
-        self._has_splits = False
 
     def append(self, user: str, x: list[Any], y: list[Any], shard: Shard) -> None:
         """Add the rows of one user."""
-        features = self._features(user, x, shard)
-        if self._x is None:
-            self._x = ArrayBuilder(features.shape[1:], features.dtype)
-        if features.shape[1:] != self._x.row_shape:
-            raise PmtlError(
-                f"A row of the user {user!r} in {shard.name} has shape {features.shape[1:]}, "
-                f"but earlier rows have {self._x.row_shape}."
-            )
-        self._x.append(features)
-        self._y.append(self._targets(user, y, shard))
-        self._user_codes.append(np.full(len(x), self._users.code(user), dtype=np.int64))
-        split = self._splits.code(shard.split or "train")
-        self._split_codes.append(np.full(len(x), split, dtype=np.int64))
-        self._has_splits = shard.split is not None
+        where = f"the user {user!r} in {shard.name}"
+        features, targets = self._features(x, where), self._targets(y, where)
+        self._collector.append(user, shard.split or "train", features, targets, where)
 
-    def columns(self, path: Path) -> Columns:
-        """Everything, for `from_arrays`."""
-        if self._x is None:
-            raise PmtlError(f"{path} has no rows: a federation needs data.")
-        columns = Columns(
-            x=self._x.finish(),
-            y=np.concatenate(self._y) if self._classes is None else self._classes.coded(self._y),
-            client=self._users.coded(self._user_codes),
-        )
-        if self._has_splits:
-            columns["split"] = self._splits.coded(self._split_codes)
-            _refuse_strangers(columns["client"], columns["split"], path)
+    def columns(self, with_split: bool) -> Columns:
+        """Everything."""
+        columns = self._collector.columns(with_split)
+        if self._classes is not None:
+            columns["y"] = self._classes.coded([columns["y"]])
         return columns
 
-    def _features(self, user: str, x: list[Any], shard: Shard) -> NDArray[Any]:
-        if self.images is None and self._x is None and _names_images(x):
-            self.images = self.usual
-        if self.images is not None:
+    def _features(self, x: list[Any], where: str) -> NDArray[Any]:
+        if self._images is None and self._first_y is None and _names_images(x):
+            self._images = self._usual
+        if self._images is not None:
             if not all(isinstance(name, str) for name in x):
                 raise PmtlError(
-                    f"x of the user {user!r} in {shard.name} is not a list of file names of "
-                    f"images in {self.images}, as others' are or images= says."
+                    f"x of {where} is not a list of file names of images in {self._images}, as "
+                    "others' are or images= says."
                 )
-            return read_images(self.images, x, self.size)
-        if _holds_text(x[0]):
-            raise _text(user, shard, _names_images(x))
+            return read_images(self._images, x, self._size)
         try:
+            if _holds_text(x[0]):
+                raise ValueError
             features = as_float32(x)
         except (ValueError, TypeError, OverflowError) as error:
+            if _names_images(x):
+                raise PmtlError(
+                    f"x of {where} are names of images, and there is no folder {IMAGES[0]} with "
+                    "them beside it: say where they are with images=FOLDER."
+                ) from None
             if any(_holds_text(row) for row in x):
-                raise _text(user, shard, False) from None
+                raise PmtlError(
+                    f"x of {where} is text. LEAF's text tasks are not supported: make it a table "
+                    "of client, text and tag and read that with text=COLUMN."
+                ) from None
             raise PmtlError(
-                f"x of the user {user!r} in {shard.name} is not rows of numbers "
-                f"of one length ({error})."
+                f"x of {where} is not rows of numbers of one length ({error})."
             ) from error
         return features[:, None] if features.ndim == 1 else features
 
-    def _targets(self, user: str, y: list[Any], shard: Shard) -> NDArray[Any]:
+    def _targets(self, y: list[Any], where: str) -> NDArray[Any]:
         """Numbers, or the codes of class names."""
         text = all(isinstance(value, str) for value in y)
-        if text and not self._y:
+        if text and self._first_y is None:
             self._classes = Vocabulary("target")
         if text and self._classes is not None:
-            return np.array([self._classes.code(value) for value in y], dtype=np.int64)
-        try:
-            targets = np.asarray(None if any(_holds_text(value) for value in y) else y)
-        except ValueError:
-            targets = np.asarray(None)
-        if self.images is not None and np.isin(targets, (0.0, 1.0)).all():
-            targets = targets.astype(np.int64)  # CelebA's classes are written 0.0 and 1.0.
-        first = self._y[0] if self._y else targets
+            targets = np.array([self._classes.code(value) for value in y], dtype=np.int64)
+        else:
+            try:
+                targets = np.asarray(None if any(_holds_text(value) for value in y) else y)
+            except ValueError:
+                targets = np.asarray(None)
+            if self._images is not None and np.isin(targets, (0.0, 1.0)).all():
+                targets = targets.astype(np.int64)  # CelebA's classes are written 0.0 and 1.0.
+        self._first_y = targets if self._first_y is None else self._first_y
         if (
             targets.dtype.kind not in "iufb"
-            or self._classes is not None
-            or targets.shape[1:] != first.shape[1:]
+            or text != (self._classes is not None)
+            or targets.shape[1:] != self._first_y.shape[1:]
         ):
             raise PmtlError(
-                f"y of the user {user!r} in {shard.name} is not like the others: every row needs "
-                "a number, a class name, or a list of numbers of one length."
+                f"y of {where} is not like the others: every row needs a number, a class name, or "
+                "a list of numbers of one length."
             )
         return targets
-
-
-def _text(user: str, shard: Shard, images: bool) -> PmtlError:
-    if images:
-        return PmtlError(
-            f"x of the user {user!r} in {shard.name} are names of images, and there is no folder "
-            f"{IMAGES[0]} with them beside it: say where they are with images=FOLDER."
-        )
-    return PmtlError(
-        f"x of the user {user!r} in {shard.name} is text. LEAF's text tasks are not supported: "
-        "make it a table of client, text and tag and read that with text=COLUMN."
-    )
 
 
 def _names_images(x: list[Any]) -> bool:

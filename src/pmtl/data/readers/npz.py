@@ -25,22 +25,22 @@ from pmtl.data.readers.columns import Columns
 from pmtl.errors import PmtlError
 
 MOST_AXES = 32
-"""Of an array; any NumPy has as many."""
-
+"""Of an array; every version of NumPy allows as many."""
 SPARSE = ("x_data", "x_indices", "x_indptr", "x_shape")
 
 Header = tuple[tuple[int, ...], bool, np.dtype[Any]]
 
 
-def read_npz(path: Path) -> Columns:
-    """The arrays of a `.npz` file."""
+def read_npz(path: Path, *, lenient: bool = False) -> Columns:
+    """The arrays of a `.npz` file. If `lenient`, nothing is different: rows that cannot be used are
+    left out later."""
     with open_zip(path, "copy it again or write it anew with numpy.savez") as archive:
         names = {name.removesuffix(".npy") for name in archive.namelist()}
         return _columns(path, names, lambda name: _member(path, archive, f"{name}.npy"))
 
 
-def read_folder(path: Path) -> Columns:
-    """The arrays of a folder, memory-mapped."""
+def read_folder(path: Path, *, lenient: bool = False) -> Columns:
+    """The arrays of a folder, memory-mapped; see `read_npz`."""
     return _columns(
         path,
         {file.stem for file in path.glob("*.npy")},
@@ -68,14 +68,12 @@ def _columns(path: Path, names: set[str], read: Callable[[str], NDArray[Any]]) -
                 f"{', '.join(SPARSE)} may stand for x). It holds "
                 f"{', '.join(sorted(names)) or 'nothing'}."
             )
-    columns = Columns(
+    return Columns(
         x=_sparse(path, *(read(name) for name in SPARSE)) if sparse else read("x"),
         y=read("y"),
         client=read("client"),
+        split=read("split") if "split" in names else None,
     )
-    if "split" in names:
-        columns["split"] = read("split")
-    return columns
 
 
 def _sparse(path: Path, *parts: NDArray[Any]) -> Any:
@@ -116,13 +114,13 @@ def _not_csr(
 
 
 def _member(path: Path, archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    """An array of an .npz, mapped if it is larger than the memory limit."""
     info = archive.getinfo(name)
     with archive.open(info) as stream:
         header = _header(stream, path, name, info.file_size)
         begins = stream.tell()
-    if info.file_size <= memory_limit():
-        with archive.open(info) as stream:
-            return _unpack(stream)
+        if info.file_size <= memory_limit():
+            return _read(stream)
     if info.compress_type == zipfile.ZIP_STORED:
         return _map(path, header, _data_offset(path, info) + begins)
     with archive.open(info) as stream:
@@ -132,11 +130,9 @@ def _member(path: Path, archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
 def _mapped(path: Path) -> NDArray[Any]:
     with path.open("rb") as stream:
         header = _header(stream, path.parent, path.name, path.stat().st_size)
-        begins = stream.tell()
-        if 0 in header[0] or header[0] == ():
-            stream.seek(0)
-            return _unpack(stream)
-        return _map(path, header, begins)
+        if 0 in header[0] or header[0] == ():  # Nothing that can be mapped.
+            return _read(stream)
+        return _map(path, header, stream.tell())
 
 
 def _map(file: Any, header: Header, offset: int) -> NDArray[Any]:
@@ -145,8 +141,9 @@ def _map(file: Any, header: Header, offset: int) -> NDArray[Any]:
     return np.memmap(file, dtype=dtype, mode="r", offset=offset, shape=shape, order=order)
 
 
-def _unpack(stream: IO[bytes]) -> NDArray[Any]:
-    """An array whose header has been read, and found good, before."""
+def _read(stream: IO[bytes]) -> NDArray[Any]:
+    """The array of a stream whose header has been checked."""
+    stream.seek(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         array: NDArray[Any] = npy.read_array(stream, allow_pickle=False)

@@ -20,25 +20,17 @@ Tags are known by `taglist=FILE` or by counting (`tags=N`) in the same ways.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.errors import PmtlError
-
-COLUMNS = 10_000
-"""Into how many columns words are hashed unless something else is asked for."""
-MOST = 2**24
-"""Columns that words or tags may have."""
 BETWEEN_TAGS = "|"
 
 _WORD = re.compile(r"\w+(?:['’-]\w+)*")
@@ -81,114 +73,22 @@ class TextRule:
         return text.split() if self.tokenised else tokenise(text)
 
 
-@dataclass(frozen=True)
-class Known:
-    """Which names (words or tags) have a column: those of a list, those of a hash, or, with
-    `count`, as many as that of those that most clients use."""
-
-    names: tuple[str, ...] | None = None
-    hashed: int | None = None
-    count: int | None = None
-
-    def disclosed(self, chosen: int, what: str, otherwise: str) -> tuple[str, ...]:
-        """What choosing them gave away, as a sentence for people."""
-        if self.count is None:
-            return ()
-        return (
-            f"The {chosen:,} {what}s that most clients use were counted over all clients' data "
-            f"without noise, and the list is treated as public: a {what} that few clients use may "
-            f"betray them. Where that matters, {otherwise}.",
-        )
-
-    def bags(self) -> Bags:
-        """Something to collect bags in."""
-        if self.names is not None:
-            places = {name: place for place, name in enumerate(self.names)}
-            return Bags(lambda name: places.get(name, -1), lambda: len(places))
-        if self.hashed is not None:
-            columns = self.hashed
-            return Bags(lambda name: _hashed(name, columns), lambda: columns)
-        found: dict[str, int] = {}
-        return Bags(lambda name: found.setdefault(name, len(found)), lambda: len(found), found)
-
-    def choose(self, bags: Bags, clients: NDArray[np.int64]) -> tuple[Any, tuple[str, ...] | None]:
-        """The counts [rows, columns] of what was collected (CSR), and the columns' names."""
-        counts = bags.finish()
-        if self.count is None or bags.found is None:
-            return counts, self.names
-        found = list(bags.found)
-        users = _users(counts, clients)
-        chosen = sorted(range(len(found)), key=lambda i: (-users[i], found[i]))[: self.count]
-        return counts[:, np.array(chosen, dtype=np.int64)], tuple(found[i] for i in chosen)
-
-
-def known_words(words: int | None, vocabulary: str | None, hash: int | None) -> Known:
-    """The words of a table's options."""
-    _check(words=words, hash=hash)
-    if hash is not None and (words is not None or vocabulary is not None):
-        raise PmtlError(
-            "hash= was given beside words= or vocabulary=: words are hashed, or they are listed."
-        )
-    if vocabulary is not None:
-        return Known(names=read_list(Path(vocabulary), words, "word"))
-    return Known(count=words) if words is not None else Known(hashed=hash or COLUMNS)
-
-
-def known_tags(tags: int | None, taglist: str | None) -> Known | None:
-    """The tags of a table's options, if the target is tags."""
-    _check(tags=tags)
-    if taglist is not None:
-        return Known(names=read_list(Path(taglist), tags, "tag"))
-    return None if tags is None else Known(count=tags)
-
-
-def read_list(path: Path, most: int | None, what: str) -> tuple[str, ...]:
-    """The first `most` names of a file: a line for each (a count may follow, as in TensorFlow
-    Federated's `word_count`), a JSON list, or a JSON object of names and their counts, of which the
-    largest come first (as in `tag_count`)."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise PmtlError(f"There is no file {path} with a list of {what}s.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise PmtlError(f"The list of {what}s {path} cannot be read: {error}.") from error
-    names = list(dict.fromkeys(_names(text, path, what)))
-    if not names:
-        raise PmtlError(f"The list of {what}s {path} is empty.")
-    if most is not None and most > len(names):
-        raise PmtlError(f"{path} has {len(names):,} {what}s, but {most:,} were asked for.")
-    return tuple(names[:most])
-
-
-def _names(text: str, path: Path, what: str) -> Iterable[str]:
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
-        content = None
-    if isinstance(content, dict):
-        if not all(isinstance(count, (int, float)) for count in content.values()):
-            raise PmtlError(f"{path} is not a list of {what}s: every one needs its count.")
-        return sorted(content, key=lambda name: -content[name])
-    if isinstance(content, list):
-        if not all(isinstance(name, str) for name in content):
-            raise PmtlError(f"{path} is not a list of {what}s: it holds something else than text.")
-        return content
-    # Only the end of a line may be a count: a tag may hold spaces.
-    lines = (re.sub(r"\s+[0-9]+$", "", line.strip()) for line in text.splitlines())
-    return [line for line in lines if line]
-
-
 class Bags:
-    """Collects one bag after another as the rows of a sparse matrix of counts."""
+    """Collects one bag of names (words or tags) after another as the rows of a sparse matrix.
+
+    Names have the columns of a list (`names`) or of a hash (`hashed` of them), or those that most
+    clients use have one (`count` of them).
+    """
 
     def __init__(
         self,
-        place: Callable[[str], int],
-        width: Callable[[], int],
-        found: dict[str, int] | None = None,
+        names: Sequence[str] | None = None,
+        hashed: int | None = None,
+        count: int | None = None,
     ) -> None:
-        self.found = found
-        self._place, self._width = place, width
+        self.names = None if names is None else tuple(names)
+        self.hashed, self._count = hashed, count
+        self._places = {name: place for place, name in enumerate(self.names or ())}
         self._ends, self._columns, self._counts = array("q", [0]), array("q"), array("f")
 
     def append(self, names: Iterable[str]) -> None:
@@ -199,17 +99,41 @@ class Bags:
         self._counts.extend(counts.values())
         self._ends.append(len(self._columns))
 
-    def __len__(self) -> int:
-        return len(self._ends) - 1
+    def _place(self, name: str) -> int:
+        if self.hashed is not None:
+            return _hashed(name, self.hashed)
+        if self._count is not None:
+            return self._places.setdefault(name, len(self._places))
+        return self._places.get(name, -1)
 
     def finish(self) -> Any:
-        """The rows, as CSR."""
+        """How often each column's name occurs in each row, as CSR."""
         from scipy.sparse import csr_matrix
 
         parts = (np.array(self._counts), np.array(self._columns), np.array(self._ends))
-        matrix = csr_matrix(parts, shape=(len(self), self._width()))
+        shape = (len(self._ends) - 1, self.hashed or len(self._places))
+        matrix = csr_matrix(parts, shape=shape)
         matrix.sort_indices()
         return matrix
+
+    def choose(self, clients: NDArray[np.int64]) -> tuple[Any, tuple[str, ...] | None]:
+        """The counts [rows, columns] (CSR), and the columns' names; `clients` own the rows."""
+        counts = self.finish()
+        if self._count is None:
+            return counts, self.names
+        found, users = list(self._places), _users(counts, clients)
+        chosen = sorted(range(len(found)), key=lambda i: (-users[i], found[i]))[: self._count]
+        return counts[:, np.array(chosen, dtype=np.int64)], tuple(found[i] for i in chosen)
+
+    def disclosed(self, chosen: int, what: str, otherwise: str) -> tuple[str, ...]:
+        """What choosing the columns gave away, as a sentence for people."""
+        if self._count is None:
+            return ()
+        return (
+            f"The {chosen:,} {what}s that most clients use were counted over all clients' data "
+            f"without noise, and the list is treated as public: a {what} that few clients use may "
+            f"betray them. Where that matters, {otherwise}.",
+        )
 
 
 def frequencies(counts: Any) -> Any:
@@ -217,13 +141,6 @@ def frequencies(counts: Any) -> Any:
     rows = counts.copy()
     totals = np.asarray(rows.sum(axis=1), dtype=np.float32).ravel()
     rows.data = (rows.data / np.repeat(totals, np.diff(rows.indptr))).astype(np.float32)
-    return rows
-
-
-def labels(counts: Any) -> Any:
-    """Counts of tags as 0 and 1."""
-    rows = counts.astype(np.uint8)
-    rows.data[:] = 1
     return rows
 
 
@@ -240,9 +157,3 @@ def _hashed(word: str, columns: int) -> int:
     """A column for a word, the same on every machine; not Python's own hash, which is salted."""
     digest = hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little") % columns
-
-
-def _check(**options: int | None) -> None:
-    for name, value in options.items():
-        if value is not None and not 1 <= value <= MOST:
-            raise PmtlError(f"{name}={value} was given: it is at least 1, and {MOST:,} at most.")

@@ -1,39 +1,28 @@
-"""Rows of text and tags, collected one by one, as the columns of a federation."""
+"""Text and tags as the columns of a federation: which words and tags are known, and their rows."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pmtl.data.names import Coded
+from pmtl.data.client_names import Coded
 from pmtl.data.readers.columns import Columns
-from pmtl.data.readers.text import (
-    Known,
-    TextRule,
-    frequencies,
-    known_tags,
-    known_words,
-    labels,
-    split_tags,
-)
+from pmtl.data.readers.text import Bags, TextRule, frequencies, split_tags
 from pmtl.errors import PmtlError
 
+COLUMNS = 10_000
+"""Into how many columns words are hashed unless something else is asked for."""
+MOST = 2**24
+"""Columns that words or tags may have."""
 LIST_WORDS = "name the words beforehand (vocabulary=FILE) or hash them (hash=N)"
 LIST_TAGS = "name the tags beforehand (taglist=FILE)"
-
-
-@dataclass(frozen=True)
-class TextOptions:
-    """Which words and which tags are known, after a reader's options."""
-
-    words: Known
-    tags: Known | None
-
-    def rows(self, rule: TextRule) -> TextRows:
-        """Something to collect rows in."""
-        return TextRows(rule, self.words, self.tags)
 
 
 def text_options(
@@ -43,15 +32,81 @@ def text_options(
     hash: int | None,
     tags: int | None,
     taglist: str | None,
-) -> TextOptions | None:
-    """A table's options, if it has text; without, the others make no sense."""
+) -> tuple[Bags, Bags | None] | None:
+    """Bags of words and, if the target is tags, of tags, after a table's options; None if it has no
+    text."""
     if text is not None:
-        return TextOptions(known_words(words, vocabulary, hash), known_tags(tags, taglist))
-    about = {"words": words, "vocabulary": vocabulary, "hash": hash, "tags": tags}
-    for name, value in (about | {"taglist": taglist}).items():
+        return bags_of_words(words, vocabulary, hash), bags_of_tags(tags, taglist)
+    given = {"words": words, "vocabulary": vocabulary, "hash": hash}
+    for name, value in (given | {"tags": tags, "taglist": taglist}).items():
         if value is not None:
             raise PmtlError(f"{name}= is about text: name its column with text=COLUMN.")
     return None
+
+
+def bags_of_words(
+    words: int | None, vocabulary: str | None, hash: int | None, first: int | None = None
+) -> Bags:
+    """Bags of the words that the options name; of a list, the `first` ones unless `words` says how
+    many."""
+    _check(words=words, hash=hash)
+    if hash is not None and (words is not None or vocabulary is not None):
+        raise PmtlError(
+            "hash= was given beside words= or vocabulary=: words are hashed, or they are listed."
+        )
+    if vocabulary is not None:
+        return Bags(read_list(Path(vocabulary), words, "word")[: words or first])
+    return Bags(count=words) if words is not None else Bags(hashed=hash or COLUMNS)
+
+
+def bags_of_tags(tags: int | None, taglist: str | None, first: int | None = None) -> Bags | None:
+    """Bags of the tags that the options name, if the target is tags."""
+    _check(tags=tags)
+    if taglist is not None:
+        return Bags(read_list(Path(taglist), tags, "tag")[: tags or first])
+    return None if tags is None else Bags(count=tags)
+
+
+def _check(**options: int | None) -> None:
+    for name, value in options.items():
+        if value is not None and not 1 <= value <= MOST:
+            raise PmtlError(f"{name}={value} was given: it is at least 1, and {MOST:,} at most.")
+
+
+def read_list(path: Path, most: int | None, what: str) -> tuple[str, ...]:
+    """The first `most` names of a file: a line for each (a count may follow, as in TensorFlow
+    Federated's `word_count`), a JSON list, or a JSON object of names and their counts, of which the
+    largest come first (as in `tag_count`)."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise PmtlError(f"There is no file {path} with a list of {what}s.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise PmtlError(f"The list of {what}s {path} cannot be read: {error}.") from error
+    names = list(dict.fromkeys(_names(text, path, what)))
+    if not names:
+        raise PmtlError(f"The list of {what}s {path} is empty.")
+    if most is not None and most > len(names):
+        raise PmtlError(f"{path} has {len(names):,} {what}s, but {most:,} were asked for.")
+    return tuple(names[:most])
+
+
+def _names(text: str, path: Path, what: str) -> Iterable[str]:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        content = None
+    if isinstance(content, dict):
+        if not all(isinstance(count, (int, float)) for count in content.values()):
+            raise PmtlError(f"{path} is not a list of {what}s: every one needs its count.")
+        return sorted(content, key=lambda name: -content[name])
+    if isinstance(content, list):
+        if not all(isinstance(name, str) for name in content):
+            raise PmtlError(f"{path} is not a list of {what}s: it holds something else than text.")
+        return content
+    # Only the end of a line may be a count: a tag may hold spaces.
+    lines = (re.sub(r"\s+[0-9]+$", "", line.strip()) for line in text.splitlines())
+    return [line for line in lines if line]
 
 
 class TextRows:
@@ -60,11 +115,9 @@ class TextRows:
     A row none of whose tags is known has no right answer, and is left out at the end.
     """
 
-    def __init__(self, rule: TextRule, words: Known, tags: Known | None = None) -> None:
+    def __init__(self, rule: TextRule, words: Bags, tags: Bags | None = None) -> None:
         self._rule = replace(rule, hashed=words.hashed)
-        self._known_words, self._known_tags = words, tags
-        self._words = words.bags()
-        self._tags = None if tags is None else tags.bags()
+        self._words, self._tags = words, tags
 
     @property
     def tagged(self) -> bool:
@@ -85,42 +138,38 @@ class TextRows:
         client: Coded,
         split: Coded | None = None,
         y: Any = None,
-        names: tuple[str, ...] | None = None,
+        labels: tuple[str, ...] | None = None,
+        usable: NDArray[np.bool_] | None = None,
     ) -> Columns:
-        """All columns; `y` and its `names` are the targets where these are not tags."""
-        sentences: tuple[str, ...] = ()
-        tagged = None
-        if self._tags is not None and self._known_tags is not None:
-            counts, names = self._known_tags.choose(self._tags, client.codes)
-            tagged = np.flatnonzero(np.diff(counts.indptr))
-            if not len(tagged):
-                raise PmtlError("No row has a tag that is known: correct the target or the list.")
-            y = labels(counts[tagged])
-            sentences = self._known_tags.disclosed(y.shape[1], "tag", LIST_TAGS)
-        rows, words = self._known_words.choose(self._words, client.codes)
-        if words and len(self._words) and rows.nnz == 0:
+        """All columns; `y` and its `labels` are the targets where these are not tags, and `usable`
+        marks the rows that can be used."""
+        x, words = self._words.choose(client.codes)
+        if words and x.shape[0] and x.nnz == 0:
             raise PmtlError(
                 "No row has a word that is known: is the vocabulary one of other texts, or in "
                 "another language?"
             )
-        if tagged is not None:
-            rows = rows[tagged]
+        if not x.shape[1]:
+            raise PmtlError("There is not a single word in the text columns: correct text=.")
+        disclosed = self._words.disclosed(x.shape[1], "word", LIST_WORDS)
+        if self._tags is not None:
+            counts, labels = self._tags.choose(client.codes)
+            tagged = np.flatnonzero(np.diff(counts.indptr))
+            if not len(tagged):
+                raise PmtlError("No row has a tag that is known: correct the target or the list.")
+            disclosed += self._tags.disclosed(counts.shape[1], "tag", LIST_TAGS)
+            x, y = x[tagged], counts[tagged].astype(bool).astype(np.uint8)
             client = Coded(client.codes[tagged], client.names)
             split = None if split is None else Coded(split.codes[tagged], split.names)
-        if not rows.shape[1]:
-            raise PmtlError("There is not a single word in the text columns: correct text=.")
-        columns = Columns(
-            x=frequencies(rows),
+            usable = None if usable is None else usable[tagged]
+        return Columns(
+            x=frequencies(x),
             y=y,
             client=client,
+            split=split,
             feature_names=words,
-            labels=names,
+            labels=labels,
             text=self._rule,
-            disclosed=(
-                *self._known_words.disclosed(rows.shape[1], "word", LIST_WORDS),
-                *sentences,
-            ),
+            disclosed=disclosed,
+            usable=usable,
         )
-        if split is not None:
-            columns["split"] = split
-        return columns

@@ -1,15 +1,14 @@
-"""Names as numbers: clients, class names and split words in one canonical order.
+"""Columns of names (clients, classes, splits) as codes and distinct names in one order.
 
-A column of names is kept as small codes and a tuple of distinct names. The names are sorted
-(numerically when every one of them is an integer, so that client 10 follows client 9), because the
-order in which a file happens to mention its clients must not change the federation.
+Names are sorted, as numbers if every one of them is an integer (client 10 follows client 9), so
+that the order of a file's rows does not change the federation.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from pmtl.errors import PmtlError
 
-# Of no more digits than Python turns into an integer whatever its settings.
+# Python turns this many digits into an integer whatever its settings.
 _INTEGER = re.compile(r"[+-]?[0-9]{1,640}")
 _WHOLE_FLOAT = re.compile(r"[+-]?[0-9]+\.0")
 
@@ -30,7 +29,7 @@ class Coded(NamedTuple):
 
 
 class Vocabulary:
-    """Gives every new name the next code; the way readers collect a column batch by batch."""
+    """Gives every new name the next code, for columns that are collected batch by batch."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -74,7 +73,12 @@ def encode(values: Any, what: str) -> Coded:
         raise _missing(int(np.argmax(empty)), what)
     used = np.bincount(codes, minlength=len(names)) > 0
     ordered = canonical(name for name, present in zip(names, used, strict=True) if present)
-    _refuse_unwritable(ordered, what)
+    for name in ordered:  # Names are written to files in UTF-8, which has no half surrogate pairs.
+        if any("\ud800" <= character <= "\udfff" for character in name):
+            raise PmtlError(
+                f"The {what} {name!r} is not valid Unicode and could not be written to a file: "
+                "rename it."
+            )
     position = {name: code for code, name in enumerate(ordered)}
     renumber = np.array([position.get(name, -1) for name in names], dtype=np.int64)
     return Coded(renumber[codes] if len(names) else codes, tuple(ordered))
@@ -85,18 +89,6 @@ def without_points(column: Coded) -> Coded:
     if not all(_WHOLE_FLOAT.fullmatch(name) for name in column.names):
         return column
     return Coded(column.codes, tuple(name.removesuffix(".0") for name in column.names))
-
-
-def _refuse_unwritable(names: Iterable[str], what: str) -> None:
-    """Names end up in files, all of which are UTF-8; half of a surrogate pair is not."""
-    for name in names:
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            raise PmtlError(
-                f"The {what} {name!r} is not valid Unicode and could not be written to a file: "
-                "rename it."
-            ) from None
 
 
 def distinct(values: Any, what: str) -> Coded:
@@ -123,8 +115,8 @@ def distinct(values: Any, what: str) -> Coded:
 
 
 def _refuse_no_characters(array: NDArray[Any], what: str) -> None:
-    """NumPy keeps four bytes for a character and takes them from a damaged file as they are; as a
-    Python string such a name breaks whatever touches it."""
+    """NumPy takes the four bytes of a character from a damaged file as they are. As a Python
+    string, such a name corrupts the process."""
     points = np.ascontiguousarray(array).view(array.dtype.byteorder + "u4").reshape(len(array), -1)
     wrong = (points > sys.maxunicode).any(axis=1)
     if wrong.any():
@@ -138,17 +130,18 @@ def _one_by_one(values: list[Any], what: str) -> Coded:
     vocabulary = Vocabulary(what)
     codes = np.empty(len(values), dtype=np.int64)
     for row, value in enumerate(values):
-        name = value
-        if _absent(value):
+        if value is None or type(value).__name__ in ("NAType", "NaTType"):  # pandas' own gaps
             raise _missing(row, what)
         if isinstance(value, float):
-            name = int(whole(np.array([value]), what)[0])
-        codes[row] = vocabulary.code(name if isinstance(name, bytes) else str(name))
+            if value != value:
+                raise _missing(row, what)
+            value = int(whole(np.array([value]), what)[0])
+        codes[row] = vocabulary.code(value if isinstance(value, bytes) else str(value))
     return vocabulary.coded([codes])
 
 
 def whole(array: NDArray[Any], what: str) -> NDArray[np.int64]:
-    """Floats as the integers they stand for; a gap or a fraction names nobody."""
+    """Floats as integers; a missing value or a fraction is refused."""
     finite = np.isfinite(array)
     if not finite.all():
         raise _missing(int(np.argmin(finite)), what)
@@ -162,13 +155,23 @@ def whole(array: NDArray[Any], what: str) -> NDArray[np.int64]:
     return integers
 
 
-def _absent(value: Any) -> bool:
-    return (
-        value is None
-        or (isinstance(value, float) and value != value)
-        or type(value).__name__ in ("NAType", "NaTType")
-    )
-
-
 def _missing(row: int, what: str) -> PmtlError:
     return PmtlError(f"Row {row} (counting from 0) has no {what}: fill it in or remove the row.")
+
+
+def without_nobody(client: Any, columns: Sequence[Any]) -> tuple[Coded, Sequence[Any]]:
+    """The column of clients and the other columns (those that are given) without the rows that name
+    no client: they are nobody's, and must not change anybody's split."""
+    owner = client if isinstance(client, Coded) else distinct(client, "client")
+    if "" not in owner.names:
+        return owner, columns
+    named = owner.codes != owner.names.index("")
+
+    def kept(column: Any) -> Any:
+        if column is None:
+            return None
+        if isinstance(column, Coded):
+            return Coded(column.codes[named], column.names)
+        return column[named] if hasattr(column, "shape") else np.asarray(column)[named]
+
+    return kept(owner), [kept(column) for column in columns]
