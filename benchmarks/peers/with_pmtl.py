@@ -114,11 +114,11 @@ def main() -> None:
     progress = ours.start()
     turn.tick()
     clipped = []
-    with threads_for(ours):  # As `pmtl train` does.
+    with threads_for(ours.sites):  # As `pmtl train` does.
         for _ in range(turn.rounds):
             clipped.append(ours.advance(progress).clipped or 0.0)  # To read it is to wait for it.
             turn.tick()
-    drawn = [ours.sampler.draw(round).tolist() for round in range(turn.rounds)]
+    drawn = [ours.server.sampler.draw(round).tolist() for round in range(turn.rounds)]
     versions = {"pmtl": pmtl.__version__, "torch": torch.__version__}
     share = sum(clipped) / len(clipped)
     turn.answer(versions, drawn, batches.steps, progress.shared[0].cpu(), share)
