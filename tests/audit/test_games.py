@@ -114,7 +114,7 @@ def test_another_seed_plays_another_game():
         ({"trials": 10}, "prove next to nothing"),
         ({"clients": 1}, "at least 2 clients"),
         ({"confidence": 1.0}, "below 1"),
-        ({"sampling": "random"}, "There is no sampling 'random'"),
+        ({"sampling": "random"}, "There is no sampling scheme 'random'"),
         ({"mode": "prodution"}, "no mode 'prodution'.*production"),
         ({"cohort": 99}, "cannot be drawn"),
         ({"rounds": 0}, "rounds must be at least 1"),

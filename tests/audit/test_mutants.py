@@ -72,7 +72,7 @@ def weights_by_rows(monkeypatch):
         rows = release.clip(uploads[fresh], self.plan.clip_norm)
         if hasattr(self, "weights"):
             rows = rows * self.weights[clients[fresh]].unsqueeze(1)
-        tally.sum.index_add_(0, torch.from_numpy(self._billboard.blocks[clients[fresh]]), rows)
+        tally.sum.index_add_(0, torch.from_numpy(self.billboard.blocks[clients[fresh]]), rows)
 
     monkeypatch.setattr(Simulation, "__init__", init)
     monkeypatch.setattr(Release, "add", add)
@@ -80,7 +80,7 @@ def weights_by_rows(monkeypatch):
 
 def divided_by_who_came(monkeypatch):
     def average(self, tally):
-        came = self._billboard.blocks[np.array(sorted(tally.seen), dtype=np.int64)]
+        came = self.billboard.blocks[np.array(sorted(tally.seen), dtype=np.int64)]
         divisors = np.maximum(np.bincount(came, minlength=self.blocks), 1)
         return tally.sum / torch.from_numpy(divisors).unsqueeze(1)
 

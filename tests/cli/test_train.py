@@ -123,7 +123,7 @@ BAD_ARGUMENTS = [
     (["--delta", 2], ["Delta", "between 0 and 1"]),
     (["--cohort", 501], ["cohort of 501", "500 clients"]),
     (["--cohort", 0], ["cohort", "at least 1"]),
-    (["--sampling", "possion"], ["no sampling 'possion'", "poisson"]),
+    (["--sampling", "possion"], ["no sampling scheme 'possion'", "poisson"]),
     (["--sampling", "full", "--cohort", 3], ["Full participation"]),
     (["--rounds", 0], ["rounds", "at least 1"]),
     (["--steps", 3, "--epochs", 3], ["Both steps"]),

@@ -199,7 +199,7 @@ def test_a_disk_that_fills_up(plain, monkeypatch, tmp_path):
     with pytest.raises(PmtlError, match="disk is full"):
         fetch.fetch("rows", tmp_path)
     (tmp_path / "file").touch()
-    with pytest.raises(PmtlError, match="cannot be written"):
+    with pytest.raises(PmtlError, match="could not be written"):
         fetch.fetch("rows", tmp_path / "file")
 
 

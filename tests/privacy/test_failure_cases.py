@@ -18,14 +18,14 @@ RUNS = "tests/privacy/test_failure_cases_runs.py::test_"
 PARTS = "tests/runs/test_parts.py::test_"
 TEAM = "tests/runs/test_team.py::test_"
 IDENTITY = "tests/simulation/test_identity.py::test_"
-LEDGER = "tests/privacy/test_ledger.py::test_"
-EXTREMES = "tests/privacy/test_extremes.py::test_"
+LEDGER = "tests/privacy/ledger/test_ledger.py::test_"
+EXTREMES = "tests/privacy/accounting/test_extremes.py::test_"
 PRODUCTION = "tests/runs/test_production.py::test_"
 INTERFERENCE = "tests/privacy/test_non_interference.py::test_"
-LENIENT = "tests/data/test_lenient.py::test_"
-DAMAGE = "tests/privacy/test_ledger_damage.py::test_"
-ADAPTIVE = "tests/privacy/test_adaptive.py::test_"
-POPULATIONS = "tests/privacy/test_populations.py::test_"
+LENIENT = "tests/data/readers/test_lenient.py::test_"
+DAMAGE = "tests/privacy/ledger/test_ledger_damage.py::test_"
+ADAPTIVE = "tests/privacy/accounting/test_adaptive.py::test_"
+POPULATIONS = "tests/privacy/ledger/test_populations.py::test_"
 ARREARS = "tests/runs/test_arrears.py::test_"
 
 KILLED = (
@@ -288,7 +288,7 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "caps at several δ": (
         "each is kept",
-        ("tests/privacy/test_caps.py::test_each_of_several_caps_is_kept",),
+        ("tests/privacy/ledger/test_caps.py::test_each_of_several_caps_is_kept",),
     ),
     "a client that fails": (
         "has a row in the store like everybody who was drawn",
@@ -331,6 +331,13 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "a file that cannot be read in production": (
         "the refusal quotes no row; `pmtl data show` tells the owner",
         (LENIENT + "a_file_that_cannot_be_read_quotes_nothing_in_production",),
+    ),
+    "an unknown sampling scheme, or one that does not say its cost": (
+        "refused in a plan, an event, a ledger and run.json; never priced as another",
+        (
+            "tests/privacy/test_own_sampling.py::test_what_is_not_a_scheme_is_refused",
+            "tests/privacy/test_own_sampling.py::test_without_a_cost_nothing_can_be_charged",
+        ),
     ),
 }
 

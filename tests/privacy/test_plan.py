@@ -10,12 +10,8 @@ import pytest
 
 from pmtl.errors import PmtlError
 from pmtl.privacy.accounting import accountant
-from pmtl.privacy.plan import (
-    PrivacyPlan,
-    PrivacyRequest,
-    default_delta,
-    default_sampling,
-)
+from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest, default_delta
+from pmtl.privacy.sampling import default_sampling
 
 GOOD = {
     "clients": 205,
@@ -140,7 +136,7 @@ def test_infinite_epsilon_means_no_noise_and_keeps_the_clip(clip):
         ({"epsilon": math.nan}, "Epsilon must be a number"),
         ({"epsilon": 1.0, "clip": math.inf}, "Without clipping no noise is enough"),
         ({"cohort": 300}, "A cohort of 300 cannot be drawn from 205 clients"),
-        ({"sampling": "bernoulli"}, "There is no sampling 'bernoulli'"),
+        ({"sampling": "bernoulli"}, "There is no sampling scheme 'bernoulli'"),
     ],
 )
 def test_a_bad_request_is_refused_in_a_sentence(values, sentence):

@@ -162,7 +162,7 @@ class TestSensitivity:
         replaced[victim] = data.draw(arrays.arrays(np.float64, size, elements=numbers))
         one = gate.average(total(gate, rows)).numpy()
         two = gate.average(total(gate, replaced)).numpy()
-        block = gate._billboard.blocks[victim]
+        block = gate.billboard.blocks[victim]
         bound = 2 * gamma / expected_cohort[victim]
         assert length(one[block] - two[block]) <= bound * (1 + 1e-9)
         others = np.arange(len(one)) != block

@@ -26,7 +26,7 @@ from pmtl import storage as files
 from pmtl.errors import PmtlWarning
 from pmtl.personalize.finetuning import folder_of
 from pmtl.privacy.ledger.ledger import Ledger
-from pmtl.privacy.statement.statement import PRODUCTION
+from pmtl.privacy.statement.text import PRODUCTION
 from pmtl.runs.facts import versions
 from pmtl.runs.folder import RunFolder
 

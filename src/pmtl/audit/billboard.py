@@ -35,6 +35,7 @@ from pmtl.audit.result import (
     Finding,
     calibrated,
     gaussian_curve,
+    has_blocks,
     seed_of,
 )
 from pmtl.data import FederatedData
@@ -47,7 +48,7 @@ GAME = "billboard"
 _MOST_CLIENTS = 6
 #: How newcomers are looked for, and k alone (m, q and the draw): nearly everybody takes part, so k
 #: mostly does, and one client is left to join later.
-_CROWD = (12, 11, "poisson")
+_CROWD = (12, 11, None)
 #: So many times the crowd are asked for clients that stay away.
 _ASKED = 40
 #: One row is (1, ½); with the model's offset its squared norm is 2¼, so that a step of 0.05 takes
@@ -95,8 +96,7 @@ def billboard(setup: AuditSetup) -> AuditResult:
             plan = calibrated(setup.epsilon, *_CROWD, setup.clip, rounds, plan.delta)
         bits = np.arange(setup.trials // 4) % 2 == 1
         seed = seed_of(setup.noise_seed, GAME + scenario.name)
-        # Blocks cannot have a fixed number of clients drawn from each.
-        apart = scenario.newcomers or scenario.alone or plan.sampling == "fixed"
+        apart = scenario.newcomers or scenario.alone or not has_blocks(plan)
         run = _one_by_one if apart else play
         scores = discriminant(run(plan, scenario, bits, seed, setup.on_grid), bits)
         findings.append(Finding.of(scenario.name, setup, plan, scores, bits, len(scenarios)))

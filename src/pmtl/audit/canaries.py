@@ -36,7 +36,7 @@ from torch import Tensor
 from pmtl.algorithms.base import Algorithm, Gradient, State
 from pmtl.audit.estimators import Floats, one_run, one_run_gaussian
 from pmtl.audit.replicas import Replicas, rows_of_clients, side_by_side
-from pmtl.audit.result import AuditResult, AuditSetup, Finding, gaussian_curve, share
+from pmtl.audit.result import AuditResult, AuditSetup, Finding, gaussian_curve, has_blocks, share
 from pmtl.data import FederatedData
 from pmtl.privacy.plan import PrivacyPlan
 
@@ -106,11 +106,11 @@ def _split(own: Tensor, shared: Tensor) -> tuple[Tensor, Tensor]:
 
 def canaries(setup: AuditSetup) -> AuditResult:
     """Train once with many canaries and guess their coins."""
-    fixed = setup.sampling == "fixed"  # Blocks cannot have a fixed number drawn from each.
-    blocks = 1 if fixed else max(1, setup.trials * _PER_TRIAL // _BLOCK)
-    secrets = blocks * _BLOCK
     delta = setup.claimed_delta
     plan = setup.plan(setup.rounds, clients=_BLOCK + _BLOCK // 4, delta=delta)
+    in_blocks = has_blocks(plan)
+    blocks = max(1, setup.trials * _PER_TRIAL // _BLOCK) if in_blocks else 1
+    secrets = blocks * _BLOCK
     curve = gaussian_curve(plan)
     if not curve:
         # The theorem without a curve pays 2·secrets·δ, at the usual δ most of the confidence.
@@ -122,14 +122,14 @@ def canaries(setup: AuditSetup) -> AuditResult:
     directions = np.linalg.qr(random.normal(size=(_BLOCK, _BLOCK)))[0]
     moved = play(plan, coins, directions, setup.noise_seed, setup.on_grid)
     scores = _scores(moved, directions)
-    ways = 1 if fixed else 3
+    ways = 3 if in_blocks else 1
     guesses = int(_SURE * secrets)
     right = correct_guesses(scores, coins, guesses)
     estimator = one_run_gaussian if curve else one_run
     bound = estimator(secrets, guesses, right, delta, share(setup.confidence, ways))
     numbers = {"guesses": guesses, "correct": right, "noise_multiplier": plan.noise_multiplier}
     findings = [Finding("the surest tenth guessed in one run", bound, secrets, numbers)]
-    if not fixed:
+    if in_blocks:
         alone = moved - moved.mean(axis=1, keepdims=True)
         for name, each in (
             ("every canary is a trial", scores),

@@ -124,7 +124,7 @@ def _trial(gate: Release, sampler: Sampler, scenario: Scenario, upload: Tensor) 
         for _ in range(scenario.times):
             gate.add(tally, cohort, uploads)
         after = gate.publish(tally, shared)
-        if drawn or plan.sampling != "fixed":
+        if drawn or plan.scheme.coins_are_secret:
             # A draw of fixed size is no secret from the other clients; a coin of one's own is.
             score += sign * float((after - shared).sum()) / math.sqrt(_SIZE)
         shared = after

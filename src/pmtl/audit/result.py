@@ -32,8 +32,6 @@ from pmtl.streams import subseed
 
 CONFIDENCE = 0.999
 
-_SAMPLINGS = ("full", "poisson", "fixed")
-
 
 @dataclass(frozen=True)
 class AuditSetup:
@@ -69,8 +67,6 @@ class AuditSetup:
             )
         if self.mode not in MODES:
             raise unknown("mode", self.mode, MODES)
-        if self.sampling is not None and self.sampling not in _SAMPLINGS:
-            raise unknown("sampling", self.sampling, _SAMPLINGS)
         if self.clients < 2:
             raise PmtlError("An audit needs at least 2 clients: one to attack and one to look.")
         # A cohort that cannot be drawn is refused before anything is played.
@@ -110,7 +106,7 @@ class AuditSetup:
         m = self.clients if clients is None else clients
         cohort, sampling = self.cohort, self.sampling
         if everybody:
-            cohort, sampling = None, "full"
+            cohort, sampling = None, None
         elif cohort is not None and m != self.clients:
             cohort = min(max(1, round(m * cohort / self.clients)), m)
         delta = self.claimed_delta if delta is None else delta
@@ -135,7 +131,13 @@ def calibrated(
 
 def gaussian_curve(plan: PrivacyPlan) -> bool:
     """Whether the accountant claims the whole curve of a Gaussian mechanism for this plan."""
-    return plan.sampling == "full" or plan.rate == 1
+    return plan.rate == 1
+
+
+def has_blocks(plan: PrivacyPlan) -> bool:
+    """Whether several federations can be one run, side by side: drawing from all of them must be
+    drawing from each, which a draw of a fixed number is not."""
+    return plan.scheme.coins_are_secret or plan.rate == 1
 
 
 def seed_of(seed: int | None, name: str, *counters: int) -> int | None:

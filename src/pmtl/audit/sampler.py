@@ -5,9 +5,10 @@ others, now and before, says nothing about mine. So the adversary knows just tha
 whether client k takes part. Here ε says how much its odds change. The claim is 0, and a
 draw of fixed size, which has the right mean and the wrong distribution, is refuted.
 
-Where the plan itself draws a fixed number, colluders know when k takes part. Its accounting grants
-them that (`privacy/accounting/colluders.py`), so it is measured and not judged. In either case k's
-rounds must be independent of each other, and k must be drawn no more often than planned.
+Where the coins are no secret (a fixed number is drawn), colluders know when k takes part. The
+accounting grants them that (`privacy/accounting/colluders.py`), so it is measured and not judged.
+What is judged in either case is that k's rounds are independent of each other and that k is drawn
+no more often than planned.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from numpy.typing import NDArray
 
 from pmtl.audit.estimators import Floats, discriminant, threshold_bound, upper_limit
 from pmtl.audit.result import AuditResult, AuditSetup, Finding, seed_of, share
-from pmtl.privacy.plan import PrivacyPlan, Sampling
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.privacy.sampling import default_sampling
 from pmtl.streams import name_keys
 
 GAME = "sampler"
@@ -48,7 +50,7 @@ def sampler(setup: AuditSetup) -> AuditResult:
             "whether it was drawn before": before[:, victim].astype(np.float64),
             "whether it was not drawn before": -before[:, victim].astype(np.float64),
         }
-    granted = list(scores)[:2] if plan.sampling == "fixed" else []
+    granted = list(scores)[:2] if not plan.scheme.coins_are_secret else []
     confidence = share(setup.confidence, _GUESSES + 1)
     findings, measured = [], {}
     for name, score in scores.items():
@@ -88,9 +90,10 @@ def _plan(setup: AuditSetup) -> PrivacyPlan:
     clients = min(setup.clients, _MOST_CLIENTS)
     asked = setup.clients if setup.cohort is None else setup.cohort
     cohort = min(max(round(clients * asked / setup.clients), 1), clients - 1)
+    drawn = setup.sampling
     if asked == setup.clients:
-        cohort = clients // 2
-    drawn: Sampling = "fixed" if setup.sampling == "fixed" else "poisson"
+        cohort, drawn = clients // 2, None
+    drawn = drawn or default_sampling(clients, cohort)
     # So many rounds that client k is in some and out of others in each half.
     rounds = max(setup.trials, 40 * clients // cohort, 40 * clients // (clients - cohort))
     return PrivacyPlan(clients, cohort, drawn, 1.0, 1.0, rounds, 0.5)

@@ -35,7 +35,8 @@ Cohort = Annotated[
 Sampling = Annotated[
     str | None,
     typer.Option(
-        help="full, poisson (a coin per client) or fixed (exactly q, as in the paper). "
+        help="full, poisson (a coin per client), fixed (exactly q, as in the paper) or a scheme of "
+        "your own (package.module:Name). "
         "[default: full if the cohort is everybody, else poisson]"
     ),
 ]
@@ -100,15 +101,7 @@ def noise(
 
     target = _needed(epsilon, "--epsilon", "pmtl privacy epsilon finds it for a noise")
     plan = _plan(clients, cohort, sampling, clip, 0.0, rounds, delta)
-    found = accountant.noise_for(
-        plan.clients,
-        plan.cohort,
-        plan.sampling,
-        plan.clip_norm,
-        plan.rounds,
-        plan.delta,
-        target,
-    )
+    found = accountant.noise_for(plan, target)
     _show({"noise": found}, replace(plan, noise_std=found), as_json)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _LABELS = {
     "outsiders": "fixed size, for those who see only the models",
     "colluders": "fixed size, for clients who compare notes",
-    "zero_out": "a client struck out instead of replaced",
+    "zero_out": "a client left out instead of replaced",
     "authors": "the authors' code (Rényi, Poisson, add or remove)",
     "full_participation": "everybody in every round, same noise",
     "paper_theorem_1": "the paper's Theorem 1, everybody in every round",

@@ -9,11 +9,8 @@ download is written down beside the file, and later downloads must have the same
 
 from __future__ import annotations
 
-import errno
 import shutil
 import tarfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,11 +19,15 @@ from pmtl._version import __version__
 from pmtl.errors import PmtlError
 from pmtl.progress import progress_bar
 from pmtl.spec import unknown
+from pmtl.storage import disk_errors
 
 CHUNK = 1 << 20
 TIMEOUT = 60.0
 """Seconds without a byte after which a transfer is given up."""
 
+_IF_FULL = (
+    "Make room, or name another folder with --to, and run the command again; what came is kept."
+)
 _TFF = "https://storage.googleapis.com/tff-datasets-public"
 _NIST = "https://s3.amazonaws.com/nist-srd/SD19"
 
@@ -132,7 +133,7 @@ def fetch(
     if wanted.by_hand is not None:
         raise PmtlError(wanted.by_hand)
     folder = Path(to) if to is not None else Path("data") / name
-    with _writing(folder):
+    with disk_errors(folder, if_full=_IF_FULL):
         there = folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -280,19 +281,3 @@ def _refuse_without_room(folder: Path, needed: int, what: str) -> None:
             f"{what} needs {needed:,} bytes in {folder}, and {free:,} are free: make room, or name "
             "another folder with --to."
         )
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """Say where nothing can be written, or nothing more."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise PmtlError(
-                f"The disk is full: make room at {folder}, or name another folder with --to, and "
-                "run the command again; what came is kept."
-            ) from error
-        raise PmtlError(
-            f"{error.filename or folder} cannot be written: {error.strerror or error}."
-        ) from error

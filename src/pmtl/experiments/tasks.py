@@ -28,7 +28,8 @@ from pmtl.models.hog import HogLinear
 from pmtl.personalize.choosing import RULE, candidates, choose
 from pmtl.personalize.methods import METHODS, build_method
 from pmtl.personalize.tuning import Workspace, tune
-from pmtl.privacy.plan import PrivacyPlan, Sampling
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.privacy.sampling import default_sampling
 from pmtl.runs.config import resolve_device
 from pmtl.runs.process import threads_for
 from pmtl.simulation import Simulation, Weights, evaluate, simulate
@@ -97,7 +98,7 @@ class TaskRunner:
         """What such a run of so many rounds pays for; δ is 1/m, as in all of the paper's."""
         m = self.data.m
         cohort = min(self.setting.cohort, m)
-        sampling: Sampling = "full" if cohort == m else "poisson"
+        sampling = default_sampling(m, cohort)
         return PrivacyPlan(m, cohort, sampling, clip, sigma, rounds, 1 / m)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -9,8 +9,7 @@ the noise has holes, sums are rounded, and which numbers can come out at all dep
 - sums of integers are exact;
 - the noise is N(0, (zh)²) rounded to the grid, drawn exactly (`noise.rounded`). For an integer s,
   s + round(x) = round(s + x): what is published is a true Gaussian mechanism on the sum, rounded
-  afterwards. Rounding is work on what could have been published, so ε is the Gaussian's own, for
-  every way of sampling, and no other accountant is needed.
+  afterwards. So ε is the Gaussian's own, for every way of sampling.
 
 b is as large as keeps the noise within 2²⁶ steps, at most 24: what cutting loses is then a few
 millionths of the noise.

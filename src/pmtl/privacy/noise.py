@@ -1,17 +1,14 @@
 """Where the noise comes from.
 
 An *experiment* is reproducible: its noise is a function of the seed and the round, and whoever
-knows the seed can take it off again. In *production* every bit comes from the operating system's
-generator, nothing is seeded, and there is no state that could be logged, saved, forked or reused:
-two draws, in one process or in two, never share a byte.
+knows the seed can remove it. In *production* every bit comes from the operating system's generator
+and there is no state that could be logged, saved, forked or reused.
 
 Both are a stream of 64-bit words. A word becomes a normal number by the inverse of the normal
-distribution function: its first bit is the sign, the others are a place in the lower half.
-
-There are two ways to use it. `real` gives float64 numbers, whose last bits are not quite those of a
-Gaussian; they are known to tell something about the number they were added to (Mironov 2012).
-`rounded` gives whole numbers that are *exactly* what rounding a true Gaussian would give, for the
-hardened gate (`privacy/grid.py`).
+distribution function: its first bit is the sign, the others are a place in the lower half. `real`
+gives float64 numbers, whose last bits are not quite those of a Gaussian and can reveal something
+about the number they were added to (Mironov 2012). `rounded` gives whole numbers that are *exactly*
+what rounding a true Gaussian would give, for the hardened gate (`privacy/grid.py`).
 """
 
 from __future__ import annotations
@@ -53,11 +50,10 @@ def seeded_source(seed: int, release: str = "") -> Source:
 
     `release` names what is published (plan, algorithm, data, …). Two runs that differ in any of it
     have independent noise even with the same seed; if they shared it, two published models with
-    different σ would be two equations that give the sum away exactly.
+    different σ would be two equations that reveal the sum exactly.
 
-    They are always drawn on the CPU, so that a run on a graphics card has the same noise (but for
-    the last bits of `real`), and by Philox, because torch's own generator keeps only 32 bits of a
-    seed.
+    The CPU draws them, so that a run on a graphics card has the same noise (but for the last bits
+    of `real`), and Philox does, because torch's own generator keeps only 32 bits of a seed.
     """
     what = name_key(release)
 
@@ -101,7 +97,7 @@ def rounded(
 
     A word is the beginning of an infinite binary expansion of a uniform number. Mostly it already
     settles which whole number its Gaussian is nearest to; where it does not, or where float64 is
-    not sure, more bits are drawn and the question is settled in as many digits as it takes
+    not sure, more bits are drawn and more digits are computed
     (interval refining: Haney et al. 2022, "Precision-based attacks and interval refining").
     """
     whole = torch.empty(prod(shape), dtype=torch.int64, device=device)

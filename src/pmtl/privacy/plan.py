@@ -1,13 +1,12 @@
 """The privacy plan: everything ε depends on, in one object that cannot change.
 
-A guarantee is a statement about a mechanism, and the mechanism here is: draw a cohort, clip every
-upload to norm γ, add them up, divide by the *constant* q, add N(0, σ²) to every coordinate of that
-average, publish; T times. `PrivacyPlan` holds those numbers, δ and m. The sampler, the gate and
-the accountant are all derived from it, so a run cannot draw its cohorts in one way and be charged
-for another.
+The mechanism: draw a cohort, clip every upload to norm γ, add them up, divide by the *constant* q,
+add N(0, σ²) to every coordinate of that average, publish; T times. `PrivacyPlan` holds those
+numbers, δ and m. The sampler, the gate and the accountant are all derived from it, so a run cannot
+draw its cohorts in one way and be charged for another.
 
-The noise is stated as its standard deviation on the **average** (the paper's σ). What decides
-about ε is its ratio to what one client can add to that average, the noise multiplier z = σq/γ:
+The noise is stated as its standard deviation on the **average** (the paper's σ). ε depends on its
+ratio to what one client can add to that average, the noise multiplier z = σq/γ:
 
 >>> plan = PrivacyPlan(clients=205, cohort=100, sampling="poisson", clip_norm=0.5,
 ...                    noise_std=0.05, rounds=100, delta=1 / 2050)
@@ -24,35 +23,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from numbers import Integral, Real
-from typing import Any, Literal, cast, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pmtl.errors import PmtlError
-from pmtl.privacy.sampling import Sampler
+from pmtl.privacy.sampling import Sampler, SamplingScheme, default_sampling, find_scheme
 from pmtl.spec import settle_numbers, unknown
-
-Sampling = Literal["full", "poisson", "fixed"]
 
 ADJACENCY = "replace-one"
 DEFAULT_EPSILON = 2.0
 DEFAULT_CLIP = 0.5
 """γ unless given; every command has the same."""
 
-#: The largest counts that are accounted for, and the range of ε and the least δ. What lies beyond
-#: is a slip of the pen, and float64 would run out of digits or of time.
+#: The largest counts, the range of ε and the least δ. Beyond these float64 has too few digits.
 MOST = {"clients": 10**12, "cohort": 10**12, "rounds": 10**9}
 LEAST_EPSILON, MOST_EPSILON = 1e-12, 1e12
 LEAST_DELTA = 1e-300
-
-
-def default_sampling(clients: int, cohort: int) -> Sampling:
-    """Everybody if the cohort is everybody, otherwise independent coins: the one way of drawing
-    fewer whose guarantee survives clients that collude."""
-    return "full" if cohort == clients else "poisson"
 
 
 def default_delta(clients: int) -> float:
@@ -63,19 +53,26 @@ def default_delta(clients: int) -> float:
 
 @dataclass(frozen=True)
 class PrivacyPlan:
-    """m, q, how the cohort is drawn, γ, σ, T and δ: what is run and what is charged."""
+    """What is run and what is charged.
+
+    Args:
+        clients: m, how many clients the federation has.
+        cohort: q, the size of a cohort, or its expected size (poisson); always the divisor.
+        sampling: how a cohort is drawn: `full`, `poisson`, `fixed`, or the name of a scheme of
+            your own (`privacy/sampling.py`).
+        clip_norm: γ, the largest L2 norm of one client's upload; inf means no clipping, and then ε
+            is inf.
+        noise_std: σ, the noise's standard deviation on the average over q.
+        rounds: T, how often a noisy average is published.
+        delta: δ, the probability with which the guarantee may fail.
+    """
 
     clients: int
-    """m: how many clients the federation has."""
     cohort: int
-    """q: the size of a cohort (full, fixed) or its expected size (poisson); always the divisor."""
-    sampling: Sampling
+    sampling: str
     clip_norm: float
-    """γ: the largest L2 norm of one client's upload; inf means no clipping, and then ε is inf."""
     noise_std: float
-    """σ: the noise's standard deviation on the average over q."""
     rounds: int
-    """T: how often a noisy average is published."""
     delta: float
 
     def __post_init__(self) -> None:
@@ -95,13 +92,7 @@ class PrivacyPlan:
                 f"A cohort of {self.cohort} cannot be drawn from {self.clients} clients: "
                 f"choose a cohort between 1 and {self.clients}."
             )
-        if self.sampling not in get_args(Sampling):
-            raise unknown("sampling", str(self.sampling), get_args(Sampling))
-        if self.sampling == "full" and self.cohort != self.clients:
-            raise PmtlError(
-                f"Full participation means a cohort of all {self.clients} clients, but "
-                f"{self.cohort} was given: leave the cohort out, or choose sampling 'poisson'."
-            )
+        self.scheme.check(self.clients, self.cohort)
         if not self.clip_norm > 0:
             raise PmtlError(
                 f"The clip norm must be greater than 0, but {self.clip_norm:g} was given: "
@@ -134,6 +125,11 @@ class PrivacyPlan:
     def adjacency(self) -> str:
         """Neighbouring federations differ in one client's whole data set, replaced by any other."""
         return ADJACENCY
+
+    @property
+    def scheme(self) -> SamplingScheme:
+        """How cohorts are drawn, and what that costs."""
+        return find_scheme(self.sampling)
 
     @property
     def rate(self) -> float:
@@ -177,23 +173,27 @@ class PrivacyPlan:
                 f"The privacy plan was written for the adjacency {adjacency!r}, but only "
                 f"{ADJACENCY!r} is accounted for here: make the plan anew."
             )
-        known = [field.name for field in fields(cls)]
-        for name in values:
-            if name not in known:
-                raise unknown("entry of a privacy plan named", name, known)
-        missing = [name for name in known if name not in values]
-        if missing:
-            raise PmtlError(
-                f"The privacy plan lacks {', '.join(missing)}: write it again with to_dict."
-            )
-        if values["clip_norm"] == "inf":
-            values["clip_norm"] = math.inf
-        return cls(**values)
+        return cls(**fields_of(cls, values, "privacy plan"))
 
 
 @dataclass(frozen=True)
 class PrivacyRequest:
-    """What a person asks for, in the words of the command line."""
+    """What a person asks for, in the words of the command line.
+
+    Args:
+        epsilon: the ε to keep; 2 unless it or the noise is given.
+        noise: σ, the noise's standard deviation on the average; instead of `epsilon`.
+        delta: δ; 1/(10m) unless given.
+        clip: γ, the largest L2 norm of an upload; inf for no clipping.
+        sampling: as in `PrivacyPlan`; full if the cohort is everybody, else poisson.
+        cohort: q; everybody unless given.
+        rounds: T.
+        hardened: whether noise is drawn exactly, on a grid (`privacy/grid.py`); by default in
+            production only.
+        metrics: the share of the budget for average metrics (`accounting/validation.py`); by
+            default a tenth in production, otherwise none.
+        loss_bound: the largest loss that a client's metrics report; larger ones count as this.
+    """
 
     epsilon: float | None = None
     noise: float | None = None
@@ -203,12 +203,8 @@ class PrivacyRequest:
     cohort: int | None = None
     rounds: int = 20
     hardened: bool | None = None
-    """Whether noise is drawn exactly, on a grid (`privacy/grid.py`); by default in production."""
     metrics: float | None = None
-    """The share of the budget for average metrics (`privacy/validation.py`): in production a tenth
-    unless given, otherwise none."""
     loss_bound: float | None = None
-    """The largest loss a client's metrics report; larger ones count as this."""
 
     def __post_init__(self) -> None:
         settle_numbers(self)
@@ -243,26 +239,34 @@ class PrivacyRequest:
         plan = PrivacyPlan(
             clients=clients,
             cohort=cohort,
-            sampling=cast(Sampling, self.sampling or default_sampling(clients, cohort)),
+            sampling=self.sampling or default_sampling(clients, cohort),
             clip_norm=self.clip,
             noise_std=0.0 if self.noise is None else self.noise,
             rounds=self.rounds,
             delta=default_delta(clients) if self.delta is None else self.delta,
         )
-        if self.noise is not None:
-            return plan
-        if math.isinf(self.target):
+        if self.noise is not None or math.isinf(self.target):
             return plan
         from pmtl.privacy.accounting import accountant
 
-        values = asdict(plan)
-        del values["noise_std"]
-        return PrivacyPlan(**values, noise_std=accountant.noise_for(**values, epsilon=self.target))
+        return replace(plan, noise_std=accountant.noise_for(plan, self.target))
 
     @property
     def target(self) -> float:
         """The ε to keep where no noise was given."""
         return check_epsilon(DEFAULT_EPSILON if self.epsilon is None else self.epsilon)
+
+
+def fields_of(kind: type[Any], values: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """What `to_dict` wrote of a plan or an event, if it is exactly the fields of its class."""
+    known = [field.name for field in fields(kind)]
+    for name in values:
+        if name not in known:
+            raise unknown(f"field of a {what} named", str(name), known)
+    missing = [name for name in known if name not in values]
+    if missing:
+        raise PmtlError(f"A {what} lacks {', '.join(missing)}: write it again with to_dict.")
+    return {**values, "clip_norm": math.inf} if values["clip_norm"] == "inf" else dict(values)
 
 
 def check_epsilon(epsilon: float) -> float:

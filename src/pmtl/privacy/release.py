@@ -4,19 +4,17 @@ One round is (Algorithm 1, line 8, with the divisor fixed at q):
 
     w̃ᵗ⁺¹ = w̃ᵗ + (1/q) · Σ_{k ∈ S_t} g_k · min(1, γ/‖g_k‖₂) + N(0, σ²I)
 
-What makes the noise worth its ε is that replacing one client's data moves the average by at most
-2γ/q. Everything below serves that bound: every upload counts once and with equal weight, the
-divisor is a constant of the plan and never the size of the cohort that turned up, the *whole*
-vector is clipped, and an upload that is not finite counts as zero. (`min(1, γ/nan)` is 1 in Python,
-so a naive clip would let a NaN through.)
+ε rests on this: replacing one client's data moves the average by at most 2γ/q. So every upload
+counts once and with equal weight, the divisor is a constant of the plan and never the size of the
+cohort that turned up, the *whole* vector is clipped, and an upload that is not finite counts as
+zero. (`min(1, γ/nan)` is 1 in Python, so a naive clip would let a NaN through.)
 
 With `GridNoise` the gate is *hardened*: between clip and release there are whole numbers only
-(`privacy/grid.py`), and the floating-point channel is closed.
+(`privacy/grid.py`), so the rounding of floats reveals nothing.
 
-The billboard may have several vectors (`board.py`): a client writes to one of them
-(clusters; one slot per client in the naive joint method), or to several with weights whose squares
-sum to at most 1 (a relationship matrix). The noise multiplier is common to all of them, and a
-vector's divisor is the expected cohort q·m_b/m of its m_b members.
+The billboard may have several vectors (`billboard.py`): a client writes to one of them, or to
+several with weights whose squares sum to at most 1 (a relationship matrix). The noise multiplier is
+common to all of them, and a vector's divisor is the expected cohort q·m_b/m of its m_b members.
 """
 
 from __future__ import annotations
@@ -86,9 +84,15 @@ class Release:
         charge: Callable[[int], None] | None = None,
         one_by_one: bool = False,
     ) -> None:
-        """`board` is the billboard, or just the block of each client; `noise` decides whether the
-        gate is hardened; `charge` puts a round down in a ledger and returns when that is on
-        disk; `one_by_one` is for production, where a clipped upload may not depend on others."""
+        """A gate that has published nothing yet.
+
+        Args:
+            plan: of what is published.
+            board: the billboard, or just the block of each client.
+            noise: from `noise_of`; `GridNoise` makes the gate hardened.
+            charge: puts a round down in a ledger and returns when that is on disk.
+            one_by_one: for production, where a clipped upload may not depend on others.
+        """
         board = board if isinstance(board, Billboard) else Billboard(board)
         if board.blocks.shape != (plan.clients,):
             raise PmtlError(
@@ -98,7 +102,7 @@ class Release:
         if isinstance(noise, GridNoise) and noise.grid != Grid.of(plan):
             raise PmtlError("The hardened noise was made for another plan: make it for this one.")
         self.plan = plan
-        self._billboard = board
+        self.billboard = board
         self._noise = noise
         self._charge = charge
         self._one_by_one = one_by_one
@@ -124,10 +128,15 @@ class Release:
     def receive(self, tally: Tally, client: int, round: int, message: Mapping[str, Any]) -> None:
         """Take what one site sent for a round, whatever it is.
 
-        An upload of another round is dropped, and so is one from nobody we know. Anything that is
-        not an upload (a wrong name, shape or kind of number, besides the upload anything else)
-        counts as zero, without a word: what a client sent is its own affair, and a message that
-        names it would be a release past the gate.
+        An upload of another round or from an unknown client is dropped. Anything that is not an
+        upload (a wrong name, shape or kind of number, or something besides it) counts as zero,
+        without an error: an error that names the client would be a release past the gate.
+
+        Args:
+            tally: of the round that is open.
+            client: who sent it.
+            round: for which it was sent.
+            message: `{UPLOAD: vector}`, a tensor or a NumPy array.
         """
         if round != tally.round or not 0 <= client < self.plan.clients:
             return
@@ -146,7 +155,7 @@ class Release:
                 tally.seen.add(client)
                 fresh.append(place)
         workspace = _CARD_WORKSPACE if uploads.is_cuda else _WORKSPACE
-        wide = 1 if self._billboard.mixture is None else self.blocks
+        wide = 1 if self.billboard.mixture is None else self.blocks
         step = max(1, workspace // (8 * wide * max(1, uploads.shape[1])))
         for first in range(0, len(fresh), step):
             chosen = fresh[first : first + step]
@@ -154,15 +163,15 @@ class Release:
             together = chosen[-1] - chosen[0] + 1 == len(chosen)
             rows = uploads[chosen[0] : chosen[-1] + 1] if together else uploads[chosen]
             clipped = clip(rows, self.plan.clip_norm, self._one_by_one)
-            mixed = self._billboard.mixture is not None
+            mixed = self.billboard.mixture is not None
             if mixed:  # All that a client writes is one vector, of norm γ at most.
-                clipped = self._billboard.written(clients[chosen], clipped)
+                clipped = self.billboard.written(clients[chosen], clipped)
             if isinstance(self._noise, GridNoise):
                 clipped = self._noise.grid.snap(clipped)
             if mixed:
                 tally.sum += clipped.sum(dim=0).view_as(tally.sum)
                 continue
-            blocks = self._billboard.blocks[clients[chosen]]
+            blocks = self.billboard.blocks[clients[chosen]]
             for block in np.unique(blocks).tolist():
                 mine = np.flatnonzero(blocks == block)
                 part = clipped if len(mine) == len(clipped) else clipped[mine.tolist()]
@@ -171,11 +180,8 @@ class Release:
     def average(self, tally: Tally) -> Tensor:
         """The average before noise: private, of sensitivity 2γ/q."""
         unit = self._noise.grid.step if isinstance(self._noise, GridNoise) else 1.0
-        return (
-            unit
-            * tally.sum.to(torch.float64)
-            / self._divisors.to(tally.sum.device, non_blocking=True)
-        )
+        divisors = self._divisors.to(tally.sum.device, non_blocking=True)
+        return unit * tally.sum.to(torch.float64) / divisors
 
     def publish(self, tally: Tally, shared: Tensor, step: ServerStep = torch.add) -> Tensor:
         """Charge the round, draw its noise, and return the next billboard.
@@ -212,8 +218,7 @@ class Release:
         if self.plan.noise_std > 0:
             noise = self._noise(tally.round, tuple(tally.sum.shape)).to(device)
         if isinstance(self._noise, GridNoise):
-            # Whole numbers up to here, so no rounding hides in the sum; what follows is work on
-            # what could be published as it is.
-            # (As float64: a number times whole ones would be float32.)
+            # Whole numbers up to here, so nothing was rounded; the noisy sum is public. (As
+            # float64: a number times whole ones would be float32.)
             return self._noise.grid.step * (tally.sum + noise).to(torch.float64) / divisors
         return self.average(tally) + self.plan.noise_std * self.plan.cohort / divisors * noise

@@ -1,43 +1,247 @@
-"""Who takes part in a round.
+"""Who takes part in a round, and what that costs: one class for each way of drawing a cohort.
 
-A cohort is drawn from the plan and from nothing else, and the accountant reads the same plan, so
-what is charged is what was drawn. Three ways to draw it:
+| name | cohort | what colluding clients know |
+|---|---|---|
+| `full` | everybody | everything, and it does not matter |
+| `poisson` | each client tosses a coin of its own, with probability q/m | nothing of my coin |
+| `fixed` | exactly q clients, as in the paper | who took part: they count their own draws |
 
-- **full**: everybody, every round;
-- **poisson**: every client tosses its own coin, which lands on its side with probability q/m. The
-  cohort's size varies and may be zero. One client's coin says nothing about another's, which is
-  why the amplified guarantee survives clients that pool what they know;
-- **fixed**: exactly q clients, as in the paper. Who is in depends on everybody at once: the other
-  m − 1 clients together count their own draws and know whether the last place was mine.
+A `SamplingScheme` says how a cohort is drawn, what a plan with it costs and how that is worded.
+The sampler, the accountant, the ledger, the statement and the audit ask the same object, so what
+is charged is what was drawn. An unknown name is refused everywhere.
 
-In an experiment a draw is a pure function of (seed, the client's key, round). There is no state to
-save, a resumed run draws the same cohorts, and listing the clients in another order draws the same
-clients. Coins are secret as long as the seed is, and it could be worked out: its generator is made
-to be quick, not to keep a secret. Against whoever knows it a Poisson draw is worth no more than a
-fixed one.
+A scheme of your own is a subclass, written `package.module:Name` wherever a scheme is named. It
+implements `draw` and `chance`; everything else has a default.
 
-In production (`seed` is None) every coin is the operating system's, drawn anew and kept nowhere.
+In an experiment a draw is a pure function of (seed, the client's key, round): a resumed run draws
+the same cohorts, in whatever order clients are listed. Coins are secret only as long as the seed
+is, and the generator is not cryptographic. In production (`seed` is None) the operating system
+draws every coin, and none is kept.
+
+This module needs only NumPy: the accountants are imported when a cost is asked for.
 """
 
 from __future__ import annotations
 
+import math
 import os
-from math import ceil
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl import streams
+from pmtl import plugins, streams
 from pmtl.errors import PmtlError
+from pmtl.spec import unknown
 
 if TYPE_CHECKING:
     from pmtl.privacy.plan import PrivacyPlan
 
 STREAM = "sampling"
+FULL = "full"
 
-#: Clients whose coins are tossed at a time.
-_PIECE = 2**14
+EVERYBODY = "all other clients together, who see every published model"
+
+
+class SamplingScheme:
+    """A way of drawing cohorts. Subclasses implement `draw` and `chance`.
+
+    The default costs assume that everybody knows who took part in which round: a client is in
+    N ~ Binomial(T, chance) of T rounds (`accounting/colluders.py`). In them `z` is the noise
+    multiplier, `rate` is q/m, and `sensitivity` is 2 if a client's data are replaced and 1 if they
+    are left out.
+    """
+
+    #: Whether a round may have more or fewer clients than q.
+    size_varies: bool = False
+    #: Whether each client tosses a coin of its own, with probability q/m, that nobody else learns.
+    #: Only then do several plans together cost what Poisson sampling costs.
+    coins_are_secret: bool = False
+    #: How ε is computed, in words.
+    accountant: str = (
+        "exact Gaussian (μ-GDP) over a binomial number of known participations, replace-one"
+    )
+    #: Against whom the guarantee holds, in words.
+    holds_against: str = f"{EVERYBODY} and who took part in which round"
+
+    def check(self, clients: int, cohort: int) -> None:
+        """Refuse, with a `PmtlError`, a cohort of a size that cannot be drawn."""
+
+    def draw(self, sampler: Sampler, round: int) -> NDArray[np.int64]:
+        """The clients of a round (counted from 0), as sorted indices. `sampler` has the `plan` and,
+        as `tickets(round)`, 64 random bits for each client."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how a cohort is drawn.")
+
+    def chance(self, rate: float) -> float:
+        """The largest probability with which any client takes part in a round, given everything
+        that happened in all earlier rounds of all runs. The default costs follow from it."""
+        raise PmtlError(
+            f"The sampling scheme {type(self).__name__} does not say what it costs, so nothing can "
+            "be charged for it: let its class implement chance(rate)."
+        )
+
+    def epsilon(
+        self, z: float, rate: float, rounds: int, delta: float, sensitivity: int = 2
+    ) -> float:
+        """ε at δ of one plan."""
+        from pmtl.privacy.accounting import colluders
+
+        return colluders.epsilon(z, self.chance(rate), rounds, delta, sensitivity)
+
+    def delta(self, z: float, rate: float, rounds: int, epsilon: float) -> float:
+        """δ at ε of one plan, replace-one."""
+        from pmtl.privacy.accounting import colluders
+
+        return colluders.delta(z, self.chance(rate), rounds, epsilon, 2)
+
+    def renyi(self, z: float, rate: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The Rényi divergences of one release at `orders`, replace-one, given all before it."""
+        from pmtl.privacy.accounting import renyi
+
+        return renyi.known(z, self.chance(rate), orders)
+
+    def empty(self, plan: PrivacyPlan) -> float:
+        """The chance that a round has no clients at all."""
+        return 0.0
+
+    def comparisons(self, plan: PrivacyPlan) -> dict[str, float]:
+        """Other values of ε that are reported beside the one that holds, by name."""
+        return {}
+
+    def in_words(self, plan: PrivacyPlan, also: Mapping[str, Any]) -> str:
+        """How cohorts were drawn, as part of a sentence; `also` has the `comparisons`."""
+        return f"{plan.cohort} of {plan.clients} clients took part in a round ({plan.sampling})"
+
+
+class Full(SamplingScheme):
+    """Everybody takes part in every round."""
+
+    accountant = "exact Gaussian (μ-GDP), replace-one"
+    holds_against = EVERYBODY
+
+    def check(self, clients: int, cohort: int) -> None:
+        if cohort != clients:
+            raise PmtlError(
+                f"Full participation means a cohort of all {clients} clients, but {cohort} was "
+                "given: leave the cohort out, or choose sampling 'poisson'."
+            )
+
+    def draw(self, sampler: Sampler, round: int) -> NDArray[np.int64]:
+        return np.arange(sampler.plan.clients, dtype=np.int64)
+
+    def chance(self, rate: float) -> float:
+        return 1.0
+
+    def in_words(self, plan: PrivacyPlan, also: Mapping[str, Any]) -> str:
+        return "everybody took part in every round"
+
+
+class Poisson(SamplingScheme):
+    """Every client tosses a coin of its own. The cohort's size varies and may be zero. One client's
+    coin says nothing about another's, so the amplified guarantee survives collusion."""
+
+    size_varies = True
+    coins_are_secret = True
+    accountant = "PLD, Poisson-subsampled Gaussian, replace-one"
+    holds_against = f"{EVERYBODY}, as long as the client's own coins stay secret"
+
+    def draw(self, sampler: Sampler, round: int) -> NDArray[np.int64]:
+        # A coin is a ticket's first 53 bits as a number below 1, and counts if it is below p.
+        limit = np.uint64(math.ceil(sampler.plan.rate * 2**53))
+        coins = sampler.tickets(round) >> np.uint64(11)
+        return np.flatnonzero(coins < limit).astype(np.int64)
+
+    def chance(self, rate: float) -> float:
+        return rate
+
+    def epsilon(
+        self, z: float, rate: float, rounds: int, delta: float, sensitivity: int = 2
+    ) -> float:
+        from pmtl.privacy.accounting import poisson
+
+        return poisson.epsilon(z, rate, rounds, delta, sensitivity)
+
+    def delta(self, z: float, rate: float, rounds: int, epsilon: float) -> float:
+        from pmtl.privacy.accounting import poisson
+
+        return poisson.delta(z, rate, rounds, epsilon, 2)
+
+    def renyi(self, z: float, rate: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
+        from pmtl.privacy.accounting import renyi
+
+        return renyi.secret(z, rate, orders)
+
+    def empty(self, plan: PrivacyPlan) -> float:
+        return math.exp(plan.clients * math.log1p(-plan.rate)) if plan.rate < 1 else 0.0
+
+    def in_words(self, plan: PrivacyPlan, also: Mapping[str, Any]) -> str:
+        rate = f"{plan.rate:.4g}"
+        return f"each client took part in a round with probability {rate}, by a coin of its own"
+
+
+class Fixed(SamplingScheme):
+    """Exactly q clients, as in the paper. Who is in depends on everybody: the other m − 1 clients
+    together count their own draws and know whether the last place was mine."""
+
+    holds_against = f"{EVERYBODY} and can tell from their own draws when this client took part"
+
+    def draw(self, sampler: Sampler, round: int) -> NDArray[np.int64]:
+        # The lowest tickets win; equal ones (one chance in 2^64) go by index.
+        order = np.argsort(sampler.tickets(round), kind="stable")
+        return np.sort(order[: sampler.plan.cohort]).astype(np.int64)
+
+    def chance(self, rate: float) -> float:
+        return rate
+
+    def comparisons(self, plan: PrivacyPlan) -> dict[str, float]:
+        """`outsiders` see the models only; `colluders` know who was drawn."""
+        from pmtl.privacy.accounting import fixed_size
+
+        if not plan.private:
+            return {"outsiders": math.inf, "colluders": math.inf}
+        costs = (plan.noise_multiplier, plan.rate, plan.rounds, plan.delta)
+        outsiders = fixed_size.outsiders_epsilon(*costs)
+        return {"outsiders": outsiders, "colluders": self.epsilon(*costs)}
+
+    def in_words(self, plan: PrivacyPlan, also: Mapping[str, Any]) -> str:
+        words = (
+            f"{plan.cohort} of {plan.clients} clients were drawn for each round; colluding clients "
+            "can count who was drawn, so the ε above grants them that knowledge"
+        )
+        if "outsiders" in also:
+            outsiders = also["outsiders"]
+            words += f" (for outsiders, who see only the models, ε would be {outsiders:.4g})"
+        return words
+
+
+SCHEMES: dict[str, type[SamplingScheme]] = {FULL: Full, "poisson": Poisson, "fixed": Fixed}
+
+
+def default_sampling(clients: int, cohort: int) -> str:
+    """Everybody if the cohort is everybody, otherwise independent coins: the one way of drawing
+    fewer whose guarantee survives clients that collude."""
+    return FULL if cohort == clients else "poisson"
+
+
+def find_scheme(name: str) -> SamplingScheme:
+    """The scheme with this name: one of `SCHEMES`, an entry point of the group `pmtl.sampling`, or
+    `package.module:Name`. Anything else is refused."""
+    if not isinstance(name, str):
+        raise unknown("sampling scheme", repr(name), SCHEMES)
+    return _found(name)
+
+
+@lru_cache(maxsize=64)
+def _found(name: str) -> SamplingScheme:
+    found = plugins.find("sampling scheme", name, SCHEMES)
+    if not (isinstance(found, type) and issubclass(found, SamplingScheme)):
+        raise PmtlError(
+            f"The sampling scheme {name!r} cannot be used: it is not a subclass of "
+            "pmtl.privacy.sampling.SamplingScheme."
+        )
+    return found()
 
 
 class Sampler:
@@ -46,6 +250,7 @@ class Sampler:
     def __init__(
         self, plan: PrivacyPlan, seed: int | None, client_keys: NDArray[np.uint64]
     ) -> None:
+        """`seed` is None in production; every client has a key, made from its name."""
         keys = np.array(client_keys, dtype=np.uint64)
         if keys.shape != (plan.clients,):
             raise PmtlError(
@@ -58,42 +263,34 @@ class Sampler:
                 "Two clients have the same sampling key, so their coins would not be "
                 "independent: give every client a name of its own."
             )
-        keys.flags.writeable = False
         self.plan = plan
-        self.seed = seed
         self.client_keys = keys
-        self._words: NDArray[np.uint64] | None = None
+        self._words = None if seed is None else streams.words(seed, STREAM, keys)
 
     def draw(self, round: int) -> NDArray[np.int64]:
-        """The clients of `round` (counted from 0), as sorted indices into `client_keys`."""
+        """The clients of `round` (counted from 0), as sorted indices into the keys."""
         plan = self.plan
         if not 0 <= round < plan.rounds:
             raise PmtlError(
                 f"Round {round} is outside the privacy plan, which pays for {plan.rounds} rounds "
                 f"numbered 0 to {plan.rounds - 1}: make a plan with more rounds."
             )
-        if plan.sampling == "full":
-            return np.arange(plan.clients, dtype=np.int64)
-        tickets = self._tickets(round)
-        if plan.sampling == "poisson":
-            # A coin is a ticket's first 53 bits as a number below 1, and counts if it is below p.
-            limit = np.uint64(ceil(plan.rate * 2**53))
-            return np.flatnonzero((tickets >> np.uint64(11)) < limit).astype(np.int64)
-        # The lowest tickets win; equal ones (one chance in 2^64) go by index.
-        last = np.partition(tickets, plan.cohort - 1)[plan.cohort - 1]
-        below, level = np.flatnonzero(tickets < last), np.flatnonzero(tickets == last)
-        return np.sort(np.concatenate([below, level[: plan.cohort - len(below)]])).astype(np.int64)
+        cohort = np.asarray(plan.scheme.draw(self, round), dtype=np.int64)
+        sorted_once = cohort.ndim == 1 and bool((np.diff(cohort) > 0).all())
+        if not sorted_once or (len(cohort) and not 0 <= cohort[0] <= cohort[-1] < plan.clients):
+            raise PmtlError(
+                f"The sampling scheme {plan.sampling!r} drew a cohort that is not a sorted list of "
+                f"different clients, numbered 0 to {plan.clients - 1}."
+            )
+        if not plan.scheme.size_varies and len(cohort) != plan.cohort:
+            raise PmtlError(
+                f"The sampling scheme {plan.sampling!r} drew {len(cohort)} clients where the plan "
+                f"says {plan.cohort}: set size_varies in its class if that is intended."
+            )
+        return cohort
 
-    def _tickets(self, round: int) -> NDArray[np.uint64]:
-        """64 random bits for every client."""
-        if self.seed is None:
-            return np.frombuffer(os.urandom(8 * self.plan.clients), dtype=np.uint64)
+    def tickets(self, round: int) -> NDArray[np.uint64]:
+        """64 random bits for every client, other ones in every round."""
         if self._words is None:
-            self._words = streams.words(self.seed, STREAM, self.client_keys)
-        # In pieces that stay in the processor's cache: this is the one thing in a round that grows
-        # with the number of clients.
-        tickets = np.empty_like(self._words)
-        for first in range(0, len(tickets), _PIECE):
-            some = slice(first, first + _PIECE)
-            tickets[some] = streams.go_on(self._words[some], round)
-        return tickets
+            return np.frombuffer(os.urandom(8 * self.plan.clients), dtype=np.uint64)
+        return streams.go_on(self._words, round)

@@ -23,7 +23,7 @@ from pmtl.models import FlatModel, build_model
 from pmtl.privacy.accounting.validation import KIND, evaluations, with_metrics
 from pmtl.privacy.ledger.events import TRAINING
 from pmtl.privacy.plan import DEFAULT_EPSILON, PrivacyPlan, PrivacyRequest
-from pmtl.privacy.statement.statement import (
+from pmtl.privacy.statement.warnings import (
     warn_if_drowned,
     warn_of_delta,
     warn_of_empty_cohorts,

@@ -74,7 +74,7 @@ def simulate(
         device=where,
     )
     usual = plan.cohort if algorithm.shares else data.m
-    varies = algorithm.shares and plan.sampling == "poisson"
+    varies = algorithm.shares and plan.scheme.size_varies
     sites = Sites(
         data,
         Feed(data, where, dtype),

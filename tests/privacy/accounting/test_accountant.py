@@ -259,7 +259,9 @@ def test_no_protection_is_reported_as_infinite_everywhere(sampling, changes):
 @pytest.mark.parametrize("target", [0.1, 2.0, 20.0])
 def test_noise_is_just_enough_and_rounds_are_the_most(clients, cohort, sampling, rounds, target):
     delta = 1 / (10 * clients)
-    noise = accountant.noise_for(clients, cohort, sampling, 0.5, rounds, delta, target)
+    noise = accountant.noise_for(
+        PrivacyPlan(clients, cohort, sampling, 0.5, 0.0, rounds, delta), target
+    )
     plan = PrivacyPlan(clients, cohort, sampling, 0.5, noise, rounds, delta)
     assert 0.995 * target <= accountant.epsilon(plan) <= target
     most = accountant.rounds_for(plan, target)
@@ -276,10 +278,11 @@ def test_rounds_may_be_none_or_without_end():
 
 
 def test_impossible_targets_are_refused_in_a_sentence():
+    unclipped = PrivacyPlan(205, 205, "full", math.inf, 0.0, 10, 1e-3)
     with pytest.raises(PmtlError, match="Epsilon must be greater than 0"):
-        accountant.noise_for(205, 205, "full", 1.0, 10, 1e-3, 0.0)
+        accountant.noise_for(PrivacyPlan(205, 205, "full", 1.0, 0.0, 10, 1e-3), 0.0)
     with pytest.raises(PmtlError, match="Without clipping"):
-        accountant.noise_for(205, 205, "full", math.inf, 10, 1e-3, 1.0)
+        accountant.noise_for(unclipped, 1.0)
     with pytest.raises(PmtlError, match="at least 0"):
         accountant.delta(PrivacyPlan(205, 205, "full", 1.0, 0.1, 1, 1e-3), math.nan)
-    assert accountant.noise_for(205, 205, "full", math.inf, 10, 1e-3, math.inf) == 0.0
+    assert accountant.noise_for(unclipped, math.inf) == 0.0

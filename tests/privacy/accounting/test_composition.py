@@ -97,7 +97,7 @@ def test_merging_values_of_mu_only_ever_rounds_up():
 
 
 def test_no_probability_is_lost_in_the_tails():
-    group = composition.Group(2.0, 0.5, 1000)
+    group = composition.Group("fixed", 2.0, 0.5, 1000)
     _, weights, missed = composition._participations(group, tail=1e-3)
     assert missed > 1e-4
     assert weights.sum() + missed == pytest.approx(1, abs=1e-12)
@@ -211,7 +211,7 @@ def exact_delta(total, groups):
 @pytest.mark.parametrize("tail", [1e-7, 1e-2, 0.5])
 def test_what_is_left_out_of_a_sum_is_charged(tail, monkeypatch, request):
     """However much of the binomial's tails is left out, the bound stays one."""
-    monkeypatch.setattr(colluders, "_TAIL", tail)
+    monkeypatch.setattr(colluders, "TAIL", tail)
     composition._epsilon.cache_clear()  # What was computed with another tail is another answer.
     request.addfinalizer(composition._epsilon.cache_clear)
     delta = 0.02

@@ -9,7 +9,7 @@ from pmtl.errors import PmtlError
 from pmtl.privacy.accounting import accountant, composition, gaussian
 from pmtl.privacy.accounting.validation import KIND, evaluations, with_metrics
 from pmtl.privacy.ledger.events import GaussianEvent
-from pmtl.privacy.plan import PrivacyRequest
+from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
 
 M = 200
 
@@ -88,7 +88,7 @@ def test_a_share_outside_the_budget_is_refused(share):
 def test_other_releases_that_cost_too_much_alone_are_refused():
     dear = GaussianEvent("full", M, M, 1.0, 1e-4, KIND)
     with pytest.raises(PmtlError, match="alone cost more"):
-        accountant.noise_for(M, M, "full", 1.0, 5, 1e-4, 1.0, {dear: 1})
+        accountant.noise_for(PrivacyPlan(M, M, "full", 1.0, 0.0, 5, 1e-4), 1.0, {dear: 1})
 
 
 def test_the_share_is_exact_where_everybody_takes_part():

@@ -69,7 +69,7 @@ def test_a_reader_that_is_overtaken_reads_again(path, monkeypatch):
         writer.charge("a", 3, FULL)
         writer.charge("a", 4, FULL)
         heads = iter([stale, head(path).read_text()])
-        monkeypatch.setattr("pmtl.privacy.ledger.ledger.read_head", lambda _: next(heads))
+        monkeypatch.setattr("pmtl.privacy.ledger.chain.read_head", lambda _: next(heads))
         with Ledger.open(path, write=False) as reader:
             assert reader.charged("a") == [0, 1, 2, 3, 4]
 

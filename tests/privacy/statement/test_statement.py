@@ -9,7 +9,8 @@ import pytest
 from pmtl.privacy.accounting import composition
 from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.privacy.statement.statement import make_statement, warn_if_drowned, warn_of_delta
+from pmtl.privacy.statement.statement import make_statement
+from pmtl.privacy.statement.warnings import warn_if_drowned, warn_of_delta
 
 
 def text(sampling="full", shares=True, personal=True, **changes):

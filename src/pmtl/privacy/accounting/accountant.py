@@ -1,16 +1,17 @@
 """How private a plan is, and how much noise or how many rounds an ε leaves.
 
 Every number here is about replacing one client's whole data set by any other, and bounds what all
-the other clients together could learn. Which mathematics applies follows from the plan's sampling:
+the other clients together could learn. Which mathematics applies is the sampling scheme's to say
+(`privacy/sampling.py`):
 
-| sampling | headline | where |
+| sampling | ε is | where |
 |---|---|---|
 | full | exact | `gaussian` |
 | poisson | an upper bound, mostly within 0.02% | `poisson` |
 | fixed | exact, and no amplification: the others know who was drawn | `colluders` |
 
 `report` sets that number beside the ones it is likely to be confused with: the authors' way of
-counting, the paper's closed form, striking a client out instead of replacing it. Without noise or
+counting, the paper's closed form, leaving a client out instead of replacing it. Without noise or
 without a clip every one of them is infinite, and never 0.
 """
 
@@ -22,26 +23,28 @@ from dataclasses import replace
 from typing import Any
 
 from pmtl.errors import PmtlError
-from pmtl.privacy.accounting import colluders, composition, fixed_size, gaussian, poisson
+from pmtl.privacy.accounting import composition, gaussian, poisson
 from pmtl.privacy.ledger.events import GaussianEvent
-from pmtl.privacy.plan import PrivacyPlan, Sampling, check_epsilon, default_delta
+from pmtl.privacy.plan import PrivacyPlan, check_epsilon, default_delta
+from pmtl.privacy.sampling import FULL, find_scheme
 
 MOST_ROUNDS = 1_000_000
 """No search for rounds goes beyond this: nobody publishes a million models."""
-# A search for the least noise ends after so many plans were priced, with the least that was enough.
+# After pricing this many plans, a search for the least noise ends with the least that was enough.
 _MOST_PLANS = 100
 
-_EVERYBODY = "all other clients together, who see every published model"
-_HOLDS_AGAINST = {
-    "full": f"{_EVERYBODY}",
-    "poisson": f"{_EVERYBODY}, as long as the client's own coins stay secret",
-    "fixed": f"{_EVERYBODY} and can tell from their own draws when this client took part",
-}
 
+def epsilon(plan: PrivacyPlan, sensitivity: int = 2) -> float:
+    """An ε that holds at the plan's δ; inf without noise or without a clip.
 
-def epsilon(plan: PrivacyPlan) -> float:
-    """An ε that holds at the plan's δ; inf without noise or without a clip."""
-    return _epsilon(plan, sensitivity=2)
+    Args:
+        plan: what is run.
+        sensitivity: 2 if a client's data are replaced, 1 if they are left out.
+    """
+    z = plan.noise_multiplier
+    if not z > 0:
+        return math.inf
+    return plan.scheme.epsilon(z, plan.rate, plan.rounds, plan.delta, sensitivity)
 
 
 def delta(plan: PrivacyPlan, epsilon: float) -> float:
@@ -53,26 +56,13 @@ def delta(plan: PrivacyPlan, epsilon: float) -> float:
     z = plan.noise_multiplier
     if not z > 0:
         return 1.0
-    if plan.sampling == "full":
-        return gaussian.delta(epsilon, 2 * math.sqrt(plan.rounds) / z)
-    scheme = poisson.delta if plan.sampling == "poisson" else colluders.delta
-    return scheme(z, plan.rate, plan.rounds, epsilon, 2)
-
-
-def _epsilon(plan: PrivacyPlan, sensitivity: int) -> float:
-    z = plan.noise_multiplier
-    if not z > 0:
-        return math.inf
-    if plan.sampling == "full":
-        return gaussian.epsilon(sensitivity * math.sqrt(plan.rounds) / z, plan.delta)
-    scheme = poisson.epsilon if plan.sampling == "poisson" else colluders.epsilon
-    return scheme(z, plan.rate, plan.rounds, plan.delta, sensitivity)
+    return plan.scheme.delta(z, plan.rate, plan.rounds, epsilon)
 
 
 def report(plan: PrivacyPlan) -> dict[str, Any]:
     """The headline and, under `also`, the numbers it may be compared with.
 
-    - `zero_out`: one client's data struck out instead of replaced, same adversary;
+    - `zero_out`: one client's data left out instead of replaced, same adversary;
     - `authors`: as the authors' code counts (Rényi, Poisson coins, one client added or removed);
     - `full_participation`: everybody in every round, with the same noise on the average;
     - `paper_theorem_1`: the paper's closed form for that case, or null and the reason;
@@ -80,72 +70,57 @@ def report(plan: PrivacyPlan) -> dict[str, Any]:
 
     Infinities are floats here; `pmtl.jsontext` makes the text "inf" of them.
     """
-    headline = epsilon(plan)
     return {
-        "epsilon": headline,
+        "epsilon": epsilon(plan),
         "delta": plan.delta,
         "adjacency": plan.adjacency,
         "sampling": plan.sampling,
-        "accountant": _accountant(plan),
+        "accountant": accountant_of(plan),
         "noise_multiplier": plan.noise_multiplier,
         "rate": plan.rate,
-        "holds_against": _HOLDS_AGAINST[plan.sampling] if plan.private else "nobody",
-        "also": _comparisons(plan, headline),
+        "holds_against": plan.scheme.holds_against if plan.private else "nobody",
+        "also": _comparisons(plan),
     }
 
 
-def _accountant(plan: PrivacyPlan) -> str:
+def accountant_of(plan: PrivacyPlan) -> str:
+    """How the plan's ε is computed, in words."""
     if not plan.private:
         return "none: without noise or without a clip nothing is hidden"
-    if plan.sampling == "full" or plan.rate == 1:
-        return "exact Gaussian (μ-GDP), replace-one"
-    if plan.sampling == "poisson":
-        return "PLD, Poisson-subsampled Gaussian, replace-one"
-    return "exact Gaussian (μ-GDP) over a binomial number of known participations, replace-one"
+    return find_scheme(FULL if plan.rate == 1 else plan.sampling).accountant
 
 
-def _comparisons(plan: PrivacyPlan, headline: float) -> dict[str, Any]:
+def _comparisons(plan: PrivacyPlan) -> dict[str, Any]:
     z, rate, rounds = plan.noise_multiplier, plan.rate, plan.rounds
-    also: dict[str, Any] = {"zero_out": _epsilon(plan, sensitivity=1)}
+    also: dict[str, Any] = {"zero_out": epsilon(plan, sensitivity=1)}
     if plan.private:
         also["authors"] = poisson.authors_epsilon(z, rate, rounds, plan.delta)
         mu = 2 * math.sqrt(rounds) * rate / z  # everybody, same σ: z·m/q in place of z
     else:
         also["authors"], mu = math.inf, math.inf
     also["full_participation"] = gaussian.epsilon(mu, plan.delta)
-    theorem = gaussian.closed_form(mu, plan.delta)
-    if gaussian.closed_form_holds(theorem, plan.delta):
-        also["paper_theorem_1"] = theorem
-    else:
-        limit = -2 * math.log(plan.delta)
-        also["paper_theorem_1"] = None
+    theorem, limit = gaussian.closed_form(mu, plan.delta), -2 * math.log(plan.delta)
+    also["paper_theorem_1"] = theorem if theorem <= limit else None
+    if theorem > limit:
         also["paper_theorem_1_reason"] = (
             f"its ε would be {theorem:.3g}, and the theorem holds up to 2·log(1/δ) = {limit:.3g}"
             if plan.private
             else "it needs noise and a clip"
         )
-    if plan.sampling == "fixed":
-        also["outsiders"] = (
-            fixed_size.outsiders_epsilon(z, rate, rounds, plan.delta) if plan.private else math.inf
-        )
-        also["colluders"] = headline
-    return also
+    return also | plan.scheme.comparisons(plan)
 
 
 def noise_for(
-    clients: int,
-    cohort: int,
-    sampling: Sampling,
-    clip_norm: float,
-    rounds: int,
-    delta: float,
-    epsilon: float,
-    besides: Mapping[GaussianEvent, int] | None = None,
+    plan: PrivacyPlan, target: float, besides: Mapping[GaussianEvent, int] | None = None
 ) -> float:
-    """The smallest noise_std, to 0.1% and on the safe side, that keeps `epsilon` at `delta`; with
-    other releases `besides`, for all of it together."""
-    target = check_epsilon(epsilon)
-    plan = PrivacyPlan(clients, cohort, sampling, clip_norm, 0.0, rounds, delta)
+    """The smallest noise_std, to 0.1% and on the safe side, with which a plan keeps ε at its δ.
+
+    Args:
+        plan: everything but the noise, which plays no part.
+        target: the ε to keep.
+        besides: other releases, for which ε has to hold, too.
+    """
+    target = check_epsilon(target)
     if math.isinf(target):
         return 0.0
     if math.isinf(plan.clip_norm):
@@ -153,7 +128,8 @@ def noise_for(
             f"Without clipping no noise is enough for epsilon {target:g}, because one client's "
             "upload may be arbitrarily large: choose a finite clip norm, or epsilon inf."
         )
-    ever_in = -math.expm1(plan.rounds * math.log1p(-plan.rate)) if plan.rate < 1 else 1.0
+    chance = plan.scheme.chance(plan.rate)
+    ever_in = -math.expm1(plan.rounds * math.log1p(-chance)) if chance < 1 else 1.0
     if ever_in <= plan.delta:
         raise PmtlError(
             f"A client is drawn at all with a probability of {ever_in:.3g} only, which a delta of "
@@ -175,8 +151,8 @@ def noise_for(
     def cost(noise_std: float) -> float:
         noisy = replace(plan, noise_std=noise_std)
         if not besides:
-            return _epsilon(noisy, sensitivity=2)
-        return composition.epsilon({GaussianEvent.of(noisy): rounds, **besides}, plan.delta)
+            return epsilon(noisy)
+        return composition.epsilon({GaussianEvent.of(noisy): plan.rounds, **besides}, plan.delta)
 
     more = 1e-12  # only ever the last bits of a rounding
     while cost(enough) > target:
@@ -186,7 +162,7 @@ def noise_for(
                 f"No noise could be found that keeps epsilon {target:g} with a clip norm of "
                 f"{plan.clip_norm:g}: choose a clip norm nearer to 1, or a larger epsilon."
             )
-    if plan.sampling == "full" or plan.rate == 1:
+    if chance == 1:
         return enough
     # With much noise a rate of p saves a factor p; with little noise it saves less than that.
     return _least_noise(cost, enough, 0.95 * plan.rate * enough, target)
@@ -226,20 +202,20 @@ def _log_ratio(value: float, target: float) -> float:
 
 def _between(good: float, at_good: float, bad: float, at_bad: float) -> float:
     """Where the straight line through two log-log points crosses zero, a little off both ends, so
-    that each step either halves the gap or better or shows the crossing to be next to an end."""
+    that a crossing next to an end is found, too."""
     share = at_good / (at_good - at_bad)
     return good * math.pow(bad / good, min(max(share, 0.05), 0.95))
 
 
-def rounds_for(plan: PrivacyPlan, epsilon: float) -> int:
-    """The largest number of rounds that keeps `epsilon`, whatever number the plan itself has: 0 if
-    one round is too much, and never more than `MOST_ROUNDS`."""
-    target = check_epsilon(epsilon)
+def rounds_for(plan: PrivacyPlan, target: float) -> int:
+    """The largest number of rounds that keeps the ε `target`, whatever number the plan itself has:
+    0 if one round is too much, and never more than `MOST_ROUNDS`."""
+    target = check_epsilon(target)
     if math.isinf(target):
         return MOST_ROUNDS
 
     def excess(rounds: int) -> float:
-        return _log_ratio(_epsilon(replace(plan, rounds=rounds), sensitivity=2), target)
+        return _log_ratio(epsilon(replace(plan, rounds=rounds)), target)
 
     if not plan.private or excess(1) > 0:
         return 0

@@ -2,10 +2,10 @@
 
 `composition` adds up releases whose settings were all fixed beforehand. If a person looks at one
 release and then decides what to publish next, every possible sequence may be within ε at δ while
-the whole is not (`tests/privacy/test_adaptive.py` has an example with 1.87 times δ). A cap has to
-hold in this case, too. It is therefore enforced by a *filter*: a rule that says before each release
-whether it may be made. One client's account may take another release if at least one of these rules
-admits all of its releases, the new one included:
+the whole is not (`tests/privacy/accounting/test_adaptive.py` has an example with 1.87 times δ). A
+cap has to hold in this case, too. So a *filter* says before each release whether it may be made:
+one client's account may take another release if at least one of these rules admits all of its
+releases, the new one included:
 
 - **settled**: all are releases of one run, within the plan that the ledger holds of it, and the
   ordinary composition of the *whole plan* is at most ε at δ. The plan was fixed before the run's
@@ -20,21 +20,11 @@ admits all of its releases, the new one included:
 
 B(α) is the Rényi divergence that gives ε at δ' = 0.01·δ/(number of orders).
 
-**The promise of a cap at (ε, δ) is (ε, 1.01·δ).** Let P and Q be the distributions of everything
-that is published with one data set of a client and with another, and S a set of outputs. Split S by
-the rule r that admitted the last release: S = ∪ S_r. Let P_r be the process that follows the same
-choices and ends before the first release that rule r does not admit. A rule that admits some
-releases also admits every part of them, so on S_r nothing is left out: P_r(S_r) = P(S_r), and the
-same for Q. Hence
-
-    P(S) − e^ε·Q(S) = Σ_r [P_r(S_r) − e^ε·Q_r(S_r)] ≤ Σ_r δ_r,
-
-where δ_r is what rule r guarantees of its own process. Each order has δ_r = δ', in all 0.01·δ. Of
-the first two rules only one is ever used for a client, and which one is known before its first
-release: if the plan of its first run has full participation only, "settled" is a part of "full";
-otherwise "full" never holds, because it asks that all *plans* in the account are full. That rule
-has δ_r = δ. What was published before a client's first release does not depend on its data and can
-be taken as given.
+**The promise of a cap at (ε, δ) is (ε, 1.01·δ).** The proof is in docs/privacy.md. It needs that a
+rule that admits some releases also admits every part of them, and that only one of the first two
+rules is ever used for a client, known before its first release: if the plan of its first run has
+full participation only, "settled" is a part of "full"; otherwise "full" never holds, because it
+asks that all *plans* in the account are full.
 
 A cap of (ε, δ) admits a whole run that was calibrated to ε at δ. The price of choosing freely is
 paid from the second run on, unless everybody takes part in all of them.
@@ -42,12 +32,14 @@ paid from the second run on, unless everybody takes part in all of them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
 
 from pmtl.privacy.accounting import composition, gaussian, renyi
+from pmtl.privacy.ledger.charges import Events, total
 from pmtl.privacy.ledger.events import GaussianEvent
 
 ORDERS: renyi.Floats = 1 + np.geomspace(0.5, 512, 12)
@@ -58,12 +50,32 @@ EXTRA = 0.01
 """The part of δ that is left to the Rényi filter: a cap's promise is about (1 + EXTRA)·δ."""
 
 
-def fixed_cost(
-    events: Mapping[GaussianEvent, int], plan: Mapping[GaussianEvent, int], delta: float
+def smallest_cap(
+    account: Mapping[str, Events], plans: Mapping[str, Events], delta: float, limit: float = 0.0
 ) -> float:
-    """What the rule "settled" says of `events` that are part of the `plan` of one run."""
-    one_kind = len([event for event, count in plan.items() if count]) == 1
-    return composition.epsilon(events if one_kind else plan, delta)
+    """The smallest cap at δ that admits an account.
+
+    Args:
+        account: what was charged, by run.
+        plans: the releases that each run fixed beforehand.
+        delta: δ.
+        limit: a bound of at most this is returned at once; the smallest may take seconds.
+    """
+    charged = total(account.values())
+    bound = by_orders(charged, delta)
+    if bound <= limit:
+        return bound
+    planned = [plans.get(run, Counter()) for run in account]
+    if all_full(total([charged, *planned])):
+        return min(bound, composition.epsilon(charged, delta))
+    settled = len(account) == 1 and charged <= planned[0]
+    if not settled:
+        return bound
+    whole = composition.epsilon(planned[0], delta)
+    one_kind = len(+planned[0]) == 1
+    if one_kind and whole > limit:
+        return min(bound, composition.epsilon(charged, delta))
+    return min(bound, whole)
 
 
 def by_orders(events: Mapping[GaussianEvent, int], delta: float) -> float:

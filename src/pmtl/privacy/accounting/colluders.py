@@ -6,19 +6,18 @@ is how often: N ~ Binomial(T, p) rounds, each a Gaussian with μ = 2/z, hence
 
     δ(ε) = E[ δ_Gauss(ε; 2√N/z) ].
 
-The same number is of use wherever a client is in a round with probability p, independently of
-the other rounds, and its coins are *secret* (Poisson): whoever is told the coins can forget them
-again, so it bounds those schemes, too. It needs no grid and no Fourier transform and stays exact
-where they run out of digits.
+It also bounds schemes whose coins are *secret* (Poisson), because an adversary who is told the
+coins can ignore them. It needs no grid and no Fourier transform and stays exact where they run out
+of digits.
 
 `sensitivity` is what one client can do to the sum, in units of γ: 2 if its data are replaced, 1 if
-they are struck out.
+they are left out.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,10 +28,35 @@ from pmtl.privacy.accounting.libraries import load
 Floats = NDArray[np.float64]
 
 # The binomial's far tails hold this fraction of δ and are charged in full instead of summed.
-_TAIL = 1e-7
-# Numbers of participations that are told apart. If there are more, neighbours count as the largest
+TAIL = 1e-7
+# Different numbers of participations. If there are more, neighbours count as the largest
 # of them, and their chances, differences of the distribution function, are enlarged by a millionth.
 _MOST_VALUES = 8192
+
+
+class Mixture(NamedTuple):
+    """A Gaussian whose μ is not known yet: each possible μ with the logarithm of its chance, and
+    that of the chance of a μ that is not listed, which counts as a certain loss."""
+
+    mus: Floats
+    log_weights: Floats
+    log_missed: float
+
+    def log_delta(self, epsilon: float) -> float:
+        """log δ(ε), never less than the truth."""
+        logsumexp = load("scipy.special").logsumexp
+        summed = logsumexp(self.log_weights + gaussian.log_delta(epsilon, self.mus))
+        return min(float(np.logaddexp(summed, self.log_missed)), 0.0)
+
+    def epsilon(self, delta: float, always_in: float) -> float:
+        """ε at δ, and not more than `always_in`, the ε of a client that is in every round."""
+        target = math.log(delta)
+        if self.log_delta(0.0) <= target:
+            return 0.0
+        if self.log_delta(always_in) >= target:
+            return always_in  # the charged tails weigh more than the little that sampling saves
+        found = gaussian.root(lambda value: self.log_delta(value) - target, 0.0, always_in)
+        return min(found, always_in)
 
 
 def epsilon(z: float, rate: float, rounds: int, delta: float, sensitivity: int) -> float:
@@ -40,13 +64,7 @@ def epsilon(z: float, rate: float, rounds: int, delta: float, sensitivity: int) 
     always_in = gaussian.epsilon(sensitivity * math.sqrt(rounds) / z, delta)
     if rate == 1 or always_in in (0.0, math.inf):
         return always_in
-    log_delta = _log_delta(z, rate, rounds, sensitivity, tail=_TAIL * delta)
-    target = math.log(delta)
-    if log_delta(0.0) <= target:
-        return 0.0
-    if log_delta(always_in) >= target:
-        return always_in  # the charged tails weigh more than the little that sampling saves
-    return min(gaussian.root(lambda value: log_delta(value) - target, 0.0, always_in), always_in)
+    return _mixture(z, rate, rounds, sensitivity, TAIL * delta).epsilon(delta, always_in)
 
 
 def delta(z: float, rate: float, rounds: int, epsilon: float, sensitivity: int) -> float:
@@ -54,23 +72,13 @@ def delta(z: float, rate: float, rounds: int, epsilon: float, sensitivity: int) 
     always_in = gaussian.delta(epsilon, sensitivity * math.sqrt(rounds) / z)
     if rate == 1 or always_in == 0:
         return always_in
-    log_delta = _log_delta(z, rate, rounds, sensitivity, tail=1e-18)
-    return min(math.exp(log_delta(epsilon)), always_in)
+    mixture = _mixture(z, rate, rounds, sensitivity, tail=1e-18)
+    return min(math.exp(mixture.log_delta(epsilon)), always_in)
 
 
-def _log_delta(
-    z: float, rate: float, rounds: int, sensitivity: int, tail: float
-) -> Callable[[float], float]:
-    """ε ↦ log δ(ε), never less than the truth."""
-    logsumexp = load("scipy.special").logsumexp
+def _mixture(z: float, rate: float, rounds: int, sensitivity: int, tail: float) -> Mixture:
     times, log_weights, log_missed = participations(rate, rounds, tail)
-    mus = sensitivity * np.sqrt(times) / z
-
-    def log_delta(epsilon: float) -> float:
-        summed = logsumexp(log_weights + gaussian.log_delta(epsilon, mus))
-        return min(float(np.logaddexp(summed, log_missed)), 0.0)
-
-    return log_delta
+    return Mixture(sensitivity * np.sqrt(times) / z, log_weights, log_missed)
 
 
 def participations(rate: float, rounds: int, tail: float) -> tuple[Floats, Floats, float]:

@@ -38,7 +38,8 @@ def _one_round(z: float, rate: float, rounds: int, delta: float) -> Any:
     # Beyond `reach` the loss counts as infinite, at a price of δ/10⁴ over all rounds.
     unamplified = gaussian.epsilon(mu, min(1e-4 * delta / (rounds * rate), 0.5))
     reach = float(np.logaddexp(math.log1p(-rate), math.log(rate) + unamplified))
-    interval = poisson.grid_interval(z, rate, rounds, reach, sensitivity=2, most_points=60_000)
+    deviation = poisson.loss_deviation(z, rate, sensitivity=2)
+    interval = max(deviation / poisson.points_per_deviation(rounds), 2 * reach / 60_000)
     top = max(math.ceil(reach / interval), 1)
     epsilons = np.arange(top + 1) * interval
     with np.errstate(divide="ignore"):

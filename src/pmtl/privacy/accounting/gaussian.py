@@ -78,7 +78,7 @@ def mu_for(epsilon: float, delta: float) -> float:
     by_delta = math.sqrt(8) * float(load("scipy.special").erfinv(delta))
     low = max(by_epsilon, by_delta) / SAFE
     if not low < 1e150 or not log_delta(epsilon, low) < target:
-        return low  # the curve cannot be told from its bound here
+        return low  # in float64 the curve equals its bound here
     high = 2 * low
     for _ in range(100):  # more than enough: μ is within a small factor of the larger bound
         if log_delta(epsilon, high) >= target:
@@ -109,10 +109,6 @@ def root(falling: Callable[[float], float], low: float, high: float) -> float:
 
 
 def closed_form(mu: float, delta: float) -> float:
-    """The paper's Theorem 1, ε = 4γ√(T·log 1/δ)/(σm), in which 2γ√T/(σm) is our μ."""
+    """The paper's Theorem 1, ε = 4γ√(T·log 1/δ)/(σm), in which 2γ√T/(σm) is our μ. It is proved
+    for ε ≤ 2·log(1/δ) only."""
     return 2 * mu * math.sqrt(-math.log(delta))
-
-
-def closed_form_holds(epsilon: float, delta: float) -> bool:
-    """Theorem 1 is proved for ε ≤ 2·log(1/δ) only."""
-    return epsilon <= -2 * math.log(delta)

@@ -1,7 +1,6 @@
 """The two libraries that only accounting needs, imported when a number is first asked for.
 
-A machine that trains (a cluster node with torch and NumPy) may lack them; it is told so in a
-sentence when, and only when, it is asked for an ε.
+A machine that only trains may lack them; asking it for an ε is then an error that says so.
 """
 
 from __future__ import annotations

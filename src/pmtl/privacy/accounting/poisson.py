@@ -10,15 +10,14 @@ sensitivity *for this distribution*; its Rényi accountant under the same name d
 Three things are added to the library:
 
 - **the grid follows the scale.** Rounding to a grid of width h adds about h²/4 to the variance s²
-  of one round's loss, and ε grows in proportion: h = s/30 costs about 0.01% whatever the noise.
-  Where one client in thousands is drawn, the loss has so long a tail that a wider grid has to do,
-  and after ten thousand rounds that may cost 3%;
-- **a transform has only 16 digits.** Rounding errors add up to about 10⁻¹⁷·T of probability, with
-  either sign, which at δ = 10⁻¹² and T = 10⁴ is enough to make ε come out too *small*. Fifty times
-  that is taken off δ first;
+  of one round's loss, and ε grows in proportion: h = s/30 costs about 0.01%. Where one client in
+  thousands is drawn, the loss has a long tail and needs a wider grid, which may cost 3% after ten
+  thousand rounds;
+- **a transform has only 16 digits.** Its rounding errors add up to about ±10⁻¹⁷·T of probability,
+  enough at δ = 10⁻¹² and T = 10⁴ to make ε come out too *small*. δ is reduced by 50 times that;
 - **a cap.** Telling the adversary the client's coins cannot help the client, and then the exact
-  formula of `colluders` applies. The answer is the smaller of the two, so it is
-  a bound even where the grid fails.
+  formula of `colluders` applies. The answer is the smaller of the two, so it is a bound even where
+  the grid fails.
 """
 
 from __future__ import annotations
@@ -34,7 +33,8 @@ import numpy as np
 from pmtl.privacy.accounting import colluders
 from pmtl.privacy.accounting.libraries import load
 
-_POINTS_PER_DEVIATION = 30
+# The points of a grid for one round's losses.
+MOST_POINTS = 12_000
 # The loss of one round has a deviation of up to 2/z. Below the first number exponentials of the
 # grid's width overflow (and ε is in the ten thousands), above the second its differences drown in
 # rounding (and ε is all but 0).
@@ -68,9 +68,7 @@ def delta(z: float, rate: float, rounds: int, epsilon: float, sensitivity: int) 
 
 def authors_epsilon(z: float, rate: float, rounds: int, delta: float) -> float:
     """What the authors' code reports: Rényi accounting, Poisson coins, one client added or removed.
-
-    Repeated for comparison only. It answers another question than the paper's definition asks.
-    """
+    For comparison only: the paper's definition replaces a client."""
     dp, rdp = load("dp_accounting"), load("dp_accounting.rdp")
     accountant = rdp.RdpAccountant(neighboring_relation=dp.NeighboringRelation.ADD_OR_REMOVE_ONE)
     z = min(max(z, 1e-6), 1e6)  # the library divides by z² and overflows far beyond these
@@ -106,35 +104,47 @@ def smaller(value: float, cap: float) -> float:
     return value if value < cap else cap
 
 
-def grid_interval(
-    z: float, rate: float, rounds: int, reach: float, sensitivity: int, most_points: int
-) -> float:
-    """The grid's width: a thirtieth of one round's deviation, unless that is too many points for
-    losses within ±reach or for very many rounds; a wider grid is only more pessimistic."""
-    points = _POINTS_PER_DEVIATION * min(1.0, math.sqrt(20_000 / rounds))
-    return max(_loss_deviation(z, rate, sensitivity) / points, 2 * reach / most_points)
+def points_per_deviation(rounds: int) -> float:
+    """How many points of the grid there are for one deviation of a round's loss; fewer where very
+    many rounds would take too long. A wider grid is only more pessimistic."""
+    return 30 * min(1.0, math.sqrt(20_000 / rounds))
 
 
-def _composed(z: float, rate: float, rounds: int, delta: float, sensitivity: int) -> Any:
-    """The distribution of the total privacy loss after all rounds."""
+def log_tail(delta: float, rounds: int) -> float:
+    """Noise with a log-probability below this counts as an infinite loss, at a price of δ/10⁴ in
+    all."""
+    return max(math.log(1e-4 * delta / rounds), -600.0)
+
+
+def reach(z: float, rate: float, log_tail: float, sensitivity: int) -> float:
+    """The largest loss of a round that does not count as infinite."""
+    furthest = np.array([1 + z * math.sqrt(-2 * log_tail)])
+    return float(np.abs(_loss(furthest, z, rate, sensitivity))[0])
+
+
+def one_round(z: float, rate: float, interval: float, log_tail: float, sensitivity: int) -> Any:
+    """The distribution of one round's privacy loss, on a grid of this width."""
     relation = load("dp_accounting").NeighboringRelation
     library = load("dp_accounting.pld.privacy_loss_distribution")
-    # Noise further out than this counts as an infinite loss, at a price of δ/10⁴ in all.
-    log_tail = max(math.log(1e-4 * delta / rounds), -600.0)
-    furthest = 1 + z * math.sqrt(-2 * log_tail)
-    reach = float(np.abs(_loss(np.array([furthest]), z, rate, sensitivity))[0])
-    one_round = library.from_gaussian_mechanism(
+    return library.from_gaussian_mechanism(
         z,
-        value_discretization_interval=grid_interval(
-            z, rate, rounds, reach, sensitivity, most_points=12_000
-        ),
+        value_discretization_interval=interval,
         log_mass_truncation_bound=log_tail,
         sampling_prob=rate,
         neighboring_relation=(
             relation.REPLACE_ONE if sensitivity == 2 else relation.ADD_OR_REMOVE_ONE
         ),
     )
-    return one_round.self_compose(rounds)
+
+
+def _composed(z: float, rate: float, rounds: int, delta: float, sensitivity: int) -> Any:
+    """The distribution of the total privacy loss after all rounds."""
+    tail = log_tail(delta, rounds)
+    interval = max(
+        loss_deviation(z, rate, sensitivity) / points_per_deviation(rounds),
+        2 * reach(z, rate, tail, sensitivity) / MOST_POINTS,
+    )
+    return one_round(z, rate, interval, tail, sensitivity).self_compose(rounds)
 
 
 def _loss(x: Any, z: float, rate: float, sensitivity: int) -> Any:
@@ -146,7 +156,7 @@ def _loss(x: Any, z: float, rate: float, sensitivity: int) -> Any:
     return np.logaddexp(absent, present) - np.logaddexp(absent, math.log(rate) - (x + 0.5) / z**2)
 
 
-def _loss_deviation(z: float, rate: float, sensitivity: int) -> float:
+def loss_deviation(z: float, rate: float, sensitivity: int) -> float:
     """The standard deviation of one round's loss under P, by quadrature on both components."""
     steps = np.linspace(-10, 10, 801)
     weights = np.exp(-(steps**2) / 2)

@@ -1,7 +1,6 @@
 """Rényi divergences of releases, for the theorems that are stated in them.
 
-A choice between runs (`selection`) and releases that were chosen by looking at earlier ones
-(`adaptive`) are priced by theorems about Rényi divergences. This module bounds those of our
+`selection` and `adaptive` use theorems about Rényi divergences. This module bounds those of our
 releases when one client is replaced, at every order of a fixed list; the divergences of independent
 releases add up. For everything else the privacy-loss distributions of `composition` are sharper.
 
@@ -13,10 +12,9 @@ releases add up. For everything else the privacy-loss distributions of `composit
 
 The second row is about a release *together with* who took part in it, as colluders know: under the
 same public coin the moments E[(P/Q)^(λ−1)] of the two cases, 1 and exp((λ−1)λμ²/2), are averaged.
-Whoever knows the coin can forget it, so the row also bounds the third and replaces it where the
-quadrature would need too many points. The pair of mixtures is the one that `poisson` uses: it
-dominates in every hockey-stick divergence, hence in Rényi's. It is its own mirror image, so both
-directions cost the same.
+An adversary can ignore the coin, so the row also bounds the third and replaces it where the
+quadrature would need too many points. The pair of mixtures is the one of `poisson`: it dominates in
+every hockey-stick divergence, hence in Rényi's, and both directions cost the same.
 
 dp-accounting's Rényi accountant is not used: under `REPLACE_ONE` it does not double the
 sensitivity. The tests compare with it at half the noise.
@@ -55,11 +53,10 @@ _LOG_PRECISION, _REACH = 40.0, 10.0
 def curve(events: Mapping[GaussianEvent, int], orders: Floats = ORDERS) -> Floats:
     """A bound on the Rényi divergence of all events together at each of `orders`; inf without
     noise or clip."""
-    certain, coins, known = composition.grouped(events)
     total = np.zeros_like(orders)
-    for groups, divergence in ((certain, _known), (coins, _secret), (known, _known)):
-        for z, rate, rounds in groups:
-            total += rounds * (divergence(z, rate, orders) if z > 0 else np.inf)
+    for group in composition.grouped(events):
+        one = group.scheme.renyi(group.z, group.rate, orders) if group.z > 0 else np.inf
+        total += group.rounds * one
     return total
 
 
@@ -77,8 +74,8 @@ def log_delta(divergences: Floats, epsilons: Floats) -> Floats:
     return np.asarray(np.minimum(lines.min(axis=-1), 0.0), dtype=np.float64)
 
 
-def _known(z: float, rate: float, orders: Floats) -> Floats:
-    """One release with a Gaussian of μ = 2/z in it with probability `rate`, told to everybody."""
+def known(z: float, rate: float, orders: Floats) -> Floats:
+    """One release with a Gaussian of μ = 2/z in it, with probability `rate` and seen by all."""
     with np.errstate(over="ignore"):
         certain = orders * (2 / z) * (1 / z)
         if rate == 1:
@@ -91,12 +88,12 @@ def _known(z: float, rate: float, orders: Floats) -> Floats:
         return np.minimum(gaussian.SAFE * averaged, certain)
 
 
-def _secret(z: float, rate: float, orders: Floats) -> Floats:
+def secret(z: float, rate: float, orders: Floats) -> Floats:
     """One release with secret coins; never more than with known ones."""
     if not 1e-3 < z < 1e6:
-        return _known(z, rate, orders)
+        return known(z, rate, orders)
     divergences = [_log_moment(order, 1 / z, rate) / (order - 1) for order in orders.tolist()]
-    return np.minimum(divergences, _known(z, rate, orders))
+    return np.minimum(divergences, known(z, rate, orders))
 
 
 def _log_moment(order: float, shift: float, rate: float) -> float:

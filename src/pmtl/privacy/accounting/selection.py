@@ -1,8 +1,7 @@
 """The price of choosing: what it costs to try several settings and publish the best run.
 
-A setting that was picked because it did well on the clients' validation rows carries something
-about those rows, and one run's ε does not count it. Two ways to choose have a price that can be
-proved:
+A setting that was picked because it did well on the clients' validation rows reveals something
+about those rows that one run's ε does not count. Two ways to choose have a proven price:
 
 - **all runs are published** (or seen by the clients while they train): all of them are charged,
   and looking for the best is free. That is `publish_all`, an ordinary composition;
@@ -18,15 +17,13 @@ proved:
   or a Poisson distribution, if one run is (log(1 + 1/(λ−1)), δ̂)-private.
 
 The second is what `epsilon` computes. Its price hardly grows with the number of candidates, but it
-asks for more secrecy than a federation has: **clients who are sent the models of every round of
-every run have seen the others**, and for them `publish_all` is the price. It holds where all runs
-take place on one trusted machine and only the winner leaves it.
+needs more secrecy than a federation has: **clients who are sent the models of every round of every
+run have seen the others**, and for them `publish_all` is the price. It holds where all runs take
+place on one trusted machine and only the winner leaves it.
 
 The distribution of K must be fixed beforehand and may be known. Which is the cheapest depends on
-the plan and on no data, so we may take the cheapest of `SHAPES`. At the same mean, larger finite
-shapes (the geometric distribution is η = 1) cost more than the logarithmic one and are not listed.
-
-What a client chooses for itself costs nothing, see docs/privacy.md.
+the plan and on no data, so we may take the cheapest of `SHAPES`. What a client chooses for itself
+costs nothing (docs/privacy.md).
 """
 
 from __future__ import annotations

@@ -15,18 +15,19 @@ it falls with the number of clients and grows with how often one looks.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from pmtl.errors import PmtlError
 from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
+from pmtl.privacy.sampling import FULL
 
 DEFAULT_SHARE = 0.1
 KIND = "validation"
 
 
 def evaluations(rounds: int, every: int) -> int:
-    """How often a run of so many rounds is evaluated: every so many, and at the end."""
+    """How often a run is evaluated: every `every` rounds, and at the end; 0 means never."""
     return 0 if every == 0 else -(-rounds // every)
 
 
@@ -64,9 +65,7 @@ def with_metrics(
     metrics = metrics_plan(clients, releases, values, share * whole, plan.delta)
     if request.noise is None:
         besides = {GaussianEvent.of(metrics, KIND): releases}
-        settings = asdict(plan)
-        del settings["noise_std"]
-        noise = accountant.noise_for(**settings, epsilon=request.target, besides=besides)
+        noise = accountant.noise_for(plan, request.target, besides)
         plan = replace(plan, noise_std=noise)
     return plan, metrics
 
@@ -74,7 +73,7 @@ def with_metrics(
 def metrics_plan(
     clients: int, releases: int, values: int, squared_mu: float, delta: float
 ) -> PrivacyPlan:
-    """The plan that releases so many metrics so often for so much of μ²; inf buys exact ones."""
+    """The plan that releases `values` metrics `releases` times for `squared_mu`; inf: exactly."""
     clip_norm = math.sqrt(values) / 2
     if squared_mu < 1e-200:
         raise PmtlError(
@@ -83,4 +82,4 @@ def metrics_plan(
         )
     noise_multiplier = 2 * math.sqrt(releases / squared_mu)
     noise = noise_multiplier * clip_norm / clients
-    return PrivacyPlan(clients, clients, "full", clip_norm, noise, releases, delta)
+    return PrivacyPlan(clients, clients, FULL, clip_norm, noise, releases, delta)

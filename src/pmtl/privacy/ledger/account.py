@@ -1,6 +1,5 @@
-"""What the entries of a ledger add up to: what is spent, by whom and on whom.
-
-Only counting; what may still be charged is `allowance.py`'s, the file `ledger.py`'s.
+"""What the entries of a ledger add up to: what is spent, by whom and on whom, and what its caps
+still allow. The file itself is `ledger.py`'s.
 
 Every client has an account: the charges of all populations it was in. Clients that joined and left
 together share one (`populations.Span`). What is said of a ledger is about its largest account, and
@@ -22,7 +21,7 @@ from typing import Any
 from pmtl.errors import PmtlError
 from pmtl.privacy.accounting import adaptive, composition
 from pmtl.privacy.ledger.chain import Entry
-from pmtl.privacy.ledger.charges import Events, Largest, from_list, outermost, total
+from pmtl.privacy.ledger.charges import Charge, Events, Largest, from_list, total
 from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.ledger.populations import Change, Populations, Span, checked_names, contains
 
@@ -31,31 +30,23 @@ Charges = dict[str, Events]  # what was charged, by run
 
 
 class Account:
-    """The sums over entries that were verified, one after the other."""
+    """The sums over verified entries."""
 
     def __init__(self, path: Path) -> None:
         """`path` is only named, in what is said."""
         self.path = path
         self.populations = Populations()
-        self._last: Entry
-        self._hashes: list[str] = []
-        self._charged: dict[tuple[str, str], list[int]] = {}
-        self._charge_hashes: dict[str, list[str]] = {}
-        self._kinds: dict[str, list[str]] = {}
-        self._by_run: Charges = {}
+        self._log: list[Entry] = []
+        self._charges: dict[str, list[Charge]] = {}
         self._by_population: dict[int, Charges] = {}
         self._plans: Charges = {}
         self._unplanned: set[str] = set()
-        self._marks: dict[str, Entry] = {}
-        self._newest: dict[str, int] = {}
         self._caps: dict[float, float] = {}
-        # The account of each span that was asked for, kept up to date.
-        self._accounts: dict[Span, Charges] = {}
         # Whom charges are about: all clients of the newest population, unless these are named.
         self._names: Sequence[str] | None = None
         self._number = 0  # of their population
         self._change: Change | None = None  # what has to be put down before they can be charged
-        self._own: Counter[Span] | None = None  # their spans, made when they are asked for
+        self._own: Counter[Span] | None = None  # their spans
 
     # --- adding up ---
 
@@ -68,17 +59,13 @@ class Account:
                 f"Entry {entry.sequence} of {self.path} cannot be understood ({error}): use the "
                 "version of pmtl that wrote it."
             ) from error
-        self._last = entry
-        self._hashes.append(entry.hash)
+        self._log.append(entry)
 
     def _count(self, entry: Entry) -> None:
         values, run = entry.values, entry.run or ""
-        if entry.run is not None:
-            self._newest[run] = entry.sequence
         if entry.kind == "genesis" and entry.sequence == 0:
             if values["format"] not in FORMATS or ("joined" in values) != (values["format"] > 1):
                 raise ValueError(f"format {values['format']!r}")
-            self._genesis, self._created = values, entry.time
             self.populations.add(0, values)
         elif entry.kind == "population":
             self.populations.add(entry.sequence, values)
@@ -86,13 +73,10 @@ class Account:
         elif entry.kind == "plan":
             self._add_plan(run, values)
         elif entry.kind == "charge":
-            stands_for = values.pop("afterwards", None) or entry.hash[:16]
-            self._charge_hashes.setdefault(run, []).append(str(stands_for))
-            self._add_charge(run, entry.round or 0, values)
+            self._add_charge(run, entry, values)
         elif entry.kind == "mark":
             if not isinstance(values["digest"], str):
                 raise ValueError("a digest that is not a text")
-            self._marks[run] = entry
         elif entry.kind == "cap":
             self._caps[float(values["delta"])] = float(values["epsilon"])
         else:
@@ -107,22 +91,19 @@ class Account:
     def _may_plan(self, run: str, planned: Events) -> bool:
         """Whether nothing was charged to a run before its plan is put down. A ledger of format 1
         has charges without plans, which were fixed beforehand all the same."""
-        return run not in self._unplanned and self._by_run.get(run, Counter()) <= planned
+        return run not in self._unplanned and Counter(self.events(run)) <= planned
 
-    def _add_charge(self, run: str, round: int, values: dict[str, Any]) -> None:
+    def _add_charge(self, run: str, entry: Entry, values: dict[str, Any]) -> None:
+        stands_for = values.pop("afterwards", None) or entry.hash[:16]
         number = int(values.pop("population", 0))
         event = GaussianEvent.from_dict(values)
         if self.populations.clients[number] != event.clients:
             raise ValueError("another number of clients than its population has")
         if run not in self._plans and self.populations.named:
             self._unplanned.add(run)
-        self._by_run.setdefault(run, Counter())[event] += 1
-        self._charged.setdefault((run, event.kind), []).append(round)
-        self._kinds.setdefault(run, []).append(event.kind)
+        charge = Charge(event.kind, entry.round or 0, str(stands_for))
+        self._charges.setdefault(run, []).append(charge)
         self._by_population.setdefault(number, {}).setdefault(run, Counter())[event] += 1
-        for span, account in self._accounts.items():
-            if contains(span, number):
-                account.setdefault(run, Counter())[event] += 1
 
     # --- reading ---
 
@@ -143,7 +124,7 @@ class Account:
     @property
     def identity(self) -> str:
         """A number that no other ledger has."""
-        return str(self._genesis["ledger"])
+        return str(self._log[0].values["ledger"])
 
     @property
     def format(self) -> int:
@@ -153,52 +134,54 @@ class Account:
     @property
     def created(self) -> str:
         """When, in UTC."""
-        return self._created
+        return self._log[0].time
 
     @property
     def last(self) -> Entry:
         """The newest entry."""
-        return self._last
+        return self._log[-1]
 
     def events(self, run: str | None = None) -> dict[GaussianEvent, int]:
         """Everything that was charged (to a run), and how often."""
-        charges = self._by_run.values() if run is None else [self._by_run.get(run, Counter())]
-        return dict(total(charges))
+        charges = (each for runs in self._by_population.values() for each in runs.items())
+        return dict(total(events for name, events in charges if run in (None, name)))
 
     def plan(self, run: str) -> dict[GaussianEvent, int] | None:
         """All releases that a run may make, as it put them down before the first."""
         return dict(self._plans[run]) if run in self._plans else None
 
     def charged(self, run: str, kind: str = "training") -> list[int]:
-        """The rounds whose releases of a kind were charged to a run, in the order of the charges,
-        repetitions included."""
-        return list(self._charged.get((run, kind), ()))
+        """The round of each charge of a run for releases of a kind, in their order."""
+        return [charge.round for charge in self._charges.get(run, ()) if charge.kind == kind]
 
     def charge_hashes(self, run: str) -> list[str]:
-        """What tells each charge of a run from any other, in their order; a charge that was put
-        down afterwards has that of the one it stands for."""
-        return list(self._charge_hashes.get(run, ()))
+        """The hash that names each charge of a run, in their order; a charge that was put down
+        afterwards has that of the one it stands for."""
+        return [charge.hash for charge in self._charges.get(run, ())]
 
     def kinds_charged(self, run: str) -> list[str]:
         """The kinds of a run's charges, in their order."""
-        return list(self._kinds.get(run, ()))
+        return [charge.kind for charge in self._charges.get(run, ())]
 
     def last_mark(self, run: str) -> tuple[int, str] | None:
-        """(round, digest) of the newest checkpoint of a run that was put down."""
-        mark = self._marks.get(run)
-        return None if mark is None else (mark.round or 0, str(mark.values["digest"]))
+        """(round, digest) of the newest checkpoint that a run put down."""
+        for entry in reversed(self._log):
+            if entry.kind == "mark" and entry.run == run:
+                return entry.round or 0, str(entry.values["digest"])
+        return None
 
     def has(self, sequence: int, hash: str) -> bool:
         """Whether there is an entry with this number and this hash."""
-        return 0 <= sequence < len(self._hashes) and self._hashes[sequence] == hash
+        return 0 <= sequence < len(self._log) and self._log[sequence].hash == hash
 
     def last_entry_of(self, run: str) -> int:
         """The number of the newest entry about a run; -1 if there is none."""
-        return self._newest.get(run, -1)
+        return max((entry.sequence for entry in self._log if entry.run == run), default=-1)
 
     def runs(self) -> list[str]:
         """The runs with a charge or a mark."""
-        return sorted({*self._by_run, *self._marks})
+        kinds = ("charge", "mark")
+        return sorted({entry.run for entry in self._log if entry.run and entry.kind in kinds})
 
     def caps(self) -> dict[float, float]:
         """δ → the largest ε allowed there."""
@@ -235,34 +218,32 @@ class Account:
             return Counter({(0,): self.population_clients()})
         if not own:
             return self.populations.sizes
+        if self._names is None:  # A span of odd length has not ended.
+            return Counter({s: n for s, n in self.populations.sizes.items() if len(s) % 2})
         if self._own is None:
-            if self._names is not None:
-                self._own = self.populations.of(self._names)
-            else:
-                present = ((s, n) for s, n in self.populations.sizes.items() if len(s) % 2)
-                self._own = Counter(dict(present))
+            self._own = self.populations.of(self._names)
         return self._own
 
     def account(self, span: Span) -> Charges:
         """What was charged to each client with a span, by run."""
-        if span not in self._accounts:
-            account: Charges = {}
-            for number, charges in self._by_population.items():
-                for run, events in charges.items() if contains(span, number) else ():
-                    account[run] = account.get(run, Counter()) + events
-            self._accounts[span] = account
-        return self._accounts[span]
+        account: Charges = {}
+        for number, charges in self._by_population.items():
+            for run, events in charges.items() if contains(span, number) else ():
+                account.setdefault(run, Counter()).update(events)
+        return account
 
     def spent(self, delta: float, own: bool = False) -> Largest:
         """The ε of the largest account by ordinary composition, among all clients ever or (`own`)
         those whom charges are about."""
-        accounts = (
-            (total(self.account(span).values()), clients)
-            for span, clients in self.spans(own).items()
-        )
+        charged = {span: total(self.account(span).values()) for span in self.spans(own)}
+        costs = {span: composition.counted(events) for span, events in charged.items()}
         largest = Largest(0.0, 0)
-        for events, clients in outermost(accounts):
-            largest = largest.or_of(composition.epsilon(events, delta), clients)
+        for span, clients in self.spans(own).items():
+            part = any(costs[span] < other for other in costs.values())
+            # Composing takes up to a second, and a part of another account is never the largest;
+            # but without noise a part is infinite, too.
+            if not part or any(not z > 0 for _, z, _ in costs[span]):
+                largest = largest.or_of(composition.epsilon(charged[span], delta), clients)
         return largest
 
     def filtered(self, delta: float, own: bool = False) -> Largest:
@@ -274,26 +255,51 @@ class Account:
 
     def filter_of(self, span: Span, delta: float) -> float:
         """The smallest cap at δ that admits the account of one span."""
-        account = self.account(span)
-        charged = total(account.values())
-        if self._full(account, self._plans):
-            return min(composition.epsilon(charged, delta), adaptive.by_orders(charged, delta))
-        if self._settled(account, self._plans):
-            plan = self._plans[next(iter(account))]
-            return min(
-                adaptive.fixed_cost(charged, plan, delta), adaptive.by_orders(charged, delta)
-            )
-        return adaptive.by_orders(charged, delta)
+        return adaptive.smallest_cap(self.account(span), self._plans, delta)
 
-    @staticmethod
-    def _full(account: Charges, plans: Charges) -> bool:
-        """Whether everybody takes part in all that is charged or planned."""
-        planned = (plans.get(run, Counter()) for run in account)
-        return all(adaptive.all_full(events) for events in (*account.values(), *planned))
+    def allows(
+        self,
+        run: str,
+        more: Mapping[GaussianEvent, int],
+        plan: Mapping[GaussianEvent, int] | None = None,
+        caps: Mapping[float, float] | None = None,
+    ) -> str | None:
+        """None if `more` may be charged to a run, else the sentence why not.
 
-    @staticmethod
-    def _settled(account: Charges, plans: Charges) -> bool:
-        """Whether all charges are part of the plan of one run."""
-        return len(account) == 1 and all(
-            events <= plans.get(run, Counter()) for run, events in account.items()
+        Args:
+            run: its name.
+            more: the releases, and how often each.
+            plan: what the run will put down as its plan, if it has not done so yet.
+            caps: δ → ε; those of the ledger unless given.
+        """
+        for event, count in more.items():
+            if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+                raise PmtlError(f"The number of releases must be 0 or more, but {count!r} is not.")
+            if event.clients != self.clients:
+                return (
+                    f"{self.path} is open for {self.clients} clients, but the release is about "
+                    f"{event.clients}: open it with the names of those clients."
+                )
+        plans = dict(self._plans)
+        if plan is not None and run not in plans and self._may_plan(run, Counter(plan)):
+            plans[run] = Counter(plan)
+        for delta, limit in (self.caps() if caps is None else caps).items():
+            over = Largest(0.0, 0)
+            for span, clients in self.spans(own=True).items():
+                account = self.account(span)
+                account = {**account, run: account.get(run, Counter()) + Counter(more)}
+                value = adaptive.smallest_cap(account, plans, delta, limit)
+                if value > limit:
+                    over = Largest(max(over.epsilon, value), over.clients + clients)
+            if over.clients:
+                return self._refusal(sum(more.values()), over, delta, limit)
+        return None
+
+    def _refusal(self, more: int, over: Largest, delta: float, limit: float) -> str:
+        what = "one more such release" if more == 1 else f"{more} more such releases"
+        return (
+            f"With {what}, {over.clients} of {self.clients} clients would pass the cap of "
+            f"{self.path}: ε = {over.epsilon:.4g} at δ = {delta:.3g}, where {limit:g} is allowed "
+            "(counted so that it holds however the settings were chosen). Stop here and keep the "
+            "last model, use more noise, or raise the cap with `pmtl ledger cap`."
         )

@@ -1,4 +1,4 @@
-"""Events with their counts: adding them up, comparing them, and as JSON."""
+"""Events with their counts: adding them up, and as JSON."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from pmtl.privacy.accounting import composition
 from pmtl.privacy.ledger.events import GaussianEvent
 
 Events = Counter[GaussianEvent]
+
+
+class Charge(NamedTuple):
+    """A charge of a run: what was published, in which round, and the hash that names it."""
+
+    kind: str
+    round: int
+    hash: str
 
 
 class Largest(NamedTuple):
@@ -31,26 +38,6 @@ def total(parts: Iterable[Mapping[GaussianEvent, int]]) -> Events:
     for part in parts:
         summed.update(part)
     return summed
-
-
-def outermost(accounts: Iterable[tuple[Events, int]]) -> list[tuple[Events, int]]:
-    """Those of some accounts (events, and the number of clients) that can be the largest: none that
-    is part of another, and one for all that cost the same.
-
-    Composing one account takes up to a second, and there may be many of them.
-    """
-    merged: dict[frozenset[Any], tuple[Events, int]] = {}
-    for events, clients in accounts:
-        key = frozenset(composition.counted(events).items())
-        merged[key] = (events, merged[key][1] + clients) if key in merged else (events, clients)
-    costs = {key: Counter(dict(key)) for key in merged}
-    # Without noise ε is infinite at once, in whatever else is part of it.
-    bare = {key for key, cost in costs.items() if any(not z > 0 for _, z, _ in cost)}
-    return [
-        account
-        for key, account in merged.items()
-        if key in bare or not any(costs[key] < other for other in costs.values())
-    ]
 
 
 def to_list(events: Mapping[GaussianEvent, int]) -> list[dict[str, Any]]:

@@ -1,27 +1,25 @@
 """One release as data: what was published once, in numbers that can be charged.
 
-A `PrivacyPlan` describes a whole run; a run may stop early, crash, or be followed by another on the
-same clients. What is true in all of these cases is the list of releases that were made, and a
-`GaussianEvent` is one of them: who could be in the cohort, how it was drawn, the clip norm and the
-noise. `composition` adds events up, the `ledger` keeps them.
+A `PrivacyPlan` describes a whole run, but a run may stop early, crash, or be followed by another on
+the same clients. A `GaussianEvent` is one release that was made: who could be in the cohort, how it
+was drawn, the clip norm and the noise. `composition` adds events up, the `ledger` keeps them.
 
 >>> event = GaussianEvent("poisson", clients=205, cohort=100, clip_norm=0.5, noise_std=0.05)
 >>> event.noise_multiplier, event == GaussianEvent.from_dict(event.to_dict())
 (10.0, True)
 
-Reading is strict. An event with a field or a mechanism that this version does not know was written
-by something that charged differently, and guessing its price could make it too cheap.
+Reading is strict: guessing the price of an unknown field, mechanism or sampling scheme could make
+it too cheap.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pmtl.errors import PmtlError
-from pmtl.privacy.plan import ADJACENCY, PrivacyPlan, Sampling
-from pmtl.spec import unknown
+from pmtl.privacy.plan import ADJACENCY, PrivacyPlan, fields_of
 
 MECHANISM = "gaussian"
 TRAINING = "training"
@@ -34,7 +32,7 @@ class GaussianEvent:
     The fields mean what they mean in a `PrivacyPlan`, and are checked by making one.
     """
 
-    sampling: Sampling
+    sampling: str
     clients: int
     cohort: int
     clip_norm: float
@@ -87,18 +85,7 @@ class GaussianEvent:
                     f"A privacy event has the {name} {given!r}, but this version of pmtl can "
                     f"only account for {only!r}: use the version that wrote it."
                 )
-        known = [field.name for field in fields(cls)]
-        for name in values:
-            if name not in known:
-                raise unknown("field of a privacy event named", str(name), known)
-        missing = [name for name in known if name not in values]
-        if missing:
-            raise PmtlError(
-                f"A privacy event lacks {', '.join(missing)}: write it again with to_dict."
-            )
-        if values["clip_norm"] == "inf":
-            values["clip_norm"] = float("inf")
-        return cls(**values)
+        return cls(**fields_of(cls, values, "privacy event"))
 
     def _plan(self) -> PrivacyPlan:
         """This event as a plan of one round (δ plays no part), which holds all the checks."""

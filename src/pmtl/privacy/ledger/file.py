@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import secrets
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any
 
 from pmtl import storage
 from pmtl.errors import PmtlError
-from pmtl.privacy.ledger.chain import MARKS, RESTORE, beside, next_entry
+from pmtl.privacy.ledger import chain
+from pmtl.privacy.ledger.chain import MARKS, RESTORE, Entry, beside, next_entry
 
 FORMAT = 2
 READABLE = (1, 2)
@@ -68,6 +70,25 @@ def connect(path: Path, mode: str = "rw") -> sqlite3.Connection:
     return db
 
 
+def connected(path: Path, write: bool) -> sqlite3.Connection:
+    """The database of a ledger, for reading or for writing, too."""
+    with sentences(path, "opened"):
+        db = connect(path)
+    try:
+        with sentences(path, "written" if write else "opened"):
+            if write:
+                # A tool may have left another journal; what is promised here is about this one.
+                db.execute("PRAGMA journal_mode = DELETE")
+                db.execute("BEGIN IMMEDIATE")  # refused here if the file is write-protected
+                db.execute("ROLLBACK")
+            else:
+                db.execute("PRAGMA query_only = ON")
+        return db
+    except BaseException:
+        db.close()
+        raise
+
+
 def write_new(path: Path, population: dict[str, Any]) -> None:
     """Write the file of a new ledger, with its first entry."""
     # A number of its own, so that the head of one ledger never fits another.
@@ -117,6 +138,30 @@ def read_rows(db: sqlite3.Connection, path: Path) -> tuple[int, list[tuple[Any, 
     finally:
         if db.in_transaction:
             db.execute("ROLLBACK")
+
+
+def read_verified(
+    db: sqlite3.Connection, path: Path, wait: bool
+) -> tuple[list[Entry], str | None, int]:
+    """All entries, the head and the format. With `wait` another process may be writing."""
+    # The head is read first, so that what a writer adds meanwhile makes the database longer and
+    # never shorter than the head; if it adds a lot, the two are read again.
+    for patience in (0.01, 0.05, 0.2, 0.5, None) if wait else (None,):
+        head = chain.read_head(path)
+        with sentences(path, "read"):
+            written, rows = read_rows(db, path)
+        entries = chain.verified(rows, path)
+        trouble = chain.disagreement(entries, head, path)
+        if trouble is None:
+            return entries, head, written
+        if patience is not None:
+            time.sleep(patience)
+    raise PmtlError(trouble)
+
+
+def put_head(partial: Path, path: Path) -> None:
+    """Move a new head to its place, and return when that is on the disk."""
+    storage.place(partial, beside(path, ".head"))
 
 
 @contextmanager

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,7 @@ from pmtl.privacy.ledger.populations import Populations, digest_of
 
 # How many files beside a ledger are looked at, and how long one of them may keep us waiting.
 _MOST_FILES, _SECONDS = 100, 0.1
-_ENTRIES = (
-    "SELECT sequence, payload FROM entries WHERE kind IN ('genesis', 'population') "
-    "ORDER BY sequence"
-)
+_ENTRIES = "SELECT sequence, payload FROM entries WHERE kind IN (?, ?) ORDER BY sequence"
 # Whatever may be wrong with a file that is damaged or is not a ledger.
 _UNREADABLE = (
     *(sqlite3.Error, OSError, ValueError, KeyError, TypeError),
@@ -34,34 +31,26 @@ def overlapping(path: Path, own: Populations, names: Sequence[str] | None) -> li
     mine = {*own.spans, *(names or ())}
     digests = {*own.digests.values()} | (set() if names is None else {digest_of(names)})
     found = []
-    for other in _beside(path):
-        try:
-            theirs = _populations(other)
-        except _UNREADABLE:
-            continue
-        # A ledger of format 1 may be known by the digest of all names only.
-        if digests & {*theirs.digests.values()} or not mine.isdisjoint(theirs.spans):
-            found.append(other)
-    return found
-
-
-def _beside(path: Path) -> Iterator[Path]:
-    """The files with a head, as every ledger has one."""
-    try:
+    heads: list[Path] = []
+    with suppress(OSError):
         heads = sorted(path.parent.glob("*.head"))[:_MOST_FILES]
-    except OSError:
-        return
-    for head in heads:
+    for head in heads:  # Every ledger has one.
         other = head.with_name(head.name.removesuffix(".head"))
-        if other != path and not other.is_symlink() and other.is_file():
-            yield other
+        with suppress(*_UNREADABLE):
+            if other == path or other.is_symlink() or not other.is_file():
+                continue
+            theirs = _populations(other)
+            # A ledger of format 1 may be known by the digest of all names only.
+            if digests & {*theirs.digests.values()} or not mine.isdisjoint(theirs.spans):
+                found.append(other)
+    return found
 
 
 def _populations(path: Path) -> Populations:
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=_SECONDS)) as db:
         if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
             raise ValueError("not a ledger")
-        rows: list[tuple[Any, Any]] = db.execute(_ENTRIES).fetchall()
+        rows: list[tuple[Any, Any]] = db.execute(_ENTRIES, ("genesis", "population")).fetchall()
     populations = Populations()
     for number, payload in rows:
         populations.add(number, json.loads(payload))

@@ -2,10 +2,8 @@
 
 A population is all clients that a run could sample. The ledger's first entry names the first one;
 an entry of the kind `population` names another by who joined and who left since the one before. A
-population's number is the number of its entry.
-
-What matters about a client is when it joined and left. Clients that did so at the same entries have
-the same account, so accounts are kept for such a *span* and never for single clients.
+population's number is the number of its entry. Clients that joined and left at the same entries
+have the same account, so accounts are kept for such a *span* and never for single clients.
 
 A ledger of format 1 has one population, of which it knows a digest of the names only. The first
 entry of the kind `population` in such a ledger puts down those names.

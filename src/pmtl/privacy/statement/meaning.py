@@ -44,7 +44,7 @@ class Guarantee:
 
     delta: float
     epsilon: float  #: one client's data replaced by any other
-    zero_out: float  #: one client's data struck out
+    zero_out: float  #: one client's data left out
     attacker_right: float  #: the bound of `success` for the replaced client
     attacker_hits: float  #: the bound of `hits` for the replaced client
 

@@ -1,0 +1,184 @@
+"""The sentences of a privacy statement."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from typing import TYPE_CHECKING
+
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.privacy.statement.meaning import FALSE_ALARMS
+
+if TYPE_CHECKING:
+    from pmtl.privacy.statement.statement import Statement
+
+OWN_MODEL = (
+    "A client's own personal model is made from that client's data: it protects the others, not "
+    "the client itself. Whoever gets hold of it, or of answers it gives, may learn about that "
+    "client."
+)
+PUBLIC = (
+    "Treated as public, though some of it may have been read from the data: which clients take "
+    "part, the kind of task, the classes and their names, the feature columns, and the settings "
+    "above. A class that only one client has reveals that client; state the classes beforehand "
+    "where that matters (outputs=)."
+)
+RELATIONS = (
+    "{what} by which clients read averages with one another, instead of one average of everybody: "
+    "treated as public, so chosen without looking at the clients' data. Such an average is over "
+    "fewer clients and has more noise than is said above, at the same ε."
+)
+FLOATS = (
+    "Noise is drawn in floating point. Its last bits are not quite those of a Gaussian and may "
+    "reveal something about what it was added to; the hardened gate prevents that."
+)
+TIMING = "How long a round took is not hidden; the times in the ledger show it."
+SERVER = "The server is trusted with the clipped uploads; they are not encrypted against it."
+CHOOSING = (
+    "Settings that were chosen by looking at results on these clients' data cost privacy that is "
+    "not counted here; `pmtl privacy selection` says how much."
+)
+FINETUNED = (
+    "Fine-tuning and choosing inside a client: free. Every client went on from what was published, "
+    "with its own rows and by itself, and nothing of it was sent or published, so the run's "
+    "guarantee also holds for the models after it. It does not cover a setting that was picked for "
+    "all by looking at everybody's results."
+)
+EXPERIMENT = (
+    "This was a seeded experiment: its noise can be computed again from the seed, and its metrics "
+    "are exact. The guarantee describes the mechanism; it does not hold against anybody who knows "
+    "the seed, or sees the metrics or the run's folder. Do not give these files to the people the "
+    "clients are to be protected from."
+)
+PRODUCTION = (
+    "This was a production run: cohorts and noise came from the operating system's generator and "
+    "were not kept, and every release was written to the clients' ledger before it was made. Exact "
+    "metrics were withheld; the metrics that are shown passed the gate. The run's folder has two "
+    "parts. All of public/ may be handed out: the shared model (shared.safetensors), the plan and "
+    "the public settings (plan.json), this statement (privacy.txt, privacy.json) and the released "
+    "metrics (metrics.jsonl). Nothing of private/ may: the clients' own models, their scalings, "
+    "the checkpoint and the record of the run. Only the owner of the run can open it. Each client "
+    "gets its own model and nobody else's."
+)
+
+
+def in_full(statement: Statement) -> str:
+    """The whole statement, for people."""
+    paragraphs = [
+        "PRIVACY STATEMENT",
+        _headline(statement),
+        *_table(statement),
+        f"Who is protected: {statement.unit}",
+        f"Against whom: {statement.adversary}",
+        f"How it was reached: {_mechanism(statement)}",
+        *_population(statement),
+        *([] if statement.afterwards is None else [statement.afterwards]),
+        EXPERIMENT if statement.mode == "experiment" else PRODUCTION,
+        "What is not covered:",
+    ]
+    text = "\n\n".join(part if "\n" in part else textwrap.fill(part, 88) for part in paragraphs)
+    items = [
+        textwrap.fill(item, 88, initial_indent="- ", subsequent_indent="  ")
+        for item in statement.not_covered
+    ]
+    return text + "\n" + "\n".join(items) + "\n"
+
+
+def _headline(statement: Statement) -> str:
+    epsilon, delta = statement.epsilon, statement.delta
+    if statement.plan is None:
+        return "ε = 0: every client trained alone, and no model was made with another's rows."
+    if epsilon is None:
+        return f"ε was {statement.accountant}."
+    if math.isinf(epsilon):
+        return "NOT PRIVATE: ε is infinite, because there was no noise or no clipping."
+    attacker = ""
+    if statement.attacker_right is not None:
+        attacker = (
+            "An attacker who has to say which of two data sets a client has, both equally likely "
+            f"before, is right at most {_percent(statement.attacker_right)} of the time; guessing "
+            "is right half of the time. This follows from the formal guarantee. "
+        )
+    return (
+        f"{attacker}The published models and all personal models together are "
+        f"(ε, δ)-billboard private with ε = {epsilon:.4g} and δ = {delta:.3g}: whatever the "
+        "adversary below sees of everyone else is at most e^ε times more likely with one data set "
+        "of a client than with any other; with a probability of at most δ this may fail. "
+        f"{_about_delta(statement)}"
+    )
+
+
+def _about_delta(statement: Statement) -> str:
+    """δ is where a guarantee can hide a failure, so it is judged in words."""
+    clients = PrivacyPlan.from_dict(statement.plan or {}).clients
+    if statement.delta >= 1 / clients:
+        return (
+            f"BEWARE OF δ: at 1/{clients} or more, a mechanism that publishes one random client's "
+            "data outright would satisfy this too."
+        )
+    return f"(δ is below 1/{clients}, at which publishing one random client would be allowed.)"
+
+
+def _table(statement: Statement) -> list[str]:
+    """The guarantees as a table; where nothing is promised, none."""
+    guarantees = statement.guarantees
+    if statement.attacker_right is None or not guarantees or math.isinf(guarantees[0].epsilon):
+        return []
+    lines = [
+        "         δ   ε, replaced     ε, left out   hits at 1% false alarms",
+        *(
+            f"{g.delta:10.3g}   {g.epsilon:11.4g}   {g.zero_out:13.4g}   "
+            f"{_percent(g.attacker_hits):>23}"
+            for g in guarantees
+        ),
+    ]
+    meaning = (
+        f"Each line holds. An attacker who may raise a false alarm in {FALSE_ALARMS:.0%} of cases "
+        "recognises the client's data set in at most the share of cases in the last column. By "
+        "itself, the first pair (ε, δ) would allow an attacker who has to choose between two data "
+        f"sets to be right {_percent(guarantees[0].attacker_right)} of the time; all pairs hold at "
+        f"once, and together they give the {_percent(statement.attacker_right)} above. "
+        '"Left out" is the ε for leaving the client\'s data out instead of replacing it.'
+    )
+    return ["\n".join(lines), meaning]
+
+
+def _percent(chance: float) -> str:
+    return f"{math.ceil(1e4 * chance) / 100:.2f}%"  # a bound is rounded up
+
+
+def _mechanism(statement: Statement) -> str:
+    if statement.plan is None:
+        return "every client trained alone."
+    plan = PrivacyPlan.from_dict(statement.plan)
+    grid = ", in whole steps of a grid and drawn exactly" if statement.hardened else ""
+    metrics = ""
+    if statement.metrics is not None:
+        released = PrivacyPlan.from_dict(statement.metrics)
+        metrics = (
+            f" Average metrics of everybody were released {released.rounds} times, with noise of "
+            f"standard deviation {released.noise_std:.4g} on an average accuracy (noise multiplier "
+            f"{released.noise_multiplier:.4g}); they are paid for in the ε above."
+        )
+    return (
+        f"{plan.rounds} rounds; {plan.scheme.in_words(plan, statement.also)}; every upload clipped "
+        f"to norm {plan.clip_norm:g}; noise of standard deviation {plan.noise_std:.6g} on the "
+        f"average over {plan.cohort} (noise multiplier {plan.noise_multiplier:.4g}){grid}.{metrics}"
+        f" Adjacency: {statement.adjacency}. Accountant: {statement.accountant}."
+    )
+
+
+def _population(statement: Statement) -> list[str]:
+    if statement.population_epsilon is None:
+        return []
+    sentence = (
+        "The largest account of one of these clients in their ledger, this run included: "
+        f"ε = {statement.population_epsilon:.4g} at the same δ, if the settings of all runs were "
+        "fixed beforehand."
+    )
+    if statement.population_filter is not None:
+        sentence += (
+            f" However they were chosen, a cap of ε = {statement.population_filter:.4g} would have "
+            "admitted all of it, and such a cap holds at 1.01·δ."
+        )
+    return [sentence]

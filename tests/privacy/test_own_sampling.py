@@ -1,0 +1,171 @@
+"""A sampling scheme of the user's own: one class, used everywhere by its path."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import pmtl
+from pmtl.audit.gate import one_round
+from pmtl.audit.result import AuditSetup
+from pmtl.audit.sampler import sampler
+from pmtl.cli.app import app
+from pmtl.data import load
+from pmtl.errors import PmtlError
+from pmtl.privacy.accounting import accountant, colluders, composition, renyi
+from pmtl.privacy.ledger.events import GaussianEvent
+from pmtl.privacy.ledger.ledger import Ledger
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.privacy.sampling import SamplingScheme, find_scheme
+from pmtl.streams import name_keys
+
+
+class OneGroup(SamplingScheme):
+    """The clients stand in m/q public groups of q, and every round draws one group for all to see:
+    a client is in with probability q/m, whatever was drawn before, and everybody knows when."""
+
+    def check(self, clients, cohort):
+        if clients % cohort:
+            raise PmtlError(f"{clients} clients do not make groups of {cohort}.")
+
+    def draw(self, sampler, round):
+        plan = sampler.plan
+        groups = np.arange(plan.clients).reshape(-1, plan.cohort)
+        return groups[int(np.argmin(sampler.tickets(round)[groups[:, 0]]))]
+
+    def chance(self, rate):
+        return rate
+
+    def in_words(self, plan, also):
+        return f"one of {plan.clients // plan.cohort} public groups took part in a round"
+
+
+class Costless(SamplingScheme):
+    """A scheme that does not say what it costs."""
+
+    def draw(self, sampler, round):
+        return np.arange(sampler.plan.cohort)
+
+
+class Twice(OneGroup):
+    """A scheme that draws its first client twice."""
+
+    def draw(self, sampler, round):
+        return np.array([0, 0, 1])
+
+
+class TooFew(OneGroup):
+    """A scheme that draws one client, whatever the plan says."""
+
+    def draw(self, sampler, round):
+        return np.array([0])
+
+
+OWN = f"{__name__}:OneGroup"
+KEYS = name_keys(tuple(f"client-{k}" for k in range(30)))
+PLAN = PrivacyPlan(30, 10, OWN, 0.5, 0.2, 6, 1e-3)
+
+
+def test_it_draws_what_it_says():
+    draws = PLAN.sampler(3, KEYS)
+    cohorts = {tuple(draws.draw(t)) for t in range(6)}
+    assert 1 < len(cohorts) <= 3
+    assert all(cohort == tuple(range(cohort[0], cohort[0] + 10)) for cohort in cohorts)
+
+
+def test_it_costs_what_known_participations_cost():
+    event = GaussianEvent.of(PLAN)
+    known = colluders.epsilon(PLAN.noise_multiplier, 1 / 3, 6, 1e-3, 2)
+    assert accountant.epsilon(PLAN) == composition.epsilon({event: 6}, 1e-3) == known
+    fixed = GaussianEvent("fixed", 30, 10, 0.5, 0.2)
+    assert np.array_equal(renyi.curve({event: 2}), renyi.curve({fixed: 2}))
+    coins = GaussianEvent("poisson", 30, 10, 0.5, 0.3)
+    assert composition.epsilon({event: 4, coins: 3}, 1e-3) == pytest.approx(
+        composition.epsilon({fixed: 4, coins: 3}, 1e-3), rel=1e-9
+    )
+
+
+def test_it_is_trained_stated_and_charged(tmp_path):
+    data = load("synthetic:clients=30,samples=20")
+    Ledger.create(tmp_path / "ledger.db", data.clients).close()
+    run = pmtl.train(
+        data,
+        mode="production",
+        privacy={"epsilon": 3.0, "rounds": 4, "cohort": 10, "sampling": OWN},
+        local={"steps": 1},
+        ledger=tmp_path / "ledger.db",
+        out=tmp_path / "run",
+    )
+    assert run.privacy.epsilon == pytest.approx(3.0, rel=2e-3)
+    said = " ".join(str(run.privacy).split())
+    assert "one of 3 public groups took part in a round" in said
+    assert "who took part in which round" in said
+    with Ledger.open(tmp_path / "ledger.db", write=False) as ledger:
+        assert OWN in {event.sampling for event in ledger.events()}
+        assert ledger.spent(run.privacy.delta).epsilon == pytest.approx(run.privacy.epsilon)
+    assert pmtl.load_run(tmp_path / "run").privacy == run.privacy
+
+
+def test_the_command_line_finds_it():
+    arguments = (
+        "privacy epsilon --clients 30 --cohort 10 --noise 0.2 --rounds 6 --json --delta 1e-3"
+    )
+    done = CliRunner().invoke(app, [*arguments.split(), "--sampling", OWN])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["epsilon"] == pytest.approx(accountant.epsilon(PLAN))
+
+
+def test_the_audit_attacks_it():
+    setup = AuditSetup(clients=30, cohort=10, sampling=OWN, trials=400)
+    drawn = sampler(setup)
+    assert drawn.passed
+    # Everybody knows when a client takes part; that is granted, and measured.
+    assert len(drawn.detail["granted_to_colluders"]) == 2
+    assert one_round(setup).passed
+
+
+def test_its_own_check_is_asked():
+    with pytest.raises(PmtlError, match="do not make groups of 7"):
+        PrivacyPlan(30, 7, OWN, 0.5, 0.2, 6, 1e-3)
+
+
+def test_without_a_cost_nothing_can_be_charged():
+    plan = PrivacyPlan(30, 10, f"{__name__}:Costless", 0.5, 0.2, 6, 1e-3)
+    event = GaussianEvent.of(plan)
+    for ask in (
+        lambda: accountant.epsilon(plan),
+        lambda: accountant.delta(plan, 1.0),
+        lambda: accountant.noise_for(plan, 1.0),
+        lambda: composition.epsilon({event: 1}, 1e-3),
+        lambda: composition.distance({event: 1}),
+        lambda: renyi.curve({event: 1}),
+    ):
+        with pytest.raises(PmtlError, match="Costless does not say what it costs"):
+            ask()
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("Twice", "not a sorted list of different clients"),
+        ("TooFew", "drew 1 clients where the plan says 3"),
+    ],
+)
+def test_a_cohort_that_the_plan_does_not_have_is_refused(name, sentence):
+    plan = PrivacyPlan(30, 3, f"{__name__}:{name}", 0.5, 0.2, 6, 1e-3)
+    with pytest.raises(PmtlError, match=sentence):
+        plan.sampler(1, KEYS).draw(0)
+
+
+@pytest.mark.parametrize("name", ["bernoulli", "no.such.module:Mine", "json:loads", 7, None, []])
+def test_what_is_not_a_scheme_is_refused(name):
+    with pytest.raises(PmtlError, match="sampling scheme"):
+        find_scheme(name)
+    values = GaussianEvent("full", 3, 3, 1.0, 1.0).to_dict() | {"sampling": name}
+    with pytest.raises(PmtlError, match="sampling scheme"):
+        GaussianEvent.from_dict(values)
+    with pytest.raises(PmtlError, match="sampling scheme"):
+        PrivacyPlan.from_dict(PLAN.to_dict() | {"sampling": name})
