@@ -27,7 +27,7 @@ from torch import nn
 
 from pmtl.algorithms import PMTL
 from pmtl.data import FederatedData
-from pmtl.models import build_model
+from pmtl.models import build_model, lowered
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.runs.process import threads_for
 from pmtl.simulation import AxisTrainer, LocalTraining, Simulation, simulate
@@ -87,11 +87,12 @@ def ours(made: Simulation, variant: str) -> Turn:
     elif variant != "auto":
         how, _, what = variant.partition("-")
         made.sites._trainer = AxisTrainer(
-            *(made.algorithm, made.model, task),
+            made.algorithm,
+            made.model if what == "grouped" else lowered(made.model, "patches"),
+            task,
             compile=how == "compiled",
             width=made.sites._width(),
             backend=tuned if what == "tuned" else "inductor",
-            convolutions="grouped" if what == "grouped" else "patches",
         )
     progress = made.start()
 
@@ -136,7 +137,10 @@ def compare(options: argparse.Namespace, task: str, q: int, batch: int) -> dict[
         contenders |= loops(make, x, y, batch, steps)
     times = take_turns(contenders, device, options.repeats, options.patience)
     flop = (CNN_FLOP if task == "cnn" else LINEAR_FLOP) * q * batch * steps
-    best = min((t["median"] for name, t in times.items() if name.startswith("loop")), default=None)
+    by_hand = [taken for name, taken in times.items() if name.startswith("loop")]
+    best, best_mean = (
+        min((taken[key] for taken in by_hand), default=None) for key in ("median", "mean")
+    )
     lines = []
     for name, taken in times.items():
         line: dict[str, Any] = {"contender": name, **taken, "gflops": flop / taken["median"] / 1e9}
@@ -144,6 +148,7 @@ def compare(options: argparse.Namespace, task: str, q: int, batch: int) -> dict[
         if best is not None:
             line["times_loop"] = times["loop"]["median"] / taken["median"]
             line["times_best_loop"] = best / taken["median"]
+            line["times_best_loop_mean"] = best_mean / taken["mean"]
         if options.rate:
             line["share_of_float32_rate"] = line["gflops"] / options.rate["float32"]
         lines.append(line)
@@ -161,13 +166,24 @@ def show(result: dict[str, Any]) -> None:
         f"\n{names[result['task']]}: q = {result['q']}, B = {result['batch']}, "
         f"E = {result['steps']}{precision} (auto: {result['auto']})"
     )
-    titles = ("", "round", "of cores", "first", "GFLOP/s", "× loop", "× best loop", "of float32")
+    titles = (
+        "",
+        "round",
+        "mean",
+        "of cores",
+        "first",
+        "GFLOP/s",
+        "× loop",
+        "× best loop",
+        "of float32",
+    )
     rows = [titles]
     for line in result["contenders"]:
         rows.append(
             (
                 line["contender"],
                 f"{line['median'] * 1e3:.1f} ms",
+                f"{line['mean'] * 1e3:.1f} ms",
                 f"{line['core_seconds'] * 1e3:.1f} ms",
                 f"{line['first']:.1f} s",
                 f"{line['gflops']:.1f}",

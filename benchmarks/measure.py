@@ -1,4 +1,5 @@
-"""Timing that can be repeated: contenders take turns, and the median of several turns counts."""
+"""Timing that can be repeated: contenders take turns, and the mean and median of several turns
+count. The mean is what a whole run costs; the median is less disturbed by other programs."""
 
 from __future__ import annotations
 
@@ -32,10 +33,10 @@ def seconds(turn: Turn, device: torch.device, rounds: int = 1) -> tuple[float, f
 def take_turns(
     contenders: dict[str, Turn], device: torch.device, repeats: int, patience: float
 ) -> dict[str, dict[str, Any]]:
-    """Seconds of every contender: its first turn (with compiling and warming up), and the median,
-    the least and the most of the others. The turns are interleaved and change places, so that
-    whatever else the machine is doing falls upon all. A contender that has had `patience` seconds
-    sits out."""
+    """Seconds of every contender: its first turn (with compiling and warming up), and the mean,
+    the median, the least and the most of the others. The turns are interleaved and change places,
+    so that whatever else the machine is doing falls upon all. A contender that has had `patience`
+    seconds sits out."""
     first = {name: seconds(turn, device)[0] for name, turn in contenders.items()}
     rounds = dict.fromkeys(contenders, 1)
     for name, turn in contenders.items():
@@ -59,6 +60,7 @@ def take_turns(
 def _summary(taken: list[tuple[float, float]]) -> dict[str, Any]:
     clock, cores = zip(*taken, strict=True)
     return {
+        "mean": statistics.mean(clock),
         "median": statistics.median(clock),
         "least": min(clock),
         "most": max(clock),

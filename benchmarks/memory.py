@@ -191,6 +191,7 @@ def clients(clients: int, where: str, rounds: int) -> dict[str, Any]:
     return {
         "parameters": made.model.size,
         "seconds_per_round": statistics.median(watch.wall),
+        "mean_seconds_per_round": statistics.mean(watch.wall),
         "cpu_seconds_per_round": statistics.median(watch.cpu),
         "of_them_for_the_coins": statistics.median(coins.cpu),
         "clients_seen": len(progress.store.seen),

@@ -31,6 +31,17 @@ def markdown(titles: tuple[str, ...], rows: list[tuple[str, ...]], left: int = 1
     return "\n".join(f"| {' | '.join(row)} |" for row in (titles, tuple(rules), *rows))
 
 
+def _milliseconds(taken: dict[str, Any]) -> str:
+    """The median and, where it was measured, the mean."""
+    mean = f" ({1e3 * taken['mean']:.1f})" if "mean" in taken else ""
+    return f"{1e3 * taken['median']:.1f}{mean} ms"
+
+
+def _number(line: dict[str, Any], name: str) -> str:
+    """A ratio, or nothing where it was not measured."""
+    return f"{line[name]:.2f}" if name in line else ""
+
+
 def engines(name: str) -> str:
     """Whole rounds against loops by hand, a line for each setting and contender of ours."""
     rows = []
@@ -47,16 +58,17 @@ def engines(name: str) -> str:
                 (
                     setting,
                     line["contender"].removeprefix("pmtl "),
-                    f"{line['median'] * 1e3:.1f} ms",
-                    f"{best['median'] * 1e3:.1f} ms",
+                    _milliseconds(line),
+                    _milliseconds(best),
                     f"{line['times_best_loop']:.2f}",
+                    _number(line, "times_best_loop_mean"),
                     f"{line['client_steps_per_second']:,.0f}",
                     "" if share is None else f"{share:.0%}",
                 )
             )
     titles = (
-        *("setting", "engine", "a round", "best loop", "× best loop", "client steps/s"),
-        "of float32 rate",
+        *("setting", "engine", "a round (mean)", "best loop (mean)", "× best loop", "in the mean"),
+        *("client steps/s", "of float32 rate"),
     )
     return markdown(titles, rows, 2)
 
@@ -72,44 +84,22 @@ def peers(name: str) -> str:
 def noise() -> str:
     """What the noise of one release costs, ordinary and hardened."""
     told = read("noise")
-    seconds = told["seconds"]
+    means = told.get("mean_seconds", {})
+
+    def seconds(name: str) -> str:
+        mean = f" ({means[name]:.2f})" if name in means else ""
+        return f"{told['seconds'][name]:.2f}{mean} s"
+
     rows = [
         (
             what,
-            f"{seconds[f'{name}_ordinary']:.2f} s",
-            f"{seconds[f'{name}_hardened']:.2f} s",
+            seconds(f"{name}_ordinary"),
+            seconds(f"{name}_hardened"),
             f"{told[f'ratio_{name}']:.2f}",
         )
         for what, name in (("the noise", "noise"), ("a release of one upload", "release"))
     ]
-    titles = (f"{told['parameters']:,} parameters", "ordinary", "hardened", "ratio")
-    return markdown(titles, rows)
-
-
-def convolutions() -> str:
-    """Single convolutions, the library's and with fewer products."""
-    rows = [
-        (
-            line["title"],
-            f"{1e3 * line['library']:.2f} ms",
-            f"{1e3 * line['fewer']:.2f} ms",
-            f"{line['library'] / line['fewer']:.2f}",
-            "yes" if line["chosen"] else "no",
-        )
-        for line in read("steps")["convolutions"]
-    ]
-    return markdown(("10 images, one core", "library", "fewer products", "×", "chosen"), rows)
-
-
-def steps() -> str:
-    """Steps of a client per thread."""
-    told = read("steps")
-    name = {"library": "the library's convolution", "fewer": "fewer products"}
-    rows = []
-    for way in ("library", "fewer"):
-        plain, recorded = (told["steps"][f"{way}, {how}"] for how in ("from Python", "recorded"))
-        rows.append((name[way], f"{1e3 * plain:.2f} ms", f"{1e3 * recorded:.2f} ms"))
-    titles = (f"{told['machine']['threads']} clients, each a step", "from Python", "recorded")
+    titles = (f"{told['parameters']:,} parameters", "ordinary (mean)", "hardened (mean)", "ratio")
     return markdown(titles, rows)
 
 
@@ -133,10 +123,11 @@ def production(name: str) -> str:
     """What production costs beside the same rounds as an experiment."""
     rows = []
     for line in read(name)["results"]:
-        experiment, secret = (line["seconds"][mode]["median"] for mode in line["engines"])
-        times = (f"{1e3 * experiment:.1f} ms", f"{1e3 * secret:.1f} ms", f"{line['ratio']:.2f}")
-        rows.append((line["workload"], *times))
-    return markdown(("a round", "experiment", "production", "×"), rows)
+        times = (_milliseconds(line["seconds"][mode]) for mode in line["engines"])
+        ratios = (f"{line['ratio']:.2f}", _number(line, "ratio_of_means"))
+        rows.append((line["workload"], *times, *ratios))
+    titles = ("a round", "experiment (mean)", "production (mean)", "×", "in the mean")
+    return markdown(titles, rows)
 
 
 #: Page and mark → its table.
@@ -144,8 +135,6 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("benchmarks", "card"): lambda: engines("engines-h200"),
     ("benchmarks", "card-target"): lambda: engines("engines-h200-q100"),
     ("benchmarks", "cpu"): lambda: engines("engines-cpu"),
-    ("benchmarks", "steps"): steps,
-    ("benchmarks", "convolutions"): convolutions,
     ("benchmarks", "peers"): lambda: peers("peers-cpu"),
     ("benchmarks", "peers-card"): lambda: peers("peers-h200"),
     ("benchmarks", "production"): lambda: production("production-cpu"),

@@ -58,7 +58,8 @@ def test_what_the_pages_claim_was_measured():
     peers = results("peers-cpu")["results"]
     assert {line["peer"] for line in peers} == {"pfl", "flower", "fedjax"}
     assert all(line["ratio"] >= 5 for line in peers if line["workload"] == "small")
-    assert all(line["ratio"] >= 1.5 for line in peers if line["workload"] == "cnn")
+    networks = [line for line in peers if line["workload"] == "cnn"]
+    assert all(line["theirs"]["mean"] >= 1.2 * line["ours"]["mean"] for line in networks)
     ratios = {(r["workload"], r["peer"]): r["ratio"] for r in results("peers-h200")["results"]}
     assert len(ratios) == 6
     assert ratios["cohort", "pfl"] >= 100

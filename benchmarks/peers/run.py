@@ -39,8 +39,7 @@ from workload import CNN, LAM, LOGISTIC, NOISE_MULTIPLIER, SEED, WORKLOADS, read
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results" / "peers-cpu.json"
 CORES = os.cpu_count() or 1
-#: Rounds of the check; later ones have some clients of the first again, with what they kept, and
-#: in the third ours has recorded the steps of the CNN.
+#: Rounds of the check; later ones have some clients of the first again, with what they kept.
 CHECKED = 3
 #: How far two shared models may be apart, in parts of how far they moved, for the linear model and
 #: the CNN. Rounding alone makes some 1e-5, and 4e-4 if it carries a unit of the CNN over a kink;
@@ -245,8 +244,8 @@ def measure(
 
 
 def summary(answers: list[dict[str, Any]]) -> dict[str, Any]:
-    """Seconds: start-up and first round apart; of the other rounds the median and quartiles, and
-    also the mean and the slowest, which ours is when it records its steps."""
+    """Seconds: start-up and first round apart; of the other rounds the mean, the median, the
+    quartiles and the slowest."""
     rounds = [seconds for answer in answers for seconds in answer["rounds"]]
     low, middle, high = np.quantile(rounds, [0.25, 0.5, 0.75]).tolist()
     return {

@@ -8,6 +8,8 @@ from torch.func import vmap
 
 from pmtl.algorithms import build_algorithm
 from pmtl.data import FederatedData
+from pmtl.engines.base import TensorBatches
+from pmtl.engines.loops import DebugTrainer
 from pmtl.models import FlatModel, batch_loss, build_model
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.simulation import AxisTrainer, LocalTraining, ThreadsTrainer, simulate
@@ -16,7 +18,7 @@ SHARING = ["pmtl:lam=0.4", "fedavg", "fedprox:mu=0.4", "ditto:lam=0.4", "ppsgd:a
 SIZES = (4, 11, 7, 2, 16)
 K, BATCH, STEPS = len(SIZES), 6, 3
 
-engines = pytest.mark.parametrize("engine", [AxisTrainer, ThreadsTrainer])
+engines = pytest.mark.parametrize("engine", [AxisTrainer, ThreadsTrainer, DebugTrainer])
 
 
 class Cohort:
@@ -45,21 +47,8 @@ class Cohort:
         y = self.y[clients] if y is None else y
         mask = self.mask[clients] if mask is None else mask
         return self.trainer.train(
-            self.own[clients],
-            self.shared[clients],
-            reader(x, y),
-            mask,
-            0.3,
+            self.own[clients], self.shared[clients], TensorBatches(x, y, mask.numpy()), 0.3
         )
-
-
-def reader(x, y):
-    """What the loop hands to an engine, for batches that lie in memory."""
-
-    def rows(places, tall):
-        return lambda step, n: (x[places[:n], step, :tall], y[places[:n], step, :tall])
-
-    return rows
 
 
 def parts(trained):
@@ -217,7 +206,6 @@ class TestDropout:
         shared = federation.model.start().repeat(4, 1)
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            kept = federation.sites._trainer.train(
-                shared, shared, reader(x, y), torch.ones(4, 1, 3).bool(), 0.1
-            ).kept
+            batches = TensorBatches(x, y, np.ones((4, 1, 3), dtype=bool))
+            kept = federation.sites._trainer.train(shared, shared, batches, 0.1).kept
         assert len({tuple(row.tolist()) for row in kept}) == 4

@@ -1,6 +1,8 @@
 """Engines differ in speed: not in what they compute, what is drawn, or what is kept."""
 
 import warnings
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,12 +13,14 @@ from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.func import vmap
 
-from pmtl.algorithms import ALGORITHMS, build_algorithm
+from pmtl.algorithms import ALGORITHMS, PMTL, build_algorithm
 from pmtl.data import FederatedData
-from pmtl.engines.choose import Work, check_engine, choose
-from pmtl.engines.schedule import Schedule, row_groups, widths
+from pmtl.engines.base import TensorBatches
+from pmtl.engines.choose import Work, build_trainer, check_engine, choose
+from pmtl.engines.loops import DebugTrainer
+from pmtl.engines.schedule import row_groups, schedule, widths
 from pmtl.errors import PmtlError
-from pmtl.models import batch_loss, build_model
+from pmtl.models import build_model, lowered
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.simulation import AxisTrainer, LocalTraining, ThreadsTrainer, simulate
 
@@ -32,15 +36,16 @@ ROWS = (2, 5, 0, 3)  #: real rows of the four clients, in batches of two
 K, STEPS, BATCH, LR = len(ROWS), 3, 2, 0.05
 
 
-def compiled(*arguments):
-    return AxisTrainer(*arguments, compile=True, backend="eager")
+def compiled(algorithm, model, task):
+    return AxisTrainer(algorithm, lowered(model, "patches"), task, compile=True, backend="eager")
 
 
-def grouped(*arguments):
-    return AxisTrainer(*arguments, convolutions="grouped")
-
-
-ENGINES = {"axis": AxisTrainer, "grouped": grouped, "compiled": compiled, "threads": ThreadsTrainer}
+ENGINES = {
+    "axis": partial(build_trainer, "axis", False),
+    "as it is": AxisTrainer,
+    "compiled": compiled,
+    "threads": partial(build_trainer, "threads", False),
+}
 
 
 class Cohort:
@@ -66,42 +71,10 @@ class Cohort:
         own = vmap(self.algorithm.start)(self.shared)
         self.own = own + 0.01 * torch.randn(own.shape, generator=generator, dtype=torch.float64)
 
-    def rows(self, places, tall):
-        def read(step, n):
-            return self.x[places[:n], step, :tall], self.y[places[:n], step, :tall]
-
-        return read
-
     def train(self, engine):
         trainer = engine(self.algorithm, self.model, self.task)
-        return trainer.train(self.own, self.shared, self.rows, self.mask, LR)
-
-    def by_hand(self):
-        """The algorithm called for one client after the other, without padding or any engine."""
-        kept, uploads, losses = [], [], []
-        for k in range(K):
-            state, told = self.algorithm.begin(self.own[k], self.shared[k]), []
-            for step in range(STEPS):
-                real = self.mask[k, step]
-                if real.any():
-                    state = self.algorithm.step(
-                        state, self.shared[k], self.slope(k, step, real, values := []), LR
-                    )
-                    told.append(values[-1])
-            kept.append(self.algorithm.keep(state))
-            uploads.append(self.algorithm.upload(state, self.own[k], self.shared[k]))
-            losses.append(sum(told) / max(1, len(told)))
-        return torch.stack(kept), torch.stack(uploads), torch.tensor(losses, dtype=torch.float64)
-
-    def slope(self, k, step, real, values):
-        def gradient(w):
-            w = w.clone().requires_grad_()
-            x, y = self.x[k, step][real], self.y[k, step][real]
-            loss = batch_loss(self.task, self.model.apply(w, x), y, real[real])
-            values.append(loss.item())
-            return torch.autograd.grad(loss, w)[0]
-
-        return gradient
+        batches = TensorBatches(self.x, self.y, self.mask.numpy())
+        return trainer.train(self.own, self.shared, batches, LR)
 
 
 def parts(trained):
@@ -110,18 +83,23 @@ def parts(trained):
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_every_engine_does_what_the_algorithm_says(model, algorithm):
+def test_every_engine_computes_what_debug_computes(model, algorithm):
+    """Debug is a loop over `train_client`, which tests/client/test_step.py compares with the
+    algorithm called by hand."""
     cohort = Cohort(model, algorithm)
-    expected = cohort.by_hand()
+    expected = parts(cohort.train(DebugTrainer))
     for name, engine in ENGINES.items():
         # What is compiled is the step that "axis" runs: every model once, every algorithm once.
         if name == "compiled" and algorithm != "pmtl" and not model.startswith("mlp"):
             continue
-        if name == "grouped" and (algorithm, model) != ("pmtl", "femnist_cnn"):
+        if name == "as it is" and (algorithm, model) != ("pmtl", "femnist_cnn"):
             continue
         for wanted, given_ in zip(expected, parts(cohort.train(engine)), strict=True):
             assert wanted.shape == given_.shape, name
             assert torch.allclose(wanted, given_, rtol=0, atol=1e-10), name
+    # Of the same model, threads and debug compute the same bits.
+    for wanted, given_ in zip(expected, parts(cohort.train(ThreadsTrainer)), strict=True):
+        assert torch.equal(wanted, given_)
 
 
 def table(sizes, seed=0):
@@ -153,7 +131,8 @@ def test_a_run_is_the_same_with_every_engine_but_for_the_last_bits(local):
     """Cohorts, batches and noise are drawn elsewhere; the noise would show if it were not."""
     settings = {"local": LocalTraining(**local), "dtype": torch.float64}
     expected, reports = run(federation(engine="axis", **settings))
-    for change in ({"engine": "threads"}, {"engine": "axis", "compile": True}):
+    changes = ({"engine": "threads"}, {"engine": "debug"}, {"engine": "axis", "compile": True})
+    for change in changes:
         made = federation(**settings, **change)
         if made.sites.compile:
             made.sites._trainer = compiled(made.algorithm, made.model, made.data.task)
@@ -237,13 +216,13 @@ class TestPadding:
         """How many clients were in each step of each call."""
         clients = []
         trainer = made.sites._trainer
-        for guarded, step in trainer._plain.items():
+        step = trainer._step
 
-            def counting(*arguments, step=step):
-                clients.append(arguments[4].shape)
-                return step(*arguments)
+        def counting(*arguments):
+            clients.append(arguments[4].shape)
+            return step(*arguments)
 
-            trainer._plain[guarded] = counting
+        trainer._step = counting
         return clients
 
     def test_one_large_client_does_not_make_the_others_wait(self):
@@ -269,19 +248,20 @@ class TestPadding:
                 assert torch.equal(one, many[some])
 
     @settings(max_examples=60, deadline=None, derandomize=True)
-    @given(st.lists(st.lists(st.booleans(), min_size=5, max_size=5), min_size=1, max_size=9))
-    def test_a_schedule_counts_everybody_until_they_are_done(self, marks):
-        active = np.array(marks)
-        plan = Schedule.of(active)
-        assert sorted(plan.order.tolist()) == list(range(len(marks)))
-        assert (plan.order[plan.back] == np.arange(len(marks))).all()
-        for step, n in enumerate(plan.left):
+    @given(st.lists(st.integers(0, 5), min_size=1, max_size=9))
+    def test_a_schedule_counts_everybody_until_they_are_done(self, steps):
+        active = np.arange(5) < np.array(steps)[:, None]
+        order, left = schedule(active)
+        assert sorted(order.tolist()) == list(range(len(steps)))
+        for step, n in enumerate(left):
             still = active[:, step:].any(axis=1)
             assert n == still.sum() > 0
-            assert set(plan.order[:n]) == set(np.flatnonzero(still))
-        assert not active[:, len(plan.left) :].any()
-        holes = any((row[1:] & ~row[:-1]).any() or (not row[0] and row.any()) for row in active)
-        assert plan.holes == holes
+            assert set(order[:n]) == set(np.flatnonzero(still))
+        assert not active[:, len(left) :].any()
+
+    def test_a_step_of_padding_before_real_rows_is_refused(self):
+        with pytest.raises(ValueError, match="without real rows before"):
+            schedule(np.array([[True, True], [False, True]]))
 
     @given(st.lists(st.integers(1, 3000), min_size=1, max_size=6), st.booleans())
     def test_widths_are_few_and_wide_enough(self, numbers, fixed):
@@ -320,14 +300,100 @@ class TestThreads:
         assert torch.equal(one.shared, three.shared)
 
     def test_what_goes_wrong_in_one_is_raised(self):
-        cohort = Cohort("logistic", "pmtl")
+        trainer = ThreadsTrainer(Failing(stage="step"), *linear())
+        with pytest.raises(OSError, match="the disk is gone"):
+            trainer.train(*clients(), LR)
 
-        def rows(places, tall):
+
+@dataclass(frozen=True)
+class Failing(PMTL):
+    """Fails in one of its functions, for a client whose vector begins with 7 or is long."""
+
+    stage: str = ""
+
+    def _fail(self, stage, w):
+        if stage == self.stage and (w[0] > 6 or len(w) > 8):
             raise OSError("the disk is gone")
 
-        trainer = ThreadsTrainer(cohort.algorithm, cohort.model, cohort.task)
-        with pytest.raises(OSError, match="the disk is gone"):
-            trainer.train(cohort.own, cohort.shared, rows, cohort.mask, LR)
+    def begin(self, own, shared):
+        self._fail("begin", own)
+        return super().begin(own, shared)
+
+    def step(self, w, shared, gradient, lr):
+        self._fail("step", w)
+        return super().step(w, shared, gradient, lr)
+
+    def upload(self, w, own, shared):
+        self._fail("upload", own)
+        return super().upload(w, own, shared)
+
+    def keep(self, w):
+        self._fail("keep", w)
+        return super().keep(w)
+
+
+def linear():
+    return build_model("logistic", (3,), 2, "classification", 0), "classification"
+
+
+def clients(steps=3):
+    """Two clients; the second one's vector begins with 7."""
+    vectors = torch.zeros(2, 8)
+    vectors[1, 0] = 7
+    x, y = torch.zeros(2, steps, 4, 3), torch.zeros(2, steps, 4, dtype=torch.int64)
+    return vectors, torch.zeros(2, 8), Named(x, y, np.ones((2, steps, 4), dtype=bool))
+
+
+class Named(TensorBatches):
+    def name(self, k):
+        return ("anna", "erin")[k]
+
+
+class TestDebug:
+    @pytest.mark.parametrize(
+        ("stage", "told"),
+        [("begin", "begin"), ("step", "step 1"), ("upload", "upload"), ("keep", "keep")],
+    )
+    def test_an_error_names_the_client_and_the_stage(self, stage, told):
+        trainer = DebugTrainer(Failing(stage=stage), *linear())
+        with pytest.raises(PmtlError, match=f"'erin' failed in '{told}'") as caught:
+            trainer.train(*clients(), LR)
+        assert isinstance(caught.value.__cause__, OSError)
+        assert "OSError: the disk is gone" in str(caught.value)
+        assert "test_engines.py, line" in str(caught.value)
+
+    def test_a_model_that_fails_late_is_told_with_the_number_of_the_step(self):
+        model, task = linear()
+        vectors, shared, batches = clients()
+        batches.targets[1, 1] = 5  # A class that does not exist, in the second step.
+        with pytest.raises(PmtlError, match="'erin' failed in 'step 2'"):
+            DebugTrainer(PMTL(), model, task).train(vectors, shared, batches, LR)
+
+    def test_rows_that_cannot_be_read(self):
+        class Gone(TensorBatches):
+            def select(self, clients, rows):
+                return self
+
+            def read(self, step, n):
+                raise OSError("the disk is gone")
+
+        vectors, shared, batches = clients()
+        gone = Gone(batches.inputs, batches.targets, batches.mask)
+        with pytest.raises(PmtlError, match="'number 0' failed in 'reading"):
+            DebugTrainer(PMTL(), *linear()).train(vectors, shared, gone, LR)
+
+    def test_a_federation_says_whose_rows_it_was(self):
+        made = federation(engine="debug", algorithm=Failing(stage="step"))
+        progress = made.start()
+        cohort = made.server.sampler.draw(0)
+        with pytest.raises(PmtlError, match=f"client '{made.data.clients[cohort[0]]}' failed in"):
+            made.advance(progress)
+
+    def test_production_refuses_it_in_a_sentence(self):
+        model = build_model("logistic", (5,), 3, "classification", 0)
+        cpu, work = torch.device("cpu"), Work(client_floats=10, cohort=1, steps=1)
+        with pytest.raises(PmtlError, match="Production does not run the engine 'debug'"):
+            choose("debug", None, model, cpu, work, in_place=True)
 
 
 def dropping(input_shape, outputs):
@@ -407,6 +473,7 @@ class TestChoice:
             ("axes", None, "cpu", "Did you mean 'axis'"),
             ("threads", None, "cuda", "the device is cuda"),
             ("threads", True, "cpu", "compiles nothing"),
+            ("debug", True, "cpu", "compiles nothing"),
         ],
     )
     def test_what_cannot_be_is_refused_in_a_sentence(self, engine, compile, device, sentence):

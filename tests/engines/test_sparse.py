@@ -15,7 +15,8 @@ from pmtl.algorithms import ALGORITHMS, PMTL, build_algorithm
 from pmtl.algorithms.clustered import ClusteredPMTL
 from pmtl.algorithms.related import RelatedPMTL
 from pmtl.data import FederatedData
-from pmtl.engines.sparse import Block, SparseTrainer, _rounded
+from pmtl.engines.schedule import rounded
+from pmtl.engines.sparse import Block, SparseTrainer
 from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.simulation import Feed, LocalTraining, evaluate, simulate
@@ -98,6 +99,12 @@ class TestTheSameNumbers:
         monkeypatch.setattr("pmtl.engines.choose.SPARSE_FLOATS", 1)
         self.compare(algorithm=PMTL())
 
+    def test_as_of_the_engine_debug_which_makes_batches_dense(self):
+        made = federation(algorithm=PMTL(), engine="debug")
+        assert made.sites._sparse is None
+        (a, _), (b, _) = run(made), run(federation(algorithm=PMTL()))
+        assert torch.allclose(a.store.vectors, b.store.vectors, **CLOSE)
+
     @pytest.mark.parametrize("task", ["classification", "multilabel", "regression"])
     def test_in_evaluation(self, task):
         scores = []
@@ -153,12 +160,11 @@ class TestTheCost:
     @given(st.integers(1, 20_000))
     @settings(max_examples=200, derandomize=True)
     def test_widths_are_not_much_too_large(self, width):
-        rounded = _rounded(width, 20_000)
-        assert width <= rounded <= min(20_000, 1.25 * width)
-        assert _rounded(rounded, 20_000) == rounded
+        assert width <= rounded(width) <= 1.25 * width
+        assert rounded(rounded(width)) == rounded(width)
 
     def test_widths_are_few(self):
-        assert len({_rounded(width, 20_000) for width in range(1, 20_001)}) < 60
+        assert len({rounded(width) for width in range(1, 20_001)}) < 60
 
 
 @dataclass(frozen=True)

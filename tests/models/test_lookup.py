@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -9,8 +10,9 @@ from torch.func import grad, vmap
 from torch.nn import functional
 
 from pmtl.algorithms import PMTL
+from pmtl.engines.base import TensorBatches
+from pmtl.engines.choose import build_trainer
 from pmtl.models import build_model
-from pmtl.simulation import AxisTrainer
 
 WORDS, WIDTH, CLIENTS = 6, 4, 5
 
@@ -80,12 +82,12 @@ def test_a_bad_index_in_training_moves_no_other_clients_model(kind):
     targets = torch.zeros(CLIENTS, 7, dtype=torch.int64)
 
     def trained(codes):
-        def rows(places, tall):
-            return lambda step, n: (codes[places][:n].float(), targets[places][:n])
-
-        mask = torch.ones(CLIENTS, 3, 7, dtype=torch.bool)
-        trainer = AxisTrainer(PMTL(), model, "classification")
-        return trainer.train(start, start[:1].expand(CLIENTS, -1), rows, mask, 0.1).kept
+        inputs, answers = (
+            part.unsqueeze(1).expand(-1, 3, *part.shape[1:]) for part in (codes.float(), targets)
+        )
+        batches = TensorBatches(inputs, answers, np.ones((CLIENTS, 3, 7), dtype=bool))
+        trainer = build_trainer("axis", False, PMTL(), model, "classification")
+        return trainer.train(start, start[:1].expand(CLIENTS, -1), batches, 0.1).kept
 
     honest = trained(codes)
     codes[2, 4, 1] = WORDS + 2

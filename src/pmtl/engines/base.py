@@ -1,40 +1,73 @@
-"""Local training of a cohort: what every engine is given, does and gives back.
+"""Local training of a cohort: what every engine is given and gives back.
 
-The algorithm's functions are written for one client. An *engine* runs them for many: over a client
-axis (`axis.py`) or one client per thread (`threads.py`). Engines differ in speed and in the last
-bits of a sum, never in what is computed: a padded row has weight zero, a padded step changes
-nothing.
+An algorithm is written for one client (`client/step.py`). An *engine* runs it for many: over a
+client axis (`axis.py`), one client per thread, or one after the other (`loops.py`).
+Engines differ in speed and in the last bits of sums, never in what they compute.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from pmtl.algorithms import Algorithm
-from pmtl.models import Batch, FlatModel, Task
+from pmtl.client.step import OneTrained, Rows
+from pmtl.models import FlatModel, Task
 
-#: The inputs and targets `[n, batch, …]` of a step, for the first n of some clients.
-Reader = Callable[[int, int], tuple[Tensor, Tensor]]
-#: From places in the cohort to a reader of these clients' batches, of which only the first so many
-#: rows are wanted.
-Rows = Callable[[NDArray[np.int64], int], Reader]
+Ints = NDArray[np.int64]
 
-#: The derivative of a loss at its first argument, and its value.
-Slope = Callable[..., tuple[Tensor, Tensor]]
+
+class CohortBatches(ABC):
+    """The batches of K clients in one round, padded to one shape."""
+
+    mask: NDArray[np.bool_]  #: [K, steps, batch] real rows; a client's steps with any come first
+
+    @abstractmethod
+    def select(self, clients: Ints, rows: int) -> CohortBatches:
+        """The first `rows` rows of the batches of the clients at these positions."""
+
+    @abstractmethod
+    def read(self, step: int, n: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets [n, batch, …] of a step, of the first n clients."""
+
+    def of_client(self, k: int) -> Iterator[Rows]:
+        """The batches of client k alone, as `train_client` takes them."""
+        mask = self.mask[k]
+        one = self.select(np.array([k]), mask.shape[1])
+        for step in np.flatnonzero(mask.any(axis=1)).tolist():
+            inputs, targets = one.read(step, 1)
+            yield inputs[0], targets[0], torch.from_numpy(mask[step]).to(inputs.device)
+
+    def name(self, k: int) -> str:
+        """What client k is called in errors."""
+        return f"number {k}"
+
+
+@dataclass(frozen=True)
+class TensorBatches(CohortBatches):
+    """Batches that lie in memory, `[K, steps, batch, …]`."""
+
+    inputs: Tensor
+    targets: Tensor
+    mask: NDArray[np.bool_]
+
+    def select(self, clients: Ints, rows: int) -> TensorBatches:
+        part = (clients, slice(None), slice(rows))
+        return TensorBatches(self.inputs[part], self.targets[part], self.mask[part])
+
+    def read(self, step: int, n: int) -> tuple[Tensor, Tensor]:
+        return self.inputs[:n, step], self.targets[:n, step]
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What a cohort's training gives."""
+    """The result of a cohort's training."""
 
     kept: Tensor  #: [K, own] what each client owns from now on
     uploads: Tensor  #: [K, P] what each client sends; not yet clipped
@@ -53,61 +86,30 @@ class Trained:
             losses=torch.cat([part.losses for part in parts]),
         )
 
+    @staticmethod
+    def stacked(clients: Sequence[OneTrained]) -> Trained:
+        """Clients that were trained one by one."""
+        kept = torch.stack([client.kept for client in clients])
+        uploads = torch.stack([client.upload for client in clients])
+        losses = [client.loss for client in clients]
+        return Trained(kept, uploads, torch.tensor(losses, dtype=uploads.dtype).to(uploads.device))
+
 
 class CohortTrainer(ABC):
     """Trains cohorts with one algorithm and one model."""
-
-    name: ClassVar[str]
 
     def __init__(self, algorithm: Algorithm, model: FlatModel, task: Task) -> None:
         self._algorithm = algorithm
         self._model = model
         self._task = task
 
-    @property
-    def compiled(self) -> bool:
-        """Whether steps are compiled before they are run."""
-        return False
-
     @abstractmethod
-    def train(self, own: Tensor, shared: Tensor, rows: Rows, mask: Tensor, lr: float) -> Trained:
-        """Take each client from `own` [K, …] around its `shared` [K, P] through its batches.
+    def train(self, own: Tensor, shared: Tensor, batches: CohortBatches, lr: float) -> Trained:
+        """Train every client of a cohort for one round.
 
-        `rows` reads their batches, and `mask` [K, steps, batch], which lies on the CPU, says which
-        rows of them are real.
+        Args:
+            own: [K, own] what each client owned when the round began.
+            shared: [K, P] what each client reads of the billboard.
+            batches: Their batches.
+            lr: The step size η.
         """
-
-
-def client_step(
-    algorithm: Algorithm, model: FlatModel, task: Task, slope: Callable[..., Slope], guarded: bool
-) -> Callable[..., Any]:
-    """The algorithm's step for one client, on one batch; returns the state and what the
-    batch's objective was.
-
-    A `guarded` step leaves a client without a single real row where it is; it costs one more pass
-    over the weights.
-    """
-
-    def objective(
-        w: Tensor, shared: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor
-    ) -> Tensor:
-        batch = Batch(task, lambda weights: model.apply(weights, inputs), targets, mask)
-        return algorithm.objective(w, shared, batch)
-
-    def step(
-        state: Any, shared: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor, lr: Any
-    ) -> tuple[Any, Tensor]:
-        values: list[Tensor] = []
-
-        def gradient(w: Tensor) -> Tensor:
-            direction, value = slope(objective)(w, shared, inputs, targets, mask)
-            values.append(value)
-            return direction
-
-        after = algorithm.step(state, shared, gradient, lr)
-        if guarded:
-            active = mask.any()
-            after = tree_map(lambda new, old: torch.where(active, new, old), after, state)
-        return after, values[-1]
-
-    return step

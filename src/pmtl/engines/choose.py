@@ -1,12 +1,10 @@
-"""Which engine trains a cohort, and how much of it at once: decided here, and nowhere else.
+"""Which engine trains a cohort, and how much of it at once.
 
 A graphics card has the client axis: thousands of small products are one large one. So have small
-models on a CPU, where a loop over clients would spend its time in Python. A model with convolutions
-or very many parameters is large enough for one client to fill a core, and its clients are trained
-one per thread.
+models on a CPU, where a loop over clients would spend its time in Python. With convolutions or very
+many parameters one client fills a core, and clients are trained one per thread.
 
-An engine decides how quickly a run goes and about the last bits of its sums; batches, cohorts and
-noise are the same with all of them.
+Batches, cohorts and noise are the same with all engines.
 """
 
 from __future__ import annotations
@@ -18,29 +16,26 @@ import torch
 from pmtl.algorithms import Algorithm
 from pmtl.engines.axis import AxisTrainer
 from pmtl.engines.base import CohortTrainer
-from pmtl.engines.threads import ThreadsTrainer
+from pmtl.engines.loops import DebugTrainer, ThreadsTrainer
 from pmtl.errors import PmtlError
-from pmtl.models import FlatModel, Task, has_convolutions
+from pmtl.models import FlatModel, Task, has_convolutions, lowered
 from pmtl.spec import unknown
 
-ENGINES = ("auto", "axis", "threads")
+ENGINES = ("auto", "axis", "threads", "debug")
 
-#: Floats that clients trained at once may hold together. On a CPU's client axis they should stay in
-#: its caches: beyond, a step of many clients takes longer than as many steps of one. On sparse rows
-#: they touch little of what they hold.
+#: Floats that clients trained at once may hold together. On a CPU's client axis they should fit in
+#: its caches; on sparse rows clients touch little of what they hold.
 CHUNK_FLOATS, CARD_FLOATS, THREADS_FLOATS, SPARSE_FLOATS = 2**23, 2**32, 2**29, 2**26
 
 #: The client axis pays from so many clients at once.
 _FEW_CLIENTS = 4
 
-#: The most places of an array in production. More would be quicker where everybody takes part and
-#: has about as many rows; fewer where not.
+#: The most places of an array in production.
 MOST_PLACES, MOST_PLACES_CARD = 512, 4096
 
-#: What compiling costs on a graphics card, and what a compiled step saves, in seconds: so much of
-#: launching for every layer with weights, and so much for every float that the step touches. (About
-#: what benchmarks/results/engines-h200.json says. Compiling takes a dozen seconds where all cohorts
-#: are of one size, and several times that where they vary.)
+#: What compiling costs on a graphics card, and what a compiled step saves, in seconds: for every
+#: layer with weights, and for every float that the step touches (about what
+#: benchmarks/results/engines-h200.json says).
 _COMPILE, _SAVED_PER_LAYER, _SAVED_PER_FLOAT = 40.0, 4e-3, 4.5e-12
 
 
@@ -54,7 +49,7 @@ class Work:
 
 
 def check_engine(engine: str, compile: bool | None, device: str) -> None:
-    """Refuse what cannot be."""
+    """Refuse an engine that is unknown, or not for this device."""
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
     if engine == "threads" and device != "cpu":
@@ -62,9 +57,9 @@ def check_engine(engine: str, compile: bool | None, device: str) -> None:
             f"The engine 'threads' trains on a CPU's cores, but the device is {device}: leave "
             "the engine to auto, or use the device cpu."
         )
-    if engine == "threads" and compile:
+    if engine in ("threads", "debug") and compile:
         raise PmtlError(
-            "The engine 'threads' compiles nothing: use the engine axis, or no compile."
+            f"The engine {engine!r} compiles nothing: use the engine axis, or no compile."
         )
 
 
@@ -77,17 +72,19 @@ def choose(
     in_place: bool = False,
     alone: bool = False,
 ) -> tuple[str, bool]:
-    """The engine's name and whether it compiles; what was asked for, as far as something was.
-
-    `in_place` clients (production) are never compiled for, because which shapes are compiled
-    depends on whose come first. If they are trained `alone`, one after the other, threads are the
-    better engine on a CPU.
-    """
+    """The engine's name and whether it compiles. `engine` and `compile` decide unless they are
+    "auto" and None. `in_place` is for production; there, models that are not safe on the client
+    axis are trained `alone`, for which threads are the better engine on a CPU."""
     check_engine(engine, compile, device.type)
     if in_place and compile:
         raise PmtlError(
             "Production compiles nothing: which steps are compiled would depend on the clients' "
             "numbers of rows, and so would the last bits of models. Leave compile out."
+        )
+    if in_place and engine == "debug":
+        raise PmtlError(
+            "Production does not run the engine 'debug', whose errors show what went wrong with "
+            "one client's data: leave the engine to auto, or look for the mistake in an experiment."
         )
     if engine == "auto":
         threads = _prefers_threads(model, device, work, alone)
@@ -112,9 +109,8 @@ def _pays(model: FlatModel, work: Work) -> bool:
 
 
 def at_once(engine: str, device: torch.device, client_floats: int) -> int:
-    """How many clients an engine, or the training on "sparse" rows, takes at once: all of a cohort,
-    unless memory forbids it."""
-    floats = {"axis": CHUNK_FLOATS, "threads": THREADS_FLOATS, "sparse": SPARSE_FLOATS}[engine]
+    """How many clients an engine, or training on "sparse" rows, takes at once."""
+    floats = {"axis": CHUNK_FLOATS, "sparse": SPARSE_FLOATS}.get(engine, THREADS_FLOATS)
     if device.type == "cuda":  # Of the card's memory, a quarter.
         there = torch.cuda.get_device_properties(device).total_memory
         floats = min(CARD_FLOATS, there // 16)
@@ -122,9 +118,9 @@ def at_once(engine: str, device: torch.device, client_floats: int) -> int:
 
 
 def fixed_width(clients: int, cohort: int, device: torch.device, client_floats: int) -> int:
-    """How many places an array has in which clients are computed in production: a power of two,
-    one for everybody if everybody takes part, else four for each client of a cohort, so that few
-    of them want the same place; fewer where memory forbids it."""
+    """How many places an array has in production, a power of two: as many as clients if all take
+    part, else four for each client of a cohort, so that few of them want the same place; fewer
+    where memory forbids it."""
     wanted = clients if cohort >= clients else min(4 * cohort, clients)
     most = min(MOST_PLACES_CARD if device.type == "cuda" else MOST_PLACES, 2 * wanted - 1)
     return 1 << max(0, min(most, at_once("axis", device, client_floats)).bit_length() - 1)
@@ -139,8 +135,11 @@ def build_trainer(
     width: int | None = None,
     in_place: bool = False,
 ) -> CohortTrainer:
-    """The engine that `choose` named; `width` is the number of clients at once, where it is always
-    the same, and `in_place` is for production (`places.py`)."""
+    """The engine that `choose` named. `width` is the number of clients at once, where it is always
+    the same; `in_place` is for production (`places.py`)."""
+    if engine == "debug":
+        return DebugTrainer(algorithm, model, task)
     if engine == "threads":
-        return ThreadsTrainer(algorithm, model, task, record=not in_place)
+        return ThreadsTrainer(algorithm, lowered(model, "channels_last"), task)
+    model = lowered(model, "patches")
     return AxisTrainer(algorithm, model, task, compile=compile, width=width, in_place=in_place)

@@ -1,6 +1,6 @@
 """A cohort's step as machine code of its own.
 
-The step is recorded as a list of operations (`recording.py`), and the list is compiled. It fits one
+The step is recorded as a list of operations (`record`), and the list is compiled. It fits one
 number of clients, so callers round theirs up to one of a few (`schedule.widths`).
 
 On a graphics card the compiled step is recorded a second time, as the launches it consists of
@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
-
-from pmtl.engines.recording import record
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
 #: No more shapes than this are compiled; a run that has more of them does the rest as it is.
 MOST_SHAPES = 12
@@ -42,7 +42,8 @@ class CompiledStep:
         self._failed = False
 
     def __call__(self, *arguments: Any) -> tuple[Any, Tensor]:
-        """The state and the losses after a step; its arguments are those of `client_step`."""
+        """The state and the losses after a step; its arguments are the mapped ones of
+        `client_step`."""
         shape = arguments[4].shape  # The mask's is [K, rows]; all other sizes never change.
         run = self._ready.get(shape)
         if run is None and not self._failed and len(self._ready) < MOST_SHAPES:
@@ -61,12 +62,30 @@ class CompiledStep:
         replay = self._replay and tree_flatten(arguments)[0][0].is_cuda
         if replay:
             arguments = tree_map(_own, arguments)
-        graph, leaves, arranged = record(self._step, arguments)
+        graph, arranged = record(self._step, arguments)
         run = torch.compile(graph, backend=self._backend, dynamic=False, fullgraph=True)
         if replay:
             self._pool = self._pool or torch.cuda.graph_pool_handle()
-            run = Replayed(run, leaves, self._pool)
+            run = Replayed(run, tree_flatten(arguments)[0], self._pool)
         return lambda *parts: tree_unflatten(run(*tree_flatten(parts)[0]), arranged)
+
+
+def record(step: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[GraphModule, TreeSpec]:
+    """The step as a list of operations on its arguments' tensors, through derivatives and `vmap`;
+    and how what it returns is arranged."""
+    leaves, arranged = tree_flatten(arguments)
+    answer: list[TreeSpec] = []
+
+    def flat(*parts: Tensor) -> list[Tensor]:
+        result, shape = tree_flatten(step(*tree_unflatten(list(parts), arranged)))
+        answer[:] = [shape]
+        return list(result)
+
+    # Arguments that are one and the same now need not be in the next step.
+    apart = [leaf.detach() for leaf in leaves]
+    # Fake tensors have shapes and no contents: nothing is computed while recording.
+    graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*apart)
+    return graph, answer[0]
 
 
 class Replayed:

@@ -1,12 +1,13 @@
 """From row indices to tensors on the training device.
 
 Dense data that fits is copied to the device once and indexed there; data on disk or in sparse rows
-stays where it is, and only the rows of a batch are read. Sparse rows can be had as they are, too
-(`sparse.py`).
+stays where it is, and only the rows of a batch are read. `sparse.py` reads sparse rows as they are.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,64 +17,80 @@ from torch import Tensor
 
 from pmtl.data import FederatedData
 from pmtl.data.checks import is_sparse
-from pmtl.engines.base import Reader
-from pmtl.engines.to_device import to_device
+from pmtl.engines.base import CohortBatches, Ints
 
 #: Dense data up to this many bytes (as floats) is kept on the device.
 RESIDENT_LIMIT = 2 * 2**30
+
+
+def to_device(values: NDArray[Any], device: torch.device) -> Tensor:
+    """The values on the device, without waiting for the work that was queued there before."""
+    return torch.from_numpy(np.ascontiguousarray(values)).to(device, non_blocking=True)
 
 
 class Feed:
     """Reads rows of a federation as tensors."""
 
     def __init__(self, data: FederatedData, device: torch.device, dtype: torch.dtype) -> None:
-        self._data = data
+        self.data = data
         self.device = device
         self.dtype = dtype
         self.is_sparse = is_sparse(data.x)
         whole = isinstance(data.x, np.ndarray) and not isinstance(data.x, np.memmap)
         self._resident: tuple[Tensor, Tensor] | None = None
         if whole and data.x.size * dtype.itemsize <= RESIDENT_LIMIT:
-            self._resident = self._to_device(*data.gather(np.arange(len(data.y))))
+            self._resident = self._read(np.arange(len(data.y)))
 
-    def rows(self, index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    @property
+    def resident(self) -> bool:
+        """Whether all rows lie on the device."""
+        return self._resident is not None
+
+    def rows(self, index: Ints | Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and targets of the rows `index`, whatever its shape."""
         if self._resident is None:
-            return self._to_device(*self._data.gather(index))
-        return _pick(self._resident, to_device(index, self.device))
+            return self._read(np.asarray(index))
+        where = index if isinstance(index, Tensor) else to_device(index, self.device)
+        flat = where.flatten()  # Whole rows are copied faster from a list of them.
+        inputs, targets = (part.index_select(0, flat) for part in self._resident)
+        shape = where.shape
+        return inputs.view(*shape, *inputs.shape[1:]), targets.view(*shape, *targets.shape[1:])
 
-    def reader(self, index: NDArray[np.int64]) -> Reader:
-        """Reads the batches `index` [K, steps, batch], step by step, of the first n clients.
-
-        The device gets the index once: to hand it over at every step would be to wait each time for
-        the step before.
-        """
-        if self._resident is None:
-            return lambda step, n: self.rows(index[:n, step])
-        resident, where = self._resident, to_device(index, self.device)
-        return lambda step, n: _pick(resident, where[:n, step])
-
-    def sparse(self, index: NDArray[np.int64]) -> Any:
+    def sparse(self, index: Ints) -> Any:
         """The rows `index` [n] of a sparse federation, still sparse (CSR)."""
-        return self._data.x[index]
+        return self.data.x[index]
 
-    def targets(self, index: NDArray[np.int64]) -> Tensor:
+    def targets(self, index: Ints) -> Tensor:
         """The targets of the rows `index`, whatever its shape."""
-        return self._targets(self._data.y[index])
-
-    def _to_device(self, x: NDArray[np.float32], y: NDArray[Any]) -> tuple[Tensor, Tensor]:
-        inputs = to_device(x, self.device).to(self.dtype)
-        return inputs, self._targets(y)
-
-    def _targets(self, y: NDArray[Any]) -> Tensor:
-        targets = to_device(y, self.device)
+        targets = to_device(self.data.y[index], self.device)
         return targets.to(self.dtype) if targets.is_floating_point() else targets
 
+    def _read(self, index: Ints) -> tuple[Tensor, Tensor]:
+        inputs, _ = self.data.gather(index)
+        return to_device(inputs, self.device).to(self.dtype), self.targets(index)
 
-def _pick(resident: tuple[Tensor, Tensor], where: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows that are on the device; as a list, because whole rows are then copied faster."""
-    flat = where.flatten()
-    inputs, targets = (part.index_select(0, flat) for part in resident)
-    return inputs.view(*where.shape, *inputs.shape[1:]), targets.view(
-        *where.shape, *targets.shape[1:]
-    )
+
+@dataclass(frozen=True)
+class FeedBatches(CohortBatches):
+    """The batches of a cohort, by the numbers of their rows."""
+
+    feed: Feed
+    clients: Ints  #: [K] their numbers
+    index: Ints  #: [K, steps, batch] rows of the data
+    mask: NDArray[np.bool_]
+
+    def select(self, clients: Ints, rows: int) -> FeedBatches:
+        part = (clients, slice(None), slice(rows))
+        return FeedBatches(self.feed, self.clients[clients], self.index[part], self.mask[part])
+
+    def name(self, k: int) -> str:
+        return str(self.feed.data.clients[self.clients[k]])
+
+    def read(self, step: int, n: int) -> tuple[Tensor, Tensor]:
+        return self.feed.rows(self._placed[:n, step])
+
+    @cached_property
+    def _placed(self) -> Ints | Tensor:
+        # Where the rows are, and once for all steps: a copy to the device in every step would wait
+        # for the step before.
+        return to_device(self.index, self.feed.device) if self.feed.resident else self.index

@@ -1,15 +1,14 @@
-"""Where clients sit in an array, in production: at places that follow from public numbers.
+"""Where clients are computed in an array, in production: at places that follow from public numbers.
 
 The last bits of a sum depend on the sizes of the arrays it is computed in and on where a row lies
-in them. In an experiment those follow from who was drawn and from how many rows everybody has. In
-production they must not: a client's model would then tell, in its last bits, whether another client
-took part or how many rows it has. So in production
+in them. In production these must not depend on other clients: a client's model would then tell, in
+its last bits, whether another client took part or how many rows it has. So
 
 - the *shape* of a client's arrays (rows of a batch, number of steps, columns of sparse rows, each
   rounded up) follows from its own rows and the settings;
 - clients of one shape are computed together in an array of a *width* that follows from the shape
   and the settings, and client number k always has the place k mod width in it. Two clients with the
-  same place are computed one after the other. Nobody sits at the places that are left.
+  same place are computed one after the other. Places that are left stay empty.
 
 What is computed at one place of an array does not depend on what is at the others. That is true of
 the models that `axis_is_safe` knows; every other model is computed for one client at a time.
@@ -21,21 +20,19 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
+from pmtl.engines.base import Ints
 from pmtl.models import FlatModel
 from pmtl.models.hog import HogLinear
 from pmtl.models.library import MLP, CelebaCNN, FemnistCNN, Linear
 
-Ints = NDArray[np.int64]
 #: What the arrays of a client look like: rows, steps and columns.
 Shape = tuple[int, ...]
 
 #: Models whose computation for one client does not depend on the other clients of the array:
-#: products, sums and comparisons. On a CPU, functions that work on many numbers at a time (a sine,
-#: say) may take another way for all of them if one of them is large; a graphics card computes every
-#: number by itself.
+#: products, sums and comparisons. On a CPU, a function of many numbers at a time (a sine, say) may
+#: take another way for all of them if one is large; a graphics card computes each by itself.
 _SAFE, _SAFE_ON_CARD = (Linear, MLP), (Linear, MLP, FemnistCNN, CelebaCNN, HogLinear)
 #: Layers of which a model of the same kind can be put together, and the files of PyTorch whose
 #: layers can on a card.
@@ -44,9 +41,7 @@ _SAFE_FILES_ON_CARD = ("linear", "activation", "conv", "pooling", "normalization
 
 
 def axis_is_safe(model: FlatModel, device: torch.device) -> bool:
-    """Whether many clients may be computed in one array in production: models of this library that
-    are known to allow it, and sequences of layers that are. All others are computed client by
-    client."""
+    """Whether many clients may be computed in one array in production."""
     card = device.type == "cuda"
     if type(model.module) in (_SAFE_ON_CARD if card else _SAFE):
         return True
@@ -72,10 +67,10 @@ def seated(
     clients: Ints, shapes: Ints, width: Callable[[Shape], int | None]
 ) -> Iterator[tuple[Shape, Ints]]:
     """Who is computed together: for each array its shape and, place by place, the position in
-    `clients` of who sits there, or -1.
+    `clients` of who is there, or -1.
 
-    `shapes` [K, n] are the clients' own. A width of None says that clients are not computed in one
-    array, and any number of them may come together, without empty places.
+    `shapes` [K, n] are the clients' own. With a width of None clients do not share an array, and
+    any number of them come together, without empty places.
     """
     for shape in np.unique(shapes, axis=0):
         members = np.flatnonzero((shapes == shape).all(axis=1))

@@ -1,54 +1,34 @@
 """Who trains in which step, and with how many rows.
 
-Clients have different numbers of rows, and so of batches. A cohort is one array nevertheless, in
-which the shorter are padded. This keeps the padding small: clients whose batches are much smaller
-are trained apart (`row_groups`), and clients that are done leave (`Schedule`), so that one with a
-thousand batches does not make ninety-nine others go through nine hundred empty ones. How much a
-client is padded within a batch depends on its own rows alone, and steps of padding change nothing,
-so that nobody's numbers depend on the company.
+Clients have different numbers of rows, and so of batches, but a cohort is one array, in which the
+shorter are padded. This keeps the padding small: clients whose batches are much smaller are trained
+apart (`row_groups`), and clients that are done leave (`schedule`). How much a client is padded
+within a batch depends on its own rows alone, and steps of padding change nothing, so nobody's
+numbers depend on the others.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pmtl.client.batches import FEW_ROWS
+from pmtl.engines.base import Ints
 
 Mask = NDArray[np.bool_]
-Places = NDArray[np.int64]
-
-#: The least width that clients who are still at work are gathered into, where widths are few.
-_LEAST = 16
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """A cohort in the order of its numbers of steps."""
-
-    order: Places  #: the cohort, those with most steps first
-    back: Places  #: where each client of the cohort is in that order
-    left: list[int]  #: how many are not done, step by step
-    holes: bool  #: whether somebody has nothing to do in a step and something later on
-
-    @classmethod
-    def of(cls, active: Mask) -> Schedule:
-        """From who has real rows in which step, `[K, steps]`."""
-        last = _last(active)
-        order = np.argsort(-last, kind="stable")
-        left = [int((last > step).sum()) for step in range(int(last.max(initial=0)))]
-        return cls(order, np.argsort(order), left, bool((active.sum(axis=1) < last).any()))
-
-    @classmethod
-    def in_place(cls, active: Mask) -> Schedule:
-        """Everybody stays at its place to the last step."""
-        everybody = np.arange(len(active))
-        return cls(everybody, everybody, [len(active)] * active.shape[1], holes=True)
+def schedule(active: Mask) -> tuple[Ints, list[int]]:
+    """The cohort in the order of its numbers of steps, those with most first, and how many clients
+    are not done in each step. `active` [K, steps] says who has real rows in which step."""
+    last = _last(active)
+    if (active.sum(axis=1) < last).any():
+        raise ValueError("A client has a step without real rows before one with real rows.")
+    left = [int((last > step).sum()) for step in range(int(last.max(initial=0)))]
+    return np.argsort(-last, kind="stable"), left
 
 
-def row_groups(mask: Mask) -> list[tuple[Places, int]]:
+def row_groups(mask: Mask) -> list[tuple[Ints, int]]:
     """The cohort cut into groups, each with the rows that its batches need, rounded up.
 
     Rows are rounded up to all, a quarter of them, a sixteenth, … as long as it is worth the extra
@@ -68,26 +48,26 @@ def widths(cohort: int, left: list[int], usual: int | None) -> list[int]:
     """How many places each step has, where it shall be one of few numbers.
 
     A whole cohort is rounded up to the `usual` width or, where cohorts vary, by at most a quarter.
-    As clients finish, the width falls to the next power of four.
+    As clients finish, the width falls to the next power of four, down to 16.
     """
-    whole = usual if usual is not None and cohort <= usual else _rounded(cohort)
+    whole = usual if usual is not None and cohort <= usual else rounded(cohort)
     return [min(whole, _power_of_four(n)) for n in left]
 
 
-def _last(marks: Mask) -> Places:
+def _last(marks: Mask) -> Ints:
     """One more than the last place that is marked, row by row; 0 where none is."""
     number = np.arange(1, marks.shape[1] + 1)
     return np.asarray(np.where(marks, number, 0).max(axis=1, initial=0))
 
 
-def _rounded(n: int) -> int:
-    """Four widths between two powers of two: 64, 80, 96, 112, 128, …"""
-    grain: int = 2 ** max(0, (n - 1).bit_length() - 3)
+def rounded(n: int) -> int:
+    """Up to three significant bits, so by at most a quarter: 64, 80, 96, 112, 128, …"""
+    grain: int = 2 ** max(0, n.bit_length() - 3)
     return -(-n // grain) * grain
 
 
 def _power_of_four(n: int) -> int:
-    power = _LEAST
+    power = 16
     while power < n:
         power *= 4
     return power

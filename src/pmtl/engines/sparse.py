@@ -3,16 +3,16 @@
 A client's batches of one round hold a few hundred of ten thousand words. The gradient of a linear
 model is zero on the weights of all other columns, so a round is run on a *block*: the columns that
 occur in these batches, which make a smaller linear model whose weights are a part of the client's
-vector. It is trained by the same algorithm, through the same cohort trainer, with dense inputs.
+vector. The same algorithm trains it over the client axis, with dense inputs.
 
 The other coordinates still move, since PMTL pulls every one of them towards w̃ in every step. An
-algorithm's `rest` says where E such steps lead, in closed form. So a round costs a few passes over
-a client's vector and E passes over its block, and no input is ever made dense.
+algorithm's `zero_gradient_steps` says where E such steps lead, in closed form. So a round costs a
+few passes over a client's vector and E passes over its block, and no input is ever made dense.
 """
 
 from __future__ import annotations
 
-from math import log2
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,16 +23,15 @@ from torch.func import vmap
 from torch.utils._pytree import tree_leaves
 
 from pmtl.algorithms import Algorithm
-from pmtl.data import Rows as ClientRows
+from pmtl.data import Rows
 from pmtl.engines.axis import AxisTrainer
-from pmtl.engines.base import CohortTrainer, Reader, Trained
-from pmtl.engines.feed import Feed
-from pmtl.engines.to_device import to_device
+from pmtl.engines.base import CohortBatches, Ints, Trained
+from pmtl.engines.feed import Feed, to_device
+from pmtl.engines.schedule import rounded
 from pmtl.models import FlatModel, Task
 from pmtl.models.library import Linear
 
-Rows = NDArray[np.int64]
-Real = NDArray[np.bool_]
+Mask = NDArray[np.bool_]
 
 
 class Block:
@@ -43,7 +42,7 @@ class Block:
     its last column, where its inputs are zero.
     """
 
-    def __init__(self, feed: Feed, index: Rows, real: Real, width: int | None = None) -> None:
+    def __init__(self, feed: Feed, index: Ints, real: Mask, width: int | None = None) -> None:
         self._index = index
         self._feed = feed
         clients, steps, self._batch = index.shape
@@ -56,7 +55,7 @@ class Block:
         within = present.cumsum(axis=1, dtype=np.int32) - 1
         counts = present.sum(axis=1)
         widest = max(1, int(counts.max(initial=0)))
-        self.width = _rounded(widest, taken.shape[1]) if width is None else width
+        self.width = min(rounded(widest), taken.shape[1]) if width is None else width
         owner, column = np.nonzero(present)
         columns = np.zeros((clients, self.width), dtype=np.int64)
         columns[owner, within[owner, column]] = column
@@ -75,116 +74,99 @@ class Block:
         inputs[client, place, column] = self._values[part]
         return inputs, self._feed.targets(self._index[:, step])
 
-    def reader(self, places: Rows, tall: int) -> Reader:
-        """Reads the steps of the clients at `places`, the first `tall` rows of each batch."""
-        chosen = to_device(places, self._feed.device)
-
-        def read(step: int, n: int) -> tuple[Tensor, Tensor]:
-            inputs, targets = self.rows(step)
-            return inputs[chosen[:n], :tall], targets[chosen[:n], :tall]
-
-        return read
-
     def take(self, vectors: Tensor, features: int, outputs: int) -> Tensor:
-        """The vectors `[K, outputs · (features + 1)]` of models on all columns, cut to the block.
-
-        Vectors that are several such vectors in a row, or none, stay that.
-        """
-        parts = [self._take(one, features, outputs) for one in _each(vectors, features, outputs)]
-        return torch.cat(parts, dim=1) if parts else vectors
-
-    def _take(self, vectors: Tensor, features: int, outputs: int) -> Tensor:
+        """The vectors `[K, n · outputs · (features + 1)]` of n models on all columns, cut to the
+        block."""
         weights, bias = _split(vectors, features, outputs)
-        chosen = weights.gather(2, _every(self._columns, outputs))
-        return torch.cat([chosen.flatten(1), bias], dim=1)
+        chosen = weights.gather(3, _every(self._columns, weights))
+        return torch.cat([chosen.flatten(2), bias], dim=2).flatten(1)
 
     def put(self, vectors: Tensor, part: Tensor, features: int, outputs: int) -> None:
         """Write the block's coordinates into the vectors that `take` would take them from."""
-        for whole, small in zip(
-            _each(vectors, features, outputs), _each(part, self.width, outputs), strict=True
-        ):
-            weights, bias = _split(whole, features, outputs)
-            chosen, bias[:] = _split(small, self.width, outputs)
-            # Where the last column is repeated it is written several times over, with one value.
-            weights.scatter_(
-                2, _every(self._columns, outputs), chosen.gather(2, _every(self._last, outputs))
-            )
+        weights, bias = _split(vectors, features, outputs)
+        chosen, bias[:] = _split(part, self.width, outputs)
+        # Where the last column is repeated it is written several times over, with one value.
+        chosen = chosen.gather(3, _every(self._last, weights))
+        weights.scatter_(3, _every(self._columns, weights), chosen)
 
     def _tensor(self, values: NDArray[np.generic]) -> Tensor:
         return to_device(values, self._feed.device)
 
 
+@dataclass(frozen=True)
+class BlockBatches(CohortBatches):
+    """The batches of some clients of a block."""
+
+    block: Block
+    clients: Ints
+    mask: Mask
+
+    def select(self, clients: Ints, rows: int) -> BlockBatches:
+        return BlockBatches(self.block, self.clients[clients], self.mask[clients, :, :rows])
+
+    def read(self, step: int, n: int) -> tuple[Tensor, Tensor]:
+        inputs, targets = self.block.rows(step)
+        chosen, rows = to_device(self.clients[:n], inputs.device), self.mask.shape[2]
+        return inputs[chosen, :rows], targets[chosen, :rows]
+
+
 class SparseTrainer:
-    """Trains cohorts of linear models on sparse rows; gives what `CohortTrainer` gives."""
+    """Trains cohorts of linear models on sparse rows."""
 
     def __init__(
-        self,
-        algorithm: Algorithm,
-        model: FlatModel,
-        task: Task,
-        feed: Feed,
-        in_place: bool = False,
+        self, algorithm: Algorithm, model: FlatModel, task: Task, feed: Feed, in_place: bool = False
     ) -> None:
         """`in_place` is for production (`places.py`)."""
-        self._in_place = in_place
         self._algorithm = algorithm
         self._model = model
         self._task = task
         self._feed = feed
-        self._trainers: dict[int, CohortTrainer] = {}
+        self._in_place = in_place
 
     @staticmethod
     def fits(algorithm: Algorithm, model: FlatModel, feed: Feed) -> bool:
         """Whether these can be trained so; anything else is trained on dense batches."""
-        return feed.is_sparse and is_linear(model) and _knows_its_rest(algorithm)
+        return feed.is_sparse and is_linear(model) and _has_closed_form(algorithm)
 
     def train(
         self,
         own: Tensor,
         shared: Tensor,
-        index: Rows,
-        real: Real,
+        index: Ints,
+        real: Mask,
         lr: float,
         width: int | None = None,
     ) -> Trained:
-        """Take each client from `own` [K, …] around its `shared` [K, P] through its batches, which
-        are the rows `index` [K, steps, batch] of the data where they are `real`. Blocks are as wide
-        as these clients need, or of `width` columns."""
+        """Train each client from `own` [K, …] around its `shared` [K, P] on its batches: the rows
+        `index` [K, steps, batch] where they are `real`. Blocks are as wide as these clients need,
+        or of `width` columns."""
         algorithm, sizes = self._algorithm, sizes_of(self._model)
         with torch.no_grad():
             block = Block(self._feed, index, real, width)
-            mask = torch.from_numpy(real)
-            part = self._trainer(block.width).train(
-                block.take(own, *sizes), block.take(shared, *sizes), block.reader, mask, lr
-            )
-            steps = mask.any(dim=2).sum(dim=1).to(shared)
+            small = small_model(self._model, block.width)
+            trainer = AxisTrainer(algorithm, small, self._task, in_place=self._in_place)
+            batches = BlockBatches(block, np.arange(len(index)), real)
+            part = trainer.train(block.take(own, *sizes), block.take(shared, *sizes), batches, lr)
+            steps = torch.from_numpy(real.any(axis=2).sum(axis=1)).to(shared)
             state = vmap(algorithm.begin)(own, shared)
             state = vmap(algorithm.zero_gradient_steps, in_dims=(0, 0, None, 0))(
                 state, shared, lr, steps
             )
             uploads = vmap(algorithm.upload)(state, own, shared)
-            # What rests may be the very memory that came in, and that is not ours to change.
             kept = vmap(algorithm.keep)(state)
+            # A state that did not move may be the memory that came in, which must not change.
             kept = kept.clone() if _same_memory(kept, own) else kept.contiguous()
             block.put(kept, part.kept, *sizes)
             block.put(uploads, part.uploads, *sizes)
             return Trained(kept, uploads, part.losses)
-
-    def _trainer(self, width: int) -> CohortTrainer:
-        if width not in self._trainers:
-            small = small_model(self._model, width)
-            self._trainers[width] = AxisTrainer(
-                self._algorithm, small, self._task, in_place=self._in_place
-            )
-        return self._trainers[width]
 
 
 def sparse_outputs(
     feed: Feed,
     model: FlatModel,
     weights: Tensor,
-    index: Rows,
-    real: Real,
+    index: Ints,
+    real: Mask,
     width: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """A linear model's outputs for the rows `[K, n]` under `weights` [K, P], and their targets;
@@ -195,13 +177,13 @@ def sparse_outputs(
     return vmap(small.apply)(block.take(weights, *sizes_of(model)), inputs), targets
 
 
-def own_widths(x: Any, rows: ClientRows) -> Rows:
+def own_widths(x: Any, rows: Rows) -> Ints:
     """A width of a block for each client that follows from its own rows alone: its distinct
     columns, a little rounded."""
     widths = np.ones(len(rows.counts), dtype=np.int64)
     for client in np.flatnonzero(rows.counts):
         columns = len(np.unique(x[rows.of(int(client))].indices))
-        widths[client] = _rounded(max(1, columns), x.shape[1])
+        widths[client] = min(rounded(max(1, columns)), x.shape[1])
     return widths
 
 
@@ -224,43 +206,36 @@ def small_model(model: FlatModel, features: int) -> FlatModel:
         return FlatModel(Linear((features,), sizes_of(model)[1]), model.name)
 
 
-def _each(vectors: Tensor, features: int, outputs: int) -> tuple[Tensor, ...]:
-    """The vectors of linear models that lie one behind the other in a client's vector."""
-    return torch.split(vectors, outputs * (features + 1), dim=1) if vectors.shape[1] else ()
-
-
 def _split(vectors: Tensor, features: int, outputs: int) -> tuple[Tensor, Tensor]:
-    """Vectors of linear models as weights `[K, outputs, features]` and biases, without a copy."""
-    cut = outputs * features
-    return vectors[:, :cut].view(-1, outputs, features), vectors[:, cut:]
+    """Vectors of n linear models in a row, as weights `[K, n, outputs, features]` and biases
+    `[K, n, outputs]`, without a copy."""
+    cut, size = outputs * features, outputs * (features + 1)
+    models = vectors.view(len(vectors), vectors.shape[1] // size, size)
+    return models[..., :cut].view(*models.shape[:2], outputs, features), models[..., cut:]
 
 
-def _every(columns: Tensor, outputs: int) -> Tensor:
-    return columns.unsqueeze(1).expand(-1, outputs, -1)
+def _every(columns: Tensor, weights: Tensor) -> Tensor:
+    """The same columns [K, width] for every row of the weights."""
+    return columns[:, None, None].expand(-1, *weights.shape[1:3], -1)
 
 
 def _same_memory(one: Tensor, two: Tensor) -> bool:
     return one.untyped_storage().data_ptr() == two.untyped_storage().data_ptr()
 
 
-def _rounded(width: int, most: int) -> int:
-    """Up to a number with three significant bits, so that a width is at most a fourth too large."""
-    unit = 1 << max(0, int(log2(width)) - 2)
-    return min(most, -(-width // unit) * unit)
-
-
-def _knows_its_rest(algorithm: Algorithm) -> bool:
-    """Try it: a subclass may have changed its `step` and inherited a `rest` that is not its own."""
+def _has_closed_form(algorithm: Algorithm) -> bool:
+    """Whether `zero_gradient_steps` leads where steps lead. Tried, because a subclass may change
+    `step` and inherit a closed form that is not its own."""
     shared = torch.linspace(-1, 1, 5, dtype=torch.float64)
     own = algorithm.start(shared)
     if len(own) % len(shared):
         return False
     state = algorithm.begin(own + torch.linspace(0.1, 1, len(own), dtype=own.dtype), shared)
-    rested = algorithm.zero_gradient_steps(
+    at_once = algorithm.zero_gradient_steps(
         state, shared, 0.1, torch.tensor(3.0, dtype=torch.float64)
     )
-    if rested is None:
+    if at_once is None:
         return False
     for _ in range(3):
         state = algorithm.step(state, shared, torch.zeros_like, 0.1)
-    return all(map(torch.allclose, tree_leaves(rested), tree_leaves(state)))
+    return all(map(torch.allclose, tree_leaves(at_once), tree_leaves(state)))

@@ -3,9 +3,8 @@
 `torch.func.vmap` lays the tables of all clients end to end before it looks anything up, and checks
 an index against the whole: one beyond a client's own table, or below zero, reads the *next*
 client's weights, and its gradient moves them. (Every other way of indexing we tried is checked
-against the client's own.) So a lookup of ours gives not-a-number for such an index. The client's
-loss and upload are then not numbers either, the gate counts them as zero, and nobody else is
-touched.
+against the client's own.) So a lookup of ours gives NaN for such an index. The client's loss and
+upload are then NaN, too, the gate counts them as zero, and no other client is affected.
 """
 
 from __future__ import annotations

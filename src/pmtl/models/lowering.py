@@ -1,15 +1,13 @@
 """The same layers, computed in the way that suits a machine.
 
-A model is written once, with `nn.Conv2d` and `nn.MaxPool2d`. Many clients at once means many
-*different* filters at once, for which libraries have only the grouped convolution, and that is slow
-everywhere. Written as patches times filters it is one batched matrix product, which every machine
-does well:
+Many clients at once means many *different* filters at once, for which libraries have only the
+grouped convolution, which is slow. Written as patches times filters it is one batched matrix
+product:
 
     y[o, (b,h,w)] = Σ_{c,i,j} W[o, (c,i,j)] · x[b, c, h·s + i·d, w·s + j·d]
 
 For one client at a time on a CPU the library's convolution is fine, if its images are stored with
-the channels last: pooling is then up to ten times faster, and convolution no slower. Tall filters
-on many channels are quicker with fewer products (`cooktoom.py`).
+the channels last; a first layer on grey images is faster as patches there, too.
 
 Only layers that are exactly `nn.Conv2d` or `nn.MaxPool2d` are exchanged, in a copy of the module
 with the same parameters in the same order. What is computed stays the same up to the order of
@@ -25,7 +23,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pmtl.models import cooktoom
 from pmtl.models.flat import FlatModel
 
 Way = Literal["patches", "channels_last"]
@@ -75,7 +72,8 @@ class PatchConv2d(nn.Conv2d):
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if input.dim() != 4:
             return cast(Tensor, super()._conv_forward(input, weight, bias))
-        patches = _patches(_padded(self, input), self.kernel_size, self.stride, self.dilation)
+        sizes = (self.kernel_size, self.stride, self.dilation)
+        patches = _Patches.apply(_padded(self, input), *sizes)  # type: ignore[no-untyped-call]
         rows, height, width = patches.shape[-3:]
         out = weight.flatten(1) @ patches.flatten(3).flatten(0, 2)
         if bias is not None:
@@ -92,17 +90,11 @@ class ChannelsLastConv2d(nn.Conv2d):
             return cast(Tensor, super()._conv_forward(input, weight, bias))
         if self.in_channels == 1 and not input.requires_grad:
             return self._grey(input, weight, bias)
-        if self.stride == self.dilation == (1, 1):
-            padded = _padded(self, input)
-            if cooktoom.pays(padded.shape, weight.shape) and cooktoom.suits(padded, weight):
-                images = cooktoom.convolve(padded.permute(0, 2, 3, 1), weight, bias)
-                return images.permute(0, 3, 1, 2)
         input = input.contiguous(memory_format=torch.channels_last)
         return cast(Tensor, super()._conv_forward(input, weight, bias))
 
     def _grey(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """A first layer on grey images, for which patches are quicker on a CPU, too."""
-        # Not by way of autograd, which would only keep books of what is never asked for.
+        # Not by way of autograd: nobody asks for the input's derivative.
         patches = _Patches.forward(
             _padded(self, input), self.kernel_size, self.stride, self.dilation
         )
@@ -133,15 +125,11 @@ def _padded(layer: nn.Conv2d, input: Tensor) -> Tensor:
     return F.pad(input, around, mode=mode)
 
 
-def _patches(input: Tensor, kernel: Pair, stride: Pair, dilation: Pair) -> Tensor:
-    """`[C, kh, kw, B, H, W]`: what every weight of a filter meets, place by place."""
-    return _Patches.apply(input, kernel, stride, dilation)  # type: ignore[no-untyped-call, no-any-return]
-
-
 class _Patches(torch.autograd.Function):
-    """Cutting out patches is one copy. Its derivative adds them up again where they were: written
-    as a sum of shifted images it needs neither atomic additions, whose order is not repeatable,
-    nor one pass over memory per weight, since a compiler makes one loop of it."""
+    """`[C, kh, kw, B, H, W]`: what every weight of a filter meets, place by place.
+
+    The derivative is a sum of shifted images: it needs no atomic additions, whose order is not
+    repeatable, and a compiler makes one loop of it."""
 
     generate_vmap_rule = True
 
@@ -184,7 +172,7 @@ def _spread(values: Tensor, dim: int, stride: int) -> Tensor:
 
 class _TileMax(torch.autograd.Function):
     """The maximum of every tile and where it was. As in PyTorch's own pooling the first of equal
-    values wins and takes the whole derivative, and a value that is no number wins over all."""
+    values wins and takes the whole derivative, and NaN wins over all."""
 
     generate_vmap_rule = True
 

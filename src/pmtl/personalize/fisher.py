@@ -24,8 +24,8 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from pmtl.data import FederatedData
+from pmtl.engines.feed import to_device
 from pmtl.engines.sparse import Block, is_linear, sizes_of, small_model
-from pmtl.engines.to_device import to_device
 from pmtl.models import FlatModel, draw_targets, lowered, row_surprises, uniforms_per_row
 from pmtl.simulation import Feed
 from pmtl.streams import name_keys, uniforms

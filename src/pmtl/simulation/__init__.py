@@ -5,7 +5,7 @@ from pmtl.engines.axis import AxisTrainer
 from pmtl.engines.base import CohortTrainer, Trained
 from pmtl.engines.choose import ENGINES, check_engine
 from pmtl.engines.feed import Feed
-from pmtl.engines.threads import ThreadsTrainer
+from pmtl.engines.loops import ThreadsTrainer
 from pmtl.simulation.evaluation import Metrics, Weights, evaluate
 from pmtl.simulation.identity import identity
 from pmtl.simulation.owned.row_file import RowFile, digest_rows, private

@@ -17,9 +17,9 @@ from torch import Tensor
 from pmtl.algorithms import Algorithm
 from pmtl.client.batches import FEW_ROWS, Batches, LocalTraining
 from pmtl.data import FederatedData
-from pmtl.engines.base import Trained
+from pmtl.engines.base import TensorBatches, Trained
 from pmtl.engines.choose import Work, at_once, build_trainer, choose, fixed_width
-from pmtl.engines.feed import Feed
+from pmtl.engines.feed import Feed, FeedBatches
 from pmtl.engines.places import Shape, axis_is_safe, is_ours, seated
 from pmtl.engines.sparse import SparseTrainer, own_widths
 from pmtl.models import FlatModel, floats_per_row
@@ -72,7 +72,7 @@ class Sites:
         self._largest = largest
         self._rounds = rounds
         self._sparse: SparseTrainer | None = None
-        if SparseTrainer.fits(algorithm, model, feed):
+        if engine != "debug" and SparseTrainer.fits(algorithm, model, feed):
             self._sparse = SparseTrainer(algorithm, model, data.task, feed, in_place)
         safe = axis_is_safe(model, self.device) and is_ours(algorithm)
         self._alone = in_place and not safe
@@ -111,13 +111,8 @@ class Sites:
         with torch.random.fork_rng(enabled=self.model.traits.random_forward):
             if self.model.traits.random_forward:
                 torch.manual_seed(subseed(self.seed, "forward", round, int(clients[0])))
-            return self._trainer.train(
-                own,
-                around,
-                lambda places, tall: self.feed.reader(index[places, :, :tall]),
-                torch.from_numpy(real),
-                lr,
-            )
+            batches = FeedBatches(self.feed, clients, index, real)
+            return self._trainer.train(own, around, batches, lr)
 
     def _train_in_place(
         self, clients: Clients, own: Tensor, around: Tensor, round: int, lr: float
@@ -167,19 +162,11 @@ class Sites:
         batch = self.usual_batch
         width = (None if self._sparse else self._places((batch, 1, 0))) or 1
         _, answers = self.feed.rows(np.zeros((1, 1), dtype=np.int64))
-
-        def rows(clients: int) -> tuple[Tensor, Tensor]:
-            shape = (clients, batch)
-            x = torch.zeros(*shape, *self.data.input_shape, dtype=shared.dtype)
-            return x.to(self.device), torch.zeros_like(answers).expand(*shape, *answers.shape[2:])
-
-        self._trainer.train(
-            own.repeat(width, 1),
-            shared.expand(width, -1),
-            lambda places, tall: lambda step, count: rows(count),
-            torch.ones(width, 1, batch, dtype=torch.bool),
-            0.0,
-        )
+        shape = (width, 1, batch)
+        rows = torch.zeros(*shape, *self.data.input_shape, dtype=shared.dtype).to(self.device)
+        targets = torch.zeros_like(answers).expand(*shape, *answers.shape[2:])
+        batches = TensorBatches(rows, targets, np.ones(shape, dtype=bool))
+        self._trainer.train(own.repeat(width, 1), shared.expand(width, -1), batches, 0.0)
 
     def draw_ahead(self, clients: Clients, round: int) -> None:
         """Draw the batches of a round that is going to be asked for."""

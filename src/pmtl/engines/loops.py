@@ -1,0 +1,103 @@
+"""One client at a time per core: loops over `train_client`.
+
+With one thread per core (`ThreadsTrainer`) this is the way for convolutions on a CPU. One client's
+images stay in the core's own cache, where a cohort's would travel to memory and back for every
+layer; and threads that each have a client wait for each other once a round, where threads that
+share a layer wait at its end.
+
+`DebugTrainer` is slow, and its errors say whose they are. It is the reference that the other
+engines are tested against.
+"""
+
+from __future__ import annotations
+
+import copy
+import traceback
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pmtl.algorithms import Algorithm
+from pmtl.client.step import OneTrained, train_client
+from pmtl.engines.base import CohortBatches, CohortTrainer, Trained
+from pmtl.errors import PmtlError
+from pmtl.models import FlatModel, Task
+
+
+class DebugTrainer(CohortTrainer):
+    """One client after the other. An error names the client and the stage that failed."""
+
+    def train(self, own: Tensor, shared: Tensor, batches: CohortBatches, lr: float) -> Trained:
+        def one(k: int) -> OneTrained:
+            stages = ["reading its rows"]
+            try:
+                rows = list(batches.of_client(k))
+                given = (own[k], shared[k], rows, lr, stages.append)
+                return train_client(self._algorithm, self._model, self._task, *given)
+            except Exception as error:
+                raise PmtlError(
+                    f"Local training of the client {batches.name(k)!r} failed in {stages[-1]!r} "
+                    f"({_place(error)}): {type(error).__name__}: {error}"
+                ) from error
+
+        with _single_threaded():
+            return Trained.stacked([one(k) for k in range(len(own))])
+
+
+class ThreadsTrainer(CohortTrainer):
+    """As many clients at a time as there are cores, each with one thread.
+
+    A client's numbers do not depend on how many threads there are. A model with dropout is trained
+    in one thread: torch has one random generator for all of them, and who came first would decide
+    about the masks.
+    """
+
+    def __init__(self, algorithm: Algorithm, model: FlatModel, task: Task) -> None:
+        super().__init__(algorithm, model, task)
+        self._free: SimpleQueue[FlatModel] = SimpleQueue()  #: copies of the model, one per thread
+
+    def train(self, own: Tensor, shared: Tensor, batches: CohortBatches, lr: float) -> Trained:
+        def one(k: int) -> OneTrained:
+            try:  # Weights are put into a module while it runs, so no two threads share one.
+                model = self._free.get_nowait()
+            except Empty:
+                model = copy.deepcopy(self._model)
+            given = (own[k], shared[k], batches.of_client(k), lr)
+            try:
+                return train_client(self._algorithm, model, self._task, *given)
+            finally:
+                self._free.put(model)
+
+        workers = 1 if self._model.traits.random_forward else torch.get_num_threads()
+        # Those with most steps go first, so that no thread is waited for at the end.
+        order = np.argsort(-batches.mask.any(axis=2).sum(axis=1), kind="stable")
+        with (
+            _single_threaded(),
+            ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool,
+        ):
+            trained = Trained.stacked(list(pool.map(one, order.tolist())))
+        return trained.take(torch.from_numpy(np.argsort(order)))
+
+
+@contextmanager
+def _single_threaded() -> Iterator[None]:
+    """Let each operation of torch use one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _place(error: Exception) -> str:
+    """The file and line of an error, in the innermost code that is not PyTorch's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [frame for frame in frames if "torch" not in Path(frame.filename).parts]
+    return f"{Path(outside[-1].filename).name}, line {outside[-1].lineno}"
