@@ -31,7 +31,7 @@ def test_algorithm_1_over_pipes_is_the_simulation_bit_for_bit(six):
     local = LocalTraining(steps=3, batch=4)
     simulation = simulate(
         six, model_for(six, "mlp"), build_algorithm("pmtl"), plan(6), local, SEED,
-        hardened=True, engine="threads",
+        hardened=True, engine="debug",
     )  # fmt: skip
     state = simulation.start()
     list(simulation.rounds(state))

@@ -73,7 +73,9 @@ class TrainConfig:
     )
     device: str = option("auto", help="auto, cpu or cuda.")
     engine: str = option(
-        "auto", help="axis (all clients in one computation), threads (one client per core) or auto."
+        "auto",
+        help="axis (all clients in one computation), threads (one client per core), debug (one "
+        "client after the other; errors name the client and the stage) or auto.",
     )
     compile: bool | None = option(
         None,
