@@ -13,10 +13,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import tomli_w
-
 from pmtl.client.batches import LocalTraining
 from pmtl.errors import PmtlError, naming
+from pmtl.jsontext import to_json
 from pmtl.options import check_options, option, tables
 from pmtl.privacy.accounting.validation import DEFAULT_SHARE
 from pmtl.privacy.plan import PrivacyRequest
@@ -147,10 +146,16 @@ class TrainConfig:
 
     def digest(self) -> str:
         """A short name for all of it, to notice a configuration that was changed."""
-        return blake2b(self.to_toml().encode(), digest_size=16).hexdigest()
+        return _digest(to_json(_given(asdict(self))))
+
+    def text_digest(self) -> str:
+        """The digest that pmtl 0.1 wrote: of the text of its file."""
+        return _digest(self.to_toml())
 
     def to_toml(self) -> str:
         """The configuration as a TOML file that `pmtl train --config` takes."""
+        import tomli_w  # Only a run with a folder needs it.
+
         return tomli_w.dumps(_given(asdict(self)))
 
 
@@ -165,6 +170,10 @@ def part(kind: type[Any], value: Any, what: str) -> Any:
     raise PmtlError(
         f"{what} must be a {kind.__name__} or a mapping of its fields, but {value!r} was given."
     )
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -232,7 +241,7 @@ def algorithm_spec(algorithm: str | Algorithm) -> str:
 
     if isinstance(algorithm, str):
         return algorithm
-    values = {item.name: getattr(algorithm, item.name) for item in fields(algorithm)}
+    values = _given({item.name: getattr(algorithm, item.name) for item in fields(algorithm)})
     kind = type(algorithm)
     if ALGORITHMS.get(algorithm.name) is kind:
         name = algorithm.name

@@ -230,7 +230,7 @@ def resume(
             "were others: continue it with that version, or start a new run."
         )
     config = read_config(folder.config_file)
-    if config.digest() != facts.config_digest:
+    if facts.config_digest not in (config.digest(), config.text_digest()):
         raise PmtlError(
             f"{folder.config_file} is not what the run was started with: put it back as it was, or "
             "start a new run with it."

@@ -1,0 +1,76 @@
+"""docs/extending.md is true: its files are written, its commands are run, its numbers counted."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+import pmtl
+
+PAGE = (Path(__file__).parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
+FILES = dict(re.findall(r"<!-- file: (\S+) -->\n```python\n(.*?)```", PAGE, re.S))
+COMMANDS = [line[2:] for line in PAGE.splitlines() if line.startswith("$ pmtl ")]
+#: Fewer rounds and seeds, so that a command takes a second.
+QUICK = {"train": ["--rounds", "2"], "compare": ["--rounds", "2", "--seeds", "1", "--out", "c"]}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The files of the page, in the present folder."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    rows = [
+        {"client": f"c{k % 6}", "features": [k / 9, 1 - k / 9], "outcome": k % 2, "target": 0}
+        for k in range(48)
+    ]
+    (tmp_path / "visits.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield tmp_path
+    for name in FILES:
+        sys.modules.pop(name.removesuffix(".py"), None)
+
+
+def test_the_page_has_its_examples():
+    assert set(FILES) == {"fedrep.py", "jsonl.py", "groups.py", "shares.py", "watch.py"}
+    assert len(COMMANDS) == 7
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_runs(folder, pmtl_command, command):
+    words = shlex.split(command)[1:]
+    quick = [] if words[0] == "privacy" else QUICK[words[0]]
+    done = pmtl_command(*words, *quick)
+    assert done.status == 0, done.err
+
+
+def test_an_algorithm_is_one_file_of_at_most_forty_lines():
+    assert len(FILES["fedrep.py"].splitlines()) <= 40
+
+
+def test_fedrep_shares_the_body_and_keeps_the_heads(folder):
+    run = pmtl.train(
+        "synthetic:clients=6,samples=20",
+        algorithm="fedrep:FedRep:head=*.bias",
+        privacy={"noise": 0.0, "clip": float("inf"), "rounds": 3},
+        out=folder / "run",
+    )
+    shared = run.shared_for(run.data.clients[0]).state_dict()
+    personal = [run.personal(client).state_dict() for client in run.data.clients]
+    names = [name for name in shared if name.endswith("bias")]
+    assert names
+    assert len({tuple(part[names[0]].tolist()) for part in personal}) == 6, "heads are personal"
+    for name in set(shared) - set(names):
+        assert all((part[name] == shared[name]).all() for part in personal), "the body is shared"
+    config = (folder / "run" / "config.toml").read_text()
+    assert 'algorithm = "fedrep:FedRep:head=*.bias"' in config
+
+
+def test_the_callback_says_every_round(folder, pmtl_command):
+    done = pmtl_command("train", "--callback", "watch:Watch", "--rounds", "2", "--noise", "1")
+    assert "round 1 of 2\nround 2 of 2\ndone" in done.out
