@@ -10,6 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
+import safetensors.torch
 import torch
 
 import pmtl
@@ -57,7 +58,7 @@ def after_release_before_checkpoint():
 
 
 def mid_checkpoint():
-    save = files.save_file
+    save = safetensors.torch.save_file
 
     def save_half_and_die(tensors, path, metadata):
         save(tensors, path, metadata)
@@ -65,7 +66,7 @@ def mid_checkpoint():
             os.truncate(path, path.stat().st_size // 2)
             die()
 
-    files.save_file = save_half_and_die
+    safetensors.torch.save_file = save_half_and_die
 
 
 def after_checkpoint_before_its_mark():
