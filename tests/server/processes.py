@@ -54,10 +54,10 @@ def serve(
     )
     state = server.start(torch.from_numpy(start))
     while state.round < ROUNDS:
-        cohort, tally = server.cohort(state.round).tolist(), server.open(state)
-        for client in cohort:
+        tally = server.open(state)
+        for client in tally.cohort:
             sites[client].send_bytes(server.message(state, client).to_bytes())
-        for client in cohort:
+        for client in tally.cohort:
             upload = from_bytes(sites[client].recv_bytes())
             server.receive(tally, client, state.round, upload)
         server.publish(tally, state)

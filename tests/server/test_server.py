@@ -24,7 +24,7 @@ def test_a_round_adds_the_average_of_what_sites_send():
     server = Server(NAMES, FedAvg(), PLAN, 0, noise=silent)
     state = server.start(torch.zeros(2))
     tally = server.open(state)
-    for client in server.cohort(state.round).tolist():
+    for client in tally.cohort:
         message = server.message(state, client)
         assert (message.round, message.shared.tolist()) == (0, [0.0, 0.0])
         server.receive(tally, client, 0, {UPLOAD: np.array([0.2, client * 0.1])})
@@ -52,7 +52,7 @@ def test_the_algorithms_server_keeps_what_it_needs():
 
 def test_everybody_trains_where_nothing_is_shared():
     plan = PrivacyPlan(4, 1, "poisson", 1.0, 0.1, 3, 1e-3)
-    assert Server(NAMES, Local(), plan, 0).cohort(0).tolist() == [0, 1, 2, 3]
+    assert Server(NAMES, Local(), plan, 0).draw(0).tolist() == [0, 1, 2, 3]
 
 
 def test_production_needs_a_charge_and_the_plans_number_of_clients():
@@ -72,3 +72,24 @@ def test_a_round_is_charged_before_it_is_published_and_only_once():
     with pytest.raises(PmtlError, match="published already"):
         server.publish(tally, state)
     assert charged == [0]
+
+
+def test_an_upload_from_outside_the_cohort_is_dropped():
+    plan = PrivacyPlan(4, 2, "fixed", 1.0, 0.1, 3, 1e-3)
+    server = Server(NAMES, FedAvg(), plan, 0, noise=silent)
+    state = server.start(torch.zeros(2))
+    tally = server.open(state)
+    assert len(tally.cohort) == 2
+    for client in range(4):
+        server.receive(tally, client, 0, {UPLOAD: np.array([0.5, 0.0])})
+    server.publish(tally, state)
+    assert torch.allclose(state.shared, torch.tensor([[0.5, 0.0]])), "two uploads, divided by two"
+
+
+def test_productions_cohort_is_drawn_once_a_round():
+    plan = PrivacyPlan(4, 2, "poisson", 1.0, 0.1, 3, 1e-3)
+    server = Server(NAMES, FedAvg(), plan, None, charge=lambda round: None)
+    state = server.start(torch.zeros(2))
+    tally = server.open(state)
+    assert tally.cohort == tally.cohort[:]
+    assert any(server.draw(0).tolist() != tally.cohort for _ in range(200)), "coins are tossed anew"

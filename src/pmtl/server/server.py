@@ -2,9 +2,8 @@
 
 A round is (Algorithm 1, lines 3 to 9):
 
-    cohort = server.cohort(state.round)
-    tally = server.open(state)
-    for client in cohort:                          # a site's part: `client/site.py`
+    tally = server.open(state)                     # draws the cohort, once
+    for client in tally.cohort:                    # a site's part: `client/site.py`
         upload = site[client].answer(server.message(state, client))
         server.receive(tally, client, state.round, upload)
     server.publish(tally, state)
@@ -94,8 +93,9 @@ class Server:
         shared = self.billboard.first(common)
         return ServerState(0, shared, self.algorithm.server_start(shared))
 
-    def cohort(self, round: int) -> NDArray[np.int64]:
-        """The numbers of the clients that train in a round, in order."""
+    def draw(self, round: int) -> NDArray[np.int64]:
+        """The numbers of the clients that train in a round, in order. In production every call
+        draws anew."""
         if not self.algorithm.shares:  # Nothing is published, so nobody has to be hidden.
             return np.arange(len(self.clients), dtype=np.int64)
         return self.sampler.draw(round)
@@ -105,13 +105,22 @@ class Server:
         read = self.billboard.read(state.shared, np.array([client]), one_by_one=True)[0]
         return RoundMessage(state.round, read.cpu().numpy().copy())
 
-    def open(self, state: ServerState) -> Tally:
-        """An empty sum for the round that comes next."""
-        return self.gate.open(state.round, state.shared)
+    def open(self, state: ServerState, cohort: NDArray[np.int64] | None = None) -> Tally:
+        """An empty sum for the round that comes next, and its cohort.
+
+        Args:
+            state: where the server stands.
+            cohort: the cohort, if it was drawn before.
+        """
+        tally = self.gate.open(state.round, state.shared)
+        tally.cohort = (self.draw(state.round) if cohort is None else cohort).tolist()
+        return tally
 
     def receive(self, tally: Tally, client: int, round: int, upload: Mapping[str, Any]) -> None:
-        """Take what one site sent for a round; what is not an upload counts as zero."""
-        self.gate.receive(tally, client, round, upload)
+        """Take what one site sent for a round. What is not an upload counts as zero; what comes
+        from outside the cohort is dropped, because the accountant counts on who was drawn."""
+        if client in tally.cohort:
+            self.gate.receive(tally, client, round, upload)
 
     def add(self, tally: Tally, clients: NDArray[np.int64], uploads: Tensor) -> None:
         """Take the uploads `[K, P]` of several clients at once."""

@@ -118,7 +118,7 @@ class Simulation:
         round = state.round
         cohort = self._cohort(round)
         lr = self.sites.local.lr_at(round)
-        tally = self.server.open(state)
+        tally = self.server.open(state, cohort)
         losses, norms = [], []
 
         for piece in self.sites.pieces(self.team.part(cohort)):
@@ -282,7 +282,7 @@ class Simulation:
     def _cohort(self, round: int) -> NDArray[np.int64]:
         if self._next is not None and self._next[0] == round:
             return self._next[1]
-        cohort = self.server.cohort(round)
+        cohort = self.server.draw(round)
         # A seed draws the same cohort in every process; in production the leader draws.
         return self.team.draw(cohort) if self._production and self.algorithm.shares else cohort
 
