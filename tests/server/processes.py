@@ -55,9 +55,9 @@ def serve(
     state = server.start(torch.from_numpy(start))
     while state.round < ROUNDS:
         tally = server.open(state)
-        for client in tally.cohort:
+        for client in sorted(tally.cohort):
             sites[client].send_bytes(server.message(state, client).to_bytes())
-        for client in tally.cohort:
+        for client in sorted(tally.cohort):
             upload = from_bytes(sites[client].recv_bytes())
             server.receive(tally, client, state.round, upload)
         server.publish(tally, state)

@@ -70,7 +70,7 @@ class Tally:
     ) -> None:
         self.round = round
         self.sum = torch.zeros(shape, dtype=dtype, device=device)
-        self.cohort: list[int] = []  #: the numbers of the clients that were drawn
+        self.cohort: frozenset[int] = frozenset()  #: the numbers of the clients that were drawn
         self.seen: set[int] = set()
 
 

@@ -3,7 +3,7 @@
 A round is (Algorithm 1, lines 3 to 9):
 
     tally = server.open(state)                     # draws the cohort, once
-    for client in tally.cohort:                    # a site's part: `client/site.py`
+    for client in sorted(tally.cohort):            # a site's part: `client/site.py`
         upload = site[client].answer(server.message(state, client))
         server.receive(tally, client, state.round, upload)
     server.publish(tally, state)
@@ -113,7 +113,8 @@ class Server:
             cohort: the cohort, if it was drawn before.
         """
         tally = self.gate.open(state.round, state.shared)
-        tally.cohort = (self.draw(state.round) if cohort is None else cohort).tolist()
+        drawn = self.draw(state.round) if cohort is None else cohort
+        tally.cohort = frozenset(drawn.tolist())
         return tally
 
     def receive(self, tally: Tally, client: int, round: int, upload: Mapping[str, Any]) -> None:
