@@ -1,16 +1,15 @@
-"""One federation's server. It knows the clients' names and never their rows.
+"""The server of one federation. It knows the clients' names and never their rows.
 
 A round is (Algorithm 1, lines 3 to 9):
 
     cohort = server.cohort(state.round)
     tally = server.open(state)
-    for client in cohort:                          # a site's part: `client/site.py`
-        upload = site[client].answer(server.message(state, client))
+    for client in cohort:
+        upload = site[client].answer(server.message(state, client))  # `client/site.py`
         server.receive(tally, client, state.round, upload)
     server.publish(tally, state)
 
-Simulation gives the tally all uploads at once (`server.add`), a real federation one by one. In both
-the gate, the plan, the sampler and the billboard are these.
+A simulation adds all uploads at once (`server.add`).
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ from pmtl.streams import name_keys
 
 @dataclass
 class ServerState:
-    """Where the server stands after `round` rounds: all of it is public."""
+    """The state of the server between two rounds. All of it is public."""
 
-    round: int
-    shared: Tensor  #: [vectors, P], what the billboard shows
+    round: int  #: how many rounds were published
+    shared: Tensor  #: [vectors, P] the billboard
     memory: dict[str, Tensor]  #: what the algorithm's server keeps
 
 
@@ -61,16 +60,16 @@ class Server:
     ) -> None:
         """
         Args:
-            clients: the clients' names, in the order in which they are numbered.
+            clients: the clients' names; a client's number is its position here.
             algorithm: the algorithm, bound to the model's layout.
-            plan: what is run and what is charged.
-            seed: draws an experiment's cohorts; None is production, where coins are the operating
-                system's and every release has to be charged.
-            source: where the noise's random words come from.
-            noise: noise in place of the plan's own, for tests.
+            plan: decides sampling, clipping and noise, and what is charged.
+            seed: draws the cohorts of an experiment. None is production: the operating system draws
+                the cohorts, and every release has to be charged.
+            source: where the random words for the noise come from.
+            noise: replaces the plan's noise, for tests.
             hardened: whether noise is drawn exactly, on a grid of whole numbers.
-            charge: puts a round down in the clients' ledger; called before noise is drawn.
-            device: where uploads are added up.
+            charge: writes a round to the clients' ledger; called before noise is drawn.
+            device: where uploads are summed.
         """
         if seed is None and algorithm.shares and charge is None:
             raise PmtlError("In production every release is charged: give a ledger.")
@@ -90,35 +89,35 @@ class Server:
         self.gate = Release(plan, self.billboard, noise, charge, one_by_one=self.production)
 
     def start(self, common: Tensor) -> ServerState:
-        """The state before the first round, when every client holds `common` [P]."""
+        """The state before the first round; `common` [P] is the common start of all clients."""
         shared = self.billboard.first(common)
         return ServerState(0, shared, self.algorithm.server_start(shared))
 
     def cohort(self, round: int) -> NDArray[np.int64]:
-        """The numbers of the clients that train in a round, in order."""
-        if not self.algorithm.shares:  # Nothing is published, so nobody has to be hidden.
+        """The sorted numbers of the clients that train in a round."""
+        if not self.algorithm.shares:  # Nothing is published, so sampling would protect nobody.
             return np.arange(len(self.clients), dtype=np.int64)
         return self.sampler.draw(round)
 
     def message(self, state: ServerState, client: int) -> RoundMessage:
-        """What the site of one client is told in the round that comes next."""
+        """The message to the site of one client for the next round."""
         read = self.billboard.read(state.shared, np.array([client]), one_by_one=True)[0]
         return RoundMessage(state.round, read.cpu().numpy().copy())
 
     def open(self, state: ServerState) -> Tally:
-        """An empty sum for the round that comes next."""
+        """An empty sum for the next round."""
         return self.gate.open(state.round, state.shared)
 
     def receive(self, tally: Tally, client: int, round: int, upload: Mapping[str, Any]) -> None:
-        """Take what one site sent for a round; what is not an upload counts as zero."""
+        """Clip and add the upload of one site; an invalid upload counts as zero."""
         self.gate.receive(tally, client, round, upload)
 
     def add(self, tally: Tally, clients: NDArray[np.int64], uploads: Tensor) -> None:
-        """Take the uploads `[K, P]` of several clients at once."""
+        """Clip and add the uploads `[K, P]` of several clients."""
         self.gate.add(tally, clients, uploads)
 
     def publish(self, tally: Tally, state: ServerState) -> None:
-        """Charge the round, add noise, and let the algorithm's server make its step."""
+        """Charge the round, add noise, and make the algorithm's server step on `state`."""
 
         def step(shared: Tensor, update: Tensor) -> Tensor:
             after, state.memory = self.algorithm.server_step(shared, update, state.memory)
