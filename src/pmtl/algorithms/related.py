@@ -87,11 +87,12 @@ def board_of(omega: NDArray[np.float64], m: int) -> Billboard:
         members = np.flatnonzero(group_of == group)
         part = np.eye(len(members)) - omega[np.ix_(members, members)] / largest
         strengths, directions = np.linalg.eigh(part)
-        # Eigenvectors have no sign. We choose the sign with which most clients are positive.
-        directions = directions * np.where(directions.sum(axis=0) < 0, -1.0, 1.0)
         kept = strengths > _ZERO
         if kept.any():
-            pieces.append((members, directions[:, kept] * np.sqrt(strengths[kept])))
+            directions = directions[:, kept]
+            # Eigenvectors have no sign; we choose the one with which their sum is not negative.
+            signs = np.where(directions.sum(axis=0) < 0, -1.0, 1.0)
+            pieces.append((members, directions * signs * np.sqrt(strengths[kept])))
     return _assembled(pieces, m)
 
 
