@@ -36,8 +36,8 @@ def test_what_is_public_is_admitted_even_where_nothing_is_shared():
 def test_relations_are_admitted_where_there_are_some():
     plan = PrivacyPlan(50, 50, "full", 1.0, 0.5, 5, 1e-3)
     told = make_statement(plan, shares=True, personal=True, relations="The clusters").not_covered
-    assert any(item.startswith("The clusters by which clients read") for item in told)
-    assert "more noise than is said above" not in text()
+    assert any(item.startswith("The clusters, with which clients read") for item in told)
+    assert "more noise than stated above" not in text()
 
 
 def test_coins_must_stay_secret_and_the_statement_says_so():
