@@ -107,7 +107,7 @@ def test_caps_go_down_freely_and_up_only_by_force(path):
         ledger.cap(2.0)
         ledger.cap(2.0)  # says nothing new, and is no entry
         ledger.cap(5.0, 1e-9)
-        with pytest.raises(PmtlError, match="by force"):
+        with pytest.raises(PmtlError, match="needs --force"):
             ledger.cap(2.5)
         assert ledger.caps() == {1 / 100: 2.0, 1e-9: 5.0}
         assert ledger.verify() == 4

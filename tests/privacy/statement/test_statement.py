@@ -59,8 +59,8 @@ def test_a_fixed_draw_reports_both_numbers():
 
 
 def test_a_model_that_is_published_is_not_called_the_clients_own():
-    assert "it protects the others, not the client itself" in text(personal=True)
-    assert "it protects the others, not the client itself" not in text(personal=False)
+    assert "protects the other clients, not the client itself" in text(personal=True)
+    assert "protects the other clients, not the client itself" not in text(personal=False)
 
 
 @pytest.mark.parametrize(("delta", "hollow"), [(1 / 50, True), (0.9, True), (1 / 51, False)])
