@@ -39,7 +39,9 @@ class LocalTraining:
     )
     batch: int = option(10, help="Rows a step; 0 for all rows.", at_least=0)
     lr: float = option(0.1, help="η, the step size.", above=0, finite=True)
-    halve_every: int | None = option(None, help="Halve η every so many rounds.", at_least=1)
+    halve_every: int | None = option(
+        None, help="Halve η each time this many rounds have passed.", at_least=1
+    )
 
     def __post_init__(self) -> None:
         check_options(self)

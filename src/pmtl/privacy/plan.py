@@ -180,7 +180,7 @@ class PrivacyRequest:
     rounds: int = option(20, help="T, rounds.")
     hardened: bool | None = option(
         None,
-        help="Draw noise exactly, on a grid of whole numbers; in production unless told otherwise.",
+        help="Draw noise exactly, on a grid of whole numbers; by default only in production.",
     )
     metrics: float | None = option(
         None,

@@ -258,7 +258,7 @@ class Sampler:
             # Clients with the same key would have the same coin; the accountant assumes two.
             raise PmtlError(
                 "Two clients have the same sampling key, so their coins would not be "
-                "independent: give every client a name of its own."
+                "independent: give every client a different name."
             )
         self.plan = plan
         self.client_keys = keys

@@ -54,7 +54,7 @@ def test_a_charge_is_about_the_clients_that_the_ledger_is_open_for(path):
     with Ledger.open(path) as ledger, pytest.raises(PmtlError, match="open for 10 clients"):
         ledger.charge("a", 0, GaussianEvent("full", 11, 11, 1.0, 1.0))
     for nobody in ([], ["a", "a"], "ab"):
-        with pytest.raises(PmtlError, match="name of its own"):
+        with pytest.raises(PmtlError, match="needs a different name"):
             Ledger.create(path.with_name("new"), nobody)
 
 

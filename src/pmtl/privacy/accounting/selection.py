@@ -173,13 +173,13 @@ def in_words(candidates: int, runs_drawn: str, chance: float, score_noise: float
     """The protocol under which the ε of a choice holds."""
     return (
         "The ε of the best run holds if the number of runs is drawn at random beforehand "
-        f"({runs_drawn}, {candidates} on average) and told to nobody; each run starts afresh, with "
-        f"a setting drawn at random from the {candidates}, and its validation score gets noise of "
-        f"standard deviation {score_noise:.3g} in the gate (a client's score lies in [0, 1]); "
-        "and only the run with the best noisy score is published. Nobody, the clients included, "
-        "sees anything of the others: where clients receive the models of every run while it "
-        f"trains, what holds is the ε of publishing all. With a chance of {chance:.0%} fewer than "
-        "two runs are made, and nothing is compared."
+        f"({runs_drawn}, {candidates} on average) and kept secret; each run is independent, with a "
+        f"setting drawn at random from the {candidates}, and its validation score gets noise of "
+        f"standard deviation {score_noise:.3g} in the gate (a client's score is in [0, 1]); and "
+        "only the run with the best noisy score is published. Nobody, not even a client, may see "
+        "anything of the other runs: if clients receive the models of every run while it trains, "
+        f"the ε of publishing all holds instead. With a probability of {chance:.0%} fewer than two "
+        "runs are made, and nothing is compared."
     )
 
 

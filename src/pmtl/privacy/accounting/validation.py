@@ -39,7 +39,7 @@ def with_metrics(
     share = 0.0 if request.metrics is None else request.metrics
     if not 0 <= share < 1:
         raise PmtlError(
-            f"The share of the budget for metrics lies between 0 (none) and 1, but {share:g} was "
+            f"The share of the budget for metrics is at least 0 and less than 1, but {share:g} was "
             f"given: {DEFAULT_SHARE:g} is the default in production."
         )
     plan = request.resolve(clients)

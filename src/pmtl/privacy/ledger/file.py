@@ -160,11 +160,6 @@ def read_verified(
     raise PmtlError(trouble)
 
 
-def put_head(partial: Path, path: Path) -> None:
-    """Move a new head to its place, and return when it is on the disk."""
-    storage.place(partial, beside(path, ".head"))
-
-
 @contextmanager
 def sentences(path: Path, what: str) -> Iterator[None]:
     """Turn errors of SQLite and of the system into sentences."""

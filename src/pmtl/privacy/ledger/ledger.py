@@ -40,7 +40,7 @@ from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.ledger.overlap import overlapping
 from pmtl.privacy.ledger.populations import first_population
 from pmtl.privacy.plan import check_epsilon, default_delta
-from pmtl.storage import flush_folder
+from pmtl.storage import flush_folder, place
 
 __all__ = ["Entry", "Ledger"]
 
@@ -129,7 +129,7 @@ class Ledger(Account):
             ledger.turn_to(clients)
             if lock is not None and head != chain.head_text(entries[-1]):
                 with file.sentences(path, "written"):
-                    file.put_head(chain.prepare_head(path, entries[-1]), path)
+                    place(chain.prepare_head(path, entries[-1]), chain.beside(path, ".head"))
             return ledger
         except BaseException:
             db.close()
@@ -201,7 +201,7 @@ class Ledger(Account):
         epsilon = check_epsilon(epsilon)
         delta = default_delta(self.clients) if delta is None else float(delta)
         if not 0 < delta < 1:
-            raise PmtlError(f"Delta lies strictly between 0 and 1, but {delta:g} was given.")
+            raise PmtlError(f"Delta must be strictly between 0 and 1, but {delta:g} was given.")
         present = self._caps.get(delta, math.inf)
         if epsilon > present and not force:
             raise PmtlError(
@@ -237,7 +237,7 @@ class Ledger(Account):
                 if kind == "population":
                     file.set_format(self._db)
                 self._db.execute("COMMIT")
-                file.put_head(partial, self.path)
+                place(partial, chain.beside(self.path, ".head"))
             finally:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")

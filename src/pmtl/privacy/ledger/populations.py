@@ -127,8 +127,8 @@ def checked_names(clients: Sequence[str]) -> list[str]:
     names = [str(name) for name in clients]
     if isinstance(clients, str) or not names or len(set(names)) < len(names):
         raise PmtlError(
-            "A ledger is about at least one client, each with a name of its own, but "
-            f"{len(names)} names were given of which {len(set(names))} differ."
+            "A ledger needs at least one client, and every client needs a different name, but "
+            f"{len(names)} names were given, of which {len(set(names))} differ."
         )
     return names
 
