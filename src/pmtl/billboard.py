@@ -1,12 +1,11 @@
 """The billboard: how many vectors it shows, who writes to which, and what each client reads.
 
-As a rule a client belongs to one *block*: it writes to one vector of the billboard and reads the
-same one. With a relationship matrix (`algorithms/related.py`) it writes to several, with weights of
-its own, and reads a mixture.
+Usually a client belongs to one *block*: it reads and writes one vector. With a relationship matrix
+(`algorithms/related.py`) it writes to several vectors with weights, and reads a mixture of them.
 
-What a client writes is its clipped upload, of norm γ at most, times its row of weights. That row
-has a norm of at most 1, which is checked here, so all it writes together has a norm of at most γ:
-whatever the board looks like, replacing a client costs what it costs on a single vector.
+A client writes its clipped upload, of norm at most γ, times its row of weights. The norm of that
+row is at most 1, which is checked here, so all writes of a client together have norm at most γ:
+on any billboard, replacing a client costs what it costs on a single vector.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,15 +24,14 @@ from pmtl.errors import PmtlError
 
 @dataclass(frozen=True)
 class Mixture:
-    """Client k writes `writes[k, r]` times its upload to vector r, and reads the sum of the vectors
-    times `reads[k]`; the vectors are averages over so many `members`."""
+    """How clients read and write several vectors."""
 
-    writes: NDArray[np.float64]  #: [m, R]
-    reads: NDArray[np.float64]  #: [m, R]
-    members: NDArray[np.int64]  #: [R]
+    writes: NDArray[np.float64]  #: [m, R] client k adds writes[k, r] · its upload to vector r
+    reads: NDArray[np.float64]  #: [m, R] client k reads Σ_r reads[k, r] · vector r
+    members: NDArray[np.int64]  #: [R] how many clients each vector is an average over
 
     def __post_init__(self) -> None:
-        if not (np.linalg.norm(self.writes, axis=1) <= 1).all():  # Also if it is not a number.
+        if not (np.linalg.norm(self.writes, axis=1) <= 1).all():  # Also refuses NaN.
             raise PmtlError("A client would write to the billboard with a weight of more than 1.")
 
 
@@ -45,8 +42,11 @@ class Billboard:
     """The billboard of a run."""
 
     def __init__(self, blocks: NDArray[np.int64], mixture: Mixture | None = None) -> None:
-        """Each client's block; with a `mixture`, one of the vectors that the client has to do
-        with."""
+        """
+        Args:
+            blocks: [m] each client's block; with a `mixture`, one of the vectors that it uses.
+            mixture: the weights, if clients read and write several vectors.
+        """
         self.blocks = blocks
         self.mixture = mixture
         self.members = np.bincount(blocks) if mixture is None else mixture.members
@@ -55,58 +55,56 @@ class Billboard:
 
     @property
     def size(self) -> int:
-        """How many vectors there are."""
+        """R, the number of vectors."""
         return len(self.members)
 
     def first(self, common: Tensor) -> Tensor:
-        """The board `[R, P]` when every client holds `common`."""
+        """The billboard `[R, P]` when every client has the weights `common`."""
         if self.mixture is None:
             return common.repeat(self.size, 1)
         weights = self.mixture.writes.sum(axis=0) / self.members
         return torch.outer(torch.from_numpy(weights).to(common), common)
 
     def read(self, shared: Tensor, clients: NDArray[np.int64], one_by_one: bool = False) -> Tensor:
-        """What the clients read of the board, `[K, P]`. A mixture computed `one_by_one` does not
-        depend, in its last bits, on who else reads."""
+        """What the clients read, `[K, P]`. With `one_by_one`, a client's mixture is the same to the
+        last bit whichever other clients read with it."""
         if self.mixture is not None:
             shares = torch.from_numpy(self.mixture.reads[clients]).to(shared)
             if one_by_one and len(clients):
                 return torch.stack([share.clone() @ shared for share in shares])
             return shares @ shared
         if len(shared) == 1:
-            return shared.expand(len(clients), -1)  # One vector for all; no copy.
-        # Without waiting for what a graphics card is busy with.
+            return shared.expand(len(clients), -1)
+        # non_blocking: do not wait for work that is queued on the GPU.
         return shared[torch.from_numpy(self.blocks[clients]).to(shared.device, non_blocking=True)]
 
     def written(self, clients: NDArray[np.int64], rows: Tensor) -> Tensor:
-        """All that each client writes, `[K, R · P]`, given its part `rows` [K, P]; only for a
+        """All that each client writes, `[K, R · P]`, given its upload `rows` [K, P]. Only for a
         mixture."""
         assert self.mixture is not None
         weights = torch.from_numpy(self.mixture.writes[clients]).to(rows)
         return torch.einsum("kr,kp->krp", weights, rows).flatten(1)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a file must keep beside the blocks."""
+        """What a file has to store in addition to the blocks."""
         if self.mixture is None:
             return {}
         return {name: torch.from_numpy(getattr(self.mixture, name)) for name in _PARTS}
 
     @classmethod
     def from_tensors(cls, blocks: NDArray[np.int64], tensors: Mapping[str, Tensor]) -> Billboard:
-        """The board whose `tensors` these are, among others."""
+        """The billboard with these blocks and the result of `tensors`; other keys are ignored."""
         if _PARTS[0] not in tensors:
             return cls(blocks)
         return cls(blocks, Mixture(*(tensors[name].numpy() for name in _PARTS)))
 
     def description(self) -> list[int] | str:
-        """Two boards with one description are the same: the blocks, or a digest of all of it."""
+        """The blocks, or with a mixture the digest. Equal billboards have equal descriptions."""
         return self.blocks.tolist() if self.mixture is None else self.digest()
 
     def digest(self) -> str:
-        """Two boards with one digest are the same."""
-        parts: list[NDArray[Any]] = [self.blocks.astype(np.int64)]
-        if self.mixture is not None:
-            parts += [self.mixture.writes, self.mixture.reads, self.mixture.members]
-        return hashlib.sha256(
-            b"".join(np.ascontiguousarray(p).tobytes() for p in parts)
-        ).hexdigest()
+        """SHA-256 of the blocks and the mixture."""
+        digest = hashlib.sha256(self.blocks.astype(np.int64).tobytes())
+        for part in self.tensors().values():
+            digest.update(part.numpy().tobytes())
+        return digest.hexdigest()

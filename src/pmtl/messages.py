@@ -1,8 +1,8 @@
-"""What passes between the server and a site: plain data, as bytes.
+"""The messages between the server and a site, and their form as bytes.
 
 The server sends a `RoundMessage` to every site of the cohort. A site answers with its upload, a
-mapping of one array (`Release.receive` takes whatever comes). As bytes both are safetensors, which
-hold numbers and cannot hold code: nothing that comes over a connection is ever unpickled.
+mapping with one array. Both are encoded as safetensors, which hold numbers and no code: received
+bytes are never unpickled.
 """
 
 from __future__ import annotations
@@ -24,15 +24,10 @@ UPLOAD = "upload"
 
 @dataclass(frozen=True)
 class RoundMessage:
-    """What one site is told in a round.
+    """What the server sends to one site in a round."""
 
-    Args:
-        round: the number of the round, counted from 0.
-        shared: `[P]`, what this client reads of the billboard; already noisy, hence public.
-    """
-
-    round: int
-    shared: NDArray[Any]
+    round: int  #: counted from 0
+    shared: NDArray[Any]  #: `[P]`, what this client reads of the billboard; noisy, hence public
 
     def to_bytes(self) -> bytes:
         """The message as bytes."""
@@ -42,18 +37,12 @@ class RoundMessage:
     def from_bytes(cls, content: bytes) -> RoundMessage:
         """The message that `to_bytes` wrote; anything else is refused."""
         arrays = from_bytes(content)
-        shared, round = arrays.get("shared"), arrays.get("round")
-        if (
-            set(arrays) != {"round", "shared"}
-            or round is None
-            or round.shape != (1,)
-            or round.dtype != np.int64
-            or shared is None
-            or shared.ndim != 1
-            or shared.dtype.kind != "f"
-        ):
-            raise PmtlError("The server's message is not one of a round: it is refused.")
-        return cls(int(round[0]), shared)
+        if set(arrays) == {"round", "shared"}:
+            round, shared = arrays["round"], arrays["shared"]
+            valid_round = round.shape == (1,) and round.dtype == np.int64
+            if valid_round and shared.ndim == 1 and shared.dtype.kind == "f":
+                return cls(int(round[0]), shared)
+        raise PmtlError("The server's message is refused: it is not a round message.")
 
 
 def to_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:

@@ -1,16 +1,9 @@
-"""Random streams that need no state.
+"""Random streams without state.
 
-Every random choice of an experiment is a pure function of *(seed, stream, client, round, …)*: a
-counter-based generator, built on the SplitMix64 finaliser (Steele, Lea & Flood, OOPSLA 2014).
-Three things follow that a stateful generator cannot give:
-
-- a resumed run continues to the same bits, because there is no generator state to save;
-- a client's batches and coins depend on who the client is and never on who else was sampled;
-- a thousand clients draw in one vectorised call.
-
-The streams for initialisation, sampling, local batches and noise differ by name, so drawing from
-one never moves another. These numbers are for *experiments*: anyone who knows the seed can
-recompute them, so they hide nothing from somebody who does.
+Every random choice of an experiment is a pure function of *(seed, stream, client, round, …)*, by
+the SplitMix64 finaliser (Steele, Lea & Flood, OOPSLA 2014). So a resumed run needs no saved
+generator state, and a client's batches and coins never depend on which other clients were sampled.
+These numbers are for *experiments*: anyone who knows the seed can compute them.
 
 >>> bool((uniforms(7, "sampling", np.arange(3), 0) < 1).all())
 True
@@ -30,12 +23,12 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def name_key(name: str) -> int:
-    """A stable 64-bit key of a stream's or a client's name (Python's own `hash` is salted)."""
+    """A stable 64-bit key for a name (Python's `hash` differs between processes)."""
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
 def name_keys(names: tuple[str, ...]) -> Words:
-    """The keys of many names, e.g. of every client of a federation."""
+    """The keys of many names."""
     return np.array([name_key(name) for name in names], dtype=np.uint64)
 
 
@@ -47,8 +40,7 @@ def words(seed: int, stream: str, *counters: Any) -> Words:
 
 
 def go_on(state: Any, *counters: Any) -> Words:
-    """`words` with more counters, given the words of the first ones: what does not change from
-    draw to draw need not be computed again."""
+    """`words` with more counters, given the words for the first counters."""
     with np.errstate(over="ignore"):
         for counter in counters:
             state = _finalise((state + _GOLDEN) ^ _finalise(np.asarray(counter).astype(np.uint64)))
@@ -61,7 +53,7 @@ def uniforms(seed: int, stream: str, *counters: Any) -> NDArray[np.float64]:
 
 
 def subseed(seed: int, stream: str, *counters: int) -> int:
-    """A seed for a library's own generator (torch's, NumPy's): 63 bits, never negative."""
+    """A 63-bit seed, never negative, for the generator of a library (torch, NumPy)."""
     return int(words(seed, stream, *counters) >> np.uint64(1))
 
 

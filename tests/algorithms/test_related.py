@@ -238,7 +238,7 @@ def test_from_a_file(ending, data, tmp_path):
         (np.full((M, M), np.nan), "must be symmetric, of finite numbers"),
         (np.zeros((M, M)), "must not be zero"),
         (-centring(M), "no negative eigenvalue"),
-        (np.eye(M), "nobody shares"),
+        (np.eye(M), "no client shares"),
         ("", "related:omega=FILE"),
         ("nowhere.npy", "cannot be read"),
     ],

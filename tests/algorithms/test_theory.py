@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from drawn_noise import seeded_noise
 from theory import (
     contraction_strongly_convex,
     step_size_strongly_convex,
@@ -19,7 +20,6 @@ from theory import (
 
 from pmtl.algorithms import PMTL
 from pmtl.errors import PmtlError
-from pmtl.privacy.noise import seeded_noise
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Release
 

@@ -95,8 +95,8 @@ def test_the_price_of_a_choice_stands_beside_one_runs():
     for key in ("one_run_with_score", "publish_best", "publish_all"):
         assert f" {answer[key]:.4g} │" in text
     assert answer["protocol"] in text
-    assert "told to nobody" in text
-    assert "where clients receive the models of every run" in text
+    assert "kept secret" in text
+    assert "if clients receive the models of every run" in text
 
 
 def test_one_candidate_is_no_choice_and_no_noise_no_promise():

@@ -107,7 +107,7 @@ BAD_ARGUMENTS = [
     (["--algorithm", "pmtl:lambda=1"], ["lambda", "lam"]),
     (["--algorithm", "pmtl:lam=-1"], ["lam", "negative"]),
     (["--algorithm", "pmtl:lam=big"], ["lam", "float", "'big'"]),
-    (["--algorithm", "clustered"], ["who is in which cluster", "clusters=FILE"]),
+    (["--algorithm", "clustered"], ["needs the cluster of each client", "clusters=FILE"]),
     (["--algorithm", "clustered:clusters=none.json"], ["none.json", "cannot be read"]),
     (["--model", "cnn"], ["no model 'cnn'", "femnist_cnn"]),
     (["--model", "linear"], ["linear", "logistic"]),

@@ -125,8 +125,12 @@ def test_a_run_of_fedavg_gets_personal_models_and_says_whose_they_are(small):
     tuned = pmtl.finetune(run, steps=2)
     assert tuned.about["start"] == "shared"
     assert set(tuned.evaluate()["test"]) == {"finetuned", "shared"}
-    assert "protects the others, not the client itself" not in " ".join(str(run.privacy).split())
-    assert "protects the others, not the client itself" in " ".join(str(tuned.privacy).split())
+    assert "protects the other clients, not the client itself" not in " ".join(
+        str(run.privacy).split()
+    )
+    assert "protects the other clients, not the client itself" in " ".join(
+        str(tuned.privacy).split()
+    )
 
 
 class TestSelect:

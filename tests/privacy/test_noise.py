@@ -8,14 +8,13 @@ import mpmath
 import numpy as np
 import pytest
 import torch
+from drawn_noise import seeded_noise, system_noise
 from scipy import stats
 
 from pmtl.privacy import noise
 from pmtl.privacy.noise import (
     rounded,
-    seeded_noise,
     seeded_source,
-    system_noise,
     system_source,
 )
 

@@ -130,7 +130,7 @@ def test_infinite_epsilon_means_no_noise_and_keeps_the_clip(clip):
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"epsilon": 1.0, "noise": 0.1}, "each decides the other"),
+        ({"epsilon": 1.0, "noise": 0.1}, "each determines the other"),
         ({"epsilon": 0.0}, "Epsilon must be greater than 0"),
         ({"epsilon": -1.0}, "Epsilon must be greater than 0"),
         ({"epsilon": math.nan}, "epsilon must be a number"),

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from drawn_noise import seeded_noise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -14,7 +15,6 @@ from pmtl.algorithms.clustered import ClusteredPMTL
 from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
 from pmtl.models import build_model
-from pmtl.privacy.noise import seeded_noise
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Release, clip
 from pmtl.simulation import LocalTraining, simulate

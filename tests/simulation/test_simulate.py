@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from drawn_noise import seeded_noise
 from scipy import sparse
 from scipy.special import ndtri
 
@@ -12,7 +13,6 @@ from pmtl.algorithms import build_algorithm
 from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
 from pmtl.models import build_model
-from pmtl.privacy.noise import seeded_noise
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.simulation import LocalTraining, RunState, simulate
 from pmtl.streams import name_key, name_keys, subseed, uniforms, words

@@ -1,25 +1,11 @@
-"""The anatomy that all algorithms share.
+"""The interface of all algorithms.
 
-An algorithm is a frozen dataclass of its own constants with pure functions on flat vectors,
-written for *one* client:
+An algorithm is a frozen dataclass of its constants with pure functions on flat vectors, written for
+*one* client. A simulation maps them over a cohort, a site calls them for its own client.
+`server_start` and `server_step` belong to the server, which sees only what passed the gate.
 
-    start    what a client owns before its first round, given the common start
-    begin    the state with which it enters a round
-    step     one local step, given a gradient function
-    upload   what leaves the client (and is then clipped by the gate, never here)
-    keep     what stays with the client until it is sampled again
-    predict  the weights with which it answers
-    rest     many steps at once where the gradient is zero (not every algorithm has it)
-    objective  what the gradient is taken of: the loss, unless answers are regularised, too
-
-and two for the server, which sees only what passed the gate:
-
-    server_start   what it keeps beside the billboard (momentum, say)
-    server_step    how the noisy average changes the billboard
-
-The simulator maps them over a cohort, a real site calls them for itself: one definition for both.
-`shared` is the part of the billboard that the client reads, already noisy. The *state* within a
-round is one vector or a tuple of vectors.
+In all functions `shared` is what the client reads of the billboard, already noisy, and `own` is the
+client's own vector. The *state* within a round is one vector or a tuple of vectors.
 """
 
 from __future__ import annotations
@@ -39,29 +25,28 @@ from pmtl.errors import PmtlError
 from pmtl.models import Batch, Layout
 from pmtl.spec import settle_numbers
 
-#: The gradient of the client's objective on its present batch, at a vector of weights.
+#: From a vector of weights to the gradient of the client's objective on the current batch.
 Gradient = Callable[[Tensor], Tensor]
 State = Any
 
 
 @dataclass(frozen=True)
 class Algorithm(ABC):
-    """What every algorithm must say of itself."""
+    """The base class of all algorithms."""
 
     name: ClassVar[str]
-    #: Whether anything leaves a client at all.
+    #: Whether anything leaves a client.
     shares: ClassVar[bool] = True
-    #: Whether clients end up with models of their own (False: they answer with what is published).
+    #: Whether clients get personal models (False: they predict with the shared model).
     personal: ClassVar[bool] = True
-    #: What is known beforehand of who is like whom, if anything is; it must be public.
+    #: What defines which clients are related, if anything does; it must be public.
     relations: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.type != "float":
-                continue
-            if not isinstance(value, Real) or not 0 <= float(value) < float("inf"):
+            valid = isinstance(value, Real) and 0 <= float(value) < float("inf")
+            if field.type == "float" and not valid:
                 raise PmtlError(
                     f"{self.name}: {field.name} must be a finite number that is not negative, "
                     f"but {value!r} was given."
@@ -69,46 +54,45 @@ class Algorithm(ABC):
         settle_numbers(self)
 
     def bind(self, layout: Layout) -> Algorithm:
-        """The algorithm for a model of this layout; most need not know it, and return themselves.
+        """The algorithm for a model with this layout; by default the same algorithm.
 
-        One that treats parts of a model differently (a shared body, personal heads) keeps what it
-        needs of the layout in fields of its own: `replace(self, personal=layout.mask(["head.*"]))`.
+        An algorithm that treats parts of a model differently (a shared body, personal heads) stores
+        what it needs in its fields: `replace(self, personal=layout.mask(["head.*"]))`.
         """
         return self
 
     def server_start(self, shared: Tensor) -> dict[str, Tensor]:
-        """What the server keeps from round to round beside the billboard; nothing, as a rule."""
+        """What the server keeps between rounds besides the billboard, e.g. momentum."""
         return {}
 
     def server_step(
         self, shared: Tensor, update: Tensor, memory: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The next billboard, and what the server keeps.
-
-        It works on what could be published as it is, so it costs no privacy.
+        """The next billboard, and what the server keeps. It uses only public values, so it costs no
+        privacy.
 
         Args:
             shared: `[vectors, P]`, the billboard, in float64.
-            update: the noisy average of the clipped uploads, of the same shape.
+            update: `[vectors, P]`, the noisy average of the clipped uploads.
             memory: what `server_start` or the last step returned.
         """
         return shared + update, memory
 
     def warning(self, clients: int, cohort: int, rounds: int) -> str | None:
-        """What a user should know of this algorithm in such a run before spending a budget."""
+        """A warning about using this algorithm in such a run, or None."""
         return None
 
     def blocks(self, clients: tuple[str, ...]) -> NDArray[np.int64]:
-        """The block of the billboard that each client reads and writes; usually one for all."""
+        """The block of the billboard that each client reads and writes; by default one for all."""
         return np.zeros(len(clients), dtype=np.int64)
 
     def billboard(self, clients: tuple[str, ...]) -> Billboard:
-        """The billboard: as a rule one vector for each block."""
+        """The billboard; by default one vector for each block."""
         return Billboard(self.blocks(clients))
 
     @abstractmethod
     def start(self, shared: Tensor) -> Tensor:
-        """What a client owns before its first round (an empty vector if it owns nothing)."""
+        """A client's own vector before its first round, given the common start; may be empty."""
 
     @abstractmethod
     def begin(self, own: Tensor, shared: Tensor) -> State:
@@ -121,29 +105,28 @@ class Algorithm(ABC):
     def zero_gradient_steps(
         self, state: State, shared: Tensor, lr: float, steps: Tensor
     ) -> State | None:
-        """Where `steps` steps (a whole number) lead on coordinates whose gradient is zero.
+        """The result of `steps` steps on coordinates whose gradient is zero, or None.
 
-        With sparse rows most coordinates are such, and they need not be walked through step by
-        step. To answer is to say, too, that this algorithm treats every coordinate by itself, so
-        that a client may be trained on some of them only; None says that it does not.
+        With sparse rows most coordinates are like this, and one formula replaces many steps. An
+        algorithm that implements this promises that it treats every coordinate separately, so that
+        a client may be trained on some coordinates only.
         """
         return None
 
     def objective(self, w: Tensor, shared: Tensor, batch: Batch) -> Tensor:
-        """What `gradient` is the gradient of, on one batch: the mean loss of its rows.
+        """The function of the weights `w` that `gradient` differentiates: the mean loss of a batch.
 
-        A penalty on weights belongs in `step`, where it has a closed form; one on the model's
-        *answers* belongs here.
+        A penalty on weights belongs in `step`, a penalty on the model's *outputs* belongs here.
         """
         return batch.loss(batch.outputs(w))
 
     @abstractmethod
     def upload(self, state: State, own: Tensor, shared: Tensor) -> Tensor:
-        """What leaves the client; `own` is what it owned when the round began."""
+        """What leaves the client, before clipping; `own` is from the start of the round."""
 
     @abstractmethod
     def keep(self, state: State) -> Tensor:
-        """What the client owns from now on."""
+        """The client's own vector after the round."""
 
     @abstractmethod
     def predict(self, own: Tensor, shared: Tensor) -> Tensor:

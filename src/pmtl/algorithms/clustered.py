@@ -1,10 +1,9 @@
 """Clustered PMTL: mean-regularisation inside fixed clusters.
 
-The paper's remark on Corollary 2 (after Evgeniou, Micchelli & Pontil, JMLR 2005): with clients
-partitioned beforehand, Algorithm 1 runs inside each cluster. The billboard carries one mean per
-cluster. A client writes to its own cluster only, so replacing its data moves one block, and the
-guarantee is that of a single block. The clusters must be public: chosen without looking at the
-clients' data.
+The paper's remark on Corollary 2 (after Evgeniou, Micchelli & Pontil, JMLR 2005): Algorithm 1 runs
+inside each cluster, and the billboard has one mean per cluster. A client writes only to its own
+cluster, so replacing its data changes one block, and the guarantee is that of a single block. The
+clusters must be public: chosen without looking at the clients' data.
 """
 
 from __future__ import annotations
@@ -34,21 +33,21 @@ class ClusteredPMTL(PMTL):
     name: ClassVar[str] = "clustered"
     relations: ClassVar[str | None] = "The clusters"
 
-    #: Not in `repr`, which noise is drawn from: what counts is who is in which, not in which file.
+    #: Not in `repr`, which the noise depends on: equal clusters in another file are the same run.
     clusters: Mapping[str, str] | str = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.clusters, str):  # So that a run can be resumed from any folder.
+        if isinstance(self.clusters, str):  # Absolute: a run can be resumed from any folder.
             object.__setattr__(self, "clusters", str(Path(self.clusters).absolute()))
 
     def blocks(self, clients: tuple[str, ...]) -> NDArray[np.int64]:
         cluster_of = self.clusters if isinstance(self.clusters, Mapping) else _read(self.clusters)
         if not cluster_of:
             raise PmtlError(
-                "Clustered PMTL needs to know who is in which cluster: clustered:clusters=FILE, a "
-                "JSON object that maps client to cluster, or a CSV file with the columns client "
-                "and cluster."
+                "Clustered PMTL needs the cluster of each client: clustered:clusters=FILE, a JSON "
+                "object that maps client to cluster, or a CSV file with the columns client and "
+                "cluster."
             )
         missing = [client for client in clients if client not in cluster_of]
         if missing:
@@ -65,23 +64,19 @@ def _read(path: str) -> Mapping[str, str]:
     try:
         text = Path(path).read_text(encoding="utf-8")
         if path.endswith(".json"):
-            pairs = list(json.loads(text).items())
+            pairs: Any = json.loads(text).items()
         else:
             rows = csv.DictReader(text.splitlines())
             pairs = [(row["client"], row["cluster"]) for row in rows]
-        return _clusters(pairs)
+        clusters: dict[str, str] = {}
+        for client, cluster in pairs:
+            if not isinstance(cluster, str | int):
+                raise ValueError(f"{client!r} has no cluster but {cluster!r}")
+            if clusters.setdefault(client, str(cluster)) != str(cluster):
+                raise ValueError(f"{client!r} is in two clusters")
+        return clusters
     except (OSError, ValueError, KeyError, AttributeError, RecursionError, csv.Error) as error:
         raise PmtlError(
             f"The clusters in {path!r} cannot be read ({error}): give a JSON object that maps "
             "client to cluster, or a CSV file with the columns client and cluster."
         ) from error
-
-
-def _clusters(pairs: list[tuple[str, Any]]) -> dict[str, str]:
-    clusters: dict[str, str] = {}
-    for client, cluster in pairs:
-        if not isinstance(cluster, str | int):
-            raise ValueError(f"{client!r} has no cluster but {cluster!r}")
-        if clusters.setdefault(client, str(cluster)) != str(cluster):
-            raise ValueError(f"{client!r} is in two clusters")
-    return clusters

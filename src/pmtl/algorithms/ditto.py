@@ -17,10 +17,10 @@ from pmtl.algorithms.base import Algorithm, Gradient
 
 
 class Pair(NamedTuple):
-    """What a client works on during a round."""
+    """The state of a client during a round."""
 
-    u: Tensor  # its copy of the global model, uploaded
-    v: Tensor  # its personal model, kept
+    u: Tensor  # its copy of the shared model; uploaded
+    v: Tensor  # its personal model; kept
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """FedAdam: one global model, with Adam at the server.
 
 Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar & McMahan, "Adaptive Federated Optimization",
-ICLR 2021, Algorithm 2 (FedOpt) with the server optimiser Adam. Clients do what FedAvg's do; the
-server takes their noisy average Δ for a gradient. It computes with what could be published as it
-is, so FedAdam costs the privacy of FedAvg.
+ICLR 2021, Algorithm 2 (FedOpt) with the server optimiser Adam. Clients train as in FedAvg; the
+server uses their noisy average Δ as a gradient. It uses only public values, so FedAdam costs as
+much privacy as FedAvg.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pmtl.algorithms.fedavg import FedAvg
 
 @dataclass(frozen=True)
 class FedAdam(FedAvg):
-    """FedAvg whose server makes Adam's steps: η `server_lr`, β₁ `beta1`, β₂ `beta2`, τ `tau`."""
+    """FedAvg with Adam at the server: η `server_lr`, β₁ `beta1`, β₂ `beta2`, τ `tau`."""
 
     name: ClassVar[str] = "fedadam"
 

@@ -1,7 +1,6 @@
-"""Local training: every client alone.
+"""Local training: every client trains alone, the baseline that any federation has to beat.
 
-The baseline that any federation has to beat. Nothing leaves a client, so every client takes part
-in every round and the privacy cost is exactly nothing.
+Nothing leaves a client, so every client takes part in every round and ε = 0.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Naive joint DP: client-level differential privacy for all personal models at once (Fig. 1).
 
-The models of all clients are one long vector, trained with DP-SGD: client k's upload lies in slot
-k, is clipped, and *every* slot gets the noise of every round and is published. This asks that k's
-own model hide k's own data, which is why the paper finds it no better than guessing. It is what
-billboard privacy avoids, built here so that the figure can be drawn.
+The models of all clients are one long vector, trained with DP-SGD: client k's clipped upload goes
+to slot k, and *every* slot gets noise in every round and is published. So k's own model must hide
+k's own data, and the paper finds it no better than guessing. Billboard privacy avoids this.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ TMLR 2023, Algorithm 1. Client k solves (equation 3)
 
     f_k(w; w̃) = loss_k(w) + λ/2 · ‖w − w̃‖²
 
-around the published mean w̃. It continues from its *own* last weights, and the server learns only
-how far they moved.
+around the published mean w̃. It continues from its *own* last weights and uploads their change.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ class PMTL(Algorithm):
     """Algorithm 1. `lam` is λ: 0 is training alone, large λ is one model for all.
 
     `server` is how much of the noisy average is added to w̃; 1 is Algorithm 1 as printed. Line 8
-    divides by q what the personal models moved, while their mean moved by the same sum divided by
-    m: without clipping and noise, w̃ − w̃⁰ is m/q times w̄ − w̄⁰. With q < m, w̃ runs ahead of the
-    mean, which speeds up a short run and makes a long one drift away where λ(m/q − 1) exceeds the
-    losses' curvature. `server` = q/m keeps w̃ at the mean. It is computed from what was published,
-    so it costs nothing.
+    divides the sum of the changes by q, but the mean of the personal models moves by that sum
+    divided by m: without clipping and noise, w̃ − w̃⁰ is m/q times w̄ − w̄⁰. With q < m, w̃ moves
+    further than the mean. That speeds up a short run, but a long one drifts away where λ(m/q − 1)
+    exceeds the curvature of the losses. `server` = q/m keeps w̃ at the mean. It uses only public
+    values, so it costs no privacy.
     """
 
     name: ClassVar[str] = "pmtl"
@@ -47,7 +46,7 @@ class PMTL(Algorithm):
         return w - lr * (gradient(w) + self.lam * (w - shared))  # ClientUpdate, line 12
 
     def zero_gradient_steps(self, w: Tensor, shared: Tensor, lr: float, steps: Tensor) -> Tensor:
-        # w − w̃ shrinks by 1 − ηλ a step: w̃ + (1 − ηλ)ᴱ(w − w̃).
+        # Each step multiplies w − w̃ by 1 − ηλ: w̃ + (1 − ηλ)ᴱ(w − w̃).
         return torch.lerp(shared, w, torch.pow(1 - lr * self.lam, steps))
 
     def upload(self, w: Tensor, own: Tensor, shared: Tensor) -> Tensor:
@@ -68,7 +67,7 @@ class PMTL(Algorithm):
             return None
         return (
             f"With {cohort} of {clients} clients a round, Algorithm 1 as printed moves the shared "
-            f"model {ahead:.3g} times as far as the mean of the personal ones, and a run of "
+            f"model {ahead:.3g} times as far as the mean of the personal models, and a run of "
             f"{rounds} rounds may drift away: {self.name}:server={rate:.3g} keeps it at the mean, "
             "at the same ε."
         )

@@ -1,9 +1,9 @@
 """PP-SGD: an additive model, predicting with w + θ_k.
 
 Bietti, Wei, Dudík, Langford & Wu, "Personalization Improves Privacy–Accuracy Tradeoffs in
-Federated Learning", ICML 2022. The shared w and the client's own θ_k descend the same loss
-ℓ(w + θ_k); `alpha` is the ratio of the local to the global step size, from 0 (one global model)
-upwards (more and more local). With one local step a round this is their Algorithm 1.
+Federated Learning", ICML 2022. The shared w and the client's own θ_k minimise the same loss
+ℓ(w + θ_k); `alpha` is the ratio of the local to the global step size, and 0 is one global model.
+With one local step a round this is their Algorithm 1.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pmtl.algorithms.base import Algorithm, Gradient
 
 
 class Sum(NamedTuple):
-    """The two summands during a round."""
+    """The state of a client during a round."""
 
-    w: Tensor  # the client's copy of the shared part
+    w: Tensor  # its copy of the shared part
     theta: Tensor  # its own part
 
 
@@ -33,7 +33,7 @@ class PPSGD(Algorithm):
     alpha: float = 1.0
 
     def start(self, shared: Tensor) -> Tensor:
-        return torch.zeros_like(shared)  # θ_k⁰ = 0: the common start lies in w
+        return torch.zeros_like(shared)  # θ_k⁰ = 0: the common start is in w
 
     def begin(self, own: Tensor, shared: Tensor) -> Sum:
         return Sum(w=shared, theta=own)

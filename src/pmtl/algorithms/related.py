@@ -1,23 +1,17 @@
-"""PMTL with a given relationship matrix Ω: the general form of which the mean is a special case.
+"""PMTL with a given relationship matrix Ω; `pmtl` and `clustered` are special cases.
 
-Hu, Wu & Smith, TMLR 2023, equation 1 with Ω fixed and R(W, Ω) = λ/2 · tr(WΩWᵀ); the form is
-Evgeniou, Micchelli & Pontil's (JMLR 2005). The derivative at w_k is
-λ Σ_j Ω_kj w_j, and with B = I − Ω that is λ(w_k − w̃_k), where w̃_k = Σ_j B_kj w_j: client k is
-pulled towards *its own* mixture of everybody's models, and everything else is Algorithm 1.
+Hu, Wu & Smith, TMLR 2023, equation 1 with Ω fixed and R(W, Ω) = λ/2 · tr(WΩWᵀ) (after Evgeniou,
+Micchelli & Pontil, JMLR 2005). The derivative at w_k is λ Σ_j Ω_kj w_j = λ(w_k − w̃_k) with
+w̃_k = Σ_j B_kj w_j and B = I − Ω: client k is pulled towards *its own* mixture of all models. With
+Ω = (I − 11ᵀ/m)² that is the mean (`pmtl`). Everything else is Algorithm 1.
 
-    Ω = (I − 11ᵀ/m)²           w̃_k is the mean of all           mean-regularised, `pmtl`
-    Ω = block-diagonal of these  w̃_k is the mean of its cluster   `clustered`
+Let B = GGᵀ with G of shape [m, r]. The billboard shows r vectors z_i, and w̃_k = Σ_i G_ki z_i.
+Client k adds its clipped upload times its row of G to them, scaled so that no row is longer than 1
+(`billboard.py`): so ε is that of `pmtl`. Clients that Ω does not connect use different vectors.
 
-What the billboard contains. With B = GGᵀ, G of shape [m, r], all mixtures are made of r vectors
-z = Gᵀ-weighted sums of the models: w̃_k = Σ_i G_ki z_i. These r vectors are published, and nothing
-else; client k adds to them its clipped upload times its row of G, scaled so that no row is longer
-than 1. Groups of clients that Ω does not connect have vectors of their own.
-
-What it costs. Nothing in ε: a client's rows together move the board by no more than one clipped
-upload does (`board.py`). But the noise that client k sees on w̃_k has the standard deviation
-σ · m · √(B_kk · max_j B_jj), with j in its group, where plain PMTL has σ. If all B_jj are alike
-that is r times as much: whoever distinguishes r kinds of clients averages over an r-th of them. Ω
-must be public, chosen without looking at the clients' data.
+The noise on w̃_k has standard deviation σ · m · √(B_kk · max_j B_jj), with j in k's group, where
+`pmtl` has σ. If all B_jj are equal, that is r·σ: with r kinds of clients, each mean is over an r-th
+of the clients. Ω must be public, chosen without looking at the clients' data.
 """
 
 from __future__ import annotations
@@ -36,29 +30,28 @@ from pmtl.algorithms.pmtl import PMTL
 from pmtl.billboard import Billboard, Mixture
 from pmtl.errors import PmtlError
 
-#: What counts as nothing, of an Ω whose largest eigenvalue is 1.
-_NOTHING = 1e-9
+#: Eigenvalues up to this count as zero, if the largest eigenvalue of Ω is 1.
+_ZERO = 1e-9
 
 
 @dataclass(frozen=True)
 class RelatedPMTL(PMTL):
-    """PMTL in which every client is pulled towards its own mixture of the others' models.
+    """PMTL in which every client is pulled towards its own mixture of all models.
 
-    `omega` is Ω, symmetric and without negative eigenvalues: an array in the order of the
-    federation's clients (sorted), or a file: `.npy` in that order, or CSV with the clients' names
-    in its first line and first column. Its scale is λ's business: it is divided by its largest
-    eigenvalue.
+    `omega` is Ω, symmetric and without negative eigenvalues: an array in the order of the sorted
+    clients, or a file: `.npy` in that order, or CSV with the clients' names in its first line and
+    first column. Ω is divided by its largest eigenvalue, so only λ sets the scale.
     """
 
     name: ClassVar[str] = "related"
     relations: ClassVar[str | None] = "The relationship matrix"
 
-    #: Not in `repr`, which noise is drawn from: the billboard says what is in it.
+    #: Not in `repr`, which the noise depends on: the billboard has the content of the file.
     omega: Any = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.omega, str) and self.omega:  # So that a run can be resumed anywhere.
+        if isinstance(self.omega, str) and self.omega:  # Absolute: resume from any folder.
             object.__setattr__(self, "omega", str(Path(self.omega).absolute()))
 
     def billboard(self, clients: tuple[str, ...]) -> Billboard:
@@ -84,35 +77,38 @@ def board_of(omega: NDArray[np.float64], m: int) -> Billboard:
         np.linalg.eigvalsh(omega[np.ix_(group_of == g, group_of == g)]) for g in range(groups)
     ]
     largest = max(float(part[-1]) for part in values)
-    if not largest > 0 or min(float(part[0]) for part in values) < -_NOTHING * largest:
+    if not largest > 0 or min(float(part[0]) for part in values) < -_ZERO * largest:
         raise PmtlError(
             "The relationship matrix must have no negative eigenvalue and must not be zero: "
-            "otherwise the objective has no minimum, or nobody is related to anybody."
+            "otherwise the objective has no minimum, or no clients are related."
         )
     pieces = []
     for group in range(groups):
         members = np.flatnonzero(group_of == group)
         part = np.eye(len(members)) - omega[np.ix_(members, members)] / largest
         strengths, directions = np.linalg.eigh(part)
-        kept = strengths > _NOTHING
+        kept = strengths > _ZERO
         if kept.any():
-            pieces.append((members, _signed(directions[:, kept]) * np.sqrt(strengths[kept])))
+            directions = directions[:, kept]
+            # Eigenvectors have no sign; we choose the one with which their sum is not negative.
+            signs = np.where(directions.sum(axis=0) < 0, -1.0, 1.0)
+            pieces.append((members, directions * signs * np.sqrt(strengths[kept])))
     return _assembled(pieces, m)
 
 
 def _assembled(pieces: list[tuple[NDArray[np.int64], NDArray[np.float64]]], m: int) -> Billboard:
-    """The vectors of all groups side by side, each with its members and their rows of G."""
+    """The billboard with the vectors of all groups, given each group's members and rows of G."""
     size = sum(factor.shape[1] for _, factor in pieces)
     if not size:
         raise PmtlError(
-            "By this relationship matrix everybody is pulled to zero and nobody shares."
+            "This relationship matrix pulls every client to zero, and no client shares anything."
         )
     writes, reads = np.zeros((m, size)), np.zeros((m, size))
     counts, blocks = np.zeros(size, dtype=np.int64), np.zeros(m, dtype=np.int64)
     first = 0
     for members, factor in pieces:
         these = slice(first, first + factor.shape[1])
-        # A trifle below 1, so that no rounding lifts a row above it.
+        # A little below 1, so that rounding never makes a row longer than 1.
         longest = float(np.linalg.norm(factor, axis=1).max()) * (1 + 1e-12)
         writes[members, these] = factor / longest
         reads[members, these] = factor * longest * len(members)
@@ -120,11 +116,6 @@ def _assembled(pieces: list[tuple[NDArray[np.int64], NDArray[np.float64]]], m: i
         blocks[members] = first
         first = these.stop
     return Billboard(blocks, Mixture(writes, reads, counts))
-
-
-def _signed(directions: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Eigenvectors have no sign; these point to where most clients are."""
-    return directions * np.where(directions.sum(axis=0) < 0, -1.0, 1.0)
 
 
 def _read(path: str, clients: tuple[str, ...]) -> NDArray[np.float64]:

@@ -1,9 +1,9 @@
-"""Which rows a client trains on, step by step.
+"""Which rows a client trains on in each local step.
 
-A client goes through its rows in shuffled epochs; a batch never straddles two of them, so the last
-batch of an epoch may be short. The shuffle is a function of (seed, client, round, epoch), and so
-does not depend on who else is in the cohort. All clients of a cohort get batches of one shape,
-`[K, steps, batch]`, with a mask that marks what is real.
+A client goes through its rows in shuffled epochs. A batch never contains rows of two epochs, so the
+last batch of an epoch may be short. The shuffle is a function of (seed, client, round, epoch) and
+does not depend on the other clients of the cohort. All clients of a cohort get batches of one
+shape, `[K, steps, batch]`, with a mask of the real rows; the others are padding.
 """
 
 from __future__ import annotations
@@ -18,19 +18,18 @@ from pmtl import streams
 from pmtl.errors import PmtlError
 from pmtl.options import check_options, option
 
-if TYPE_CHECKING:  # The command line reads `LocalTraining`, and starts quicker without the readers.
+if TYPE_CHECKING:  # The command line imports `LocalTraining` and starts faster without the readers.
     from pmtl.data import Rows
 
 DEFAULT_STEPS = 10
 
-#: Batches are not cut below so many rows.
+#: `own_sizes` gives no batch fewer rows than this, unless `LocalTraining.batch` is smaller.
 FEW_ROWS = 32
 
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """How much a client does in a round: `steps` (the paper's E, 10 unless given), or `epochs`
-    over its rows."""
+    """How much a client trains in a round."""
 
     steps: int | None = option(
         None, help=f"E, steps of SGD; {DEFAULT_STEPS} unless given.", at_least=1
@@ -40,14 +39,16 @@ class LocalTraining:
     )
     batch: int = option(10, help="Rows a step; 0 for all rows.", at_least=0)
     lr: float = option(0.1, help="η, the step size.", above=0, finite=True)
-    halve_every: int | None = option(None, help="Halve η every so many rounds.", at_least=1)
+    halve_every: int | None = option(
+        None, help="Halve η each time this many rounds have passed.", at_least=1
+    )
 
     def __post_init__(self) -> None:
         check_options(self)
         if self.steps is not None and self.epochs is not None:
             raise PmtlError(
-                f"Both steps ({self.steps}) and epochs ({self.epochs}) were given, and each "
-                "decides the other: give one of them."
+                f"Both steps ({self.steps}) and epochs ({self.epochs}) were given, but each "
+                "determines the other: give one of them."
             )
         if self.steps is None and self.epochs is None:
             object.__setattr__(self, "steps", DEFAULT_STEPS)
@@ -68,12 +69,12 @@ class Batches:
         self._seed = seed
         self._keys = client_keys
         longest = int(rows.counts.max())
-        # One batch size for the whole run: the shapes of a step never change between rounds.
+        # One batch size for the whole run, so the shapes of a step never change between rounds.
         self.size = min(local.batch, longest) if local.batch else longest
 
     def own_sizes(self, clients: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Rows of a batch and steps of a round that follow from each client's own rows alone, both
-        a little more than it needs, so that few sizes exist."""
+        """The batch size and number of steps for each client, computed from its own rows alone.
+        Both are rounded up to powers of two, so that there are few different sizes."""
         counts = self._rows.counts[clients]
         size = power_of_two(counts, FEW_ROWS)
         if self._local.batch:
@@ -81,26 +82,26 @@ class Batches:
         return size, power_of_two(self._wanted(counts, -(-counts // size)))
 
     def _wanted(self, counts: NDArray[np.int64], per_epoch: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Steps of a round, for clients with so many rows and batches in an epoch."""
+        """Steps in a round, for clients with `counts` rows and `per_epoch` batches in an epoch."""
         epochs = self._local.epochs
         return epochs * per_epoch if epochs else np.full_like(counts, self._local.steps)
 
     def draw(
         self, clients: NDArray[np.int64], round: int, size: int | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Row indices `[K, steps, batch]` into the data, and the mask of the real ones; batches
-        have room for `size` rows, or for as many as the largest client needs."""
+        """Row indices `[K, steps, batch]` into the data, and the mask of the real ones. `size` is
+        the batch dimension; by default the one that the largest client needs."""
         size = self.size if size is None else size
         counts = self._rows.offsets[clients + 1] - self._rows.offsets[clients]
         per_epoch = -(-counts // size)
         wanted = self._wanted(counts, per_epoch)
         shape = (len(clients), int(wanted.max()), size)
         real = np.zeros(shape, dtype=bool)
-        # Padding is one of the client's own rows, never another's.
+        # Padding repeats the client's own first row, never a row of another client.
         first = self._rows.order[self._rows.offsets[clients]]
         index = np.broadcast_to(first[:, None, None], shape).copy()
-        # Clients of like size go together, so that a single large one does not make the shuffles
-        # and steps of all the others as many as its own.
+        # Clients of similar size are drawn together: otherwise one large client would make the
+        # arrays of all others as long as its own.
         group = np.ceil(np.log2(per_epoch)).astype(np.int64)
         for like in np.unique(group):
             mine = np.flatnonzero(group == like)
@@ -143,7 +144,7 @@ class Batches:
         """A permutation of every client's rows for every epoch, `[K, epochs, longest]`."""
         place = np.arange(int(counts.max()))
         shape = (len(clients), epochs, len(place))
-        if len(place) <= size:  # Every epoch is one whole batch: order does not matter.
+        if len(place) <= size:  # Every epoch is one batch: order does not matter.
             return np.broadcast_to(place, shape)
         tickets = streams.words(
             self._seed,
@@ -153,8 +154,8 @@ class Batches:
             np.arange(epochs)[:, None],
             place,
         )
-        # The same for such clients when larger ones are drawn with them: the order of a sum must
-        # not depend on who else was drawn.
+        # Clients with one batch keep their order here, too: the order of their sums must not
+        # depend on which larger clients were drawn with them.
         whole = (counts <= size)[:, :, None]
         tickets = np.where(whole, place.astype(np.uint64), tickets)
         tickets = np.where(place < counts[:, :, None], tickets, np.uint64(2**64 - 1))
@@ -162,6 +163,6 @@ class Batches:
 
 
 def power_of_two(numbers: NDArray[np.int64], least: int = 1) -> NDArray[np.int64]:
-    """The numbers rounded up to powers of two, and to `least`."""
+    """The numbers rounded up to powers of two, at least `least`."""
     exponents = np.ceil(np.log2(np.maximum(numbers, 1))).astype(np.int64)
     return np.maximum(np.left_shift(np.int64(1), exponents), least)

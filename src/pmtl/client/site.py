@@ -1,9 +1,7 @@
 """One client: its rows, its own vector, and what it does in a round.
 
-A site knows nobody else's rows and no noise. It is told what the billboard shows (a
-`RoundMessage`), trains, and answers with its clipped upload; its own vector stays here. The
-simulation (`simulation/sites.py`) does the same for many clients at once, with the same algorithm,
-batches and steps.
+A site receives a `RoundMessage`, trains, and answers with its clipped upload. Its rows and its own
+vector stay here. `simulation/sites.py` does the same for many clients at once.
 """
 
 from __future__ import annotations
@@ -42,16 +40,18 @@ class Site:
     ) -> None:
         """
         Args:
-            data: the rows of this client, and of nobody else.
-            model: the model that everybody trains.
-            algorithm: what the client does.
-            local: how much it does in a round.
-            clip_norm: γ, the largest L2 norm of what it sends.
-            seed: decides its batches. In production, a secret random number of the site's own.
+            data: the rows of this client only.
+            model: the model that all clients train.
+            algorithm: what the client does in a round.
+            local: how much it trains in a round.
+            clip_norm: γ, the largest L2 norm of an upload.
+            seed: decides the batches. In production, a secret random number of this site.
             start: [P] the common start; the model's own parameters unless given.
         """
         if data.m != 1:
             raise PmtlError(f"A site holds the rows of one client, but this data has {data.m}.")
+        if not clip_norm > 0:
+            raise PmtlError(f"The clip norm must be greater than 0, but {clip_norm} was given.")
         self.client = data.clients[0]
         self.algorithm = algorithm.bind(model.layout)
         self.model = model
@@ -61,13 +61,15 @@ class Site:
         self._clip_norm = clip_norm
         self._seed = seed
         self._key = name_keys(data.clients)
+        self._round = -1  # the last round that was answered
         self._batches = Batches(data.rows("train"), local, seed, self._key)
 
     def answer(self, message: RoundMessage) -> dict[str, NDArray[Any]]:
-        """Train for one round; returns the upload, the only thing that leaves the client.
+        """Train for one round and return the upload, the only thing that leaves the client.
 
-        The client's own vector changes when the whole round has succeeded, and not before.
+        The client's own vector changes only if the whole round succeeds.
         """
+        self._check(message)
         shared = torch.tensor(message.shared, dtype=self.model.start().dtype)
         lr = self._local.lr_at(message.round)
         with torch.random.fork_rng(enabled=self.model.traits.random_forward):
@@ -77,11 +79,24 @@ class Site:
             trained = train_client(
                 self.algorithm, self.model, self._data.task, self.own, shared, steps, lr
             )
-        self.own = trained.kept
+        self.own, self._round = trained.kept, message.round
         return {UPLOAD: clip(trained.upload.unsqueeze(0), self._clip_norm)[0].numpy()}
 
+    def _check(self, message: RoundMessage) -> None:
+        """Refuse what would spoil the client's vector, or a second upload for one round."""
+        if message.shared.shape != (self.model.size,) or not np.isfinite(message.shared).all():
+            raise PmtlError(
+                f"The server's message is refused: the shared model must have {self.model.size} "
+                "finite parameters."
+            )
+        if message.round <= self._round:
+            raise PmtlError(
+                f"The server's message is refused: round {message.round} was asked for, but round "
+                f"{self._round} was answered already."
+            )
+
     def weights(self, shared: Tensor) -> Tensor:
-        """[P] the weights with which this client predicts, given what it reads of the billboard."""
+        """[P] the weights with which this client predicts; `shared` [P] is what it reads."""
         return self.algorithm.predict(self.own, shared)
 
     def _steps(self, round: int) -> Iterator[Rows]:

@@ -1,7 +1,7 @@
 """One client's local training: ClientUpdate of the paper's Algorithm 1, for any algorithm.
 
-A real site calls `train_client`. The engines run the same steps for many clients at once, and the
-debug engine, which only loops over `train_client`, is the reference that they are tested against.
+A site calls `train_client`. The engines run the same steps for many clients at once; tests compare
+them with the debug engine, which is a loop over `train_client`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.func import grad_and_value
 from pmtl.algorithms import Algorithm
 from pmtl.models import Batch, FlatModel, Task
 
-#: Inputs [b, …], targets [b, …] and a mask [b] that marks the real rows; the others are padding.
+#: Inputs [b, …], targets [b, …] and a mask [b] that is true for real rows and false for padding.
 Rows = tuple[Tensor, Tensor, Tensor]
 
 
@@ -25,9 +25,9 @@ Rows = tuple[Tensor, Tensor, Tensor]
 class OneTrained:
     """The result of one client's local training."""
 
-    kept: Tensor  #: [own] what the client owns from now on
-    upload: Tensor  #: [P] what it sends; not yet clipped
-    loss: float  #: the mean objective of its batches; 0 without batches
+    kept: Tensor  #: [own] the client's own vector after the round
+    upload: Tensor  #: [P] the upload, not yet clipped
+    loss: float  #: the mean objective over its batches; 0 without batches
 
 
 def train_client(
@@ -42,24 +42,21 @@ def train_client(
 ) -> OneTrained:
     """Train one client for one round.
 
-    Padding is dropped, so the result depends on the real rows alone, to the last bit.
+    Padding is removed first, so the result depends only on the real rows, to the last bit.
 
     Args:
-        algorithm: Its `begin`, `step`, `upload` and `keep` are called.
-        model: The model as a function of a flat vector.
-        task: What the model is trained for; decides the loss.
-        own: [own] what the client owned when the round began.
-        shared: [P] the part of the billboard that it reads.
-        batches: The rows of each local step, in order; steps without real rows are left out.
-        lr: The step size η.
-        on_stage: Called with "begin", "step 1", "step 2", …, "upload", "keep" before each of them.
-
-    Returns:
-        What the client keeps, what it uploads, and its mean loss.
+        algorithm: its `begin`, `step`, `upload` and `keep` are called.
+        model: the model as a function of a flat vector.
+        task: decides the loss.
+        own: [own] the client's own vector when the round begins.
+        shared: [P] what it reads of the billboard.
+        batches: the rows of each local step; a step without real rows is skipped.
+        lr: the step size η.
+        on_stage: called with "begin", "step 1", "step 2", …, "upload", "keep" before each stage.
     """
     enter = on_stage or (lambda stage: None)
     model.module.train()
-    # Copies: the last bits may depend on where a vector lies in memory.
+    # Copies, because the last bits may depend on a vector's address in memory.
     own, shared = own.clone(), shared.clone()
     losses: list[float] = []
     with torch.no_grad():
@@ -94,7 +91,7 @@ def client_step(
 ) -> tuple[Any, Tensor]:
     """One local step; returns the new state and the batch's objective.
 
-    Where a step takes several gradients, the objective is that of the last one.
+    If a step takes several gradients, the objective is that of the last one.
     """
     batch = Batch(task, lambda weights: model.apply(weights, inputs), targets, mask)
     values: list[Tensor] = []
@@ -109,7 +106,7 @@ def client_step(
 
 
 def _grad_and_value(function: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
-    """As `torch.func.grad_and_value`, by plain autograd: a sixth faster where nothing is mapped."""
+    """`torch.func.grad_and_value` by plain autograd: a sixth faster without vmap."""
 
     def both(w: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():

@@ -33,9 +33,16 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 def build_model(
     spec: str | Callable[..., nn.Module], input_shape: Shape, outputs: int, task: Task, seed: int
 ) -> FlatModel:
-    """Build the model that `spec` names, its start drawn from the initialisation stream."""
-    devices: list[int] = []  # The module is made on the CPU; other generators are left alone.
-    with torch.random.fork_rng(devices=devices):
+    """Build a model for given data.
+
+    Args:
+        spec: `mlp:hidden=128`, `package.module:factory:key=value`, `auto`, or a factory.
+        input_shape: the shape of one row.
+        outputs: how many outputs the model must have.
+        task: what it is trained for.
+        seed: draws its first parameters.
+    """
+    with torch.random.fork_rng(devices=()):  # Only the CPU's generator is used.
         torch.manual_seed(subseed(seed, "initialisation"))
         module, name = _make(spec, input_shape, outputs, task)
         model = FlatModel(module, name)
@@ -50,34 +57,28 @@ def _make(
         name = getattr(spec, "__name__", type(spec).__name__)
         return _call_factory(spec, {}, sizes, name), name
     name, options = parse_spec(spec)
+    better = "linear" if task == "regression" else "logistic"
     if name == "auto":
-        name = "linear" if task == "regression" else "logistic"
-    if name in MODELS:
-        _check_task(name, task)
-        return _call_factory(MODELS[name], options, sizes, name), name
+        name = better
+    if name in ("linear", "logistic") and name != better:
+        raise PmtlError(f"The model {name!r} does not fit a {task} target: use {better!r}.")
     factory = find("model", name, MODELS)
     if not callable(factory):
         raise PmtlError(f"{name!r} is not callable: give a function or class that makes a module.")
     return _call_factory(factory, options, sizes, name), name
 
 
-def _check_task(name: str, task: Task) -> None:
-    if (name == "linear") == (task != "regression") and name in ("linear", "logistic"):
-        better = "linear" if task == "regression" else "logistic"
-        raise PmtlError(f"The model {name!r} does not fit a {task} target: use {better!r}.")
-
-
 def _call_factory(
     factory: Callable[..., nn.Module], options: dict[str, str], sizes: dict[str, object], name: str
 ) -> nn.Module:
-    """Call a user's factory with the sizes of the data, as far as it asks for them by name."""
+    """Call a factory with its options, and with `sizes` that it has parameters for."""
     try:
         parameters = inspect.signature(factory).parameters
         asked = {key: value for key, value in sizes.items() if key in parameters}
         module = construct(factory, options, f"model {name}", **asked)
     except PmtlError:
         raise
-    except Exception as error:  # It is the user's code, and may raise anything.
+    except Exception as error:  # A user's code may raise anything.
         raise PmtlError(f"The factory {name!r} failed: {type(error).__name__}: {error}.") from error
     if not isinstance(module, nn.Module):
         raise PmtlError(f"The factory {name!r} returned a {type(module).__name__}, not a module.")
@@ -85,10 +86,10 @@ def _call_factory(
 
 
 def _try_out(model: FlatModel, input_shape: Shape, outputs: int) -> Traits:
-    """One forward pass on noise, so that a model that does not fit is refused before training;
-    returns the model's traits, those that only show when it runs included.
+    """Run the model once, so that a model that does not fit the data is refused before training.
+    Returns its traits, including those that show only when it runs.
 
-    Noise, because zeros would leave a running mean that begins at zero where it is.
+    The rows are random: zeros would not change a running mean that starts at zero.
     """
     example = torch.randn((2, *input_shape), dtype=next(model.module.parameters()).dtype)
     try:
@@ -111,7 +112,7 @@ def _try_out(model: FlatModel, input_shape: Shape, outputs: int) -> Traits:
             f"The model {model.name!r} answers two rows with shape {tuple(answer.shape)}, but this "
             f"data needs (2, {outputs})."
         )
-    # A function that is called in `forward` is no layer that could be looked for.
+    # `model.traits` knows the layers; functions called in `forward` show only here.
     return Traits(
         random_forward=model.traits.random_forward or not torch.equal(answer, again),
         looks_up=model.traits.looks_up or lookups.seen,

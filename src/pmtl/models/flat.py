@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pmtl.errors import PmtlError
-from pmtl.models.layout import Layout, Traits, refuse_empty
+from pmtl.models.layout import Layout, Traits
 from pmtl.models.lookup import Lookups
 
 
@@ -26,16 +26,24 @@ class FlatModel:
     def __init__(
         self, module: nn.Module, name: str = "model", traits: Traits | None = None
     ) -> None:
-        """`traits` are those of the model that `module` is a copy of, if it is one."""
+        """
+        Args:
+            module: the module; its parameters are the start.
+            name: its name in messages.
+            traits: given if `module` is a copy of another model's module.
+        """
         refuse_running_statistics(module)
         self.module = module
         self.name = name
         self.layout = Layout.of(module, Traits.of(module) if traits is None else traits)
-        refuse_empty(self.layout, name)
+        if not self.layout.parameters:
+            raise PmtlError(
+                f"The model {name!r} has no free parameters: there is nothing to train."
+            )
 
     @property
     def traits(self) -> Traits:
-        """What an engine has to know of the model."""
+        """What an engine has to know about the model."""
         return self.layout.traits
 
     @property
@@ -44,7 +52,7 @@ class FlatModel:
         return self.layout.size
 
     def start(self) -> Tensor:
-        """The module's present parameters, the common start of all clients."""
+        """[P] the module's parameters, the common start of all clients."""
         present = dict(self.module.named_parameters())
         names = [parameter.name for parameter in self.layout.parameters]
         return torch.cat([present[name].detach().reshape(-1) for name in names]).clone()
@@ -59,7 +67,7 @@ class FlatModel:
             return cast(Tensor, functional_call(self.module, self.parameters(vector), (inputs,)))
 
     def with_weights(self, vector: Tensor) -> nn.Module:
-        """An ordinary module of its own, carrying `vector`, ready to predict."""
+        """A copy of the module with the weights `vector`, in evaluation mode."""
         module = copy.deepcopy(self.module)
         module.load_state_dict(
             {name: value.clone() for name, value in self.parameters(vector).items()}, strict=False
@@ -67,7 +75,7 @@ class FlatModel:
         return module.eval()
 
     def to(self, device: torch.device, dtype: torch.dtype) -> FlatModel:
-        """Move the module, and so the start, to a device and a floating-point type."""
+        """Move the module to a device and a floating-point type."""
         self.module.to(device=device, dtype=dtype)
         return self
 
@@ -75,10 +83,9 @@ class FlatModel:
 def refuse_running_statistics(module: nn.Module) -> None:
     """Refuse batch normalisation, and anything else that keeps running averages.
 
-    Such buffers are statistics of private inputs. They lie outside the clipped vector, so they
-    could neither be shared without leaking nor averaged within the guarantee. Without running
-    averages, batch normalisation still mixes the rows of a batch, padding among them, and what a
-    client learns would depend on how many rows the others have.
+    Such buffers are statistics of private inputs outside the clipped vector, so no guarantee covers
+    them. Without running averages, batch normalisation still mixes the rows of a batch, including
+    padding, so a client's training would depend on how many rows other clients have.
     """
     norms = nn.modules.batchnorm
     for name, part in module.named_modules():
@@ -92,7 +99,7 @@ def refuse_running_statistics(module: nn.Module) -> None:
 
 
 def refuse_changing_buffers(module: nn.Module, example: Tensor) -> None:
-    """Run `example` once and refuse a module whose buffers moved: the same leak, home-made."""
+    """Run `example` once and refuse a module whose buffers changed: the same leak."""
     before = {name: value.clone() for name, value in module.named_buffers()}
     if not before:
         return

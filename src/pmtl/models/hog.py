@@ -1,9 +1,8 @@
-"""A linear layer on histograms of oriented gradients: fixed features, and so few parameters.
+"""A linear layer on histograms of oriented gradients: fixed features, so few parameters.
 
-Noise on a published model has the norm σ√d, so what is shared should be small. Features that need
-no training (Dalal & Triggs, CVPR 2005, without their overlapping blocks) leave a linear layer: with
-4 × 4 cells and 18 directions 17,918 parameters at 62 classes, where the paper's network has
-115,646.
+Noise on a published model has norm σ√d, so the shared model should be small. With features that
+need no training (Dalal & Triggs, CVPR 2005, without overlapping blocks), 4 × 4 cells and 18
+directions, 62 classes take 17,918 parameters; the paper's network has 115,646.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class HogLinear(nn.Module):
         length = torch.sqrt(right.square() + down.square() + 1e-12)
         direction = torch.atan2(down, right) * (self.bins / (2 * pi))
         centres = torch.arange(self.bins, dtype=x.dtype, device=x.device).view(1, -1, 1, 1)
-        # A direction counts for its two neighbouring bins, the more the nearer; bins go round.
+        # A direction votes for its two neighbouring bins by nearness; the bins are periodic.
         apart = torch.remainder(direction - centres + self.bins / 2, self.bins) - self.bins / 2
         votes = length * (1 - apart.abs()).clamp(min=0)
         sums: Tensor = F.adaptive_avg_pool2d(votes, self.cells).flatten(1)

@@ -1,4 +1,4 @@
-"""The models of the paper's experiments and the small ones every table needs."""
+"""The models of the paper's experiments, and small models for tables."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ Shape = tuple[int, ...]
 
 
 class Linear(nn.Module):
-    """One linear layer on the flattened input, started at zero: the problem is convex, so a
-    random start would only be noise."""
+    """One linear layer on the flattened input. It starts at zero, because the problem is convex."""
 
     def __init__(self, input_shape: Shape, outputs: int) -> None:
         super().__init__()
@@ -53,8 +52,7 @@ class FemnistCNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.reshape(-1, 1, 28, 28)
-        # ReLU before or after a maximum is the same, with the same derivative; after is a quarter
-        # of the work.
+        # ReLU commutes with the maximum; after it, ReLU is a quarter of the work.
         x = torch.relu(self.pool(self.conv1(x)))
         x = torch.relu(self.pool(self.conv2(x)))
         return self.head(x.flatten(1))  # type: ignore[no-any-return]
@@ -63,8 +61,8 @@ class FemnistCNN(nn.Module):
 class CelebaCNN(nn.Module):
     """The paper's CelebA network, 30,498 parameters at two classes: four 3×3 convolutions.
 
-    The paper's layers are followed by batch normalisation; its running statistics lie outside the
-    clipped vector, so group normalisation stands in their place (same number of parameters).
+    The paper uses batch normalisation, whose running statistics are outside the clipped vector;
+    this model uses group normalisation instead (same number of parameters).
     """
 
     def __init__(self, input_shape: Shape, outputs: int, groups: int = 8) -> None:

@@ -1,7 +1,7 @@
-"""Models as distributions over answers: what they would draw, and how far apart two of them are.
+"""Models as distributions over targets: drawing targets, and the distance between two models.
 
-A classifier's outputs are the logits of a softmax, those for several labels are logits of coins,
-one per label, and a regression's are the means of Gaussians of variance one.
+The outputs of a classifier are the logits of a softmax; for several labels they are the logits of
+independent coins, and for regression the means of Gaussians of variance one.
 """
 
 from __future__ import annotations
@@ -14,20 +14,16 @@ from pmtl.models.losses import Task, row_losses
 
 
 def row_surprises(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
-    """−log p(target) of every row, up to a constant.
-
-    For classes and labels that is the loss itself; the squared error is twice a Gaussian's.
-    """
+    """−log p(target) of every row, up to a constant: the loss, or half the squared error."""
     losses = row_losses(task, outputs, targets)
     return losses / 2 if task == "regression" else losses
 
 
 def row_divergences(task: Task, outputs: Tensor, others: Tensor) -> Tensor:
-    """½[KL(p‖q) + KL(q‖p)] of every row, where p and q are what the outputs stand for.
+    """½[KL(p‖q) + KL(q‖p)] of every row, where p and q are the distributions of the outputs.
 
-    Both directions together are Σ (p − q)(log p − log q), so that no logarithm of a rounded
-    probability is ever taken. Several labels are independent coins, whose divergences add up;
-    Gaussians of variance one are half a squared distance apart.
+    It is ½·Σ (p − q)(log p − log q), so the logarithm of a rounded probability is never taken. The
+    divergences of several labels add up; that of two Gaussians is half their squared distance.
     """
     if task == "classification":
         log_p, log_q = F.log_softmax(outputs, -1), F.log_softmax(others, -1)
@@ -47,7 +43,7 @@ def draw_targets(task: Task, outputs: Tensor, uniforms: Tensor) -> Tensor:
     """Targets `[…]` drawn from the model with `uniforms` [… , uniforms_per_row] in [0, 1)."""
     if task == "classification":
         edges = outputs.softmax(-1).cumsum(-1)
-        # The last edge may be rounded to less than 1.
+        # Rounding may make the last edge less than 1.
         return (edges <= uniforms).sum(-1).clamp(max=outputs.shape[-1] - 1)
     if task == "multilabel":
         return (uniforms < outputs.sigmoid()).to(outputs.dtype)

@@ -1,10 +1,9 @@
-"""Rows of a table, for indices that are in it.
+"""Embedding lookups that give NaN for an index outside the client's own table.
 
-`torch.func.vmap` lays the tables of all clients end to end before it looks anything up, and checks
-an index against the whole: one beyond a client's own table, or below zero, reads the *next*
-client's weights, and its gradient moves them. (Every other way of indexing we tried is checked
-against the client's own.) So a lookup of ours gives NaN for such an index. The client's loss and
-upload are then NaN, too, the gate counts them as zero, and no other client is affected.
+`torch.func.vmap` concatenates the tables of all clients and checks an index against the whole: an
+index beyond a client's own table, or below zero, reads *another* client's weights, and its gradient
+changes them. With NaN instead, the client's loss and upload are NaN, the gate counts the upload as
+zero, and no other client is affected.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class Lookups(TorchFunctionMode):
-    """Within this, `functional.embedding` keeps to its table; `seen` tells if it was called."""
+    """In this context `functional.embedding` checks its indices; `seen`: whether it was called."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a model is trained on and what is counted of its answers, for the three kinds of task."""
+"""Losses and metrics for the three kinds of task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pmtl.errors import PmtlError
 
 Task = Literal["classification", "multilabel", "regression"]
 
-#: How many guesses `recall_at_5` may make.
+#: The number of highest scores that `recall_at_5` looks at.
 TOP = 5
 
 
@@ -22,7 +22,7 @@ def row_losses(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
     """The loss of every row: cross-entropy, the sum of the labels' binary cross-entropies, or the
     squared error summed over the outputs."""
     if task == "classification":
-        # torch's cross-entropy, in the form that is three times as fast for few classes.
+        # Cross-entropy, three times as fast as torch's function for few classes.
         right = outputs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
         return torch.logsumexp(outputs, dim=-1) - right
     if task == "multilabel":
@@ -35,12 +35,12 @@ def row_losses(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def row_squares(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
-    """The squared distance of every row's answer from the truth: between probabilities and the
-    classes or labels that are (Brier's score), or the squared error."""
+    """The squared distance of every row's prediction from its target: the Brier score of the
+    probabilities, or the squared error."""
     if task == "classification":
-        sure = torch.softmax(outputs, dim=-1)
-        right = sure.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-        return sure.square().sum(-1) - 2 * right + 1
+        shares = torch.softmax(outputs, dim=-1)
+        right = shares.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+        return shares.square().sum(-1) - 2 * right + 1
     if task == "multilabel":
         errors: Tensor = (torch.sigmoid(outputs) - targets.to(outputs.dtype)) ** 2
         return errors.sum(-1)
@@ -48,13 +48,13 @@ def row_squares(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def batch_loss(task: Task, outputs: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
-    """The mean over the rows that `mask` marks as real; padding counts for nothing."""
+    """The mean loss over the real rows, those where `mask` is true."""
     return _mean(row_losses(task, outputs, targets), mask)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One client's batch, as whoever writes an objective sees it."""
+    """One client's batch, as `Algorithm.objective` gets it."""
 
     task: Task
     outputs: Callable[[Tensor], Tensor]  #: the model's outputs for the rows, at a vector of weights
@@ -66,7 +66,7 @@ class Batch:
         return batch_loss(self.task, outputs, self.targets, self.mask)
 
     def mean(self, values: Tensor) -> Tensor:
-        """The mean over the real rows of a number for each row."""
+        """The mean over the real rows of one number per row."""
         return _mean(values, self.mask)
 
 
@@ -76,7 +76,7 @@ def _mean(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def metric_names(task: Task) -> tuple[str, ...]:
-    """What is measured of a model: its loss and what `row_counts` counts."""
+    """The metrics of a task: the loss and the keys of `row_counts`."""
     if task == "regression":
         return ("loss", "rmse", "mae")
     return ("loss", "accuracy") if task == "classification" else ("loss", "accuracy", "recall_at_5")
@@ -87,11 +87,11 @@ Counts = dict[str, Tensor]
 
 
 def row_counts(task: Task, outputs: Tensor, targets: Tensor) -> Counts:
-    """What evaluation adds up for every row.
+    """The values that evaluation averages over rows.
 
-    `accuracy`: the highest-scored class is the target; for several labels, it is one of them (the
-    paper's accuracy on StackOverflow, which it calls 500-class tag prediction).
-    `recall_at_5`: the share of a row's labels among its five highest scores.
+    `accuracy`: whether the class with the highest score is the target; for several labels, one of
+    the targets (as in the paper on StackOverflow).
+    `recall_at_5`: the share of a row's labels that are among its five highest scores.
     """
     if task == "regression":
         errors = outputs - targets.to(outputs.dtype).reshape(outputs.shape)
@@ -106,7 +106,7 @@ def row_counts(task: Task, outputs: Tensor, targets: Tensor) -> Counts:
 
 
 def predictions(task: Task) -> Callable[[Tensor], Tensor]:
-    """From a model's outputs to what a person asked for: a class, a 0/1 per label, a number."""
+    """A function from a model's outputs to predictions: a class, 0/1 per label, or a number."""
     if task == "classification":
         return lambda outputs: outputs.argmax(-1)
     if task == "multilabel":
@@ -115,9 +115,9 @@ def predictions(task: Task) -> Callable[[Tensor], Tensor]:
 
 
 def probabilities(task: Task) -> Callable[[Tensor], Tensor]:
-    """From a model's outputs to how sure it is of every class or label."""
+    """A function from a model's outputs to the probability of every class or label."""
     if task == "regression":
-        raise PmtlError("This model answers with numbers, and has no probabilities to tell.")
+        raise PmtlError("This model predicts numbers and has no probabilities.")
     if task == "classification":
         return lambda outputs: outputs.softmax(-1)
     return torch.sigmoid

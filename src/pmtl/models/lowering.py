@@ -1,17 +1,13 @@
-"""The same layers, computed in the way that suits a machine.
+"""Faster forms of convolution and pooling, equal up to the order of summation.
 
-Many clients at once means many *different* filters at once, for which libraries have only the
-grouped convolution, which is slow. Written as patches times filters it is one batched matrix
-product:
+Many clients have many *different* filters, for which libraries have only the slow grouped
+convolution. As patches times filters it is one batched matrix product:
 
     y[o, (b,h,w)] = Σ_{c,i,j} W[o, (c,i,j)] · x[b, c, h·s + i·d, w·s + j·d]
 
-For one client at a time on a CPU the library's convolution is fine, if its images are stored with
-the channels last; a first layer on grey images is faster as patches there, too.
-
-Only layers that are exactly `nn.Conv2d` or `nn.MaxPool2d` are exchanged, in a copy of the module
-with the same parameters in the same order. What is computed stays the same up to the order of
-summation; settings for which that is not so are left as they are.
+For one client on a CPU the library's convolution is fast if images are stored with the channels
+last; only a first layer on grey images is faster as patches. Layers of exactly the types
+`nn.Conv2d` and `nn.MaxPool2d` are replaced, in a copy of the module with the same parameters.
 """
 
 from __future__ import annotations
@@ -30,8 +26,8 @@ Pair = tuple[int, ...]
 
 
 def lowered(model: FlatModel, way: Way) -> FlatModel:
-    """A copy of the model with its layers exchanged: `patches` for many clients at once,
-    `channels_last` for one client on a CPU."""
+    """A copy of the model with faster layers: `patches` for many clients at once, `channels_last`
+    for one client on a CPU."""
     module = copy.deepcopy(model.module)
     for part in module.modules():
         if type(part) is nn.Conv2d and part.groups == 1:
@@ -42,12 +38,12 @@ def lowered(model: FlatModel, way: Way) -> FlatModel:
 
 
 def has_convolutions(module: nn.Module) -> bool:
-    """Whether there is a convolution among its layers."""
+    """Whether one of its layers is a convolution."""
     return any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules())
 
 
 def floats_per_row(model: FlatModel, input_shape: tuple[int, ...]) -> int:
-    """About how many floats the layers hold of one row: their answers, and patches for filters."""
+    """About how many floats the layers need for one row: their outputs, and patches."""
     counts: list[int] = []
 
     def count(layer: nn.Module, inputs: Any, output: Any) -> None:
@@ -56,7 +52,7 @@ def floats_per_row(model: FlatModel, input_shape: tuple[int, ...]) -> int:
         if isinstance(layer, nn.Conv2d):
             counts.append(layer.weight[0].numel() * output[0, 0].numel())
 
-    # A copy in float32: not every layer knows half precision on every machine.
+    # A copy in float32: some layers do not support half precision on a CPU.
     module = copy.deepcopy(model.module).eval().to("cpu", torch.float32)
     for part in module.modules():
         if not any(part.children()):
@@ -83,42 +79,38 @@ class PatchConv2d(nn.Conv2d):
 
 
 class ChannelsLastConv2d(nn.Conv2d):
-    """A convolution whose answer lies in memory with the channels last."""
+    """A convolution whose output is stored with the channels last."""
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if input.dim() != 4:
             return cast(Tensor, super()._conv_forward(input, weight, bias))
         if self.in_channels == 1 and not input.requires_grad:
-            return self._grey(input, weight, bias)
+            # Without autograd, because the derivative of the input is not needed.
+            sizes = (self.kernel_size, self.stride, self.dilation)
+            patches = _Patches.forward(_padded(self, input), *sizes)
+            rows, height, width = patches.shape[-3:]
+            matrix = patches.flatten(3).flatten(0, 2).t()
+            filters = weight.flatten(1).t().contiguous()
+            out = matrix @ filters if bias is None else torch.addmm(bias, matrix, filters)
+            return out.view(rows, height, width, -1).permute(0, 3, 1, 2)
         input = input.contiguous(memory_format=torch.channels_last)
         return cast(Tensor, super()._conv_forward(input, weight, bias))
-
-    def _grey(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        # Not by way of autograd: nobody asks for the input's derivative.
-        patches = _Patches.forward(
-            _padded(self, input), self.kernel_size, self.stride, self.dilation
-        )
-        rows, height, width = patches.shape[-3:]
-        matrix, filters = patches.flatten(3).flatten(0, 2).t(), weight.flatten(1).t().contiguous()
-        out = matrix @ filters if bias is None else torch.addmm(bias, matrix, filters)
-        images: Tensor = out.view(rows, height, width, -1).permute(0, 3, 1, 2)
-        return images
 
 
 class TilePool2d(nn.MaxPool2d):
     """A maximum over tiles that do not overlap."""
 
     def forward(self, input: Tensor) -> Tensor:
-        # Rows inside channels, as `PatchConv2d` leaves them: the derivative is then made in the
-        # order in which the convolution wants it.
+        # Rows inside channels, as in `PatchConv2d`: the derivative then has the memory order that
+        # the convolution needs.
         images = input.transpose(-4, -3) if input.dim() == 4 else input
         best, _ = _TileMax.apply(images, _pair(self.kernel_size))  # type: ignore[no-untyped-call]
         return best.transpose(-4, -3) if input.dim() == 4 else best  # type: ignore[no-any-return]
 
 
 def _padded(layer: nn.Conv2d, input: Tensor) -> Tensor:
-    """The input with the layer's padding around it."""
-    around = layer._reversed_padding_repeated_twice  # Spelled out, also for "same" and "valid".
+    """The input with the layer's padding."""
+    around = layer._reversed_padding_repeated_twice  # As numbers, also for "same" and "valid".
     if not any(around):
         return input
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
@@ -126,10 +118,10 @@ def _padded(layer: nn.Conv2d, input: Tensor) -> Tensor:
 
 
 class _Patches(torch.autograd.Function):
-    """`[C, kh, kw, B, H, W]`: what every weight of a filter meets, place by place.
+    """`[C, kh, kw, B, H, W]`: the inputs that each weight of a filter is multiplied with.
 
-    The derivative is a sum of shifted images: it needs no atomic additions, whose order is not
-    repeatable, and a compiler makes one loop of it."""
+    The derivative is a sum of shifted images, without atomic additions, whose order is not
+    repeatable."""
 
     generate_vmap_rule = True
 
@@ -163,7 +155,7 @@ class _Patches(torch.autograd.Function):
 
 
 def _spread(values: Tensor, dim: int, stride: int) -> Tensor:
-    """Zeros between the values, so that they lie `stride` apart."""
+    """The values with `stride` − 1 zeros after each."""
     if stride == 1:
         return values
     last = values.movedim(dim, -1).unsqueeze(-1)
@@ -171,8 +163,8 @@ def _spread(values: Tensor, dim: int, stride: int) -> Tensor:
 
 
 class _TileMax(torch.autograd.Function):
-    """The maximum of every tile and where it was. As in PyTorch's own pooling the first of equal
-    values wins and takes the whole derivative, and NaN wins over all."""
+    """The maximum of every tile and its position. As in PyTorch's pooling, the first of equal
+    values wins and gets the whole derivative, and NaN wins over every number."""
 
     generate_vmap_rule = True
 
@@ -202,7 +194,7 @@ class _TileMax(torch.autograd.Function):
         (winner,) = ctx.saved_tensors
         (high, wide), (height, width) = ctx.tile, ctx.size
         number = torch.arange(high * wide, device=winner.device, dtype=winner.dtype)
-        # [..., H/high, high, W/wide, wide], which is the image again.
+        # [..., H/high, high, W/wide, wide], which has the order of the image.
         won = winner[..., :, None, :, None] == number.view(high, 1, wide)
         slope = torch.where(won, gradients[0][..., :, None, :, None], 0)
         slope = slope.flatten(-4, -3).flatten(-2, -1)
@@ -211,7 +203,7 @@ class _TileMax(torch.autograd.Function):
 
 
 def _tiles(pool: nn.MaxPool2d) -> bool:
-    """Whether the windows of a pooling layer lie side by side and nothing else is asked of it."""
+    """Whether a pooling layer has windows without overlap or gaps, and no other options."""
     plain = _pair(pool.padding) == (0, 0) and _pair(pool.dilation) == (1, 1)
     alone = not pool.ceil_mode and not pool.return_indices
     return plain and alone and _pair(pool.stride) == _pair(pool.kernel_size)

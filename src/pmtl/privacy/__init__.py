@@ -1,1 +1,1 @@
-"""What is promised, what it costs, and the one gate through which anything is published."""
+"""Privacy plans, sampling, noise, accounting, the ledger, and the gate that publishes."""

@@ -1,18 +1,16 @@
-"""The hardened gate's arithmetic: whole numbers only, between the clip and the release.
+"""The arithmetic of the hardened gate: whole numbers only, between the clip and the release.
 
-With floating-point numbers "the sum plus Gaussian noise" is not quite what the theorem is about:
-the noise has holes, sums are rounded, and which numbers can come out at all depends on what went in
-(Mironov 2012). On a grid of whole numbers nothing is rounded. With steps of length h = γ/2ᵇ:
+In floating point, "the sum plus Gaussian noise" is rounded, and which numbers can come out depends
+on the data (Mironov 2012). With whole steps of length h = γ/2ᵇ nothing is rounded:
 
-- a clipped upload is cut, coordinate by coordinate and towards zero, to multiples n·h. Cutting
-  never lengthens a vector, and ‖n‖² ≤ 4ᵇ is checked in integers: the sensitivity is a fact;
+- a clipped upload is truncated towards zero to multiples n·h. This never lengthens a vector, and
+  ‖n‖² ≤ 4ᵇ is checked in integers;
 - sums of integers are exact;
 - the noise is N(0, (zh)²) rounded to the grid, drawn exactly (`noise.rounded`). For an integer s,
-  s + round(x) = round(s + x): what is published is a true Gaussian mechanism on the sum, rounded
-  afterwards. So ε is the Gaussian's own, for every way of sampling.
+  s + round(x) = round(s + x): the release is a true Gaussian mechanism on the sum, rounded
+  afterwards. So ε is that of the Gaussian, for every way of sampling.
 
-b is as large as keeps the noise within 2²⁶ steps, at most 24: what cutting loses is then a few
-millionths of the noise.
+b is at most 24, and the noise stays within 2²⁶ steps: truncation loses millionths of the noise.
 """
 
 from __future__ import annotations
@@ -34,13 +32,13 @@ _MOST_BITS, _MOST_NOISE_BITS = 24, 26
 class Grid:
     """Whole steps of one length; uploads are at most 2ᵇ of them long."""
 
-    step: float  #: h, what one step stands for
+    step: float  #: h, the length of one step
     bits: int  #: b
     noise: float  #: the noise's standard deviation on the sum, in steps
 
     @classmethod
     def of(cls, plan: PrivacyPlan) -> Grid:
-        """The grid for a plan; it depends on nothing else."""
+        """The grid for a plan."""
         if not plan.private:
             raise PmtlError(
                 "Hardened noise needs noise and a finite clip norm, and this plan is not private: "
@@ -50,16 +48,15 @@ class Grid:
         bits = min(_MOST_BITS, _MOST_NOISE_BITS - math.ceil(math.log2(z)))
         if bits < 1:
             raise PmtlError(
-                f"With a noise multiplier of {z:.3g} no grid has room for both the noise and an "
+                f"With a noise multiplier of {z:.3g} no grid can hold both the noise and an "
                 "upload: nothing would be learned. Use less noise."
             )
         return cls(plan.clip_norm * 2.0**-bits, bits, z * 2.0**bits)
 
     def snap(self, clipped: Tensor) -> Tensor:
-        """Clipped rows `[K, P]` as whole steps; a row that is too long all the same counts as
-        zero."""
+        """Clipped rows `[K, P]` as whole steps; a row that is still too long counts as zero."""
         lengths = clipped / self.step
-        # Roughly first, and not-a-number never passes: else the integers below might overflow.
+        # A rough check first, which NaN never passes: otherwise the integers could overflow.
         sound = lengths.square().sum(dim=1, keepdim=True) < 2 * 4**self.bits
         steps = torch.where(sound, lengths, 0.0).trunc().to(torch.int64)
         squares = steps.square().sum(dim=1, keepdim=True)
@@ -72,7 +69,7 @@ class GridNoise:
 
     grid: Grid
     source: Source
-    device: torch.device = CPU  #: where it is wanted
+    device: torch.device = CPU  #: where the noise is needed
 
     def __call__(self, round: int, shape: tuple[int, ...]) -> Tensor:
         return rounded(self.source(round), shape, self.grid.noise, self.device)

@@ -1,22 +1,16 @@
-"""The privacy plan: everything ε depends on, in one object that cannot change.
+"""The privacy plan: everything ε depends on, in one immutable object.
 
-The mechanism: draw a cohort, clip every upload to norm γ, add them up, divide by the *constant* q,
-add N(0, σ²) to every coordinate of that average, publish; T times. `PrivacyPlan` holds those
-numbers, δ and m. The sampler, the gate and the accountant are all derived from it, so a run cannot
-draw its cohorts in one way and be charged for another.
-
-The noise is stated as its standard deviation on the **average** (the paper's σ). ε depends on its
-ratio to what one client can add to that average, the noise multiplier z = σq/γ:
+The mechanism, T times: draw a cohort, clip every upload to norm γ, sum, divide by the *constant* q,
+add N(0, σ²) to every coordinate of that average, publish. The sampler, the gate and the accountant
+all use the same `PrivacyPlan`, so what is run is what is charged. σ is the standard deviation of
+the noise on the **average**; ε depends on the noise multiplier z = σq/γ:
 
 >>> plan = PrivacyPlan(clients=205, cohort=100, sampling="poisson", clip_norm=0.5,
 ...                    noise_std=0.05, rounds=100, delta=1 / 2050)
 >>> plan.noise_multiplier, plan.adjacency, plan.private
 (10.0, 'replace-one', True)
 
-`PrivacyRequest` is what a person asks for (an ε or a noise, and defaults for the rest);
-`resolve` turns it into a plan once the number of clients is known.
-
-This module needs only NumPy: a machine that trains need not be able to compute ε.
+This module needs only NumPy: a machine can train without the libraries that compute ε.
 """
 
 from __future__ import annotations
@@ -38,43 +32,30 @@ from pmtl.spec import unknown
 ADJACENCY = "replace-one"
 DEFAULT_EPSILON = 2.0
 DEFAULT_CLIP = 0.5
-"""γ unless given; every command has the same."""
 
-#: The largest counts, the range of ε and the least δ. Beyond these float64 has too few digits.
+#: The largest counts, the range of ε and the least δ. Outside these, float64 has too few digits.
 MOST = {"clients": 10**12, "cohort": 10**12, "rounds": 10**9}
 LEAST_EPSILON, MOST_EPSILON = 1e-12, 1e12
 LEAST_DELTA = 1e-300
 
 
 def default_delta(clients: int) -> float:
-    """1/(10m). δ is the chance that the guarantee says nothing at all, and at the paper's 1/m a
-    mechanism that publishes one random client's data outright would still satisfy it."""
+    """1/(10m). With the paper's δ = 1/m, publishing the data of one random client would still
+    satisfy the guarantee."""
     return 1 / (10 * _count(clients, "clients"))
 
 
 @dataclass(frozen=True)
 class PrivacyPlan:
-    """What is run and what is charged.
+    """What is run and what is charged."""
 
-    Args:
-        clients: m, how many clients the federation has.
-        cohort: q, the size of a cohort, or its expected size (poisson); always the divisor.
-        sampling: how a cohort is drawn: `full`, `poisson`, `fixed`, or the name of a scheme of
-            your own (`privacy/sampling.py`).
-        clip_norm: γ, the largest L2 norm of one client's upload; inf means no clipping, and then ε
-            is inf.
-        noise_std: σ, the noise's standard deviation on the average over q.
-        rounds: T, how often a noisy average is published.
-        delta: δ, the probability with which the guarantee may fail.
-    """
-
-    clients: int
-    cohort: int
-    sampling: str
-    clip_norm: float
-    noise_std: float
-    rounds: int
-    delta: float
+    clients: int  #: m, the number of clients of the federation
+    cohort: int  #: q, the size of a cohort, or its expected size (poisson); always the divisor
+    sampling: str  #: the name of a sampling scheme (`privacy/sampling.py`)
+    clip_norm: float  #: γ, the largest L2 norm of an upload; inf is no clipping, and ε is inf
+    noise_std: float  #: σ, the standard deviation of the noise on the average over q
+    rounds: int  #: T, how often a noisy average is published
+    delta: float  #: δ, the probability with which the guarantee may fail
 
     def __post_init__(self) -> None:
         checked = {
@@ -86,7 +67,7 @@ class PrivacyPlan:
             "delta": _number(self.delta, "delta"),
         }
         for name, value in checked.items():
-            # NumPy's scalars become Python's, so that a plan can always be written as JSON.
+            # NumPy scalars become Python numbers, so that a plan can always be written as JSON.
             object.__setattr__(self, name, value)
         if self.cohort > self.clients:
             raise PmtlError(
@@ -106,13 +87,13 @@ class PrivacyPlan:
             )
         if self.noise_std > 0 and not math.isfinite(self.noise_multiplier):
             raise PmtlError(
-                f"Noise of {self.noise_std:g} on an average of uploads of norm "
-                f"{self.clip_norm:g} is a ratio that is too large to be computed: choose a clip "
-                "norm nearer to 1, or less noise."
+                f"The ratio of a noise of {self.noise_std:g} to a clip norm of "
+                f"{self.clip_norm:g} is too large to be computed: choose a clip norm nearer to 1, "
+                "or less noise."
             )
         if 0 < self.delta < LEAST_DELTA:
             raise PmtlError(
-                f"Delta is {self.delta:g}, and below {LEAST_DELTA:g} there are not enough digits "
+                f"Delta is {self.delta:g}, but below {LEAST_DELTA:g} there are not enough digits "
                 f"to compute with: the default for {self.clients} clients is "
                 f"{default_delta(self.clients):.3g}."
             )
@@ -124,7 +105,7 @@ class PrivacyPlan:
 
     @property
     def adjacency(self) -> str:
-        """Neighbouring federations differ in one client's whole data set, replaced by any other."""
+        """Neighbouring federations differ in the whole data set of one client."""
         return ADJACENCY
 
     @property
@@ -134,17 +115,17 @@ class PrivacyPlan:
 
     @property
     def rate(self) -> float:
-        """p = q/m: how likely a given client is to be in a given round."""
+        """p = q/m, the probability that a given client is in a given round."""
         return self.cohort / self.clients
 
     @property
     def noise_multiplier(self) -> float:
-        """z = σq/γ: the noise on the sum, in units of one client's largest upload."""
+        """z = σq/γ, the noise on the sum in units of the largest upload."""
         return self.noise_std * (self.cohort / self.clip_norm)
 
     @property
     def private(self) -> bool:
-        """Whether ε is finite: that takes both a clip and noise."""
+        """Whether ε is finite, which needs both clipping and noise."""
         return self.noise_multiplier > 0
 
     def sampler(self, seed: int | None, client_keys: NDArray[np.uint64]) -> Sampler:
@@ -158,7 +139,7 @@ class PrivacyPlan:
         return accountant.epsilon(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as JSON can hold it (infinity, which JSON lacks, as the text "inf")."""
+        """The plan for JSON; an infinite clip norm is the text "inf"."""
         values: dict[str, Any] = asdict(self) | {"adjacency": self.adjacency}
         if math.isinf(self.clip_norm):
             values["clip_norm"] = "inf"
@@ -171,30 +152,15 @@ class PrivacyPlan:
         adjacency = values.pop("adjacency", ADJACENCY)
         if adjacency != ADJACENCY:
             raise PmtlError(
-                f"The privacy plan was written for the adjacency {adjacency!r}, but only "
-                f"{ADJACENCY!r} is accounted for here: make the plan anew."
+                f"The privacy plan was written for the adjacency {adjacency!r}, but pmtl accounts "
+                f"only for {ADJACENCY!r}: make a new plan."
             )
         return cls(**fields_of(cls, values, "privacy plan"))
 
 
 @dataclass(frozen=True)
 class PrivacyRequest:
-    """What a person asks for, in the words of the command line.
-
-    Args:
-        epsilon: the ε to keep; 2 unless it or the noise is given.
-        noise: σ, the noise's standard deviation on the average; instead of `epsilon`.
-        delta: δ; 1/(10m) unless given.
-        clip: γ, the largest L2 norm of an upload; inf for no clipping.
-        sampling: as in `PrivacyPlan`; full if the cohort is everybody, else poisson.
-        cohort: q; everybody unless given.
-        rounds: T.
-        hardened: whether noise is drawn exactly, on a grid (`privacy/grid.py`); by default in
-            production only.
-        metrics: the share of the budget for average metrics (`accounting/validation.py`); by
-            default a tenth in production, otherwise none.
-        loss_bound: the largest loss that a client's metrics report; larger ones count as this.
-    """
+    """What a user asks for; `resolve` makes a plan of it when the number of clients is known."""
 
     # The ranges are checked by the plan that `resolve` makes.
     epsilon: float | None = option(
@@ -214,7 +180,7 @@ class PrivacyRequest:
     rounds: int = option(20, help="T, rounds.")
     hardened: bool | None = option(
         None,
-        help="Draw noise exactly, on a grid of whole numbers; in production unless told otherwise.",
+        help="Draw noise exactly, on a grid of whole numbers; by default only in production.",
     )
     metrics: float | None = option(
         None,
@@ -246,13 +212,12 @@ class PrivacyRequest:
         """The plan for a federation of `clients`: an ε becomes the least noise that keeps it."""
         if self.epsilon is not None and self.noise is not None:
             raise PmtlError(
-                f"Both epsilon ({self.epsilon:g}) and noise ({self.noise:g}) were given, and each "
-                "decides the other: give one of them."
+                f"Both epsilon ({self.epsilon:g}) and noise ({self.noise:g}) were given, but each "
+                "determines the other: give one of them."
             )
         clients = _count(clients, "clients")
         cohort = clients if self.cohort is None else self.cohort
-        # Everything else is checked, on a plan without noise, before a calibration that may take
-        # a second; the plan with noise is checked again when it is made.
+        # A plan without noise checks everything else before a calibration that may take a second.
         plan = PrivacyPlan(
             clients=clients,
             cohort=cohort,
@@ -270,12 +235,12 @@ class PrivacyRequest:
 
     @property
     def target(self) -> float:
-        """The ε to keep where no noise was given."""
+        """The ε to keep if no noise was given."""
         return check_epsilon(DEFAULT_EPSILON if self.epsilon is None else self.epsilon)
 
 
 def fields_of(kind: type[Any], values: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """What `to_dict` wrote of a plan or an event, if it is exactly the fields of its class."""
+    """The values that `to_dict` wrote, if they are exactly the fields of `kind`."""
     known = [field.name for field in fields(kind)]
     for name in values:
         if name not in known:
@@ -287,7 +252,7 @@ def fields_of(kind: type[Any], values: Mapping[str, Any], what: str) -> dict[str
 
 
 def check_epsilon(epsilon: float) -> float:
-    """A target ε that can be aimed at: positive, or inf for no privacy."""
+    """The target ε, if it is in the allowed range; inf is no privacy."""
     epsilon = _number(epsilon, "epsilon")
     if not epsilon > 0:
         raise PmtlError(

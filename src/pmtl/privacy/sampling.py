@@ -1,24 +1,16 @@
-"""Who takes part in a round, and what that costs: one class for each way of drawing a cohort.
+"""Sampling schemes: how a cohort is drawn, and what that costs. One class for each scheme.
 
-| name | cohort | what colluding clients know |
+| name | cohort | what colluding clients know about another client |
 |---|---|---|
-| `full` | everybody | everything, and it does not matter |
-| `poisson` | each client tosses a coin of its own, with probability q/m | nothing of my coin |
-| `fixed` | exactly q clients, as in the paper | who took part: they count their own draws |
+| `full` | all clients | that it took part; sampling hides nothing |
+| `poisson` | each client with probability q/m, independently | nothing |
+| `fixed` | exactly q clients, as in the paper | whether it took part: they count their own draws |
 
-A `SamplingScheme` says how a cohort is drawn, what a plan with it costs and how that is worded.
-The sampler, the accountant, the ledger, the statement and the audit ask the same object, so what
-is charged is what was drawn. An unknown name is refused everywhere.
+The sampler, the accountant, the ledger, the statement and the audit use the same object, so what is
+drawn is what is charged. An unknown name is refused everywhere. To add a scheme, write a subclass
+with `draw` and `chance` and name it `package.module:Name`.
 
-A scheme of your own is a subclass, written `package.module:Name` wherever a scheme is named. It
-implements `draw` and `chance`; everything else has a default.
-
-In an experiment a draw is a pure function of (seed, the client's key, round): a resumed run draws
-the same cohorts, in whatever order clients are listed. Coins are secret only as long as the seed
-is, and the generator is not cryptographic. In production (`seed` is None) the operating system
-draws every coin, and none is kept.
-
-This module needs only NumPy: the accountants are imported when a cost is asked for.
+This module needs only NumPy: the accountants are imported when a cost is computed.
 """
 
 from __future__ import annotations
@@ -48,16 +40,16 @@ EVERYBODY = "all other clients together, who see every published model"
 class SamplingScheme:
     """A way of drawing cohorts. Subclasses implement `draw` and `chance`.
 
-    The default costs assume that everybody knows who took part in which round: a client is in
-    N ~ Binomial(T, chance) of T rounds (`accounting/colluders.py`). In them `z` is the noise
-    multiplier, `rate` is q/m, and `sensitivity` is 2 if a client's data are replaced and 1 if they
-    are left out.
+    The default costs assume that the adversary knows who took part in which round: a client is in
+    N ~ Binomial(T, chance) of T rounds (`accounting/colluders.py`). Common arguments: `z` is the
+    noise multiplier, `rate` is q/m, `rounds` is T, and `sensitivity` is 2 if a client's data are
+    replaced and 1 if they are left out.
     """
 
     #: Whether a round may have more or fewer clients than q.
     size_varies: bool = False
-    #: Whether each client tosses a coin of its own, with probability q/m, that nobody else learns.
-    #: Only then do several plans together cost what Poisson sampling costs.
+    #: Whether each client is drawn independently with probability q/m, by a coin that no other
+    #: client learns. Only then is the accounting of Poisson sampling used for several plans.
     coins_are_secret: bool = False
     #: How ε is computed, in words.
     accountant: str = (
@@ -67,16 +59,16 @@ class SamplingScheme:
     holds_against: str = f"{EVERYBODY} and who took part in which round"
 
     def check(self, clients: int, cohort: int) -> None:
-        """Refuse, with a `PmtlError`, a cohort of a size that cannot be drawn."""
+        """Raise a `PmtlError` if a cohort of this size cannot be drawn."""
 
     def draw(self, sampler: Sampler, round: int) -> NDArray[np.int64]:
-        """The clients of a round (counted from 0), as sorted indices. `sampler` has the `plan` and,
-        as `tickets(round)`, 64 random bits for each client."""
+        """The sorted indices of the clients of a round (counted from 0). `sampler` has the `plan`
+        and `tickets(round)`, 64 random bits for each client."""
         raise NotImplementedError(f"{type(self).__name__} does not say how a cohort is drawn.")
 
     def chance(self, rate: float) -> float:
-        """The largest probability with which any client takes part in a round, given everything
-        that happened in all earlier rounds of all runs. The default costs follow from it."""
+        """The largest probability that a client takes part in a round, given everything that
+        happened in all earlier rounds of all runs. The default costs use it."""
         raise PmtlError(
             f"The sampling scheme {type(self).__name__} does not say what it costs, so nothing can "
             "be charged for it: let its class implement chance(rate)."
@@ -97,26 +89,26 @@ class SamplingScheme:
         return colluders.delta(z, self.chance(rate), rounds, epsilon, 2)
 
     def renyi(self, z: float, rate: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The Rényi divergences of one release at `orders`, replace-one, given all before it."""
+        """The Rényi divergences of one release at `orders`, replace-one."""
         from pmtl.privacy.accounting import renyi
 
         return renyi.known(z, self.chance(rate), orders)
 
     def empty(self, plan: PrivacyPlan) -> float:
-        """The chance that a round has no clients at all."""
+        """The probability that a round has no clients."""
         return 0.0
 
     def comparisons(self, plan: PrivacyPlan) -> dict[str, float]:
-        """Other values of ε that are reported beside the one that holds, by name."""
+        """Other values of ε that are reported for comparison, by name."""
         return {}
 
     def in_words(self, plan: PrivacyPlan, also: Mapping[str, Any]) -> str:
-        """How cohorts were drawn, as part of a sentence; `also` has the `comparisons`."""
+        """How cohorts were drawn, as part of a sentence; `also` contains the `comparisons`."""
         return f"{plan.cohort} of {plan.clients} clients took part in a round ({plan.sampling})"
 
 
 class Full(SamplingScheme):
-    """Everybody takes part in every round."""
+    """All clients take part in every round."""
 
     accountant = "exact Gaussian (μ-GDP), replace-one"
     holds_against = EVERYBODY
@@ -139,8 +131,8 @@ class Full(SamplingScheme):
 
 
 class Poisson(SamplingScheme):
-    """Every client tosses a coin of its own. The cohort's size varies and may be zero. One client's
-    coin says nothing about another's, so the amplified guarantee survives collusion."""
+    """Each client takes part by a coin of its own. The size of the cohort varies and may be zero.
+    A coin says nothing about other coins, so the amplified guarantee holds against colluders."""
 
     size_varies = True
     coins_are_secret = True
@@ -148,7 +140,7 @@ class Poisson(SamplingScheme):
     holds_against = f"{EVERYBODY}, as long as the client's own coins stay secret"
 
     def draw(self, sampler: Sampler, round: int) -> NDArray[np.int64]:
-        # A coin is a ticket's first 53 bits as a number below 1, and counts if it is below p.
+        # A coin is the first 53 bits of a ticket as a number below 1; below p is in.
         limit = np.uint64(math.ceil(sampler.plan.rate * 2**53))
         coins = sampler.tickets(round) >> np.uint64(11)
         return np.flatnonzero(coins < limit).astype(np.int64)
@@ -182,13 +174,13 @@ class Poisson(SamplingScheme):
 
 
 class Fixed(SamplingScheme):
-    """Exactly q clients, as in the paper. Who is in depends on everybody: the other m − 1 clients
-    together count their own draws and know whether the last place was mine."""
+    """Exactly q clients, as in the paper. The other m − 1 clients together can count how many of
+    them were drawn, so they know whether the last client was."""
 
     holds_against = f"{EVERYBODY} and can tell from their own draws when this client took part"
 
     def draw(self, sampler: Sampler, round: int) -> NDArray[np.int64]:
-        # The lowest tickets win; equal ones (one chance in 2^64) go by index.
+        # The q lowest tickets; equal tickets (probability 2^−64) are ordered by index.
         order = np.argsort(sampler.tickets(round), kind="stable")
         return np.sort(order[: sampler.plan.cohort]).astype(np.int64)
 
@@ -196,7 +188,7 @@ class Fixed(SamplingScheme):
         return rate
 
     def comparisons(self, plan: PrivacyPlan) -> dict[str, float]:
-        """`outsiders` see the models only; `colluders` know who was drawn."""
+        """`outsiders` see only the models; `colluders` know who was drawn."""
         from pmtl.privacy.accounting import fixed_size
 
         if not plan.private:
@@ -220,14 +212,14 @@ SCHEMES: dict[str, type[SamplingScheme]] = {FULL: Full, "poisson": Poisson, "fix
 
 
 def default_sampling(clients: int, cohort: int) -> str:
-    """Everybody if the cohort is everybody, otherwise independent coins: the one way of drawing
-    fewer whose guarantee survives clients that collude."""
+    """Full if all clients are in the cohort, otherwise poisson: its amplified guarantee also holds
+    against colluding clients."""
     return FULL if cohort == clients else "poisson"
 
 
 def find_scheme(name: str) -> SamplingScheme:
     """The scheme with this name: one of `SCHEMES`, an entry point of the group `pmtl.sampling`, or
-    `package.module:Name`. Anything else is refused."""
+    `package.module:Name`; otherwise an error."""
     if not isinstance(name, str):
         raise unknown("sampling scheme", repr(name), SCHEMES)
     return _found(name)
@@ -245,12 +237,17 @@ def _found(name: str) -> SamplingScheme:
 
 
 class Sampler:
-    """The cohorts of a plan, for one seed and one list of clients."""
+    """Draws the cohorts of a plan.
+
+    In an experiment a cohort is a pure function of (seed, client keys, round): a resumed run draws
+    the same cohorts. The coins are secret only as long as the seed is, and the generator is not
+    cryptographic. In production the operating system draws every coin, and no coin is stored.
+    """
 
     def __init__(
         self, plan: PrivacyPlan, seed: int | None, client_keys: NDArray[np.uint64]
     ) -> None:
-        """`seed` is None in production; every client has a key, made from its name."""
+        """`seed` is None in production; `client_keys` are made from the clients' names."""
         keys = np.array(client_keys, dtype=np.uint64)
         if keys.shape != (plan.clients,):
             raise PmtlError(
@@ -258,17 +255,17 @@ class Sampler:
                 "were given to its sampler: make a plan for the federation that is trained."
             )
         if len(np.unique(keys)) != len(keys):
-            # Two clients with one key would toss one coin, and the accountant assumes two.
+            # Clients with the same key would have the same coin; the accountant assumes two.
             raise PmtlError(
                 "Two clients have the same sampling key, so their coins would not be "
-                "independent: give every client a name of its own."
+                "independent: give every client a different name."
             )
         self.plan = plan
         self.client_keys = keys
         self._words = None if seed is None else streams.words(seed, STREAM, keys)
 
     def draw(self, round: int) -> NDArray[np.int64]:
-        """The clients of `round` (counted from 0), as sorted indices into the keys."""
+        """The sorted indices of the clients of `round` (counted from 0)."""
         plan = self.plan
         if not 0 <= round < plan.rounds:
             raise PmtlError(
@@ -290,7 +287,7 @@ class Sampler:
         return cohort
 
     def tickets(self, round: int) -> NDArray[np.uint64]:
-        """64 random bits for every client, other ones in every round."""
+        """64 random bits for every client, independent in every round."""
         if self._words is None:
             return np.frombuffer(os.urandom(8 * self.plan.clients), dtype=np.uint64)
         return streams.go_on(self._words, round)

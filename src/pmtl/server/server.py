@@ -1,4 +1,4 @@
-"""One federation's server. It knows the clients' names and never their rows.
+"""The server of one federation. It knows the clients' names and never their rows.
 
 A round is (Algorithm 1, lines 3 to 9):
 
@@ -8,8 +8,7 @@ A round is (Algorithm 1, lines 3 to 9):
         server.receive(tally, client, state.round, upload)
     server.publish(tally, state)
 
-Simulation gives the tally all uploads at once (`server.add`), a real federation one by one. In both
-the gate, the plan, the sampler and the billboard are these.
+A simulation adds all uploads at once (`server.add`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from torch import Tensor
 
 from pmtl.algorithms import Algorithm
 from pmtl.errors import PmtlError
-from pmtl.messages import RoundMessage
+from pmtl.messages import RoundMessage, from_bytes
 from pmtl.privacy.grid import GridNoise
 from pmtl.privacy.noise import CPU, Noise, Source, system_source
 from pmtl.privacy.plan import PrivacyPlan
@@ -35,10 +34,10 @@ from pmtl.streams import name_keys
 
 @dataclass
 class ServerState:
-    """Where the server stands after `round` rounds: all of it is public."""
+    """The state of the server between two rounds. All of it is public."""
 
-    round: int
-    shared: Tensor  #: [vectors, P], what the billboard shows
+    round: int  #: how many rounds were published
+    shared: Tensor  #: [vectors, P] the billboard
     memory: dict[str, Tensor]  #: what the algorithm's server keeps
 
 
@@ -60,16 +59,16 @@ class Server:
     ) -> None:
         """
         Args:
-            clients: the clients' names, in the order in which they are numbered.
+            clients: the clients' names; a client's number is its position here.
             algorithm: the algorithm, bound to the model's layout.
-            plan: what is run and what is charged.
-            seed: draws an experiment's cohorts; None is production, where coins are the operating
-                system's and every release has to be charged.
-            source: where the noise's random words come from.
-            noise: noise in place of the plan's own, for tests.
+            plan: decides sampling, clipping and noise, and what is charged.
+            seed: draws the cohorts of an experiment. None is production: the operating system draws
+                the cohorts, and every release has to be charged.
+            source: where the random words for the noise come from.
+            noise: replaces the plan's noise, for tests.
             hardened: whether noise is drawn exactly, on a grid of whole numbers.
-            charge: puts a round down in the clients' ledger; called before noise is drawn.
-            device: where uploads are added up.
+            charge: writes a round to the clients' ledger; called before noise is drawn.
+            device: where uploads are summed.
         """
         if seed is None and algorithm.shares and charge is None:
             raise PmtlError("In production every release is charged: give a ledger.")
@@ -89,7 +88,7 @@ class Server:
         self.gate = Release(plan, self.billboard, noise, charge, one_by_one=self.production)
 
     def start(self, common: Tensor) -> ServerState:
-        """The state before the first round, when every client holds `common` [P]."""
+        """The state before the first round; `common` [P] is the common start of all clients."""
         shared = self.billboard.first(common)
         return ServerState(0, shared, self.algorithm.server_start(shared))
 
@@ -101,7 +100,7 @@ class Server:
         return self.sampler.draw(round)
 
     def message(self, state: ServerState, client: int) -> RoundMessage:
-        """What the site of one client is told in the round that comes next."""
+        """The message to the site of one client for the next round."""
         read = self.billboard.read(state.shared, np.array([client]), one_by_one=True)[0]
         return RoundMessage(state.round, read.cpu().numpy().copy())
 
@@ -117,22 +116,76 @@ class Server:
         tally.cohort = frozenset(drawn.tolist())
         return tally
 
-    def receive(self, tally: Tally, client: int, round: int, upload: Mapping[str, Any]) -> None:
-        """Take what one site sent for a round. What is not an upload counts as zero; what comes
-        from outside the cohort is dropped, because the accountant counts on who was drawn."""
-        if client in tally.cohort:
-            self.gate.receive(tally, client, round, upload)
+    def receive(
+        self, tally: Tally, client: int, round: int, upload: Mapping[str, Any] | bytes
+    ) -> None:
+        """Clip and add the upload of one site, whatever it is.
+
+        What is not an upload counts as zero. What comes from outside the cohort is dropped: the
+        accountant relies on who was drawn.
+
+        Args:
+            tally: the sum of the round.
+            client: the number of the client whose site sent it.
+            round: the round for which the site sent it.
+            upload: what it sent, as a mapping or as bytes.
+        """
+        if client not in tally.cohort:
+            return
+        if isinstance(upload, bytes):
+            try:
+                upload = from_bytes(upload)
+            except PmtlError:
+                upload = {}  # It counts as zero.
+        self.gate.receive(tally, client, round, upload)
 
     def add(self, tally: Tally, clients: NDArray[np.int64], uploads: Tensor) -> None:
-        """Take the uploads `[K, P]` of several clients at once."""
+        """Clip and add the uploads `[K, P]` of several clients."""
         self.gate.add(tally, clients, uploads)
 
     def publish(self, tally: Tally, state: ServerState) -> None:
-        """Charge the round, add noise, and let the algorithm's server make its step."""
+        """Charge the round, add noise, and let the algorithm's server make its step.
+
+        Args:
+            tally: the sum of the round that comes next.
+            state: is moved to after the round.
+        """
+        if tally.round != state.round or state.round >= self.plan.rounds:
+            raise PmtlError(
+                f"Round {tally.round} cannot be published: the next one is {state.round}, and the "
+                f"plan pays for rounds 0 to {self.plan.rounds - 1}."
+            )
 
         def step(shared: Tensor, update: Tensor) -> Tensor:
-            after, state.memory = self.algorithm.server_step(shared, update, state.memory)
+            after, state.memory = self._step(shared, update, state.memory)
             return after
 
         state.shared = self.gate.publish(tally, state.shared, step)
         state.round += 1
+
+    def rehearse(self, state: ServerState) -> None:
+        """Let the algorithm's server make a step on zeros, so that what would fail after a charge
+        fails before anything is spent."""
+        shared = state.shared.to(torch.float64)
+        self._step(shared, torch.zeros_like(shared), state.memory)
+
+    def _step(
+        self, shared: Tensor, update: Tensor, memory: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The algorithm's `server_step`, checked."""
+        name = self.algorithm.name
+        try:
+            after, kept = self.algorithm.server_step(shared, update, memory)
+            sound = after.shape == shared.shape and all(
+                kept[key].shape == value.shape for key, value in memory.items()
+            )
+        except Exception as error:  # It may be the user's code, and raise anything.
+            raise PmtlError(
+                f"The server of the algorithm {name!r} failed: {type(error).__name__}: {error}."
+            ) from error
+        if not sound or set(kept) != set(memory):
+            raise PmtlError(
+                f"The server of the algorithm {name!r} must return a billboard of shape "
+                f"{tuple(shared.shape)}, and the same tensors that server_start returned."
+            )
+        return after, kept

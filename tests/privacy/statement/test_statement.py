@@ -36,8 +36,8 @@ def test_what_is_public_is_admitted_even_where_nothing_is_shared():
 def test_relations_are_admitted_where_there_are_some():
     plan = PrivacyPlan(50, 50, "full", 1.0, 0.5, 5, 1e-3)
     told = make_statement(plan, shares=True, personal=True, relations="The clusters").not_covered
-    assert any(item.startswith("The clusters by which clients read") for item in told)
-    assert "more noise than is said above" not in text()
+    assert any(item.startswith("The clusters, with which clients read") for item in told)
+    assert "more noise than stated above" not in text()
 
 
 def test_coins_must_stay_secret_and_the_statement_says_so():
@@ -59,8 +59,8 @@ def test_a_fixed_draw_reports_both_numbers():
 
 
 def test_a_model_that_is_published_is_not_called_the_clients_own():
-    assert "it protects the others, not the client itself" in text(personal=True)
-    assert "it protects the others, not the client itself" not in text(personal=False)
+    assert "protects the other clients, not the client itself" in text(personal=True)
+    assert "protects the other clients, not the client itself" not in text(personal=False)
 
 
 @pytest.mark.parametrize(("delta", "hollow"), [(1 / 50, True), (0.9, True), (1 / 51, False)])

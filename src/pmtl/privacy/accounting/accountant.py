@@ -1,18 +1,15 @@
-"""How private a plan is, and how much noise or how many rounds an ε leaves.
+"""The ε of a plan, and the noise or the number of rounds for a given ε.
 
-Every number here is about replacing one client's whole data set by any other, and bounds what all
-the other clients together could learn. Which mathematics applies is the sampling scheme's to say
-(`privacy/sampling.py`):
+All numbers are for replacing one client's whole data set by any other, and hold against all other
+clients together. The sampling scheme decides how ε is computed (`privacy/sampling.py`):
 
 | sampling | ε is | where |
 |---|---|---|
 | full | exact | `gaussian` |
 | poisson | an upper bound, mostly within 0.02% | `poisson` |
-| fixed | exact, and no amplification: the others know who was drawn | `colluders` |
+| fixed | exact, without amplification: other clients know who was drawn | `colluders` |
 
-`report` sets that number beside the ones it is likely to be confused with: the authors' way of
-counting, the paper's closed form, leaving a client out instead of replacing it. Without noise or
-without a clip every one of them is infinite, and never 0.
+Without noise or without clipping ε is infinite.
 """
 
 from __future__ import annotations
@@ -29,18 +26,14 @@ from pmtl.privacy.plan import PrivacyPlan, check_epsilon, default_delta
 from pmtl.privacy.sampling import FULL, find_scheme
 
 MOST_ROUNDS = 1_000_000
-"""No search for rounds goes beyond this: nobody publishes a million models."""
-# After pricing this many plans, a search for the least noise ends with the least that was enough.
+"""The most rounds that `rounds_for` returns."""
+# After computing ε for this many plans, the search for the least noise returns the best so far.
 _MOST_PLANS = 100
 
 
 def epsilon(plan: PrivacyPlan, sensitivity: int = 2) -> float:
-    """An ε that holds at the plan's δ; inf without noise or without a clip.
-
-    Args:
-        plan: what is run.
-        sensitivity: 2 if a client's data are replaced, 1 if they are left out.
-    """
+    """An ε that holds at the plan's δ; inf without noise or without clipping. `sensitivity` is 2 if
+    a client's data are replaced, 1 if they are left out."""
     z = plan.noise_multiplier
     if not z > 0:
         return math.inf
@@ -48,9 +41,9 @@ def epsilon(plan: PrivacyPlan, sensitivity: int = 2) -> float:
 
 
 def delta(plan: PrivacyPlan, epsilon: float) -> float:
-    """A δ that holds at `epsilon` for the plan's mechanism (its own δ plays no part)."""
+    """A δ that holds at `epsilon` for the plan's mechanism; the plan's own δ is ignored."""
     if math.isnan(epsilon) or epsilon < 0:
-        raise PmtlError(f"Delta is asked for at an epsilon of at least 0, but {epsilon} was given.")
+        raise PmtlError(f"Epsilon must be at least 0 to compute delta, but {epsilon} was given.")
     if math.isinf(epsilon):
         return 0.0
     z = plan.noise_multiplier
@@ -60,15 +53,13 @@ def delta(plan: PrivacyPlan, epsilon: float) -> float:
 
 
 def report(plan: PrivacyPlan) -> dict[str, Any]:
-    """The headline and, under `also`, the numbers it may be compared with.
+    """The ε of a plan and, under `also`, other numbers for comparison:
 
     - `zero_out`: one client's data left out instead of replaced, same adversary;
-    - `authors`: as the authors' code counts (Rényi, Poisson coins, one client added or removed);
-    - `full_participation`: everybody in every round, with the same noise on the average;
-    - `paper_theorem_1`: the paper's closed form for that case, or null and the reason;
+    - `authors`: as in the authors' code (Rényi, Poisson coins, one client added or removed);
+    - `full_participation`: all clients in every round, with the same noise on the average;
+    - `paper_theorem_1`: the paper's closed form for that case, or None and the reason;
     - `outsiders`, `colluders` (fixed only): without and with knowledge of who was drawn.
-
-    Infinities are floats here; `pmtl.jsontext` makes the text "inf" of them.
     """
     return {
         "epsilon": epsilon(plan),
@@ -95,7 +86,7 @@ def _comparisons(plan: PrivacyPlan) -> dict[str, Any]:
     also: dict[str, Any] = {"zero_out": epsilon(plan, sensitivity=1)}
     if plan.private:
         also["authors"] = poisson.authors_epsilon(z, rate, rounds, plan.delta)
-        mu = 2 * math.sqrt(rounds) * rate / z  # everybody, same σ: z·m/q in place of z
+        mu = 2 * math.sqrt(rounds) * rate / z  # all clients, same σ: z·m/q instead of z
     else:
         also["authors"], mu = math.inf, math.inf
     also["full_participation"] = gaussian.epsilon(mu, plan.delta)
@@ -103,9 +94,9 @@ def _comparisons(plan: PrivacyPlan) -> dict[str, Any]:
     also["paper_theorem_1"] = theorem if theorem <= limit else None
     if theorem > limit:
         also["paper_theorem_1_reason"] = (
-            f"its ε would be {theorem:.3g}, and the theorem holds up to 2·log(1/δ) = {limit:.3g}"
+            f"its ε would be {theorem:.3g}, but the theorem holds up to 2·log(1/δ) = {limit:.3g}"
             if plan.private
-            else "it needs noise and a clip"
+            else "it needs noise and clipping"
         )
     return also | plan.scheme.comparisons(plan)
 
@@ -113,12 +104,12 @@ def _comparisons(plan: PrivacyPlan) -> dict[str, Any]:
 def noise_for(
     plan: PrivacyPlan, target: float, besides: Mapping[GaussianEvent, int] | None = None
 ) -> float:
-    """The smallest noise_std, to 0.1% and on the safe side, with which a plan keeps ε at its δ.
+    """The smallest noise_std, within 0.1% and rounded up, with which a plan keeps ε at its δ.
 
     Args:
-        plan: everything but the noise, which plays no part.
+        plan: the plan; its own noise is ignored.
         target: the ε to keep.
-        besides: other releases, for which ε has to hold, too.
+        besides: other releases that this ε has to cover, and how often each.
     """
     target = check_epsilon(target)
     if math.isinf(target):
@@ -132,12 +123,12 @@ def noise_for(
     ever_in = -math.expm1(plan.rounds * math.log1p(-chance)) if chance < 1 else 1.0
     if ever_in <= plan.delta:
         raise PmtlError(
-            f"A client is drawn at all with a probability of {ever_in:.3g} only, which a delta of "
+            f"A client is ever drawn with a probability of only {ever_in:.3g}, which a delta of "
             f"{plan.delta:.3g} covers even without noise: such a guarantee says nothing. Choose a "
             f"smaller delta (the default is {default_delta(plan.clients):.3g})."
         )
-    # Being in every round with the same z is the worst case of every way to draw a cohort, so
-    # the noise that is enough for it is an upper end for the search.
+    # A client in every round is the worst case of every sampling scheme, so the noise that is
+    # enough for it is an upper bound for the search.
     besides = besides or {}
     spent = math.fsum(count * (2 / event.noise_multiplier) ** 2 for event, count in besides.items())
     mu = gaussian.mu_for(target, plan.delta)
@@ -164,14 +155,14 @@ def noise_for(
             )
     if chance == 1:
         return enough
-    # With much noise a rate of p saves a factor p; with little noise it saves less than that.
+    # A rate of p saves at most a factor p.
     return _least_noise(cost, enough, 0.95 * plan.rate * enough, target)
 
 
 def _least_noise(
     cost: Callable[[float], float], enough: float, little: float, target: float
 ) -> float:
-    """Narrow the gap between too little noise and enough of it to 0.05%."""
+    """The noise at which the cost meets the target, within 0.05% and rounded up."""
 
     def excess(noise_std: float) -> float:
         return _log_ratio(cost(noise_std), target)
@@ -196,20 +187,20 @@ def _least_noise(
 
 
 def _log_ratio(value: float, target: float) -> float:
-    """log(ε/target), kept finite where ε is 0 or overwhelming."""
+    """log(ε/target), bounded so that it is always finite."""
     return math.log(min(max(value / target, 1e-3), 1e9))
 
 
 def _between(good: float, at_good: float, bad: float, at_bad: float) -> float:
-    """Where the straight line through two log-log points crosses zero, a little off both ends, so
-    that a crossing next to an end is found, too."""
+    """Where the straight line through two log-log points crosses zero, at least 5% away from both
+    ends."""
     share = at_good / (at_good - at_bad)
     return good * math.pow(bad / good, min(max(share, 0.05), 0.95))
 
 
 def rounds_for(plan: PrivacyPlan, target: float) -> int:
-    """The largest number of rounds that keeps the ε `target`, whatever number the plan itself has:
-    0 if one round is too much, and never more than `MOST_ROUNDS`."""
+    """The largest number of rounds that keeps the ε `target`, from 0 to `MOST_ROUNDS`; the plan's
+    own number is ignored."""
     target = check_epsilon(target)
     if math.isinf(target):
         return MOST_ROUNDS
@@ -219,24 +210,24 @@ def rounds_for(plan: PrivacyPlan, target: float) -> int:
 
     if not plan.private or excess(1) > 0:
         return 0
-    # A client that is in every round is the worst case, so these many rounds are kept at least.
+    # A client in every round is the worst case, so at least this many rounds are possible.
     root = gaussian.mu_for(target, plan.delta) * plan.noise_multiplier / 2
     always_in = root * root
     kept = int(min(max(always_in, 1.0), MOST_ROUNDS))
     at_kept = excess(kept)
-    if at_kept > 0:  # the square above was rounded up to the next whole number
+    if at_kept > 0:  # the square was rounded up to the next whole number
         kept, at_kept = kept - 1, excess(kept - 1)
     return _last_kept(excess, kept, at_kept)
 
 
 def _last_kept(excess: Callable[[int], float], kept: int, at_kept: float) -> int:
-    """The last number of rounds without excess, given one that has none."""
+    """The largest number of rounds without excess, given one that has none."""
     past = kept + 1
     while (at_past := excess(past)) <= 0:
         if past == MOST_ROUNDS:
             return MOST_ROUNDS
         kept, at_kept = past, at_past
-        # ε grows about like √T; go a little further than that says.
+        # ε grows about like √T; take a little more than that.
         past = min(int(kept * min(1.1 * math.exp(-2 * at_kept), 1000.0)) + 1, MOST_ROUNDS)
     while past - kept > 1:
         middle = int(_between(kept, at_kept, past, at_past))

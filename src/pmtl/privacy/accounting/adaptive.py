@@ -1,33 +1,24 @@
-"""A meter for releases whose settings may have been chosen by looking at earlier releases.
+"""Privacy filters: caps for releases whose settings may depend on earlier releases.
 
-`composition` adds up releases whose settings were all fixed beforehand. If a person looks at one
-release and then decides what to publish next, every possible sequence may be within ε at δ while
-the whole is not (`tests/privacy/accounting/test_adaptive.py` has an example with 1.87 times δ). A
-cap has to hold in this case, too. So a *filter* says before each release whether it may be made:
-one client's account may take another release if at least one of these rules admits all of its
-releases, the new one included:
+`composition` is valid for releases whose settings were all fixed beforehand. If a person looks at
+one release to choose the next, it can be too small (`test_adaptive.py` has an example with 1.87
+times δ). A cap has to hold in this case, too. So a client's account may take a release if at least
+one rule admits all of its releases, including the new one:
 
-- **settled**: all are releases of one run, within the plan that the ledger holds of it, and the
-  ordinary composition of the *whole plan* is at most ε at δ. The plan was fixed before the run's
-  first release, and leaving out a part of it, even by looking, tells less than all of it. A part
-  that costs at most ε is not enough, because which part it is may be chosen by looking; unless all
-  releases of the plan are equal, when a number of them leaves no choice and is enough.
-- **full**: all runs have plans in which everybody takes part in every release, and Σμ² is at most
-  what ε at δ allows. Gaussian DP has this filter (Smith & Thakurta 2022; Koskela, Tobaben & Honkela
-  2023).
-- **order α**, for one α of a fixed list: Σ D_α ≤ B(α), whatever the releases are. This is the Rényi
-  filter (Feldman & Zrnic 2021).
+- **settled**: all are releases of one run, within its plan in the ledger, and the composition of
+  the *whole plan* is at most ε at δ: a part of a plan reveals less than the whole, however the part
+  was chosen. If all releases of the plan are equal, there is no choice between parts, and it is
+  enough that the composition of the part is at most ε.
+- **full**: in the plans of all runs all clients take part in every release, and Σμ² is at most what
+  ε at δ allows (Gaussian filter: Smith & Thakurta 2022; Koskela, Tobaben & Honkela 2023).
+- **order α**, for one α of a fixed list: Σ D_α ≤ B(α), the Rényi divergence that gives ε at
+  δ' = 0.01·δ/(number of orders) (Rényi filter: Feldman & Zrnic 2021).
 
-B(α) is the Rényi divergence that gives ε at δ' = 0.01·δ/(number of orders).
-
-**The promise of a cap at (ε, δ) is (ε, 1.01·δ).** The proof is in docs/privacy.md. It needs that a
-rule that admits some releases also admits every part of them, and that only one of the first two
-rules is ever used for a client, known before its first release: if the plan of its first run has
-full participation only, "settled" is a part of "full"; otherwise "full" never holds, because it
-asks that all *plans* in the account are full.
-
-A cap of (ε, δ) admits a whole run that was calibrated to ε at δ. The price of choosing freely is
-paid from the second run on, unless everybody takes part in all of them.
+**A cap at (ε, δ) guarantees (ε, 1.01·δ).** The proof (docs/privacy.md) needs that a rule that
+admits some releases admits every part of them, and that only one of the first two rules is ever
+used for a client, known before its first release: if the plan of its first run is full, "settled"
+implies "full"; otherwise "full" never holds, because it needs all *plans* of the account to be
+full. So a cap admits one whole run that was calibrated to it.
 """
 
 from __future__ import annotations
@@ -43,11 +34,11 @@ from pmtl.privacy.ledger.charges import Events, total
 from pmtl.privacy.ledger.events import GaussianEvent
 
 ORDERS: renyi.Floats = 1 + np.geomspace(0.5, 512, 12)
-"""The orders α of the Rényi filter. They must be fixed beforehand: another list is another filter.
-The best of them costs at most 5% more than the best order between 1.5 and 513."""
+"""The orders α of the Rényi filter; they must never change. The best of them costs at most 5% more
+than the best order between 1.5 and 513."""
 
 EXTRA = 0.01
-"""The part of δ that is left to the Rényi filter: a cap's promise is about (1 + EXTRA)·δ."""
+"""The part of δ for the Rényi filter: a cap holds at (1 + EXTRA)·δ."""
 
 
 def smallest_cap(
@@ -57,9 +48,9 @@ def smallest_cap(
 
     Args:
         account: what was charged, by run.
-        plans: the releases that each run fixed beforehand.
+        plans: all releases that each run may make, fixed before its first.
         delta: δ.
-        limit: a bound of at most this is returned at once; the smallest may take seconds.
+        limit: any bound of at most this is good enough; computing the smallest may take seconds.
     """
     charged = total(account.values())
     bound = by_orders(charged, delta)
@@ -82,7 +73,7 @@ def by_orders(events: Mapping[GaussianEvent, int], delta: float) -> float:
     """The smallest cap at δ that the Rényi filter alone admits."""
     if not any(events.values()):
         return 0.0
-    # In a fixed order, so that the order of charges never shows in the last digit.
+    # In a fixed order, so that the last digit does not depend on the order of charges.
     ordered = sorted(events.items(), key=str)
     divergences = sum(count * _divergence(event) for event, count in ordered if count)
     share = EXTRA * delta / len(ORDERS)
@@ -90,7 +81,7 @@ def by_orders(events: Mapping[GaussianEvent, int], delta: float) -> float:
 
 
 def all_full(events: Mapping[GaussianEvent, int]) -> bool:
-    """Whether everybody takes part in all of them."""
+    """Whether all clients take part in all of them."""
     return all(event.cohort == event.clients for event, count in events.items() if count)
 
 

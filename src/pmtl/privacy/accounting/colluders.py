@@ -1,17 +1,14 @@
-"""What those can learn who know in which rounds a client took part.
+"""The cost against an adversary who knows in which rounds a client took part.
 
-When a cohort has a fixed size, the other m − 1 clients together count who of them was drawn; if it
-was q − 1, the last one was in. So they know in which rounds a client took part. What nobody chose
-is how often: N ~ Binomial(T, p) rounds, each a Gaussian with μ = 2/z, hence
+With cohorts of a fixed size, the other m − 1 clients together count how many of them were drawn,
+so they know in which rounds the last client took part: N ~ Binomial(T, p) rounds, each a Gaussian
+with μ = 2/z, hence
 
     δ(ε) = E[ δ_Gauss(ε; 2√N/z) ].
 
-It also bounds schemes whose coins are *secret* (Poisson), because an adversary who is told the
-coins can ignore them. It needs no grid and no Fourier transform and stays exact where they run out
-of digits.
-
-`sensitivity` is what one client can do to the sum, in units of γ: 2 if its data are replaced, 1 if
-they are left out.
+This also bounds schemes with *secret* coins (Poisson), because an adversary can ignore coins that
+it knows. It needs no grid and no Fourier transform, so it is exact for every δ. `sensitivity` is 2
+if a client's data are replaced, 1 if they are left out.
 """
 
 from __future__ import annotations
@@ -27,34 +24,33 @@ from pmtl.privacy.accounting.libraries import load
 
 Floats = NDArray[np.float64]
 
-# The binomial's far tails hold this fraction of δ and are charged in full instead of summed.
+# The far tails of the binomial have this fraction of δ; they are added to δ instead of summed.
 TAIL = 1e-7
-# Different numbers of participations. If there are more, neighbours count as the largest
-# of them, and their chances, differences of the distribution function, are enlarged by a millionth.
+# At most this many numbers of participations. If there are more, neighbours count as the largest of
+# them, and their probabilities are increased by a millionth for rounding.
 _MOST_VALUES = 8192
 
 
 class Mixture(NamedTuple):
-    """A Gaussian whose μ is not known yet: each possible μ with the logarithm of its chance, and
-    that of the chance of a μ that is not listed, which counts as a certain loss."""
+    """A Gaussian with a random μ."""
 
-    mus: Floats
-    log_weights: Floats
-    log_missed: float
+    mus: Floats  #: the possible values
+    log_weights: Floats  #: the logarithms of their probabilities
+    log_missed: float  #: that of the probability of all other values, which count as δ
 
     def log_delta(self, epsilon: float) -> float:
-        """log δ(ε), never less than the truth."""
+        """An upper bound of log δ(ε)."""
         logsumexp = load("scipy.special").logsumexp
         summed = logsumexp(self.log_weights + gaussian.log_delta(epsilon, self.mus))
         return min(float(np.logaddexp(summed, self.log_missed)), 0.0)
 
     def epsilon(self, delta: float, always_in: float) -> float:
-        """ε at δ, and not more than `always_in`, the ε of a client that is in every round."""
+        """ε at δ, at most `always_in`, the ε of a client that is in every round."""
         target = math.log(delta)
         if self.log_delta(0.0) <= target:
             return 0.0
         if self.log_delta(always_in) >= target:
-            return always_in  # the charged tails weigh more than the little that sampling saves
+            return always_in  # the tails cost more than sampling saves
         found = gaussian.root(lambda value: self.log_delta(value) - target, 0.0, always_in)
         return min(found, always_in)
 
@@ -82,11 +78,10 @@ def _mixture(z: float, rate: float, rounds: int, sensitivity: int, tail: float) 
 
 
 def participations(rate: float, rounds: int, tail: float) -> tuple[Floats, Floats, float]:
-    """How often a client is drawn in `rounds` rounds at `rate`: numbers of participations, the
-    logarithms of their chances, and that of the chance (at most `tail`) of more than the last.
+    """How often a client is drawn in `rounds` rounds: numbers of participations, the logarithms of
+    their probabilities, and that of the probability (at most `tail`) of more than the last.
 
-    Fewer participations reveal less, so those below the first count as the first; more than the
-    last must count as a certain loss. At most `_MOST_VALUES` numbers are listed.
+    Fewer than the first count as the first, because they reveal less.
     """
     binomial = load("scipy.stats").binom(rounds, rate)
     fewest, most = max(int(binomial.ppf(tail)), 0), min(int(binomial.isf(tail)) + 1, rounds)
@@ -95,7 +90,7 @@ def participations(rate: float, rounds: int, tail: float) -> tuple[Floats, Float
         log_weights = np.asarray(binomial.logpmf(times), dtype=np.float64)
     else:
         times = np.unique(np.linspace(fewest, most, _MOST_VALUES).round())
-        # Differences from the nearer end, where they keep their digits.
+        # Differences from the nearer end, which are more precise.
         from_below, from_above = np.diff(binomial.cdf(times)), -np.diff(binomial.sf(times))
         steps = np.where(times[1:] <= rounds * rate, from_below, from_above)
         with np.errstate(divide="ignore"):

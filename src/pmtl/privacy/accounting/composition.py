@@ -1,25 +1,20 @@
-"""What several releases cost together, whatever their noise and however their cohorts were drawn.
+"""What several releases cost together, for any noise and any sampling.
 
-Every event is about replacing the same one client, so the worst pairs of distributions of the
-single releases multiply. Three ways to add them up, from the sharpest to the most general:
+All events are about replacing the same client. Three ways to add them up:
 
-| which events | how | |
+| events | how | |
 |---|---|---|
-| everybody took part in all of them | μ² adds up: μ² = Σ 4/z² | exact |
+| all clients took part | μ² adds up: μ² = Σ 4/z² | exact |
 | some cohorts drawn with secret coins | privacy losses on one common grid, convolved | a bound |
-| some cohorts are no secret | who was in is known, how often is not (`colluders`) | a bound |
+| some cohorts known to colluders | random number of participations (`colluders`) | a bound |
 
-The last one holds for all events, so it also caps the second. For it, N_g ~ Binomial(T_g, p_g)
-participations in each group of equal events give μ² = Σ 4·N_g/z_g² and δ(ε) = E[δ_Gauss(ε; μ)]. The
-list of values of μ² has a limited length; values that are merged count as the largest of them, so
-δ can only come out too large.
+The last one holds for all events, so it also caps the second. In it, N_g ~ Binomial(T_g, p_g)
+participations in each group of equal events give μ² = Σ 4·N_g/z_g² and δ(ε) = E[δ_Gauss(ε; μ)].
+Values of μ² that are merged count as the largest of them, so δ can only be too large.
 
-A single group is a plan, and its number is the plan's.
-
-Two things are the caller's to ensure: all noise and all coins are drawn afresh (two runs with the
-same seed share both, and this sum says nothing about them), and the settings of all releases were
-fixed beforehand. Where they were chosen by looking at earlier releases, this sum can be too small;
-`adaptive` has the number that is valid then, and caps use it.
+The result is valid if all noise and all coins are independent (not two runs with one seed), and if
+the settings of all releases were fixed beforehand. `adaptive` covers settings that were chosen by
+looking at earlier releases.
 
 >>> from pmtl.privacy.ledger.events import GaussianEvent
 >>> full = GaussianEvent("full", clients=10, cohort=10, clip_norm=1.0, noise_std=1.0)
@@ -44,17 +39,17 @@ from pmtl.privacy.accounting.libraries import load
 from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.sampling import FULL, SamplingScheme, find_scheme
 
-# How many values of μ² are kept in all and of one group. Merging costs at most log(largest /
-# smallest) / 4096 of μ² per group, mostly far less than 0.1%.
+# How many values of μ² are kept in total and for one group. Merging increases μ² by at most
+# log(largest / smallest) / 4096 per group, mostly far less than 0.1%.
 _MOST_VALUES, _MOST_OF_A_GROUP = 4096, 1024
-# What is left out of the sum in `distance`, and charged in full.
+# The probability that is left out of the sum in `distance`, and added to the result.
 _DISTANCE_TAIL = 1e-9
-# The points of a grid for all releases with everybody together.
+# The points of the grid for all releases with full participation.
 _MOST_POINTS_FULL = 200_000
 
 
 class Group(NamedTuple):
-    """Releases that cost the same: everything about them that matters."""
+    """Releases that cost the same."""
 
     sampling: str
     z: float
@@ -73,13 +68,13 @@ class Group(NamedTuple):
 
     @property
     def squared_mu(self) -> float:
-        """μ² of one release with the client in it; a product, because ** raises on overflow."""
+        """μ² of one release with the client in it (** would raise on overflow)."""
         return (2 / self.z) * (2 / self.z)
 
 
 def epsilon(events: Mapping[GaussianEvent, int], delta: float, sensitivity: int = 2) -> float:
-    """An ε that holds at δ for all events together; 0 where nothing was published, inf where
-    anything was published without noise or clip.
+    """An ε that holds at δ for all events together; 0 without events, inf if any event has no noise
+    or no clipping.
 
     Args:
         events: what was published, and how often.
@@ -117,11 +112,8 @@ def _epsilon(groups: tuple[Group, ...], delta: float, sensitivity: int) -> float
 
 
 def distance(events: Mapping[GaussianEvent, int]) -> float:
-    """A bound on the total variation distance between all that is published with one data set of
-    a client and with another: what δ would be at ε = 0.
-
-    Where cohorts were drawn, it is that of adversaries who know who was in.
-    """
+    """A bound on the total variation distance between all releases with one data set of a client
+    and with another (δ at ε = 0), for an adversary who knows the cohorts."""
     groups = grouped(events)
     if any(not group.z > 0 for group in groups):
         return 1.0
@@ -132,7 +124,7 @@ def distance(events: Mapping[GaussianEvent, int]) -> float:
 
 
 def largest_mu(events: Mapping[GaussianEvent, int]) -> float:
-    """μ of a client that is in every release: the most that all events together can reveal."""
+    """μ of a client that is in every release, the worst case."""
     groups = grouped(events)
     if any(not group.z > 0 for group in groups):
         return math.inf
@@ -140,19 +132,14 @@ def largest_mu(events: Mapping[GaussianEvent, int]) -> float:
 
 
 def grouped(events: Mapping[GaussianEvent, int]) -> list[Group]:
-    """Equal events together: first those with everybody, then those with secret coins."""
+    """Equal events together, in a fixed order: the last digit of a result must not depend on the
+    order of charges."""
     groups = [Group(*cost, count) for cost, count in counted(events).items()]
-
-    # In a fixed order, so that the order of charges never shows in the last digit.
-    def place(group: Group) -> Any:
-        return group.chance < 1, not group.scheme.coins_are_secret, group
-
-    return sorted(groups, key=place)
+    return sorted(groups, key=lambda g: (g.chance < 1, not g.scheme.coins_are_secret, g))
 
 
 def counted(events: Mapping[GaussianEvent, int]) -> Counter[tuple[str, float, float]]:
-    """How often there is a release of a kind: all that its cost depends on, which is how the cohort
-    was drawn, the noise multiplier and the rate."""
+    """How many releases have the same sampling, noise multiplier and rate."""
     counts: Counter[tuple[str, float, float]] = Counter()
     for event, count in events.items():
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
@@ -160,9 +147,8 @@ def counted(events: Mapping[GaussianEvent, int]) -> Counter[tuple[str, float, fl
                 f"A privacy event happens a whole number of times, but {count!r} was given."
             )
         if count:
-            everybody = event.cohort == event.clients
-            # A cohort of everybody is full participation, however it is said to be drawn.
-            sampling = FULL if everybody else event.sampling
+            # A cohort of all clients is full participation, whatever the scheme.
+            sampling = FULL if event.cohort == event.clients else event.sampling
             counts[sampling, event.noise_multiplier, event.rate] += count
     return counts
 
@@ -176,13 +162,16 @@ def _always_in(groups: Sequence[Group]) -> float:
 
 
 def _mixture(groups: Sequence[Group], tail: float) -> tuple[Floats, Floats, float]:
-    """The values of μ² over all ways of being drawn with their probabilities, and the probability
-    (at most `tail`) of those left out."""
+    """The possible values of μ² with their probabilities, and the probability (at most `tail`) of
+    those left out."""
     certain = [group for group in groups if group.chance == 1]
     drawn = [group for group in groups if group.chance < 1]
     values, weights, missed = np.array([_always_in(certain)]), np.array([1.0]), 0.0
     for group in drawn:
-        more, chances, tail_mass = _participations(group, tail / len(drawn))
+        given = (group.chance, group.rounds, tail / len(drawn))
+        times, log_weights, log_missed = colluders.participations(*given)
+        tail_mass = math.exp(log_missed)
+        more, chances = _merged(times * group.squared_mu, np.exp(log_weights), _MOST_OF_A_GROUP)
         values = np.add.outer(values, more).ravel()
         weights = np.multiply.outer(weights, chances).ravel()
         values, weights = _merged(values, weights, _MOST_VALUES)
@@ -190,22 +179,13 @@ def _mixture(groups: Sequence[Group], tail: float) -> tuple[Floats, Floats, floa
     return values, weights, missed
 
 
-def _participations(group: Group, tail: float) -> tuple[Floats, Floats, float]:
-    """The values of 4N/z² with their probabilities, and the probability of larger ones, which
-    count as a certain loss; smaller ones count as the smallest that is listed."""
-    times, log_weights, log_missed = colluders.participations(group.chance, group.rounds, tail)
-    values = np.asarray(times * group.squared_mu, dtype=np.float64)
-    values, weights = _merged(values, np.exp(log_weights), _MOST_OF_A_GROUP)
-    return values, weights, math.exp(log_missed)
-
-
 def _merged(values: Floats, weights: Floats, most: int) -> tuple[Floats, Floats]:
-    """At most `most` values: equal steps in log μ², each standing for the largest value in it."""
+    """At most `most` values: in equal steps of log μ², the largest value replaces the others."""
     values, place = np.unique(values, return_inverse=True)
     weights = np.asarray(np.bincount(place.ravel(), weights), dtype=np.float64)
     if len(values) <= most:
         return values, weights
-    # μ² = 0 (never in) keeps a place of its own: nothing larger may stand for it cheaply.
+    # μ² = 0 (never drawn) is not merged, because log 0 is infinite.
     start = int(values[0] == 0)
     logs = np.log(values[start:])
     step = (logs[-1] - logs[0]) / (most - 2)
@@ -219,21 +199,21 @@ def _merged(values: Floats, weights: Floats, most: int) -> tuple[Floats, Floats]
 
 
 def _losses_epsilon(groups: Sequence[Group], delta: float, cap: float, sensitivity: int) -> float:
-    """ε from the distribution of the total privacy loss; the cap where a grid cannot hold it."""
+    """ε from the distribution of the total privacy loss, or `cap` if no grid can hold it."""
     parts = [(group.z, group.rate, group.rounds) for group in groups if group.chance < 1]
     if (squared_mu := _always_in([group for group in groups if group.chance == 1])) > 0:
-        # Exactly one Gaussian, of the μ of all of them: it is put on the grid only once.
+        # Together they are one Gaussian.
         parts.append((2 / math.sqrt(squared_mu), 1.0, 1))
-    # A release with more noise than a grid can hold counts as one with less, which tells more.
+    # Less noise reveals more, so it is safe to reduce noise that a grid cannot hold.
     parts = [(min(z, poisson.FAINTEST), rate, count) for z, rate, count in parts]
-    # The rounding of the transforms, as in `poisson`, for every group's own and for joining them.
+    # Minus the rounding errors of the transforms, as in `poisson`.
     usable = delta - sum(poisson.rounding(count) for _, _, count in parts)
     if usable <= 0 or not all(poisson.computable(z, count) for z, _, count in parts):
         return cap
     rounds = sum(count for _, _, count in parts)
     tail = poisson.log_tail(delta, rounds)
-    # Rounding adds about h²/4 to the variance of each round, so what the grid's width h has to be
-    # small against is the root mean square of the rounds' deviations.
+    # Rounding adds about h²/4 to the variance of each round, so the grid's width h has to be small
+    # compared with the root mean square of the rounds' deviations.
     variance = math.fsum(
         count * poisson.loss_deviation(z, rate, sensitivity) ** 2 for z, rate, count in parts
     )

@@ -1,14 +1,12 @@
-"""Cohorts of a fixed size, seen from outside.
+"""Cohorts of a fixed size, against outsiders who see only the published models.
 
-The paper draws exactly q of m clients. Those who see nothing but the published models do not know
-whether a client took part, and for them one round has the amplified profile of sampling without
-replacement when one client is replaced (Balle, Barthe & Gaboardi 2018),
+Outsiders do not know whether a client took part. For them one round has the amplified profile of
+sampling without replacement, replace-one (Balle, Barthe & Gaboardi 2018),
 
     δ(ε) = p · δ_Gauss(log(1 + (e^ε − 1)/p); μ = 2/z),        p = q/m.
 
-T rounds compose T of these, discretised so that δ can only come out too large ("connect the dots",
-Doroshenko et al. 2022). The other clients, who can compare notes, know more: see `colluders`, which
-is the number that holds for our promise. This one is reported beside it.
+T of these are composed, discretised so that δ can only be too large ("connect the dots",
+Doroshenko et al. 2022). This is for comparison only: the guarantee is that of `colluders`.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from pmtl.privacy.accounting.libraries import load
 
 
 def outsiders_epsilon(z: float, rate: float, rounds: int, delta: float) -> float:
-    """The ε, replace-one, against those who see the published models and nothing else."""
+    """The ε, replace-one, against outsiders."""
     cap = colluders.epsilon(z, rate, rounds, delta, sensitivity=2)
     usable = delta - poisson.rounding(rounds)
     if rate == 1 or cap in (0.0, math.inf) or usable <= 0 or not poisson.computable(z, rounds):
@@ -35,7 +33,7 @@ def outsiders_epsilon(z: float, rate: float, rounds: int, delta: float) -> float
 def _one_round(z: float, rate: float, rounds: int, delta: float) -> Any:
     """The distribution of one round's privacy loss."""
     mu = 2 / z
-    # Beyond `reach` the loss counts as infinite, at a price of δ/10⁴ over all rounds.
+    # A loss beyond `reach` counts as infinite, which costs δ/10⁴ over all rounds.
     unamplified = gaussian.epsilon(mu, min(1e-4 * delta / (rounds * rate), 0.5))
     reach = float(np.logaddexp(math.log1p(-rate), math.log(rate) + unamplified))
     deviation = poisson.loss_deviation(z, rate, sensitivity=2)

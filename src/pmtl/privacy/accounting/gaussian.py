@@ -1,13 +1,12 @@
 """The Gaussian mechanism, exactly.
 
-Publishing something that one client can move by Δ, plus N(0, s²), is μ-GDP with μ = Δ/s: telling
-two neighbouring federations apart is exactly as hard as telling N(0, 1) from N(μ, 1), and T rounds
-give μ√T (Dong, Roth & Su 2022). Its (ε, δ) curve is known in closed form (Balle & Wang, ICML 2018):
+Publishing a value that one client can move by Δ, plus N(0, s²), is μ-GDP with μ = Δ/s: telling two
+neighbouring federations apart is exactly as hard as telling N(0, 1) from N(μ, 1). T rounds give μ√T
+(Dong, Roth & Su 2022). Its (ε, δ) curve has a closed form (Balle & Wang, ICML 2018):
 
     δ(ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2)
 
-so nothing here is a grid or a bound. The two terms nearly cancel when μ is small and overflow when
-ε is large, hence the logarithms.
+The two terms nearly cancel when μ is small and overflow when ε is large, so we use logarithms.
 
 >>> round(epsilon(mu=1.0, delta=1e-5), 4)
 4.3772
@@ -23,14 +22,14 @@ import numpy as np
 
 from pmtl.privacy.accounting.libraries import load
 
-# A root is found to one part in 10^13; leaning this much to the safe side keeps it a bound.
+# A root is found to one part in 10^13; this factor makes it a bound.
 SAFE = 1 + 1e-12
-# Steps that a search for a root may take. Halving float64's whole range takes 2,100.
+# The most steps of a search for a root. Halving the whole range of float64 takes 2,100.
 _MOST_STEPS = 5000
 
 
 def log_delta(epsilon: Any, mu: Any) -> Any:
-    """log δ(ε) of a μ-GDP mechanism; either may be an array, and μ = 0 publishes nothing."""
+    """log δ(ε) of a μ-GDP mechanism; both may be arrays."""
     special = load("scipy.special")
     epsilon, mu = np.asarray(epsilon, dtype=np.float64), np.asarray(mu, dtype=np.float64)
     with np.errstate(all="ignore"):
@@ -38,10 +37,10 @@ def log_delta(epsilon: Any, mu: Any) -> Any:
         log_first = special.log_ndtr(-near)
         # far² = near² + 2ε, so e^ε Φ(−far) = exp(−near²/2)·erfcx(far/√2)/2 without e^ε.
         log_second = np.log(special.erfcx(far / math.sqrt(2)) / 2) - near**2 / 2
-        # Widened by what the two may be off by in their last digits, so that δ is never too small.
+        # Widened by the rounding errors of both terms, so that δ is never too small.
         gap = log_second - log_first - 5e-16 * (4 + abs(log_first) + near**2)
         result = log_first + np.log(-np.expm1(np.minimum(gap, 0)))
-        # Where the terms agree to 11 digits: δ = ∫₀^μ φ(ε/s − s/2) ds ≤ μ·φ(max(near, 0)).
+        # If the terms agree to 11 digits: δ = ∫₀^μ φ(ε/s − s/2) ds ≤ μ·φ(max(near, 0)).
         bound = np.log(mu / math.sqrt(2 * math.pi)) - np.maximum(near, 0) ** 2 / 2
         result = np.where(gap <= -1e-11, result, bound)
     result = np.where(mu > 0, result, -np.inf)
@@ -56,7 +55,7 @@ def delta(epsilon: float, mu: float) -> float:
 
 
 def epsilon(mu: float, delta: float) -> float:
-    """The ε that goes with δ: 0 where δ alone covers everything, inf where μ is."""
+    """The ε that goes with δ: 0 if δ alone covers everything, inf if μ is infinite."""
     target = math.log(delta)
     if mu == 0 or (mu < math.inf and log_delta(0.0, mu) <= target):
         return 0.0
@@ -65,22 +64,22 @@ def epsilon(mu: float, delta: float) -> float:
     if math.isinf(high):
         return math.inf
     if log_delta(high, mu) >= target:
-        return SAFE * high  # ε is so large that the root and its bound are one number
+        return SAFE * high  # ε is so large that the root equals its bound
     return root(lambda value: log_delta(value, mu) - target, 0.0, high)
 
 
 def mu_for(epsilon: float, delta: float) -> float:
     """The largest μ that is (ε, δ)-private: the inverse of `epsilon` in μ."""
     target, tail = math.log(delta), math.sqrt(-2 * math.log(delta))
-    # Two values of μ that are private enough: the positive root of μ²/2 + μ·tail = ε, by the bound
-    # used above, and the μ that δ covers at ε = 0, where δ(0) = erf(μ/√8).
+    # Two values of μ that are private enough: the positive root of μ²/2 + μ·tail = ε (the bound in
+    # `epsilon`), and the μ with δ(0) = erf(μ/√8) = δ.
     by_epsilon = 2 * epsilon / (tail + math.sqrt(tail**2 + 2 * epsilon))
     by_delta = math.sqrt(8) * float(load("scipy.special").erfinv(delta))
     low = max(by_epsilon, by_delta) / SAFE
     if not low < 1e150 or not log_delta(epsilon, low) < target:
         return low  # in float64 the curve equals its bound here
     high = 2 * low
-    for _ in range(100):  # more than enough: μ is within a small factor of the larger bound
+    for _ in range(100):  # more than enough: μ is within a small factor of `low`
         if log_delta(epsilon, high) >= target:
             break
         low, high = high, 2 * high
@@ -91,24 +90,15 @@ def mu_for(epsilon: float, delta: float) -> float:
 
 
 def root(falling: Callable[[float], float], low: float, high: float) -> float:
-    """Where a falling function, positive at `low` and not at `high`, crosses zero: never less than
-    that, and more by at most two parts in 10^12, or `high` where no end of the search is in
-    sight."""
+    """Where a falling function, positive at `low` and not at `high`, crosses zero: never too small,
+    and too large by at most two parts in 10^12. `high` if the search does not converge."""
     brentq = load("scipy.optimize").brentq
-    found, how = brentq(
-        falling,
-        low,
-        high,
-        xtol=5e-324,
-        rtol=1e-13,
-        maxiter=_MOST_STEPS,
-        full_output=True,
-        disp=False,
-    )
+    precision = {"xtol": 5e-324, "rtol": 1e-13, "maxiter": _MOST_STEPS}
+    found, how = brentq(falling, low, high, **precision, full_output=True, disp=False)
     return min(SAFE * float(found), SAFE * high) if how.converged else high
 
 
 def closed_form(mu: float, delta: float) -> float:
-    """The paper's Theorem 1, ε = 4γ√(T·log 1/δ)/(σm), in which 2γ√T/(σm) is our μ. It is proved
-    for ε ≤ 2·log(1/δ) only."""
+    """The paper's Theorem 1, ε = 4γ√(T·log 1/δ)/(σm), where 2γ√T/(σm) is our μ. It is proved only
+    for ε ≤ 2·log(1/δ)."""
     return 2 * mu * math.sqrt(-math.log(delta))

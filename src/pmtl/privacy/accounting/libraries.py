@@ -1,7 +1,4 @@
-"""The two libraries that only accounting needs, imported when a number is first asked for.
-
-A machine that only trains may lack them; asking it for an ε is then an error that says so.
-"""
+"""Lazy imports of SciPy and dp-accounting, which a machine that only trains may lack."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from pmtl.errors import PmtlError
 
 
 class MissingPackage(PmtlError, ImportError):
-    """A sentence for a person, and an ImportError for code that can do without the number."""
+    """A library for accounting is not installed."""
 
 
 def load(module: str) -> Any:

@@ -1,31 +1,24 @@
-"""Cohorts drawn with independent coins: the subsampled Gaussian, through its privacy loss.
+"""Cohorts drawn with independent coins: the privacy loss of the subsampled Gaussian.
 
-Under replacement of one client the two output distributions furthest apart are
-(1−p)·N(0, z²) + p·N(±1, z²) in one round, and T rounds add up T independent privacy losses.
-dp-accounting puts that loss on a grid, rounded so that δ can only come out too large ("connect the
-dots"), and convolves it with a Fourier transform. Its `REPLACE_ONE` already doubles the
-sensitivity *for this distribution*; its Rényi accountant under the same name does not
-(google/differential-privacy #378), and is used here only to repeat the authors' number.
+The worst pair of outputs of one round, replace-one, is (1−p)·N(0, z²) + p·N(±1, z²), and T rounds
+add up T independent privacy losses. dp-accounting puts the loss on a grid, rounded so that δ can
+only be too large ("connect the dots"), and convolves it with a Fourier transform. Its `REPLACE_ONE`
+doubles the sensitivity *for this distribution*; its Rényi accountant does not
+(google/differential-privacy #378) and is used here only for the authors' number. We add:
 
-Three things are added to the library:
-
-- **the grid follows the scale.** Rounding to a grid of width h adds about h²/4 to the variance s²
-  of one round's loss, and ε grows in proportion: h = s/30 costs about 0.01%. Where one client in
-  thousands is drawn, the loss has a long tail and needs a wider grid, which may cost 3% after ten
-  thousand rounds;
-- **a transform has only 16 digits.** Its rounding errors add up to about ±10⁻¹⁷·T of probability,
-  enough at δ = 10⁻¹² and T = 10⁴ to make ε come out too *small*. δ is reduced by 50 times that;
-- **a cap.** Telling the adversary the client's coins cannot help the client, and then the exact
-  formula of `colluders` applies. The answer is the smaller of the two, so it is a bound even where
-  the grid fails.
+- **a grid width from the scale.** A width h adds about h²/4 to the variance s² of one round's loss:
+  h = s/30 increases ε by about 0.01%. If one client in thousands is drawn, the loss has a long tail
+  and needs a wider grid, which may cost 3% after ten thousand rounds;
+- **a reserve for rounding.** The transform's errors add up to about ±10⁻¹⁷·T of probability, which
+  at δ = 10⁻¹² and T = 10⁴ makes ε too *small*. δ is reduced by 50 times that;
+- **a cap**, the exact formula of `colluders` for an adversary who knows the coins. The answer is
+  the smaller of the two.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -35,11 +28,10 @@ from pmtl.privacy.accounting.libraries import load
 
 # The points of a grid for one round's losses.
 MOST_POINTS = 12_000
-# The loss of one round has a deviation of up to 2/z. Below the first number exponentials of the
-# grid's width overflow (and ε is in the ten thousands), above the second its differences drown in
-# rounding (and ε is all but 0).
+# The range of z for a grid. Below it, exponentials of the grid's width overflow (and ε is above ten
+# thousand); above it, differences are smaller than rounding errors (and ε is almost 0).
 LOUDEST, FAINTEST = 0.01, 1e6
-# More rounds than this are not put on a grid: the library would count for hours.
+# More rounds than this are not put on a grid: it would take hours.
 _MOST_ROUNDS = 1_000_000
 
 
@@ -58,7 +50,7 @@ def delta(z: float, rate: float, rounds: int, epsilon: float, sensitivity: int) 
     cap = colluders.delta(z, rate, rounds, epsilon, sensitivity)
     if rate == 1 or cap <= rounding(rounds) or not computable(z, rounds):
         return cap
-    # The grid's reach depends on how small δ is, which is the question: answer it twice.
+    # The grid depends on how small δ is, so δ is computed twice.
     answer = rounding(rounds)
     for _ in range(2):
         losses = _composed(z, rate, rounds, answer, sensitivity)
@@ -67,52 +59,44 @@ def delta(z: float, rate: float, rounds: int, epsilon: float, sensitivity: int) 
 
 
 def authors_epsilon(z: float, rate: float, rounds: int, delta: float) -> float:
-    """What the authors' code reports: Rényi accounting, Poisson coins, one client added or removed.
-    For comparison only: the paper's definition replaces a client."""
+    """The ε that the authors' code reports: Rényi accounting, Poisson coins, one client added or
+    removed. For comparison only: the paper's definition replaces a client."""
     dp, rdp = load("dp_accounting"), load("dp_accounting.rdp")
     accountant = rdp.RdpAccountant(neighboring_relation=dp.NeighboringRelation.ADD_OR_REMOVE_ONE)
-    z = min(max(z, 1e-6), 1e6)  # the library divides by z² and overflows far beyond these
-    with _without_warnings():
-        accountant.compose(dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(z)), rounds)
-        return float(accountant.get_epsilon(delta))
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """The library warns of every Rényi order it leaves out, and it always leaves some out."""
-    logger = logging.getLogger("absl")
+    z = min(max(z, 1e-6), 1e6)  # outside these the library overflows
+    logger = logging.getLogger("absl")  # It warns about every Rényi order that it skips.
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        yield
+        accountant.compose(dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(z)), rounds)
+        return float(accountant.get_epsilon(delta))
     finally:
         logger.setLevel(level)
 
 
 def rounding(rounds: int) -> float:
-    """What the transform's rounding errors may hide of δ (measured: a fiftieth of this)."""
+    """A bound on the rounding errors of the transform in δ (measured: a fiftieth of this)."""
     return 1e-13 + 1e-15 * rounds
 
 
 def computable(z: float, rounds: int) -> bool:
-    """Whether a grid can hold the losses; the cap is used where it cannot."""
+    """Whether a grid can hold the losses; otherwise the cap is used."""
     return LOUDEST <= z <= FAINTEST and rounds <= _MOST_ROUNDS
 
 
 def smaller(value: float, cap: float) -> float:
-    """The smaller of two bounds; the cap also where the grid gave no number at all."""
+    """The smaller of two bounds; the cap if `value` is NaN."""
     return value if value < cap else cap
 
 
 def points_per_deviation(rounds: int) -> float:
-    """How many points of the grid there are for one deviation of a round's loss; fewer where very
-    many rounds would take too long. A wider grid is only more pessimistic."""
+    """Points of the grid for one deviation of a round's loss; fewer for very many rounds, to save
+    time. A wider grid only makes ε larger."""
     return 30 * min(1.0, math.sqrt(20_000 / rounds))
 
 
 def log_tail(delta: float, rounds: int) -> float:
-    """Noise with a log-probability below this counts as an infinite loss, at a price of δ/10⁴ in
-    all."""
+    """Noise with a log-probability below this counts as an infinite loss, which costs δ/10⁴."""
     return max(math.log(1e-4 * delta / rounds), -600.0)
 
 
@@ -123,7 +107,7 @@ def reach(z: float, rate: float, log_tail: float, sensitivity: int) -> float:
 
 
 def one_round(z: float, rate: float, interval: float, log_tail: float, sensitivity: int) -> Any:
-    """The distribution of one round's privacy loss, on a grid of this width."""
+    """The distribution of one round's privacy loss, on a grid of width `interval`."""
     relation = load("dp_accounting").NeighboringRelation
     library = load("dp_accounting.pld.privacy_loss_distribution")
     return library.from_gaussian_mechanism(
@@ -157,7 +141,7 @@ def _loss(x: Any, z: float, rate: float, sensitivity: int) -> Any:
 
 
 def loss_deviation(z: float, rate: float, sensitivity: int) -> float:
-    """The standard deviation of one round's loss under P, by quadrature on both components."""
+    """The standard deviation of one round's loss under P, by quadrature."""
     steps = np.linspace(-10, 10, 801)
     weights = np.exp(-(steps**2) / 2)
     weights /= weights.sum()

@@ -1,23 +1,20 @@
-"""Rényi divergences of releases, for the theorems that are stated in them.
+"""Rényi divergences of releases, replace-one, for the theorems that `selection` and `adaptive` use.
 
-`selection` and `adaptive` use theorems about Rényi divergences. This module bounds those of our
-releases when one client is replaced, at every order of a fixed list; the divergences of independent
-releases add up. For everything else the privacy-loss distributions of `composition` are sharper.
+The divergences of independent releases add up. `composition` is sharper for everything else.
 
 | cohort | one release's divergence of order λ, with μ = 2/z | |
 |---|---|---|
-| everybody | λμ²/2 | exact |
+| all clients | λμ²/2 | exact |
 | a fixed size | log(1 − p + p·exp((λ−1)λμ²/2)) / (λ−1) | exact |
 | secret coins | of (1−p)·N(0, z²) + p·N(±1, z²), by quadrature | a bound |
 
-The second row is about a release *together with* who took part in it, as colluders know: under the
-same public coin the moments E[(P/Q)^(λ−1)] of the two cases, 1 and exp((λ−1)λμ²/2), are averaged.
-An adversary can ignore the coin, so the row also bounds the third and replaces it where the
-quadrature would need too many points. The pair of mixtures is the one of `poisson`: it dominates in
-every hockey-stick divergence, hence in Rényi's, and both directions cost the same.
+The second row is for an adversary who knows who took part: the moments E[(P/Q)^(λ−1)] without and
+with the client, 1 and exp((λ−1)λμ²/2), are averaged. It also bounds the third row, and replaces it
+if the quadrature would need too many points. The pair of mixtures is that of `poisson`: it
+dominates in every hockey-stick divergence, hence in Rényi's, and both directions cost the same.
 
-dp-accounting's Rényi accountant is not used: under `REPLACE_ONE` it does not double the
-sensitivity. The tests compare with it at half the noise.
+dp-accounting's Rényi accountant does not double the sensitivity under `REPLACE_ONE`; the tests
+compare with it at half the noise.
 
 >>> from pmtl.privacy.ledger.events import GaussianEvent
 >>> full = GaussianEvent("full", clients=10, cohort=10, clip_norm=1.0, noise_std=1.0)
@@ -40,19 +37,19 @@ from pmtl.privacy.ledger.events import GaussianEvent
 Floats = NDArray[np.float64]
 
 ORDERS: Floats = 1 + np.geomspace(1e-3, 1e6, 701)
-"""The orders λ at which everything is bounded. Any of them gives a valid ε; neighbours differ by 3%
-in λ − 1, and the best of the list is within 0.1‰ of the best of all."""
+"""The orders λ. Every order gives a valid ε; the best of the list is within 0.1‰ of the best of
+all."""
 
-# A quadrature with more points than this leaves its order to the bound with known coins.
+# If a quadrature needs more points than this, the bound with known coins is used.
 _MOST_POINTS = 50_000
-# What the quadrature may miss of the integral: e^(−40) of it between its points, and what lies
-# this many deviations beyond its peaks.
+# The precision of the quadrature: it may miss e^(−40) of the integral between its points, and what
+# is this many deviations beyond its peaks.
 _LOG_PRECISION, _REACH = 40.0, 10.0
 
 
 def curve(events: Mapping[GaussianEvent, int], orders: Floats = ORDERS) -> Floats:
     """A bound on the Rényi divergence of all events together at each of `orders`; inf without
-    noise or clip."""
+    noise or clipping."""
     total = np.zeros_like(orders)
     for group in composition.grouped(events):
         one = group.scheme.renyi(group.z, group.rate, orders) if group.z > 0 else np.inf
@@ -75,13 +72,13 @@ def log_delta(divergences: Floats, epsilons: Floats) -> Floats:
 
 
 def known(z: float, rate: float, orders: Floats) -> Floats:
-    """One release with a Gaussian of μ = 2/z in it, with probability `rate` and seen by all."""
+    """One release in which a client takes part with probability `rate`, known to the adversary."""
     with np.errstate(over="ignore"):
         certain = orders * (2 / z) * (1 / z)
         if rate == 1:
             return certain
         log_moment = (orders - 1) * certain
-        # Near a moment of 1 the first form keeps all digits; the second cannot overflow.
+        # The first form is precise near a moment of 1; the second cannot overflow.
         small = np.log1p(rate * np.expm1(np.minimum(log_moment, 1.0)))
         large = np.logaddexp(math.log1p(-rate), math.log(rate) + log_moment)
         averaged = np.where(log_moment < 1, small, large) / (orders - 1)
@@ -89,7 +86,7 @@ def known(z: float, rate: float, orders: Floats) -> Floats:
 
 
 def secret(z: float, rate: float, orders: Floats) -> Floats:
-    """One release with secret coins; never more than with known ones."""
+    """One release with secret coins; at most the divergence with known coins."""
     if not 1e-3 < z < 1e6:
         return known(z, rate, orders)
     divergences = [_log_moment(order, 1 / z, rate) / (order - 1) for order in orders.tolist()]
@@ -98,7 +95,7 @@ def secret(z: float, rate: float, orders: Floats) -> Floats:
 
 def _log_moment(order: float, shift: float, rate: float) -> float:
     """log ∫ P^λ·Q^(1−λ) for the two mixtures in units of the noise, so that N(0, 1) is shifted by
-    ±a = ±1/z. Not less than the truth; inf where that would take too many points.
+    ±a = ±1/z. An upper bound; inf if it would need too many points.
 
     The integrand is φ(u)·A^λ·B^(1−λ) with A, B = 1 − p + p·exp(±au − a²/2). Its logarithm's slope
     is −u plus something between 0 and a(2λ−1), so all its peaks lie between 0 and a(2λ−1), and it
@@ -117,14 +114,14 @@ def _log_moment(order: float, shift: float, rate: float) -> float:
     log_b = np.logaddexp(absent, present - shift * points)
     logs = order * log_a - (order - 1) * log_b - points**2 / 2
     summed = float(load("scipy.special").logsumexp(logs))
-    # Every term is off by some last digits of what it is the sum of.
+    # The rounding error of every term is relative to the parts that it is the sum of.
     largest = np.abs(order * log_a) + np.abs((order - 1) * log_b) + points**2 / 2
     rounding = 1e-15 * (10 + float(largest.max()))
     return max(summed + math.log(step / math.sqrt(2 * math.pi)) + rounding, 0.0)
 
 
 def _step(order: float, shift: float) -> float:
-    """The widest spacing of points with that precision, over heights y of the strip."""
+    """The widest spacing of points with that precision, over heights y."""
     heights = np.geomspace(1e-3, 0.99, 200) * min(math.pi / shift, 100.0)
     growth = heights**2 / 2 - (order - 1) * np.log(np.cos(shift * heights / 2))
     return float((2 * math.pi * heights / (growth + _LOG_PRECISION)).max())

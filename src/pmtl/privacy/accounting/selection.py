@@ -1,14 +1,14 @@
-"""The price of choosing: what it costs to try several settings and publish the best run.
+"""The cost of trying several settings and publishing the best run.
 
-A setting that was picked because it did well on the clients' validation rows reveals something
-about those rows that one run's ε does not count. Two ways to choose have a proven price:
+A setting that was chosen by validation scores reveals something about the validation rows that one
+run's ε does not count. Two ways to choose have a proven cost:
 
-- **all runs are published** (or seen by the clients while they train): all of them are charged,
-  and looking for the best is free. That is `publish_all`, an ordinary composition;
-- **only the best is published**, and how many were tried is random and secret (Papernot & Steinke,
-  ICLR 2022, after Liu & Talwar 2019). K runs are made, each with a setting drawn at random; each
-  makes its models and a noisy validation score; the one with the best score is published and
-  everything about the others is forgotten. If one run has Rényi divergence D(λ), the whole has
+- **all runs are published** (or seen by the clients while they train): all of them are charged, and
+  looking for the best is free. That is `publish_all`;
+- **only the best is published**, and the number of runs K is random and secret (Papernot & Steinke,
+  ICLR 2022, after Liu & Talwar 2019). Each run has a setting drawn at random and a noisy validation
+  score; the run with the best score is published, and everything about the others is deleted. If
+  one run has Rényi divergence D(λ), the whole has
 
       D(λ) + (1+η)·[(1 − 1/λ̂)·D(λ̂) + log(1/γ)/λ̂] + log(E K)/(λ−1)          (their Theorem 2)
       D(λ) + E K·δ̂ + log(E K)/(λ−1)                                         (their Theorem 6)
@@ -16,14 +16,10 @@ about those rows that one run's ε does not count. Two ways to choose have a pro
   where K has a truncated negative binomial distribution of shape η and parameter γ, for any λ̂ ≥ 1,
   or a Poisson distribution, if one run is (log(1 + 1/(λ−1)), δ̂)-private.
 
-The second is what `epsilon` computes. Its price hardly grows with the number of candidates, but it
-needs more secrecy than a federation has: **clients who are sent the models of every round of every
-run have seen the others**, and for them `publish_all` is the price. It holds where all runs take
-place on one trusted machine and only the winner leaves it.
-
-The distribution of K must be fixed beforehand and may be known. Which is the cheapest depends on
-the plan and on no data, so we may take the cheapest of `SHAPES`. What a client chooses for itself
-costs nothing (docs/privacy.md).
+The second is what `epsilon` computes. It holds if all runs take place on one trusted machine and
+only the best leaves it. **Clients who receive the models of every run have seen the others**: for
+them `publish_all` is the cost. The distribution of K must be fixed beforehand and may be known. The
+cheapest of `SHAPES` depends on the plan and not on data, so we may choose it.
 """
 
 from __future__ import annotations
@@ -43,17 +39,15 @@ from pmtl.privacy.plan import PrivacyPlan
 
 LOGARITHMIC, POISSON = 0.0, math.inf
 MOST_CANDIDATES = 1_000_000
-"""A choice between more settings than this is not priced."""
 SHAPES = {LOGARITHMIC: "logarithmic", POISSON: "Poisson"}
-"""The shapes η that are tried. Logarithmic is the cheapest for many candidates, Poisson for few."""
+"""The shapes η. Logarithmic is the cheapest for many candidates, Poisson for few."""
 
 
 def epsilon(
     events: Mapping[GaussianEvent, int], delta: float, candidates: int, shape: float | None = None
 ) -> float:
     """ε at δ of publishing the best of K runs, E K = `candidates`, each of which makes all `events`
-    (its training releases and that of its score); replace-one. The shape η is the cheapest of
-    `SHAPES` unless it is given."""
+    (training and score), replace-one; for the shape η, or for the cheapest of `SHAPES`."""
     if shape is None:
         return cheapest(events, delta, candidates)[0]
     return _epsilons(events, delta, candidates, [shape])[shape]
@@ -67,7 +61,7 @@ def cheapest(
 
 
 def publish_all(events: Mapping[GaussianEvent, int], delta: float, candidates: int) -> float:
-    """ε at δ where each candidate is run once and everybody may see everything of every run."""
+    """ε at δ if each candidate is run once and everything about every run is public."""
     _check(candidates, [])
     return composition.epsilon({event: candidates * n for event, n in events.items()}, delta)
 
@@ -75,13 +69,13 @@ def publish_all(events: Mapping[GaussianEvent, int], delta: float, candidates: i
 def _epsilons(
     events: Mapping[GaussianEvent, int], delta: float, candidates: int, shapes: Iterable[float]
 ) -> dict[float, float]:
-    """ε for each shape. It is never less than one run's: where that is the looser of two bounds (at
-    a δ that Fourier transforms cannot resolve), no choice shall look cheaper than no choice."""
+    """ε for each shape, at least that of one run: its bound may be the looser one, and a choice
+    must not look cheaper than no choice."""
     _check(candidates, shapes)
     one_run = composition.epsilon(events, delta)
     divergences = renyi.curve(events)
     if not divergences.any():
-        return dict.fromkeys(shapes, 0.0)  # Nothing is published: the best of it is nothing, too.
+        return dict.fromkeys(shapes, 0.0)  # Nothing is published.
     mu = composition.largest_mu(events)
 
     def value(shape: float) -> float:
@@ -96,10 +90,8 @@ def _epsilons(
 def after_choice(
     divergences: renyi.Floats, mean: float, shape: float, mu: float = math.inf
 ) -> renyi.Floats:
-    """The Rényi divergences, at `renyi.ORDERS`, of the best of K runs that have `divergences` each.
-
-    `mu` is a μ for which one run is known to be μ-GDP; it only sharpens Theorem 6.
-    """
+    """The Rényi divergences, at `renyi.ORDERS`, of the best of K runs with `divergences` each. One
+    run is `mu`-GDP, which only sharpens Theorem 6."""
     orders = renyi.ORDERS
     extra: renyi.Floats | float
     if shape == POISSON:
@@ -111,13 +103,13 @@ def after_choice(
     else:
         ell = _log_inverse_gamma(mean, shape)
         by_order = (1 - 1 / orders) * divergences + ell / orders
-        # λ̂ = 1 is allowed, and then only γ counts.
+        # λ̂ = 1 is allowed; then only γ matters.
         extra = (1 + shape) * min(float(by_order.min()), ell)
     return np.asarray(divergences + extra + math.log(mean) / (orders - 1), dtype=np.float64)
 
 
 def _log_inverse_gamma(mean: float, shape: float) -> float:
-    """ℓ = log(1/γ) for which K has this mean: E K = (1/γ − 1)·η/(1 − γ^η), for η = 0 its limit
+    """ℓ = log(1/γ) with E K = (1/γ − 1)·η/(1 − γ^η) = `mean`, for η = 0 its limit
     (1/γ − 1)/log(1/γ). With exprel(x) = (eˣ − 1)/x both are exprel(ℓ)/exprel(−ηℓ)."""
     exprel = load("scipy.special").exprel
 
@@ -130,8 +122,8 @@ def _log_inverse_gamma(mean: float, shape: float) -> float:
 
 
 def chance_of_no_choice(candidates: int, shape: float) -> float:
-    """How likely it is that fewer than two runs are made, so that nothing is compared. A mean alone
-    hides this: the logarithmic distribution often makes one run, and rarely very many."""
+    """The probability that fewer than two runs are made, so that nothing is compared. The
+    logarithmic distribution often gives one run, and rarely very many."""
     if shape == POISSON:
         return (1 + candidates) * math.exp(-candidates)
     exprel, ell = load("scipy.special").exprel, _log_inverse_gamma(candidates, shape)
@@ -139,8 +131,8 @@ def chance_of_no_choice(candidates: int, shape: float) -> float:
 
 
 def validation_release(plan: PrivacyPlan, epsilon: float) -> GaussianEvent:
-    """The release of one run's validation score, a number in [0, 1], through the gate. It costs
-    the usual share of the μ² that belongs to the run's own `epsilon`, on top of it."""
+    """The release of one run's validation score in [0, 1] through the gate. It costs the share
+    `DEFAULT_SHARE` of the run's μ², in addition to the run's `epsilon`."""
     squared_mu = math.inf
     if epsilon < math.inf:
         mu = gaussian.mu_for(max(epsilon, 1e-9), plan.delta)
@@ -149,12 +141,12 @@ def validation_release(plan: PrivacyPlan, epsilon: float) -> GaussianEvent:
 
 
 def report(plan: PrivacyPlan, candidates: int) -> dict[str, Any]:
-    """What choosing between `candidates` runs of a plan costs, beside what one run costs.
+    """The cost of choosing between `candidates` runs of a plan.
 
-    - `one_run`: the plan alone, its settings fixed without looking;
-    - `one_run_with_score`: the same with its validation score released once;
+    - `one_run`: the plan alone, its settings fixed beforehand;
+    - `one_run_with_score`: the same with one release of its validation score;
     - `publish_best`: the best of a random number of such runs, under `protocol`;
-    - `publish_all`: all of them, seen by everybody.
+    - `publish_all`: all of them, public.
     """
     one_run = accountant.epsilon(plan)
     score = validation_release(plan, one_run)
@@ -181,13 +173,13 @@ def in_words(candidates: int, runs_drawn: str, chance: float, score_noise: float
     """The protocol under which the ε of a choice holds."""
     return (
         "The ε of the best run holds if the number of runs is drawn at random beforehand "
-        f"({runs_drawn}, {candidates} on average) and told to nobody; each run starts afresh, with "
-        f"a setting drawn at random from the {candidates}, and its validation score gets noise of "
-        f"standard deviation {score_noise:.3g} in the gate (a client's score lies in [0, 1]); "
-        "and only the run with the best noisy score is published. Nobody, the clients included, "
-        "sees anything of the others: where clients receive the models of every run while it "
-        f"trains, what holds is the ε of publishing all. With a chance of {chance:.0%} fewer than "
-        "two runs are made, and nothing is compared."
+        f"({runs_drawn}, {candidates} on average) and kept secret; each run is independent, with a "
+        f"setting drawn at random from the {candidates}, and its validation score gets noise of "
+        f"standard deviation {score_noise:.3g} in the gate (a client's score is in [0, 1]); and "
+        "only the run with the best noisy score is published. Nobody, not even a client, may see "
+        "anything of the other runs: if clients receive the models of every run while it trains, "
+        f"the ε of publishing all holds instead. With a probability of {chance:.0%} fewer than two "
+        "runs are made, and nothing is compared."
     )
 
 

@@ -1,15 +1,12 @@
-"""Metrics are releases like any other: what they are made of, and their part of the budget.
+"""Released metrics and their share of the budget.
 
-How well models do on the clients' validation rows is a function of everybody's data. A client gives
-a vector of its own values, each bounded by a public number and moved to lie in [−½, ½]; with c of
-them its norm is at most √c/2, and replacing one client moves the average over all m by at most
-√c/m. The vectors pass the same gate as the models: full participation, divisor m, noise, a charge
-in the ledger before it (as `GaussianEvent`s of the kind "validation").
+Average metrics are functions of all clients' validation rows, so they pass the gate like models. A
+client uploads a vector of c values, each bounded by a public number and shifted to [−½, ½]; its
+norm is at most √c/2, and replacing one client moves the average over all m by at most √c/m. All
+clients take part, and each release is charged (as a `GaussianEvent` of the kind "validation").
 
-Metrics and training are paid for together. Of μ², which is what adds up over Gaussian releases, the
-metrics get a share (a tenth unless asked otherwise) and training the rest, so that ε, the one
-number a person asked for, covers both. The noise on an average accuracy is then known beforehand;
-it falls with the number of clients and grows with how often one looks.
+μ² adds up over Gaussian releases: metrics get a share of it (a tenth by default) and training gets
+the rest, so that the ε of a run covers both.
 """
 
 from __future__ import annotations
@@ -27,22 +24,22 @@ KIND = "validation"
 
 
 def evaluations(rounds: int, every: int) -> int:
-    """How often a run is evaluated: every `every` rounds, and at the end; 0 means never."""
+    """How often a run is evaluated: every `every` rounds and at the end; `every` = 0 is never."""
     return 0 if every == 0 else -(-rounds // every)
 
 
 def with_metrics(
     request: PrivacyRequest, clients: int, releases: int, values: int
 ) -> tuple[PrivacyPlan, PrivacyPlan | None]:
-    """The plan for training and the one for `releases` of `values` metrics (None for none).
+    """The plan for training, and the plan for `releases` of `values` metrics or None.
 
-    An ε that was asked for holds for both together. Where the noise of training was given instead,
-    the metrics' own is such that they would have the same share of the whole.
+    A requested ε holds for both together. If the noise of training was given instead, the metrics
+    get the same share of the whole.
     """
     share = 0.0 if request.metrics is None else request.metrics
     if not 0 <= share < 1:
         raise PmtlError(
-            f"The share of the budget for metrics lies between 0 (none) and 1, but {share:g} was "
+            f"The share of the budget for metrics is at least 0 and less than 1, but {share:g} was "
             f"given: {DEFAULT_SHARE:g} is the default in production."
         )
     plan = request.resolve(clients)
@@ -73,7 +70,8 @@ def with_metrics(
 def metrics_plan(
     clients: int, releases: int, values: int, squared_mu: float, delta: float
 ) -> PrivacyPlan:
-    """The plan that releases `values` metrics `releases` times for `squared_mu`; inf: exactly."""
+    """The plan that releases `values` metrics `releases` times for μ² = `squared_mu`; inf is
+    without noise."""
     clip_norm = math.sqrt(values) / 2
     if squared_mu < 1e-200:
         raise PmtlError(

@@ -1,13 +1,12 @@
-"""What the entries of a ledger add up to: what is spent, by whom and on whom, and what its caps
-still allow. The file itself is `ledger.py`'s.
+"""What the entries of a ledger add up to: what is spent on each client, and what the caps allow.
 
 Every client has an account: the charges of all populations it was in. Clients that joined and left
-together share one (`populations.Span`). What is said of a ledger is about its largest account, and
-a cap holds for each. Two numbers say what an account has spent:
+together share one (`populations.Span`). A cap holds for each account; reports show the largest. Two
+numbers say what an account has spent:
 
-- `spent`: ordinary composition (`composition`), valid if all settings were fixed beforehand;
+- `spent`: composition (`composition`), valid if all settings were fixed beforehand;
 - `filtered`: the smallest cap that admits the account (`adaptive`), valid however the settings were
-  chosen. Caps are held by this one.
+  chosen. Caps use this number.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Account:
     """The sums over verified entries."""
 
     def __init__(self, path: Path) -> None:
-        """`path` is only named, in what is said."""
+        """`path` is used in messages only."""
         self.path = path
         self.populations = Populations()
         self._log: list[Entry] = []
@@ -42,10 +41,10 @@ class Account:
         self._plans: Charges = {}
         self._unplanned: set[str] = set()
         self._caps: dict[float, float] = {}
-        # Whom charges are about: all clients of the newest population, unless these are named.
+        # The clients that charges are about; None is all clients of the newest population.
         self._names: Sequence[str] | None = None
         self._number = 0  # of their population
-        self._change: Change | None = None  # what has to be put down before they can be charged
+        self._change: Change | None = None  # to be written before the next charge
         self._own: Counter[Span] | None = None  # their spans
 
     # --- adding up ---
@@ -71,7 +70,10 @@ class Account:
             self.populations.add(entry.sequence, values)
             self._own = None
         elif entry.kind == "plan":
-            self._add_plan(run, values)
+            planned = from_list(values["events"])
+            if run in self._plans or not self._may_plan(run, planned):
+                raise ValueError("a plan that comes too late")
+            self._plans[run] = planned
         elif entry.kind == "charge":
             self._add_charge(run, entry, values)
         elif entry.kind == "mark":
@@ -82,15 +84,9 @@ class Account:
         else:
             raise ValueError(f"kind {entry.kind!r}")
 
-    def _add_plan(self, run: str, values: Mapping[str, Any]) -> None:
-        planned = from_list(values["events"])
-        if run in self._plans or not self._may_plan(run, planned):
-            raise ValueError("a plan that comes too late")
-        self._plans[run] = planned
-
     def _may_plan(self, run: str, planned: Events) -> bool:
-        """Whether nothing was charged to a run before its plan is put down. A ledger of format 1
-        has charges without plans, which were fixed beforehand all the same."""
+        """Whether a run may still write its plan: it has no charges, except for charges of format
+        1, which had no plans but whose settings were fixed beforehand."""
         return run not in self._unplanned and Counter(self.events(run)) <= planned
 
     def _add_charge(self, run: str, entry: Entry, values: dict[str, Any]) -> None:
@@ -98,7 +94,7 @@ class Account:
         number = int(values.pop("population", 0))
         event = GaussianEvent.from_dict(values)
         if self.populations.clients[number] != event.clients:
-            raise ValueError("another number of clients than its population has")
+            raise ValueError("a number of clients that differs from its population's")
         if run not in self._plans and self.populations.named:
             self._unplanned.add(run)
         charge = Charge(event.kind, entry.round or 0, str(stands_for))
@@ -109,7 +105,7 @@ class Account:
 
     @property
     def clients(self) -> int:
-        """m, the number of clients that charges are about."""
+        """The number of clients that charges are about."""
         return self.population_clients() if self._names is None else len(self._names)
 
     def population_clients(self) -> int:
@@ -123,17 +119,17 @@ class Account:
 
     @property
     def identity(self) -> str:
-        """A number that no other ledger has."""
+        """A random number that identifies this ledger."""
         return str(self._log[0].values["ledger"])
 
     @property
     def format(self) -> int:
-        """1 as long as the names of the clients are not put down, else 2."""
+        """1 if the ledger does not have the names of its clients, else 2."""
         return 2 if self.populations.named else 1
 
     @property
     def created(self) -> str:
-        """When, in UTC."""
+        """When the ledger was created, in UTC."""
         return self._log[0].time
 
     @property
@@ -142,29 +138,29 @@ class Account:
         return self._log[-1]
 
     def events(self, run: str | None = None) -> dict[GaussianEvent, int]:
-        """Everything that was charged (to a run), and how often."""
+        """All charged events (of a run), and how often each."""
         charges = (each for runs in self._by_population.values() for each in runs.items())
         return dict(total(events for name, events in charges if run in (None, name)))
 
     def plan(self, run: str) -> dict[GaussianEvent, int] | None:
-        """All releases that a run may make, as it put them down before the first."""
+        """All releases that a run may make, as written before its first."""
         return dict(self._plans[run]) if run in self._plans else None
 
     def charged(self, run: str, kind: str = "training") -> list[int]:
-        """The round of each charge of a run for releases of a kind, in their order."""
+        """The rounds of a run's charges of one kind, in order."""
         return [charge.round for charge in self._charges.get(run, ()) if charge.kind == kind]
 
     def charge_hashes(self, run: str) -> list[str]:
-        """The hash that names each charge of a run, in their order; a charge that was put down
-        afterwards has that of the one it stands for."""
+        """The hashes of a run's charges, in order; a charge that was written afterwards has the
+        hash of the charge that it replaces."""
         return [charge.hash for charge in self._charges.get(run, ())]
 
     def kinds_charged(self, run: str) -> list[str]:
-        """The kinds of a run's charges, in their order."""
+        """The kinds of a run's charges, in order."""
         return [charge.kind for charge in self._charges.get(run, ())]
 
     def last_mark(self, run: str) -> tuple[int, str] | None:
-        """(round, digest) of the newest checkpoint that a run put down."""
+        """(round, digest) of the newest checkpoint of a run."""
         for entry in reversed(self._log):
             if entry.kind == "mark" and entry.run == run:
                 return entry.round or 0, str(entry.values["digest"])
@@ -190,7 +186,7 @@ class Account:
     # --- accounts ---
 
     def turn_to(self, clients: Sequence[str] | None) -> None:
-        """Find the population of these clients; nothing is written yet."""
+        """Make charges be about these clients; nothing is written yet."""
         if clients is None:
             self._number = self.populations.newest
             return
@@ -199,21 +195,20 @@ class Account:
         if self._number < 0:
             raise PmtlError(
                 f"{self.path} was made by pmtl 0.1 for {self.population_clients()} other clients, "
-                "and does not have their names. Put them down once with the data of those clients: "
+                "and does not have their names. Write them once, with the data of those clients: "
                 f"pmtl ledger clients {self.path} --data SPEC. Then it can be used for others, too."
             )
         self._names = names
 
     def changes(self) -> tuple[int, int]:
-        """How many of the clients it was opened with will join, and how many others will leave,
-        with the next charge."""
+        """How many clients will join and how many will leave with the next charge."""
         if self._change is None or not self.populations.named:
             return 0, 0
         return len(self._change.joined), len(self._change.left)
 
     def spans(self, own: bool = False) -> Counter[Span]:
-        """The spans of all clients ever, or (`own`) of those whom charges are about, and how many
-        clients have each."""
+        """The spans of all clients ever, or (`own`) of the clients that charges are about, with the
+        number of clients of each."""
         if not self.populations.named:
             return Counter({(0,): self.population_clients()})
         if not own:
@@ -225,7 +220,7 @@ class Account:
         return self._own
 
     def account(self, span: Span) -> Charges:
-        """What was charged to each client with a span, by run."""
+        """The charges of each client with this span, by run."""
         account: Charges = {}
         for number, charges in self._by_population.items():
             for run, events in charges.items() if contains(span, number) else ():
@@ -233,15 +228,14 @@ class Account:
         return account
 
     def spent(self, delta: float, own: bool = False) -> Largest:
-        """The ε of the largest account by ordinary composition, among all clients ever or (`own`)
-        those whom charges are about."""
+        """The ε of the largest account by composition, among the clients of `spans(own)`."""
         charged = {span: total(self.account(span).values()) for span in self.spans(own)}
         costs = {span: composition.counted(events) for span, events in charged.items()}
         largest = Largest(0.0, 0)
         for span, clients in self.spans(own).items():
             part = any(costs[span] < other for other in costs.values())
-            # Composing takes up to a second, and a part of another account is never the largest;
-            # but without noise a part is infinite, too.
+            # Composition takes up to a second, and a part of another account is never the only
+            # largest one, except that without noise a part may be infinite, too.
             if not part or any(not z > 0 for _, z, _ in costs[span]):
                 largest = largest.or_of(composition.epsilon(charged[span], delta), clients)
         return largest
@@ -264,13 +258,13 @@ class Account:
         plan: Mapping[GaussianEvent, int] | None = None,
         caps: Mapping[float, float] | None = None,
     ) -> str | None:
-        """None if `more` may be charged to a run, else the sentence why not.
+        """None if `more` may be charged to a run, else a sentence that says why not.
 
         Args:
-            run: its name.
+            run: the name of the run.
             more: the releases, and how often each.
-            plan: what the run will put down as its plan, if it has not done so yet.
-            caps: δ → ε; those of the ledger unless given.
+            plan: the plan that the run will write, if it has not done so yet.
+            caps: δ → ε; the caps of the ledger unless given.
         """
         for event, count in more.items():
             if isinstance(count, bool) or not isinstance(count, int) or count < 0:
@@ -292,14 +286,13 @@ class Account:
                 if value > limit:
                     over = Largest(max(over.epsilon, value), over.clients + clients)
             if over.clients:
-                return self._refusal(sum(more.values()), over, delta, limit)
+                count = sum(more.values())
+                what = "one more such release" if count == 1 else f"{count} more such releases"
+                return (
+                    f"With {what}, {over.clients} of {self.clients} clients would pass the cap of "
+                    f"{self.path}: ε = {over.epsilon:.4g} at δ = {delta:.3g}, where {limit:g} is "
+                    "allowed (counted so that it holds however the settings were chosen). Stop "
+                    "here and keep the last model, use more noise, or raise the cap with `pmtl "
+                    "ledger cap`."
+                )
         return None
-
-    def _refusal(self, more: int, over: Largest, delta: float, limit: float) -> str:
-        what = "one more such release" if more == 1 else f"{more} more such releases"
-        return (
-            f"With {what}, {over.clients} of {self.clients} clients would pass the cap of "
-            f"{self.path}: ε = {over.epsilon:.4g} at δ = {delta:.3g}, where {limit:g} is allowed "
-            "(counted so that it holds however the settings were chosen). Stop here and keep the "
-            "last model, use more noise, or raise the cap with `pmtl ledger cap`."
-        )

@@ -1,4 +1,4 @@
-"""A ledger's entries: a chain in which every entry names the one before, and a head outside it."""
+"""A ledger's entries: a hash chain, and the head, a file that names the last entry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RESTORE = "restore the newest copy of the ledger and its .head together, and cha
 
 
 class Entry(NamedTuple):
-    """One row: `payload` is canonical JSON, `hash` covers all that stands before it."""
+    """One row: `payload` is canonical JSON, `hash` covers all other fields."""
 
     sequence: int
     time: str
@@ -35,7 +35,7 @@ class Entry(NamedTuple):
         return dict(json.loads(self.payload))
 
     def digest(self) -> str:
-        """What `hash` has to be."""
+        """The correct value of `hash`."""
         return hashlib.sha256(canonical(self[:-1]).encode()).hexdigest()
 
 
@@ -43,7 +43,7 @@ MARKS = ", ".join("?" * len(Entry._fields))
 
 
 def canonical(value: Any) -> str:
-    """A value as JSON, always in the same way."""
+    """A value as canonical JSON."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -57,7 +57,7 @@ def next_entry(
 
 
 def verified(rows: list[tuple[Any, ...]], path: Path) -> list[Entry]:
-    """The rows as entries, if they are an unbroken chain."""
+    """The rows as entries; an error if they are not an unbroken chain."""
     if not rows:
         raise PmtlError(f"{path} is damaged: it has no entries. To go on, {RESTORE}.")
     written = {row[-1] for row in rows}
@@ -70,10 +70,10 @@ def verified(rows: list[tuple[Any, ...]], path: Path) -> list[Entry]:
         elif entry.previous != (before := entries[-1].hash if entries else ""):
             edited = f"entry {place} does not follow entry {place - 1}: one of them was edited"
             wrong = "entries were reordered" if entry.previous in written else edited
-            wrong = f"{wrong} (at entry {place}, which continues {entry.previous[:8] or 'nothing'}"
-            wrong = f"{wrong} where {before[:8] or 'nothing'} stands before it)"
+            wrong = f"{wrong} (entry {place} continues {entry.previous[:8] or 'nothing'}, but the "
+            wrong = f"{wrong}entry before it is {before[:8] or 'nothing'})"
         elif not _plausible(entry) or entry.hash != entry.digest():
-            wrong = f"entry {place} was edited: its hash does not fit what it says"
+            wrong = f"entry {place} was edited: its hash does not fit its content"
         if wrong:
             raise PmtlError(f"{path} cannot be trusted: {wrong}. To go on, {RESTORE}.")
         entries.append(entry)
@@ -81,7 +81,7 @@ def verified(rows: list[tuple[Any, ...]], path: Path) -> list[Entry]:
 
 
 def _plausible(entry: Entry) -> bool:
-    """Whether the columns have their types (SQLite would put anything anywhere)."""
+    """Whether the columns have their types, which SQLite does not check."""
     texts = (entry.time, entry.kind, entry.payload, entry.previous, entry.hash)
     return (
         all(isinstance(text, str) for text in texts)
@@ -127,21 +127,21 @@ def read_head(path: Path) -> str | None:
 
 
 def disagreement(entries: list[Entry], head: str | None, path: Path) -> str | None:
-    """What is wrong between the chain and the head, if anything is."""
+    """A sentence if the chain and the head disagree, else None."""
     last = entries[-1].sequence
     named = -1 if head is None else int(head.split()[0])
     if named > last:
         return (
             f"{path} cannot be trusted: entries are missing, the ledger was rolled back. It ends "
-            f"with entry {last}, but {path.name}.head has seen entry {named}. To go on, {RESTORE}."
+            f"with entry {last}, but {path.name}.head names entry {named}. To go on, {RESTORE}."
         )
     if head is not None and head != head_text(entries[named]):
         return (
-            f"{path} cannot be trusted: entry {named} is not the one that {path.name}.head has "
-            f"seen, so the ledger or its head was replaced. To go on, {RESTORE}."
+            f"{path} cannot be trusted: entry {named} is not the one that {path.name}.head names, "
+            f"so the ledger or its head was replaced. To go on, {RESTORE}."
         )
     if named < last - 1:
-        seen = "is missing" if head is None else f"has only seen entry {named}"
+        seen = "is missing" if head is None else f"names entry {named}"
         return (
             f"{path} cannot be trusted: it ends with entry {last}, but {path.name}.head {seen}. "
             f"No crash leaves them more than one apart. To go on, {RESTORE}."
@@ -150,7 +150,7 @@ def disagreement(entries: list[Entry], head: str | None, path: Path) -> str | No
 
 
 def prepare_head(path: Path, entry: Entry) -> Path:
-    """The head that names `entry`, on disk beside its place."""
+    """Write the head that names `entry` to a temporary file, and return its path."""
     partial = beside(path, ".head.partial")
     with partial.open("w", encoding="ascii") as file:
         file.write(head_text(entry))

@@ -1,4 +1,4 @@
-"""Events with their counts: adding them up, and as JSON."""
+"""Counted events: sums, and JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Events = Counter[GaussianEvent]
 
 
 class Charge(NamedTuple):
-    """A charge of a run: what was published, in which round, and the hash that names it."""
+    """A charge of a run: the kind of release, the round, and the charge's hash."""
 
     kind: str
     round: int
@@ -26,7 +26,7 @@ class Largest(NamedTuple):
     clients: int
 
     def or_of(self, epsilon: float, clients: int) -> Largest:
-        """This one, or that of `clients` others if theirs is larger; if equal, of all of them."""
+        """The larger of this account and one of `clients` other clients; equal ones are joined."""
         if epsilon == self.epsilon:
             return Largest(epsilon, self.clients + clients)
         return max(self, Largest(epsilon, clients))
@@ -41,12 +41,12 @@ def total(parts: Iterable[Mapping[GaussianEvent, int]]) -> Events:
 
 
 def to_list(events: Mapping[GaussianEvent, int]) -> list[dict[str, Any]]:
-    """Events with their counts, as JSON can hold them."""
+    """Counted events for JSON."""
     return [event.to_dict() | {"count": count} for event, count in events.items() if count]
 
 
 def from_list(values: Any) -> Events:
-    """The events with their counts that `to_list` wrote; anything else is an error."""
+    """The counted events that `to_list` wrote; anything else is an error."""
     events: Events = Counter()
     for each in values:
         event = dict(each)

@@ -1,15 +1,12 @@
-"""One release as data: what was published once, in numbers that can be charged.
+"""One release as data: everything that its cost depends on.
 
-A `PrivacyPlan` describes a whole run, but a run may stop early, crash, or be followed by another on
-the same clients. A `GaussianEvent` is one release that was made: who could be in the cohort, how it
-was drawn, the clip norm and the noise. `composition` adds events up, the `ledger` keeps them.
+A `PrivacyPlan` describes a whole run, a `GaussianEvent` one release. `composition` adds events up,
+the `ledger` stores them. Unknown fields, mechanisms and sampling schemes are refused, because their
+cost is not known.
 
 >>> event = GaussianEvent("poisson", clients=205, cohort=100, clip_norm=0.5, noise_std=0.05)
 >>> event.noise_multiplier, event == GaussianEvent.from_dict(event.to_dict())
 (10.0, True)
-
-Reading is strict: guessing the price of an unknown field, mechanism or sampling scheme could make
-it too cheap.
 """
 
 from __future__ import annotations
@@ -38,12 +35,12 @@ class GaussianEvent:
     clip_norm: float
     noise_std: float
     kind: str = TRAINING
-    """What was published ("training", "validation", …). For people: it does not change the cost."""
+    """What was published ("training", "validation", …). It does not change the cost."""
 
     def __post_init__(self) -> None:
         plan = self._plan()
         for name in ("clients", "cohort", "clip_norm", "noise_std"):
-            # As Python's own numbers: 1 and np.float64(1.0) are then one event, also as JSON.
+            # Python numbers, so that 1 and np.float64(1.0) are the same event, also in JSON.
             object.__setattr__(self, name, getattr(plan, name))
         if not isinstance(self.kind, str) or not self.kind or not self.kind.isprintable():
             raise PmtlError(
@@ -58,23 +55,23 @@ class GaussianEvent:
 
     @property
     def rate(self) -> float:
-        """p = q/m: how likely a given client is to be in it."""
+        """p = q/m, the probability that a given client takes part."""
         return self._plan().rate
 
     @property
     def noise_multiplier(self) -> float:
-        """z = σq/γ; 0 without noise or without a clip, and then ε is infinite."""
+        """z = σq/γ; 0 without noise or without clipping, and then ε is infinite."""
         return self._plan().noise_multiplier
 
     def to_dict(self) -> dict[str, Any]:
-        """The event as JSON can hold it (no clipping as the text "inf")."""
+        """The event for JSON; an infinite clip norm is the text "inf"."""
         values = asdict(self) | {"mechanism": MECHANISM, "adjacency": ADJACENCY}
         values["clip_norm"] = self._plan().to_dict()["clip_norm"]
         return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> GaussianEvent:
-        """The event that `to_dict` wrote, checked again; anything else is refused."""
+        """The event that `to_dict` wrote; anything else is refused."""
         if not isinstance(values, Mapping):
             raise PmtlError(f"A privacy event is a table of fields, but {values!r} was given.")
         values = dict(values)
@@ -88,13 +85,6 @@ class GaussianEvent:
         return cls(**fields_of(cls, values, "privacy event"))
 
     def _plan(self) -> PrivacyPlan:
-        """This event as a plan of one round (δ plays no part), which holds all the checks."""
-        return PrivacyPlan(
-            clients=self.clients,
-            cohort=self.cohort,
-            sampling=self.sampling,
-            clip_norm=self.clip_norm,
-            noise_std=self.noise_std,
-            rounds=1,
-            delta=0.5,
-        )
+        """A plan of one round (any δ), which makes all the checks."""
+        sizes = (self.clients, self.cohort, self.sampling)
+        return PrivacyPlan(*sizes, self.clip_norm, self.noise_std, rounds=1, delta=0.5)

@@ -1,4 +1,8 @@
-"""The file of a ledger: an SQLite database that is only appended to, and a lock beside it."""
+"""The file of a ledger, an append-only SQLite database, and its lock.
+
+Only SQLite may open the database: its locks belong to the process and the file, and closing any
+other handle on that file would drop them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from pmtl.privacy.ledger.chain import MARKS, RESTORE, Entry, beside, next_entry
 
 FORMAT = 2
 READABLE = (1, 2)
-APPLICATION = 0x706D746C  # "pmtl", where SQLite keeps what a database is for
+APPLICATION = 0x706D746C  # "pmtl", SQLite's application_id
 _SCHEMA = (
     "CREATE TABLE entries (sequence INTEGER PRIMARY KEY, time TEXT NOT NULL, kind TEXT NOT NULL, "
     "run TEXT, round INTEGER, payload TEXT NOT NULL, previous TEXT NOT NULL, hash TEXT NOT NULL)",
@@ -26,19 +30,16 @@ _SCHEMA = (
     "BEGIN SELECT RAISE(ABORT, 'entries are never changed'); END",
     "CREATE TRIGGER no_delete BEFORE DELETE ON entries "
     "BEGIN SELECT RAISE(ABORT, 'entries are never deleted'); END",
-    # Also against INSERT OR REPLACE, which deletes without asking the trigger above.
+    # Also prevents INSERT OR REPLACE, which deletes without the trigger above.
     "CREATE TRIGGER append_only BEFORE INSERT ON entries WHEN NEW.sequence IS NOT "
     "(SELECT coalesce(max(sequence) + 1, 0) FROM entries) OR NEW.previous IS NOT "
     "coalesce((SELECT hash FROM entries ORDER BY sequence DESC LIMIT 1), '') "
     "BEGIN SELECT RAISE(ABORT, 'entries are only ever appended'); END",
 )
 
-# The database itself is only ever opened by SQLite: its locks belong to the process and the file,
-# and closing any other handle on that file would drop them.
-
 
 def real_path(path: str | Path) -> Path:
-    """The real path: two names of one ledger have to share one lock."""
+    """The resolved path: two names of one ledger must share one lock."""
     try:
         return Path(path).expanduser().resolve()
     except (OSError, RuntimeError, ValueError) as error:
@@ -48,7 +49,7 @@ def real_path(path: str | Path) -> Path:
 def vanished(path: Path) -> PmtlError:
     return PmtlError(
         f"The ledger {path} is missing, but {path.name}.head says that it had entries: a new one "
-        f"would forget them. To go on, {RESTORE}; or choose another path for another population."
+        f"would not have them. To go on, {RESTORE}; or choose another path for another population."
     )
 
 
@@ -61,7 +62,7 @@ def take_lock(path: Path) -> int:
 
 
 def connect(path: Path, mode: str = "rw") -> sqlite3.Connection:
-    # Readers connect like this, too: after a crash they have to roll back what it left behind.
+    # Readers also connect with "rw": after a crash they have to roll back a half-written entry.
     db = sqlite3.connect(
         f"{path.as_uri()}?mode={mode}", uri=True, timeout=30.0, isolation_level=None
     )
@@ -71,13 +72,13 @@ def connect(path: Path, mode: str = "rw") -> sqlite3.Connection:
 
 
 def connected(path: Path, write: bool) -> sqlite3.Connection:
-    """The database of a ledger, for reading or for writing, too."""
+    """The database of a ledger, for reading or also for writing."""
     with sentences(path, "opened"):
         db = connect(path)
     try:
         with sentences(path, "written" if write else "opened"):
             if write:
-                # A tool may have left another journal; what is promised here is about this one.
+                # Another tool may have changed the journal mode; durability depends on this one.
                 db.execute("PRAGMA journal_mode = DELETE")
                 db.execute("BEGIN IMMEDIATE")  # refused here if the file is write-protected
                 db.execute("ROLLBACK")
@@ -91,7 +92,7 @@ def connected(path: Path, write: bool) -> sqlite3.Connection:
 
 def write_new(path: Path, population: dict[str, Any]) -> None:
     """Write the file of a new ledger, with its first entry."""
-    # A number of its own, so that the head of one ledger never fits another.
+    # A random number, so that the head of one ledger never fits another.
     values = population | {"format": FORMAT, "ledger": secrets.token_hex(16)}
     db = connect(path, mode="rwc")
     try:
@@ -109,20 +110,20 @@ def write_new(path: Path, population: dict[str, Any]) -> None:
 
 
 def set_format(db: sqlite3.Connection) -> None:
-    """Say that the database has the newest format; part of the transaction it is called in."""
+    """Set the newest format, as part of the current transaction."""
     db.execute(f"PRAGMA user_version = {FORMAT}")
 
 
 def read_rows(db: sqlite3.Connection, path: Path) -> tuple[int, list[tuple[Any, ...]]]:
-    """The format and all rows of a database that is whole and is a ledger."""
-    db.execute("BEGIN")  # one view of it for all of the following
+    """The format and all rows of a ledger; an error if the database is damaged or not a ledger."""
+    db.execute("BEGIN")  # all of the following reads see the same state
     try:
         if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
             raise PmtlError(f"{path} is not a ledger of pmtl, or its beginning is damaged.")
         found = int(db.execute("PRAGMA user_version").fetchone()[0])
         if found not in READABLE:
             raise PmtlError(
-                f"{path} has the format {found}, and this version of pmtl knows {FORMAT}: use the "
+                f"{path} has the format {found}, but this version of pmtl knows {FORMAT}: use the "
                 "version that wrote it."
             )
         faults = [row[0] for row in db.execute("PRAGMA integrity_check")]
@@ -144,8 +145,8 @@ def read_verified(
     db: sqlite3.Connection, path: Path, wait: bool
 ) -> tuple[list[Entry], str | None, int]:
     """All entries, the head and the format. With `wait` another process may be writing."""
-    # The head is read first, so that what a writer adds meanwhile makes the database longer and
-    # never shorter than the head; if it adds a lot, the two are read again.
+    # The head is read first: entries that a writer adds meanwhile can make the database longer than
+    # the head, never shorter. If it adds several, both are read again.
     for patience in (0.01, 0.05, 0.2, 0.5, None) if wait else (None,):
         head = chain.read_head(path)
         with sentences(path, "read"):
@@ -159,17 +160,12 @@ def read_verified(
     raise PmtlError(trouble)
 
 
-def put_head(partial: Path, path: Path) -> None:
-    """Move a new head to its place, and return when that is on the disk."""
-    storage.place(partial, beside(path, ".head"))
-
-
 @contextmanager
 def sentences(path: Path, what: str) -> Iterator[None]:
-    """Turn the refusals of SQLite and of the system into sentences."""
+    """Turn errors of SQLite and of the system into sentences."""
     safe = (
-        "What was charged before is safe, and nothing may be released now; free some space, or "
-        "make the file writable."
+        "Earlier charges are safe, and nothing may be released now; free some space, or make the "
+        "file writable."
     )
     with storage.disk_errors(path, what, safe):
         try:

@@ -1,31 +1,23 @@
-"""The ledger: what has been spent on each client, on disk before it is spent.
+"""The ledger: what was spent on each client over all runs, on disk before it is spent.
 
-A run's statement covers that run. Clients have to be protected against the *sum* of everything that
-is ever published about them, across runs, crashes and restarts. A ledger is a list of entries:
-
-| kind | says |
+| entry | meaning |
 |---|---|
-| `genesis` | entry 0: which ledger this is (a random number), and the names of the first clients |
+| `genesis` | entry 0: the random number of this ledger, and the names of the first clients |
 | `population` | who joined and who left: the clients that later charges are about |
-| `plan` | all releases that a run may make, fixed before the first |
-| `charge` | a release about a population is about to be made; it counts whether or not it happens |
-| `mark` | a checkpoint of a run is on disk; free |
+| `plan` | all releases that a run may make, written before the first |
+| `charge` | a release about a population is about to be made; it counts even if it fails |
+| `mark` | a checkpoint of a run is on disk; costs nothing |
 | `cap` | no charge may bring any client's ε above this |
 
-Names are kept as they are, because they are public. A client's account is all charges of the
-populations it was in (`populations`, `account`).
-
-- *Durable before returning.* `charge` returns when the entry has reached the disk (SQLite with a
-  rollback journal and `synchronous=EXTRA`). The caller draws noise after that and never before.
-- *Only appended to.* Each entry holds the hash of the one before, and triggers abort updates and
-  deletions. That shows accidents and careless edits; it cannot show somebody who may write the
-  file and recomputes all hashes, the head included.
-- *Not rolled back.* A database restored from a backup forgets charges and looks sound. So
-  `PATH.head` names the last entry and is replaced after each commit. A head that is ahead means
-  that entries are gone, and the ledger is refused; a head one behind is what a crash between the
-  two leaves, and is repaired.
-- *One writer.* A lock on `PATH.lock` is held while a ledger is open for writing; the system frees
-  it when the process ends. Readers do not wait for it.
+- *Durable.* `charge` returns when the entry is on disk (SQLite with a rollback journal and
+  `synchronous=EXTRA`). The caller draws noise only after that.
+- *Append-only.* Each entry has the hash of the one before, and triggers abort updates and
+  deletions. This detects accidents, but not a person who recomputes all hashes and the head.
+- *No rollback.* `PATH.head` names the last entry and is replaced after each commit. If it is ahead
+  of the database (restored from a backup), entries are missing and the ledger is refused; if it is
+  one behind (a crash between the two), it is repaired.
+- *One writer.* A lock on `PATH.lock` is held while a ledger is open for writing. Readers do not
+  wait for it.
 """
 
 from __future__ import annotations
@@ -48,7 +40,7 @@ from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.ledger.overlap import overlapping
 from pmtl.privacy.ledger.populations import first_population
 from pmtl.privacy.plan import check_epsilon, default_delta
-from pmtl.storage import flush_folder
+from pmtl.storage import flush_folder, place
 
 __all__ = ["Entry", "Ledger"]
 
@@ -57,7 +49,7 @@ class Ledger(Account):
     """An open ledger: `Ledger.create` or `Ledger.open`, then `close` or a `with` block."""
 
     def __init__(self, path: Path, db: sqlite3.Connection, lock: int | None) -> None:
-        """Not for callers: `open` and `create` do the checks."""
+        """Use `open` or `create`, which do the checks."""
         super().__init__(path)
         self._db, self._lock = db, lock
         self._owner = os.getpid()
@@ -70,7 +62,7 @@ class Ledger(Account):
         """A new ledger, open for writing.
 
         Args:
-            path: where; there must be no ledger yet.
+            path: where; no ledger may exist there.
             clients: the names of the first population.
         """
         path, population = file.real_path(path), first_population(clients)
@@ -100,11 +92,13 @@ class Ledger(Account):
     def open(
         cls, path: str | Path, clients: Sequence[str] | None = None, write: bool = True
     ) -> Ledger:
-        """A ledger that is there, chain.verified.
+        """An existing ledger, verified. Nothing is written before the first charge.
 
-        `clients` are the names of those whom charges will be about, all that a run could sample;
-        without them, charges are about the newest population. Nothing is written before the first
-        charge.
+        Args:
+            path: where the ledger is.
+            clients: the names of all clients that a run could sample, which charges will be about;
+                by default the newest population.
+            write: whether charges will be made; only one process can open a ledger for that.
         """
         path = file.real_path(path)
         if not path.exists():
@@ -135,14 +129,14 @@ class Ledger(Account):
             ledger.turn_to(clients)
             if lock is not None and head != chain.head_text(entries[-1]):
                 with file.sentences(path, "written"):
-                    file.put_head(chain.prepare_head(path, entries[-1]), path)
+                    place(chain.prepare_head(path, entries[-1]), chain.beside(path, ".head"))
             return ledger
         except BaseException:
             db.close()
             raise
 
     def close(self) -> None:
-        """Let go of the file and, if it was held, of the lock."""
+        """Close the file and release the lock."""
         self._db.close()
         if self._lock is not None:
             os.close(self._lock)
@@ -157,7 +151,7 @@ class Ledger(Account):
     # --- writing ---
 
     def declare(self, run: str, plan: Mapping[GaussianEvent, int]) -> None:
-        """Put down all releases that a run may make, before the first; once is enough."""
+        """Write all releases that a run may make, before the first; repeating it is allowed."""
         planned = Counter(plan)
         if self.plan(chain.run_name(run)) == planned:
             return
@@ -172,15 +166,15 @@ class Ledger(Account):
     def charge(
         self, run: str, round: int, event: GaussianEvent, afterwards: str | None = None
     ) -> int:
-        """Put down that `event` is about to be released; returns its number once that is on disk.
-        Refused, with nothing written, where a cap would be passed.
+        """Charge a release that is about to be made, and return the entry's number when it is on
+        disk. If a cap would be passed, nothing is written and an error is raised.
 
         Args:
-            run: the run's name.
-            round: of the run.
+            run: the name of the run.
+            round: the round of the run.
             event: what is released.
-            afterwards: for a release that was made without being charged here, whatever the caps
-                say: the hash of the charge it stands for (`charge_hashes`), empty if not known.
+            afterwards: for a release that was made without a charge here; caps do not apply. The
+                hash of the charge that it replaces (`charge_hashes`), empty if not known.
         """
         run, round = chain.run_name(run), chain.round_number(round)
         caps = self.caps() if afterwards is None else {}
@@ -192,28 +186,27 @@ class Ledger(Account):
         return self._append("charge", run, round, values | late)
 
     def mark(self, run: str, round: int, checkpoint_digest: str) -> int:
-        """Put down that the checkpoint after `round` with this digest is on disk."""
+        """Write that the checkpoint after `round` with this digest is on disk."""
         payload = {"digest": chain.checked_text(checkpoint_digest, "digest of a checkpoint")}
         return self._append("mark", chain.run_name(run), chain.round_number(round), payload)
 
     def cap(self, epsilon: float, delta: float | None = None, force: bool = False) -> None:
-        """Let no charge bring any client's ε at δ above `epsilon`.
+        """Set a cap: no charge may bring any client's ε at δ above it.
 
         Args:
             epsilon: the cap; inf for none.
             delta: δ; 1/(10m) unless given.
-            force: needed to raise a cap, because that breaks what somebody was told. The entry
-                stays in the ledger for everybody to see.
+            force: needed to raise a cap, because that breaks a promise. The entry stays visible.
         """
         epsilon = check_epsilon(epsilon)
         delta = default_delta(self.clients) if delta is None else float(delta)
         if not 0 < delta < 1:
-            raise PmtlError(f"Delta lies strictly between 0 and 1, but {delta:g} was given.")
+            raise PmtlError(f"Delta must be strictly between 0 and 1, but {delta:g} was given.")
         present = self._caps.get(delta, math.inf)
         if epsilon > present and not force:
             raise PmtlError(
                 f"{self.path} is capped at ε = {present:g} (δ = {delta:.3g}), and {epsilon:g} is "
-                "more: a cap is raised only by force (--force), and that stays on record."
+                "more: raising a cap needs --force, and the ledger keeps a record of it."
             )
         payload = {"epsilon": "inf" if math.isinf(epsilon) else epsilon, "delta": delta}
         if epsilon != present or delta not in self._caps:
@@ -224,27 +217,27 @@ class Ledger(Account):
             raise PmtlError(f"{self.path} is not open for writing: open it with write=True.")
         if os.getpid() != self._owner:
             raise PmtlError(
-                f"{self.path} was opened by the process that started this one: each ledger has one "
-                "writer, so send what is to be charged to that process."
+                f"{self.path} was opened by the process that started this one, and a ledger has "
+                "one writer: charge it in that process."
             )
         if self._failed:
             raise PmtlError(
-                f"An earlier write to {self.path} failed: close the ledger and open it again, "
-                "which finds out whether that entry was written."
+                f"An earlier write to {self.path} failed: close the ledger and open it again to "
+                "find out whether that entry was written."
             )
         entry = chain.next_entry(self.last, kind, run, round, values)
-        self._failed = True  # until it is known to have gone well
+        self._failed = True  # until the write has succeeded
         with file.sentences(self.path, "written"):
             try:
-                # The new head takes its place on the disk first: if there is no room for it, that
-                # shows before anything is charged. It is moved into place after the commit.
+                # The new head is written first, so that a full disk shows before anything is
+                # charged, and moved to its place after the commit.
                 partial = chain.prepare_head(self.path, entry)
                 self._db.execute("BEGIN IMMEDIATE")
                 self._db.execute(f"INSERT INTO entries VALUES ({chain.MARKS})", entry)
                 if kind == "population":
                     file.set_format(self._db)
                 self._db.execute("COMMIT")
-                file.put_head(partial, self.path)
+                place(partial, chain.beside(self.path, ".head"))
             finally:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
@@ -264,8 +257,8 @@ class Ledger(Account):
         here = self.last.sequence
         if len(entries) <= here or entries[here] != self.last:
             raise PmtlError(
-                f"{self.path} was replaced while it was open: entry {here} is not the one it was. "
-                f"Stop, and {RESTORE}."
+                f"{self.path} was replaced while it was open: entry {here} has changed. Stop, and "
+                f"{RESTORE}."
             )
         return len(entries)
 
@@ -276,31 +269,31 @@ class Ledger(Account):
     # --- clients ---
 
     def name_clients(self) -> None:
-        """Put down the clients that the next charge is about, if their population is new."""
+        """Write the clients that the next charge is about, if their population is new."""
         if self._names is None and not self.populations.named:
             raise PmtlError(
-                f"{self.path} was made by pmtl 0.1 and does not have the names of its clients. Put "
-                f"them down first: pmtl ledger clients {self.path} --data SPEC."
+                f"{self.path} was made by pmtl 0.1 and does not have the names of its clients. "
+                f"Write them first: pmtl ledger clients {self.path} --data SPEC."
             )
         if self._change is not None:
             self._number = self._append("population", None, None, self._change.payload())
             self._change = None
 
     def notices(self) -> list[str]:
-        """What a person should know about the clients before anything is charged."""
-        told = []
+        """Warnings about the clients, to be shown before anything is charged."""
+        notices = []
         joined, left = self.changes()
         if joined or left:
-            told.append(
+            notices.append(
                 f"The clients are not those of the newest population in {self.path}: {joined} "
                 f"joined and {left} left. The ledger keeps an account of each."
             )
         elif self._number != self.populations.newest:
-            told.append(
+            notices.append(
                 f"The clients are those of an earlier population in {self.path} ({self.clients} "
                 f"clients), not of the newest ({self.population_clients()})."
             )
-        return told + [
+        return notices + [
             f"{other} is a ledger of some of the same clients as {self.path}: each of the two "
             "knows only a part of what these clients have spent. Use one ledger for all runs."
             for other in overlapping(self.path, self.populations, self._names)

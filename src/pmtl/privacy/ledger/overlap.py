@@ -1,7 +1,7 @@
-"""Other ledgers in the folder of a ledger that have clients in common with it.
+"""Other ledgers in the same folder that have clients in common with a ledger.
 
-Each of the two would know only a part of what these clients have spent. This is for a warning, so
-it verifies nothing, and leaves out whatever cannot be read.
+Each of the two knows only a part of what these clients have spent. This is for a warning, so it
+verifies nothing and skips files that cannot be read.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 from pmtl.privacy.ledger.file import APPLICATION
 from pmtl.privacy.ledger.populations import Populations, digest_of
 
-# How many files beside a ledger are looked at, and how long one of them may keep us waiting.
+# How many files are looked at, and how long to wait for one.
 _MOST_FILES, _SECONDS = 100, 0.1
 _ENTRIES = "SELECT sequence, payload FROM entries WHERE kind IN (?, ?) ORDER BY sequence"
-# Whatever may be wrong with a file that is damaged or is not a ledger.
+# The errors of a file that is damaged or not a ledger.
 _UNREADABLE = (
     *(sqlite3.Error, OSError, ValueError, KeyError, TypeError),
     *(AttributeError, RecursionError, OverflowError),
@@ -27,7 +27,7 @@ _UNREADABLE = (
 
 
 def overlapping(path: Path, own: Populations, names: Sequence[str] | None) -> list[Path]:
-    """The ledgers beside `path` that have a client of `own` populations or of `names`."""
+    """The ledgers in the folder of `path` with a client of the populations `own` or of `names`."""
     mine = {*own.spans, *(names or ())}
     digests = {*own.digests.values()} | (set() if names is None else {digest_of(names)})
     found = []
@@ -40,7 +40,7 @@ def overlapping(path: Path, own: Populations, names: Sequence[str] | None) -> li
             if other == path or other.is_symlink() or not other.is_file():
                 continue
             theirs = _populations(other)
-            # A ledger of format 1 may be known by the digest of all names only.
+            # A ledger of format 1 has only the digest of all names.
             if digests & {*theirs.digests.values()} or not mine.isdisjoint(theirs.spans):
                 found.append(other)
     return found

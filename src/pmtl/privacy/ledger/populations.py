@@ -1,12 +1,12 @@
 """Which clients were in which population of a ledger.
 
-A population is all clients that a run could sample. The ledger's first entry names the first one;
-an entry of the kind `population` names another by who joined and who left since the one before. A
-population's number is the number of its entry. Clients that joined and left at the same entries
-have the same account, so accounts are kept for such a *span* and never for single clients.
+A population is all clients that a run could sample. Entry 0 names the first; an entry of the kind
+`population` says who joined and who left since the one before. The number of a population is the
+number of its entry. Clients that joined and left at the same entries have the same account, so
+there is one account for each *span* and not for each client.
 
-A ledger of format 1 has one population, of which it knows a digest of the names only. The first
-entry of the kind `population` in such a ledger puts down those names.
+A ledger of format 1 has one population and only a digest of its names. The first entry of the kind
+`population` in such a ledger adds those names.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Span = tuple[int, ...]
 
 
 class Change(NamedTuple):
-    """What it takes to get from the newest population to another."""
+    """The difference between the newest population and another."""
 
     joined: list[str]
     left: list[str]
@@ -33,7 +33,7 @@ class Change(NamedTuple):
     digest: str
 
     def payload(self) -> dict[str, Any]:
-        """The change as an entry holds it."""
+        """The change as the values of an entry."""
         return {
             "joined": self.joined,
             "left": self.left,
@@ -55,7 +55,7 @@ class Populations:
         self._one: dict[Span, Span] = {}  # equal spans are one object
 
     def add(self, number: int, values: Mapping[str, Any]) -> None:
-        """Take an entry into account; ValueError if it does not fit the ones before."""
+        """Add an entry; ValueError if it does not fit the entries before it."""
         clients, digest = values["clients"], values["population"]
         if not isinstance(clients, int) or clients < 1 or not isinstance(digest, str):
             raise ValueError("a population without its number or digest of clients")
@@ -92,8 +92,8 @@ class Populations:
                 del self.sizes[old]
 
     def find(self, names: Sequence[str]) -> tuple[int, Change | None]:
-        """The number of the population of these clients; if there is none yet, or it has no names
-        yet, also the entry to be put down. -1 where the ledger knows too little to tell."""
+        """The number of the population of these clients and, if it is new or has no names yet, the
+        change to be written. -1 if a ledger of format 1 has other clients."""
         digest = digest_of(names)
         if not self.named:
             change = Change(sorted(names), [], len(names), digest)
@@ -107,7 +107,7 @@ class Populations:
         return self.newest, Change(sorted(new - present), sorted(present - new), len(names), digest)
 
     def of(self, names: Iterable[str]) -> Counter[Span]:
-        """The spans of these clients, and how many of them have each; () for new ones."""
+        """The spans of these clients, and how many of them have each; () for new clients."""
         return Counter(self.spans.get(name, ()) for name in names)
 
 
@@ -117,18 +117,18 @@ def contains(span: Span, number: int) -> bool:
 
 
 def first_population(names: Sequence[str]) -> dict[str, Any]:
-    """The first population as the first entry of a ledger holds it."""
+    """The first population as the values of entry 0."""
     checked = checked_names(names)
     return Change(sorted(checked), [], len(checked), digest_of(checked)).payload()
 
 
 def checked_names(clients: Sequence[str]) -> list[str]:
-    """The names, if each is a text of its own and there is at least one."""
+    """The names; an error if two are equal or there are none."""
     names = [str(name) for name in clients]
     if isinstance(clients, str) or not names or len(set(names)) < len(names):
         raise PmtlError(
-            "A ledger is about at least one client, each with a name of its own, but "
-            f"{len(names)} names were given of which {len(set(names))} differ."
+            "A ledger needs at least one client, and every client needs a different name, but "
+            f"{len(names)} names were given, of which {len(set(names))} differ."
         )
     return names
 

@@ -1,11 +1,11 @@
-"""What an (ε, δ) means to somebody who attacks.
+"""What (ε, δ) means for an attacker.
 
-The attacker knows two data sets of a client, one of which was used, sees everything that was
-published, and says which. If the mechanism is (ε, δ)-private, then for every way of deciding
+The attacker knows two data sets of a client, sees everything that was published, and says which of
+the two was used. If the mechanism is (ε, δ)-private, then for every decision rule
 
     hits ≤ e^ε · false alarms + δ     and     1 − false alarms ≤ e^ε · (1 − hits) + δ
 
-(Wasserman & Zhou 2010; Kairouz, Oh & Viswanath 2015). Everything here is read off these two lines.
+(Wasserman & Zhou 2010; Kairouz, Oh & Viswanath 2015). Everything here follows from these two lines.
 """
 
 from __future__ import annotations
@@ -17,22 +17,19 @@ from dataclasses import dataclass
 from pmtl.privacy.accounting import composition
 from pmtl.privacy.ledger.events import GaussianEvent
 
-#: At which rate of false alarms hits are stated.
+#: The rate of false alarms for which hits are reported.
 FALSE_ALARMS = 0.01
 
 
 def success(epsilon: float, delta: float) -> float:
-    """How often the attacker is right at most, if both data sets are equally likely beforehand.
-
-    Adding the two lines: hits + (1 − false alarms) ≤ 2·(e^ε + δ)/(e^ε + 1).
-    """
+    """The largest probability that the attacker is right, if both data sets are equally likely.
+    Adding the two lines: hits + (1 − false alarms) ≤ 2·(e^ε + δ)/(e^ε + 1)."""
     odds_against = math.exp(-epsilon)
     return min(1.0, (1 + delta * odds_against) / (1 + odds_against))
 
 
 def hits(epsilon: float, delta: float, false_alarms: float = FALSE_ALARMS) -> float:
-    """How often the attacker recognises the one data set at most, if it may mistake the other for
-    it at this rate."""
+    """The largest rate of hits at this rate of false alarms."""
     by_first = math.exp(min(epsilon, 700.0)) * false_alarms + delta
     by_second = 1 - math.exp(-epsilon) * (1 - false_alarms - delta)
     return min(1.0, by_first, by_second)
@@ -40,7 +37,7 @@ def hits(epsilon: float, delta: float, false_alarms: float = FALSE_ALARMS) -> fl
 
 @dataclass(frozen=True)
 class Guarantee:
-    """One point of a mechanism's ε(δ), and what it leaves an attacker."""
+    """One point of a mechanism's ε(δ), and its bounds on an attacker."""
 
     delta: float
     epsilon: float  #: one client's data replaced by any other

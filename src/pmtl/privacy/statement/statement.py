@@ -1,9 +1,4 @@
-"""What a run guarantees, in words that a person who is protected by it can read.
-
-The statement is made from what was charged (in the clients' ledger, where there is one) and from
-nothing else. It says who is protected, against whom, how strongly and under which assumptions, what
-that leaves an attacker, and what is *not* covered. Its sentences are in `text.py`.
-"""
+"""The privacy statement of a run, made only from what was charged. Its sentences are in `text`."""
 
 from __future__ import annotations
 
@@ -20,13 +15,13 @@ from pmtl.privacy.sampling import EVERYBODY
 from pmtl.privacy.statement import text
 from pmtl.privacy.statement.meaning import Guarantee
 
-#: Besides the plan's own δ.
+#: In addition to the plan's own δ.
 _DELTAS = (1e-5, 1e-6)
 
 
 @dataclass(frozen=True)
 class Statement:
-    """The guarantee of a run. `epsilon` is inf without privacy, and None where it could not be
+    """The guarantee of a run. `epsilon` is inf without privacy, and None if it could not be
     computed (dp-accounting is not installed)."""
 
     epsilon: float | None
@@ -44,11 +39,11 @@ class Statement:
     hardened: bool = False
     metrics: dict[str, Any] | None = None  #: the plan of the average metrics, if any were released
     charged: tuple[dict[str, Any], ...] = ()  #: every kind of release with its `count`
-    guarantees: tuple[Guarantee, ...] = ()  #: ε at several δ, and what it leaves an attacker
+    guarantees: tuple[Guarantee, ...] = ()  #: ε at several δ, and bounds on an attacker
     attacker_right: float | None = None  #: the bound that follows from all δ together
     population_epsilon: float | None = None  #: of the largest account of these clients
     population_filter: float | None = None  #: the same, however the settings were chosen
-    afterwards: str | None = None  #: what clients did for themselves when the run was over
+    afterwards: str | None = None  #: about fine-tuning after the run
 
     def to_dict(self) -> dict[str, Any]:
         """The statement as plain values, its text included."""
@@ -79,19 +74,19 @@ def make_statement(
     """The statement of a run.
 
     Args:
-        plan: of its training.
+        plan: the plan of its training.
         shares: whether anything leaves a client.
-        personal: whether clients end up with models of their own.
+        personal: whether clients get personal models.
         mode: `experiment` or `production`.
         hardened: whether noise was drawn exactly, on a grid.
         metrics: the plan of the average metrics, if they were released.
-        charged: what the ledger holds of this run; without a ledger, the plans as they are.
-        population_epsilon: the ε of the largest account that one of these clients has in the
-            ledger, this run included.
+        charged: the charges of this run in the ledger; by default those of the plans.
+        population_epsilon: the ε of the largest account of these clients in the ledger, including
+            this run.
         population_filter: the smallest cap that admits that account.
-        finetuned: whether clients went on training for themselves afterwards.
-        disclosed: sentences on what reading the data took from all clients, past the gate.
-        relations: what decides who reads an average with whom, if not everybody does.
+        finetuned: whether clients were fine-tuned after the run.
+        disclosed: sentences about what reading the data revealed about all clients.
+        relations: what defines which clients are related, if anything does.
     """
     if charged is None:
         charged = {GaussianEvent.of(plan): plan.rounds} if shares else {}
@@ -99,22 +94,21 @@ def make_statement(
             charged |= {GaussianEvent.of(metrics, KIND): metrics.rounds}
     plan = replace(plan, rounds=max(1, _count(charged, TRAINING) if shares else plan.rounds))
     guarantees = _guarantees(charged, plan.delta) if charged else ()
-    items: tuple[str, ...]
     if shares:
         report = _account(plan)
         adversary = report.get("holds_against", EVERYBODY) + "."
-        items = (
-            *((text.OWN_MODEL,) if personal else ()),
+        items = [
+            text.OWN_MODEL if personal else None,
             *disclosed,
-            *(() if relations is None else (text.RELATIONS.format(what=relations),)),
+            text.RELATIONS.format(what=relations) if relations is not None else None,
             *(text.PUBLIC, text.SERVER, text.CHOOSING),
-            *(() if hardened else (text.FLOATS,)),
+            None if hardened else text.FLOATS,
             text.TIMING,
-        )
+        ]
     else:
         report = {"epsilon": 0.0, "accountant": "nothing leaves a client", "also": {}}
         adversary = "everybody: nothing was sent or published."
-        items = (text.OWN_MODEL, *disclosed, text.PUBLIC)
+        items = [text.OWN_MODEL, *disclosed, text.PUBLIC]
     if guarantees:
         report["epsilon"] = guarantees[0].epsilon
     released = _count(charged, KIND)
@@ -131,7 +125,7 @@ def make_statement(
         also=report["also"],
         plan=plan.to_dict() if shares else None,
         mode=mode,
-        not_covered=items,
+        not_covered=tuple(item for item in items if item is not None),
         hardened=hardened,
         metrics=replace(metrics, rounds=released).to_dict() if metrics and released else None,
         charged=tuple(to_list(charged)),
@@ -148,7 +142,7 @@ def _count(charged: Mapping[GaussianEvent, int], kind: str) -> int:
 
 
 def _guarantees(charged: Mapping[GaussianEvent, int], delta: float) -> tuple[Guarantee, ...]:
-    """ε(δ) at the plan's own δ and at smaller ones; empty where it cannot be computed."""
+    """ε(δ) at the plan's own δ and at smaller ones; empty if it cannot be computed."""
     deltas = (delta, *(other for other in _DELTAS if other < delta))
     try:
         return tuple(Guarantee.of(charged, each) for each in deltas)
@@ -157,7 +151,7 @@ def _guarantees(charged: Mapping[GaussianEvent, int], delta: float) -> tuple[Gua
 
 
 def _account(plan: PrivacyPlan) -> dict[str, Any]:
-    """The accountant's report, or what can be said where dp-accounting is not installed."""
+    """The accountant's report, or a shorter one if dp-accounting is not installed."""
     from pmtl.privacy.accounting import accountant
 
     try:
@@ -165,15 +159,11 @@ def _account(plan: PrivacyPlan) -> dict[str, Any]:
     except ImportError as error:
         missing = error.name
     try:  # Only secret coins need dp-accounting; SciPy is enough for the others.
-        return {
-            "epsilon": accountant.epsilon(plan),
-            "accountant": accountant.accountant_of(plan),
-            "also": {},
-        }
+        epsilon, how = accountant.epsilon(plan), accountant.accountant_of(plan)
+        return {"epsilon": epsilon, "accountant": how, "also": {}}
     except ImportError:
-        return {
-            "epsilon": None,
-            "accountant": f"not computed here ({missing} is not installed); run `pmtl privacy "
-            "epsilon` with the plan's numbers where it is",
-            "also": {},
-        }
+        how = (
+            f"not computed here ({missing} is not installed); run `pmtl privacy epsilon` with the "
+            "plan's numbers where it is"
+        )
+        return {"epsilon": None, "accountant": how, "also": {}}

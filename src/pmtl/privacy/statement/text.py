@@ -13,24 +13,23 @@ if TYPE_CHECKING:
     from pmtl.privacy.statement.statement import Statement
 
 OWN_MODEL = (
-    "A client's own personal model is made from that client's data: it protects the others, not "
-    "the client itself. Whoever gets hold of it, or of answers it gives, may learn about that "
-    "client."
+    "A client's own personal model is made from that client's data: the guarantee protects the "
+    "other clients, not the client itself. Anyone who gets this model or its predictions may "
+    "learn about that client."
 )
 PUBLIC = (
-    "Treated as public, though some of it may have been read from the data: which clients take "
-    "part, the kind of task, the classes and their names, the feature columns, and the settings "
-    "above. A class that only one client has reveals that client; state the classes beforehand "
-    "where that matters (outputs=)."
+    "Treated as public, even if read from the data: which clients take part, the kind of task, the "
+    "classes and their names, the feature columns, and the settings above. A class that only one "
+    "client has reveals that client; if that matters, state the classes beforehand (outputs=)."
 )
 RELATIONS = (
-    "{what} by which clients read averages with one another, instead of one average of everybody: "
+    "{what}, with which clients read averages over some clients instead of one average over all: "
     "treated as public, so chosen without looking at the clients' data. Such an average is over "
-    "fewer clients and has more noise than is said above, at the same ε."
+    "fewer clients and has more noise than stated above, at the same ε."
 )
 FLOATS = (
-    "Noise is drawn in floating point. Its last bits are not quite those of a Gaussian and may "
-    "reveal something about what it was added to; the hardened gate prevents that."
+    "Noise is drawn in floating point. Its last bits are not exactly those of a Gaussian and may "
+    "reveal something about the sum it was added to; the hardened gate prevents that."
 )
 TIMING = "How long a round took is not hidden; the times in the ledger show it."
 SERVER = "The server is trusted with the clipped uploads; they are not encrypted against it."
@@ -39,16 +38,16 @@ CHOOSING = (
     "not counted here; `pmtl privacy selection` says how much."
 )
 FINETUNED = (
-    "Fine-tuning and choosing inside a client: free. Every client went on from what was published, "
-    "with its own rows and by itself, and nothing of it was sent or published, so the run's "
-    "guarantee also holds for the models after it. It does not cover a setting that was picked for "
-    "all by looking at everybody's results."
+    "Fine-tuning and choosing inside a client: free. Every client continued from the published "
+    "models with its own rows only, and nothing was sent or published, so the run's guarantee also "
+    "holds for the models after it. It does not cover a setting that was picked for all clients by "
+    "looking at everybody's results."
 )
 EXPERIMENT = (
     "This was a seeded experiment: its noise can be computed again from the seed, and its metrics "
     "are exact. The guarantee describes the mechanism; it does not hold against anybody who knows "
-    "the seed, or sees the metrics or the run's folder. Do not give these files to the people the "
-    "clients are to be protected from."
+    "the seed, or sees the metrics or the run's folder. Do not give these files to anyone from "
+    "whom the clients must be protected."
 )
 PRODUCTION = (
     "This was a production run: cohorts and noise came from the operating system's generator and "
@@ -63,7 +62,7 @@ PRODUCTION = (
 
 
 def in_full(statement: Statement) -> str:
-    """The whole statement, for people."""
+    """The whole statement as text."""
     paragraphs = [
         "PRIVACY STATEMENT",
         _headline(statement),
@@ -87,7 +86,7 @@ def in_full(statement: Statement) -> str:
 def _headline(statement: Statement) -> str:
     epsilon, delta = statement.epsilon, statement.delta
     if statement.plan is None:
-        return "ε = 0: every client trained alone, and no model was made with another's rows."
+        return "ε = 0: every client trained alone, and no model used the rows of another client."
     if epsilon is None:
         return f"ε was {statement.accountant}."
     if math.isinf(epsilon):
@@ -109,18 +108,18 @@ def _headline(statement: Statement) -> str:
 
 
 def _about_delta(statement: Statement) -> str:
-    """δ is where a guarantee can hide a failure, so it is judged in words."""
+    """A sentence about δ, because a large δ makes a guarantee meaningless."""
     clients = PrivacyPlan.from_dict(statement.plan or {}).clients
     if statement.delta >= 1 / clients:
         return (
-            f"BEWARE OF δ: at 1/{clients} or more, a mechanism that publishes one random client's "
-            "data outright would satisfy this too."
+            f"BEWARE OF δ: at 1/{clients} or more, a mechanism that publishes the data of one "
+            "random client would satisfy this, too."
         )
     return f"(δ is below 1/{clients}, at which publishing one random client would be allowed.)"
 
 
 def _table(statement: Statement) -> list[str]:
-    """The guarantees as a table; where nothing is promised, none."""
+    """The guarantees as a table; empty if nothing is guaranteed."""
     guarantees = statement.guarantees
     if statement.attacker_right is None or not guarantees or math.isinf(guarantees[0].epsilon):
         return []

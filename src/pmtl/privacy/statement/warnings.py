@@ -1,4 +1,4 @@
-"""Warnings about a plan, to be given before anything is spent: each is a sentence, or None."""
+"""Warnings about a plan, to be shown before anything is spent: each is a sentence, or None."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ import math
 
 from pmtl.privacy.plan import PrivacyPlan, default_delta
 
-#: The share of empty rounds, and the noise on an average accuracy, from which a warning is given.
+#: The share of empty rounds and the noise on an average accuracy from which there is a warning.
 _MANY_EMPTY, _NOISY_METRICS = 0.05, 0.1
 
 
 def warn_of_delta(plan: PrivacyPlan) -> str | None:
-    """Of a δ at which the guarantee allows publishing somebody's data."""
+    """If δ is so large that publishing one client's data would be allowed."""
     if plan.delta < 1 / plan.clients or not plan.private:
         return None
     return (
-        f"Delta is {plan.delta:.3g}, and with {plan.clients} clients anything from "
-        f"{1 / plan.clients:.3g} on would allow publishing one random client's data outright: the "
-        f"default is {default_delta(plan.clients):.3g}."
+        f"Delta is {plan.delta:.3g}. With {plan.clients} clients, {1 / plan.clients:.3g} or more "
+        "would allow publishing the data of one random client: the default is "
+        f"{default_delta(plan.clients):.3g}."
     )
 
 
 def warn_of_empty_cohorts(plan: PrivacyPlan) -> str | None:
-    """Of coins that often choose nobody."""
+    """If many rounds draw no client."""
     empty = plan.scheme.empty(plan)
     if empty < _MANY_EMPTY:
         return None
     return (
-        f"About {empty:.0%} of the rounds draw no client at all: they publish noise alone and are "
-        f"charged all the same. Use a larger cohort than {plan.cohort}."
+        f"About {empty:.0%} of the rounds draw no client at all: they publish only noise, but are "
+        f"charged like the others. Use a larger cohort than {plan.cohort}."
     )
 
 
 def warn_of_noisy_metrics(metrics: PrivacyPlan | None) -> str | None:
-    """Of released metrics that are mostly noise."""
+    """If released metrics are mostly noise."""
     if metrics is None or metrics.noise_std < _NOISY_METRICS:
         return None
     return (
@@ -44,11 +44,11 @@ def warn_of_noisy_metrics(metrics: PrivacyPlan | None) -> str | None:
 
 
 def warn_if_drowned(plan: PrivacyPlan, parameters: int, smallest_block: float = 1.0) -> str | None:
-    """Of more noise than signal.
+    """If there is more noise than signal.
 
-    If every client pushed in the same direction in every round, the sum over T rounds would have
-    norm Tγ; the noise in it has norm about σ√(dT). A block of the billboard that only a part of
-    the clients writes to (`smallest_block`, as a share) has 1/`smallest_block` times the noise.
+    If all uploads had the same direction, the sum over T rounds would have norm Tγ; its noise has
+    norm about σ√(dT). A block of the billboard to which only the share `smallest_block` of the
+    clients writes has 1/`smallest_block` times the noise.
     """
     if not plan.private:
         return None
@@ -57,7 +57,7 @@ def warn_if_drowned(plan: PrivacyPlan, parameters: int, smallest_block: float = 
         return None
     return (
         f"The noise is likely to drown the shared model: with {parameters:,} shared parameters it "
-        f"has {ratio:.3g} times the norm of anything {plan.clients} clients can say in "
+        f"has {ratio:.3g} times the norm of anything that {plan.clients} clients can upload in "
         f"{plan.rounds} rounds at this ε. Use a smaller model, fixed features with a linear head, "
-        "more clients, or a larger ε; what remains useful otherwise is the clients' own training."
+        "more clients, or a larger ε; otherwise only the clients' own training is useful."
     )
