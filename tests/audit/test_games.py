@@ -111,7 +111,7 @@ def test_another_seed_plays_another_game():
     [
         ({"epsilon": float("inf")}, "finite epsilon"),
         ({"epsilon": -1.0}, "greater than 0"),
-        ({"trials": 10}, "prove next to nothing"),
+        ({"trials": 10}, "prove almost nothing"),
         ({"clients": 1}, "at least 2 clients"),
         ({"confidence": 1.0}, "below 1"),
         ({"sampling": "random"}, "There is no sampling scheme 'random'"),

@@ -164,7 +164,7 @@ def test_weights_that_blew_up_score_nothing():
     clients = np.flatnonzero(data.rows("validation").counts > 0)
     weights = start[clients].clone()
     weights[1] = float("nan")
-    squares = row_squares_of(data, feed, flat, weights, "validation", clients)
+    squares = row_squares_of(feed, flat, weights, "validation", clients)
     owner = np.repeat(clients, data.rows("validation").counts[clients])
     assert np.isnan(squares[owner == clients[1]]).all()
     assert np.isfinite(squares[owner != clients[1]]).all()
@@ -175,7 +175,7 @@ def test_squares_of_many_rows_are_those_of_each_row(monkeypatch):
     feed, flat, start, _ = plain.pieces(data)
     clients = np.arange(data.m)
     monkeypatch.setattr("pmtl.simulation.evaluation._ROWS", 2)  # Several pieces of one client.
-    squares = row_squares_of(data, feed, flat, start, "validation", clients)
+    squares = row_squares_of(feed, flat, start, "validation", clients)
     each = [distances(data, flat, start[k], k) for k in clients]
     assert max(map(len, each)) > 4
     assert np.allclose(squares, np.concatenate(each))

@@ -152,7 +152,7 @@ class TestSelect:
         assert "picks" not in about
         assert about["seed"] is None
         for found in (tuned, pmtl.load_finetuned(tuned.path, data=small)):
-            with pytest.raises(pmtl.PmtlError, match="their own affair"):
+            with pytest.raises(pmtl.PmtlError, match="where it is private"):
                 found.chosen  # noqa: B018
             with pytest.raises(pmtl.PmtlError, match="withholds"):
                 found.evaluate()
@@ -167,7 +167,7 @@ class TestOneMistake:
             "Did you mean 'vanilla'": {"method": "vanlla"},
             "Did you mean 'shared'": {"start": "share"},
             "not negative": {"method": "kl", "lam": -0.1},
-            "regularises nothing": {"lam": 0.1},
+            "has no λ": {"lam": 0.1},
             "give one of them": {"steps": 1, "epochs": 1},
             "steps must be at least 1": {"steps": 0},
             "lr must be": {"lr": 0.0},
@@ -203,7 +203,7 @@ class TestOneMistake:
             small.x, small.y, np.repeat(small.clients, 14), outputs=2, validation=0
         )
         finished = pmtl.train(unvalidated, privacy=PLAN)
-        with pytest.raises(pmtl.PmtlError, match="validation rows, and this data has none"):
+        with pytest.raises(pmtl.PmtlError, match="validation rows, but this data has none"):
             pmtl.finetune(finished, "select")
 
 

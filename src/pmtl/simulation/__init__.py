@@ -1,4 +1,4 @@
-"""Many clients on one machine: batches, cohorts, what clients own, the loop, evaluation."""
+"""One server and many sites on one machine."""
 
 from pmtl.client.batches import Batches, LocalTraining
 from pmtl.engines.axis import AxisTrainer

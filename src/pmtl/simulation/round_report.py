@@ -1,4 +1,4 @@
-"""What a round says of itself."""
+"""Averages of a round."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 
 
 class RoundReport:
-    """What happened in a round. Exact, and therefore private: for experiments only.
+    """What happened in a round. Exact and therefore private: for experiments only.
 
-    On a graphics card the averages are on their way when a round returns, and only who reads them
-    waits for them: the next round can be sent off first.
+    On a graphics card the averages are still being computed when a round returns. Reading them
+    waits for them, so the next round can be started first.
     """
 
     def __init__(self, round: int, cohort: int, lr: float, sums: Tensor, counts: Tensor) -> None:
-        """`sums` of losses, norms and clips, each over so many clients."""
+        """`sums` of losses, norms and clips, each over `counts` clients."""
         self.round = round
         self.cohort = cohort
         self.lr = lr
@@ -30,7 +30,7 @@ class RoundReport:
 
     @property
     def on_its_way(self) -> bool:
-        """Whether to read it now would mean to wait."""
+        """Whether reading it now would wait."""
         return self._arrival is not None and not self._arrival.query()  # type: ignore[no-untyped-call]
 
     @cached_property
@@ -52,10 +52,10 @@ class RoundReport:
 
     @property
     def clipped(self) -> float | None:
-        """The share of uploads that were too long."""
+        """The share of uploads that were clipped."""
         return self._means[2]
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, as a run's files have it."""
+        """All values, as in `metrics.jsonl`."""
         names = ("round", "cohort", "lr", "train_loss", "upload_norm", "clipped")
         return {name: getattr(self, name) for name in names}
