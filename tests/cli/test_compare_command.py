@@ -68,8 +68,8 @@ def test_what_choosing_between_settings_would_cost_is_told(tmp_path, pmtl_comman
     assert "fedavg, " not in table
     for words in (
         "exact validation scores, which no ε covers",
-        "the number of runs is random and secret, as many on average as settings compete",
-        "Seeds are repetitions for the error bar, not candidates",
+        "the number of runs is random and secret, on average the number of settings",
+        "Seeds are repetitions, not candidates",
     ):
         assert words in table
         assert words in done.out

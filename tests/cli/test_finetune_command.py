@@ -120,7 +120,7 @@ def test_mistakes_are_sentences_and_leave_nothing_behind(run, tmp_path, pmtl_com
     for options, sentence in (
         (("--method", "evc"), "Did you mean 'ewc'"),
         (("--method", "bogus"), "Known: all, ewc, kl, mean, select, vanilla"),
-        (("--method", "all", "--out", "x"), "use --name in place of --out"),
+        (("--method", "all", "--out", "x"), "use --name, not --out"),
         (("--name", "x", "--out", "y"), "give one of them"),
         (("--method", "mean", "--lam", "-1"), "not negative"),
         (("--method", "all", "--lam", "-1"), "not negative"),

@@ -166,8 +166,8 @@ def test_true_clusters_help_where_there_are_some(tmp_path):
         (["fig3", "--on", "femnits"], "Did you mean 'femnist'"),
         (["fig3", "--on", "femnist"], "pmtl data fetch femnist"),
         (["fig3", "--on", "femnist", "--data", "nowhere.npz"], "There is no file or folder"),
-        (["clusters", "--quick"], "whose clusters are known"),
-        (["fig3", "--quick", "--jobs", "0"], "at least one job"),
+        (["clusters", "--quick"], "data with known clusters"),
+        (["fig3", "--quick", "--jobs", "0"], "jobs must be at least 1"),
     ],
 )
 def test_mistakes_are_one_sentence(arguments, sentence, pmtl_command, tmp_path, monkeypatch):

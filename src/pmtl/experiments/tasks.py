@@ -1,8 +1,8 @@
-"""What is computed for an experiment: a run's curve, and what clients make of its models.
+"""The tasks of experiments.
 
-A *cell* is one training run with all that decides it. Its curve has, after each of a few rounds,
-the metrics of personal and shared models on validation and test rows. A *task* is a cell's curve,
-or fine-tuning or choosing from the models of one of its rounds.
+A *cell* is one training run. Its curve has, after each of a few rounds, the metrics of personal and
+shared models on validation and test rows. A *task* is a cell's curve, or fine-tuning or choosing
+with the models of one of its rounds.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Cell:
     sigma: float
     clip: float
     seed: int
-    rounds: int | None = None  #: if it has others than most runs of its setting
+    rounds: int | None = None  #: the setting's unless given
 
     def __str__(self) -> str:
-        """What its file is called."""
+        """The name of its file."""
         plain = "".join(c if c.isalnum() or c in ".=-" else "-" for c in self.algorithm)
         length = "" if self.rounds is None else f"-of{self.rounds}"
         return f"{plain}-sigma{self.sigma:g}-clip{self.clip:g}-seed{self.seed}{length}"
@@ -54,26 +54,26 @@ class Cell:
 
 @dataclass(frozen=True)
 class Task:
-    """Something to compute; the result of each is a file."""
+    """Something to compute; its result is stored in a file."""
 
     kind: Literal["curve", "tuned", "chosen"]
     cell: Cell
-    rounds: int | None = None  #: after how many rounds clients go on by themselves
+    rounds: int | None = None  #: the round whose models are fine-tuned or chosen from
 
     @property
     def rule(self) -> str | None:
-        """By which rule it is done, where there were others once."""
+        """The rule of choosing, which changed once; None for other tasks."""
         return RULE if self.kind == "chosen" else None
 
     def __str__(self) -> str:
-        """What its file is called."""
+        """The name of its file."""
         if self.kind == "curve":
             return str(self.cell)
         return f"{self.cell}-rounds{self.rounds}-{self.kind}"
 
 
 class TaskRunner:
-    """Does the tasks of one setting on one data set; every result is a file."""
+    """Does the tasks of one setting on one data set."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class TaskRunner:
         device: str = "auto",
     ) -> None:
         self.setting = setting
-        self.defined: dict[str, Algorithm] = {}  #: algorithms that no spec can name
+        self.defined: dict[str, Algorithm] = {}  #: algorithms without a spec
         self._folder = folder
         self._given = data
         self._device = device
@@ -95,42 +95,42 @@ class TaskRunner:
         return histograms(loaded) if self.setting.hog else loaded
 
     def plan(self, sigma: float, clip: float, rounds: int) -> PrivacyPlan:
-        """What such a run of so many rounds pays for; δ is 1/m, as in all of the paper's."""
+        """The privacy plan of a run of so many rounds; δ is 1/m, as in the paper."""
         m = self.data.m
         cohort = min(self.setting.cohort, m)
         sampling = default_sampling(m, cohort)
         return PrivacyPlan(m, cohort, sampling, clip, sigma, rounds, 1 / m)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process: rows on disk stay there, and are opened again."""
+        """For another process, which opens rows on disk again."""
         state = dict(self.__dict__)
         if "data" in state and isinstance(state["data"].x, np.memmap):
             del state["data"]
         return state
 
     def read(self, task: Task) -> Result | None:
-        """The stored result, unless the task failed or was done by another rule."""
+        """The stored result; None if there is none, the task failed, or the rule was another."""
         file = self._file(task)
         stored = files.read_json(file) if file.exists() else {}
         return stored if task.kind in stored and stored.get("rule") == task.rule else None
 
     def do(self, task: Task) -> Result:
-        """Compute and store the task's result, or the sentence that says why there is none."""
+        """Compute and store the task's result, or the error."""
         begun = time.perf_counter()
         try:
             result: Result = {task.kind: self._compute(task), "rule": task.rule}
-        except PmtlError as error:  # The others go on; it is tried again the next time.
+        except PmtlError as error:  # Other tasks go on; the next command tries this one again.
             result = {"error": str(error)}
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            result = {"error": "There was not enough memory for it: use fewer --jobs."}
+            result = {"error": "There was not enough memory: use fewer --jobs."}
             if torch.cuda.is_available():
-                torch.cuda.empty_cache()  # The other processes need it.
+                torch.cuda.empty_cache()  # For the other processes.
         result["seconds"] = round(time.perf_counter() - begun, 1)
         result["device"] = _device_name(resolve_device(self._device))
         files.write_json(self._file(task), result)
-        return files.read_json(self._file(task))  # JSON has no NaN: always the same as read later.
+        return files.read_json(self._file(task))  # JSON has no NaN: the same as when read later.
 
     def _file(self, task: Task) -> Path:
         return self._folder / f"{task}.json"
@@ -170,7 +170,7 @@ class TaskRunner:
 
     def _models(self, cell: Cell, rounds: int) -> tuple[Simulation, dict[str, Weights]]:
         """The run of a cell up to a round, and its models."""
-        # The noise is keyed by the plan, its length included: this is the run of the curve.
+        # The noise depends on the plan with all of its rounds, so this is the run of the curve.
         federation = self._federation(cell)
         progress = federation.start()
         with threads_for(federation.sites):
@@ -220,8 +220,8 @@ class TaskRunner:
 
 
 def histograms(data: FederatedData) -> FederatedData:
-    """The same federation with every image as its histograms of gradients (`models/hog.py`): what
-    the model `hog` would compute again in every step."""
+    """The same federation with every image replaced by its histograms of gradients
+    (`models/hog.py`), which the model `hog` would compute again in every step."""
     hog = HogLinear(data.input_shape, data.outputs)
     splits: tuple[Split, ...] = ("train", "validation", "test")
     parts = [data.rows(split) for split in splits]
@@ -239,7 +239,7 @@ def histograms(data: FederatedData) -> FederatedData:
 
 
 def accuracy(result: Result, split: str, view: str = "personal") -> float:
-    """The share of right answers, which the paper reports; for regression, the negative error."""
+    """The accuracy, which the paper reports; for regression, the negative error."""
     values = (result.get(split) or {}).get(view)
     if values is None:
         return float("-inf")

@@ -100,7 +100,7 @@ class Finetuned(Run):
         if "picks" not in self.about:
             raise PmtlError(
                 "What clients chose is not known: this is a production run, where it is private, "
-                "or clients did not choose (method='select')."
+                "or nothing was chosen (method='select')."
             )
         names, picks = self.about["candidates"], self.about["picks"]
         counts = np.bincount(np.asarray(picks, dtype=np.int64), minlength=len(names))
