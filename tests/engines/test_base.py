@@ -8,11 +8,12 @@ from torch.func import vmap
 
 from pmtl.algorithms import build_algorithm
 from pmtl.data import FederatedData
+from pmtl.engines.axis import AxisTrainer
 from pmtl.engines.base import TensorBatches
-from pmtl.engines.loops import DebugTrainer
+from pmtl.engines.loops import DebugTrainer, ThreadsTrainer
 from pmtl.models import FlatModel, batch_loss, build_model
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.simulation import AxisTrainer, LocalTraining, ThreadsTrainer, simulate
+from pmtl.simulation import LocalTraining, simulate
 
 SHARING = ["pmtl:lam=0.4", "fedavg", "fedprox:mu=0.4", "ditto:lam=0.4", "ppsgd:alpha=0.5", "local"]
 SIZES = (4, 11, 7, 2, 16)

@@ -62,10 +62,10 @@ def test_what_was_run_is_not_run_again(done, monkeypatch):
 def test_a_run_that_fails_says_so_and_the_others_go_on(results, monkeypatch):
     train = TaskRunner._train
 
-    def sometimes(self, cell):
-        if cell.sigma == 0.2:
+    def sometimes(self, task):
+        if task.cell.sigma == 0.2:
             raise PmtlError("An image cannot be read.")
-        return train(self, cell)
+        return train(self, task)
 
     monkeypatch.setattr(TaskRunner, "_train", sometimes)
     (sheet,) = run_experiments(["fig3"], results)
@@ -80,11 +80,11 @@ def test_a_run_that_fails_says_so_and_the_others_go_on(results, monkeypatch):
 
 
 def test_an_experiment_whose_runs_all_fail_still_ends(results, monkeypatch):
-    def fail(self, cell):
+    def fail(self, task):
         raise PmtlError("An image cannot be read.")
 
     monkeypatch.setattr(TaskRunner, "_train", fail)
-    monkeypatch.setattr(TaskRunner, "_models", lambda self, cell, rounds: fail(self, cell))
+    monkeypatch.setattr(TaskRunner, "_models", fail)
     names = [name for name in EXPERIMENTS if name != "clusters"]
     sheets = run_experiments(names, results)
     assert [sheet.name for sheet in sheets] == names

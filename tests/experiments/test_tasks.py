@@ -65,8 +65,8 @@ def test_fine_tuning_starts_from_the_models_of_its_round(results):
         MemoryError(),
     ],
 )
-def test_want_of_memory_is_one_runs_failure(results, monkeypatch, error):
-    def full(self, cell):
+def test_a_lack_of_memory_fails_one_run_only(results, monkeypatch, error):
+    def full(self, task):
         raise error
 
     monkeypatch.setattr(TaskRunner, "_train", full)

@@ -119,11 +119,7 @@ def play(
 
 
 def _one_by_one(
-    plan: PrivacyPlan,
-    scenario: Scenario,
-    bits: NDArray[np.bool_],
-    seed: int | None,
-    hardened: bool,
+    plan: PrivacyPlan, scenario: Scenario, bits: NDArray[np.bool_], seed: int | None, hardened: bool
 ) -> Floats:
     chances = _chances(plan, scenario, seed)
     return np.concatenate(

@@ -83,19 +83,16 @@ def choose(
             "with one client's data: leave the engine to auto, or debug in an experiment."
         )
     if engine == "auto":
-        threads = _prefers_threads(model, device, work, alone)
-        engine = "axis" if compile or not threads else "threads"
+        engine = "axis"
+        # With dropout, all threads would share one random generator.
+        if device.type == "cpu" and not (compile or model.traits.random_forward):
+            few = at_once("axis", device, work.client_floats) < _FEW_CLIENTS
+            if alone or few or has_convolutions(model.module):
+                engine = "threads"
     if compile is None:
         pays = engine == "axis" and device.type == "cuda" and _pays(model, work)
         compile = pays and not in_place
     return engine, compile
-
-
-def _prefers_threads(model: FlatModel, device: torch.device, work: Work, alone: bool) -> bool:
-    if device.type != "cpu" or model.traits.random_forward:
-        return False  # With dropout, all threads would share one random generator.
-    few = at_once("axis", device, work.client_floats) < _FEW_CLIENTS
-    return alone or few or has_convolutions(model.module)
 
 
 def _pays(model: FlatModel, work: Work) -> bool:

@@ -56,10 +56,6 @@ class Feed:
         shape = where.shape
         return inputs.view(*shape, *inputs.shape[1:]), targets.view(*shape, *targets.shape[1:])
 
-    def sparse(self, index: Ints) -> Any:
-        """The rows `index` [n] of a sparse federation, still sparse (CSR)."""
-        return self.data.x[index]
-
     def targets(self, index: Ints) -> Tensor:
         """The targets of the rows `index`, of any shape."""
         targets = to_device(self.data.y[index], self.device)

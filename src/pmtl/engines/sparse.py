@@ -46,7 +46,7 @@ class Block:
         self._feed = feed
         clients, steps, self._batch = index.shape
         ordered = real.transpose(1, 0, 2)  # So that the entries of a step are contiguous.
-        taken = feed.sparse(index.transpose(1, 0, 2)[ordered])
+        taken = feed.data.x[index.transpose(1, 0, 2)[ordered]]  # Still sparse (CSR).
         step, client, place = (np.repeat(n, np.diff(taken.indptr)) for n in np.nonzero(ordered))
         self._bounds = np.searchsorted(step, np.arange(steps + 1))
         present = np.zeros((clients, taken.shape[1]), dtype=bool)
@@ -109,18 +109,15 @@ class BlockBatches(CohortBatches):
         return inputs[chosen, :rows], targets[chosen, :rows]
 
 
+@dataclass(frozen=True)
 class SparseTrainer:
     """Trains cohorts of linear models on sparse rows."""
 
-    def __init__(
-        self, algorithm: Algorithm, model: FlatModel, task: Task, feed: Feed, in_place: bool = False
-    ) -> None:
-        """`in_place` is for production (`places.py`)."""
-        self._algorithm = algorithm
-        self._model = model
-        self._task = task
-        self._feed = feed
-        self._in_place = in_place
+    algorithm: Algorithm
+    model: FlatModel
+    task: Task
+    feed: Feed
+    in_place: bool = False  #: for production (`places.py`)
 
     @staticmethod
     def fits(algorithm: Algorithm, model: FlatModel, feed: Feed) -> bool:
@@ -138,11 +135,11 @@ class SparseTrainer:
     ) -> Trained:
         """Train each client from `own` [K, …] around its `shared` [K, P] on its batches: the rows
         `index` [K, steps, batch] where they are `real`. `width` is that of `Block`."""
-        algorithm, sizes = self._algorithm, sizes_of(self._model)
+        algorithm, sizes = self.algorithm, sizes_of(self.model)
         with torch.no_grad():
-            block = Block(self._feed, index, real, width)
-            small = small_model(self._model, block.width)
-            trainer = AxisTrainer(algorithm, small, self._task, in_place=self._in_place)
+            block = Block(self.feed, index, real, width)
+            small = small_model(self.model, block.width)
+            trainer = AxisTrainer(algorithm, small, self.task, in_place=self.in_place)
             batches = BlockBatches(block, np.arange(len(index)), real)
             part = trainer.train(block.take(own, *sizes), block.take(shared, *sizes), batches, lr)
             steps = torch.from_numpy(real.any(axis=2).sum(axis=1)).to(shared)
@@ -161,12 +158,7 @@ class SparseTrainer:
 
 
 def sparse_outputs(
-    feed: Feed,
-    model: FlatModel,
-    weights: Tensor,
-    index: Ints,
-    real: Mask,
-    width: int | None = None,
+    feed: Feed, model: FlatModel, weights: Tensor, index: Ints, real: Mask, width: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """A linear model's outputs for the rows `[K, n]` under `weights` [K, P], and their targets.
     `width` is that of `Block`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, pstdev
 from typing import Any
@@ -13,22 +14,14 @@ from pmtl.report.tables import markdown_table
 Spread = dict[str, Any]
 
 
+@dataclass
 class Sheet:
     """One experiment's results: the rows of a table."""
 
-    def __init__(self, name: str, caption: str, columns: Sequence[str]) -> None:
-        self.name = name
-        self.caption = caption
-        self.columns = list(columns)
-        self.rows: list[dict[str, Any]] = []
-
-    @classmethod
-    def load(cls, path: Path) -> Sheet:
-        """Read a sheet from its JSON file."""
-        saved = files.read_json(path)
-        sheet = cls(path.stem, saved["caption"], saved["columns"])
-        sheet.rows = saved["rows"]
-        return sheet
+    name: str
+    caption: str
+    columns: Sequence[str]
+    rows: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, **values: Any) -> None:
         """Add a row: values by column."""

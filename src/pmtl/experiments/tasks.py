@@ -23,7 +23,7 @@ from pmtl.data import FederatedData, Split, load
 from pmtl.errors import PmtlError, is_out_of_memory
 from pmtl.experiments.result_cache import Result
 from pmtl.experiments.settings import Setting, evaluated
-from pmtl.models import build_model
+from pmtl.models import FlatModel, build_model
 from pmtl.models.hog import HogLinear
 from pmtl.personalize.choosing import RULE, candidates, choose
 from pmtl.personalize.methods import METHODS, build_method
@@ -32,7 +32,7 @@ from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.sampling import default_sampling
 from pmtl.runs.config import resolve_device
 from pmtl.runs.process import threads_for
-from pmtl.simulation import Simulation, Weights, evaluate, simulate
+from pmtl.simulation import Feed, Simulation, Weights, evaluate, simulate
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,9 @@ class TaskRunner:
     def do(self, task: Task) -> Result:
         """Compute and store the task's result, or the error."""
         begun = time.perf_counter()
+        work = {"curve": self._train, "tuned": self._tune, "chosen": self._choose}[task.kind]
         try:
-            result: Result = {task.kind: self._compute(task), "rule": task.rule}
+            result: Result = {task.kind: work(task), "rule": task.rule}
         except PmtlError as error:  # Other tasks go on; the next command tries this one again.
             result = {"error": str(error)}
         except (MemoryError, RuntimeError) as error:
@@ -135,64 +136,48 @@ class TaskRunner:
     def _file(self, task: Task) -> Path:
         return self._folder / f"{task}.json"
 
-    def _compute(self, task: Task) -> Any:
-        if task.rounds is None:
-            return self._train(task.cell)
-        work = self._tune if task.kind == "tuned" else self._choose
-        return work(task.cell, task.rounds)
-
     def _length(self, cell: Cell) -> int:
         return self.setting.rounds if cell.rounds is None else cell.rounds
 
-    def _federation(self, cell: Cell) -> Simulation:
-        data = self.data
-        model = build_model(
-            self.setting.model, data.input_shape, data.outputs, data.task, cell.seed
-        )
+    def _simulation(self, cell: Cell) -> Simulation:
+        data, setting = self.data, self.setting
+        model = build_model(setting.model, data.input_shape, data.outputs, data.task, cell.seed)
         algorithm = self.defined.get(cell.algorithm) or build_algorithm(cell.algorithm)
         plan = self.plan(cell.sigma, cell.clip, self._length(cell))
         device = resolve_device(self._device)
-        return simulate(data, model, algorithm, plan, self.setting.local, cell.seed, device)
+        return simulate(data, model, algorithm, plan, setting.local, cell.seed, device)
 
-    def _train(self, cell: Cell) -> list[Result]:
-        federation, points = self._federation(cell), []
-        measured, progress = evaluated(self._length(cell)), federation.start()
-        with threads_for(federation.sites):
-            for report in federation.rounds(progress):
+    def _train(self, task: Task) -> list[Result]:
+        run, points = self._simulation(task.cell), []
+        measured, state = evaluated(self._length(task.cell)), run.start()
+        with threads_for(run.sites):
+            for report in run.rounds(state):
                 if report.round in measured:
                     point = {"round": report.round, "train_loss": report.train_loss}
-                    points.append(point | self._measured(federation, federation.views(progress)))
+                    points.append(point | _metrics(run.sites.feed, run.model, run.views(state)))
         return points
 
-    def _measured(self, federation: Simulation, views: Mapping[str, Weights]) -> Result:
-        parts = (federation.data, federation.sites.feed, federation.model)
-        return {split: evaluate(*parts, views, split) for split in ("validation", "test")}
-
-    def _models(self, cell: Cell, rounds: int) -> tuple[Simulation, dict[str, Weights]]:
-        """The run of a cell up to a round, and its models."""
+    def _models(self, task: Task) -> tuple[Workspace, dict[str, Weights]]:
+        """The models of a task's run up to its round."""
         # The noise depends on the plan with all of its rounds, so this is the run of the curve.
-        federation = self._federation(cell)
-        progress = federation.start()
-        with threads_for(federation.sites):
-            while progress.round < rounds:
-                federation.advance(progress)
-        views = dict(federation.views(progress))
-        if not federation.algorithm.personal:
+        run = self._simulation(task.cell)
+        state = run.start()
+        with threads_for(run.sites):
+            while state.round < (task.rounds or 0):
+                run.advance(state)
+        views = dict(run.views(state))
+        if not run.algorithm.personal:
             del views["personal"]
-        return federation, views
+        return Workspace(run.data, run.sites.feed, run.model, task.cell.seed), views
 
-    def _workspace(self, federation: Simulation, cell: Cell) -> Workspace:
-        return Workspace(federation.data, federation.sites.feed, federation.model, cell.seed)
-
-    def _tune(self, cell: Cell, rounds: int) -> dict[str, Result]:
-        federation, views = self._models(cell, rounds)
+    def _tune(self, task: Task) -> dict[str, Result]:
+        space, views = self._models(task)
         start = "personal" if "personal" in views else "shared"
-        space = self._workspace(federation, cell)
 
         def tuned(name: str, lam: float | None) -> Result:
             method = build_method(name, lam)
             store = tune(space, method, views[start], views["shared"], self.setting.tune)
-            return {"lam": lam, **self._measured(federation, {"personal": store.gather})}
+            return {"lam": lam, **_metrics(space.feed, space.model, {"personal": store.gather})}
 
         return {
             f"{name}-{start}": max(
@@ -202,8 +187,8 @@ class TaskRunner:
             for name in METHODS
         }
 
-    def _choose(self, cell: Cell, rounds: int) -> Result:
-        federation, views = self._models(cell, rounds)
+    def _choose(self, task: Task) -> Result:
+        space, views = self._models(task)
         names = [view for view in ("shared", "personal") if view in views]
         tuned, alone, longest = self.setting.least()
         offered = candidates(
@@ -213,10 +198,15 @@ class TaskRunner:
             alone=sorted({max(1, longest // share) for share in (1, 4, 16)}, reverse=True),
             alone_with=alone,
         )
-        chosen = choose(self._workspace(federation, cell), offered, views, default=names[-1])
+        chosen = choose(space, offered, views, default=names[-1])
         counts = {c.name: int((chosen.picks == n).sum()) for n, c in enumerate(offered)}
-        metrics = self._measured(federation, {"personal": chosen.store.gather})
+        metrics = _metrics(space.feed, space.model, {"personal": chosen.store.gather})
         return {**metrics, "picked": {name: count for name, count in counts.items() if count}}
+
+
+def _metrics(feed: Feed, model: FlatModel, views: Mapping[str, Weights]) -> Result:
+    splits: tuple[Split, ...] = ("validation", "test")
+    return {split: evaluate(feed.data, feed, model, views, split) for split in splits}
 
 
 def histograms(data: FederatedData) -> FederatedData:

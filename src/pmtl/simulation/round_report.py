@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -33,27 +32,26 @@ class RoundReport:
         """Whether reading it now would wait."""
         return self._arrival is not None and not self._arrival.query()  # type: ignore[no-untyped-call]
 
-    @cached_property
-    def _means(self) -> list[float | None]:
-        if self._arrival is not None:
-            self._arrival.synchronize()
-        pairs = zip(self._sums.tolist(), self._counts.tolist(), strict=True)
-        return [total / count if count else None for total, count in pairs]
-
     @property
     def train_loss(self) -> float | None:
         """The mean over clients of their mean batch loss."""
-        return self._means[0]
+        return self._mean(0)
 
     @property
     def upload_norm(self) -> float | None:
-        """The mean length of uploads before clipping."""
-        return self._means[1]
+        """The mean norm of uploads before clipping."""
+        return self._mean(1)
 
     @property
     def clipped(self) -> float | None:
         """The share of uploads that were clipped."""
-        return self._means[2]
+        return self._mean(2)
+
+    def _mean(self, which: int) -> float | None:
+        if self._arrival is not None:
+            self._arrival.synchronize()
+        count = int(self._counts[which])
+        return float(self._sums[which]) / count if count else None
 
     def to_dict(self) -> dict[str, Any]:
         """All values, as in `metrics.jsonl`."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -29,26 +28,9 @@ Clients = NDArray[np.int64]
 Places = NDArray[np.int64]
 
 
-class Rows(Protocol):
-    """Where vectors are kept; a place is the number that finds a vector."""
-
-    where: str
-
-    def read(self, places: Places) -> Tensor:
-        """The vectors at these places."""
-
-    def write(self, places: Places, rows: Tensor) -> Places:
-        """Replace the vectors at these places (-1: a new one); returns their places now."""
-
-    def snapshot(self, places: Places) -> dict[str, Tensor]:
-        """What a checkpoint has to hold of the vectors at these places, which are all vectors."""
-
-    def settle(self) -> None:
-        """To be called when the last snapshot's checkpoint is on disk."""
-
-
 class MemoryRows:
-    """One array that grows with the number of clients seen; a place is a row number."""
+    """The clients' vectors in one array that grows with the number of clients seen: `DiskRows` in
+    memory. A place is a row number."""
 
     where = "memory"
 
@@ -87,7 +69,9 @@ class MemoryRows:
 class Store:
     """The vectors of `m` clients, gathered for a cohort and scattered back."""
 
-    def __init__(self, m: int, start: Tensor, rows: Rows, file: Path | None = None) -> None:
+    def __init__(
+        self, m: int, start: Tensor, rows: MemoryRows | DiskRows, file: Path | None = None
+    ) -> None:
         self.m = m
         self.start = start  #: [own], the common start
         self._rows = rows
@@ -103,13 +87,11 @@ class Store:
         If the rows of the `expected` number of clients (all, unless given) do not fit in memory,
         they go to `file`, or to a temporary file.
         """
-        rows: Rows
         device = _device_for(start, m if expected is None else expected)
         if device is None:
-            rows = DiskRows(len(start), start.dtype, file)
-        else:
-            rows = MemoryRows(start.new_empty((0, len(start)), device=device), m)
-        return cls(m, start, rows, file)
+            return cls(m, start, DiskRows(len(start), start.dtype, file), file)
+        none = start.new_empty((0, len(start)), device=device)
+        return cls(m, start, MemoryRows(none, m), file)
 
     @property
     def where(self) -> str:
