@@ -16,21 +16,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pmtl.audit.estimators import Floats, discriminant
 from pmtl.audit.replicas import Replicas, rows_of_clients, side_by_side
-from pmtl.audit.result import (
-    AuditResult,
-    AuditSetup,
-    Finding,
-    calibrated,
-    gaussian_curve,
-    has_blocks,
-    seed_of,
-)
+from pmtl.audit.result import AuditResult, AuditSetup, Finding, gaussian_curve, has_blocks, seed_of
 from pmtl.data import FederatedData
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.streams import name_keys
@@ -41,7 +34,7 @@ GAME = "billboard"
 _MOST_CLIENTS = 6
 #: m, q and the sampling of scenarios that run one by one: nearly all clients take part, so k mostly
 #: does, and one client is left to join later.
-_CROWD = (12, 11, None)
+_CROWD: dict[str, Any] = {"clients": 12, "cohort": 11, "sampling": None}
 #: Clients that stay away are searched among so many times the crowd.
 _ASKED = 40
 #: With the model's offset, the squared norm of the row (1, ½) is 2¼. A step of 0.05 removes a fifth
@@ -82,10 +75,10 @@ def billboard(setup: AuditSetup) -> AuditResult:
         scenarios = tuple(scenario for scenario in scenarios if not scenario.alone)
     findings = []
     for scenario in scenarios:
-        plan = setup.plan(setup.rounds, clients=clients, everybody=not scenario.sampled)
+        plan = setup.plan(setup.rounds, clients=clients, full_participation=not scenario.sampled)
         if scenario.newcomers or scenario.alone:
             rounds = 2 if scenario.newcomers else 1
-            plan = calibrated(setup.epsilon, *_CROWD, setup.clip, rounds, plan.delta)
+            plan = replace(setup, **_CROWD).plan(rounds, delta=plan.delta)
         bits = np.arange(setup.trials // 4) % 2 == 1
         seed = seed_of(setup.noise_seed, GAME + scenario.name)
         apart = scenario.newcomers or scenario.alone or not has_blocks(plan)
@@ -108,12 +101,12 @@ def play(
     """What the adversary sees, [trials, features]: one run with a block for each trial."""
     trials, m = len(bits), plan.clients
     data = _data(scenario, tuple(bits.tolist()), names or _names(trials, m))
-    federation = side_by_side(data, Replicas(lam=0.5, size=m), plan, _LR, seed, hardened)
-    progress = federation.start()
+    run = side_by_side(data, Replicas(lam=0.5, size=m), plan, _LR, seed, hardened)
+    state = run.start()
     published = []
-    for _ in federation.rounds(progress):
-        published.append(progress.shared.double().numpy())
-    models = federation.predictors(progress, np.arange(m * trials, dtype=np.int64))
+    for _ in run.rounds(state):
+        published.append(state.shared.double().numpy())
+    models = run.predictors(state, np.arange(m * trials, dtype=np.int64))
     others = models.double().numpy().reshape(trials, m, -1)[:, :-1]
     return np.concatenate([others.reshape(trials, -1), *published], axis=1)
 

@@ -150,18 +150,18 @@ def play(
     blocks = len(coins) // secrets
     data = _data(blocks, plan.clients, secrets, size - 1)
     algorithm = Canary(Replicas(lam=0.1, size=plan.clients))
-    federation = side_by_side(data, algorithm, plan, 0.01, seed, hardened)
-    progress = federation.start()
-    first = progress.shared.clone()
+    run = side_by_side(data, algorithm, plan, 0.01, seed, hardened)
+    state = run.start()
+    first = state.shared.clone()
     who = (plan.clients * np.arange(blocks)[:, None] + np.arange(secrets)).reshape(-1)
     signs = np.where(coins, 1.0, -1.0)[:, None]
     messages = signs * np.tile(directions, (blocks, 1)) * plan.clip_norm * _REACH
-    own = progress.store.gather(who)
+    own = state.store.gather(who)
     own[:, -size:] = torch.from_numpy(messages).to(own.dtype)
-    progress.store.scatter(who, own)
-    for _ in federation.rounds(progress):
+    state.store.scatter(who, own)
+    for _ in run.rounds(state):
         pass
-    return np.asarray((progress.shared - first).double().numpy())
+    return np.asarray((state.shared - first).double().numpy())
 
 
 def correct_guesses(scores: Floats, coins: NDArray[np.bool_], guesses: int) -> int:

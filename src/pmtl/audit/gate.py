@@ -68,7 +68,7 @@ def one_round(setup: AuditSetup) -> AuditResult:
     scenarios = SCENARIOS[1:] if gaussian_curve(setup.plan(1)) else SCENARIOS
     findings = []
     for scenario in scenarios:
-        plan = setup.plan(scenario.rounds, everybody=not scenario.sampled)
+        plan = setup.plan(scenario.rounds, full_participation=not scenario.sampled)
         bits = np.arange(int(setup.trials * scenario.part)) % 2 == 1
         scores = play(plan, scenario, bits, setup.noise_seed, setup.on_grid)
         findings.append(Finding.of(scenario.name, setup, plan, scores, bits, len(scenarios)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -68,14 +68,18 @@ class AuditSetup:
         if self.clients < 2:
             raise PmtlError("An audit needs at least 2 clients: one to attack and one to observe.")
         # A cohort that cannot be drawn is refused before the first game.
-        PrivacyRequest(
-            noise=0.0,
-            delta=self.delta,
+        replace(self._request, epsilon=None, noise=0.0).resolve(self.clients)
+
+    @property
+    def _request(self) -> PrivacyRequest:
+        return PrivacyRequest(
+            epsilon=self.epsilon,
+            delta=self.claimed_delta,
             clip=self.clip,
             sampling=self.sampling,
             cohort=self.cohort,
             rounds=self.rounds,
-        ).resolve(self.clients)
+        )
 
     @property
     def claimed_delta(self) -> float:
@@ -97,34 +101,27 @@ class AuditSetup:
         rounds: int,
         clients: int | None = None,
         delta: float | None = None,
-        everybody: bool = False,
+        full_participation: bool = False,
     ) -> PrivacyPlan:
         """The plan with the claimed ε for so many rounds. For another number of clients, the cohort
-        is the same share of them; `everybody` means full participation."""
+        is the same share of them; `full_participation` replaces the sampling."""
         m = self.clients if clients is None else clients
         cohort, sampling = self.cohort, self.sampling
-        if everybody:
+        if full_participation:
             cohort, sampling = None, None
         elif cohort is not None and m != self.clients:
             cohort = min(max(1, round(m * cohort / self.clients)), m)
         delta = self.claimed_delta if delta is None else delta
-        return calibrated(self.epsilon, m, cohort, sampling, self.clip, rounds, delta)
+        request = replace(
+            self._request, delta=delta, sampling=sampling, cohort=cohort, rounds=rounds
+        )
+        return _resolve(request, m)
 
 
 @lru_cache(maxsize=64)
-def calibrated(
-    epsilon: float,
-    clients: int,
-    cohort: int | None,
-    sampling: str | None,
-    clip: float,
-    rounds: int,
-    delta: float,
-) -> PrivacyPlan:
+def _resolve(request: PrivacyRequest, clients: int) -> PrivacyPlan:
     """The plan with the least noise for ε; cached, because the search may take a second."""
-    return PrivacyRequest(
-        epsilon=epsilon, delta=delta, clip=clip, sampling=sampling, cohort=cohort, rounds=rounds
-    ).resolve(clients)
+    return request.resolve(clients)
 
 
 def gaussian_curve(plan: PrivacyPlan) -> bool:

@@ -163,15 +163,12 @@ def _scores(done: list[Finetuned]) -> dict[str, Any]:
     """Metrics before (shared, personal) and after (by the name of each result)."""
     scores: dict[str, Any] = {}
     for tuned in done:
-        label = tuned.about["method"]
-        begun = tuned.about["start"]
+        method, start = tuned.about["method"], tuned.about["start"]
+        name = method if start is None else f"{method}-{start}"
         for split, views in tuned.evaluate().items():
             if views is None:
                 scores[split] = None
                 continue
-            known = scores.setdefault(split, {})
-            for view in ("shared", "personal"):
-                if view in views:
-                    known.setdefault(view, views[view])
-            known[label if begun is None else f"{label}-{begun}"] = views["finetuned"]
+            before = {view: views[view] for view in ("shared", "personal") if view in views}
+            scores[split] = before | scores.get(split, {}) | {name: views["finetuned"]}
     return scores

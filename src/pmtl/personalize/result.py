@@ -117,7 +117,7 @@ def save_finetuned(tuned: Finetuned, path: str | Path) -> Finetuned:
         )
     refuse_existing(path)
     facts = run.facts
-    everybody = np.arange(len(run.clients), dtype=np.int64)
+    all_clients = np.arange(len(run.clients), dtype=np.int64)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     about = {"clients": facts.clients, "model": facts.model, "blocks": facts.blocks}
     with files.disk_errors(path):
@@ -128,7 +128,7 @@ def save_finetuned(tuned: Finetuned, path: str | Path) -> Finetuned:
                 make_private(partial)
             else:
                 partial.mkdir()
-            personal = Personal(everybody, tuned._shared, tuned._weights)
+            personal = Personal(all_clients, tuned._shared, tuned._weights)
             digest = write_personal(partial / "personal.safetensors", personal, about, run._key)
             save_statement(partial, tuned.privacy)
             if not facts.production:
