@@ -91,9 +91,9 @@ def test_training_is_the_algorithm_called_by_hand_for_one_client(algorithm):
         assert torch.allclose(together.kept[k], cohort.algorithm.keep(state), rtol=0, atol=1e-12)
         upload = cohort.algorithm.upload(state, own, shared)
         assert torch.allclose(together.uploads[k], upload, rtol=0, atol=1e-12)
-        # Ditto asks for two gradients a step; the loss that is told is the personal model's.
-        told = losses[1::2] if algorithm.startswith("ditto") else losses
-        assert float(together.losses[k]) == pytest.approx(np.mean(told), abs=1e-12)
+        # Ditto asks for two gradients a step; the reported loss is the personal model's.
+        reported = losses[1::2] if algorithm.startswith("ditto") else losses
+        assert float(together.losses[k]) == pytest.approx(np.mean(reported), abs=1e-12)
 
 
 @engines

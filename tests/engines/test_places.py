@@ -1,4 +1,4 @@
-"""Where clients sit in production follows from who they are, and from nobody else."""
+"""In production a client's place depends on its own number and rows only."""
 
 import numpy as np
 import pytest

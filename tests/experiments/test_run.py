@@ -29,12 +29,12 @@ def done(tmp_path_factory) -> Results:
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_each_leaves_a_table_its_numbers_and_a_plot(name, done):
-    told = json.loads((done.out / f"{name}.json").read_text())
-    assert told["rows"]
-    assert told["clients"] == 20
+    saved = json.loads((done.out / f"{name}.json").read_text())
+    assert saved["rows"]
+    assert saved["clients"] == 20
     table = (done.out / f"{name}.md").read_text()
-    assert all(column in table for column in told["columns"])
-    assert table.count("\n| ") == len(told["rows"]) + 2
+    assert all(column in table for column in saved["columns"])
+    assert table.count("\n| ") == len(saved["rows"]) + 2
     assert (done.out / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
 
 

@@ -130,7 +130,7 @@ def test_a_run_of_fedavg_gets_personal_models_and_says_whose_they_are(small):
 
 
 class TestSelect:
-    def test_choices_are_told_of_an_experiment(self, run):
+    def test_choices_are_known_in_an_experiment(self, run):
         tuned = pmtl.finetune(run, "select", steps=2, lam=1.0, out=folder_of(run, "select", None))
         assert tuned.path.name == "select"
         assert sum(tuned.chosen.values()) == 15
@@ -141,7 +141,7 @@ class TestSelect:
         with pytest.raises(pmtl.PmtlError, match="nothing was chosen"):
             pmtl.finetune(run, steps=1).chosen  # noqa: B018
 
-    def test_nobody_learns_of_them_in_production(self, production, small):
+    def test_choices_are_private_in_production(self, production, small):
         tuned = pmtl.finetune(
             production, "select", steps=2, lam=1.0, out=folder_of(production, "select", None)
         )
