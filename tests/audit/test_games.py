@@ -111,7 +111,7 @@ def test_another_seed_plays_another_game():
     [
         ({"epsilon": float("inf")}, "finite epsilon"),
         ({"epsilon": -1.0}, "greater than 0"),
-        ({"trials": 10}, "prove next to nothing"),
+        ({"trials": 10}, "prove almost nothing"),
         ({"clients": 1}, "at least 2 clients"),
         ({"confidence": 1.0}, "below 1"),
         ({"sampling": "random"}, "There is no sampling scheme 'random'"),
@@ -241,7 +241,7 @@ class TestSampler:
         assert result.passed, str(result)
         assert result.detail["granted_to_colluders"]["how many others were drawn"] > 3
 
-    def test_where_everybody_takes_part_coins_are_attacked_all_the_same(self):
+    def test_with_full_participation_coins_are_attacked_too(self):
         result = sampler.sampler(SMALL)
         assert result.detail["sampling"] == "poisson"
         assert result.trials >= 399
@@ -249,7 +249,7 @@ class TestSampler:
 
 class TestBillboard:
     def test_blocks_are_federations_of_their_own(self):
-        """The same trial in other company is the same run but for its noise."""
+        """A trial among other trials is the same run, except for its noise."""
         plan = replace(SMALL.plan(3, clients=4), noise_std=0.0)
         scenario = billboard.SCENARIOS[2]
         many = billboard.play(plan, scenario, np.array([True, False, True]), 5)

@@ -74,7 +74,7 @@ def test_a_refuted_claim_is_status_1(monkeypatch):
     ("arguments", "sentence"),
     [
         (["--game", "chess"], "There is no game 'chess'"),
-        (["--trials", "5"], "prove next to nothing"),
+        (["--trials", "5"], "prove almost nothing"),
         (["--cohort", "30"], "cannot be drawn"),
         (["--mode", "live"], "There is no mode 'live'"),
     ],

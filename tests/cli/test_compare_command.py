@@ -43,7 +43,7 @@ def test_json_output_is_json_alone(tmp_path, pmtl_command):
     assert json.loads(done.out)["metric"] == "accuracy"
 
 
-def test_what_choosing_between_settings_would_cost_is_told(tmp_path, pmtl_command):
+def test_the_price_of_choosing_between_settings_is_shown(tmp_path, pmtl_command):
     done = pmtl_command(
         *("compare", "--data", SPEC, "--rounds", 2, "--steps", 1, "--seeds", 2),
         *("--algorithm", "pmtl:lam=0.1", "--algorithm", "pmtl:lam=5", "--algorithm", "fedavg"),
@@ -68,14 +68,14 @@ def test_what_choosing_between_settings_would_cost_is_told(tmp_path, pmtl_comman
     assert "fedavg, " not in table
     for words in (
         "exact validation scores, which no ε covers",
-        "the number of runs is random and secret, as many on average as settings compete",
-        "Seeds are repetitions for the error bar, not candidates",
+        "the number of runs is random and secret, on average the number of settings",
+        "Seeds are repetitions, not candidates",
     ):
         assert words in table
         assert words in done.out
 
 
-def test_where_nothing_competes_no_price_is_told(tmp_path, pmtl_command):
+def test_without_a_choice_no_price_is_shown(tmp_path, pmtl_command):
     done = pmtl_command(
         *("compare", "--data", SPEC, "--rounds", 1, "--steps", 1, "--seeds", 2, "--epsilon", 1),
         *("--algorithm", "pmtl", "--algorithm", "local", "--out", tmp_path / "out"),

@@ -44,7 +44,7 @@ def test_all_methods_may_be_tried_again_under_another_name(run, pmtl_command):
     assert (run / "finetuned/again-ewc").is_dir()
 
 
-def test_whoever_stops_is_told_what_is_kept(run, pmtl_command, monkeypatch):
+def test_stopping_says_what_is_kept(run, pmtl_command, monkeypatch):
     import pmtl.personalize.finetuning as module
 
     real = module.finetune
@@ -69,7 +69,7 @@ def test_tables_in_a_pipe_are_not_cut(run, pmtl_command, monkeypatch):
     assert "accuracy_worst_decile" in done.out.replace(" ", "_")
 
 
-def test_models_that_diverged_are_told_and_answer_nothing(run, tmp_path, pmtl_command):
+def test_models_that_diverged_are_named_and_refuse_to_predict(run, tmp_path, pmtl_command):
     options = ("--method", "mean", "--lam", 1e30, "--steps", 9, "--name", "far")
     done = pmtl_command("finetune", run, *options)
     assert done.status == 0, done.err
@@ -120,7 +120,7 @@ def test_mistakes_are_sentences_and_leave_nothing_behind(run, tmp_path, pmtl_com
     for options, sentence in (
         (("--method", "evc"), "Did you mean 'ewc'"),
         (("--method", "bogus"), "Known: all, ewc, kl, mean, select, vanilla"),
-        (("--method", "all", "--out", "x"), "use --name in place of --out"),
+        (("--method", "all", "--out", "x"), "use --name, not --out"),
         (("--name", "x", "--out", "y"), "give one of them"),
         (("--method", "mean", "--lam", "-1"), "not negative"),
         (("--method", "all", "--lam", "-1"), "not negative"),

@@ -8,11 +8,12 @@ from torch.func import vmap
 
 from pmtl.algorithms import build_algorithm
 from pmtl.data import FederatedData
+from pmtl.engines.axis import AxisTrainer
 from pmtl.engines.base import TensorBatches
-from pmtl.engines.loops import DebugTrainer
+from pmtl.engines.loops import DebugTrainer, ThreadsTrainer
 from pmtl.models import FlatModel, batch_loss, build_model
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.simulation import AxisTrainer, LocalTraining, ThreadsTrainer, simulate
+from pmtl.simulation import LocalTraining, simulate
 
 SHARING = ["pmtl:lam=0.4", "fedavg", "fedprox:mu=0.4", "ditto:lam=0.4", "ppsgd:alpha=0.5", "local"]
 SIZES = (4, 11, 7, 2, 16)
@@ -90,9 +91,9 @@ def test_training_is_the_algorithm_called_by_hand_for_one_client(algorithm):
         assert torch.allclose(together.kept[k], cohort.algorithm.keep(state), rtol=0, atol=1e-12)
         upload = cohort.algorithm.upload(state, own, shared)
         assert torch.allclose(together.uploads[k], upload, rtol=0, atol=1e-12)
-        # Ditto asks for two gradients a step; the loss that is told is the personal model's.
-        told = losses[1::2] if algorithm.startswith("ditto") else losses
-        assert float(together.losses[k]) == pytest.approx(np.mean(told), abs=1e-12)
+        # Ditto asks for two gradients a step; the reported loss is the personal model's.
+        reported = losses[1::2] if algorithm.startswith("ditto") else losses
+        assert float(together.losses[k]) == pytest.approx(np.mean(reported), abs=1e-12)
 
 
 @engines

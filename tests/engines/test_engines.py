@@ -15,14 +15,15 @@ from torch.func import vmap
 
 from pmtl.algorithms import ALGORITHMS, PMTL, build_algorithm
 from pmtl.data import FederatedData
+from pmtl.engines.axis import AxisTrainer
 from pmtl.engines.base import TensorBatches
 from pmtl.engines.choose import Work, build_trainer, check_engine, choose
-from pmtl.engines.loops import DebugTrainer
+from pmtl.engines.loops import DebugTrainer, ThreadsTrainer
 from pmtl.engines.schedule import row_groups, schedule, widths
 from pmtl.errors import PmtlError
 from pmtl.models import build_model, lowered
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.simulation import AxisTrainer, LocalTraining, ThreadsTrainer, simulate
+from pmtl.simulation import LocalTraining, simulate
 
 #: name → input shape, outputs, task
 MODELS = {
@@ -237,7 +238,7 @@ class TestPadding:
         run(made)
         assert clients == [(3, 63)] * 2 + [(1, 4000)] * 2
 
-    def test_a_clients_numbers_do_not_depend_on_the_company(self):
+    def test_a_clients_result_does_not_depend_on_other_clients(self):
         local = LocalTraining(epochs=2, batch=4)
         made = federation((3, 9, 40, 5), local, dtype=torch.float32)
         own = made.start().store.vectors
@@ -249,7 +250,7 @@ class TestPadding:
 
     @settings(max_examples=60, deadline=None, derandomize=True)
     @given(st.lists(st.integers(0, 5), min_size=1, max_size=9))
-    def test_a_schedule_counts_everybody_until_they_are_done(self, steps):
+    def test_a_schedule_counts_clients_until_they_are_done(self, steps):
         active = np.arange(5) < np.array(steps)[:, None]
         order, left = schedule(active)
         assert sorted(order.tolist()) == list(range(len(steps)))
@@ -273,7 +274,7 @@ class TestPadding:
         assert len({widths(n, [n], None)[0] for n in range(1, 3001)}) < 50
 
     @given(st.lists(st.integers(0, 500), min_size=1, max_size=8))
-    def test_groups_have_room_for_their_rows_and_everybody_has_one(self, counts):
+    def test_groups_fit_their_rows_and_every_client_has_one(self, counts):
         mask = np.arange(500) < np.array(counts)[:, None, None]
         groups = row_groups(mask)
         assert sorted(np.concatenate([who for who, _ in groups]).tolist()) == list(
@@ -351,18 +352,18 @@ class Named(TensorBatches):
 
 class TestDebug:
     @pytest.mark.parametrize(
-        ("stage", "told"),
+        ("stage", "expected"),
         [("begin", "begin"), ("step", "step 1"), ("upload", "upload"), ("keep", "keep")],
     )
-    def test_an_error_names_the_client_and_the_stage(self, stage, told):
+    def test_an_error_names_the_client_and_the_stage(self, stage, expected):
         trainer = DebugTrainer(Failing(stage=stage), *linear())
-        with pytest.raises(PmtlError, match=f"'erin' failed in '{told}'") as caught:
+        with pytest.raises(PmtlError, match=f"'erin' failed in '{expected}'") as caught:
             trainer.train(*clients(), LR)
         assert isinstance(caught.value.__cause__, OSError)
         assert "OSError: the disk is gone" in str(caught.value)
         assert "test_engines.py, line" in str(caught.value)
 
-    def test_a_model_that_fails_late_is_told_with_the_number_of_the_step(self):
+    def test_an_error_names_the_number_of_the_step(self):
         model, task = linear()
         vectors, shared, batches = clients()
         batches.targets[1, 1] = 5  # A class that does not exist, in the second step.

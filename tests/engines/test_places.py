@@ -1,4 +1,4 @@
-"""Where clients sit in production follows from who they are, and from nobody else."""
+"""In production a client's place depends on its own number and rows only."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from torch import nn
 from pmtl.algorithms import PMTL
 from pmtl.client.batches import power_of_two
 from pmtl.engines.choose import fixed_width
-from pmtl.engines.places import axis_is_safe, seated
+from pmtl.engines.places import assign_places, axis_is_safe
 from pmtl.models import FlatModel, build_model
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.simulation import LocalTraining, simulate
@@ -22,17 +22,17 @@ WIDTHS = {1: 4, 2: 8, 3: 1}
 def where(clients, shapes):
     """Each client's array: its shape, how many places it has, and the client's place."""
     found = {}
-    for shape, seats in seated(clients, shapes, lambda shape: WIDTHS[shape[0]]):
-        assert len(seats) == WIDTHS[shape[0]]
-        for place, who in enumerate(seats.tolist()):
+    for shape, places in assign_places(clients, shapes, lambda shape: WIDTHS[shape[0]]):
+        assert len(places) == WIDTHS[shape[0]]
+        for place, who in enumerate(places.tolist()):
             if who >= 0:
                 assert int(clients[who]) not in found
-                found[int(clients[who])] = (shape, len(seats), place)
+                found[int(clients[who])] = (shape, len(places), place)
     return found
 
 
 @given(st.sets(st.integers(0, 60), min_size=1), st.sets(st.integers(0, 60)))
-def test_a_clients_place_is_the_same_in_any_company(some, others):
+def test_a_clients_place_does_not_depend_on_other_clients(some, others):
     """Its array has the same shape, the same number of places and the client at the same one."""
     own = 1 + np.arange(61) % 3  # Every client's own shape.
     few, many = (np.array(sorted(group)) for group in (some, some | others))
@@ -43,11 +43,12 @@ def test_a_clients_place_is_the_same_in_any_company(some, others):
 
 
 @given(st.lists(st.integers(0, 60), min_size=1, unique=True))
-def test_who_has_an_array_for_itself_is_not_seated(clients):
+def test_clients_that_share_no_array_have_no_empty_places(clients):
     group = np.array(clients)
-    ((shape, seats),) = seated(group, np.ones((len(group), 2), dtype=np.int64), lambda shape: None)
+    shapes = np.ones((len(group), 2), dtype=np.int64)
+    ((shape, places),) = assign_places(group, shapes, lambda shape: None)
     assert shape == (1, 1)
-    assert sorted(seats.tolist()) == list(range(len(group)))
+    assert sorted(places.tolist()) == list(range(len(group)))
 
 
 def test_numbers_are_rounded_up_to_powers_of_two():
@@ -102,7 +103,7 @@ def test_a_model_of_the_users_own_is_computed_one_client_at_a_time(engine, small
             engine=engine,
         )
         assert not made.sites.compile
-        return made.sites._places((10, 1, 0)), made.sites.engine
+        return made.sites._width_of((10, 1, 0)), made.sites.engine
 
     assert places(lambda: nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))) == (
         (1, "axis") if engine == "axis" else (None, "threads")

@@ -52,7 +52,7 @@ def test_after_a_mistake_nothing_new_is_begun(results, monkeypatch):
     assert waiting.cancelled()
 
 
-def test_whoever_stops_does_not_wait_for_the_workers(results, monkeypatch):
+def test_stopping_does_not_wait_for_the_workers(results, monkeypatch):
     made = []
 
     class Pool(ProcessPoolExecutor):

@@ -70,5 +70,5 @@ def test_after_a_stop_the_rest_is_still_missing():
 
 
 def test_no_jobs_are_refused():
-    with pytest.raises(PmtlError, match="at least one job"):
+    with pytest.raises(PmtlError, match="jobs must be at least 1"):
         Squares().cache(jobs=0)

@@ -29,12 +29,12 @@ def done(tmp_path_factory) -> Results:
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_each_leaves_a_table_its_numbers_and_a_plot(name, done):
-    told = json.loads((done.out / f"{name}.json").read_text())
-    assert told["rows"]
-    assert told["clients"] == 20
+    saved = json.loads((done.out / f"{name}.json").read_text())
+    assert saved["rows"]
+    assert saved["clients"] == 20
     table = (done.out / f"{name}.md").read_text()
-    assert all(column in table for column in told["columns"])
-    assert table.count("\n| ") == len(told["rows"]) + 2
+    assert all(column in table for column in saved["columns"])
+    assert table.count("\n| ") == len(saved["rows"]) + 2
     assert (done.out / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
 
 
@@ -62,10 +62,10 @@ def test_what_was_run_is_not_run_again(done, monkeypatch):
 def test_a_run_that_fails_says_so_and_the_others_go_on(results, monkeypatch):
     train = TaskRunner._train
 
-    def sometimes(self, cell):
-        if cell.sigma == 0.2:
+    def sometimes(self, task):
+        if task.cell.sigma == 0.2:
             raise PmtlError("An image cannot be read.")
-        return train(self, cell)
+        return train(self, task)
 
     monkeypatch.setattr(TaskRunner, "_train", sometimes)
     (sheet,) = run_experiments(["fig3"], results)
@@ -80,11 +80,11 @@ def test_a_run_that_fails_says_so_and_the_others_go_on(results, monkeypatch):
 
 
 def test_an_experiment_whose_runs_all_fail_still_ends(results, monkeypatch):
-    def fail(self, cell):
+    def fail(self, task):
         raise PmtlError("An image cannot be read.")
 
     monkeypatch.setattr(TaskRunner, "_train", fail)
-    monkeypatch.setattr(TaskRunner, "_models", lambda self, cell, rounds: fail(self, cell))
+    monkeypatch.setattr(TaskRunner, "_models", fail)
     names = [name for name in EXPERIMENTS if name != "clusters"]
     sheets = run_experiments(names, results)
     assert [sheet.name for sheet in sheets] == names
@@ -166,8 +166,8 @@ def test_true_clusters_help_where_there_are_some(tmp_path):
         (["fig3", "--on", "femnits"], "Did you mean 'femnist'"),
         (["fig3", "--on", "femnist"], "pmtl data fetch femnist"),
         (["fig3", "--on", "femnist", "--data", "nowhere.npz"], "There is no file or folder"),
-        (["clusters", "--quick"], "whose clusters are known"),
-        (["fig3", "--quick", "--jobs", "0"], "at least one job"),
+        (["clusters", "--quick"], "data with known clusters"),
+        (["fig3", "--quick", "--jobs", "0"], "jobs must be at least 1"),
     ],
 )
 def test_mistakes_are_one_sentence(arguments, sentence, pmtl_command, tmp_path, monkeypatch):

@@ -43,7 +43,7 @@ def test_a_result_is_that_of_the_run_it_names(results):
 
 
 def test_fine_tuning_starts_from_the_models_of_its_round(results):
-    """With no steps to speak of it changes nothing: what is tuned is what the curve measured."""
+    """With a tiny step size it changes nothing: the metrics are those of the curve."""
     still = Results(
         replace(TINY, tune=LocalTraining(steps=1, batch=5, lr=1e-12)),
         results.out / "still",
@@ -65,8 +65,8 @@ def test_fine_tuning_starts_from_the_models_of_its_round(results):
         MemoryError(),
     ],
 )
-def test_want_of_memory_is_one_runs_failure(results, monkeypatch, error):
-    def full(self, cell):
+def test_a_lack_of_memory_fails_one_run_only(results, monkeypatch, error):
+    def full(self, task):
         raise error
 
     monkeypatch.setattr(TaskRunner, "_train", full)

@@ -29,7 +29,7 @@ def federation(task="classification", seed=2, x=None, **options):
 
 
 def layers(input_shape, outputs):
-    """The linear model, as a module that nobody knows to be linear."""
+    """The linear model, as a module that is not known to be linear."""
     return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(input_shape)), outputs))
 
 

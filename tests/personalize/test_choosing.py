@@ -91,7 +91,7 @@ def sure_gain(alone: list[float], mine: list[float]) -> float:
 
 
 @pytest.mark.parametrize("task", ["classification", "multilabel", "regression"])
-def test_everybody_has_the_best_of_all_by_the_documented_rule(task):
+def test_all_clients_have_the_best_candidate_by_the_documented_rule(task):
     data = plain.federation(task, validation=0.3)
     feed, flat, start, anchor = plain.pieces(data)
     offered = candidates(VIEWS, LOCAL, ["personal"], dict.fromkeys(LAMS, (1.0,)))
@@ -99,14 +99,14 @@ def test_everybody_has_the_best_of_all_by_the_documented_rule(task):
     chosen = choose(Workspace(data, feed, flat, 3), offered, views, default="personal")
 
     reading = {**views, FRESH: lambda some: flat.start().expand(len(some), -1)}
-    everybody = np.arange(data.m)
+    clients = np.arange(data.m)
     table, models = [], []
     for candidate in offered:
-        weights = reading[candidate.start](everybody)
+        weights = reading[candidate.start](clients)
         if candidate.method is not None:
             tuner = Tuner(Workspace(data, feed, flat, 3), candidate.method, candidate.local)
-            weights = tuner(everybody, weights, anchor)
-        table.append([distances(data, flat, weights[k], k) for k in everybody])
+            weights = tuner(clients, weights, anchor)
+        table.append([distances(data, flat, weights[k], k) for k in clients])
         models.append(weights)
     validated = np.flatnonzero(data.rows("validation").counts > 0)
     assert len(validated) >= 5
@@ -118,7 +118,7 @@ def test_everybody_has_the_best_of_all_by_the_documented_rule(task):
     assert chosen.picks[validated].any()
 
 
-def test_who_gains_nothing_for_sure_trains_alone_and_nobody_takes_what_is_not_a_number():
+def test_clients_without_a_sure_gain_train_alone_and_none_takes_nan():
     rows = np.array([2, 2, 1, 0, 2, 2])
     best = Best(torch.zeros(6, 2), np.full(6, 9), rows)
     places = np.flatnonzero(rows)
@@ -158,13 +158,13 @@ def test_some_of_the_clients_may_be_missing_from_an_offer():
 
 
 def test_weights_that_blew_up_score_nothing():
-    """torch's argmax of not-a-numbers is some class, which may happen to be right."""
+    """torch's argmax of NaN is a class, which may happen to be right."""
     data = plain.federation(validation=0.3)
     feed, flat, start, _ = plain.pieces(data)
     clients = np.flatnonzero(data.rows("validation").counts > 0)
     weights = start[clients].clone()
     weights[1] = float("nan")
-    squares = row_squares_of(data, feed, flat, weights, "validation", clients)
+    squares = row_squares_of(feed, flat, weights, "validation", clients)
     owner = np.repeat(clients, data.rows("validation").counts[clients])
     assert np.isnan(squares[owner == clients[1]]).all()
     assert np.isfinite(squares[owner != clients[1]]).all()
@@ -175,7 +175,7 @@ def test_squares_of_many_rows_are_those_of_each_row(monkeypatch):
     feed, flat, start, _ = plain.pieces(data)
     clients = np.arange(data.m)
     monkeypatch.setattr("pmtl.simulation.evaluation._ROWS", 2)  # Several pieces of one client.
-    squares = row_squares_of(data, feed, flat, start, "validation", clients)
+    squares = row_squares_of(feed, flat, start, "validation", clients)
     each = [distances(data, flat, start[k], k) for k in clients]
     assert max(map(len, each)) > 4
     assert np.allclose(squares, np.concatenate(each))
@@ -248,12 +248,12 @@ class TestWhatItIsWorth:
         offered = candidates(VIEWS, local, ["shared"], dict.fromkeys(LAMS, (1.0,)))
         space = Workspace(data, feed, flat)
         chosen = choose(space, offered, views_of(shared, shared), default="personal")
-        everybody = np.arange(data.m)
+        clients = np.arange(data.m)
         alone = max(
             self.accuracy(
                 data, feed, flat,
                 Tuner(space, one.method, one.local)(
-                    everybody, flat.start().expand(data.m, -1), shared
+                    clients, flat.start().expand(data.m, -1), shared
                 ),
             )
             for one in offered

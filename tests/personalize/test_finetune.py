@@ -134,7 +134,7 @@ def test_a_run_of_fedavg_gets_personal_models_and_says_whose_they_are(small):
 
 
 class TestSelect:
-    def test_choices_are_told_of_an_experiment(self, run):
+    def test_choices_are_known_in_an_experiment(self, run):
         tuned = pmtl.finetune(run, "select", steps=2, lam=1.0, out=folder_of(run, "select", None))
         assert tuned.path.name == "select"
         assert sum(tuned.chosen.values()) == 15
@@ -145,7 +145,7 @@ class TestSelect:
         with pytest.raises(pmtl.PmtlError, match="nothing was chosen"):
             pmtl.finetune(run, steps=1).chosen  # noqa: B018
 
-    def test_nobody_learns_of_them_in_production(self, production, small):
+    def test_choices_are_private_in_production(self, production, small):
         tuned = pmtl.finetune(
             production, "select", steps=2, lam=1.0, out=folder_of(production, "select", None)
         )
@@ -156,7 +156,7 @@ class TestSelect:
         assert "picks" not in about
         assert about["seed"] is None
         for found in (tuned, pmtl.load_finetuned(tuned.path, data=small)):
-            with pytest.raises(pmtl.PmtlError, match="their own affair"):
+            with pytest.raises(pmtl.PmtlError, match="where it is private"):
                 found.chosen  # noqa: B018
             with pytest.raises(pmtl.PmtlError, match="withholds"):
                 found.evaluate()
@@ -171,7 +171,7 @@ class TestOneMistake:
             "Did you mean 'vanilla'": {"method": "vanlla"},
             "Did you mean 'shared'": {"start": "share"},
             "not negative": {"method": "kl", "lam": -0.1},
-            "regularises nothing": {"lam": 0.1},
+            "has no λ": {"lam": 0.1},
             "give one of them": {"steps": 1, "epochs": 1},
             "steps must be at least 1": {"steps": 0},
             "lr must be": {"lr": 0.0},
@@ -207,7 +207,7 @@ class TestOneMistake:
             small.x, small.y, np.repeat(small.clients, 14), outputs=2, validation=0
         )
         finished = pmtl.train(unvalidated, privacy=PLAN)
-        with pytest.raises(pmtl.PmtlError, match="validation rows, and this data has none"):
+        with pytest.raises(pmtl.PmtlError, match="validation rows, but this data has none"):
             pmtl.finetune(finished, "select")
 
 

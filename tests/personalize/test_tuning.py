@@ -38,9 +38,9 @@ def test_the_same_numbers_as_plain_autograd_for_each_client(name, task, engine):
     data = plain.federation(task)
     feed, flat, start, anchor = plain.pieces(data)
     tuner = Tuner(Workspace(data, feed, flat, 3), method_of(name), LOCAL)
-    everybody = np.arange(data.m)
-    index, real = tuner.work.batches.draw(everybody, 0)
-    fisher = None if tuner._fisher is None else tuner._fisher(everybody, anchor)
+    clients = np.arange(data.m)
+    index, real = tuner.work.batches.draw(clients, 0)
+    fisher = None if tuner._fisher is None else tuner._fisher(clients, anchor)
     expected = plain.tuned(name, 0.7, data, flat, start, anchor, fisher, index, real, LOCAL.lr)
     mine = run(data, feed, flat, start, anchor, name, engine=engine)
     assert torch.allclose(mine, expected, **CLOSE)
@@ -113,12 +113,12 @@ def test_sparse_rows_stay_sparse_and_give_the_same_numbers(name, task):
     assert (results[0] - start).norm(dim=1).min() > 1e-2
 
 
-def test_nobody_depends_on_the_company():
+def test_no_result_depends_on_other_clients():
     data = plain.federation()
     feed, flat, start, anchor = plain.pieces(data)
     tuner = Tuner(Workspace(data, feed, flat, 3), method_of("ewc"), LOCAL)
-    everybody = np.arange(data.m)
-    together = tuner(everybody, start, anchor)
+    clients = np.arange(data.m)
+    together = tuner(clients, start, anchor)
     for some in ([0], [5, 2], [1, 4]):
         assert torch.allclose(tuner(np.array(some), start[some], anchor[some]), together[some])
 
@@ -165,9 +165,9 @@ class TestFisher:
         errors in each of the coordinates."""
         data = plain.federation()
         feed, flat, _, anchor = plain.pieces(data, "logistic")
-        everybody, seeds = np.arange(data.m), 300
-        drawn = torch.stack([Fisher(data, feed, flat, s)(everybody, anchor) for s in range(seeds)])
-        for k in everybody:
+        clients, seeds = np.arange(data.m), 300
+        drawn = torch.stack([Fisher(data, feed, flat, s)(clients, anchor) for s in range(seeds)])
+        for k in clients:
             rows = torch.from_numpy(data.gather(data.rows("train").of(k))[0]).double()
             p = plain.answers(flat, anchor[k], rows).softmax(-1)
             variance = p * (1 - p)
@@ -191,19 +191,19 @@ class TestFisher:
         data = plain.federation(task)
         feed, flat, _, anchor = plain.pieces(data, "auto")
         other = plain.pieces(data, plain.layers)[1]
-        everybody = np.arange(data.m)
-        one = Fisher(data, feed, flat, 5)(everybody, anchor)
-        assert torch.allclose(Fisher(data, feed, other, 5)(everybody, anchor), one, **CLOSE)
+        clients = np.arange(data.m)
+        one = Fisher(data, feed, flat, 5)(clients, anchor)
+        assert torch.allclose(Fisher(data, feed, other, 5)(clients, anchor), one, **CLOSE)
         assert one.min() >= 0
         assert one.max() > 0.01
 
     def test_in_pieces_of_a_row_it_is_the_same(self, monkeypatch):
         data = plain.federation()
         feed, flat, _, anchor = plain.pieces(data)
-        everybody = np.arange(data.m)
-        whole = Fisher(data, feed, flat, 5)(everybody, anchor)
+        clients = np.arange(data.m)
+        whole = Fisher(data, feed, flat, 5)(clients, anchor)
         monkeypatch.setattr("pmtl.personalize.fisher._FLOATS", 1)
-        assert torch.allclose(Fisher(data, feed, flat, 5)(everybody, anchor), whole, **CLOSE)
+        assert torch.allclose(Fisher(data, feed, flat, 5)(clients, anchor), whole, **CLOSE)
 
     def test_it_is_the_clients_own_in_any_federation(self):
         data = plain.federation()
@@ -225,5 +225,5 @@ def test_what_cannot_be_is_refused_in_a_sentence():
         build_method("vanila")
     with pytest.raises(PmtlError, match=r"not negative, but -1\.0"):
         build_method("ewc", -1.0)
-    with pytest.raises(PmtlError, match="regularises nothing"):
+    with pytest.raises(PmtlError, match="has no λ"):
         build_method("vanilla", 1.0)

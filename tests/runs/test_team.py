@@ -88,7 +88,7 @@ def test_a_process_that_dies_ends_the_job_which_then_goes_on_with_any_number(tmp
     (tmp_path / "die").touch()
     died = launch(2, tmp_path, "run")
     assert died.returncode != 0
-    assert "Another process of this job is gone" in died.stderr
+    assert "Another process of this job ended" in died.stderr
     state = files.read_json(tmp_path / "run/run.json")["state"]
     assert state == "running"
     assert files.read_tensors(tmp_path / "run/checkpoint.safetensors")[1]["round"] == 2

@@ -27,7 +27,7 @@ def counts():
 
 
 def federation(y_of, **options):
-    """One training row for everybody and `counts()` test rows, in mixed order."""
+    """One training row for every client and `counts()` test rows, in mixed order."""
     rng = np.random.default_rng(0)
     owner = np.concatenate([np.arange(M), np.repeat(np.arange(M), counts())])
     split = np.where(np.arange(len(owner)) < M, "train", "test")

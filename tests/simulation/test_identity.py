@@ -325,7 +325,7 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("what", PAIRS)
-def test_values_that_differ_are_told_apart_and_equal_ones_are_not(what):
+def test_different_values_have_different_digests_and_equal_ones_the_same(what):
     one, other = PAIRS[what]
     assert identity(one()) == identity(one())
     assert identity(one()) != identity(other())
@@ -336,11 +336,11 @@ def test_globals_that_a_function_names_are_part_of_it(monkeypatch):
     plain = identity(uses_a_global)
     monkeypatch.setattr(here, "SCALE", 2.0)
     assert identity(uses_a_global) != plain
-    told = []
+    digests = []
     for helper in (closure(1), closure(2), uses_a_helper):
         monkeypatch.setattr(here, "HELPER", helper)
-        told.append(identity(uses_a_helper))  # The last one calls itself: a circle.
-    assert len(set(told)) == 3
+        digests.append(identity(uses_a_helper))  # The last one calls itself: a circle.
+    assert len(set(digests)) == 3
 
 
 def test_where_a_module_lies_and_whether_it_trains_is_no_part_of_it():
@@ -370,7 +370,7 @@ class Model(nn.Linear):
 torch.manual_seed(0)
 print(identity(Model(3, 2), torch.relu, frozenset("abcdef")))
 """
-    told = set()
+    digests = set()
     for salt in ("1", "2"):
         done = subprocess.run(
             [sys.executable, "-c", script],
@@ -380,8 +380,8 @@ print(identity(Model(3, 2), torch.relu, frozenset("abcdef")))
             timeout=120,
             check=True,
         )
-        told.add(done.stdout)
-    assert len(told) == 1
+        digests.add(done.stdout)
+    assert len(digests) == 1
 
 
 # --- resuming ---

@@ -225,7 +225,7 @@ def test_pixels_are_read_between_zero_and_one():
 
 
 @pytest.mark.parametrize("algorithm", ["pmtl", "ditto", "local", "naive_joint"])
-def test_everybody_begins_with_the_common_start(algorithm):
+def test_all_clients_begin_with_the_common_start(algorithm):
     made = federation(algorithm=algorithm)
     progress = made.start()
     start = made.model.start()
@@ -245,7 +245,7 @@ def test_a_round_only_touches_the_clients_that_were_drawn():
         assert np.array_equal(np.flatnonzero(changed), made.server.sampler.draw(t))
 
 
-def test_local_training_takes_everybody_publishes_nothing_and_ignores_the_plan_of_cohorts():
+def test_local_training_trains_all_clients_and_publishes_nothing():
     made = federation(algorithm="local", cohort=1)
     progress = made.start()
     start = progress.shared.clone()

@@ -1,4 +1,4 @@
-"""Attacks on our own pipeline: how much of the claimed ε can be proved to be lost?"""
+"""Attacks on our own training: do they prove a larger ε than the claimed one?"""
 
 from pmtl.audit.games import GAMES, audit
 from pmtl.audit.result import AuditResult, AuditSetup

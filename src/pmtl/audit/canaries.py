@@ -1,26 +1,16 @@
 """The canaries game: a whole training run, attacked once.
 
-Many clients of one run are canaries. A fair coin decides whether canary i uploads +γu_i or −γu_i
-in every round it is drawn for; the directions u_i are orthogonal. The adversary sees the published
-shared models only and guesses the coins from ⟨w̃ᵀ − w̃⁰, u_i⟩. As in the billboard game, one run
-has many blocks, each a federation of its own, and so thousands of canaries. The guesses are counted
-in two ways:
+Many clients of one real run are canaries. A fair coin decides whether canary i uploads +γu_i or
+−γu_i in every round (it tries 100 times that length); the directions u_i are orthogonal. The
+adversary sees the published shared models only and guesses the coins from ⟨w̃ᵀ − w̃⁰, u_i⟩. One run
+has many blocks (`replicas.py`), and so thousands of canaries. The guesses are counted in two ways:
 
-- *every canary is a trial*. The noise that is claimed is independent along orthogonal directions,
-  so that one run has thousands of trials of the one-round kind. This refutes the claimed Gaussian
-  mechanism, whose independence it grants. A second score without the mean of all coordinates finds
-  noise that is common to them;
-- *one run, nothing granted about guesses*. Guesses may depend on each other in any way that the
-  claimed curve allows (`estimators.one_run_gaussian`; without a curve `estimators.one_run`,
-  Steinke, Nasr & Jagielski 2023), so only the surest tenth is guessed.
-
-The run is the real one: federation, sampler, gate, noise, and ordinary clients that learn from
-their rows. The canaries send the worst upload the gate lets through (and try 100 times more),
-whatever their data say: this is the worst case, not what happens to ordinary data. What a canary
-sends is part of what it owns: `Canary` wraps any algorithm and changes nothing but `upload`.
-
-The first proves some 0.7 of the claim, the second 0.3 to 0.4; a plan without a curve, or with draws
-of a fixed size, a tenth.
+- *every canary is a trial*. The claimed Gaussian noise is independent along orthogonal directions,
+  so one run has thousands of trials. A second score, without the mean of all coordinates, finds
+  noise that they share. Proves about 0.7 of the claim.
+- *one run*. Guesses may depend on each other in any way that the claim allows
+  (`estimators.one_run_gaussian`, without a Gaussian curve `one_run`). Only the surest tenth is
+  guessed. Proves 0.3 to 0.4 of the claim; without a curve, or with fixed-size draws, a tenth.
 """
 
 from __future__ import annotations
@@ -42,23 +32,22 @@ from pmtl.privacy.plan import PrivacyPlan
 
 GAME = "canaries"
 
-#: How far beyond γ the canaries reach; the gate has to cut them back.
+#: Canaries upload so many times γ, and the gate has to clip them.
 _REACH = 100.0
-#: Rows of a canary and of an ordinary client: who has more must not count for more.
+#: Rows of a canary and of an ordinary client: more rows must not give more weight.
 _CANARY_ROWS, _ROWS = 2, 1
 #: Canaries in a block, which has as many parameters, and canaries for each trial of the setup.
 _BLOCK, _PER_TRIAL = 250, 4
-#: Which share of the coins is guessed where guesses may depend on each other. Fixed before anything
-#: is seen.
+#: The share of the coins that is guessed in one run; fixed before anything is seen.
 _SURE = 0.1
 
 
 @dataclass(frozen=True)
 class Canary(Algorithm):
-    """`inner`, but a client that owns a message uploads the message.
+    """`inner`, except that a client that owns a message uploads the message.
 
-    A client owns what `inner` lets it own, followed by its message of P numbers; zeros mean an
-    ordinary client.
+    A client owns the vector of `inner`, followed by its message of P numbers; an ordinary client's
+    message is zero.
     """
 
     name: ClassVar[str] = "canary"
@@ -113,12 +102,12 @@ def canaries(setup: AuditSetup) -> AuditResult:
     secrets = blocks * _BLOCK
     curve = gaussian_curve(plan)
     if not curve:
-        # The theorem without a curve pays 2·secrets·δ, at the usual δ most of the confidence.
+        # The theorem without a curve costs 2·secrets·δ of the confidence: the usual δ is too large.
         delta = min(delta, 1 / (1000 * secrets))
         plan = setup.plan(setup.rounds, clients=_BLOCK + _BLOCK // 4, delta=delta)
     random = np.random.default_rng([setup.seed % 2**63, 0xCA])
     coins = random.random(secrets) < 0.5
-    # As many parameters as canaries, so that their directions can be orthogonal.
+    # There are as many parameters as canaries, so directions can be orthogonal.
     directions = np.linalg.qr(random.normal(size=(_BLOCK, _BLOCK)))[0]
     moved = play(plan, coins, directions, setup.noise_seed, setup.on_grid)
     scores = _scores(moved, directions)
@@ -143,7 +132,7 @@ def canaries(setup: AuditSetup) -> AuditResult:
 
 def _scores(moved: Floats, directions: Floats) -> Floats:
     """One score for every canary, block by block."""
-    # NaN is no evidence of either coin.
+    # NaN is not evidence for either coin.
     scores = np.nan_to_num(moved @ directions.T, posinf=0.0, neginf=0.0)
     return np.asarray(scores.reshape(-1), dtype=np.float64)
 
@@ -156,34 +145,34 @@ def play(
     hardened: bool = False,
 ) -> Floats:
     """By how much one run moved each block, [blocks, P]. `plan` is that of one block, whose first
-    clients are its canaries; canary i sends along `directions[i]`, to the side of its coin."""
+    clients are its canaries; canary i sends ±`directions[i]`, with the sign of its coin."""
     secrets, size = directions.shape
     blocks = len(coins) // secrets
     data = _data(blocks, plan.clients, secrets, size - 1)
     algorithm = Canary(Replicas(lam=0.1, size=plan.clients))
-    federation = side_by_side(data, algorithm, plan, 0.01, seed, hardened)
-    progress = federation.start()
-    first = progress.shared.clone()
+    run = side_by_side(data, algorithm, plan, 0.01, seed, hardened)
+    state = run.start()
+    first = state.shared.clone()
     who = (plan.clients * np.arange(blocks)[:, None] + np.arange(secrets)).reshape(-1)
     signs = np.where(coins, 1.0, -1.0)[:, None]
     messages = signs * np.tile(directions, (blocks, 1)) * plan.clip_norm * _REACH
-    own = progress.store.gather(who)
+    own = state.store.gather(who)
     own[:, -size:] = torch.from_numpy(messages).to(own.dtype)
-    progress.store.scatter(who, own)
-    for _ in federation.rounds(progress):
+    state.store.scatter(who, own)
+    for _ in run.rounds(state):
         pass
-    return np.asarray((progress.shared - first).double().numpy())
+    return np.asarray((state.shared - first).double().numpy())
 
 
 def correct_guesses(scores: Floats, coins: NDArray[np.bool_], guesses: int) -> int:
-    """How many of the surest guesses are right, half of them high scores and half low ones."""
+    """How many of the surest guesses are right: half of them high scores, half low scores."""
     order = np.argsort(scores, kind="stable")
     low, high = order[: guesses // 2], order[len(order) - (guesses - guesses // 2) :]
     return int((~coins[low]).sum() + coins[high].sum())
 
 
 def _data(blocks: int, clients: int, secrets: int, width: int) -> FederatedData:
-    """Rows of which ordinary clients can learn a little: a common slope in the first feature."""
+    """Rows from which ordinary clients can learn: a common slope in the first feature."""
     counts = np.tile(np.where(np.arange(clients) < secrets, _CANARY_ROWS, _ROWS), blocks)
     owner = np.repeat([f"client-{k:06d}" for k in range(blocks * clients)], counts)
     x = np.zeros((len(owner), width), dtype=np.float32)

@@ -1,26 +1,23 @@
-"""From the mistakes of an attack to an ε that is certainly lost.
+"""From the mistakes of an attack to a lower bound on ε.
 
-A mechanism is (ε, δ)-private only if no test tells two neighbouring federations D and D′ apart
+A mechanism is (ε, δ)-private only if no test distinguishes two neighbouring federations D and D′
 better than (Wasserman & Zhou 2010; Kairouz, Oh & Viswanath 2015)
 
     1 − FNR ≤ e^ε·FPR + δ        and        1 − FPR ≤ e^ε·FNR + δ.
 
-So an attack with few mistakes proves a *lower* bound on ε. Its estimated rates of mistakes are
-replaced by upper confidence limits (Clopper & Pearson 1934, exact for every number of trials), as
-in Jagielski, Ullman & Oprea, NeurIPS 2020. The threshold of the test is chosen on one half of the
-trials and measured on the other, so choosing costs no confidence.
+The rates of mistakes are replaced by exact upper confidence limits (Clopper & Pearson 1934), as in
+Jagielski, Ullman & Oprea, NeurIPS 2020. The threshold of the test is chosen on one half of the
+trials and measured on the other.
 
-Where the accountant itself claims the curve of a Gaussian mechanism (full participation), one
-point of the curve gives all of it: μ ≥ Φ⁻¹(1 − FPR) − Φ⁻¹(FNR), and ε(δ) of that μ is the bound
-(Nasr et al., "Tight Auditing of Differentially Private Machine Learning", USENIX Security 2023).
-It is far tighter, because it need not observe events as rare as δ. It refutes the claim of a
-Gaussian curve, and must not be used on a mechanism that does not claim one.
+If the accountant claims the curve of a Gaussian mechanism (full participation), one point gives
+the whole curve: μ ≥ Φ⁻¹(1 − FPR) − Φ⁻¹(FNR), and ε(δ) of that μ is the bound (Nasr et al., "Tight
+Auditing of Differentially Private Machine Learning", USENIX Security 2023). It is far tighter,
+because it needs no events as rare as δ. It must not be used without such a claim.
 
 `one_run` is Steinke, Nasr & Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023:
-many independent secrets in *one* run, guessed all at once. Under (ε, δ)-privacy the number of
-right guesses is hardly larger than if each were right with probability e^ε/(1 + e^ε).
-`one_run_gaussian` grants a Gaussian curve and needs no independence between guesses: after
-Mahloujifar, Melis & Chaudhuri, "Auditing f-Differential Privacy in One Run" (2024).
+many independent secrets in one run. `one_run_gaussian` assumes a Gaussian curve, but not that
+guesses are independent: Mahloujifar, Melis & Chaudhuri, "Auditing f-Differential Privacy in One
+Run" (2024).
 """
 
 from __future__ import annotations
@@ -38,15 +35,15 @@ from pmtl.privacy.accounting import gaussian
 
 Floats = NDArray[np.float64]
 
-#: No audit has enough trials to show an ε near this one; the search for a bound ends here.
+#: The largest ε and μ of the search; no audit has enough trials to prove them.
 _MOST, _MOST_MU = 60.0, 12.0
-#: Thresholds that are tried where the curve of a Gaussian mechanism is granted.
+#: Thresholds that are tried if a Gaussian curve is claimed.
 _PLACES = 9
 
 
 @dataclass(frozen=True)
 class Bound:
-    """An ε that is lost with the stated confidence, and the mistakes of the test that shows it."""
+    """A lower bound on ε, and the mistakes of the test that proves it."""
 
     epsilon: float
     false_positives: int
@@ -56,8 +53,7 @@ class Bound:
 
 
 def upper_limit(count: Any, trials: Any, level: float) -> Any:
-    """Clopper–Pearson: the largest probability under which at most `count` of `trials` is not
-    rarer than `level`."""
+    """Clopper–Pearson: the largest probability p with P[at most `count` of `trials`] ≥ `level`."""
     count, trials = np.asarray(count, dtype=np.float64), np.asarray(trials, dtype=np.float64)
     some = np.minimum(count, trials - 1)
     limit = special.betaincinv(some + 1, trials - some, 1 - level)
@@ -81,10 +77,10 @@ def mu_from_rates(fpr: Any, fnr: Any) -> Any:
 def threshold_bound(
     scores: Floats, bits: NDArray[np.bool_], delta: float, confidence: float, *, curve: bool
 ) -> Bound:
-    """The ε that the scores of a distinguishing game prove to be lost.
+    """The lower bound on ε that the scores of a distinguishing game prove.
 
-    `bits` says which trials played D, whose scores are expected to be higher. `curve` grants that
-    the mechanism has the curve of a Gaussian one. NaN counts as the highest score.
+    `bits` says which trials played D, whose scores are expected to be higher. `curve` says that the
+    claim is a Gaussian curve. NaN counts as the highest score.
     """
     if scores.shape != bits.shape or scores.ndim != 1:
         raise PmtlError("An audit needs one score and one bit for every trial.")
@@ -115,16 +111,16 @@ def _sizes(bits: NDArray[np.bool_]) -> tuple[int, int]:
 def _choose(
     scores: Floats, bits: NDArray[np.bool_], delta: float, level: float, curve: bool
 ) -> float:
-    """The threshold whose bound would be highest on these trials.
+    """The threshold with the highest bound on these trials.
 
-    The curve can be read anywhere, so a few places in the middle are enough: the best of hundreds
-    would mostly be the luckiest. Without a curve, rare events in the tails count; of thresholds
-    that are nearly as good as the best, the one in the widest gap is the surest on other trials.
+    With a curve any threshold will do, so a few in the middle are tried: the best of hundreds would
+    mostly be lucky. Without a curve, rare events in the tails matter; of the thresholds that are
+    nearly as good as the best, the one in the widest gap is the most reliable on other trials.
     """
     values = np.unique(scores)
     if curve and len(values) > 2 * _PLACES:
         values = np.quantile(scores, np.linspace(0.3, 0.7, _PLACES), method="nearest")
-    with np.errstate(invalid="ignore"):  # between −inf and inf there is no middle; inf will do
+    with np.errstate(invalid="ignore"):  # The middle of −inf and inf is NaN; inf is used instead.
         middles, gaps = (values[1:] + values[:-1]) / 2, np.append(np.diff(values), 0.0)
     thresholds = np.append(np.where(np.isnan(middles), np.inf, middles), values[0])
     inside, outside = np.sort(scores[bits]), np.sort(scores[~bits])
@@ -139,12 +135,12 @@ def _choose(
 
 
 def discriminant(views: Floats, bits: NDArray[np.bool_]) -> Floats:
-    """Fisher's linear discriminant, learned from the first half of the trials, as a score for all.
+    """Fisher's linear discriminant, trained on the first half of the trials, as a score for all.
 
-    `views` is [trials, features]. Features are brought to one scale first, and a little ridge
-    keeps those apart that are functions of each other.
+    `views` is [trials, features]. Features are standardised, and a small ridge allows for features
+    that depend on each other.
     """
-    # What overflowed is visible as such: it becomes a number larger than any honest one.
+    # An overflow is visible: it becomes a number larger than any ordinary one.
     rows = np.clip(np.nan_to_num(views, nan=1e9, posinf=1e9, neginf=-1e9), -1e9, 1e9)
     half = len(rows) // 2
     known, truth = rows[:half], bits[:half]
@@ -161,11 +157,9 @@ def discriminant(views: Floats, bits: NDArray[np.bool_]) -> Floats:
 def one_run_p_value(
     secrets: int, guesses: int, correct: int, epsilon: float, delta: float
 ) -> float:
-    """How likely at least `correct` of `guesses` are under (ε, δ)-privacy (their Theorem 5.2).
-
-    The second term is what δ may do: with probability at most 2·secrets·δ·P[…]/i it turns i wrong
-    guesses into right ones.
-    """
+    """The largest probability of at least `correct` of `guesses` under (ε, δ)-privacy (Steinke et
+    al., Theorem 5.2). The second term is due to δ: with probability at most 2·secrets·δ·P[…]/i, i
+    wrong guesses become right."""
     chance = stats.binom(guesses, special.expit(epsilon))
     by_luck = float(chance.sf(correct - 1))
     if correct == 0 or delta == 0:

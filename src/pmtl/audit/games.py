@@ -8,11 +8,9 @@
 | `metrics` | the metrics' gate, by the worst pair of values | released averages |
 | `sampler` | the draw of cohorts | all other clients' participation |
 
-A game has a list of named scenarios, the worst cases we could think of, and plays all of them;
-nothing in it knows which mistake it might find. Its bound is the worst over its scenarios and holds
-with the stated confidence for all of them together: a correct implementation is called wrong with
-probability 0.001 a game at most. Nothing bounds the other error: an attack that fails proves
-nothing.
+A game plays a list of scenarios, the worst cases we know. Its bound is the worst of all scenarios
+and holds with the stated confidence for all together: a correct implementation is refuted with
+probability at most 0.001 per game. An attack that fails proves nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ EVERY = "all"
 
 
 def chosen(game: str) -> tuple[str, ...]:
-    """The games that a name stands for."""
+    """The games of this name: one, or all."""
     if game == EVERY:
         return tuple(GAMES)
     if game not in GAMES:
@@ -50,13 +48,12 @@ def chosen(game: str) -> tuple[str, ...]:
 def audit(
     setup: AuditSetup | None = None, games: Iterable[str] | str = EVERY
 ) -> Iterator[AuditResult]:
-    """Play games one after another, and give each verdict as soon as it is there.
+    """Play games one after another, and yield each verdict when it is known.
 
     Args:
-        setup: What is claimed, and how long to attack it.
+        setup: What is claimed, and how many trials attack it; the defaults unless given.
         games: Names from `GAMES`, or "all".
     """
     setup = AuditSetup() if setup is None else setup
-    names = chosen(games) if isinstance(games, str) else games
-    for name in names:
+    for name in chosen(games) if isinstance(games, str) else games:
         yield GAMES[name](setup)

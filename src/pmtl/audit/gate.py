@@ -1,13 +1,12 @@
 """The one-round game: what a release of the gate reveals.
 
-The adversary knows everything but one client's upload, which is one of two: the worst neighbouring
-pair, +γu or −γu for a fixed direction u, while everybody else uploads zero. It sees the release and
-projects it on u. This is the "gradient-space canary with a known worst case" of Nasr et al. (USENIX
-Security 2021 and 2023). The analysis of the Gaussian mechanism is tight against it: on a correct
-gate the bound comes close to the claim, which leaves mistakes little room.
+The adversary knows everything except one client's upload, which is +γu or −γu for a fixed direction
+u (the worst pair); all others upload zero. It projects the release on u. This is the worst-case
+canary of Nasr et al. (USENIX Security 2021 and 2023), against which the analysis of the Gaussian
+mechanism is tight: on a correct gate the bound is close to the claim.
 
-Every trial goes through the real `Release`, ordinary or hardened, and the plan's own sampler. The
-scenarios are the ways we know in which a gate may be wrong; all of them are always played.
+Every trial uses the real `Release`, ordinary or hardened, and the plan's own sampler. The scenarios
+are the mistakes of a gate that we know; all of them are always played.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from pmtl.streams import name_keys
 
 GAME = "one-round"
 
-#: Coordinates of what is published; the score looks along one direction only.
+#: Coordinates of a release.
 _SIZE = 8
 #: The client under attack.
 _VICTIM = 0
@@ -41,17 +40,14 @@ class Scenario:
     """A neighbouring pair: the client's upload under D and under D′, in units of γu."""
 
     name: str
-    first: float
-    second: float
-    #: Rounds played; from one to the next, uploads and score change their sign, so that noise that
-    #: is used again cancels out.
+    first: float  #: the upload under D
+    second: float  #: the upload under D′
+    #: Uploads and score change their sign from round to round, so that repeated noise cancels out.
     rounds: int = 1
     times: int = 1  #: how often the client sends its upload within a round
     alone: bool = False  #: whether all others drop out
-    #: Whether cohorts are drawn as the setup asks. Otherwise everybody takes part: a mistake shows
-    #: best where no coin hides it.
-    sampled: bool = False
-    part: float = 0.15  #: of the game's trials; obvious mistakes need few
+    sampled: bool = False  #: whether cohorts are drawn as the setup says; otherwise all take part
+    part: float = 0.15  #: the share of the game's trials; obvious mistakes need few
 
 
 SCENARIOS = (
@@ -68,16 +64,16 @@ SCENARIOS = (
 
 def one_round(setup: AuditSetup) -> AuditResult:
     """Play all scenarios of the gate."""
-    # Where everybody takes part anyway, the first two scenarios are one.
+    # With full participation, the first two scenarios are the same.
     scenarios = SCENARIOS[1:] if gaussian_curve(setup.plan(1)) else SCENARIOS
     findings = []
     for scenario in scenarios:
-        plan = setup.plan(scenario.rounds, everybody=not scenario.sampled)
+        plan = setup.plan(scenario.rounds, full_participation=not scenario.sampled)
         bits = np.arange(int(setup.trials * scenario.part)) % 2 == 1
         scores = play(plan, scenario, bits, setup.noise_seed, setup.on_grid)
         findings.append(Finding.of(scenario.name, setup, plan, scores, bits, len(scenarios)))
         if scenario is scenarios[0]:
-            # What needs no curve stands beside the verdict, and is no part of it.
+            # The bound without a Gaussian curve is reported, but not part of the verdict.
             plain = threshold_bound(scores, bits, plan.delta, setup.confidence, curve=False)
     return AuditResult.of(
         GAME, setup, findings, setup.claimed_delta, threshold_epsilon=plain.epsilon
@@ -91,8 +87,8 @@ def play(
     seed: int | None,
     hardened: bool = False,
 ) -> Floats:
-    """One score for every trial; a true bit plays D. Without a seed, coins and noise are the
-    operating system's."""
+    """One score for every trial; a true bit plays D. Without a seed, coins and noise come from the
+    operating system."""
     keys = name_keys(tuple(f"client-{k}" for k in range(plan.clients)))
     direction = torch.ones(_SIZE, dtype=torch.float64) / math.sqrt(_SIZE)
     scores = np.empty(len(bits))
@@ -125,7 +121,7 @@ def _trial(gate: Release, sampler: Sampler, scenario: Scenario, upload: Tensor) 
             gate.add(tally, cohort, uploads)
         after = gate.publish(tally, shared)
         if drawn or plan.scheme.coins_are_secret:
-            # A draw of fixed size is no secret from the other clients; a coin of one's own is.
+            # The other clients know a draw of fixed size, but not a client's own coin.
             score += sign * float((after - shared).sum()) / math.sqrt(_SIZE)
         shared = after
     return score

@@ -1,12 +1,10 @@
 """The metrics game: what released average metrics reveal.
 
 Average metrics pass a gate of their own (`simulation/released_metrics.py`). The adversary knows the
-values of all clients but one, whose values are one of two: all at one end of their public ranges,
-or all at the other. Everybody takes part and the noise is Gaussian, so the claim is the curve of a
-Gaussian mechanism, and the bound of a correct gate comes close to it.
-
-Each of the released values must have noise of its own. In one scenario the values therefore lie at
-different ends, and the score subtracts those of one end from the other: shared noise cancels out.
+values of all clients but one, whose values are all at one end of their public ranges or all at the
+other. All clients take part, so the claim is a Gaussian curve, and the bound of a correct gate is
+close to it. In one scenario values are at different ends, and the score subtracts one end from the
+other: noise that values share would cancel out.
 """
 
 from __future__ import annotations
@@ -42,10 +40,9 @@ class Scenario:
     name: str
     first: float
     second: float
-    #: Which values change ends: +1 plays `first` under D, −1 plays it under D′.
-    signs: tuple[int, ...] = (1, 1, 1, 1)
-    rounds: int = 1  #: from one to the next both ends change places, and so does the score
-    part: float = 0.15  #: the share of the game's trials that it gets
+    signs: tuple[int, ...] = (1, 1, 1, 1)  #: of each value: +1 is `first` under D, −1 under D′
+    rounds: int = 1  #: signs and score change from round to round
+    part: float = 0.15  #: the share of the game's trials
 
 
 SCENARIOS = (
@@ -78,18 +75,18 @@ def play(
     seed: int | None,
     hardened: bool = False,
 ) -> Floats:
-    """One score for every trial; a true bit plays D. Without a seed the noise is the operating
-    system's."""
+    """One score for every trial; a true bit plays D. Without a seed the noise comes from the
+    operating system."""
     scores = np.empty(len(bits))
     signs = np.array(scenario.signs)
     for trial, bit in enumerate(bits.tolist()):
         own = seed_of(seed, GAME + scenario.name, trial)
         source = system_source if own is None else seeded_source(own)
-        curves = ReleasedMetrics(plan, _VIEWS, _BOUNDS, source, hardened, None)
+        gate = ReleasedMetrics(plan, _VIEWS, _BOUNDS, source, hardened, None)
         score = 0.0
         for round in range(scenario.rounds):
             turned = signs * (-1) ** round
-            released = curves.release(round, _values(plan.clients, scenario, turned, bit))
+            released = gate.release(round, _values(plan.clients, scenario, turned, bit))
             shares = [released[view][f"{name}_mean"] / _BOUNDS[name] for view, name in _PLACES]
             score += float(turned @ np.array(shares))
         scores[trial] = score
@@ -97,7 +94,7 @@ def play(
 
 
 def _values(clients: int, scenario: Scenario, signs: NDArray[np.int64], bit: bool) -> Values:
-    """Everybody's values: the middle of each range, but for the client under attack."""
+    """All clients' values: the middle of each range, except for the client under attack."""
     there = np.ones(clients, dtype=bool)
     values: dict[str, tuple[dict[str, Floats], NDArray[np.bool_]]] = {}
     for (view, name), sign in zip(_PLACES, signs, strict=True):

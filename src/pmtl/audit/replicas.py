@@ -1,8 +1,5 @@
-"""Federations side by side: many runs in one, for games that need many.
-
-The billboard may have several blocks (clusters that share a model), and a federation of R blocks is
-R federations with separate models and noise, through the same loop and the same gate.
-"""
+"""Many runs in one, for games that need many: a federation whose billboard has R blocks is R
+federations with separate models and noise, in the same loop and through the same gate."""
 
 from __future__ import annotations
 
@@ -38,10 +35,9 @@ def side_by_side(
     hardened: bool,
 ) -> Simulation:
     """As many federations with this `plan` as the data has clients for. Clients take one step on
-    all of their rows. Without a seed it is a production run, charged to nobody.
+    all of their rows. Without a seed it is a production run that charges no ledger.
 
-    A block's divisor is its own expected cohort, and its noise is scaled by it: σ/count in the
-    large plan is σ in each block.
+    A block's noise is scaled by its expected cohort: σ/count in the large plan is σ in each block.
     """
     count = data.m // plan.clients
     whole = replace(

@@ -1,16 +1,15 @@
 """What is audited, and the verdict.
 
-An audit is about the *implementation*. It plays small federations whose noise the accountant
-calibrates to the ε that is asked for, and looks whether an attack can prove that more is lost.
-Every scenario has a plan of its own: the same ε and way of drawing cohorts, and as many clients and
-rounds as its attack needs.
+An audit tests the *implementation*. It attacks small federations, whose noise the accountant
+calibrates to the claimed ε, and tries to prove a larger ε. Every scenario has its own plan: the
+same ε and sampling, and the number of clients and rounds that its attack needs.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -35,20 +34,20 @@ CONFIDENCE = 0.999
 
 @dataclass(frozen=True)
 class AuditSetup:
-    """The plan that is claimed, and how long to attack it."""
+    """The plan that is claimed, and how many trials attack it."""
 
     epsilon: float = 2.0  #: ε of the claim; the noise is calibrated to it
     clients: int = 20  #: m
-    cohort: int | None = None  #: q, the clients of a round; everybody unless given
+    cohort: int | None = None  #: q, the clients of a round; all unless given
     sampling: str | None = None  #: full, poisson or fixed; as in `PrivacyRequest` unless given
     rounds: int = 3  #: T of the games that train
-    trials: int = 4000  #: of the one-round game; the others play in proportion
+    trials: int = 4000  #: of the one-round game; those of other games are in proportion
     delta: float | None = None  #: δ; 1/(10m) unless given
-    clip: float = DEFAULT_CLIP  #: γ, the longest upload
+    clip: float = DEFAULT_CLIP  #: γ, the norm to which uploads are clipped
     seed: int = 0  #: another seed plays other trials
-    confidence: float = CONFIDENCE  #: of every game by itself
-    mode: str = "experiment"  #: or "production": the operating system's coins and noise
-    hardened: bool | None = None  #: the gate on a grid; by default in production, as in training
+    confidence: float = CONFIDENCE  #: of every single game
+    mode: str = "experiment"  #: or "production": coins and noise from the operating system
+    hardened: bool | None = None  #: whether the gate is hardened; in production unless given
 
     def __post_init__(self) -> None:
         if math.isinf(check_epsilon(self.epsilon)) or not 0 < self.clip < math.inf:
@@ -62,22 +61,25 @@ class AuditSetup:
             )
         if self.trials < 400:
             raise PmtlError(
-                f"{self.trials} trials prove next to nothing: play at least 400 (the default is "
-                "4000)."
+                f"{self.trials} trials prove almost nothing: use at least 400 (default: 4000)."
             )
         if self.mode not in MODES:
             raise unknown("mode", self.mode, MODES)
         if self.clients < 2:
-            raise PmtlError("An audit needs at least 2 clients: one to attack and one to look.")
-        # A cohort that cannot be drawn is refused before anything is played.
-        PrivacyRequest(
-            noise=0.0,
-            delta=self.delta,
+            raise PmtlError("An audit needs at least 2 clients: one to attack and one to observe.")
+        # A cohort that cannot be drawn is refused before the first game.
+        replace(self._request, epsilon=None, noise=0.0).resolve(self.clients)
+
+    @property
+    def _request(self) -> PrivacyRequest:
+        return PrivacyRequest(
+            epsilon=self.epsilon,
+            delta=self.claimed_delta,
             clip=self.clip,
             sampling=self.sampling,
             cohort=self.cohort,
             rounds=self.rounds,
-        ).resolve(self.clients)
+        )
 
     @property
     def claimed_delta(self) -> float:
@@ -86,12 +88,12 @@ class AuditSetup:
 
     @property
     def noise_seed(self) -> int | None:
-        """What coins and noise are made from; None in production."""
+        """The seed of coins and noise; None in production."""
         return self.seed if self.mode == "experiment" else None
 
     @property
     def on_grid(self) -> bool:
-        """Whether the gate that is attacked is the hardened one."""
+        """Whether the attacked gate is hardened."""
         return self.mode == "production" if self.hardened is None else self.hardened
 
     def plan(
@@ -99,34 +101,27 @@ class AuditSetup:
         rounds: int,
         clients: int | None = None,
         delta: float | None = None,
-        everybody: bool = False,
+        full_participation: bool = False,
     ) -> PrivacyPlan:
-        """The plan that keeps ε for so many rounds; for another number of clients, the cohort is
-        the same share of them, and `everybody` plays without sampling."""
+        """The plan with the claimed ε for so many rounds. For another number of clients, the cohort
+        is the same share of them; `full_participation` replaces the sampling."""
         m = self.clients if clients is None else clients
         cohort, sampling = self.cohort, self.sampling
-        if everybody:
+        if full_participation:
             cohort, sampling = None, None
         elif cohort is not None and m != self.clients:
             cohort = min(max(1, round(m * cohort / self.clients)), m)
         delta = self.claimed_delta if delta is None else delta
-        return calibrated(self.epsilon, m, cohort, sampling, self.clip, rounds, delta)
+        request = replace(
+            self._request, delta=delta, sampling=sampling, cohort=cohort, rounds=rounds
+        )
+        return _resolve(request, m)
 
 
 @lru_cache(maxsize=64)
-def calibrated(
-    epsilon: float,
-    clients: int,
-    cohort: int | None,
-    sampling: str | None,
-    clip: float,
-    rounds: int,
-    delta: float,
-) -> PrivacyPlan:
-    """The plan with the least noise that keeps ε; kept, because the search may take a second."""
-    return PrivacyRequest(
-        epsilon=epsilon, delta=delta, clip=clip, sampling=sampling, cohort=cohort, rounds=rounds
-    ).resolve(clients)
+def _resolve(request: PrivacyRequest, clients: int) -> PrivacyPlan:
+    """The plan with the least noise for ε; cached, because the search may take a second."""
+    return request.resolve(clients)
 
 
 def gaussian_curve(plan: PrivacyPlan) -> bool:
@@ -135,13 +130,13 @@ def gaussian_curve(plan: PrivacyPlan) -> bool:
 
 
 def has_blocks(plan: PrivacyPlan) -> bool:
-    """Whether several federations can be one run, side by side: drawing from all of them must be
-    drawing from each, which a draw of a fixed number is not."""
+    """Whether several federations can be blocks of one run: drawing from all of them has to be the
+    same as drawing from each, which is not true of a draw of a fixed number."""
     return plan.scheme.coins_are_secret or plan.rate == 1
 
 
 def seed_of(seed: int | None, name: str, *counters: int) -> int | None:
-    """A seed for a part of a game; None, which is production, stays None."""
+    """A seed for a part of a game; None (production) stays None."""
     return None if seed is None else subseed(seed, name, *counters)
 
 
@@ -164,7 +159,7 @@ class Finding:
         bits: NDArray[np.bool_],
         scenarios: int,
     ) -> Finding:
-        """What the scores of one of so many scenarios prove; `bits` says which trials played D."""
+        """What the scores of one scenario prove; `bits` says which trials played D."""
         curve, confidence = gaussian_curve(plan), share(setup.confidence, scenarios)
         bound = threshold_bound(scores, bits, plan.delta, confidence, curve=curve)
         numbers = {
@@ -182,12 +177,12 @@ class AuditResult:
 
     game: str
     claim_epsilon: float  #: the ε that is claimed
-    lower_bound: float  #: the ε that the worst scenario proved to be lost
+    lower_bound: float  #: the lower bound on ε that the worst scenario proved
     confidence: float  #: with which the bounds of all scenarios hold together
     trials: int  #: how many were played
     delta: float  #: δ of both ε
     passed: bool  #: whether the bound is at most the claim
-    detail: dict[str, Any]  #: all scenarios, the worst one's name, and what else the game tells
+    detail: dict[str, Any]  #: all scenarios, the name of the worst, and further numbers
 
     @classmethod
     def of(
@@ -200,8 +195,8 @@ class AuditResult:
         claim: float | None = None,
         **detail: Any,
     ) -> AuditResult:
-        """The worst of the findings. `trials` is needed where the findings read the same trials in
-        several ways, `claim` where it is not the setup's ε."""
+        """The worst of the findings. `trials` is given if several findings use the same trials,
+        `claim` if it is not the setup's ε."""
         claim = setup.epsilon if claim is None else claim
         worst = max(findings, key=lambda finding: finding.lower_bound)
         return cls(
@@ -234,5 +229,5 @@ class AuditResult:
 
 
 def share(confidence: float, scenarios: int) -> float:
-    """The confidence that each of several scenarios needs for all to hold (Bonferroni)."""
+    """The confidence that each of several scenarios needs (Bonferroni)."""
     return 1 - (1 - confidence) / scenarios

@@ -1,14 +1,12 @@
-"""The sampler game: what the other clients can tell about one client's coin.
+"""The sampler game: what the other clients know about one client's coin.
 
-The amplified guarantee of Poisson sampling needs independent coins: the participation of all
-others, now and before, says nothing about mine. So the adversary knows just that and guesses
-whether client k takes part. Here ε says how much its odds change. The claim is 0, and a
-draw of fixed size, which has the right mean and the wrong distribution, is refuted.
+Amplification by Poisson sampling needs independent coins. The adversary knows the participation of
+all others, now and before, and guesses whether client k takes part. ε says how much its odds
+change; the claim is 0, so a draw of fixed size is refuted.
 
-Where the coins are no secret (a fixed number is drawn), colluders know when k takes part. The
-accounting grants them that (`privacy/accounting/colluders.py`), so it is measured and not judged.
-What is judged in either case is that k's rounds are independent of each other and that k is drawn
-no more often than planned.
+If a fixed number is drawn, colluders know when k takes part. The accounting assumes that
+(`privacy/accounting/colluders.py`), so it is measured, but not part of the verdict. The verdict is
+always about two things: k's rounds are independent of each other, and k is not drawn too often.
 """
 
 from __future__ import annotations
@@ -26,9 +24,9 @@ from pmtl.streams import name_keys
 
 GAME = "sampler"
 
-#: More clients would only make draws longer: what counts is the share that is drawn.
+#: More clients would only take longer: what matters is the share that is drawn.
 _MOST_CLIENTS = 100
-#: From how many things client k's coin is guessed.
+#: The number of scores from which client k's coin is guessed.
 _GUESSES = 4
 
 
@@ -36,13 +34,13 @@ def sampler(setup: AuditSetup) -> AuditResult:
     """Draw cohorts, and guess one client's participation from everything else."""
     plan = _plan(setup)
     table = play(plan, setup.noise_seed)
-    # The client that was drawn most often in the first half; the second half measures.
+    # The client that was drawn most often in the first half is measured in the second half.
     victim = int(table[: len(table) // 2].sum(axis=0).argmax())
     bits, before, now = table[1:, victim], table[:-1], np.delete(table[1:], victim, axis=1)
     known = np.concatenate([now, before], axis=1).astype(np.float64)
     scores: dict[str, Floats] = {}
     halves = bits[: len(bits) // 2], bits[len(bits) // 2 :]
-    # If it is always in or always out, there is nothing to guess.
+    # If it is always in or always out, nothing can be guessed.
     if all(0 < half.sum() < len(half) for half in halves):
         scores = {
             "how many others were drawn": -now.sum(axis=1).astype(np.float64),
@@ -74,8 +72,8 @@ def sampler(setup: AuditSetup) -> AuditResult:
 
 
 def play(plan: PrivacyPlan, seed: int | None) -> NDArray[np.bool_]:
-    """Who takes part in each round, [rounds, clients]. Without a seed the coins are the operating
-    system's."""
+    """Which clients take part in each round, [rounds, clients]. Without a seed the coins come from
+    the operating system."""
     keys = name_keys(tuple(f"client-{k}" for k in range(plan.clients)))
     draws = plan.sampler(seed_of(seed, GAME), keys)
     table = np.zeros((plan.rounds, plan.clients), dtype=np.bool_)
@@ -85,8 +83,8 @@ def play(plan: PrivacyPlan, seed: int | None) -> NDArray[np.bool_]:
 
 
 def _plan(setup: AuditSetup) -> PrivacyPlan:
-    """The setup's way to draw, for so many rounds as trials. Where everybody takes part there is
-    nothing to guess: then coins are played for half of the clients. (The noise plays no part.)"""
+    """The setup's sampling, with as many rounds as trials. With full participation nothing can be
+    guessed: then half of the clients are sampled. (The noise does not matter.)"""
     clients = min(setup.clients, _MOST_CLIENTS)
     asked = setup.clients if setup.cohort is None else setup.cohort
     cohort = min(max(round(clients * asked / setup.clients), 1), clients - 1)
@@ -94,7 +92,7 @@ def _plan(setup: AuditSetup) -> PrivacyPlan:
     if asked == setup.clients:
         cohort, drawn = clients // 2, None
     drawn = drawn or default_sampling(clients, cohort)
-    # So many rounds that client k is in some and out of others in each half.
+    # So many rounds that in each half client k is in some rounds and out of others.
     rounds = max(setup.trials, 40 * clients // cohort, 40 * clients // (clients - cohort))
     return PrivacyPlan(clients, cohort, drawn, 1.0, 1.0, rounds, 0.5)
 

@@ -1,8 +1,4 @@
-"""`pmtl audit`: attack the pipeline that trains, and compare with what it claims.
-
-Exit status 0 means that no attack proved more than the claim, 1 that one did. An attack that fails
-is no proof of privacy; one that succeeds is a proof of its absence.
-"""
+"""`pmtl audit`."""
 
 from __future__ import annotations
 
@@ -25,19 +21,19 @@ def audit(
         str, typer.Option(help="one-round, canaries, billboard, metrics, sampler or all.")
     ] = "all",
     epsilon: Annotated[
-        float, typer.Option(help="The ε that is claimed, and calibrated for.")
+        float, typer.Option(help="The claimed ε; the noise is calibrated to it.")
     ] = 2.0,
     clients: Annotated[int, typer.Option(help="m: how many clients the federation has.")] = 20,
     cohort: Annotated[
-        int | None, typer.Option(help="q: clients a round. [default: everybody]")
+        int | None, typer.Option(help="q: clients of a round. [default: all]")
     ] = None,
     sampling: Annotated[
         str | None,
-        typer.Option(help="full, poisson or fixed. [default: full if everybody, else poisson]"),
+        typer.Option(help="full, poisson or fixed. [default: full if all, else poisson]"),
     ] = None,
     rounds: Annotated[int, typer.Option(help="T: rounds of the games that train.")] = 3,
     trials: Annotated[
-        int, typer.Option(help="Trials of the one-round game; others in proportion.")
+        int, typer.Option(help="Trials of the one-round game; other games in proportion.")
     ] = 4000,
     delta: Annotated[float | None, typer.Option(help="δ. [default: 1/(10m)]")] = None,
     seed: Annotated[int, typer.Option(help="Another seed plays other trials.")] = 0,
@@ -47,9 +43,9 @@ def audit(
     hardened: Hardened = None,
     as_json: AsJson = False,
 ) -> None:
-    """Attack our own training: how much of the claimed ε can be proved to be lost?
+    """Attack our own training: does an attack prove a larger ε than the claimed one?
 
-    The status is 0 if every attack is consistent with the claim, 1 if one refutes it.
+    The exit status is 0 if every attack is consistent with the claim, 1 if one refutes it.
 
     Example: pmtl audit --game one-round --epsilon 2 --clients 20
     """
@@ -101,7 +97,7 @@ def _print_table(setup: AuditSetup, results: Sequence[AuditResult]) -> None:
         screen.print(str(result))
     note = (
         f"Each bound holds with a confidence of {setup.confidence:.1%}. It is a lower bound: an "
-        "attack that proves little may only be a weak attack, while one that proves more than the "
-        "claim has found a mistake."
+        "attack that proves little may only be weak, while one that proves more than the claim has "
+        "found a mistake."
     )
     screen.print("", textwrap.fill(note, 88), sep="\n")

@@ -19,10 +19,10 @@ from pmtl.errors import PmtlError
 def compare(
     algorithm: Annotated[
         list[str] | None,
-        typer.Option(help="An algorithm, again for each (default: pmtl, fedavg, local)."),
+        typer.Option(help="An algorithm; repeatable (default: pmtl, fedavg, local)."),
     ] = None,
     epsilon: Annotated[
-        list[float] | None, typer.Option(help="An ε, again for each (default: 0.5, 2, 8).")
+        list[float] | None, typer.Option(help="An ε; repeatable (default: 0.5, 2, 8).")
     ] = None,
     seeds: Annotated[int, typer.Option(help="How many seeds, counted from --seed.")] = 3,
     seed: Annotated[int | None, typer.Option(help="The first seed (default 0).")] = None,
@@ -33,10 +33,10 @@ def compare(
     as_json: opt.AsJson = False,
     **settings: Any,
 ) -> None:
-    """Run several algorithms at several ε with several seeds; table, JSON and plot.
+    """Run several algorithms at several ε with several seeds; writes a table, JSON and a plot.
 
-    Give an algorithm more than once with different settings (pmtl:lam=0.1, pmtl:lam=0.3) and
-    validation rows choose among them; test rows report. It also says what such a choice would cost.
+    If an algorithm is given with several settings (pmtl:lam=0.1, pmtl:lam=0.3), validation rows
+    choose among them and test rows report. It also says what such a choice would cost.
 
         pmtl compare --data visits.csv --algorithm pmtl --algorithm fedavg --epsilon 1 --epsilon 4
     """
@@ -77,8 +77,8 @@ def finish(results: dict[str, Any], folder: Path, as_json: bool) -> None:
         raise PmtlError(
             f"Training diverged in {len(wrong)} of {len(results['runs'])} runs ("
             f"{', '.join(wrong[:3])}{', …' * (len(wrong) > 3)}): their models are not finite, and "
-            "their scores mean nothing. Scale the features to a size near 1 (--scale client), or "
-            "use a smaller step (--lr) or a smaller λ."
+            "their scores mean nothing. Scale the features to about 1 (--scale client), or use a "
+            "smaller step (--lr) or a smaller λ."
         )
 
 
@@ -95,6 +95,6 @@ def _show(results: dict[str, Any], folder: Path, about_plot: str) -> None:
     )
     if note := selection_note(results):
         console.print(note, soft_wrap=True)
-    # Paths and names are shown as they are: not wrapped, and brackets are not markup.
+    # Paths are not wrapped, and their brackets are not markup.
     lines = (about_plot, f"Table, numbers and all runs: {folder}")
     console.print(*lines, sep="\n", soft_wrap=True, markup=False)

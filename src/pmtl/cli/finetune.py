@@ -25,15 +25,15 @@ def finetune(
     method: Annotated[
         str,
         typer.Option(
-            help="vanilla, mean, kl, ewc, all four of them (all), or select: every client keeps "
-            "what is surest to do better than training alone, by its own validation rows."
+            help="vanilla, mean, kl, ewc, all four of them (all), or select: every client chooses "
+            "the best model by its own validation rows."
         ),
     ] = "vanilla",
     start: Annotated[
         str | None,
         typer.Option(
-            help="shared or personal: the model to begin with (default: personal where the run "
-            "has such models; select tries both)."
+            help="shared or personal: the model to start from (default: personal if the run has "
+            "such models; select tries both)."
         ),
     ] = None,
     lam: Annotated[
@@ -50,7 +50,7 @@ def finetune(
     epochs: Annotated[
         int | None, typer.Option(help="Passes over a client's rows; instead of --steps.")
     ] = None,
-    batch: Annotated[int, typer.Option(help="Rows a step; 0 for all rows.")] = 10,
+    batch: Annotated[int, typer.Option(help="Rows of a step; 0 for all rows.")] = 10,
     lr: Annotated[float, typer.Option(help="η, the step size.")] = 0.1,
     seed: Annotated[
         int | None, typer.Option(help="The same seed gives the same bits (default: the run's).")
@@ -67,17 +67,17 @@ def finetune(
     out: Annotated[str | None, typer.Option(help="Another folder; instead of --name.")] = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Let every client of a finished run work on for itself; it costs no privacy.
+    """Let every client of a finished run train its model further; it costs no privacy.
 
-    A client minimises, from its start and with w̃ the published model,
+    A client minimises, where w̃ is the published model,
 
         vanilla  its own loss
         mean     its loss + λ/2 · ‖w − w̃‖²
         kl       its loss + λ · the symmetrised divergence of both models' answers
         ewc      its loss + λ/2 · Σ F (w − w̃)², F the Fisher information of w̃
 
-    or, with select, keeps of all these, and of the models as they are, what is surest to do better
-    than training alone (up to 25 times the steps), or trains alone.
+    With select, it tries all of these, the models of the run, and training alone (up to 25 times
+    the steps), and keeps the best by its validation rows.
     The result is a folder that `pmtl evaluate` and `pmtl predict` read like a run's.
     """
     from pathlib import Path
@@ -91,11 +91,9 @@ def finetune(
     from pmtl.spec import unknown
 
     if name is not None and out is not None:
-        raise PmtlError("Both --name and --out were given, and each says where: give one of them.")
+        raise PmtlError("Both --name and --out were given: give one of them.")
     if method == ALL and out:
-        raise PmtlError(
-            "--method all writes a folder for each method: use --name in place of --out."
-        )
+        raise PmtlError("--method all writes a folder for each method: use --name, not --out.")
     if method not in (*METHODS, SELECT, ALL):
         raise unknown("method of fine-tuning", method, [*METHODS, SELECT, ALL])
     run = load_run(path)
@@ -103,7 +101,7 @@ def finetune(
     strengths = [None if method == ALL and one == "vanilla" else lam for one in methods]
     places: list[Path] = []
     for one, strength in zip(methods, strengths, strict=True):
-        # Whatever can be refused is refused before the first of them begins.
+        # Everything is checked before the first method runs.
         if one in METHODS:
             build_method(one, strength)
         called = f"{name}-{one}" if name and method == ALL else name
@@ -114,8 +112,7 @@ def finetune(
     done: list[Finetuned] = []
     try:
         for one, strength, place in zip(methods, strengths, places, strict=True):
-            tuned = tune(run, one, lam=strength, out=place, progress=True, **settings)
-            done.append(tuned)
+            done.append(tune(run, one, lam=strength, out=place, progress=True, **settings))
     except KeyboardInterrupt:
         kept = ", ".join(str(tuned.path) for tuned in done) or "nothing"
         raise Interrupted(f"Stopped before the end. Finished and kept: {kept}.") from None
@@ -123,7 +120,7 @@ def finetune(
 
 
 def report(run: Run, done: list[Finetuned], as_json: bool) -> None:
-    """Say what came of it: before, after, and what clients chose."""
+    """Print the metrics before and after, and what clients chose."""
     production = run.facts.production
     scores = {} if production else _scores(done)
     chosen = {} if production or "picks" not in done[0].about else done[0].chosen
@@ -149,8 +146,8 @@ def report(run: Run, done: list[Finetuned], as_json: bool) -> None:
     lines = [f"{statement.afterwards}", *(f"It is in {tuned.path}." for tuned in done)]
     if lost := _diverged(scores):
         lines.append(
-            f"Careful: {', '.join(lost)} diverged, at least with some clients, whose models answer "
-            "nothing. Use a smaller --lr or --lam."
+            f"Careful: {', '.join(lost)} diverged for some or all clients, whose models are "
+            "useless. Use a smaller --lr or --lam."
         )
     console.print(*lines, sep="\n", soft_wrap=True, markup=False)
 
@@ -163,18 +160,15 @@ def _diverged(scores: dict[str, Any]) -> list[str]:
 
 
 def _scores(done: list[Finetuned]) -> dict[str, Any]:
-    """Metrics before, and after under the name of each result."""
+    """Metrics before (shared, personal) and after (by the name of each result)."""
     scores: dict[str, Any] = {}
     for tuned in done:
-        label = tuned.about["method"]
-        begun = tuned.about["start"]
+        method, start = tuned.about["method"], tuned.about["start"]
+        name = method if start is None else f"{method}-{start}"
         for split, views in tuned.evaluate().items():
             if views is None:
                 scores[split] = None
                 continue
-            known = scores.setdefault(split, {})
-            for view in ("shared", "personal"):
-                if view in views:
-                    known.setdefault(view, views[view])
-            known[label if begun is None else f"{label}-{begun}"] = views["finetuned"]
+            before = {view: views[view] for view in ("shared", "personal") if view in views}
+            scores[split] = before | scores.get(split, {}) | {name: views["finetuned"]}
     return scores

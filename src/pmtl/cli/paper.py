@@ -29,26 +29,26 @@ def paper(
     ] = "synthetic",
     data: Annotated[
         str | None,
-        typer.Option(help="Its file or folder; with options behind a colon, these are used."),
+        typer.Option(help="Its file or folder; options after a colon replace the setting's."),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Few clients, rounds and seeds: minutes on two cores.")
     ] = False,
     out: Annotated[
         str | None,
-        typer.Option(help="Where results are kept (default: runs/paper, or runs/paper-quick)."),
+        typer.Option(help="The folder of results (default: runs/paper, or runs/paper-quick)."),
     ] = None,
     jobs: Annotated[
-        int, typer.Option(help="How many runs are done at once, in processes with the data each.")
+        int, typer.Option(help="How many runs are done at once; each process holds the data.")
     ] = 1,
     device: opt.Device = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Run the paper's figures and tables again.
+    """Reproduce the paper's figures and tables.
 
-    Every training run is kept in the folder, so that a stopped experiment goes on where it was, and
-    experiments that need the same runs share them. Each writes a table (.md), its numbers (.json)
-    and a plot (.png). ε is counted twice: as the paper's code does, and as it holds.
+    Every training run is stored in the folder, so that a stopped experiment can be continued, and
+    experiments share runs. Each writes a table (.md), its numbers (.json) and a plot (.png). ε is
+    counted in two ways: as the paper's code does, and correctly.
 
         pmtl paper fig3 --on synthetic --quick
         pmtl paper all --on femnist --data femnist.npz
@@ -63,7 +63,9 @@ def paper(
 
     setting = setting_of(on, quick)
     names = default_experiments(on) if "all" in experiment else tuple(experiment)
-    resolve_device(device or "auto")  # Also where nothing is left to compute.
+    resolve_device(
+        device or "auto"
+    )  # A wrong device is refused even if nothing is left to compute.
     folder = Path(out or ("runs/paper-quick" if quick else "runs/paper"))
     results = Results(setting, folder, data, device or "auto", jobs, show=not as_json)
 
@@ -75,7 +77,7 @@ def paper(
         sheets = run_experiments(names, results, show)
     except KeyboardInterrupt:
         raise Interrupted(
-            f"Stopped. What is done is kept in {results.out}: the same command goes on from there."
+            f"Stopped. Finished runs are kept in {results.out}: the same command continues."
         ) from None
     finally:
         for name, reason in results.failures.items():

@@ -3,9 +3,9 @@
 `torch.func.vmap` maps the algorithm's functions, which are written for one client, over `[K, P]`
 weights and `[K, batch, …]` rows.
 
-Run as it is, a step takes any number of clients, and clients that are done leave at once. Compiled,
-it takes exactly as many as it was compiled for: the number is rounded up to one of a few, and the
-places left over hold clients a second time, without a single real row.
+A step that is not compiled takes any number of clients, and clients leave when they are done. A
+compiled step takes exactly the number it was compiled for, so the number is rounded up to one of a
+few; the extra places repeat clients, with padding only.
 """
 
 from __future__ import annotations
@@ -30,14 +30,9 @@ from pmtl.models import FlatModel, Task
 
 
 class AxisTrainer(CohortTrainer):
-    """Trains all clients of a cohort in step.
+    """Trains all clients of a cohort together, step by step.
 
-    With `compile` every step is compiled, once for each width; should that fail, there is one
-    warning and the steps are run as they are. `width` is what a whole cohort is rounded up to;
-    without it, cohorts may vary, and are rounded up to the next of a few widths. Dropout's masks
-    are drawn for a whole cohort at once, so they are not those of another engine. With `in_place`
-    clients stay at their places in the arrays from the first step to the last, so that nobody's
-    place depends on the others (`places.py`).
+    Dropout masks are drawn for a whole cohort at once, so they differ from those of other engines.
     """
 
     def __init__(
@@ -51,6 +46,9 @@ class AxisTrainer(CohortTrainer):
         backend: Any = "inductor",
         in_place: bool = False,
     ) -> None:
+        """`width` is what a whole cohort is rounded up to before compiling; without it, cohorts
+        vary and are rounded up to one of a few widths. With `in_place` a client keeps its place in
+        the arrays from the first step to the last (`places.py`)."""
         super().__init__(algorithm, model, task)
         self.compiled = compile
         self._width = width
@@ -66,8 +64,8 @@ class AxisTrainer(CohortTrainer):
 
     def train(self, own: Tensor, shared: Tensor, batches: CohortBatches, lr: float) -> Trained:
         self._model.module.train()
-        everybody = (np.arange(len(own)), batches.mask.shape[2])
-        groups = [everybody] if self._in_place else row_groups(batches.mask)
+        all_clients = (np.arange(len(own)), batches.mask.shape[2])
+        groups = [all_clients] if self._in_place else row_groups(batches.mask)
         with torch.no_grad():
             parts = [
                 self._train_group(
@@ -83,7 +81,7 @@ class AxisTrainer(CohortTrainer):
     def _train_group(
         self, own: Tensor, shared: Tensor, batches: CohortBatches, lr: float
     ) -> Trained:
-        """Train clients whose batches have about as many rows."""
+        """Train clients whose batches have about the same number of rows."""
         device, dtype = shared.device, shared.dtype
         order, sizes = np.arange(len(own)), [len(own)] * batches.mask.shape[1]
         if not self._in_place:
@@ -99,8 +97,8 @@ class AxisTrainer(CohortTrainer):
         real = real.to(device, non_blocking=True)
         counts = real.any(dim=2)
         own, shared = _take(own, places), _take(shared, places)
-        # In memory of its own: a shared vector may be one row read K times, and a compiled step
-        # expects weights to lie as those of its own making do.
+        # A shared vector may be one row that is read K times; a compiled step needs the memory
+        # layout of its own results.
         state = tree_map(Tensor.contiguous, vmap(self._algorithm.begin)(own, shared))
         losses = torch.zeros(len(places), dtype=dtype, device=device)
         step_size = torch.full((), lr, dtype=dtype, device=device)
@@ -113,7 +111,7 @@ class AxisTrainer(CohortTrainer):
             rows = batches.read(step, n)
             state, loss = self._step(state, shared[:n], *rows, real[:n, step], step_size)
             losses[:n] += loss * counts[:n, step]
-        if self.compiled:  # A copy: the next step may overwrite it.
+        if self.compiled:  # The next call may overwrite its results.
             state = tree_map(torch.clone, state)
         if done:
             state = tree_map(lambda *parts: torch.cat(parts), state, *reversed(done))
@@ -125,14 +123,14 @@ class AxisTrainer(CohortTrainer):
 
 
 def _unless_padding(step: Callable[..., Any], state: Any, *given: Any) -> tuple[Any, Tensor]:
-    """The step, but a client without a single real row stays where it is."""
+    """The step; the state of a client without real rows does not change."""
     after, loss = step(state, *given)
-    active = given[3].any()  # The mask.
+    active = given[3].any()  # given[3] is the mask.
     return tree_map(lambda new, old: torch.where(active, new, old), after, state), loss
 
 
 def _take(vectors: Tensor, places: Ints) -> Tensor:
-    """These rows; no copy is made of a row that is read many times, or where all stay in place."""
+    """These rows, without a copy where one row is read many times or the order does not change."""
     if vectors.dim() > 1 and vectors.stride(0) == 0:
         return vectors[:1].expand(len(places), -1)
     if np.array_equal(places, np.arange(len(places))):

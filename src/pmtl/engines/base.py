@@ -1,8 +1,8 @@
-"""Local training of a cohort: what every engine is given and gives back.
+"""The interface of engines: batches in, trained clients out.
 
-An algorithm is written for one client (`client/step.py`). An *engine* runs it for many: over a
-client axis (`axis.py`), one client per thread, or one after the other (`loops.py`).
-Engines differ in speed and in the last bits of sums, never in what they compute.
+An algorithm is written for one client (`client/step.py`). An *engine* runs it for many clients:
+over a client axis (`axis.py`), one per thread, or one after the other (`loops.py`). Engines differ
+in speed and in the last bits of sums only.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class CohortBatches(ABC):
 
 @dataclass(frozen=True)
 class TensorBatches(CohortBatches):
-    """Batches that lie in memory, `[K, steps, batch, …]`."""
+    """Batches in memory, `[K, steps, batch, …]`."""
 
     inputs: Tensor
     targets: Tensor
@@ -73,13 +73,13 @@ class Trained:
     uploads: Tensor  #: [K, P] what each client sends; not yet clipped
     losses: Tensor  #: [K] each client's mean batch loss
 
-    def take(self, places: Tensor) -> Trained:
-        """The same of the clients at these places."""
-        return Trained(self.kept[places], self.uploads[places], self.losses[places])
+    def take(self, positions: Tensor) -> Trained:
+        """The results of the clients at these positions."""
+        return Trained(self.kept[positions], self.uploads[positions], self.losses[positions])
 
     @staticmethod
     def joined(parts: Sequence[Trained]) -> Trained:
-        """The clients of all parts, one part after the other."""
+        """The clients of all parts, in order."""
         return Trained(
             kept=torch.cat([part.kept for part in parts]),
             uploads=torch.cat([part.uploads for part in parts]),
@@ -88,7 +88,7 @@ class Trained:
 
     @staticmethod
     def stacked(clients: Sequence[OneTrained]) -> Trained:
-        """Clients that were trained one by one."""
+        """The results of clients that were trained one by one."""
         kept = torch.stack([client.kept for client in clients])
         uploads = torch.stack([client.upload for client in clients])
         losses = [client.loss for client in clients]

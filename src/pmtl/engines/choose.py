@@ -1,9 +1,8 @@
-"""Which engine trains a cohort, and how much of it at once.
+"""Which engine trains a cohort, and how many clients at once.
 
-A graphics card has the client axis: thousands of small products are one large one. So have small
-models on a CPU, where a loop over clients would spend its time in Python. With convolutions or very
-many parameters one client fills a core, and clients are trained one per thread.
-
+The client axis is for graphics cards, where it turns thousands of small products into one large
+one, and for small models on a CPU, where a loop over clients would spend its time in Python. With
+convolutions or very many parameters one client fills a core: then each thread trains one client.
 Batches, cohorts and noise are the same with all engines.
 """
 
@@ -23,29 +22,26 @@ from pmtl.spec import unknown
 
 ENGINES = ("auto", "axis", "threads", "debug")
 
-#: Floats that clients trained at once may hold together. On a CPU's client axis they should fit in
-#: its caches; on sparse rows clients touch little of what they hold.
+#: Floats that the clients trained at once may hold together. On a CPU's client axis they should fit
+#: in its caches; on sparse rows clients touch little of what they hold.
 CHUNK_FLOATS, CARD_FLOATS, THREADS_FLOATS, SPARSE_FLOATS = 2**23, 2**32, 2**29, 2**26
 
-#: The client axis pays from so many clients at once.
+#: With fewer clients at once, the client axis is not worth it.
 _FEW_CLIENTS = 4
-
 #: The most places of an array in production.
 MOST_PLACES, MOST_PLACES_CARD = 512, 4096
-
-#: What compiling costs on a graphics card, and what a compiled step saves, in seconds: for every
-#: layer with weights, and for every float that the step touches (about what
-#: benchmarks/results/engines-h200.json says).
+#: Seconds that compiling takes on a graphics card, and that a compiled step saves for every layer
+#: with weights and every float it touches (about as in benchmarks/results/engines-h200.json).
 _COMPILE, _SAVED_PER_LAYER, _SAVED_PER_FLOAT = 40.0, 4e-3, 4.5e-12
 
 
 @dataclass(frozen=True)
 class Work:
-    """What is known of a run's local training before it begins."""
+    """Estimates of a run's local training before it begins."""
 
-    client_floats: int  #: that one client's step touches, about: weights, rows and layers
-    cohort: int  #: clients in a round, about
-    steps: int  #: steps of the whole run, about
+    client_floats: int  #: floats that one client's step touches: weights, rows and layers
+    cohort: int  #: clients in a round
+    steps: int  #: steps of the whole run
 
 
 def check_engine(engine: str, compile: bool | None, device: str) -> None:
@@ -72,9 +68,9 @@ def choose(
     in_place: bool = False,
     alone: bool = False,
 ) -> tuple[str, bool]:
-    """The engine's name and whether it compiles. `engine` and `compile` decide unless they are
-    "auto" and None. `in_place` is for production; there, models that are not safe on the client
-    axis are trained `alone`, for which threads are the better engine on a CPU."""
+    """The engine's name and whether it compiles, where `engine` is "auto" and `compile` is None;
+    otherwise they decide. `in_place` is for production; there, models that are not safe on the
+    client axis are trained `alone`, for which threads are the better engine on a CPU."""
     check_engine(engine, compile, device.type)
     if in_place and compile:
         raise PmtlError(
@@ -83,23 +79,20 @@ def choose(
         )
     if in_place and engine == "debug":
         raise PmtlError(
-            "Production does not run the engine 'debug', whose errors show what went wrong with "
-            "one client's data: leave the engine to auto, or look for the mistake in an experiment."
+            "Production does not run the engine 'debug', because its errors show what went wrong "
+            "with one client's data: leave the engine to auto, or debug in an experiment."
         )
     if engine == "auto":
-        threads = _prefers_threads(model, device, work, alone)
-        engine = "axis" if compile or not threads else "threads"
+        engine = "axis"
+        # With dropout, all threads would share one random generator.
+        if device.type == "cpu" and not (compile or model.traits.random_forward):
+            few = at_once("axis", device, work.client_floats) < _FEW_CLIENTS
+            if alone or few or has_convolutions(model.module):
+                engine = "threads"
     if compile is None:
         pays = engine == "axis" and device.type == "cuda" and _pays(model, work)
         compile = pays and not in_place
     return engine, compile
-
-
-def _prefers_threads(model: FlatModel, device: torch.device, work: Work, alone: bool) -> bool:
-    if device.type != "cpu" or model.traits.random_forward:
-        return False  # With dropout threads would have to take turns at the one generator.
-    few = at_once("axis", device, work.client_floats) < _FEW_CLIENTS
-    return alone or few or has_convolutions(model.module)
 
 
 def _pays(model: FlatModel, work: Work) -> bool:
@@ -118,9 +111,9 @@ def at_once(engine: str, device: torch.device, client_floats: int) -> int:
 
 
 def fixed_width(clients: int, cohort: int, device: torch.device, client_floats: int) -> int:
-    """How many places an array has in production, a power of two: as many as clients if all take
-    part, else four for each client of a cohort, so that few of them want the same place; fewer
-    where memory forbids it."""
+    """How many places an array has in production, a power of two: one for each client if all take
+    part, else four for each client of a cohort, so that few clients share a place; fewer if memory
+    is short."""
     wanted = clients if cohort >= clients else min(4 * cohort, clients)
     most = min(MOST_PLACES_CARD if device.type == "cuda" else MOST_PLACES, 2 * wanted - 1)
     return 1 << max(0, min(most, at_once("axis", device, client_floats)).bit_length() - 1)
@@ -135,8 +128,8 @@ def build_trainer(
     width: int | None = None,
     in_place: bool = False,
 ) -> CohortTrainer:
-    """The engine that `choose` named. `width` is the number of clients at once, where it is always
-    the same; `in_place` is for production (`places.py`)."""
+    """The engine that `choose` named. `width` is the number of clients at once, if it never varies;
+    `in_place` is for production (`places.py`)."""
     if engine == "debug":
         return DebugTrainer(algorithm, model, task)
     if engine == "threads":

@@ -1,10 +1,9 @@
-"""A cohort's step as machine code of its own.
+"""Compile a cohort's step.
 
 The step is recorded as a list of operations (`record`), and the list is compiled. It fits one
-number of clients, so callers round theirs up to one of a few (`schedule.widths`).
-
-On a graphics card the compiled step is recorded a second time, as the launches it consists of
-(`Replayed`): a small step takes longer to launch, kernel by kernel, than to compute.
+number of clients, so callers round theirs up to one of a few (`schedule.widths`). On a graphics
+card the kernel launches of the compiled step are recorded, too (`Replayed`): launching the kernels
+of a small step one by one takes longer than computing them.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
-#: No more shapes than this are compiled; a run that has more of them does the rest as it is.
+#: At most this many shapes are compiled; steps of further shapes run without compiling.
 MOST_SHAPES = 12
 
 
 class CompiledStep:
     """Compiles a step for every shape it is called with, and runs it.
 
-    Where that fails (no compiler, an operation that it does not know) a warning says so once, and
-    all steps are run as they are. What it gives back may be overwritten by the next step.
+    If compiling fails (no compiler, an unknown operation), it warns once and runs all steps without
+    compiling. The next call may overwrite the results of this one.
     """
 
     def __init__(
@@ -42,9 +41,9 @@ class CompiledStep:
         self._failed = False
 
     def __call__(self, *arguments: Any) -> tuple[Any, Tensor]:
-        """The state and the losses after a step; its arguments are the mapped ones of
-        `client_step`."""
-        shape = arguments[4].shape  # The mask's is [K, rows]; all other sizes never change.
+        """The state and the losses after a step; the arguments are those of `client_step`, mapped
+        over clients."""
+        shape = arguments[4].shape  # The mask's, [K, rows]; all other sizes never change.
         run = self._ready.get(shape)
         if run is None and not self._failed and len(self._ready) < MOST_SHAPES:
             try:
@@ -71,8 +70,8 @@ class CompiledStep:
 
 
 def record(step: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[GraphModule, TreeSpec]:
-    """The step as a list of operations on its arguments' tensors, through derivatives and `vmap`;
-    and how what it returns is arranged."""
+    """The step, with derivatives and `vmap` resolved, as a list of operations on the tensors of its
+    arguments; and the structure of its result."""
     leaves, arranged = tree_flatten(arguments)
     answer: list[TreeSpec] = []
 
@@ -81,44 +80,43 @@ def record(step: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[GraphM
         answer[:] = [shape]
         return list(result)
 
-    # Arguments that are one and the same now need not be in the next step.
-    apart = [leaf.detach() for leaf in leaves]
-    # Fake tensors have shapes and no contents: nothing is computed while recording.
-    graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*apart)
+    # Two arguments may be the same tensor now, but differ in the next step.
+    separate = [leaf.detach() for leaf in leaves]
+    # Fake tensors have shapes but no contents: recording computes nothing.
+    graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*separate)
     return graph, answer[0]
 
 
 class Replayed:
-    """All launches of a function on a graphics card as one, on tensors of its own.
+    """All kernel launches of a function as one launch (a CUDA graph).
 
-    Arguments are copied to where they were when the launches were recorded, and results are where
-    they were then.
+    The graph reads and writes fixed memory: arguments are copied into `buffers`.
     """
 
-    def __init__(self, run: Callable[..., Any], places: list[Tensor], pool: Any) -> None:
-        self._places = places
-        beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        beside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(beside):
+    def __init__(self, run: Callable[..., Any], buffers: list[Tensor], pool: Any) -> None:
+        self._buffers = buffers
+        side_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side_stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side_stream):
             for _ in range(2):  # Compiling and choosing kernels cannot be recorded.
-                run(*places)
-        torch.cuda.current_stream().wait_stream(beside)
+                run(*buffers)
+        torch.cuda.current_stream().wait_stream(side_stream)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, pool=pool):
-            self._results = run(*places)
+            self._results = run(*buffers)
 
     def __call__(self, *arguments: Tensor) -> Any:
-        for place, given in zip(self._places, arguments, strict=True):
-            if _repeats(place):
-                place[:1].copy_(given[:1])
+        for buffer, given in zip(self._buffers, arguments, strict=True):
+            if _repeats(buffer):
+                buffer[:1].copy_(given[:1])
             else:
-                place.copy_(given)
+                buffer.copy_(given)
         self._graph.replay()
         return self._results
 
 
 def _own(tensor: Tensor) -> Tensor:
-    """A copy in memory of its own; a row that is read many times is still one row."""
+    """A copy; a row that is read many times remains one row."""
     return tensor[:1].clone().expand_as(tensor) if _repeats(tensor) else tensor.contiguous().clone()
 
 
@@ -130,6 +128,6 @@ def _warn(error: Exception) -> None:
     reason = str(error).strip().partition("\n")[0]
     warnings.warn(
         f"A step could not be compiled ({type(error).__name__}: {reason}): training goes on "
-        "without, and more slowly. compile=False leaves it out.",
+        "without compiling, more slowly. compile=False avoids the attempt.",
         stacklevel=3,
     )

@@ -1,7 +1,7 @@
 """From row indices to tensors on the training device.
 
-Dense data that fits is copied to the device once and indexed there; data on disk or in sparse rows
-stays where it is, and only the rows of a batch are read. `sparse.py` reads sparse rows as they are.
+Dense data that fits is copied to the device once and indexed there. Of data on disk and of sparse
+data, only the rows of a batch are read. `sparse.py` reads sparse rows without making them dense.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RESIDENT_LIMIT = 2 * 2**30
 
 
 def to_device(values: NDArray[Any], device: torch.device) -> Tensor:
-    """The values on the device, without waiting for the work that was queued there before."""
+    """The values on the device, without waiting for work that is queued there."""
     return torch.from_numpy(np.ascontiguousarray(values)).to(device, non_blocking=True)
 
 
@@ -43,25 +43,21 @@ class Feed:
 
     @property
     def resident(self) -> bool:
-        """Whether all rows lie on the device."""
+        """Whether all rows are on the device."""
         return self._resident is not None
 
     def rows(self, index: Ints | Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of the rows `index`, whatever its shape."""
+        """Inputs and targets of the rows `index`, of any shape."""
         if self._resident is None:
             return self._read(np.asarray(index))
         where = index if isinstance(index, Tensor) else to_device(index, self.device)
-        flat = where.flatten()  # Whole rows are copied faster from a list of them.
+        flat = where.flatten()  # A flat index copies whole rows faster.
         inputs, targets = (part.index_select(0, flat) for part in self._resident)
         shape = where.shape
         return inputs.view(*shape, *inputs.shape[1:]), targets.view(*shape, *targets.shape[1:])
 
-    def sparse(self, index: Ints) -> Any:
-        """The rows `index` [n] of a sparse federation, still sparse (CSR)."""
-        return self.data.x[index]
-
     def targets(self, index: Ints) -> Tensor:
-        """The targets of the rows `index`, whatever its shape."""
+        """The targets of the rows `index`, of any shape."""
         targets = to_device(self.data.y[index], self.device)
         return targets.to(self.dtype) if targets.is_floating_point() else targets
 
@@ -72,10 +68,10 @@ class Feed:
 
 @dataclass(frozen=True)
 class FeedBatches(CohortBatches):
-    """The batches of a cohort, by the numbers of their rows."""
+    """The batches of a cohort, by row number."""
 
     feed: Feed
-    clients: Ints  #: [K] their numbers
+    clients: Ints  #: [K] client numbers
     index: Ints  #: [K, steps, batch] rows of the data
     mask: NDArray[np.bool_]
 
@@ -87,10 +83,9 @@ class FeedBatches(CohortBatches):
         return str(self.feed.data.clients[self.clients[k]])
 
     def read(self, step: int, n: int) -> tuple[Tensor, Tensor]:
-        return self.feed.rows(self._placed[:n, step])
+        return self.feed.rows(self._index_beside_rows[:n, step])
 
     @cached_property
-    def _placed(self) -> Ints | Tensor:
-        # Where the rows are, and once for all steps: a copy to the device in every step would wait
-        # for the step before.
+    def _index_beside_rows(self) -> Ints | Tensor:
+        # Copied once for all steps: a copy in every step would wait for the step before.
         return to_device(self.index, self.feed.device) if self.feed.resident else self.index

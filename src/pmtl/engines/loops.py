@@ -1,12 +1,10 @@
 """One client at a time per core: loops over `train_client`.
 
-With one thread per core (`ThreadsTrainer`) this is the way for convolutions on a CPU. One client's
-images stay in the core's own cache, where a cohort's would travel to memory and back for every
-layer; and threads that each have a client wait for each other once a round, where threads that
-share a layer wait at its end.
+`ThreadsTrainer` has one thread per core. It is fastest for convolutions on a CPU: one client's
+images stay in the core's cache, while a cohort's would travel to memory and back for every layer;
+and threads wait for each other once a round instead of after every layer.
 
-`DebugTrainer` is slow, and its errors say whose they are. It is the reference that the other
-engines are tested against.
+`DebugTrainer` is slow, and its errors name the client. The other engines are tested against it.
 """
 
 from __future__ import annotations
@@ -53,9 +51,8 @@ class DebugTrainer(CohortTrainer):
 class ThreadsTrainer(CohortTrainer):
     """As many clients at a time as there are cores, each with one thread.
 
-    A client's numbers do not depend on how many threads there are. A model with dropout is trained
-    in one thread: torch has one random generator for all of them, and who came first would decide
-    about the masks.
+    Results do not depend on the number of threads. A model with dropout is trained in one thread:
+    torch has one random generator for all threads, so masks would depend on their order.
     """
 
     def __init__(self, algorithm: Algorithm, model: FlatModel, task: Task) -> None:
@@ -64,7 +61,7 @@ class ThreadsTrainer(CohortTrainer):
 
     def train(self, own: Tensor, shared: Tensor, batches: CohortBatches, lr: float) -> Trained:
         def one(k: int) -> OneTrained:
-            try:  # Weights are put into a module while it runs, so no two threads share one.
+            try:  # A module holds weights while it runs, so threads cannot share one.
                 model = self._free.get_nowait()
             except Empty:
                 model = copy.deepcopy(self._model)
@@ -75,7 +72,7 @@ class ThreadsTrainer(CohortTrainer):
                 self._free.put(model)
 
         workers = 1 if self._model.traits.random_forward else torch.get_num_threads()
-        # Those with most steps go first, so that no thread is waited for at the end.
+        # Clients with the most steps go first, so that all threads end at about the same time.
         order = np.argsort(-batches.mask.any(axis=2).sum(axis=1), kind="stable")
         with (
             _single_threaded(),

@@ -1,10 +1,9 @@
-"""Who trains in which step, and with how many rows.
+"""Which clients train in which step, and with how many rows.
 
-Clients have different numbers of rows, and so of batches, but a cohort is one array, in which the
-shorter are padded. This keeps the padding small: clients whose batches are much smaller are trained
-apart (`row_groups`), and clients that are done leave (`schedule`). How much a client is padded
-within a batch depends on its own rows alone, and steps of padding change nothing, so nobody's
-numbers depend on the others.
+A cohort is one array, in which clients with fewer rows or batches are padded. To keep the padding
+small, clients with much smaller batches are trained separately (`row_groups`), and clients leave
+when they are done (`schedule`). A client's padding within a batch depends on its own rows alone,
+and steps of padding change nothing, so results do not depend on the other clients.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ Mask = NDArray[np.bool_]
 
 
 def schedule(active: Mask) -> tuple[Ints, list[int]]:
-    """The cohort in the order of its numbers of steps, those with most first, and how many clients
-    are not done in each step. `active` [K, steps] says who has real rows in which step."""
+    """The cohort ordered by number of steps, most first, and how many clients are left in each
+    step. `active` [K, steps] says which clients have real rows in which step."""
     last = _last(active)
     if (active.sum(axis=1) < last).any():
         raise ValueError("A client has a step without real rows before one with real rows.")
@@ -29,11 +28,8 @@ def schedule(active: Mask) -> tuple[Ints, list[int]]:
 
 
 def row_groups(mask: Mask) -> list[tuple[Ints, int]]:
-    """The cohort cut into groups, each with the rows that its batches need, rounded up.
-
-    Rows are rounded up to all, a quarter of them, a sixteenth, … as long as it is worth the extra
-    group.
-    """
+    """The cohort in groups, each with the number of rows that its batches need, rounded up to all,
+    a quarter, a sixteenth, …, but not below `FEW_ROWS`."""
     needs = _last(np.asarray(mask.any(axis=1)))
     room = np.full(len(mask), mask.shape[2])
     while (smaller := -(-int(room.min()) // 4)) >= FEW_ROWS:
@@ -45,7 +41,7 @@ def row_groups(mask: Mask) -> list[tuple[Ints, int]]:
 
 
 def widths(cohort: int, left: list[int], usual: int | None) -> list[int]:
-    """How many places each step has, where it shall be one of few numbers.
+    """The number of clients in each step, rounded up so that there are few different ones.
 
     A whole cohort is rounded up to the `usual` width or, where cohorts vary, by at most a quarter.
     As clients finish, the width falls to the next power of four, down to 16.
@@ -55,13 +51,13 @@ def widths(cohort: int, left: list[int], usual: int | None) -> list[int]:
 
 
 def _last(marks: Mask) -> Ints:
-    """One more than the last place that is marked, row by row; 0 where none is."""
+    """For each row, one more than its last marked column; 0 where none is marked."""
     number = np.arange(1, marks.shape[1] + 1)
     return np.asarray(np.where(marks, number, 0).max(axis=1, initial=0))
 
 
 def rounded(n: int) -> int:
-    """Up to three significant bits, so by at most a quarter: 64, 80, 96, 112, 128, …"""
+    """Rounded up to three significant bits, so by at most a quarter: 64, 80, 96, 112, 128, …"""
     grain: int = 2 ** max(0, n.bit_length() - 3)
     return -(-n // grain) * grain
 

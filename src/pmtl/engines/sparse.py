@@ -1,13 +1,12 @@
-"""Linear models on sparse rows: work on the columns that occur, and settle the rest in one go.
+"""Linear models on sparse rows.
 
 A client's batches of one round hold a few hundred of ten thousand words. The gradient of a linear
-model is zero on the weights of all other columns, so a round is run on a *block*: the columns that
-occur in these batches, which make a smaller linear model whose weights are a part of the client's
-vector. The same algorithm trains it over the client axis, with dense inputs.
+model is zero on the weights of all other columns. So a round trains a *block*: the columns that
+occur in these batches, as a smaller linear model with dense inputs, over the client axis.
 
-The other coordinates still move, since PMTL pulls every one of them towards w̃ in every step. An
-algorithm's `zero_gradient_steps` says where E such steps lead, in closed form. So a round costs a
-few passes over a client's vector and E passes over its block, and no input is ever made dense.
+The other coordinates still move, since PMTL pulls each of them towards w̃ in every step. An
+algorithm's `zero_gradient_steps` says in closed form where E such steps lead. So a round costs a
+few passes over a client's vector and E passes over its block.
 """
 
 from __future__ import annotations
@@ -37,17 +36,17 @@ Mask = NDArray[np.bool_]
 class Block:
     """The rows `[K, steps, batch]` of K clients on the columns that occur in them.
 
-    `real` marks the rows that are no padding. All clients get blocks of one `width`: that of the
-    widest, a little rounded so that few widths exist, unless it is given. A narrower one repeats
-    its last column, where its inputs are zero.
+    `real` marks the rows that are not padding. All clients have blocks of the same `width`, by
+    default that of the widest, rounded up so that few widths exist. A narrower block repeats its
+    last column, with zeros as inputs.
     """
 
     def __init__(self, feed: Feed, index: Ints, real: Mask, width: int | None = None) -> None:
         self._index = index
         self._feed = feed
         clients, steps, self._batch = index.shape
-        ordered = real.transpose(1, 0, 2)  # Step by step, so that a step's entries lie together.
-        taken = feed.sparse(index.transpose(1, 0, 2)[ordered])
+        ordered = real.transpose(1, 0, 2)  # So that the entries of a step are contiguous.
+        taken = feed.data.x[index.transpose(1, 0, 2)[ordered]]  # Still sparse (CSR).
         step, client, place = (np.repeat(n, np.diff(taken.indptr)) for n in np.nonzero(ordered))
         self._bounds = np.searchsorted(step, np.arange(steps + 1))
         present = np.zeros((clients, taken.shape[1]), dtype=bool)
@@ -75,17 +74,17 @@ class Block:
         return inputs, self._feed.targets(self._index[:, step])
 
     def take(self, vectors: Tensor, features: int, outputs: int) -> Tensor:
-        """The vectors `[K, n · outputs · (features + 1)]` of n models on all columns, cut to the
+        """Vectors `[K, n · outputs · (features + 1)]` of n models on all columns, cut to the
         block."""
         weights, bias = _split(vectors, features, outputs)
         chosen = weights.gather(3, _every(self._columns, weights))
         return torch.cat([chosen.flatten(2), bias], dim=2).flatten(1)
 
     def put(self, vectors: Tensor, part: Tensor, features: int, outputs: int) -> None:
-        """Write the block's coordinates into the vectors that `take` would take them from."""
+        """Write the block's coordinates back into the vectors: the inverse of `take`."""
         weights, bias = _split(vectors, features, outputs)
         chosen, bias[:] = _split(part, self.width, outputs)
-        # Where the last column is repeated it is written several times over, with one value.
+        # A repeated last column is written several times, with the same value.
         chosen = chosen.gather(3, _every(self._last, weights))
         weights.scatter_(3, _every(self._columns, weights), chosen)
 
@@ -110,22 +109,19 @@ class BlockBatches(CohortBatches):
         return inputs[chosen, :rows], targets[chosen, :rows]
 
 
+@dataclass(frozen=True)
 class SparseTrainer:
     """Trains cohorts of linear models on sparse rows."""
 
-    def __init__(
-        self, algorithm: Algorithm, model: FlatModel, task: Task, feed: Feed, in_place: bool = False
-    ) -> None:
-        """`in_place` is for production (`places.py`)."""
-        self._algorithm = algorithm
-        self._model = model
-        self._task = task
-        self._feed = feed
-        self._in_place = in_place
+    algorithm: Algorithm
+    model: FlatModel
+    task: Task
+    feed: Feed
+    in_place: bool = False  #: for production (`places.py`)
 
     @staticmethod
     def fits(algorithm: Algorithm, model: FlatModel, feed: Feed) -> bool:
-        """Whether these can be trained so; anything else is trained on dense batches."""
+        """Whether these can be trained on blocks; all others are trained on dense batches."""
         return feed.is_sparse and is_linear(model) and _has_closed_form(algorithm)
 
     def train(
@@ -138,13 +134,12 @@ class SparseTrainer:
         width: int | None = None,
     ) -> Trained:
         """Train each client from `own` [K, …] around its `shared` [K, P] on its batches: the rows
-        `index` [K, steps, batch] where they are `real`. Blocks are as wide as these clients need,
-        or of `width` columns."""
-        algorithm, sizes = self._algorithm, sizes_of(self._model)
+        `index` [K, steps, batch] where they are `real`. `width` is that of `Block`."""
+        algorithm, sizes = self.algorithm, sizes_of(self.model)
         with torch.no_grad():
-            block = Block(self._feed, index, real, width)
-            small = small_model(self._model, block.width)
-            trainer = AxisTrainer(algorithm, small, self._task, in_place=self._in_place)
+            block = Block(self.feed, index, real, width)
+            small = small_model(self.model, block.width)
+            trainer = AxisTrainer(algorithm, small, self.task, in_place=self.in_place)
             batches = BlockBatches(block, np.arange(len(index)), real)
             part = trainer.train(block.take(own, *sizes), block.take(shared, *sizes), batches, lr)
             steps = torch.from_numpy(real.any(axis=2).sum(axis=1)).to(shared)
@@ -154,23 +149,19 @@ class SparseTrainer:
             )
             uploads = vmap(algorithm.upload)(state, own, shared)
             kept = vmap(algorithm.keep)(state)
-            # A state that did not move may be the memory that came in, which must not change.
-            kept = kept.clone() if _same_memory(kept, own) else kept.contiguous()
+            # Without a step, `kept` may share its memory with `own`, which must not change.
+            shares_memory = kept.untyped_storage().data_ptr() == own.untyped_storage().data_ptr()
+            kept = kept.clone() if shares_memory else kept.contiguous()
             block.put(kept, part.kept, *sizes)
             block.put(uploads, part.uploads, *sizes)
             return Trained(kept, uploads, part.losses)
 
 
 def sparse_outputs(
-    feed: Feed,
-    model: FlatModel,
-    weights: Tensor,
-    index: Ints,
-    real: Mask,
-    width: int | None = None,
+    feed: Feed, model: FlatModel, weights: Tensor, index: Ints, real: Mask, width: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """A linear model's outputs for the rows `[K, n]` under `weights` [K, P], and their targets;
-    computed on as many columns as these rows need, or on `width` of them."""
+    """A linear model's outputs for the rows `[K, n]` under `weights` [K, P], and their targets.
+    `width` is that of `Block`."""
     block = Block(feed, index[:, None], real[:, None], width)
     inputs, targets = block.rows(0)
     small = small_model(model, block.width)
@@ -178,8 +169,8 @@ def sparse_outputs(
 
 
 def own_widths(x: Any, rows: Rows) -> Ints:
-    """A width of a block for each client that follows from its own rows alone: its distinct
-    columns, a little rounded."""
+    """For each client a width of its block that depends on its own rows alone: the number of its
+    distinct columns, rounded up."""
     widths = np.ones(len(rows.counts), dtype=np.int64)
     for client in np.flatnonzero(rows.counts):
         columns = len(np.unique(x[rows.of(int(client))].indices))
@@ -188,7 +179,7 @@ def own_widths(x: Any, rows: Rows) -> Ints:
 
 
 def is_linear(model: FlatModel) -> bool:
-    """Whether it is the library's linear model, all of it free."""
+    """Whether it is the library's linear model without frozen parameters."""
     return type(model.module) is Linear and model.size == sum(
         value.numel() for value in model.module.parameters()
     )
@@ -201,8 +192,8 @@ def sizes_of(model: FlatModel) -> tuple[int, int]:
 
 
 def small_model(model: FlatModel, features: int) -> FlatModel:
-    """The same kind of model on fewer features: a function of its weights, with none of its own."""
-    with torch.device("meta"):  # Without memory, and without drawing random numbers.
+    """The same kind of model on fewer features, as a function of its weights."""
+    with torch.device("meta"):  # Takes no memory and draws no random numbers.
         return FlatModel(Linear((features,), sizes_of(model)[1]), model.name)
 
 
@@ -219,13 +210,9 @@ def _every(columns: Tensor, weights: Tensor) -> Tensor:
     return columns[:, None, None].expand(-1, *weights.shape[1:3], -1)
 
 
-def _same_memory(one: Tensor, two: Tensor) -> bool:
-    return one.untyped_storage().data_ptr() == two.untyped_storage().data_ptr()
-
-
 def _has_closed_form(algorithm: Algorithm) -> bool:
-    """Whether `zero_gradient_steps` leads where steps lead. Tried, because a subclass may change
-    `step` and inherit a closed form that is not its own."""
+    """Whether `zero_gradient_steps` agrees with `step`. This is tried out, because a subclass may
+    change `step` and inherit a closed form that no longer fits."""
     shared = torch.linspace(-1, 1, 5, dtype=torch.float64)
     own = algorithm.start(shared)
     if len(own) % len(shared):

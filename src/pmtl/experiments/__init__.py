@@ -1,1 +1,1 @@
-"""The paper's figures and tables, one file each, on data that is given or made."""
+"""Comparisons of algorithms, and the paper's figures and tables."""

@@ -1,9 +1,9 @@
-"""Clustered PMTL against plain PMTL where there are true clusters, and relationship matrices.
+"""Clustered PMTL against plain PMTL on data with true clusters, and relationship matrices.
 
 The synthetic federation of this setting has four clusters of clients with nothing in common. Plain
-PMTL pulls all to one mean. Clustered PMTL has a mean for each cluster, at the same ε and with four
-times the noise on it. `both` is a relationship matrix in between, Ω = ½Ω_mean + ½Ω_clusters: half
-of the pull is to the mean of all. Wrong clusters (drawn at random) show what a bad guess costs.
+PMTL pulls all clients to one mean. Clustered PMTL has a mean for each cluster, with the same ε and
+four times the noise. `both` is in between, with Ω = ½Ω_mean + ½Ω_clusters. `wrong clusters` are
+drawn at random.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pmtl.spec import parse_spec
 
 
 def clusters(results: Results) -> Sheet:
-    """Test accuracy for every ε that holds."""
+    """Test accuracy for every ε."""
     families = define(results)
     sheet = Sheet(
         "clusters",
@@ -38,7 +38,7 @@ def clusters(results: Results) -> Sheet:
 
 
 def define(results: Results) -> dict[str, list[str]]:
-    """The methods, and what each is called in cells, for every λ."""
+    """The methods, and the name of each in cells, for every λ."""
     clients = results.data.clients
     true = true_clusters(results)
     wrong = np.random.default_rng(0).permutation(true)
@@ -59,12 +59,12 @@ def define(results: Results) -> dict[str, list[str]]:
 
 
 def true_clusters(results: Results) -> NDArray[np.int64]:
-    """What the generator did: client k is in cluster k mod clusters."""
+    """The generator's clusters: client k is in cluster k mod clusters."""
     _, options = parse_spec(results.data.source or "")
     if "clusters" not in options:
         raise PmtlError(
-            "The experiment clusters needs a federation whose clusters are known: use --on "
-            "clusters, or --data synthetic:clusters=4,…."
+            "The experiment clusters needs data with known clusters: use --on clusters, or --data "
+            "synthetic:clusters=4,…."
         )
     return np.array([int(client) for client in results.data.clients]) % int(options["clusters"])
 

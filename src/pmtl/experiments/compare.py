@@ -1,11 +1,10 @@
-"""Algorithms × ε × seeds: every cell is an ordinary run, and the whole can be continued.
+"""Algorithms × ε × seeds: every cell is an ordinary run, and a comparison can be resumed.
 
-Validation rows choose, test rows report: where several settings of one algorithm are given
-(`pmtl:lam=0.1`, `pmtl:lam=0.3`), the one with the best validation value stands for it at each ε.
-A comparison is an experiment: that choice looks at exact scores of private data, which the ε of a
-single run does not cover. `selection` in the results says, per method and ε, what such a choice
-would cost if it were paid for (`privacy/accounting/selection.py`). Seeds are repetitions for the
-error bar, not candidates.
+If several settings of one algorithm are given (`pmtl:lam=0.1`, `pmtl:lam=0.3`), validation rows
+choose one for each ε, and test rows report. This choice uses exact scores of private data, which
+the ε of a single run does not cover: a comparison is an experiment. `selection` in the results says
+what the choice would cost (`privacy/accounting/selection.py`). Seeds are repetitions, not
+candidates.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ class Grid:
 
     Args:
         algorithms: Specs of algorithms, such as `pmtl:lam=0.1`.
-        epsilons: The ε of the runs; ∞ is no privacy.
-        seeds: One run for each.
+        epsilons: The ε of the runs; ∞ means no privacy.
+        seeds: The seeds; one run for each.
         base: All other settings.
     """
 
@@ -58,20 +57,20 @@ class Grid:
     def __post_init__(self) -> None:
         if not (self.algorithms and self.epsilons and self.seeds):
             raise PmtlError("A comparison needs at least one algorithm, one ε and one seed.")
-        for name in ("algorithms", "epsilons", "seeds"):  # Given twice is compared once.
+        for name in ("algorithms", "epsilons", "seeds"):  # Without duplicates.
             object.__setattr__(self, name, tuple(dict.fromkeys(getattr(self, name))))
         for epsilon in self.epsilons:
             check_epsilon(epsilon)
         if self.base.mode != "experiment":
             raise PmtlError(
-                "A comparison is an experiment: it looks at exact metrics of every run. Leave the "
-                "mode out."
+                "A comparison is an experiment: it uses exact metrics of every run. Leave the mode "
+                "out."
             )
         if self.base.privacy.epsilon is not None or self.base.privacy.noise is not None:
             raise PmtlError("A comparison sets ε itself: leave epsilon and noise out of privacy.")
 
     def cells(self) -> list[Cell]:
-        """Every run; what shares nothing needs no ε and is run once a seed."""
+        """All runs; an algorithm that shares nothing has no ε and is run once for each seed."""
         cells = []
         for algorithm in self.algorithms:
             epsilons = self.epsilons if build_algorithm(algorithm).shares else (None,)
@@ -88,7 +87,7 @@ class Cell:
     seed: int
 
     def __str__(self) -> str:
-        """What its folder is called: what one can read, and a key where that may be ambiguous."""
+        """The name of its folder: a readable name, with a key if that may be ambiguous."""
         name = "".join(c if c.isalnum() or c in "._=-" else "-" for c in self.algorithm)
         budget = "" if self.epsilon is None else f"-eps{self.epsilon!r}"
         key = "" if name == self.algorithm else f"-{name_key(self.algorithm) % 16**6:06x}"
@@ -107,8 +106,8 @@ def compare(
         progress: Whether to show a progress bar.
 
     Returns:
-        What `results.json` holds: `runs`, their `summary` over seeds, the setting that validation
-        has `chosen` for each method, and what that `selection` would cost.
+        The content of `results.json`: `runs`, their `summary` over seeds, the setting `chosen` by
+        validation for each method, and what that `selection` would cost.
     """
     out = Path(out)
     RunFolder.refuse_existing(out)
@@ -125,7 +124,7 @@ def compare(
 def resume_comparison(
     out: str | Path, data: FederatedData | None = None, *, progress: bool = False
 ) -> dict[str, Any]:
-    """Do the runs that are not finished yet; arguments and result are those of `compare`."""
+    """Finish the remaining runs of a comparison; arguments and result are those of `compare`."""
     values = files.read_json(Path(out) / PLAN_FILE)
     base = parse_config(values["base"], str(Path(out) / PLAN_FILE))
     grid = Grid(
@@ -138,7 +137,7 @@ def resume_comparison(
 
 
 def _check(grid: Grid, data: FederatedData) -> None:
-    """Refuse what no cell could run, before anything is written."""
+    """Refuse what no cell can run, before anything is written."""
     base = grid.base
     for algorithm in grid.algorithms:
         build_algorithm(algorithm).blocks(data.clients)
@@ -159,7 +158,9 @@ def _run(grid: Grid, out: Path, data: FederatedData, show: bool) -> dict[str, An
             cache.fill()
         except Interrupted:
             done = f"{len(cells) - len(cache.missing)} of {len(cells)}"
-            raise Interrupted(f"Stopped after {done} runs; `pmtl resume {out}` goes on.") from None
+            raise Interrupted(
+                f"Stopped after {done} runs; continue with `pmtl resume {out}`."
+            ) from None
     rows = [cache.get(cell) for cell in cells]
     results = {"task": data.task, "clients": data.m, "runs": rows, **_summaries(rows, data.task)}
     results["selection"] = _selection(results["summary"], grid.base.privacy, data.m)
@@ -169,7 +170,7 @@ def _run(grid: Grid, out: Path, data: FederatedData, show: bool) -> dict[str, An
 
 @dataclass(frozen=True)
 class CellRunner:
-    """Does the runs of a comparison; the result of each is its run folder."""
+    """Runs the cells of a comparison; the result of each is its run folder."""
 
     base: TrainConfig
     folder: Path
@@ -211,7 +212,7 @@ def _row(cell: Cell, run: Run) -> Result:
 
 
 def _summaries(rows: list[dict[str, Any]], task: str) -> dict[str, Any]:
-    """Mean and standard deviation over seeds, and which setting validation chose."""
+    """Mean and standard deviation over seeds, and the setting that validation chose."""
     metric = "rmse" if task == "regression" else "accuracy"
     groups: defaultdict[tuple[str, float | None], list[Result]] = defaultdict(list)
     for row in rows:
@@ -231,8 +232,8 @@ def _summaries(rows: list[dict[str, Any]], task: str) -> dict[str, Any]:
 
 
 def _spread(values: list[dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Per metric the mean over seeds and the sample standard deviation (0 for one seed)."""
-    # A file has null where a number was not finite.
+    """For each metric the mean and the sample standard deviation over seeds (0 for one seed)."""
+    # In a file, numbers that are not finite are null: float() makes them NaN.
     table = {name: np.array([value[name] for value in values], float) for name in values[0]}
     return {
         name: {"mean": float(v.mean()), "std": float(v.std(ddof=1)) if len(v) > 1 else 0.0}
@@ -241,30 +242,31 @@ def _spread(values: list[dict[str, float]]) -> dict[str, dict[str, float]]:
 
 
 def _method(algorithm: str) -> str:
-    """The algorithm's name, which its settings have in common."""
+    """The algorithm's name without its settings."""
     return parse_spec(algorithm)[0]
 
 
 def _choose(summary: list[dict[str, Any]], metric: str) -> list[dict[str, Any]]:
+    """The best setting of each method at each ε."""
     sign = -1 if metric == "rmse" else 1
     chosen: dict[tuple[str, float | None], dict[str, Any]] = {}
     for line in summary:
-        place = (_method(line["algorithm"]), line["epsilon"])
+        key = (_method(line["algorithm"]), line["epsilon"])
         split = "validation" if "validation_personal" in line else "test"
 
         def value(entry: dict[str, Any], split: str = split) -> float:
             return float(sign * entry[f"{split}_personal"][metric]["mean"])
 
-        if place not in chosen or value(line) > value(chosen[place]):
-            chosen[place] = line
+        if key not in chosen or value(line) > value(chosen[key]):
+            chosen[key] = line
     return [{"method": name, **line} for (name, _), line in chosen.items()]
 
 
 def _selection(
     summary: list[dict[str, Any]], privacy: PrivacyRequest, clients: int
 ) -> list[dict[str, Any]]:
-    """What choosing a method's setting would cost at each ε, where there was a choice. Where
-    nothing is shared (ε is None), each client can choose by itself, which is free."""
+    """What choosing a method's setting would cost at each ε, if several settings were given. If
+    nothing is shared (ε is None), each client can choose for itself, which is free."""
     settings = Counter((_method(line["algorithm"]), line["epsilon"]) for line in summary)
     prices = []
     for (method, epsilon), candidates in settings.items():

@@ -1,4 +1,4 @@
-"""The paper's figures and its appendix: each function asks for results and fills a sheet."""
+"""The figures of the paper and its appendix: each function reads results and fills a sheet."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pmtl.experiments.results import COUNTINGS, Results
 from pmtl.experiments.sheet import Sheet
 from pmtl.experiments.tasks import Cell, accuracy
 
-#: What is compared: name, algorithm, and which of its models answers.
+#: A method: its name, its algorithm, and which of its models is evaluated.
 Method = tuple[str, str, str]
 _PMTL, _GLOBAL = ("PMTL", "pmtl", "personal"), ("private global", "fedavg", "shared")
 _NAIVE = ("naive joint", "naive_joint", "personal")
@@ -17,11 +17,8 @@ _PPSGD = ("PP-SGD", "ppsgd", "personal")
 
 
 def fig1(results: Results) -> Sheet:
-    """Client-level privacy of all models at once gives models no better than a guess.
-
-    The naive way publishes one noisy model per client (`naive_joint`), against a private global
-    model and PMTL: the best of each that an ε buys.
-    """
+    """The naive method, which publishes one noisy model per client, against a private global model
+    and PMTL: the best of each at one ε. The naive models are no better than a guess."""
     epsilon = results.setting.table_epsilons[-1]
     sheet = Sheet(
         "fig1",
@@ -62,19 +59,19 @@ def fig3(results: Results) -> Sheet:
 
 
 def fedprox(results: Results) -> Sheet:
-    """The appendix' comparison with private FedProx: Fig. 3 with one more global method."""
+    """The appendix's comparison with private FedProx: Fig. 3 with one more global method."""
     methods = (_PMTL, _GLOBAL, _FEDPROX)
     return _against(results, "fedprox", "PMTL against FedAvg and FedProx", *methods)
 
 
 def ppsgd(results: Results) -> Sheet:
-    """The appendix' comparison with PP-SGD, which predicts with w + θ_k (Bietti et al. 2022)."""
+    """The appendix's comparison with PP-SGD, which predicts with w + θ_k (Bietti et al. 2022)."""
     return _against(results, "ppsgd", "PMTL against PP-SGD", _PMTL, _PPSGD)
 
 
 def _against(results: Results, name: str, caption: str, *methods: Method) -> Sheet:
-    """The best (γ, σ, T, λ) by validation rows, for every ε and both countings; ∞ is training
-    without noise and clip."""
+    """The best (γ, σ, T, λ) by validation rows, for every ε and both countings; ε = ∞ is training
+    without noise and clipping."""
     sheet = Sheet(
         name,
         f"{caption}: test accuracy of the best (γ, σ, T, λ) by validation that ε buys.",
@@ -85,17 +82,14 @@ def _against(results: Results, name: str, caption: str, *methods: Method) -> She
         for counting in COUNTINGS:
             for method, family, view in methods:
                 cells = results.grid(family, private=epsilon != math.inf)
-                score = results.score(cells, epsilon, counting, view)
-                row[f"{method}, ε {counting}"] = score
+                row[f"{method}, ε {counting}"] = results.score(cells, epsilon, counting, view)
         sheet.add(**row)
     return sheet
 
 
 def sweep(results: Results) -> Sheet:
-    """The appendix' sweeps: what σ and γ do to accuracy and to ε, for PMTL.
-
-    Validation and test accuracy of every (σ, γ, λ) after its last round, on the first seed.
-    """
+    """The appendix's sweeps: validation and test accuracy of PMTL, and ε, for every (σ, γ, λ) after
+    the last round, on the first seed."""
     sheet = Sheet(
         "sweep",
         f"PMTL over σ × γ after {results.setting.rounds} rounds (first seed).",

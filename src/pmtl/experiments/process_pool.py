@@ -1,4 +1,4 @@
-"""Several tasks at once, each in a process of its own."""
+"""Several tasks at once, in processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 def run_tasks(
     do: Callable[[Task], Result], tasks: Sequence[Task], jobs: int
 ) -> Iterator[tuple[Task, Result]]:
-    """Do tasks in `jobs` processes, each with a copy of `do`; results come as they are done."""
+    """Do tasks in `jobs` processes, each with a copy of `do`; yields results as they are done."""
     if jobs == 1:
         yield from ((task, do(task)) for task in tasks)
         return
@@ -40,9 +40,9 @@ def run_tasks(
                 yield waiting[done], done.result()
                 continue
             failed = failed or error
-            for other in waiting:  # Those that run already go on to their end.
+            for other in waiting:  # Tasks that are running are not cancelled.
                 other.cancel()
-    except BaseException:  # A user who stops does not want to wait.
+    except BaseException:  # After Ctrl-C the user does not want to wait.
         for process in list((pool._processes or {}).values()):
             process.terminate()
         raise
@@ -50,8 +50,8 @@ def run_tasks(
         pool.shutdown(cancel_futures=True)
     if isinstance(failed, BrokenProcessPool):
         raise PmtlError(
-            "A process of the experiments ended unexpectedly, perhaps for lack of memory. What is "
-            "done is kept: begin again, with fewer --jobs."
+            "A process of the experiments ended unexpectedly, perhaps for lack of memory. Finished "
+            "results are kept: start again, with fewer --jobs."
         ) from failed
     if failed is not None:
         raise failed

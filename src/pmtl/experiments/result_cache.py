@@ -1,8 +1,8 @@
-"""Every task is computed once and stored; asked for again, its result is read.
+"""Results of tasks, each computed once and stored.
 
-Callers ask with `get`. A result that is not there is noted as missing, and the answer is empty.
-`fill` computes what is missing, several tasks at once if wished; then the callers ask again. A task
-that fails is not tried again by the same cache.
+`get` reads a result; if it is not stored, the task is noted as missing, and the answer is empty.
+`fill` computes what is missing; then callers call `get` again. A cache tries a failed task only
+once.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class ResultCache(Generic[Task]):
         jobs: int = 1,
         show: bool = False,
     ) -> None:
-        """`read` gives the stored result of a task, or None if the task is still to be done; `do`
-        computes and stores the result, which is `{"error": …}` if the task failed."""
+        """`read` gives the stored result of a task, or None; `do` computes and stores the result,
+        which is `{"error": …}` if the task failed."""
         if jobs < 1:
-            raise PmtlError(f"There is at least one job at a time, and not {jobs}.")
-        self.missing: dict[Task, None] = {}  #: asked for and not there, in order
+            raise PmtlError(f"jobs must be at least 1, but {jobs} was given.")
+        self.missing: dict[Task, None] = {}  #: tasks without a result, in order
         self.failures: dict[str, str] = {}  #: names of tasks that failed, and why
         self._known: dict[Task, Result] = {}
         self._read, self._do, self._jobs = read, do, jobs

@@ -1,14 +1,13 @@
-"""The results of one setting on one data set, and the best that an ε buys.
+"""The results of one setting on one data set, and the best result for an ε.
 
-A curve's file holds no ε: that follows from σ, γ and the number of rounds, so that one curve serves
-every ε that it passes. ε is counted in two ways:
+ε follows from σ, γ and the number of rounds, so one curve serves many ε. It is counted in two ways:
 
-- *paper's*: as the authors' code counts (Rényi, Poisson coins, a client added or removed, δ = 1/m).
-  For comparison with the printed numbers only: it is not the ε of the paper's own definition.
-- *ours*: one client replaced, the coins that were really thrown. This one holds.
+- *paper's*: as the authors' code does (Rényi, Poisson sampling, a client added or removed, δ =
+  1/m), to compare with the printed numbers. It is not the ε of the paper's own definition.
+- *ours*: one client replaced, with the sampling that was used. This one is correct.
 
-These are experiments on data that one already has: they look at exact metrics, and choosing the
-best of many runs is not paid for, as in the paper. `pmtl privacy selection` says what that costs.
+As in the paper, experiments use exact metrics and do not pay for choosing the best of many runs
+(`pmtl privacy selection` says what that costs).
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _LAM = {"pmtl": "lam", "ditto": "lam", "fedprox": "mu"}
 
 @dataclass(frozen=True)
 class Point:
-    """A run up to a round: what is chosen between."""
+    """A run up to a round."""
 
     cell: Cell
     rounds: int
@@ -59,8 +58,8 @@ class Results(ResultCache[Task]):
         jobs: int = 1,
         show: bool = False,
     ) -> None:
-        """The results lie in a subfolder of `out`; `data` is a file, a federation, or None for the
-        setting's own data."""
+        """Results are stored in a subfolder of `out`; `data` is a file, a federation, or None for
+        the setting's own data."""
         self.setting = setting
         self.out = out / setting.name
         self._runner = TaskRunner(setting, self.out / "cells", data, device)
@@ -75,39 +74,39 @@ class Results(ResultCache[Task]):
         return self._runner.data
 
     def define(self, name: str, algorithm: Algorithm) -> str:
-        """Give an algorithm that no spec can name a name for cells; returns the name."""
+        """Register a name in cells for an algorithm that has no spec; returns the name."""
         self._runner.defined[name] = algorithm
         return name
 
     def plan(self, sigma: float, clip: float, rounds: int) -> PrivacyPlan:
-        """What such a run of so many rounds pays for."""
+        """The privacy plan of a run of so many rounds."""
         return self._runner.plan(sigma, clip, rounds)
 
     def epsilon(self, counting: Counting, cell: Cell, rounds: int) -> float:
-        """The ε of a cell's run up to a round; ∞ without noise or without a clip."""
+        """The ε of a cell's run up to a round; ∞ without noise or without clipping."""
         if cell.sigma == 0 or math.isinf(cell.clip):
             return math.inf
         return _epsilon(counting, self.plan(cell.sigma, cell.clip, rounds))
 
     def curve(self, cell: Cell) -> list[Result]:
-        """The cell's metrics, round by round; empty if they are missing or it failed."""
+        """The cell's metrics, round by round; empty if they are missing or the run failed."""
         found: list[Result] = self.get(Task("curve", cell)).get("curve", [])
         return found
 
     def tuned(self, cell: Cell, rounds: int) -> dict[str, Result]:
-        """The metrics after fine-tuning the models of that round, by method and start; λ is chosen
-        by validation rows."""
+        """The metrics after fine-tuning the models of a round, by method and start; validation rows
+        choose λ."""
         found: dict[str, Result] = self.get(Task("tuned", cell, rounds)).get("tuned", {})
         return found
 
     def chosen(self, cell: Cell, rounds: int) -> Result | None:
-        """The metrics when every client chooses for itself among the models of that round, shared,
-        personal, fine-tuned or its own alone; and how often each was chosen."""
+        """The metrics if every client chooses among the models of a round: shared, personal,
+        fine-tuned or trained alone; and how often each was chosen."""
         return self.get(Task("chosen", cell, rounds)).get("chosen")
 
     def fill(self) -> None:
         """Compute what is missing."""
-        # Only now, so that a mistake does not claim the folder for its setting.
+        # Not earlier, so that a mistake in the arguments does not claim the folder.
         if self.missing and not self._claim_file.exists():
             files.write_json(self._claim_file, self._claim)
         super().fill()
@@ -117,22 +116,22 @@ class Results(ResultCache[Task]):
         if isinstance(given, FederatedData):
             given = given.fingerprint()
         elif given is not None:
-            given = Path(given).name  # The folder it lies in does not matter.
+            given = Path(given).name  # Its folder does not matter.
         described: dict[str, Any] = {**asdict(self.setting), "given": given}
         key = sha256(to_json(described).encode()).hexdigest()[:16]
         self._claim = {"setting": described, "key": key}
         self._claim_file = self.out / "setting.json"
         if self._claim_file.exists() and files.read_json(self._claim_file).get("key") != key:
             raise PmtlError(
-                f"{self.out} holds results of other settings (--quick has its own) or other data: "
-                "use another folder (--out)."
+                f"{self.out} holds results of other settings (such as --quick) or other data: use "
+                "another folder (--out)."
             )
 
     def grid(
         self, family: str, private: bool = True, names: Sequence[str] | None = None
     ) -> list[Cell]:
-        """All cells of the first seed of an algorithm with (σ, γ) from the paper's grid, or, if not
-        `private`, without noise and clip; with every λ where it has one, or with these `names`."""
+        """All cells of an algorithm with the first seed: (σ, γ) from the paper's grid or, if not
+        `private`, without noise and clipping; with every λ if it has one, or with these `names`."""
         setting = self.setting
         if names is None and family not in _LAM:
             names = [family]
@@ -152,8 +151,8 @@ class Results(ResultCache[Task]):
     def best(
         self, cells: Iterable[Cell], epsilon: float, counting: Counting, view: str
     ) -> Point | None:
-        """The point with the highest validation accuracy among those that ε pays for; None if there
-        is none, or not all curves are there yet. Only the first seed is looked at."""
+        """The point with the highest validation accuracy among those with at most this ε, with the
+        first seed; None if there is none, or a curve is still missing."""
         curves = {cell: self.curve(cell) for cell in cells}
         affordable = [
             (accuracy(point, "validation", view), -point["round"], cell)
@@ -167,7 +166,7 @@ class Results(ResultCache[Task]):
         return Point(cell, -minus_rounds)
 
     def reported(self, point: Point, view: str) -> list[float]:
-        """Test accuracies of a chosen point, one for each seed whose run did not fail."""
+        """Test accuracies of a point, one for each seed whose run did not fail."""
         return [
             accuracy(found, "test", view)
             for cell in self.seeds(point)
@@ -176,18 +175,18 @@ class Results(ResultCache[Task]):
         ]
 
     def seeds(self, point: Point) -> list[Cell]:
-        """The runs of a chosen point with all seeds."""
+        """The runs of a point with all seeds."""
         return [replace(point.cell, seed=seed) for seed in self.setting.seeds]
 
     def score(
         self, cells: Iterable[Cell], epsilon: float, counting: Counting, view: str
     ) -> Spread | None:
-        """Test accuracy of the best of these cells that ε pays for, over all seeds."""
+        """Test accuracy, over all seeds, of the best of these cells with at most this ε."""
         point = self.best(cells, epsilon, counting, view)
         return None if point is None else spread(self.reported(point, view))
 
     def local(self) -> Spread | None:
-        """Test accuracy of training alone, for as many rounds as validation says."""
+        """Test accuracy of training alone; validation rows choose the number of rounds."""
         cells = [Cell("local", 0.0, math.inf, self.setting.seeds[0])]
         return self.score(cells, math.inf, "ours", "personal")
 

@@ -1,4 +1,4 @@
-"""Which experiments there are, and running them."""
+"""The list of experiments, and running them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def run_experiments(
 ) -> list[Sheet]:
     """Run these experiments; each writes a table, its numbers and a plot when it is done.
 
-    All of them ask for what they need, that is computed, and so on until nothing is missing.
+    All experiments are tried, what they miss is computed, and so on until nothing is missing.
     """
     for name in names:
         if name not in EXPERIMENTS:
             raise unknown("experiment", name, (*EXPERIMENTS, "all"))
-    results.data  # noqa: B018  Data that cannot be read is no run's failure.
+    results.data  # noqa: B018  Data that cannot be read is refused before the first run.
     sheets: dict[str, Sheet] = {}
     while len(sheets) < len(set(names)):
         for name in names:
@@ -44,7 +44,7 @@ def run_experiments(
 
 
 def _complete(name: str, results: Results) -> Sheet | None:
-    """The experiment's sheet, unless something is missing for it."""
+    """The experiment's sheet, or None if a result is missing."""
     others, results.missing = results.missing, {}
     sheet = EXPERIMENTS[name](results)
     complete = not results.missing
@@ -53,7 +53,7 @@ def _complete(name: str, results: Results) -> Sheet | None:
 
 
 def default_experiments(setting: str) -> tuple[str, ...]:
-    """What `all` means on a data set: the clusters are those of one federation only."""
+    """What `all` means on a data set: only the setting `clusters` has clusters."""
     if setting == "clusters":
         return ("clusters",)
     return tuple(name for name in EXPERIMENTS if name != "clusters")

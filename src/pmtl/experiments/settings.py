@@ -1,12 +1,11 @@
-"""What the experiments are run with: every number of them stands here.
+"""The settings of the experiments.
 
-Cohort, σ and γ are the paper's (its appendix on hyper-parameters), but for settings that say
-otherwise. Four things are not. λ is chosen among a few by validation, because the λ = 10 of the
-authors' code acts once a round there. Batches are smaller than 100, so that clients with a hundred
-rows take more than one step. A few rounds with several epochs each stand for a thousand of one: at
-so few clients no honest ε pays for more. And where cohorts are a part of all clients, PMTL's server
-takes q/m of a step: as printed its w̃ runs ahead of the mean (`algorithms/pmtl.py`), which the
-authors' code does not have, since it uploads something else.
+Cohort, σ and γ are the paper's (its appendix on hyper-parameters) unless a setting says otherwise.
+Four things differ. Validation chooses λ, because the λ = 10 of the authors' code acts once a round.
+Batches are smaller than 100, so that clients with a hundred rows take more than one step. There are
+a few rounds of several epochs instead of a thousand rounds, which would cost too much ε with so few
+clients. And if cohorts are a part of all clients, PMTL's server takes q/m of a step: as printed, w̃
+runs ahead of the mean (`algorithms/pmtl.py`); the authors' code uploads something else.
 """
 
 from __future__ import annotations
@@ -23,27 +22,27 @@ class Setting:
     """One data set, and how it is trained on."""
 
     name: str
-    data: str  #: what is appended to the given file's name, or the whole spec
+    data: str  #: options that are appended to the given file's name, or the whole spec
     model: str
     local: LocalTraining
-    tune: LocalTraining  #: what fine-tuning does
+    tune: LocalTraining  #: of fine-tuning
     cohort: int = 100
-    rounds: int = 64  #: T, at most
+    rounds: int = 64  #: the largest T
     sigmas: tuple[float, ...] = (0.02, 0.05, 0.1)
     clips: tuple[float, ...] = (0.2, 0.5, 1.0)
     lams: tuple[float, ...] = (0.1, 1.0)  #: of methods that pull towards the shared weights
-    free_rounds: int | None = None  #: T without noise, where nothing is paid for it
-    free_lams: tuple[float, ...] = ()  #: of the same methods without noise, if others
+    free_rounds: int | None = None  #: T without noise, if it differs
+    free_lams: tuple[float, ...] = ()  #: `lams` without noise, if they differ
     at_the_mean: bool = False  #: whether PMTL's server takes q/m of a step
-    tune_lams: tuple[float, ...] = (0.1, 1.0)  #: of fine-tuning that weighs otherwise: kl and ewc
+    tune_lams: tuple[float, ...] = (0.1, 1.0)  #: of the fine-tuning methods kl and ewc
     seeds: tuple[int, ...] = (0, 1, 2)
     epsilons: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 4.0)  #: of Fig. 3
     table_epsilons: tuple[float, ...] = (0.1, 0.8, 2.0)  #: of Tables 1 and 3
-    hog: bool = False  #: whether pixels are turned into histograms of gradients beforehand
-    fetched: str | None = None  #: what `pmtl data fetch` calls it
+    hog: bool = False  #: whether images are replaced by their histograms of gradients
+    fetched: str | None = None  #: its name in `pmtl data fetch`
 
     def spec(self, given: str | None) -> str:
-        """The data's spec: a file that is given, with this setting's options."""
+        """The data's spec: the given file with this setting's options."""
         if self.data.startswith("synthetic"):
             return self.data if given is None else given
         if given is None:
@@ -54,14 +53,14 @@ class Setting:
         return given if ":" in given else f"{given}:{self.data}"
 
     def lams_of(self, method: str) -> tuple[float | None, ...]:
-        """The λ that are tried when fine-tuning."""
+        """The λ that fine-tuning tries."""
         if method == "vanilla":
             return (None,)
         return self.lams if method == "mean" else self.tune_lams
 
     def least(self) -> tuple[LocalTraining, LocalTraining, int]:
-        """A fifth of what fine-tuning does, as many epochs (or steps) of training as in a run,
-        and how many times these training alone does."""
+        """The shortest fine-tuning (a fifth of `tune`), training alone for as many epochs or steps,
+        and the largest multiple of it (as long as a run)."""
         kind = "steps" if self.tune.epochs is None else "epochs"
         each = max(1, getattr(self.tune, kind) // 5)
         longest = self.rounds * getattr(self.local, kind) // each
@@ -108,7 +107,7 @@ _STACKOVERFLOW = Setting(
     at_the_mean=True,
     fetched="stackoverflow",
 )
-# A stand-in for StackOverflow: any table of client, text and tag.
+# A substitute for StackOverflow: any table of client, text and tag.
 _TAGS = replace(
     _STACKOVERFLOW,
     name="tags",
@@ -117,7 +116,7 @@ _TAGS = replace(
     seeds=(0, 1),
     fetched=None,
 )
-# What noise leaves room for: a linear layer on fixed features, and everybody in each round.
+# Suits noise better: a linear layer on fixed features, and full participation.
 _FEMNIST_HOG = replace(
     _STACKOVERFLOW,
     name="femnist_hog",
@@ -147,16 +146,12 @@ _CLUSTERS = replace(
     sigmas=(0.005, 0.01, 0.02, 0.05, 0.1),
     epsilons=(0.5, 1.0, 2.0, 4.0, 8.0),
 )
-SETTINGS = {
-    setting.name: setting
-    for setting in (
-        *(_FEMNIST, _FEMNIST_HOG, _CELEBA, _STACKOVERFLOW, _TAGS, _SYNTHETIC, _CLUSTERS),
-    )
-}
+_ALL = (_FEMNIST, _FEMNIST_HOG, _CELEBA, _STACKOVERFLOW, _TAGS, _SYNTHETIC, _CLUSTERS)
+SETTINGS = {setting.name: setting for setting in _ALL}
 
 
 def setting_of(name: str, quick: bool) -> Setting:
-    """A setting, or the small one of its name: minutes on two cores."""
+    """The setting of this name; `quick` is a small version that takes minutes on two cores."""
     if name not in SETTINGS:
         raise unknown("data set of the experiments", name, SETTINGS)
     whole = SETTINGS[name]

@@ -1,8 +1,9 @@
-"""What experiments write: a table (Markdown), its numbers (JSON), and cells with their ±."""
+"""The tables that experiments write, as Markdown and JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, pstdev
 from typing import Any
@@ -13,29 +14,21 @@ from pmtl.report.tables import markdown_table
 Spread = dict[str, Any]
 
 
+@dataclass
 class Sheet:
-    """One experiment's results: rows of a table, to be shown and to be kept."""
+    """One experiment's results: the rows of a table."""
 
-    def __init__(self, name: str, caption: str, columns: Sequence[str]) -> None:
-        self.name = name
-        self.caption = caption
-        self.columns = list(columns)
-        self.rows: list[dict[str, Any]] = []
-
-    @classmethod
-    def load(cls, path: Path) -> Sheet:
-        """The sheet that was saved as this JSON file."""
-        saved = files.read_json(path)
-        sheet = cls(path.stem, saved["caption"], saved["columns"])
-        sheet.rows = saved["rows"]
-        return sheet
+    name: str
+    caption: str
+    columns: Sequence[str]
+    rows: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, **values: Any) -> None:
-        """A row: values by column."""
+        """Add a row: values by column."""
         self.rows.append({column: values.get(column) for column in self.columns})
 
     def markdown(self) -> str:
-        """The table as text."""
+        """The table in Markdown."""
         rows = [[shown(row[column]) for column in self.columns] for row in self.rows]
         return f"{self.caption}\n\n{markdown_table(self.columns, rows)}\n"
 

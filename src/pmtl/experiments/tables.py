@@ -1,4 +1,4 @@
-"""The paper's tables: each function asks for results and fills a sheet."""
+"""The paper's tables: each function reads results and fills a sheet."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from pmtl.experiments.sheet import Sheet, spread
 from pmtl.experiments.tasks import accuracy
 from pmtl.personalize.methods import METHODS
 
-#: Where fine-tuning of Table 1 starts: the algorithm, and which of its models.
+#: The starts of fine-tuning in Table 1: the algorithm, and which of its models.
 STARTS = {"MTL": ("pmtl", "personal"), "Global": ("fedavg", "shared")}
 
 
 def table1(results: Results) -> Sheet:
-    """Local fine-tuning after PMTL (from personal models) and after a private global model.
-
-    ε is counted the paper's way, for comparison with its numbers; beside it stands the ε that
-    holds.
-    """
+    """Fine-tuning after PMTL (from personal models) and after a private global model, at the
+    paper's ε; another column has the correct ε."""
     sheet = Sheet(
         "table1",
         "Table 1: fine-tuning, test accuracy.",
@@ -41,8 +38,8 @@ def table1(results: Results) -> Sheet:
 
 
 def table3(results: Results) -> Sheet:
-    """PMTL against training alone, as it is, with the best fine-tuning, and with every client
-    choosing for itself; for every ε, counted either way."""
+    """PMTL against training alone: without fine-tuning, with the best fine-tuning, and with every
+    client choosing for itself; for every ε in both countings."""
     alone = results.local()
     sheet = Sheet(
         "table3",
@@ -57,7 +54,7 @@ def table3(results: Results) -> Sheet:
             if point is not None:
                 row["PMTL"] = spread(results.reported(point, "personal"))
                 if tuned := _tuned(results, point):
-                    # By validation; the paper picks by test accuracy.
+                    # By validation accuracy; the paper chooses by test accuracy.
                     best = max(tuned, key=lambda name: mean(score[0] for score in tuned[name]))
                     row["method"] = best
                     row["PMTL + fine-tuning"] = spread([test for _, test in tuned[best]])

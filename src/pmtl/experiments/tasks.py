@@ -1,8 +1,8 @@
-"""What is computed for an experiment: a run's curve, and what clients make of its models.
+"""The tasks of experiments.
 
-A *cell* is one training run with all that decides it. Its curve has, after each of a few rounds,
-the metrics of personal and shared models on validation and test rows. A *task* is a cell's curve,
-or fine-tuning or choosing from the models of one of its rounds.
+A *cell* is one training run. Its curve has, after each of a few rounds, the metrics of personal and
+shared models on validation and test rows. A *task* is a cell's curve, or fine-tuning or choosing
+with the models of one of its rounds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pmtl.data import FederatedData, Split, load
 from pmtl.errors import PmtlError, is_out_of_memory
 from pmtl.experiments.result_cache import Result
 from pmtl.experiments.settings import Setting, evaluated
-from pmtl.models import build_model
+from pmtl.models import FlatModel, build_model
 from pmtl.models.hog import HogLinear
 from pmtl.personalize.choosing import RULE, candidates, choose
 from pmtl.personalize.methods import METHODS, build_method
@@ -32,7 +32,7 @@ from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.sampling import default_sampling
 from pmtl.runs.config import resolve_device
 from pmtl.runs.process import threads_for
-from pmtl.simulation import Simulation, Weights, evaluate, simulate
+from pmtl.simulation import Feed, Simulation, Weights, evaluate, simulate
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class Cell:
     sigma: float
     clip: float
     seed: int
-    rounds: int | None = None  #: if it has others than most runs of its setting
+    rounds: int | None = None  #: the setting's unless given
 
     def __str__(self) -> str:
-        """What its file is called."""
+        """The name of its file."""
         plain = "".join(c if c.isalnum() or c in ".=-" else "-" for c in self.algorithm)
         length = "" if self.rounds is None else f"-of{self.rounds}"
         return f"{plain}-sigma{self.sigma:g}-clip{self.clip:g}-seed{self.seed}{length}"
@@ -54,26 +54,26 @@ class Cell:
 
 @dataclass(frozen=True)
 class Task:
-    """Something to compute; the result of each is a file."""
+    """Something to compute; its result is stored in a file."""
 
     kind: Literal["curve", "tuned", "chosen"]
     cell: Cell
-    rounds: int | None = None  #: after how many rounds clients go on by themselves
+    rounds: int | None = None  #: the round whose models are fine-tuned or chosen from
 
     @property
     def rule(self) -> str | None:
-        """By which rule it is done, where there were others once."""
+        """The rule of choosing, which changed once; None for other tasks."""
         return RULE if self.kind == "chosen" else None
 
     def __str__(self) -> str:
-        """What its file is called."""
+        """The name of its file."""
         if self.kind == "curve":
             return str(self.cell)
         return f"{self.cell}-rounds{self.rounds}-{self.kind}"
 
 
 class TaskRunner:
-    """Does the tasks of one setting on one data set; every result is a file."""
+    """Does the tasks of one setting on one data set."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class TaskRunner:
         device: str = "auto",
     ) -> None:
         self.setting = setting
-        self.defined: dict[str, Algorithm] = {}  #: algorithms that no spec can name
+        self.defined: dict[str, Algorithm] = {}  #: algorithms without a spec
         self._folder = folder
         self._given = data
         self._device = device
@@ -95,104 +95,89 @@ class TaskRunner:
         return histograms(loaded) if self.setting.hog else loaded
 
     def plan(self, sigma: float, clip: float, rounds: int) -> PrivacyPlan:
-        """What such a run of so many rounds pays for; δ is 1/m, as in all of the paper's."""
+        """The privacy plan of a run of so many rounds; δ is 1/m, as in the paper."""
         m = self.data.m
         cohort = min(self.setting.cohort, m)
         sampling = default_sampling(m, cohort)
         return PrivacyPlan(m, cohort, sampling, clip, sigma, rounds, 1 / m)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process: rows on disk stay there, and are opened again."""
+        """For another process, which opens rows on disk again."""
         state = dict(self.__dict__)
         if "data" in state and isinstance(state["data"].x, np.memmap):
             del state["data"]
         return state
 
     def read(self, task: Task) -> Result | None:
-        """The stored result, unless the task failed or was done by another rule."""
+        """The stored result; None if there is none, the task failed, or the rule was another."""
         file = self._file(task)
         stored = files.read_json(file) if file.exists() else {}
         return stored if task.kind in stored and stored.get("rule") == task.rule else None
 
     def do(self, task: Task) -> Result:
-        """Compute and store the task's result, or the sentence that says why there is none."""
+        """Compute and store the task's result, or the error."""
         begun = time.perf_counter()
+        work = {"curve": self._train, "tuned": self._tune, "chosen": self._choose}[task.kind]
         try:
-            result: Result = {task.kind: self._compute(task), "rule": task.rule}
-        except PmtlError as error:  # The others go on; it is tried again the next time.
+            result: Result = {task.kind: work(task), "rule": task.rule}
+        except PmtlError as error:  # Other tasks go on; the next command tries this one again.
             result = {"error": str(error)}
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            result = {"error": "There was not enough memory for it: use fewer --jobs."}
+            result = {"error": "There was not enough memory: use fewer --jobs."}
             if torch.cuda.is_available():
-                torch.cuda.empty_cache()  # The other processes need it.
+                torch.cuda.empty_cache()  # For the other processes.
         result["seconds"] = round(time.perf_counter() - begun, 1)
         result["device"] = _device_name(resolve_device(self._device))
         files.write_json(self._file(task), result)
-        return files.read_json(self._file(task))  # JSON has no NaN: always the same as read later.
+        return files.read_json(self._file(task))  # JSON has no NaN: the same as when read later.
 
     def _file(self, task: Task) -> Path:
         return self._folder / f"{task}.json"
 
-    def _compute(self, task: Task) -> Any:
-        if task.rounds is None:
-            return self._train(task.cell)
-        work = self._tune if task.kind == "tuned" else self._choose
-        return work(task.cell, task.rounds)
-
     def _length(self, cell: Cell) -> int:
         return self.setting.rounds if cell.rounds is None else cell.rounds
 
-    def _federation(self, cell: Cell) -> Simulation:
-        data = self.data
-        model = build_model(
-            self.setting.model, data.input_shape, data.outputs, data.task, cell.seed
-        )
+    def _simulation(self, cell: Cell) -> Simulation:
+        data, setting = self.data, self.setting
+        model = build_model(setting.model, data.input_shape, data.outputs, data.task, cell.seed)
         algorithm = self.defined.get(cell.algorithm) or build_algorithm(cell.algorithm)
         plan = self.plan(cell.sigma, cell.clip, self._length(cell))
         device = resolve_device(self._device)
-        return simulate(data, model, algorithm, plan, self.setting.local, cell.seed, device)
+        return simulate(data, model, algorithm, plan, setting.local, cell.seed, device)
 
-    def _train(self, cell: Cell) -> list[Result]:
-        federation, points = self._federation(cell), []
-        measured, progress = evaluated(self._length(cell)), federation.start()
-        with threads_for(federation.sites):
-            for report in federation.rounds(progress):
+    def _train(self, task: Task) -> list[Result]:
+        run, points = self._simulation(task.cell), []
+        measured, state = evaluated(self._length(task.cell)), run.start()
+        with threads_for(run.sites):
+            for report in run.rounds(state):
                 if report.round in measured:
                     point = {"round": report.round, "train_loss": report.train_loss}
-                    points.append(point | self._measured(federation, federation.views(progress)))
+                    points.append(point | _metrics(run.sites.feed, run.model, run.views(state)))
         return points
 
-    def _measured(self, federation: Simulation, views: Mapping[str, Weights]) -> Result:
-        parts = (federation.data, federation.sites.feed, federation.model)
-        return {split: evaluate(*parts, views, split) for split in ("validation", "test")}
-
-    def _models(self, cell: Cell, rounds: int) -> tuple[Simulation, dict[str, Weights]]:
-        """The run of a cell up to a round, and its models."""
-        # The noise is keyed by the plan, its length included: this is the run of the curve.
-        federation = self._federation(cell)
-        progress = federation.start()
-        with threads_for(federation.sites):
-            while progress.round < rounds:
-                federation.advance(progress)
-        views = dict(federation.views(progress))
-        if not federation.algorithm.personal:
+    def _models(self, task: Task) -> tuple[Workspace, dict[str, Weights]]:
+        """The models of a task's run up to its round."""
+        # The noise depends on the plan with all of its rounds, so this is the run of the curve.
+        run = self._simulation(task.cell)
+        state = run.start()
+        with threads_for(run.sites):
+            while state.round < (task.rounds or 0):
+                run.advance(state)
+        views = dict(run.views(state))
+        if not run.algorithm.personal:
             del views["personal"]
-        return federation, views
+        return Workspace(run.data, run.sites.feed, run.model, task.cell.seed), views
 
-    def _workspace(self, federation: Simulation, cell: Cell) -> Workspace:
-        return Workspace(federation.data, federation.sites.feed, federation.model, cell.seed)
-
-    def _tune(self, cell: Cell, rounds: int) -> dict[str, Result]:
-        federation, views = self._models(cell, rounds)
+    def _tune(self, task: Task) -> dict[str, Result]:
+        space, views = self._models(task)
         start = "personal" if "personal" in views else "shared"
-        space = self._workspace(federation, cell)
 
         def tuned(name: str, lam: float | None) -> Result:
             method = build_method(name, lam)
             store = tune(space, method, views[start], views["shared"], self.setting.tune)
-            return {"lam": lam, **self._measured(federation, {"personal": store.gather})}
+            return {"lam": lam, **_metrics(space.feed, space.model, {"personal": store.gather})}
 
         return {
             f"{name}-{start}": max(
@@ -202,8 +187,8 @@ class TaskRunner:
             for name in METHODS
         }
 
-    def _choose(self, cell: Cell, rounds: int) -> Result:
-        federation, views = self._models(cell, rounds)
+    def _choose(self, task: Task) -> Result:
+        space, views = self._models(task)
         names = [view for view in ("shared", "personal") if view in views]
         tuned, alone, longest = self.setting.least()
         offered = candidates(
@@ -213,15 +198,20 @@ class TaskRunner:
             alone=sorted({max(1, longest // share) for share in (1, 4, 16)}, reverse=True),
             alone_with=alone,
         )
-        chosen = choose(self._workspace(federation, cell), offered, views, default=names[-1])
+        chosen = choose(space, offered, views, default=names[-1])
         counts = {c.name: int((chosen.picks == n).sum()) for n, c in enumerate(offered)}
-        metrics = self._measured(federation, {"personal": chosen.store.gather})
+        metrics = _metrics(space.feed, space.model, {"personal": chosen.store.gather})
         return {**metrics, "picked": {name: count for name, count in counts.items() if count}}
 
 
+def _metrics(feed: Feed, model: FlatModel, views: Mapping[str, Weights]) -> Result:
+    splits: tuple[Split, ...] = ("validation", "test")
+    return {split: evaluate(feed.data, feed, model, views, split) for split in splits}
+
+
 def histograms(data: FederatedData) -> FederatedData:
-    """The same federation with every image as its histograms of gradients (`models/hog.py`): what
-    the model `hog` would compute again in every step."""
+    """The same federation with every image replaced by its histograms of gradients
+    (`models/hog.py`), which the model `hog` would compute again in every step."""
     hog = HogLinear(data.input_shape, data.outputs)
     splits: tuple[Split, ...] = ("train", "validation", "test")
     parts = [data.rows(split) for split in splits]
@@ -239,7 +229,7 @@ def histograms(data: FederatedData) -> FederatedData:
 
 
 def accuracy(result: Result, split: str, view: str = "personal") -> float:
-    """The share of right answers, which the paper reports; for regression, the negative error."""
+    """The accuracy, which the paper reports; for regression, the negative error."""
     values = (result.get(split) or {}).get(view)
     if values is None:
         return float("-inf")

@@ -1,26 +1,22 @@
 """Every client chooses its own model, on its own validation rows.
 
-What is best differs from client to client: one with many unusual rows should train alone, one with
-few should take the shared model as it is. A client tries a list of candidates, in this order:
+A client with many unusual rows should train alone, one with few rows should take the shared model.
+So a client tries candidates, in this order:
 
-    local steps                            training alone, from the model that the run began with
-    shared, personal                       what the run gave it, as it is
+    local steps                            training alone, from the start of the run
+    shared, personal                       the models of the run, unchanged
     METHOD-START steps [λ]                 every method, from every start, with a few settings
 
-The first one whose answers are finite is the one to beat. On each validation row, a client measures
-the squared distance between probabilities and the true class (Brier's score), for regression the
-squared error. It keeps the candidate whose mean gain over the one to beat, less one standard error
-of that mean, is highest, and the earliest of equals; so, if nothing gains, the one to beat.
+The baseline is the first candidate with finite answers. On each validation row, a client measures
+the squared distance between probabilities and the true class (Brier's score), or the squared error
+in regression. It keeps the candidate with the highest mean gain over the baseline less one standard
+error of that mean, and the earliest of equals. The standard error corrects for luck: there are some
+thirty candidates and few rows. Accuracy has too few values on few rows, and the loss depends on the
+few rows on which a model is sure and wrong; the square has neither weakness.
 
-The standard error is there because the best of thirty candidates on a handful of rows is partly
-luck. Accuracy has too few values on so few rows, and the loss goes by the few rows on which a model
-was sure and wrong; the square is bounded and has neither weakness.
-
-A candidate with answers that are not finite is not chosen. A client without validation rows takes
-its personal model, or the shared one where there are none.
-
-Everything happens inside the client, with the billboard and its own rows, so it costs no budget,
-however many candidates there are. Which one it chose is private.
+Candidates with answers that are not finite are never chosen. Clients without validation rows take
+their personal model, or else the shared one. All of this happens inside the client, so it costs no
+budget. Which candidate it chose is private.
 """
 
 from __future__ import annotations
@@ -45,21 +41,21 @@ from pmtl.simulation import LocalTraining, Store, Weights
 from pmtl.simulation.evaluation import row_squares_of
 from pmtl.simulation.fault_isolation import isolated, together
 
-Squares = NDArray[np.float64]  #: a number for each validation row, client after client
+Squares = NDArray[np.float64]  #: squared distances, for each validation row or client
 
-#: Stored beside results, so that those of an earlier rule are computed again.
+#: Stored with results, so that results of an earlier rule are computed again.
 RULE = "gain in squared distance, less a standard error"
-#: How many times the given number of steps (or epochs) is tried, and from scratch.
+#: Multiples of the given number of steps (or epochs) for fine-tuning and for training alone.
 STEPS, ALONE = (1, 5), (25, 5, 1)
 #: The λ that are tried with each method that has one.
 LAMS: Mapping[str, Sequence[float | None]] = dict.fromkeys(("mean", "kl", "ewc"), (0.1, 1.0))
-#: The start of training alone, and what it is anchored to: nothing.
+#: The start of training alone.
 FRESH = "fresh"
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model that a client may choose: where it starts, and what is done to it."""
+    """A model that a client may choose: its start, and how it is trained."""
 
     name: str
     start: str  #: a view of the run, or FRESH
@@ -75,15 +71,15 @@ def candidates(
     alone: Sequence[int] = ALONE,
     alone_with: LocalTraining | None = None,
 ) -> list[Candidate]:
-    """What a client may choose from, in order.
+    """The candidates, in order.
 
     Args:
         views: The models that the run has: shared, personal.
-        local: The least that fine-tuning does.
-        starts: The views from which fine-tuning begins; all unless given.
+        local: The shortest fine-tuning.
+        starts: The views from which fine-tuning starts; all unless given.
         lams: The λ that are tried, by method.
-        alone: How many times the steps of `alone_with` training alone takes, the longest first.
-        alone_with: As `local` unless given.
+        alone: Multiples of the steps of `alone_with` for training alone, the largest first.
+        alone_with: The shortest training alone; `local` unless given.
     """
     found = []
     for times in alone:
@@ -92,7 +88,10 @@ def candidates(
     found += [Candidate(view, view) for view in views]
     for start in views if starts is None else starts:
         for name in METHODS:
-            for lam in _lams(name, views, lams):
+            tried: Sequence[float | None] = [None]
+            if needs_published(METHODS[name]()):
+                tried = lams[name] if "shared" in views else []
+            for lam in tried:
                 method = build_method(name, lam)
                 for times in STEPS:
                     more, words = _more(local, times)
@@ -101,42 +100,33 @@ def candidates(
     return found
 
 
-def _lams(
-    name: str, views: Sequence[str], lams: Mapping[str, Sequence[float | None]]
-) -> Sequence[float | None]:
-    """The λ to try: [None] for a method without λ; nothing without a shared model to stay near."""
-    if not needs_published(METHODS[name]()):
-        return [None]
-    return lams[name] if "shared" in views else []
-
-
 def _more(local: LocalTraining, times: int) -> tuple[LocalTraining, str]:
-    if local.epochs is not None:
-        return replace(local, epochs=times * local.epochs), f"epochs={times * local.epochs}"
-    steps = times * (local.steps or 1)
-    return replace(local, steps=steps), f"steps={steps}"
+    """Training for `times` as many steps or epochs, and their number in words."""
+    kind = "steps" if local.epochs is None else "epochs"
+    number = times * (getattr(local, kind) or 1)
+    return replace(local, **{kind: number}), f"{kind}={number}"
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What clients chose, which says something about their rows."""
+    """What clients chose. It depends on their rows, so it is private."""
 
     store: Store  #: the weights
-    picks: NDArray[np.int64]  #: [m], the number of the candidate
+    picks: Clients  #: [m], the number of the candidate
 
 
 def choose(
     space: Workspace, offered: Sequence[Candidate], views: Mapping[str, Weights], default: str
 ) -> Chosen:
-    """Let every client try all that is offered, and keep the best.
+    """Let every client try all candidates and keep the best.
 
-    A piece of the federation tries everything before the next one does, so memory holds one
-    candidate and the best so far of as many clients as are trained at once.
+    One piece of the federation after the other tries all candidates, so memory holds one candidate
+    and the best so far of the clients that are trained at once.
 
     Args:
         space: The federation and the model.
         offered: The candidates, in the order of `candidates`.
-        views: The run's models: each gives the weights `[K, P]` of any clients.
+        views: The run's models, as functions from clients to weights `[K, P]`.
         default: The view for clients without validation rows.
     """
     data, device, start = space.data, space.feed.device, space.model.start()
@@ -148,7 +138,7 @@ def choose(
         if candidate.method is not None and candidate.local is not None
     }
     first = next(iter(tuners.values()))
-    # Longer training may take fewer clients at once than shorter training.
+    # Longer training may allow fewer clients at once.
     pieces = min((tuner.pieces() for tuner in tuners.values()), key=lambda parts: len(parts[0]))
     store = Store.fresh(data.m, start)
     names = [candidate.name for candidate in offered]
@@ -161,8 +151,8 @@ def choose(
         weights = reading[candidate.start](clients).to(device)
         if candidate.name in tuners:
             weights = tuners[candidate.name](clients, weights, anchors(clients).to(device))
-        parts = (data, space.feed, space.model, weights)
-        return weights, row_squares_of(*parts, "validation", clients, space.isolate)
+        given = (space.feed, space.model, weights)
+        return weights, row_squares_of(*given, "validation", clients, space.isolate)
 
     each = isolated if space.isolate else together
     total = len(pieces) * len(offered)
@@ -181,25 +171,23 @@ def choose(
 
 
 class Best:
-    """The best candidate so far of some clients with so many validation `rows` each."""
+    """The best candidate so far of some clients, with `rows` [K] validation rows."""
 
-    def __init__(self, weights: Tensor, picks: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
+    def __init__(self, weights: Tensor, picks: Clients, rows: Clients) -> None:
         self.weights = weights.clone()
         self.picks = picks.copy()
         self._rows = rows
         self._begin = np.cumsum(rows) - rows
-        self._to_beat = np.zeros(int(rows.sum()))  #: squares of the one to beat
-        self._judged = np.zeros(len(picks), dtype=bool)  #: whether there is one to beat
-        self._gain = np.full(len(picks), -np.inf)  #: sure gain of the best so far
-        self._square = np.full(len(picks), np.inf)  #: and its mean square
+        self._baseline = np.zeros(int(rows.sum()))  #: squares of the baseline
+        self._has_baseline = np.zeros(len(picks), dtype=bool)
+        self._gain = np.full(len(picks), -np.inf)  #: of the best so far, less the standard error
+        self._square = np.full(len(picks), np.inf)  #: of the best so far, the mean square
 
-    def offer(
-        self, places: NDArray[np.int64], number: int, weights: Tensor, squares: Squares
-    ) -> None:
-        """Let the clients at `places` look at candidate `number`."""
+    def offer(self, places: Clients, number: int, weights: Tensor, squares: Squares) -> None:
+        """Compare candidate `number` with the best so far of the clients at `places`."""
         gain, square = self._sure_gain(places, squares)
         best, least = self._gain[places], self._square[places]
-        # Compared with a first candidate with enormous squares, all gains round to one number.
+        # If the baseline has enormous squares, all gains round to the same number.
         better = (gain > best) | ((gain == best) & (square < least))
         won = places[better]
         chosen = torch.from_numpy(better).to(weights.device)
@@ -207,34 +195,32 @@ class Best:
         self.picks[won] = number
         self._gain[won], self._square[won] = gain[better], square[better]
 
-    def _sure_gain(
-        self, places: NDArray[np.int64], squares: Squares
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The mean gain over the one to beat, less its standard error, and the mean square; −∞ and
-        ∞ where answers are not finite. A single row has a standard error of 0."""
+    def _sure_gain(self, places: Clients, squares: Squares) -> tuple[Squares, Squares]:
+        """For each client the mean gain over the baseline less its standard error (0 for a single
+        row), and the mean square; −∞ and ∞ where answers are not finite."""
         rows = self._rows[places]
         owner = np.repeat(np.arange(len(places)), rows)
         mine = np.arange(len(owner)) + np.repeat(self._begin[places] - np.cumsum(rows) + rows, rows)
 
-        def mean(values: Squares) -> NDArray[np.float64]:
+        def mean(values: Squares) -> Squares:
             return np.bincount(owner, values, len(places)) / np.maximum(rows, 1)
 
         finite = mean(np.isfinite(squares)) == 1
         squares = np.where(finite[owner], squares, 0.0)
-        begins = finite & ~self._judged[places]
-        self._to_beat[mine[begins[owner]]] = squares[begins[owner]]
-        self._judged[places[begins]] = True
-        gains = self._to_beat[mine] - squares
+        begins = finite & ~self._has_baseline[places]
+        self._baseline[mine[begins[owner]]] = squares[begins[owner]]
+        self._has_baseline[places[begins]] = True
+        gains = self._baseline[mine] - squares
         average = mean(gains)
         error = np.sqrt(mean((gains - average[owner]) ** 2) / np.maximum(rows, 1))
         return np.where(finite, average - error, -np.inf), np.where(finite, mean(squares), np.inf)
 
 
 def refuse_without_validation(data: FederatedData) -> None:
-    """Say how to get validation rows where there are none."""
+    """Refuse data without validation rows."""
     if data.rows("validation").counts.sum() == 0:
         raise PmtlError(
-            "Clients choose on their validation rows, and this data has none: train again on data "
-            "with some, by validation=0.1 behind its name (--data FILE:validation=0.1), or by rows "
-            "marked validation in its split column."
+            "Clients choose on their validation rows, but this data has none: train again on data "
+            "that has some, with --data FILE:validation=0.1, or with rows marked validation in its "
+            "split column."
         )

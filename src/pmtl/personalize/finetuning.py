@@ -1,4 +1,4 @@
-"""`finetune`: from a finished run to models that suit their clients better, at no privacy cost."""
+"""`finetune`: every client of a finished run trains its model further, at no privacy cost."""
 
 from __future__ import annotations
 
@@ -42,23 +42,24 @@ def finetune(
     out: str | Path | None = None,
     progress: bool = False,
 ) -> Finetuned:
-    """Let every client of a finished run work on for itself, at no privacy cost.
+    """Let every client of a finished run train its model further, at no privacy cost.
 
     Args:
         run: A run, or its folder.
         method: vanilla, mean, kl, ewc (`personalize/methods.py`), or select: each client chooses on
             its validation rows (`personalize/choosing.py`).
-        start: The `shared` model or the client's `personal` one, the default where the run has it;
+        start: The `shared` model or the client's `personal` one, the default if the run has it;
             select tries both unless given.
         steps: Steps of SGD, 10 unless given; select tries them and 5 times as many.
         epochs: Passes over a client's rows, instead of `steps`.
         batch: Rows of a step; 0 for all rows.
         lr: η, the step size.
         lam: λ, how strongly the published model pulls.
-        seed: The same seed gives the same bits; the run's unless given, and none in production.
+        seed: The same seed gives the same bits; the run's unless given; not in production.
         device: auto, cpu or cuda.
         engine: As for training.
-        out: A new folder for the result; `folder_of` names the usual one. None keeps it in memory.
+        out: A new folder for the result; `folder_of` gives the default of the command line. Without
+            it, the result stays in memory.
         progress: Whether to show a progress bar.
     """
     run = run if isinstance(run, Run) else load_run(run)
@@ -73,7 +74,7 @@ def finetune(
     if out is not None:
         refuse_existing(out)
     where, dtype = torch.device(resolve_device(device)), run._shared.dtype
-    # A copy: the run's own model stays where it is.
+    # A copy, so that the run's own model stays on its device.
     model = copy.deepcopy(run._model).to(where, dtype)
     feed = Feed(run.data, where, dtype)
     space = Workspace(run.data, feed, model, seed, engine, production, progress)
@@ -88,19 +89,19 @@ def finetune(
         weights, more = _select(run, space, start, lam, local)
     else:
         views, more = run.views(), {}
-        anchor = views.get("shared", views["personal"])  # Methods that look at it need "shared".
+        anchor = views.get("shared", views["personal"])  # Only used by methods that need "shared".
         weights = tune(space, how, views[str(start)], anchor, local).gather
     tuned = Finetuned(run, model, weights, about | more)
     return tuned if out is None else save_finetuned(tuned, out)
 
 
 def folder_of(run: Run, method: str, start: str | None, name: str | None = None) -> Path:
-    """Where a result lies by default: `RUN/finetuned/METHOD-START`, in production
-    `RUN/private/finetuned/METHOD-START`; with a `name`, that in place of METHOD-START."""
+    """The default folder of a result: `RUN/finetuned/METHOD-START`, in production
+    `RUN/private/finetuned/METHOD-START`; `name` replaces METHOD-START."""
     if run.path is None:
-        raise PmtlError("This run lives in memory only and has no folder: train with out=….")
+        raise PmtlError("This run is in memory only and has no folder: train with out=….")
     if name is not None and (Path(name).name != name or name in (".", "..")):
-        raise PmtlError(f"The name {name!r} is not that of a folder: use one without slashes.")
+        raise PmtlError(f"The name {name!r} is not a folder's name: use one without slashes.")
     if start is None and method != SELECT:
         start = check_start(run, method, None, build_method(method))
     return RunFolder(run.path).finetuned / (
@@ -109,7 +110,7 @@ def folder_of(run: Run, method: str, start: str | None, name: str | None = None)
 
 
 def check_start(run: Run, method: str, start: str | None, how: Algorithm | None) -> str:
-    """Where the clients begin, if the run has what that takes."""
+    """The start of fine-tuning; refuses a start or method for which the run lacks the models."""
     algorithm = run.facts.algorithm.partition(":")[0]
     if start is not None and start not in STARTS:
         raise unknown("start", start, STARTS)
@@ -148,7 +149,7 @@ def _select(
     run: Run, space: Workspace, start: str | None, lam: float | None, local: LocalTraining
 ) -> tuple[Weights, dict[str, Any]]:
     data, views = run.data, run.views()
-    if not run.facts.production:  # There, who has such rows is private.
+    if not run.facts.production:  # In production it is private which clients have such rows.
         refuse_without_validation(data)
     if not run.facts.personal:
         views = {"shared": views["shared"]}
@@ -157,6 +158,6 @@ def _select(
     offered = candidates(names, local, None if start is None else [start], lams)
     chosen = choose(space, offered, views, default=names[-1])
     about: dict[str, Any] = {"candidates": [candidate.name for candidate in offered]}
-    if not run.facts.production:  # There, choices are private.
+    if not run.facts.production:  # In production choices are private.
         about["picks"] = chosen.picks.tolist()
     return chosen.store.gather, about

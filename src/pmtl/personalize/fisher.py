@@ -1,16 +1,14 @@
-"""How much every weight of the published model matters to a client: the Fisher information.
+"""The Fisher information: how much every weight of the published model matters to a client.
 
     F_i = E_{row} E_{y ~ p_w̃(·|x)} [ (∂ log p_w̃(y|x) / ∂w_i)² ]
 
 over the client's own training rows. One label for each row is drawn from the model, which is
-unbiased; the whole expectation would cost as many times more as there are classes. The rows' own
-labels would give squared gradients of the *loss*, which are no curvature: they vanish for rows that
-the model has learned and explode for those it gets wrong. A draw is a function of (seed, client,
-row), so that a client's F does not depend on other clients.
+unbiased. (The rows' own labels would give squared gradients of the *loss*, which are not a
+curvature.) A draw is a function of (seed, client, row), so a client's F does not depend on others.
 
-Every row has a gradient of its own, by `vmap(grad)` over clients and rows. A linear model's is an
-outer product, e ⊗ x with e the derivative at the outputs, and so is its square: F is a product of
-two matrices, on sparse rows in the columns that occur in a client's rows (it is zero elsewhere).
+The gradients of rows are computed by `vmap(grad)`. For a linear model the gradient is an outer
+product e ⊗ x, with e the derivative at the outputs, so F is a product of two matrices; on sparse
+rows it is zero except in the columns that occur in a client's rows.
 """
 
 from __future__ import annotations
@@ -30,8 +28,8 @@ from pmtl.models import FlatModel, draw_targets, lowered, row_surprises, uniform
 from pmtl.simulation import Feed
 from pmtl.streams import name_keys, uniforms
 
-#: Floats of all rows' gradients that are held at once, on a CPU (in its caches, as far as may be)
-#: and on a card, and rows of a client where none are.
+#: Floats of the gradients that are held at once on a CPU (so that they fit in its caches) and on a
+#: card, and rows of a client at once for linear models, which hold none.
 _FLOATS, _CARD_FLOATS, _ROWS = 2**22, 2**28, 256
 
 
@@ -50,7 +48,7 @@ class Fisher:
         self._draws = np.arange(uniforms_per_row(data.task, data.outputs))
 
     def __call__(self, clients: NDArray[np.int64], weights: Tensor) -> Tensor:
-        """F `[K, P]` of the clients at their `weights` [K, P]."""
+        """F `[K, P]` of the clients, at their `weights` [K, P]."""
         counts, starts = self._rows.counts[clients], self._rows.offsets[clients]
         floats = _CARD_FLOATS if weights.is_cuda else _FLOATS
         tall = _ROWS if self._linear else max(1, floats // weights.numel())
@@ -59,10 +57,8 @@ class Fisher:
         real = place < counts[:, None, None]
         index = self._rows.order[starts[:, None, None] + np.where(real, place, 0)]
         with torch.no_grad():
-            return (
-                self._sum(clients, weights, index, real)
-                / to_device(counts, weights.device)[:, None]
-            )
+            total = self._sum(clients, weights, index, real)
+            return total / to_device(counts, weights.device)[:, None]
 
     def _sum(
         self,
@@ -71,7 +67,7 @@ class Fisher:
         index: NDArray[np.int64],
         real: NDArray[np.bool_],
     ) -> Tensor:
-        """The squared gradients of all rows `index` [K, steps, tall] that are `real`."""
+        """The sum of squared gradients over the rows `index` [K, steps, tall] that are `real`."""
         if not (self._feed.is_sparse and self._linear):
             read = lambda step, there: self._feed.rows(index[there, step])[0]  # noqa: E731
             return self._steps(self._layered, weights, clients, real, read)
@@ -118,7 +114,7 @@ class Fisher:
         return total
 
     def _outer(self, inputs: Tensor, outputs: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
-        """A linear model's: (e ⊗ x)² = e² ⊗ x², and e² for the intercept."""
+        """For a linear model: (e ⊗ x)² = e² ⊗ x², and e² for the intercept."""
         slope = grad(lambda given: row_surprises(self._task, given, targets).sum())(outputs)
         errors = slope**2 * mask[..., None]
         of_weights = torch.einsum("kro,krf->kof", errors, inputs.flatten(2) ** 2)
@@ -127,7 +123,7 @@ class Fisher:
     def _mapped(
         self, model: FlatModel, weights: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor
     ) -> Tensor:
-        """Any model's, row by row."""
+        """For any model, row by row."""
 
         def surprise(w: Tensor, row: Tensor, target: Tensor) -> Tensor:
             given = model.apply(w, row.unsqueeze(0))

@@ -5,10 +5,9 @@
     kl       loss_k(w) + λ · ½[KL(p_w‖p_w̃) + KL(p_w̃‖p_w)], averaged over the batch's rows
     ewc      loss_k(w) + λ/2 · Σ_i F_i (w_i − w̃_i)²
 
-w̃ is the published model that the client reads; the definitions are those of the literature: the
-symmetrised divergence of answers after Yu, Bagdasaryan & Shmatikov (2020), elastic weight
-consolidation after Kirkpatrick et al. (2017). They are algorithms like those that train, from which
-nothing is uploaded, so the same engines run them.
+w̃ is the published model that the client reads. The symmetrised divergence of answers is that of Yu,
+Bagdasaryan & Shmatikov (2020), elastic weight consolidation that of Kirkpatrick et al. (2017). The
+methods are algorithms that upload nothing, so the engines of training run them.
 """
 
 from __future__ import annotations
@@ -52,10 +51,10 @@ class Mean(Vanilla):
 class KL(Vanilla):
     """The answers are pulled towards those of the published model, on the client's own rows.
 
-    The divergence is between the distributions that the outputs of both models stand for
-    (`models/likelihood.py`): the softmax of the logits; for several labels the sum over labels of
-    the coins' divergences; for regression half the squared difference, which is that of Gaussians
-    of variance one. A model with dropout answers with masks of its own on either side.
+    The divergence is between the distributions of both models' outputs (`models/likelihood.py`):
+    the softmax of the logits; for several labels the sum over labels; for regression half the
+    squared difference (Gaussians of variance one). With dropout, the two models have different
+    masks.
     """
 
     name: ClassVar[str] = "kl"
@@ -67,12 +66,12 @@ class KL(Vanilla):
         apart = row_divergences(batch.task, outputs, published)
         return batch.loss(outputs) + self.lam * batch.mean(apart)
 
-    # `rest` is that of plain SGD: on columns that do not occur in a batch neither model's answers
-    # depend, so the divergence has no gradient there.
+    # `zero_gradient_steps` is that of plain SGD: neither model's answers depend on columns that do
+    # not occur in a batch, so the divergence has no gradient there.
 
 
 class Weighed(NamedTuple):
-    """What a client works on: its weights, and how much each of them matters."""
+    """A client's weights, and their Fisher information."""
 
     w: Tensor
     fisher: Tensor
@@ -80,11 +79,10 @@ class Weighed(NamedTuple):
 
 @dataclass(frozen=True)
 class EWC(Algorithm):
-    """Every weight is pulled towards the published one as strongly as the Fisher information there
-    says that it matters (`personalize/fisher.py`).
+    """Every weight is pulled towards the published one, in proportion to its Fisher information
+    (`personalize/fisher.py`).
 
-    A client owns two vectors in one: w and the diagonal F. With a step size above 2/(λ·max F) the
-    pull overshoots, as that of any quadratic does.
+    A client owns two vectors in one: w and the diagonal F. A step size above 2/(λ·max F) diverges.
     """
 
     name: ClassVar[str] = "ewc"
@@ -120,22 +118,22 @@ class EWC(Algorithm):
 
 METHODS: dict[str, type[Algorithm]] = {kind.name: kind for kind in (Vanilla, Mean, KL, EWC)}
 
-#: What else a command may be asked for: the best of all, for every client.
+#: Each client chooses the best of all methods (`choosing.py`).
 SELECT = "select"
 
 
 def build_method(name: str, lam: float | None = None) -> Algorithm:
-    """The method of this name, with λ where one is given."""
+    """The method of this name, with this λ or its default."""
     if name not in METHODS:
         raise unknown("method of fine-tuning", name, [*METHODS, SELECT])
     kind = METHODS[name]
     if lam is None:
         return kind()
     if not fields(kind):
-        raise PmtlError(f"The method {name!r} regularises nothing, but λ = {lam} was given.")
+        raise PmtlError(f"The method {name!r} has no λ, but λ = {lam} was given.")
     return kind(lam=lam)  # type: ignore[call-arg]
 
 
 def needs_published(method: Algorithm) -> bool:
-    """Whether the method looks at the published model at all."""
+    """Whether the method uses the published model: those with λ do."""
     return bool(fields(method))

@@ -1,10 +1,10 @@
-"""What fine-tuning gives back, and the folder it lies in.
+"""The result of fine-tuning, and its folder.
 
-A fine-tuned result is the run it came from with other personal models. Its folder, by default
-`RUN/finetuned/NAME` (in production `RUN/private/finetuned/NAME`), holds the models, what was done
-(`finetuned.json`), the privacy statement and, of an experiment, the metrics; the shared model and
-all that is known of the federation stay with the run. The folder is written beside its place and
-renamed, so it is whole or not there. In production only its owner can open it.
+A fine-tuned result is a run with other personal models. Its folder, by default `RUN/finetuned/NAME`
+(in production `RUN/private/finetuned/NAME`), holds the models, what was done (`finetuned.json`),
+the privacy statement and, of an experiment, the metrics. Everything else stays with the run. The
+folder is written under another name and renamed, so it is complete or missing. In production only
+its owner can open it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FACTS_FILE = "finetuned.json"
 
 
 class Finetuned(Run):
-    """A run whose clients have worked on for themselves; `run` is how it was before."""
+    """A run after fine-tuning; `run` is the run before."""
 
     def __init__(
         self,
@@ -42,14 +42,14 @@ class Finetuned(Run):
         about: dict[str, Any],
         path: Path | None = None,
     ) -> None:
-        """Put together a result.
+        """Make a result.
 
         Args:
             run: The run before fine-tuning.
             model: The model, on the device of the fine-tuned weights.
-            weights: Gives the fine-tuned weights `[K, P]` of any clients.
-            about: What was done, as `finetuned.json` has it.
-            path: The folder it lies in, if any.
+            weights: From clients to their fine-tuned weights `[K, P]`.
+            about: What was done, as in `finetuned.json`.
+            path: Its folder, if any.
         """
         facts = replace(run.facts, personal=True)
         device = next(model.module.parameters()).device
@@ -85,7 +85,7 @@ class Finetuned(Run):
         """Metrics after fine-tuning (`finetuned`) and before, on test and validation rows.
 
         Args:
-            metric: metrics of your own, as in `Run.evaluate`.
+            metric: your own metrics, as in `Run.evaluate`.
         """
         if metric is not None:
             return super().evaluate(metric)
@@ -95,30 +95,29 @@ class Finetuned(Run):
 
     @property
     def chosen(self) -> dict[str, int]:
-        """How many clients chose which candidate, in the candidates' order: of a selection, and of
-        an experiment only."""
-        about = self.about
-        if "picks" not in about:
+        """How many clients chose which candidate, in the order of candidates; for
+        `method="select"` in an experiment."""
+        if "picks" not in self.about:
             raise PmtlError(
-                "What clients chose is not known: this is a production run, where it is their own "
-                "affair, or nothing was chosen (method='select')."
+                "What clients chose is not known: this is a production run, where it is private, "
+                "or nothing was chosen (method='select')."
             )
-        names = about["candidates"]
-        counts = np.bincount(np.asarray(about["picks"], dtype=np.int64), minlength=len(names))
+        names, picks = self.about["candidates"], self.about["picks"]
+        counts = np.bincount(np.asarray(picks, dtype=np.int64), minlength=len(names))
         return {name: int(n) for name, n in zip(names, counts, strict=True) if n}
 
 
 def save_finetuned(tuned: Finetuned, path: str | Path) -> Finetuned:
-    """Write a folder that appears whole; returns what `load_finetuned` would read from it."""
+    """Write the result to a new folder, and return it."""
     path, run = Path(path), tuned.run
     if run.path is None:
         raise PmtlError(
-            "This run lives in memory only, and what is written of its fine-tuning would have "
-            "nothing to refer to: train with out=…, or leave out=… away here."
+            "This run is in memory only, so the folder of its fine-tuning would have nothing to "
+            "refer to: train with out=…, or leave out=… out here."
         )
     refuse_existing(path)
     facts = run.facts
-    everybody = np.arange(len(run.clients), dtype=np.int64)
+    all_clients = np.arange(len(run.clients), dtype=np.int64)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     about = {"clients": facts.clients, "model": facts.model, "blocks": facts.blocks}
     with files.disk_errors(path):
@@ -129,7 +128,7 @@ def save_finetuned(tuned: Finetuned, path: str | Path) -> Finetuned:
                 make_private(partial)
             else:
                 partial.mkdir()
-            personal = Personal(everybody, tuned._shared, tuned._weights)
+            personal = Personal(all_clients, tuned._shared, tuned._weights)
             digest = write_personal(partial / "personal.safetensors", personal, about, run._key)
             save_statement(partial, tuned.privacy)
             if not facts.production:
@@ -140,7 +139,7 @@ def save_finetuned(tuned: Finetuned, path: str | Path) -> Finetuned:
                     **versions(),
                     **tuned.about,
                     "run": facts.id,
-                    # So that both may be moved together.
+                    # Relative, so that both can be moved together.
                     "run_folder": os.path.relpath(run.path.resolve(), path.resolve()),
                     "written": {"personal": digest},
                 },
@@ -154,7 +153,7 @@ def save_finetuned(tuned: Finetuned, path: str | Path) -> Finetuned:
 
 
 def refuse_existing(path: str | Path) -> None:
-    """Say so if there is something at `path` that a new folder would cover."""
+    """Refuse a `path` that exists, unless it is an empty folder."""
     path = Path(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise PmtlError(f"{path} exists already: choose another --name, or delete it first.")
@@ -168,7 +167,7 @@ def load_finetuned(
     Args:
         path: The folder that `finetune` wrote.
         data: The federation, if it was not read from a file.
-        model: The model, if no name stands for it.
+        model: The model, if it has no name.
     """
     path = Path(path)
     if not (path / FACTS_FILE).exists():
@@ -189,5 +188,5 @@ def load_finetuned(
 
 
 def load_result(path: str | Path) -> Run:
-    """A run or a fine-tuned result, whichever lies in the folder."""
+    """The run or fine-tuned result in the folder."""
     return load_finetuned(path) if (Path(path) / FACTS_FILE).exists() else load_run(path)

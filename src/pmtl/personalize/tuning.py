@@ -1,8 +1,7 @@
-"""Fine-tuning in memory: every client goes on from a model of its own, by itself.
+"""Fine-tuning: every client trains its own model further.
 
-The engines that train cohorts (`simulation/local_work.py`) train the clients, a piece of the
-federation at a time, so that memory holds the models of one piece and, where there is room, the
-results. Nothing is sampled or uploaded, and no privacy is spent: what a client computes from the
+The engines of training (`simulation/sites.py`) train the clients, one piece of the federation after
+the other. Nothing is sampled or uploaded, so it costs no privacy: what a client computes from the
 billboard and its own rows is free.
 """
 
@@ -32,14 +31,14 @@ Clients = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Workspace:
-    """Where clients work on for themselves."""
+    """The federation, the model, and how clients are fine-tuned."""
 
     data: FederatedData
     feed: Feed  #: the rows of `data` on the device of the computation
     model: FlatModel  #: on the same device
     seed: int = 0  #: the same seed gives the same bits, and other batches than a training run
     engine: str = "auto"  #: as for training
-    isolate: bool = False  #: for production: no result depends on other clients
+    isolate: bool = False  #: for production: no client's result depends on other clients
     progress: bool = False  #: whether to show a progress bar
 
 
@@ -62,38 +61,35 @@ class Tuner:
         return self.work.pieces(np.arange(self.work.data.m, dtype=np.int64))
 
     def __call__(self, clients: Clients, start: Tensor, anchor: Tensor) -> Tensor:
-        """The weights `[K, P]` to which the clients come from `start` around `anchor`."""
+        """The fine-tuned weights `[K, P]` of the clients, from `start` around `anchor`."""
         own = start
         if self._fisher is not None:
-            own = torch.cat([start, self._fishers(clients, anchor)], dim=1)
+            pieces = [(clients, anchor)]
+            if self.work.in_place:  # In production, one client after the other.
+                ones = zip(np.split(clients, len(clients)), torch.split(anchor, 1), strict=True)
+                pieces = [(client, at.clone()) for client, at in ones]
+            fishers = torch.cat([self._fisher(*piece) for piece in pieces])
+            own = torch.cat([start, fishers], dim=1)
         lr = self.work.local.lr_at(0)
         kept = self.work.train_clients(clients, own, anchor, 0, lr).kept
         return vmap(self.work.algorithm.predict)(kept, anchor)
-
-    def _fishers(self, clients: Clients, anchor: Tensor) -> Tensor:
-        """The Fisher diagonals of the clients; in production of one after the other."""
-        assert self._fisher is not None
-        if not self.work.in_place:
-            return self._fisher(clients, anchor)
-        alone = zip(np.split(clients, len(clients)), torch.split(anchor, 1), strict=True)
-        return torch.cat([self._fisher(client, at.clone()) for client, at in alone])
 
 
 def tune(
     space: Workspace, method: Algorithm, start: Weights, anchor: Weights, local: LocalTraining
 ) -> Store:
-    """Fine-tune every client, and keep the results.
+    """Fine-tune every client.
 
     Args:
         space: The federation and the model.
         method: What a client minimises (`build_method`).
-        start: Gives the weights `[K, P]` with which any clients begin.
-        anchor: Gives the published weights `[K, P]` that they stay near.
-        local: How much is done.
+        start: From clients to the weights `[K, P]` with which they begin.
+        anchor: From clients to the published weights `[K, P]` that they stay near.
+        local: The steps, batches and step size.
 
     Returns:
-        The results, in memory or, where they do not fit, in a nameless file; `store.gather` gives
-        the weights of any clients. In isolation, a client for whom it fails keeps its start.
+        A store whose `gather` gives the weights of clients. In isolation, a client whose training
+        fails keeps its start.
     """
     tuner, device = Tuner(space, method, local), space.feed.device
     store = Store.fresh(space.data.m, space.model.start())

@@ -1,1 +1,1 @@
-"""What people look at: tables and plots."""
+"""Tables and plots."""

@@ -1,4 +1,4 @@
-"""Results as pictures: comparisons, and the paper's figures as its readers know them."""
+"""Plots of comparisons and of the paper's figures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Rows = list[dict[str, Any]]
 
 
 def plot_comparison(results: dict[str, Any], path: Path) -> None:
-    """Test accuracy (or error) against ε, one line per method; methods without ε are level."""
+    """Test accuracy (or error) against ε, one line per method; horizontal for methods without ε."""
     metric = results["metric"]
     axes = _axes(6.4)
     lines: dict[str, list[tuple[float, float, float]]] = {}
@@ -41,7 +41,7 @@ def plot_comparison(results: dict[str, Any], path: Path) -> None:
 
 
 def plot_sheet(name: str, caption: str, rows: Rows, path: Path) -> None:
-    """Draw an experiment's rows in the way that suits it."""
+    """Plot the rows of an experiment."""
     axes = _axes(8.4)
     draw = {"fig2": _loss_and_epsilon, "sweep": _sweep, "fig1": _bars, "table1": _bars}
     draw.get(name, _against_epsilon)(axes, rows)
@@ -61,7 +61,7 @@ def _axes(width: float) -> Any:
 
 
 def _epsilon_axis(axes: Any, epsilons: Sequence[float]) -> dict[float, float]:
-    """Label the axis of ε; returns where each ε stands, ∞ a little right of the largest other."""
+    """Label the axis of ε; returns the position of each ε, with ∞ right of the largest other."""
     finite = sorted({epsilon for epsilon in epsilons if math.isfinite(epsilon)})
     places = {epsilon: epsilon for epsilon in finite}
     if any(math.isinf(epsilon) for epsilon in epsilons):
@@ -92,7 +92,7 @@ def _against_epsilon(axes: Any, rows: Rows) -> None:
     """Fig. 3 and similar ones: accuracy against ε, a line for every method."""
     places = _epsilon_axis(axes, [row["ε"] for row in rows])
     methods = _accuracies(rows)
-    # One colour for a method, however its ε is counted.
+    # One colour for a method in both countings of ε.
     kinds = list(dict.fromkeys(method.partition(",")[0] for method in methods))
     for method in methods:
         lines: dict[str, list[tuple[float, float, float]]] = {}
@@ -143,11 +143,9 @@ def _finish(axes: Any, ylabel: str, grid: bool = True) -> None:
     axes.set_ylabel(ylabel)
     if grid:
         axes.grid(alpha=0.25)
-    if axes.get_legend_handles_labels()[0]:  # There is nothing to name where all runs failed.
-        # Beside the picture: inside there is always something that it would cover.
-        axes.figure.legend(
-            frameon=False, fontsize="small", handlelength=3, loc="outside right upper"
-        )
+    if axes.get_legend_handles_labels()[0]:  # There are none if all runs failed.
+        style = {"frameon": False, "fontsize": "small", "handlelength": 3}
+        axes.figure.legend(loc="outside right upper", **style)  # Inside it would cover points.
 
 
 def _label(row: dict[str, Any]) -> str:

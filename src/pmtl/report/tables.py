@@ -1,4 +1,4 @@
-"""Results as tables: for the terminal, and as Markdown."""
+"""Tables for the terminal and in Markdown."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.table import Table
 
-#: What a split may be called in a table, in this order.
-VIEWS = ("personal", "shared")
-
 
 def _table(columns: Sequence[str], left: int = 1, **style: Any) -> Table:
-    """A table whose first columns are words and whose others are numbers."""
+    """A table whose first `left` columns are words and whose others are numbers."""
     from rich.table import Table
 
     table = Table(**{"box": None, "pad_edge": False, "header_style": "bold", **style})
@@ -40,7 +37,7 @@ def metrics_table(scores: dict[str, Any]) -> Table:
 
 
 def counts_table(what: str, counts: dict[str, int]) -> Table:
-    """How often each of several things happened, the most frequent first."""
+    """The number of clients of each name, the largest first."""
     table = _table([what, "clients"])
     for name, count in sorted(counts.items(), key=lambda entry: -entry[1]):
         table.add_row(name, str(count))
@@ -48,9 +45,10 @@ def counts_table(what: str, counts: dict[str, int]) -> Table:
 
 
 def released_table(released: list[dict[str, Any]]) -> Table:
-    """Average metrics that passed the gate: a row per evaluation, ± the deviation of the noise."""
+    """Released average metrics: a row per evaluation, ± the standard deviation of the noise."""
     noise = released[0]["noise"]
-    columns = [(view, name) for view in VIEWS if view in released[0] for name in noise]
+    views = [view for view in ("personal", "shared") if view in released[0]]
+    columns = [(view, name) for view in views for name in noise]
     table = _table(
         ["round", *(f"{view} {name.removesuffix('_mean')}" for view, name in columns)],
         left=0,
@@ -83,8 +81,8 @@ def comparison_cells(results: dict[str, Any]) -> tuple[list[str], list[list[str]
 
 
 def selection_cells(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows: for every method whose settings competed, what choosing would cost, where
-    the columns are one run's ε. No rows where there was no choice."""
+    """Header and rows: for every method with several settings, what choosing would cost; the
+    columns are the ε of one run. There are no rows if there was no choice."""
     epsilons = sorted({float(entry["epsilon"]) for entry in results["selection"]})
     rows: dict[str, dict[float, str]] = {}
     for entry in results["selection"]:
@@ -98,25 +96,24 @@ def selection_cells(results: dict[str, Any]) -> tuple[list[str], list[list[str]]
 
 
 def selection_note(results: dict[str, Any]) -> str:
-    """What the prices mean, in sentences; empty where there was no choice."""
+    """What the prices mean; empty if there was no choice."""
     if not results["selection"]:
         return ""
     validated = any("validation_personal" in line for line in results["summary"])
     return (
         "This comparison is an experiment: it chose between settings by exact "
         f"{'validation' if validated else 'test'} scores, which no ε covers. The second table says "
-        "what a choice would cost that is covered. The best published: the number of runs is "
-        "random and secret, as many on average as settings compete; each has a setting drawn at "
-        "random and a validation score with noise from the gate; and nobody, the clients included, "
-        "sees anything of any run but the one with the best noisy score. All published: every "
-        "setting is run once, and everybody may see every model and noisy score, as clients do "
-        "who are sent the models while they train. Seeds are repetitions for the error bar, not "
-        "candidates. Particulars are in results.json, under selection."
+        "what a private choice would cost. The best published: the number of runs is random and "
+        "secret, on average the number of settings; each run has a random setting and a validation "
+        "score with noise from the gate; nobody, clients included, sees anything but the run with "
+        "the best noisy score. All published: every setting is run once, and everybody may see "
+        "every model and noisy score, as clients do that receive the models while they train. "
+        "Seeds are repetitions, not candidates. Details are in results.json, under selection."
     )
 
 
 def comparison_tables(results: dict[str, Any]) -> list[Table]:
-    """The comparison for a terminal, and the price of its choices if there were any."""
+    """The comparison for a terminal, and the price of its choices, if any."""
     from rich import box
 
     tables = []

@@ -1,11 +1,8 @@
-"""Many clients on one machine: batches, cohorts, what clients own, the loop, evaluation."""
+"""One server and many sites on one machine."""
 
 from pmtl.client.batches import Batches, LocalTraining
-from pmtl.engines.axis import AxisTrainer
-from pmtl.engines.base import CohortTrainer, Trained
-from pmtl.engines.choose import ENGINES, check_engine
+from pmtl.engines.choose import check_engine
 from pmtl.engines.feed import Feed
-from pmtl.engines.loops import ThreadsTrainer
 from pmtl.simulation.evaluation import Metrics, Weights, evaluate
 from pmtl.simulation.identity import identity
 from pmtl.simulation.owned.row_file import RowFile, digest_rows, private
@@ -20,10 +17,7 @@ from pmtl.simulation.team import ALONE, Team, device_of, join_team
 __all__ = [
     "ALONE",
     "CHECKS",
-    "ENGINES",
-    "AxisTrainer",
     "Batches",
-    "CohortTrainer",
     "Feed",
     "LocalTraining",
     "Metrics",
@@ -34,8 +28,6 @@ __all__ = [
     "Sites",
     "Store",
     "Team",
-    "ThreadsTrainer",
-    "Trained",
     "Weights",
     "check_engine",
     "device_of",

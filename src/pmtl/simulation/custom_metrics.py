@@ -1,12 +1,12 @@
-"""Metrics of the user's own: one number for each client, from the truth and the model's answers.
+"""The user's own metrics: one number for each client, from the truth and the model's answers.
 
-A metric is a function of two arrays, as scikit-learn's are, so `sklearn.metrics:f1_score` works as
-it is. The name of its second parameter says what it wants: `y_score`, `y_prob` or `y_proba` are
-probabilities (of the second class if there are two), anything else is the prediction: a class, a 0
-or 1 for each label, or a number.
+A metric is a function of two arrays, as in scikit-learn: `sklearn.metrics:f1_score` works. The name
+of its second parameter says what it needs: `y_score`, `y_prob` or `y_proba` are probabilities (of
+the second class if there are two), anything else is the prediction: a class, a 0 or 1 for each
+label, or a number.
 
-They are exact, and therefore private: experiments only. Clients for which the metric is NaN (AUC
-with one class, say) have no value.
+Values are exact and therefore private: experiments only. Clients for which the metric is NaN (such
+as AUC with one class) have no value.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pmtl.errors import PmtlError
 from pmtl.models import Task, predictions, probabilities
 from pmtl.plugins import find
 
-#: From the truth and the answers of one client to a number.
+#: From one client's truth and answers to a number.
 Metric = Callable[[NDArray[Any], NDArray[Any]], float]
 
 _PROBABILITIES = ("y_score", "y_prob", "y_proba")
@@ -33,13 +33,13 @@ _ERRORS = ("_loss", "_error", "_deviance")
 
 
 def find_metrics(names: str | None) -> dict[str, Metric]:
-    """The metrics that `names` stands for, by the names they get in results.
+    """Metrics, by the names they get in results.
 
     Args:
         names: `package.module:function` or the name of an entry point; several joined by `+`.
     """
     found = {}
-    for name in (names or "").split("+") if names else ():
+    for name in names.split("+") if names else ():
         metric = find("metric", name, {})
         if not callable(metric):
             raise PmtlError(f"The metric {name!r} is not a function of the truth and the answers.")
@@ -51,9 +51,9 @@ def client_value(name: str, metric: Metric, task: Task, targets: Tensor, outputs
     """The value of one client, or NaN; `outputs` [n, …] are the model's for all of its rows."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # A warning for each client would be thousands.
+            warnings.simplefilter("ignore")  # There would be one for each client.
             return float(metric(targets.cpu().numpy(), _answers(metric, task, outputs)))
-    except Exception as error:  # It is the user's code, and may raise anything.
+    except Exception as error:  # The user's code may raise anything.
         raise PmtlError(
             f"The metric {name!r} failed for a client with {len(targets)} rows: "
             f"{type(error).__name__}: {error}."
@@ -69,11 +69,19 @@ def _answers(metric: Metric, task: Task, outputs: Tensor) -> NDArray[Any]:
 
 
 def summary(name: str, metric: Metric, values: NDArray[np.float64]) -> dict[str, float]:
-    """The mean over clients, and over the tenth of them that is served worst."""
-    there = np.sort(values[~np.isnan(values)])
+    """The mean over clients, and over the worst tenth; NaN if no client has a value."""
+    there = values[~np.isnan(values)]
     if not len(there):
-        return {f"{name}_mean": float("nan"), f"{name}_worst_decile": float("nan")}
-    worst = -(-len(there) // 10)
+        there = np.array([np.nan])
     less_is_better = getattr(metric, "less_is_better", name.endswith(_ERRORS))
-    tail = there[-worst:] if less_is_better else there[:worst]
-    return {f"{name}_mean": float(there.mean()), f"{name}_worst_decile": float(tail.mean())}
+    return mean_and_worst(name, there, less_is_better)
+
+
+def mean_and_worst(
+    name: str, values: NDArray[np.float64], less_is_better: bool
+) -> dict[str, float]:
+    """The mean over clients, and over the tenth of them (rounded up) with the worst values."""
+    ordered = np.sort(values)
+    worst = -(-len(ordered) // 10)
+    tail = ordered[-worst:] if less_is_better else ordered[:worst]
+    return {f"{name}_mean": float(ordered.mean()), f"{name}_worst_decile": float(tail.mean())}

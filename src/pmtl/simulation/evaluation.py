@@ -1,9 +1,9 @@
 """How well models answer: over all rows, over clients, and for the clients served worst.
 
-`accuracy` counts every row once, so that large clients weigh more; `accuracy_mean` counts every
-client once; `accuracy_worst_decile` is the mean over the tenth of the clients (rounded up) with the
-lowest values, where a federation that serves only the typical client shows. For errors (`rmse`,
-`mae`) the worst are the highest. Clients without rows in a split are left out of it.
+`accuracy` counts every row once, so that large clients weigh more. `accuracy_mean` counts every
+client once. `accuracy_worst_decile` is the mean over the tenth of the clients (rounded up) with the
+lowest values, or the highest for errors (`rmse`, `mae`); it shows whether models serve only typical
+clients. Clients without rows in a split are left out.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ from torch.func import vmap
 
 from pmtl.client.batches import FEW_ROWS, power_of_two
 from pmtl.data import FederatedData, Rows, Split
+from pmtl.engines.base import Ints
 from pmtl.engines.choose import fixed_width
 from pmtl.engines.feed import Feed
-from pmtl.engines.places import axis_is_safe, seated
+from pmtl.engines.places import assign_places, axis_is_safe
 from pmtl.engines.sparse import is_linear, own_widths, sparse_outputs
 from pmtl.models import FlatModel, Task, metric_names, row_counts, row_losses, row_squares
-from pmtl.simulation.custom_metrics import Metric, client_value, summary
+from pmtl.simulation.custom_metrics import Metric, client_value, mean_and_worst, summary
 from pmtl.simulation.team import ALONE, Team
 
-#: From clients to the weights [K, P] to be judged.
-Weights = Callable[[NDArray[np.int64]], Tensor]
+#: From clients to their weights [K, P].
+Weights = Callable[[Ints], Tensor]
 Metrics = dict[str, float]
+Floats = NDArray[np.float64]
 #: From outputs and targets to a number for each row, by name.
 Measure = Callable[[Task, Tensor, Tensor], dict[str, Tensor]]
 
@@ -43,14 +45,12 @@ ROOTS = ("rmse",)
 
 @dataclass(frozen=True)
 class Group:
-    """Positions of clients that are looked at together, `[K]`; an empty place repeats one of them.
+    """Clients that are evaluated together. Without `tall` and `width`, their arrays are as large as
+    the largest of them needs."""
 
-    Without `tall` and `width`, their arrays are as large as the largest of them needs.
-    """
-
-    places: NDArray[np.int64]
+    places: Ints  #: [K] positions of clients; an empty place repeats one of them
     there: NDArray[np.bool_]  #: which places are not empty
-    tall: int | None = None  #: rows of a client that are looked at in one go
+    tall: int | None = None  #: rows of a client that are evaluated at once
     width: int | None = None  #: columns of sparse rows
 
 
@@ -63,22 +63,22 @@ def evaluate(
     team: Team = ALONE,
     custom: Mapping[str, Metric] | None = None,
 ) -> dict[str, Metrics] | None:
-    """Metrics of every view (personal, shared) on a split; None where the split has no rows.
+    """Metrics of every view (personal, shared) on a split; None if the split has no rows.
 
-    In a team everybody looks at its own clients. `custom` are metrics of the user's own.
+    In a team every process evaluates its own clients. `custom` are the user's own metrics.
     """
     counts = data.rows(split).counts
     if counts.sum() == 0:
         return None
-    mine = None if team.size == 1 else team.part(np.arange(data.m, dtype=np.int64))
+    mine = team.part(np.arange(data.m, dtype=np.int64))
     results = {}
     for view, weights in views.items():
-        values, _ = client_metrics(data, feed, model, weights, split, mine)
+        values = client_metrics(feed, model, weights, split, mine)
         for name in metric_names(data.task) if team.size > 1 else ():
             team.sum(torch.from_numpy(values.setdefault(name, np.zeros(data.m))))
         results[view] = summarise(values, counts)
         for name, metric in (custom or {}).items():
-            own = custom_values(name, metric, data, feed, model, weights, split, mine)
+            own = custom_values(name, metric, feed, model, weights, split, mine)
             results[view] |= summary(name, metric, team.sum(torch.from_numpy(own)).numpy())
     return results
 
@@ -86,26 +86,23 @@ def evaluate(
 def custom_values(
     name: str,
     metric: Metric,
-    data: FederatedData,
     feed: Feed,
     model: FlatModel,
     weights: Weights,
     split: Split,
-    only: NDArray[np.int64] | None = None,
-) -> NDArray[np.float64]:
-    """[m] a metric of the user's own for each client, NaN where it has no rows or no value; of
-    clients that are not in `only`, 0."""
-    rows = data.rows(split)
-    clients = np.arange(data.m) if only is None else only
-    values = np.zeros(data.m)
+    clients: Ints,
+) -> Floats:
+    """[m] the user's own metric for these clients, NaN where a client has no rows or no value; 0
+    for all other clients."""
+    rows = feed.data.rows(split)
+    values = np.zeros(feed.data.m)
     values[clients] = np.nan
     model.module.eval()
     for client in clients[rows.counts[clients] > 0].tolist():
-        at = weights(np.array([client]))[0]
         with torch.no_grad():
             inputs, targets = feed.rows(rows.of(client))
-            outputs = model.apply(at, inputs)
-        values[client] = client_value(name, metric, data.task, targets, outputs)
+            outputs = model.apply(weights(np.array([client]))[0], inputs)
+        values[client] = client_value(name, metric, feed.data.task, targets, outputs)
     return values
 
 
@@ -115,55 +112,43 @@ def row_metrics(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tenso
 
 
 def client_metrics(
-    data: FederatedData,
     feed: Feed,
     model: FlatModel,
     weights: Weights,
     split: Split,
-    only: NDArray[np.int64] | None = None,
+    clients: Ints,
     in_place: bool = False,
-) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.int64]]:
-    """Per client the average of every metric over its rows (before roots), and its row count;
-    `only` some clients are looked at, if it is given, and the others' numbers are 0. `in_place` is
-    for production: nobody's numbers depend on the other clients (`places.py`)."""
-    rows = data.rows(split)
-    counts = rows.counts
-    everybody = np.arange(len(counts)) if only is None else np.asarray(only)
-    sums: dict[str, NDArray[np.float64]] = {}
-    for group in _groups(everybody, data, feed, model, split, in_place):
-        clients, mine = everybody[group.places], everybody[group.places[group.there]]
+) -> dict[str, Floats]:
+    """[m] for every metric, the average over each client's rows (before roots); 0 for clients that
+    are not among `clients`. `in_place` is for production: no result depends on other clients
+    (`places.py`)."""
+    rows = feed.data.rows(split)
+    sums: dict[str, Floats] = {}
+    for group in _groups(clients, feed, model, split, in_place):
+        mine = clients[group.places[group.there]]
         at = weights(mine)
         if not group.there.all():
             at = at[torch.from_numpy(np.cumsum(group.there).clip(1) - 1).to(at.device)]
-        for _, real, table in _tables(data.task, feed, model, at, rows, clients, group):
+        for _, real, table in _tables(feed, model, at, rows, clients[group.places], group):
             for name, values in table.items():
-                totals = sums.setdefault(name, np.zeros(len(counts)))
+                totals = sums.setdefault(name, np.zeros(feed.data.m))
                 totals[mine] += np.where(real, values, 0).sum(axis=1)[group.there]
-    return {name: values / np.maximum(counts, 1) for name, values in sums.items()}, counts
+    return {name: values / np.maximum(rows.counts, 1) for name, values in sums.items()}
 
 
 def _groups(
-    clients: NDArray[np.int64],
-    data: FederatedData,
-    feed: Feed,
-    model: FlatModel,
-    split: Split,
-    in_place: bool,
+    clients: Ints, feed: Feed, model: FlatModel, split: Split, in_place: bool
 ) -> Iterator[Group]:
-    """Who of the clients is looked at together, of those who have rows."""
-    counts = data.rows(split).counts[clients]
+    """The clients that have rows, in groups that are evaluated together."""
     if in_place:
-        yield from _in_place(clients, data, feed, model, split)
+        yield from _in_place(clients, feed, model, split)
     else:
-        for some in _alike(counts, data, model):
-            yield Group(np.sort(some), np.ones(len(some), dtype=bool))
+        yield from _of_like_size(feed.data.rows(split).counts[clients], feed, model)
 
 
-def _in_place(
-    clients: NDArray[np.int64], data: FederatedData, feed: Feed, model: FlatModel, split: Split
-) -> Iterator[Group]:
+def _in_place(clients: Ints, feed: Feed, model: FlatModel, split: Split) -> Iterator[Group]:
     """Clients at places of their own, in arrays whose sizes follow from their own rows."""
-    rows = data.rows(split)
+    data, rows = feed.data, feed.data.rows(split)
     with_rows = np.flatnonzero(rows.counts[clients])
     counts = rows.counts[clients[with_rows]]
     columns = np.zeros(len(counts), dtype=np.int64)
@@ -171,56 +156,50 @@ def _in_place(
         columns = own_widths(data.x, rows)[clients[with_rows]]
     tall = np.minimum(power_of_two(counts, FEW_ROWS), _ROWS)
     shapes = np.stack([tall, power_of_two(-(-counts // tall)), columns], axis=1)
-    row_floats = int(np.prod(data.input_shape))
+    safe = axis_is_safe(model, feed.device)
 
     def width(shape: tuple[int, ...]) -> int:
-        floats = model.size + shape[0] * row_floats
-        safe = axis_is_safe(model, feed.device)
+        floats = model.size + shape[0] * int(np.prod(data.input_shape))
         return fixed_width(data.m, data.m, feed.device, floats) if safe else 1
 
-    for shape, seats in seated(clients[with_rows], shapes, width):
-        there = seats >= 0
-        places = with_rows[np.where(there, seats, seats[there][0])]
-        yield Group(places, there, shape[0], shape[2] if sparse else None)
+    for shape, places in assign_places(clients[with_rows], shapes, width):
+        there = places >= 0
+        positions = with_rows[np.where(there, places, places[there][0])]
+        yield Group(positions, there, shape[0], shape[2] if sparse else None)
 
 
-def _alike(
-    counts: NDArray[np.int64], data: FederatedData, model: FlatModel
-) -> Iterator[NDArray[np.int64]]:
-    """Clients of like size, so that little is computed on padding, and no more than memory
-    allows."""
+def _of_like_size(counts: Ints, feed: Feed, model: FlatModel) -> Iterator[Group]:
+    """Clients with similar numbers of rows, so that there is little padding, and no more of them
+    than memory allows."""
     order = np.argsort(counts, kind="stable")
     order = order[counts[order] > 0]
-    row_floats = int(np.prod(data.input_shape))
-    first = 0
-    while first < len(order):
-        longest = 2 * int(counts[order[first]])
+    row_floats = int(np.prod(feed.data.input_shape))
+    while len(order):
+        longest = 2 * int(counts[order[0]])
         width = max(1, _FLOATS // (model.size + min(_ROWS, longest) * row_floats))
-        alike = int(np.searchsorted(counts[order], longest, side="right")) - first
-        yield order[first : first + min(width, alike)]
-        first += min(width, alike)
+        alike = int(np.searchsorted(counts[order], longest, side="right"))
+        some, order = np.split(order, [min(width, alike)])
+        yield Group(np.sort(some), np.ones(len(some), dtype=bool))
 
 
 def row_squares_of(
-    data: FederatedData,
     feed: Feed,
     model: FlatModel,
     weights: Tensor,
     split: Split,
-    clients: NDArray[np.int64],
+    clients: Ints,
     in_place: bool = False,
-) -> NDArray[np.float64]:
-    """How far the answer to each row of the clients is from the truth (`row_squares`), client after
-    client."""
-    rows = data.rows(split)
+) -> Floats:
+    """The squared distance of each answer from the truth (`row_squares`) for all rows of the
+    clients, client after client."""
+    rows = feed.data.rows(split)
     counts = rows.counts[clients]
     begin = np.cumsum(counts) - counts
     found = np.empty(int(counts.sum()))
-    for group in _groups(clients, data, feed, model, split, in_place):
+    for group in _groups(clients, feed, model, split, in_place):
         mine = weights[torch.from_numpy(group.places).to(weights.device)]
         who = clients[group.places]
-        tables = _tables(data.task, feed, model, mine, rows, who, group, measure=_squares)
-        for place, real, table in tables:
+        for place, real, table in _tables(feed, model, mine, rows, who, group, _squares):
             at = begin[group.places, None] + np.arange(place.start, place.stop)
             found[at[real]] = table["squares"][real]
     return found
@@ -231,17 +210,16 @@ def _squares(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
 
 
 def _tables(
-    task: Task,
     feed: Feed,
     model: FlatModel,
     weights: Tensor,
     rows: Rows,
-    clients: NDArray[np.int64],
+    clients: Ints,
     group: Group,
     measure: Measure = row_metrics,
-) -> Iterator[tuple[slice, NDArray[np.bool_], dict[str, NDArray[np.float64]]]]:
-    """A few rows of every client at a time: which of its rows, which of these are real, and what is
-    measured on them `[K, rows]`."""
+) -> Iterator[tuple[slice, NDArray[np.bool_], dict[str, Floats]]]:
+    """A few rows of every client at a time: which of its rows, which of these are real, and the
+    measured values `[K, rows]`."""
     model.module.eval()
     counts, starts = np.where(group.there, rows.counts[clients], 0), rows.offsets[clients]
     most = int(counts.max(initial=0))
@@ -255,23 +233,18 @@ def _tables(
             else:
                 inputs, targets = feed.rows(index)
                 outputs = vmap(model.apply)(weights, inputs)
-            numbers = measure(task, outputs.flatten(0, 1), targets.flatten(0, 1))
+            numbers = measure(feed.data.task, outputs.flatten(0, 1), targets.flatten(0, 1))
         table = {name: n.double().view(real.shape).cpu().numpy() for name, n in numbers.items()}
         yield slice(first, first + len(place)), real, table
 
 
-def summarise(per_client: dict[str, NDArray[np.float64]], counts: NDArray[np.int64]) -> Metrics:
-    """The three views of every metric; the loss has only the first."""
-    there = counts > 0
-    worst = -(-int(there.sum()) // 10)
+def summarise(per_client: dict[str, Floats], counts: Ints) -> Metrics:
+    """Every metric over all rows, over clients and over the worst clients; the loss over all rows
+    only."""
     summary: Metrics = {}
     for name, values in per_client.items():
-        over_rows = float((values * counts).sum() / counts.sum())
-        summary[name] = over_rows**0.5 if name in ROOTS else over_rows
-        if name == "loss":
-            continue
-        clients = np.sort(values[there] ** 0.5 if name in ROOTS else values[there])
-        summary[f"{name}_mean"] = float(clients.mean())
-        tail = clients[-worst:] if name in ERRORS else clients[:worst]
-        summary[f"{name}_worst_decile"] = float(tail.mean())
+        root = 0.5 if name in ROOTS else 1
+        summary[name] = float((values * counts).sum() / counts.sum()) ** root
+        if name != "loss":
+            summary |= mean_and_worst(name, values[counts > 0] ** root, name in ERRORS)
     return summary

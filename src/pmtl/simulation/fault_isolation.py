@@ -10,19 +10,19 @@ from numpy.typing import NDArray
 
 T = TypeVar("T")
 Clients = NDArray[np.int64]
-#: Told which client could not be computed, and why: for the owner of the data alone.
+#: Called with a client that could not be computed and the error: for the owner of the data alone.
 Failed = Callable[[int, Exception], None]
 
 
 def isolated(
     clients: Clients, work: Callable[[Clients], T], failed: Failed | None = None
 ) -> list[tuple[Clients, T]]:
-    """The work on all clients, without those for whom it fails.
+    """Do the work for all clients, leaving out those for whom it fails.
 
-    In production an error that one client's data causes must not show: it would say something about
-    that client that nobody paid for. A lack of memory is such an error, too, since it depends on
-    numbers of rows. The client is found by halving; its upload counts as zero and the divisor stays
-    what it is. `work` must give the same for a client whoever else it is done for.
+    In production an error caused by one client's data must not be visible: it would release
+    something about that client without a charge. This includes a lack of memory, which depends on
+    numbers of rows. The client is found by halving. Its upload counts as zero, and the divisor does
+    not change. The result of `work` for a client must not depend on the other clients.
     """
     try:
         return [(clients, work(clients))]
@@ -38,5 +38,5 @@ def isolated(
 def together(
     clients: Clients, work: Callable[[Clients], T], failed: Failed | None = None
 ) -> list[tuple[Clients, T]]:
-    """The work on all clients at once; in an experiment an error is for everybody to see."""
+    """Do the work for all clients at once; in an experiment errors are visible."""
     return [(clients, work(clients))]

@@ -1,15 +1,13 @@
-"""What tells one model or algorithm from another: its values and its code.
+"""A digest that tells one model or algorithm from another, by values and code.
 
 Two experiments with one seed must not share noise unless they publish the same numbers. So the key
-of the noise has to tell models and algorithms apart by everything that decides what they compute. A
-name does not: two factories may have the same one. `identity` reads a value down to its parts:
+of the noise covers everything that decides what models and algorithms compute, of which a name is
+not enough. `identity` reads
 
-- numbers, texts and containers by what they hold; tensors and arrays by their bytes, wherever they
-  lie (which device computes is no part of it);
-- a user's functions and classes by their compiled code, their defaults and closures, the globals
-  that they name, and what they name of a user's own modules. Compiled code is what runs, and it is
-  there where no source file is;
-- what belongs to Python or to an installed package by its name (and the package's version, but for
+- numbers, texts and containers by their content; tensors and arrays by their bytes, on any device;
+- a user's functions and classes by their compiled code (which exists without a source file),
+  defaults, closures, the globals they name, and what they name of a user's own modules;
+- what belongs to Python or an installed package by its name (and the package's version, except
   torch and NumPy, whose builds differ between machines with and without a graphics card);
 - modules, pmtl's own objects and objects of a user's classes by their class and attributes, other
   objects by what `pickle` would keep of them.
@@ -31,9 +29,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-#: Packages whose code is known by its name alone; pmtl's version is in the key of the noise.
+#: Packages whose code is identified by name alone; pmtl's version is in the key of the noise.
 _KNOWN = {"torch", "numpy", "scipy", "pmtl", *sys.stdlib_module_names}
-#: Attributes that decide nothing: Python's own, and whether a module is in training.
+#: Attributes that are ignored: Python's own, and whether a module is in training mode.
 _PASSING = {"__dict__", "__weakref__", "__doc__", "__module__", "_abc_impl", "training"}
 _GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME")
 #: How many modules inside modules are followed.
@@ -41,32 +39,32 @@ _DEEP = 8
 
 
 def identity(*values: Any) -> str:
-    """A digest of the values; equal ones have one digest, in any process and on any device."""
+    """A digest of the values; equal values have equal digests, in all processes and devices."""
     return _Reader().digest(values)
 
 
 class _Code(NamedTuple):
-    """Compiled code, and the globals that it may name."""
+    """Compiled code, and the globals that it can name."""
 
     code: CodeType
     names: dict[str, Any]
 
 
 class _Reader:
-    """Goes through values, breadth first, and takes the digest of what it meets.
+    """Computes the digest of values, breadth first.
 
-    Every value says what it is and how many parts it has before its parts are read, so that no two
-    different values give one sequence of bytes.
+    The kind of a value and the number of its parts are written before its parts, so that different
+    values never give the same bytes.
     """
 
     def __init__(self) -> None:
         self._state = blake2b(digest_size=32)
         self._waiting: deque[Any] = deque()
         self._met: dict[int, int] = {}
-        self._kept: list[Any] = []  # An id is an object's own only while the object lives.
+        self._kept: list[Any] = []  # Keeps objects alive, so that their ids stay unique.
 
     def digest(self, values: Sequence[Any]) -> str:
-        """Read the values and all that they are made of."""
+        """The digest of the values and all of their parts."""
         self._parts("values", values)
         while self._waiting:
             self._read(self._waiting.popleft())
@@ -165,7 +163,7 @@ class _Reader:
         self._parts("object", (kind,))
         if isinstance(value, nn.Module) or not _known(kind) or _package(kind) == "pmtl":
             self._attributes(_attributes_of(value))
-        elif _package(kind) != "logging":  # A level of logging decides nothing.
+        elif _package(kind) != "logging":  # A logging level changes no result.
             self._parts("state", _state_of(value))
 
     def _attributes(self, values: dict[str, Any]) -> None:
@@ -178,7 +176,7 @@ class _Reader:
         self._waiting.extend(parts)
 
     def _again(self, value: Any) -> bool:
-        """Whether this very object was met before. Then only its number is taken in: circles end,
+        """Whether this object was read before. Then only its number is written, so that cycles end
         and tied weights differ from equal ones."""
         number = self._met.setdefault(id(value), len(self._met))
         if number < len(self._kept):
@@ -198,7 +196,7 @@ class _Reader:
 
 
 def _named_in(values: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """What code with these names may reach in a user's own modules among the values."""
+    """What code that uses these names can reach in a user's own modules among the values."""
     found: dict[str, Any] = {}
     waiting = [(name, part) for name, part in values.items() if isinstance(part, ModuleType)]
     while waiting:
@@ -215,7 +213,7 @@ def _named_in(values: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def _state_of(value: Any) -> tuple[Any, ...]:
-    """What `pickle` would keep of an object; nothing where it cannot (a lock, an open file)."""
+    """What `pickle` would keep of an object; nothing if it cannot (a lock, an open file)."""
     try:
         reduced = value.__reduce_ex__(2)
     except Exception:  # An object of any package may raise anything.
@@ -227,14 +225,14 @@ def _state_of(value: Any) -> tuple[Any, ...]:
 
 
 def _attributes_of(value: Any) -> dict[str, Any]:
-    """An object's attributes, but for fields of pmtl's own dataclasses with `repr=False`, which
-    decide nothing that is not taken in elsewhere."""
+    """An object's attributes, except fields of pmtl's own dataclasses with `repr=False`, which are
+    covered elsewhere."""
     ours = [kind for kind in type(value).__mro__ if is_dataclass(kind) and _package(kind) == "pmtl"]
     hidden = {field.name for kind in ours for field in fields(kind) if not field.repr}
     slots = [name for kind in type(value).__mro__ for name in vars(kind).get("__slots__", ())]
     found = {name: getattr(value, name) for name in slots if hasattr(value, name)}
     found |= getattr(value, "__dict__", {})
-    if isinstance(value, nn.Module):  # Hooks are numbered as they come, in the whole process.
+    if isinstance(value, nn.Module):  # The keys of hooks are counted over the whole process.
         hooks = {name: part for name, part in found.items() if "hooks" in name}
         found |= {name: tuple(h.values()) for name, h in hooks.items() if isinstance(h, dict)}
     return {name: part for name, part in found.items() if name not in hidden}
@@ -243,7 +241,7 @@ def _attributes_of(value: Any) -> dict[str, Any]:
 def _content(cell: Any) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # Nothing was assigned to it yet.
+    except ValueError:  # Nothing is assigned to it yet.
         return None
 
 
@@ -259,7 +257,7 @@ def _package(value: Any) -> str:
 
 
 def _known(value: Any) -> bool:
-    """Whether the code belongs to Python or to an installed package, and not to the user."""
+    """Whether the code belongs to Python or an installed package, not to the user."""
     return _package(value) in _KNOWN or _installed(_package(value))
 
 

@@ -1,10 +1,9 @@
-"""The key of an experiment's noise: everything that decides what is published, but for the seed.
+"""The key of an experiment's noise: everything that decides what is published, except the seed.
 
 Two runs with one seed have the same noise only if they publish the same numbers. If two different
-models were published with one noise, their difference would give the sums away exactly.
-
-Who computes is no part of the key: engine, device, compilation and the number of processes change
-the last bits of sums, and the noise stays the same.
+models were published with the same noise, their difference would reveal the sums exactly. Engine,
+device, compilation and number of processes are not part of the key: they change the last bits of
+sums only.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pmtl.simulation.sites import Sites
 
 
 class NoiseKey:
-    """Gives every kind of release its random words; in production the operating system does."""
+    """Gives every kind of release its random words; in production from the operating system."""
 
     def __init__(self, seed: int | None) -> None:
         self._seed = seed
@@ -31,8 +30,8 @@ class NoiseKey:
         self._drawn = False
 
     def describe(self, server: Server, sites: Sites, hardened: bool) -> None:
-        """Take in all that decides what is published; before training, which may leave something
-        in the model's module."""
+        """Set what decides what is published; to be called before training, which may change the
+        model's module."""
         if self._seed is not None:
             self._described = identity(
                 __version__,
@@ -47,9 +46,9 @@ class NoiseKey:
             )
 
     def add_metrics(self, *decided: Any) -> None:
-        """Take in which metrics are released, too."""
+        """Add which metrics are released."""
         if self._drawn:
-            raise PmtlError("Metrics are decided upon before the first round: noise was drawn.")
+            raise PmtlError("Choose metrics before the first round: noise was drawn already.")
         self._metrics = list(decided)
 
     @property
@@ -58,13 +57,13 @@ class NoiseKey:
         return to_json([self._described, self._metrics])
 
     def source(self, release: str = "") -> Source:
-        """Where a kind of release gets its random words from; other ones for every kind."""
+        """Where a kind of release gets its random words from; every kind has its own."""
         seed = self._seed
         if seed is None:
             return system_source
 
         def of_round(round: int) -> Words:
-            self._drawn = True  # Only now it is settled which metrics are released.
+            self._drawn = True  # From now on the key must not change.
             return seeded_source(seed, self.text + release)(round)
 
         return of_round

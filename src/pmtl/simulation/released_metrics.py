@@ -1,9 +1,9 @@
 """Average metrics of a run, through the gate.
 
-Exact metrics are private. What may be shown is their average over clients with noise: every client
-puts its own values on validation rows, bounded, into one vector, and the vectors pass a gate of
-their own with a plan of their own (`privacy/validation.py`). A client without validation rows, or
-whose values are not numbers, counts as the middle of every range.
+Exact metrics are private. Their average over clients may be shown with noise: every client puts its
+own bounded values on validation rows into one vector, and the vectors pass a gate of their own with
+their own plan (`privacy/accounting/validation.py`). A client without validation rows, or whose
+values are NaN, counts as the middle of every range.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Release, noise_of
 from pmtl.simulation.evaluation import Metrics
 
-#: From a view's name (personal, shared) to every client's values by the metric's name, and which
-#: clients have any.
+#: By view (personal, shared): every client's values by metric, and which clients have values.
 Values = Mapping[str, tuple[dict[str, NDArray[np.float64]], NDArray[np.bool_]]]
 
 
 def metric_bounds(task: Task, outputs: int, loss_bound: float | None) -> dict[str, float]:
     """The metrics that are released and the largest value of each, which is public.
 
-    A loss is bounded by twice what a model without any knowledge has. For numbers there is no such
-    thing, so their squared error is bounded by 1 per output unless `loss_bound` says otherwise.
+    A loss is bounded by twice the loss of a guess. In regression there is no such number, so the
+    squared error is bounded by 1 per output. `loss_bound` replaces these bounds.
     """
     if loss_bound is not None and not 0 < loss_bound < math.inf:
         raise PmtlError(f"The loss bound must be positive and finite, but {loss_bound:g} is not.")
@@ -63,7 +62,7 @@ class ReleasedMetrics:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The metrics that are wanted of every client."""
+        """The metrics that every client computes."""
         return tuple(self._bounds)
 
     @property

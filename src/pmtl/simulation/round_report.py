@@ -1,8 +1,7 @@
-"""What a round says of itself."""
+"""Averages of a round."""
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -10,14 +9,14 @@ from torch import Tensor
 
 
 class RoundReport:
-    """What happened in a round. Exact, and therefore private: for experiments only.
+    """What happened in a round. Exact and therefore private: for experiments only.
 
-    On a graphics card the averages are on their way when a round returns, and only who reads them
-    waits for them: the next round can be sent off first.
+    On a graphics card the averages are still being computed when a round returns. Reading them
+    waits for them, so the next round can be started first.
     """
 
     def __init__(self, round: int, cohort: int, lr: float, sums: Tensor, counts: Tensor) -> None:
-        """`sums` of losses, norms and clips, each over so many clients."""
+        """`sums` of losses, norms and clips, each over `counts` clients."""
         self.round = round
         self.cohort = cohort
         self.lr = lr
@@ -30,32 +29,31 @@ class RoundReport:
 
     @property
     def on_its_way(self) -> bool:
-        """Whether to read it now would mean to wait."""
+        """Whether reading it now would wait."""
         return self._arrival is not None and not self._arrival.query()  # type: ignore[no-untyped-call]
-
-    @cached_property
-    def _means(self) -> list[float | None]:
-        if self._arrival is not None:
-            self._arrival.synchronize()
-        pairs = zip(self._sums.tolist(), self._counts.tolist(), strict=True)
-        return [total / count if count else None for total, count in pairs]
 
     @property
     def train_loss(self) -> float | None:
         """The mean over clients of their mean batch loss."""
-        return self._means[0]
+        return self._mean(0)
 
     @property
     def upload_norm(self) -> float | None:
-        """The mean length of uploads before clipping."""
-        return self._means[1]
+        """The mean norm of uploads before clipping."""
+        return self._mean(1)
 
     @property
     def clipped(self) -> float | None:
-        """The share of uploads that were too long."""
-        return self._means[2]
+        """The share of uploads that were clipped."""
+        return self._mean(2)
+
+    def _mean(self, which: int) -> float | None:
+        if self._arrival is not None:
+            self._arrival.synchronize()
+        count = int(self._counts[which])
+        return float(self._sums[which]) / count if count else None
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, as a run's files have it."""
+        """All values, as in `metrics.jsonl`."""
         names = ("round", "cohort", "lr", "train_loss", "upload_norm", "clipped")
         return {name: getattr(self, name) for name in names}

@@ -1,29 +1,27 @@
-"""The loop: sample, train, pass the gate, again.
+"""The loop: sample, train, pass the gate, repeat.
 
 A `Simulation` is one server (`server/`) and many sites (`sites.py`) in one process, or in the
-processes of one team. Because every random choice is a function of the seed and the round, a
-`RunState` is all there is to save: a run that continues from a saved one goes on to the same bits.
+processes of one team. Every random choice is a function of the seed and the round, so a `RunState`
+is all that has to be saved: a run that is resumed from it computes the same bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import vmap
 
-from pmtl.engines.base import Trained
+from pmtl.engines.base import Ints, Trained
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Tally
 from pmtl.server import Server, ServerState
-from pmtl.simulation.evaluation import Metrics, Weights, client_metrics
+from pmtl.simulation.evaluation import Floats, Metrics, Weights, client_metrics
 from pmtl.simulation.fault_isolation import isolated, together
 from pmtl.simulation.noise_key import NoiseKey
 from pmtl.simulation.owned.store import Store
@@ -35,14 +33,22 @@ from pmtl.simulation.team import ALONE, Team
 
 @dataclass
 class RunState(ServerState):
-    """Where a run stands: the server's state, and what the clients own."""
+    """The state of a run: the server's, and what the clients own."""
 
     store: Store
     changed: set[int] = field(default_factory=set)  #: in a team: trained here, not yet collected
 
 
 class Simulation:
-    """One server and many sites, round by round."""
+    """One server and many sites, round by round; `simulate` makes one.
+
+    Args:
+        server: the server.
+        sites: the clients and their local training.
+        noise_key: the key of the noise, which metrics are added to.
+        hardened: whether the gate of metrics draws its noise exactly.
+        team: the processes that share the work.
+    """
 
     def __init__(
         self,
@@ -52,21 +58,20 @@ class Simulation:
         hardened: bool = False,
         team: Team = ALONE,
     ) -> None:
-        """See `simulate`, which makes one."""
         self.server = server
         self.sites = sites
         self.team = team
         self.noise_key = noise_key
         self.data, self.model, self.algorithm = sites.data, sites.model, server.algorithm
         self.plan = server.plan
-        #: Told, in production, what is for the owner of the data alone.
+        #: In production, called with sentences for the owner of the data alone.
         self.tell_owner: Callable[[str], None] = lambda sentence: None
         self.released_metrics: ReleasedMetrics | None = None
         self._hardened = hardened
         self._production = server.production
         self._each = isolated if self._production else together
-        self._next: tuple[int, NDArray[np.int64]] | None = None
-        #: Who has rows to train on. In production a client may have none, and counts as zero.
+        self._next: tuple[int, Ints] | None = None
+        #: Which clients have training rows. In production, a client without counts as zero.
         self._trains = self.data.rows("train").counts > 0
 
     def show_metrics(
@@ -76,12 +81,12 @@ class Simulation:
         charge: Callable[[int], None] | None = None,
         every: int = 0,
     ) -> None:
-        """Let average metrics be released; to be called before the first round.
+        """Prepare the release of average metrics; to be called before the first round.
 
         Args:
-            plan: what these releases cost.
-            loss_bound: the largest loss of a client that is reported.
-            charge: puts a release down in the clients' ledger.
+            plan: the privacy plan of these releases.
+            loss_bound: larger losses of a client count as this.
+            charge: charges a release to the clients' ledger.
             every: rounds between two releases.
         """
         if self._production and charge is None:
@@ -94,51 +99,46 @@ class Simulation:
         )
 
     def start(self, file: Path | None = None) -> RunState:
-        """The state before the first round: everybody holds the common start.
+        """The state before the first round: all clients hold the common start.
 
         Args:
-            file: where the clients' vectors will lie if they do not fit in memory; a file without
-                a name unless given.
+            file: the file for the clients' vectors if they do not fit in memory; a temporary one
+                unless given.
         """
-        common = self.team.from_leader(self.model.start())  # In production its own is random.
-        # Of m clients, as many as T rounds can be expected to see.
+        common = self.team.from_leader(self.model.start())  # In production each start is random.
         rate = self.plan.rate if self.algorithm.shares else 1.0
-        seen = self.data.m * (1 - (1 - rate) ** self.plan.rounds) / self.team.size
-        store = Store.fresh(self.data.m, self.algorithm.start(common), seen, file)
+        expected = self.data.m * (1 - (1 - rate) ** self.plan.rounds) / self.team.size
+        store = Store.fresh(self.data.m, self.algorithm.start(common), expected, file)
         server = self.server.start(common)
         return RunState(server.round, server.shared, server.memory, store)
 
     def rounds(self, state: RunState) -> Iterator[RoundReport]:
-        """Run the rounds that are left, changing `state` in place after each."""
+        """Run the remaining rounds, changing `state` in place after each."""
         while state.round < self.plan.rounds:
             yield self.advance(state)
 
     def advance(self, state: RunState) -> RoundReport:
-        """One round of the algorithm."""
+        """Run one round, changing `state` in place."""
         round = state.round
         cohort = self._cohort(round)
         lr = self.sites.local.lr_at(round)
         tally = self.server.open(state, cohort)
         losses, norms = [], []
-
         for piece in self.sites.pieces(self.team.part(cohort)):
-            # Read before anything is tried: a disk that fails is nobody's data.
+            # Read outside of `train`: an error of the disk is not caused by a client's data.
             owned = state.store.gather(piece)
 
-            def train(
-                clients: NDArray[np.int64],
-                piece: NDArray[np.int64] = piece,
-                owned: Tensor = owned,
-            ) -> Trained:
-                own = owned
+            def train(clients: Ints, piece: Ints = piece, owned: Tensor = owned) -> Trained:
                 if len(clients) < len(piece):
-                    places = torch.from_numpy(np.searchsorted(piece, clients))
-                    own = owned[places.to(owned.device)]
-                return self._train(clients, own, state.shared, round, lr)
+                    positions = torch.from_numpy(np.searchsorted(piece, clients))
+                    owned = owned[positions.to(owned.device)]
+                return self._train(clients, owned, state.shared, round, lr)
 
             done = self._each(piece[self._trains[piece]], train, self._failed("trained", round))
-            if sum(len(some) for some, _ in done) < len(piece):
-                self._keep_row(state.store, piece, [some for some, _ in done])
+            failed = np.setdiff1d(piece, np.concatenate([piece[:0], *(some for some, _ in done)]))
+            # A client that failed keeps its vector, but gets a row like all sampled clients.
+            store = state.store
+            store.scatter(failed, store.gather(failed))
             for clients, trained in done:
                 state.store.scatter(clients, trained.kept)
                 state.changed.update(clients.tolist() if self.team.size > 1 else ())
@@ -150,11 +150,8 @@ class Simulation:
             self._publish(tally, state)
         else:
             state.round += 1
-        if (
-            self.sites.device.type == "cuda"
-            and not self._production
-            and state.round < self.plan.rounds
-        ):
+        on_card = self.sites.device.type == "cuda"
+        if on_card and not self._production and state.round < self.plan.rounds:
             self._look_ahead(state.round)
         return self._report(state.round, len(cohort), lr, losses, norms)
 
@@ -167,15 +164,8 @@ class Simulation:
 
         return tell
 
-    @staticmethod
-    def _keep_row(store: Store, piece: NDArray[np.int64], trained: list[NDArray[np.int64]]) -> None:
-        """Those of the piece who failed keep what they have, and get a row of their own like
-        everybody who was drawn."""
-        failed = np.setdiff1d(piece, np.concatenate([piece[:0], *trained]))
-        store.scatter(failed, store.gather(failed))
-
     def _publish(self, tally: Tally, state: RunState) -> None:
-        """One reduction and one broadcast; in between, the gate of the leader."""
+        """Sum at the leader, whose gate publishes; then broadcast the result."""
         self.team.to_leader(tally.sum)
         if self.team.leader:
             self.server.publish(tally, state)
@@ -187,7 +177,7 @@ class Simulation:
     def _report(
         self, round: int, cohort: int, lr: float, losses: list[Tensor], norms: list[Tensor]
     ) -> RoundReport:
-        """Averages over the cohort, wherever its clients were trained."""
+        """Averages over the cohort, in a team over all processes."""
         nothing = torch.zeros(0, dtype=torch.float64, device=self.sites.device)
         loss = torch.cat([nothing, *(part.double() for part in losses)])
         norm = torch.cat([nothing, *norms])
@@ -201,17 +191,17 @@ class Simulation:
         return RoundReport(round, cohort, lr, sums, counts)
 
     def collect(self, state: RunState) -> None:
-        """Bring what the team's clients own to the leader, for it to save."""
+        """Bring what the clients own to the leader, which saves it."""
         self.team.collect(state.store, np.array(sorted(state.changed), dtype=np.int64))
         state.changed.clear()
 
     def deal(self, state: RunState) -> None:
-        """Let the whole team go on from where the leader stands."""
+        """Bring the leader's state to the whole team."""
         state.round = int(self.team.from_leader(torch.tensor([state.round])))
         state.shared = self.team.from_leader(state.shared.contiguous())
         self.team.deal(state.store)
 
-    def predictors(self, state: RunState, clients: NDArray[np.int64]) -> Tensor:
+    def predictors(self, state: RunState, clients: Ints) -> Tensor:
         """The weights `[K, P]` with which the clients predict."""
         own = state.store.gather(clients)
         around = self.server.billboard.read(state.shared, clients, self._production)
@@ -222,12 +212,12 @@ class Simulation:
         return predict(own, around)
 
     def newcomers(self, state: RunState) -> Tensor:
-        """The weights `[blocks, P]` with which clients predict that were never sampled."""
+        """The weights `[blocks, P]` with which clients that were never sampled predict."""
         own = state.store.start.expand(len(state.shared), -1)
         return vmap(self.algorithm.predict)(own, state.shared)
 
     def views(self, state: RunState) -> dict[str, Weights]:
-        """What is evaluated: the clients' own models and, where there is one, the shared one."""
+        """What is evaluated: the personal models and, if there is one, the shared model."""
         views: dict[str, Weights] = {"personal": lambda clients: self.predictors(state, clients)}
         if self.algorithm.shares:
             views["shared"] = lambda clients: self.server.billboard.read(
@@ -237,24 +227,26 @@ class Simulation:
 
     @property
     def measured(self) -> tuple[str, ...]:
-        """The views whose metrics are worth a release: two only where they differ."""
+        """The views whose metrics are released: two only if they differ."""
         return ("personal", "shared") if self.algorithm.personal else ("shared",)
 
     def measure(self, state: RunState) -> dict[str, Metrics]:
-        """Release the average metrics on validation rows; nothing to anybody but the leader."""
+        """Release the average metrics on validation rows; empty in processes but the leader."""
         if self.released_metrics is None:
             raise PmtlError("No plan was made for metrics: call show_metrics first.")
         views, mine = self.views(state), self.team.part(np.arange(self.data.m, dtype=np.int64))
-        counts = self.data.rows("validation").counts
+        counts, feed = self.data.rows("validation").counts, self.sites.feed
+        failed = self._failed("measured", state.round)
         values = {}
         for view in self.measured:
             own = {name: np.zeros(self.data.m) for name in self.released_metrics.names}
             there = np.zeros(self.data.m)
-            judge, failed = (
-                partial(self._judge, views[view]),
-                self._failed("measured", state.round),
-            )
-            for clients, part in self._each(mine, judge, failed):
+
+            def measure(clients: Ints, weights: Weights = views[view]) -> dict[str, Floats]:
+                given = (feed, self.model, weights)
+                return client_metrics(*given, "validation", clients, self._production)
+
+            for clients, part in self._each(mine, measure, failed):
                 there[clients] = counts[clients] > 0
                 for name, numbers in own.items():
                     if name in part:  # Clients without validation rows have no value.
@@ -264,38 +256,25 @@ class Simulation:
             values[view] = own, there > 0
         return self.released_metrics.release(state.round, values) if self.team.leader else {}
 
-    def _judge(
-        self, weights: Weights, clients: NDArray[np.int64]
-    ) -> dict[str, NDArray[np.float64]]:
-        part, _ = client_metrics(
-            *(self.data, self.sites.feed, self.model, weights, "validation", clients),
-            self._production,
-        )
-        return part
-
     def rehearse(self) -> None:
-        """Train clients on made-up rows, so that what would fail for everybody fails before
-        anything is spent: a model that cannot be trained, or too little memory."""
+        """Train clients on rows of zeros, so that an error that affects all clients (a model that
+        cannot be trained, too little memory) occurs before anything is charged."""
         state = self.start()
         self.sites.rehearse(state.store.start, state.shared[:1])
 
-    def _cohort(self, round: int) -> NDArray[np.int64]:
+    def _cohort(self, round: int) -> Ints:
         if self._next is not None and self._next[0] == round:
             return self._next[1]
         cohort = self.server.draw(round)
         # A seed draws the same cohort in every process; in production the leader draws.
         return self.team.draw(cohort) if self._production and self.algorithm.shares else cohort
 
-    def _train(
-        self, clients: NDArray[np.int64], own: Tensor, shared: Tensor, round: int, lr: float
-    ) -> Trained:
+    def _train(self, clients: Ints, own: Tensor, shared: Tensor, round: int, lr: float) -> Trained:
         around = self.server.billboard.read(shared, clients, self._production)
         return self.sites.train_clients(clients, own, around, round, lr)
 
     def _look_ahead(self, round: int) -> None:
-        """Draw the next round's batches while the graphics card is still at work on this one.
-
-        In production nobody is sampled before the round is known to be allowed.
-        """
+        """Draw the next round's batches while the graphics card computes this one. Not in
+        production, where a cohort is drawn only when its round is known to be allowed."""
         self._next = round, self._cohort(round)
         self.sites.draw_ahead(self.team.part(self._next[1]), round)

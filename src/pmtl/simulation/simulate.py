@@ -45,18 +45,18 @@ def simulate(
         data: the rows of all clients.
         model: the model; it is moved to the device.
         algorithm: what clients and server do.
-        plan: what is run and what is charged.
+        plan: the privacy plan: what is run and what it costs.
         local: what a client does in a round.
-        seed: of an experiment. None is production: coins and noise are the operating system's,
-            every release has to be charged, and nothing that a client gets depends on another
-            client's data except through what was published.
+        seed: the seed of an experiment. None means production: coins and noise come from the
+            operating system, every release must be charged, and a client's result depends on other
+            clients' data only through what was published.
         device: where clients are trained.
         dtype: the floating-point type of weights.
         noise: noise in place of the plan's own, for tests.
-        charge: puts a round down in the clients' ledger.
-        hardened: whether noise is drawn exactly.
-        engine: how many clients are trained at once; chosen by device and model if "auto".
-        compile: whether steps are compiled; chosen if None.
+        charge: charges a round to the clients' ledger.
+        hardened: whether noise is drawn exactly, on a grid.
+        engine: how clients are trained; "auto" chooses by device and model.
+        compile: whether steps are compiled; None chooses.
         team: the processes that share the work; only the leader publishes.
     """
     where = torch.device(device)
@@ -81,7 +81,7 @@ def simulate(
         model.to(where, dtype),
         algorithm,
         local,
-        # Batches and dropout are local work, which nobody has to be able to repeat or to guess.
+        # Batches and dropout are local: in production nobody needs to repeat them.
         secrets.randbits(63) if seed is None else seed,
         engine=engine,
         compile=compile,

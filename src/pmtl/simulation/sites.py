@@ -1,8 +1,8 @@
-"""Many sites as one computation: all of a round that happens inside clients.
+"""Many sites as one computation: the part of a round that happens inside clients.
 
-One real site is `client/site.py`. Here the rows of all clients lie in one federation of data, and
-an engine trains many clients at once, with the same algorithm and the same batches. The simulation
-adds a server; fine-tuning (`personalize/`) adds nothing, since nothing leaves a client.
+One real site is `client/site.py`. Here an engine trains many clients at once, with the same
+algorithm and the same batches. The simulation adds a server; fine-tuning (`personalize/`) does not,
+since nothing leaves a client.
 """
 
 from __future__ import annotations
@@ -11,24 +11,21 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from pmtl.algorithms import Algorithm
 from pmtl.client.batches import FEW_ROWS, Batches, LocalTraining
 from pmtl.data import FederatedData
-from pmtl.engines.base import TensorBatches, Trained
+from pmtl.engines.base import Ints, TensorBatches, Trained
 from pmtl.engines.choose import Work, at_once, build_trainer, choose, fixed_width
 from pmtl.engines.feed import Feed, FeedBatches
-from pmtl.engines.places import Shape, axis_is_safe, is_ours, seated
-from pmtl.engines.sparse import SparseTrainer, own_widths
+from pmtl.engines.places import Shape, assign_places, axis_is_safe, is_ours
+from pmtl.engines.sparse import Mask, SparseTrainer, own_widths
 from pmtl.models import FlatModel, floats_per_row
 from pmtl.streams import name_keys, subseed
 
-Clients = NDArray[np.int64]
-
-#: In production, how many batches an epoch is taken to have where the choice of an engine asks,
-#: and how many rows a batch has at most.
+#: In production, where these are private: the assumed number of batches of an epoch, and the most
+#: rows of a batch, for the choice of an engine.
 _USUAL_BATCHES, _MOST_ROWS = 10, 1024
 
 
@@ -51,12 +48,10 @@ class Sites:
         rounds: int = 1,
         in_place: bool = False,
     ) -> None:
-        """`model` lies on the device of `feed`. About `cohort` clients are trained in each of
-        `rounds`; `largest` is the most of them that are trained here, if that never varies.
-
-        With `in_place`, which is for production, what a client comes to does not depend, to the
-        last bit, on who else is trained or on anybody else's rows (`places.py`).
-        """
+        """`model` is on the device of `feed`. About `cohort` clients are trained in each of
+        `rounds`; `largest` is the number that this process trains, if it never varies. With
+        `in_place`, for production, a client's result does not depend on other clients, to the last
+        bit (`places.py`)."""
         self.data = data
         self.feed = feed
         self.model = model
@@ -67,7 +62,7 @@ class Sites:
         self.keys = name_keys(data.clients)
         self.batches = Batches(data.rows("train"), local, seed, self.keys)
         self.in_place = in_place
-        self._drawn: dict[tuple[int, bytes], tuple[NDArray[np.int64], NDArray[np.bool_]]] = {}
+        self._drawn: dict[tuple[int, bytes], tuple[Ints, Mask]] = {}
         self._usual_cohort = cohort
         self._largest = largest
         self._rounds = rounds
@@ -84,30 +79,31 @@ class Sites:
         )
 
     def train_clients(
-        self, clients: Clients, own: Tensor, around: Tensor, round: int, lr: float
+        self, clients: Ints, own: Tensor, around: Tensor, round: int, lr: float
     ) -> Trained:
-        """Take the clients from `own` [K, …] around what they read, `around` [K, P], through their
-        batches of the round."""
+        """Train the clients on their batches of the round, from `own` [K, …] around `around`
+        [K, P], which is what they read of the billboard."""
         if self.in_place:
             return self._train_in_place(clients, own, around, round, lr)
-        index, real = self._draw(clients, round)
+        drawn = self._drawn.pop((round, clients.tobytes()), None)
+        index, real = self.batches.draw(clients, round) if drawn is None else drawn
         return self._train_batches(clients, own, around, index, real, round, lr)
 
     def _train_batches(
         self,
-        clients: Clients,
+        clients: Ints,
         own: Tensor,
         around: Tensor,
-        index: NDArray[np.int64],
-        real: NDArray[np.bool_],
+        index: Ints,
+        real: Mask,
         round: int,
         lr: float,
         width: int | None = None,
     ) -> Trained:
         if self._sparse is not None:
             return self._sparse.train(own, around, index, real, lr, width)
-        # Dropout's masks are torch's: reproducible, but unlike batches they depend on who is
-        # trained together.
+        # Dropout masks are torch's: reproducible, but they depend on which clients are trained
+        # together.
         with torch.random.fork_rng(enabled=self.model.traits.random_forward):
             if self.model.traits.random_forward:
                 torch.manual_seed(subseed(self.seed, "forward", round, int(clients[0])))
@@ -115,15 +111,15 @@ class Sites:
             return self._trainer.train(own, around, batches, lr)
 
     def _train_in_place(
-        self, clients: Clients, own: Tensor, around: Tensor, round: int, lr: float
+        self, clients: Ints, own: Tensor, around: Tensor, round: int, lr: float
     ) -> Trained:
-        """Train the clients in arrays whose sizes follow from a client's own rows and the settings,
-        each at its own place. An empty place repeats somebody, without a single real row."""
-        seated_at: list[NDArray[np.int64]] = []
+        """Train each client at its own place, in arrays whose sizes depend on its own rows and the
+        settings only. An empty place repeats a client, without real rows."""
+        positions: list[Ints] = []
         parts: list[Trained] = []
-        for shape, seats in seated(clients, self._shapes[clients], self._places):
-            there = seats >= 0
-            who = np.where(there, seats, seats[there][0])
+        for shape, places in assign_places(clients, self._shapes[clients], self._width_of):
+            there = places >= 0
+            who = np.where(there, places, places[there][0])
             index, real = self.batches.draw(clients[who], round, size=shape[0])
             real[~there] = False
             chosen = torch.from_numpy(who).to(own.device)
@@ -133,23 +129,22 @@ class Sites:
                 clients[who], own[chosen], read, index, real, round, lr, width
             )
             parts.append(trained.take(torch.from_numpy(np.flatnonzero(there)).to(own.device)))
-            seated_at.append(seats[there])
-        back = np.argsort(np.concatenate(seated_at))
+            positions.append(places[there])
+        back = np.argsort(np.concatenate(positions))
         return Trained.joined(parts).take(torch.from_numpy(back).to(own.device))
 
     @cached_property
-    def _shapes(self) -> NDArray[np.int64]:
+    def _shapes(self) -> Ints:
         """[m, 3]: rows of a batch, steps, and columns of sparse rows, by each client's own rows."""
-        everybody = np.arange(self.data.m)
         columns = np.zeros(self.data.m, dtype=np.int64)
         if self._sparse is not None:
             columns = own_widths(self.data.x, self.data.rows("train"))
-        return np.stack([*self.batches.own_sizes(everybody), columns], axis=1)
+        return np.stack([*self.batches.own_sizes(np.arange(self.data.m)), columns], axis=1)
 
-    def _places(self, shape: Shape) -> int | None:
-        """How many clients of this shape are trained in one array; None if each has its own."""
+    def _width_of(self, shape: Shape) -> int | None:
+        """How many places an array of this shape has; None if clients do not share an array."""
         if self.model.traits.random_forward:
-            return 1  # Random numbers of its own.
+            return 1  # Each client has its own random numbers.
         if self._sparse is None and self.engine == "threads":
             return None
         if self._alone:
@@ -160,7 +155,7 @@ class Sites:
     def rehearse(self, own: Tensor, shared: Tensor) -> None:
         """Train one array of clients on rows of zeros, from `own` around `shared` [1, P]."""
         batch = self.usual_batch
-        width = (None if self._sparse else self._places((batch, 1, 0))) or 1
+        width = (None if self._sparse else self._width_of((batch, 1, 0))) or 1
         _, answers = self.feed.rows(np.zeros((1, 1), dtype=np.int64))
         shape = (width, 1, batch)
         rows = torch.zeros(*shape, *self.data.input_shape, dtype=shared.dtype).to(self.device)
@@ -168,30 +163,26 @@ class Sites:
         batches = TensorBatches(rows, targets, np.ones(shape, dtype=bool))
         self._trainer.train(own.repeat(width, 1), shared.expand(width, -1), batches, 0.0)
 
-    def draw_ahead(self, clients: Clients, round: int) -> None:
-        """Draw the batches of a round that is going to be asked for."""
+    def draw_ahead(self, clients: Ints, round: int) -> None:
+        """Draw the batches of a later round."""
         self._drawn = {
             (round, piece.tobytes()): self.batches.draw(piece, round)
             for piece in self.pieces(clients)
         }
 
-    def _draw(self, clients: Clients, round: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        drawn = self._drawn.pop((round, clients.tobytes()), None)
-        return self.batches.draw(clients, round) if drawn is None else drawn
-
-    def pieces(self, cohort: Clients) -> list[Clients]:
-        """The cohort in as few pieces as memory allows, all of one size but for one client."""
+    def pieces(self, cohort: Ints) -> list[Ints]:
+        """The cohort in as few pieces as memory allows; their sizes differ by at most 1."""
         count = -(-len(cohort) // self._chunk)
         return np.array_split(cohort, count) if count else []
 
     @property
     def usual_batch(self) -> int:
-        """The rows of a batch by which the engine and the pieces are chosen; in production a
-        public number."""
+        """The rows of a batch that decide about the engine and the pieces; in production a public
+        number."""
         return min(self.local.batch or FEW_ROWS, _MOST_ROWS) if self.in_place else self.batches.size
 
     def _work(self) -> Work:
-        """What there is to train, for the choice of an engine."""
+        """Estimates for the choice of an engine."""
         steps = self.local.steps or 0
         if self.local.epochs:
             batches = _USUAL_BATCHES
@@ -202,16 +193,16 @@ class Sites:
         return Work(self._client_floats, self._usual_cohort, self._rounds * steps)
 
     def _width(self) -> int | None:
-        """The size of a cohort's largest piece, if all rounds have the same."""
+        """The size of a cohort's largest piece, if it is the same in all rounds."""
         return None if self._largest is None else len(self.pieces(np.arange(self._largest))[0])
 
     @property
     def step_floats(self) -> int:
-        """About how many floats one step touches: of a whole cohort or, in production, of as many
-        clients as are computed in one array."""
+        """About how many floats one step touches: of a whole cohort or, in production, of the
+        clients in one array."""
         clients = self._usual_cohort
         if self.in_place:
-            clients = self._places((self.usual_batch, 1, 0)) or 1
+            clients = self._width_of((self.usual_batch, 1, 0)) or 1
         return clients * self._client_floats
 
     @property
@@ -219,7 +210,7 @@ class Sites:
         return self._floats_of(self.usual_batch)
 
     def _floats_of(self, batch: int) -> int:
-        """About how many floats a client holds in training, with batches of so many rows."""
+        """About how many floats a client holds in training, with batches of `batch` rows."""
         row = int(np.prod(self.data.input_shape))
         return 6 * self.model.size + batch * (4 * row + 2 * self._layer_floats)
 

@@ -1,15 +1,10 @@
-"""Several processes that run one federation together, on one machine or on many.
+"""Several processes of one owner that run one simulation together (torchrun, torch.distributed).
 
-`torchrun --nproc-per-node 4 -m pmtl train …` starts them; torch.distributed connects them. They
-belong to one owner: every process holds all data and the shared model. This is not a federation
-between organisations, and `runs/preparation.py` refuses processes that hold different data.
-
-The clients are dealt out by number, and a client's own vector lives with the process that trains
-it. In a round every process trains its part of the cohort and clips and sums it; one reduction
-brings the sums to the first process, the *leader*, which alone charges the ledger, draws the noise
-and publishes; one broadcast brings the result back.
-
-One process alone is a team of one, in which all of this does nothing.
+Every process holds all data and the shared model; `runs/preparation.py` refuses processes that hold
+different data. Client number k, with its own vector, belongs to process k mod size. In a round
+every process trains, clips and sums its part of the cohort. One reduction brings the sums to the
+first process, the *leader*, which alone charges the ledger, draws noise and publishes. One
+broadcast brings the result back. A single process is a team of one, which communicates nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +26,7 @@ from torch import Tensor
 from pmtl.errors import PmtlError
 from pmtl.simulation.owned.store import Store
 
-#: How long a process waits for the others. Evaluating or saving may take one of them a while.
+#: How long a process waits for the others, which may be evaluating or saving.
 PATIENCE = timedelta(minutes=30)
 #: Bytes of vectors sent at a time.
 _PARCEL = 64 * 2**20
@@ -39,7 +34,7 @@ _PARCEL = 64 * 2**20
 
 @dataclass(frozen=True)
 class Team:
-    """This process's place among `size` of them."""
+    """Process number `rank` of `size`."""
 
     rank: int = 0
     size: int = 1
@@ -50,33 +45,32 @@ class Team:
         return self.rank == 0
 
     def part(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of some clients that this process trains."""
+        """Those of the clients that belong to this process."""
         return np.asarray(clients[clients % self.size == self.rank])
 
     def to_leader(self, values: Tensor) -> None:
-        """Add everybody's `values` up, in place, at the leader; elsewhere they are void after."""
+        """Sum the `values` of all processes, in place, at the leader; undefined elsewhere."""
         if self.size > 1:
             with _together():
                 dist.reduce(values, 0)
 
     def sum(self, values: Tensor) -> Tensor:
-        """Add everybody's `values` up, in place and everywhere."""
+        """Sum the `values` of all processes, in place, everywhere."""
         if self.size > 1:
             with _together():
                 dist.all_reduce(values)
         return values
 
     def from_leader(self, values: Tensor) -> Tensor:
-        """Give everybody the leader's `values`, in place."""
+        """Replace `values` by the leader's, in place."""
         if self.size > 1:
             with _together():
                 dist.broadcast(values, 0)
         return values
 
     def differing(self, parts: Mapping[str, str]) -> list[str]:
-        """The names of the parts that some process has otherwise than the leader has them.
-
-        What is sent is a digest of each part, under a random key that is used this once."""
+        """The names of the parts that are not the same in all processes. Only digests of the parts
+        are sent, under a random key that is used once."""
         key = bytes(self.from_leader(torch.tensor(list(secrets.token_bytes(32)))).tolist())
         texts = (part.encode("utf-8", "surrogatepass") for part in parts.values())
         mine = torch.tensor([list(blake2b(t, key=key, digest_size=32).digest()) for t in texts])
@@ -91,7 +85,7 @@ class Team:
         return bool(self.from_leader(torch.tensor([int(decision)]))[0])
 
     def draw(self, cohort: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The cohort that the leader drew; in production coins are tossed once."""
+        """The cohort that the leader drew; in production coins are drawn once."""
         if self.size == 1:
             return cohort
         count = self.from_leader(torch.tensor([len(cohort)]))
@@ -141,7 +135,7 @@ ALONE = Team()
 
 @contextmanager
 def join_team() -> Iterator[Team]:
-    """The team that torchrun's environment speaks of; alone without it."""
+    """The team that torchrun's environment variables describe; a team of one without them."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield ALONE
@@ -156,7 +150,7 @@ def join_team() -> Iterator[Team]:
 
 
 def device_of(team: Team, device: str) -> str:
-    """With several graphics cards on a machine, each process has one of its own."""
+    """The device of this process: with several graphics cards, each process has its own."""
     if team.size > 1 and device == "cuda":
         return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
     return device
@@ -170,11 +164,11 @@ def _parcels(store: Store, clients: NDArray[np.int64]) -> Iterator[NDArray[np.in
 
 @contextmanager
 def _together() -> Iterator[None]:
-    """An error between processes as a sentence; whoever is left ends, too."""
+    """Turn an error of communication into a sentence."""
     try:
         yield
     except (RuntimeError, ValueError) as error:
         raise PmtlError(
-            "Another process of this job is gone, or cannot be reached: all of them end here. "
-            "Start the job again with `torchrun … -m pmtl resume RUN`."
+            "Another process of this job ended or cannot be reached: all processes stop. Start the "
+            "job again with `torchrun … -m pmtl resume RUN`."
         ) from error

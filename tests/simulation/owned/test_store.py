@@ -54,7 +54,7 @@ def saved(store):
 
 
 class TestOwnership:
-    def test_everybody_begins_with_the_start_and_takes_no_space(self, where, tmp_path):
+    def test_clients_begin_with_the_start_and_take_no_space(self, where, tmp_path):
         store = Store.fresh(10**6, START, expected=2, file=tmp_path / "rows")
         assert store.where == where
         assert torch.equal(store.gather(clients(0, 999_999)), START.expand(2, -1))
@@ -186,7 +186,7 @@ class Crashes(RuleBasedStateMachine):
         self.owned = dict(owned)
 
     @invariant()
-    def everybody_owns_what_they_wrote(self):
+    def clients_own_what_they_wrote(self):
         expected = torch.stack(
             [rows(self.owned[k])[0] if k in self.owned else START for k in range(M)]
         )
@@ -276,11 +276,11 @@ class TestOnDisk:
         with pytest.raises(PmtlError, match="share a slot"):
             Store.fresh(M, START, file=file).restore(parts)
 
-    def test_progress_of_the_check_is_told(self, on_disk, tmp_path):
+    def test_the_check_reports_its_progress(self, on_disk, tmp_path):
         file, parts = self.left_behind(tmp_path)
-        told = []
-        Store.fresh(M, START, file=file).restore(parts, lambda: told.append(1))
-        assert len(told) == disk_rows.CHECKS
+        reported = []
+        Store.fresh(M, START, file=file).restore(parts, lambda: reported.append(1))
+        assert len(reported) == disk_rows.CHECKS
 
     def test_a_full_disk_is_a_sentence(self, on_disk, tmp_path, monkeypatch):
         def full(*_):
@@ -319,7 +319,7 @@ class TestOnDisk:
         other.restore(stores["1000"])
         assert other.where == "disk"
         monkeypatch.setenv("PMTL_MEMORY_LIMIT", "1000")
-        back = Store.fresh(M, START, file=tmp_path / "rows-0")  # what lies on disk stays there
+        back = Store.fresh(M, START, file=tmp_path / "rows-0")  # vectors on disk stay there
         back.restore(stores["0"])
         assert back.where == "disk"
         assert torch.equal(other.vectors, store.vectors)

@@ -1,9 +1,8 @@
 """Vectors of one length in a file, read and written by their number.
 
-The file is not mapped into memory, on purpose. Pages of a mapped file count as the process's own
-memory, so that nobody could say how much a run needs; and when the disk is full, writing to a
-mapping ends the process by a signal where a plain write answers with an error. The system's cache
-serves plain reads just as quickly, and gives way when memory is wanted for something else.
+The file is not mapped into memory, for two reasons. Pages of a mapped file count as the process's
+own memory, which hides how much a run needs. And when the disk is full, writing to a mapping kills
+the process, while a plain write returns an error. Plain reads are as fast, from the system's cache.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ from torch import Tensor
 from pmtl.errors import PmtlError
 from pmtl.storage import disk_errors
 
-#: Bytes of a digest of one vector.
+#: Bytes of the digest of one vector.
 DIGEST_BYTES = 32
-#: Bytes that are read at a time where a whole file is gone through.
+#: Bytes that are read at a time when a whole file is read.
 CHUNK_BYTES = 64 * 2**20
 
 Bytes = NDArray[np.uint8]
 
 
 class RowFile:
-    """Rows of `width` numbers in an open file, from byte `begins` on."""
+    """Rows of `width` numbers in an open file, starting at byte `begins`."""
 
     def __init__(self, file: IO[bytes], width: int, dtype: torch.dtype, begins: int = 0) -> None:
         self._file = file
@@ -57,7 +56,7 @@ class RowFile:
         return wanted
 
     def write(self, rows: NDArray[np.int64], values: Tensor) -> None:
-        """Put `values` [K, width] in the place of the rows with these numbers."""
+        """Replace the rows with these numbers by `values` [K, width]."""
         buffer = _bytes(values.detach().to("cpu", self._dtype).contiguous())
         with self._disk_errors("written"):
             for first, part in _runs(rows):
@@ -68,14 +67,14 @@ class RowFile:
                     view, place = view[count:], place + count
 
     def digests(self, rows: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Bytes]]:
-        """Go through these rows, some at a time, and say what each of them is."""
+        """The digests of these rows, some rows at a time."""
         step = max(1, CHUNK_BYTES // max(1, self.row_bytes))
         for first in range(0, len(rows), step):
             some = rows[first : first + step]
             yield some, digest_rows(self.read(some))
 
     def sync(self) -> None:
-        """Return when everything that was written is on the disk."""
+        """Flush everything that was written to the disk."""
         with self._disk_errors("written"):
             os.fsync(self._file.fileno())
 
@@ -94,7 +93,7 @@ class RowFile:
 
 
 def private(path: str, flags: int) -> int:
-    """Opens a file that only its owner may read, for `open(…, opener=private)`."""
+    """Open a file that only its owner may read, for `open(…, opener=private)`."""
     return os.open(path, flags, 0o600)
 
 
@@ -112,10 +111,7 @@ def _bytes(rows: Tensor) -> Bytes:
 
 
 def _runs(rows: NDArray[np.int64]) -> Iterator[tuple[int, slice]]:
-    """Rows that follow each other in the file, so that they are read or written in one call."""
-    if not len(rows):
-        return
+    """Rows that are adjacent in the file, so that one call reads or writes them."""
     breaks = np.flatnonzero(np.diff(rows) != 1) + 1
-    bounds = [0, *breaks.tolist(), len(rows)]
-    for begin, end in pairwise(bounds):
+    for begin, end in pairwise([0, *breaks.tolist(), len(rows)] if len(rows) else []):
         yield int(rows[begin]), slice(begin, end)

@@ -1,13 +1,10 @@
-"""The clients' vectors in a file, so that a crash at any instant leaves the last checkpoint whole.
+"""The clients' vectors in a file. A crash at any time leaves the last checkpoint intact.
 
-The file is a row of slots. A slot that the last checkpoint names is never written to: a client that
-trains again gets another slot, and its old one becomes free when the *next* checkpoint is on disk
-(shadow paging, as in Lorie, "Physical integrity in a large segmented database", TODS 1977). So a
-checkpoint writes what changed and a table of where everything lies, not the whole store; and it
-has at most two slots per client, one that is safe and one that is being worked on.
-
-The table carries a digest of every vector. The checkpoint's own digest covers the table, and so
-all vectors, without reading them again.
+The file consists of slots. A slot that the last checkpoint names is never written to: a client that
+trains again gets another slot, and its old slot becomes free when the *next* checkpoint is on disk
+(shadow paging: Lorie, "Physical integrity in a large segmented database", TODS 1977). So a
+checkpoint writes what changed and a table of slots, and a client has at most two slots. The table
+has a digest of every vector. The checkpoint's own digest covers the table, and so all vectors.
 """
 
 from __future__ import annotations
@@ -28,12 +25,12 @@ from pmtl.simulation.owned.row_file import DIGEST_BYTES, RowFile, private
 
 Places = NDArray[np.int64]
 
-#: In how many parts a file is checked when a run goes on; after each its progress can be told.
+#: In how many parts a file is checked on resuming; progress is reported after each.
 CHECKS = 100
 
 
 class DiskRows:
-    """Vectors in slots of a file; without a name the file goes with the process."""
+    """Vectors in slots of a file; without a path it is temporary."""
 
     where = "disk"
 
@@ -42,10 +39,10 @@ class DiskRows:
         self._dtype = dtype
         self._path = path
         self._opened: RowFile | None = None
-        self._slots = 0  # How many the file has; what follows is about their numbers.
+        self._slots = 0  # The number of slots of the file.
         self._free: list[int] = []
-        self._fresh: set[int] = set()  # Written since the last checkpoint, which knows them not.
-        self._retired: list[int] = []  # Named by the last checkpoint, and by none that follows.
+        self._fresh: set[int] = set()  # Written since the last checkpoint.
+        self._retired: list[int] = []  # Named by the last checkpoint, but not by the next one.
         self._digests = np.zeros((0, DIGEST_BYTES), dtype=np.uint8)
 
     def read(self, places: Places) -> Tensor:
@@ -53,13 +50,13 @@ class DiskRows:
         return self._file.read(places)
 
     def write(self, places: Places, rows: Tensor) -> Places:
-        """Replace the vectors in these slots (-1: a new one); returns where they lie now."""
+        """Replace the vectors in these slots (-1: a new one); returns their slots now."""
         now = np.array([self._slot_for(place) for place in places.tolist()], dtype=np.int64)
         self._file.write(now, rows)
         return now
 
     def snapshot(self, places: Places) -> dict[str, Tensor]:
-        """What a checkpoint keeps of these slots; when this returns, they are on the disk."""
+        """What a checkpoint holds of these slots; the slots themselves are flushed to disk."""
         fresh = np.array(sorted(self._fresh), dtype=np.int64)
         if len(self._digests) < self._slots:
             more = np.zeros((self._slots - len(self._digests), DIGEST_BYTES), dtype=np.uint8)
@@ -73,13 +70,14 @@ class DiskRows:
         }
 
     def settle(self) -> None:
-        """The checkpoint of the last snapshot is on disk: what only older ones named is free."""
+        """To be called when the last snapshot's checkpoint is on disk: frees the slots that only
+        older checkpoints name."""
         self._free += self._retired
         self._retired = []
         self._fresh.clear()
 
     def restore(self, parts: Mapping[str, Tensor], checked: Callable[[], None]) -> Places:
-        """Go on from a checkpoint, after checking that every vector is the one it speaks of."""
+        """Continue from a checkpoint, after comparing every vector with its digest."""
         places, digests = parts["slots"].numpy(), parts["digests"].numpy()
         if len(np.unique(places)) != len(places) or (len(places) and places.min() < 0):
             raise PmtlError(f"The checkpoint of {self._path} is damaged: two vectors share a slot.")
@@ -92,7 +90,7 @@ class DiskRows:
                 if not np.array_equal(found, self._digests[some]):
                     raise PmtlError(
                         f"{self._path} is damaged: the vector of a client is not the one that was "
-                        "written. Put the file back from a copy, or start a new run."
+                        "written. Restore the file from a copy, or start a new run."
                     )
             checked()
         taken = np.zeros(self._slots, dtype=bool)
@@ -114,7 +112,7 @@ class DiskRows:
 
     @property
     def _file(self) -> RowFile:
-        if self._opened is None:  # Nothing has been written: what lies there is of no use.
+        if self._opened is None:  # A new run: an older file is overwritten.
             self._opened = self._open("w+b")
         return self._opened
 
@@ -127,7 +125,7 @@ class DiskRows:
                 file = open(self._path, mode, buffering=0, opener=private)  # noqa: SIM115
             except FileNotFoundError as error:
                 raise PmtlError(
-                    f"{self._path} is missing: it holds the vectors that the checkpoint speaks of."
+                    f"{self._path} is missing: it holds the vectors that the checkpoint refers to."
                 ) from error
             except OSError as error:
                 raise PmtlError(f"{self._path} cannot be opened: {error.strerror}.") from error

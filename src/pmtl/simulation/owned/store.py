@@ -1,19 +1,16 @@
 """What the clients own between rounds.
 
-Everybody begins with the common start, which is kept once: a client that was never sampled takes no
-space, holds the common start and nobody else's weights. A client's own row is made when it is first
-written, and nothing a client trained can reach another client's row.
-
-The rows of all clients that a run is expected to see are held where they fit: on the training
-device, in main memory, or in a file (`disk_rows.py`). Reading and writing a cohort's rows costs the
-same however many clients there are.
+All clients begin with the common start, which is stored once: a client that was never sampled takes
+no space. A client gets a row when it is first written, and no client can write to another's row.
+The rows of all clients that a run is expected to sample are kept where they fit: on the training
+device, in main memory, or in a file (`rows_on_disk.py`). The time to read and write a cohort's rows
+does not depend on the number of clients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -31,26 +28,9 @@ Clients = NDArray[np.int64]
 Places = NDArray[np.int64]
 
 
-class Rows(Protocol):
-    """Where vectors are kept; a place is whatever number finds one of them again."""
-
-    where: str
-
-    def read(self, places: Places) -> Tensor:
-        """The vectors at these places."""
-
-    def write(self, places: Places, rows: Tensor) -> Places:
-        """Replace the vectors at these places (-1: a new one); returns where they are now."""
-
-    def snapshot(self, places: Places) -> dict[str, Tensor]:
-        """What a checkpoint has to hold of the vectors at these places, which are all there are."""
-
-    def settle(self) -> None:
-        """The checkpoint that the last snapshot went into is on disk."""
-
-
 class MemoryRows:
-    """One array that grows as clients turn up; a place is the number of a row."""
+    """The clients' vectors in one array that grows with the number of clients seen: `DiskRows` in
+    memory. A place is a row number."""
 
     where = "memory"
 
@@ -68,7 +48,7 @@ class MemoryRows:
         now[new] = self._count + np.arange(int(new.sum()))
         self._count += int(new.sum())
         if self._count > len(self._rows):
-            # Twice as much as before, so that growing costs a constant per row in the long run.
+            # Doubled, so that growing costs a constant time per row.
             capacity = min(self._most, max(self._count, 2 * len(self._rows)))
             larger = self._rows.new_empty((capacity, self._rows.shape[1]))
             larger[: len(self._rows)] = self._rows
@@ -89,9 +69,11 @@ class MemoryRows:
 class Store:
     """The vectors of `m` clients, gathered for a cohort and scattered back."""
 
-    def __init__(self, m: int, start: Tensor, rows: Rows, file: Path | None = None) -> None:
+    def __init__(
+        self, m: int, start: Tensor, rows: MemoryRows | DiskRows, file: Path | None = None
+    ) -> None:
         self.m = m
-        self.start = start  #: [own], what everybody begins with
+        self.start = start  #: [own], the common start
         self._rows = rows
         self._file = file
         self._place = np.full(m, -1, dtype=np.int64)
@@ -100,18 +82,16 @@ class Store:
     def fresh(
         cls, m: int, start: Tensor, expected: float | None = None, file: Path | None = None
     ) -> Store:
-        """A store in which everybody holds `start`.
+        """A store in which all clients hold `start`.
 
-        It is laid out for the rows of `expected` clients (all, unless given). If these do not fit
-        in memory they go to `file`, or to one without a name.
+        If the rows of the `expected` number of clients (all, unless given) do not fit in memory,
+        they go to `file`, or to a temporary file.
         """
-        rows: Rows
         device = _device_for(start, m if expected is None else expected)
         if device is None:
-            rows = DiskRows(len(start), start.dtype, file)
-        else:
-            rows = MemoryRows(start.new_empty((0, len(start)), device=device), m)
-        return cls(m, start, rows, file)
+            return cls(m, start, DiskRows(len(start), start.dtype, file), file)
+        none = start.new_empty((0, len(start)), device=device)
+        return cls(m, start, MemoryRows(none, m), file)
 
     @property
     def where(self) -> str:
@@ -125,7 +105,7 @@ class Store:
 
     @property
     def vectors(self) -> Tensor:
-        """A copy `[m, own]` of what everybody owns, for small federations."""
+        """A copy `[m, own]` of what all clients own, for small federations."""
         return self.gather(np.arange(self.m))
 
     def gather(self, clients: Clients) -> Tensor:
@@ -146,7 +126,7 @@ class Store:
             self._place[clients] = self._rows.write(self._place[clients], rows)
 
     def snapshot(self) -> dict[str, Tensor]:
-        """What a checkpoint has to hold, on disk as far as it is not in these tensors."""
+        """What a checkpoint has to hold; everything else is flushed to disk."""
         seen = self.seen
         seen = seen[np.argsort(self._place[seen], kind="stable")]
         return {"clients": torch.from_numpy(seen), **self._rows.snapshot(self._place[seen])}
@@ -158,10 +138,10 @@ class Store:
     def restore(
         self, parts: Mapping[str, Tensor], checked: Callable[[], None] = lambda: None
     ) -> None:
-        """Go on from a snapshot, in a store that is still fresh.
+        """Continue from a snapshot, in a fresh store.
 
-        `checked` is called `CHECKS` times while the vectors in a file are gone through. Vectors
-        that a checkpoint left in a file stay there; others go where there is room for them today.
+        `checked` is called `CHECKS` times while the vectors in a file are checked. Vectors that a
+        checkpoint left in a file stay there; others go where they fit now.
         """
         clients = parts["clients"].numpy()
         if len(clients) and not 0 <= clients.min() <= clients.max() < self.m:
@@ -180,7 +160,7 @@ class Store:
 
 
 def _device_for(start: Tensor, expected: float) -> torch.device | None:
-    """Where so many rows fit: beside the training, else in main memory, else nowhere."""
+    """Where so many rows fit: on the training device, in main memory, or nowhere (None)."""
     needed = expected * start.nbytes
     if start.is_cuda and 4 * needed <= torch.cuda.get_device_properties(start.device).total_memory:
         return start.device
