@@ -323,4 +323,4 @@ def test_choosing_clients_by_their_numbers_of_rows_is_told():
     for options in ({"min_rows": 2}, {"largest": 2}):
         chosen = FederatedData.from_arrays(x, y, client, outputs=2, **options)
         assert chosen.clients == ("a", "b")
-        assert "how many rows" in chosen.disclosed[0]
+        assert "number of rows" in chosen.disclosed[0]

@@ -466,7 +466,7 @@ def test_a_run_of_pmtl_0_1_is_bound_by_charging(small, ledger, run, monkeypatch)
     stopped(small, ledger, run, monkeypatch, after=4)
     folder = RunFolder(run)
     folder.save_facts(replace(folder.facts(), ledger_id=None))
-    refused(small, run, "does not say which")
+    refused(small, run, "does not name its ledger")
     assert charge_missing(ledger, run)["charged"] == {"training": 0, "validation": 0}
     assert pmtl.resume(run, data=small).privacy.rounds == ROUNDS
 

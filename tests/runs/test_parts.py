@@ -395,7 +395,7 @@ def test_a_file_system_without_permissions_is_refused_and_nothing_is_left(tmp_pa
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "mkdir", generous)
-        with pytest.raises(pmtl.PmtlError, match="cannot keep files to their owner"):
+        with pytest.raises(pmtl.PmtlError, match="file system without private files"):
             produce(data, tmp_path)
     assert not any("run" in file.name for file in tmp_path.iterdir())
     with Ledger.open(tmp_path / "ledger.db", write=False) as ledger:
@@ -442,7 +442,7 @@ def test_a_run_of_version_01_is_read_with_a_warning_and_not_continued(
 ):
     expected = pmtl.load_run(finished / "run")._weights(np.arange(12))
     as_version_01(copied(finished, tmp_path))
-    with pytest.warns(PmtlWarning, match="Hand out none of its files but"):
+    with pytest.warns(PmtlWarning, match="Give nobody any of its files but"):
         run = pmtl.load_run(tmp_path / "run", data=rows(SECRET))
     assert torch.equal(run._weights(np.arange(12)), expected)
     assert run.data is not None

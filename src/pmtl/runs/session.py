@@ -60,8 +60,8 @@ def run_to_end(
             stack.enter_context(files.exclusive(folder.lock_file))
             state = folder.load_checkpoint(state, show)
             if budget is not None:
-                budget.check_resumable(folder.checkpoint(), folder.published())
-            folder.drop_later_metrics(state.round)
+                budget.check_resumable(folder.checkpoint(), folder.metrics.published())
+            folder.metrics.drop_after(state.round)
             if secret and state.round == 0:
                 _save(folder, state, budget)  # The start is random, and written down nowhere else.
         if folder is not None or not team.leader:
@@ -121,7 +121,7 @@ class Lines:
     def __init__(self, folder: RunFolder | None, secret: bool) -> None:
         self._folder = folder
         self._secret = secret
-        self._written = [] if folder is None else folder.metrics()
+        self._written = [] if folder is None else folder.metrics.lines()
         self._waiting: list[tuple[RoundReport, dict[str, Any]]] = []
 
     def add(self, report: RoundReport, measured: dict[str, Any]) -> None:
@@ -178,7 +178,8 @@ def _finish(
         facts = replace(facts, memory=_memory(state))
     if budget is not None:
         released = [line["round"] for line in metrics if "noise" in line]
-        budget.check_finished(Published(state.round, released))
+        budget.ledger.verify()
+        budget.check_published(Published(state.round, released))
         facts = replace(facts, **budget.spent(delta))
     run = Run(
         facts,
