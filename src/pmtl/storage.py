@@ -36,17 +36,14 @@ Opener = Callable[[str, int], int]
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a text file."""
     replace(path, lambda partial: partial.write_text(text, encoding="utf-8"))
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replace a binary file."""
     replace(path, lambda partial: partial.write_bytes(content))
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Replace a JSON file."""
     plain = json.loads(to_json(value))  # The digest is of the values as they will be read.
     write_text(path, to_json({**plain, "digest": _digest_of(plain)}, indent=2) + "\n")
 
@@ -134,7 +131,6 @@ def check_digest(path: Path, written: str, found: str, known: str | None) -> Non
 
 
 def append_line(path: Path, value: Mapping[str, Any]) -> None:
-    """Add one line of JSON to a file."""
     with disk_errors(path), open(path, "a", encoding="utf-8", opener=like_its_folder) as file:
         file.write(to_json(value) + "\n")
 
@@ -249,7 +245,6 @@ def open_to_others(path: Path) -> bool:
 
 
 def digest_of_text(text: str, key: bytes = b"") -> str:
-    """The BLAKE2b digest of a text under `key`."""
     return hashlib.blake2b(text.encode(), digest_size=16, key=key).hexdigest()
 
 

@@ -415,7 +415,7 @@ def test_it_works_past_a_cap_and_says_so(small, ledger, run, pmtl_command):
     shown = pmtl_command("ledger", "charge", ledger, "--run", run)
     assert shown.status == 0, shown.err
     assert f"Charged {ROUNDS} models and {ROUNDS // 2} metrics" in shown.out
-    assert "12 clients have passed the cap of ε = 0.5" in shown.err
+    assert "12 clients exceed the cap of ε = 0.5" in shown.err
     with Ledger.open(ledger, small.clients) as opened, pytest.raises(PmtlError, match="cap"):
         opened.charge("b", 0, next(iter(opened.events())))
 

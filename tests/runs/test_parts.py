@@ -306,11 +306,11 @@ def test_train_ends_by_saying_what_may_be_handed_out(tmp_path, monkeypatch, pmtl
     options = ("--rounds", 1, "--steps", 1, "--mode", "production", "--ledger", "l.db")
     done = pmtl_command("train", *data, *options, "--out", "run")
     assert done.status == 0, done.err
-    assert "May be handed out: run/public (" in done.out
-    assert "May not: run/private. Only you can open it." in done.out
+    assert "Public: run/public (" in done.out
+    assert "Private: run/private. Only you can open it." in done.out
     plain = pmtl_command("train", *data, "--rounds", 1, "--steps", 1, "--out", "flat")
     assert "Everything is in flat; the whole statement in flat/privacy.txt." in plain.out
-    assert "handed out" not in plain.out
+    assert "Private:" not in plain.out
 
 
 class Fixed(nn.Module):

@@ -1,4 +1,4 @@
-"""What `pmtl ledger show` says of a ledger, for programs and for people."""
+"""The output of `pmtl ledger show`, for programs and for people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def summary_of(ledger: Ledger, delta: float | None) -> dict[str, Any]:
-    """What is spent and by which runs, at `delta` or at several."""
+    """What was spent and by which runs, at `delta` or at several δ."""
     from pmtl.privacy.plan import default_delta
 
     deltas = [default_delta(ledger.clients), 1e-5, 1e-6] if delta is None else [delta]
@@ -59,7 +59,7 @@ def summary_of(ledger: Ledger, delta: float | None) -> dict[str, Any]:
 
 
 def accounts_of(ledger: Ledger, delta: float) -> list[dict[str, Any]]:
-    """What was spent on each client at one δ; clients that left included."""
+    """What was spent on each client at one δ, including clients that left."""
     from pmtl.privacy.accounting import composition
     from pmtl.privacy.ledger.charges import total
 
@@ -77,7 +77,6 @@ def accounts_of(ledger: Ledger, delta: float) -> list[dict[str, Any]]:
 
 
 def print_summary(summary: dict[str, Any]) -> None:
-    """Say it."""
     gone = summary["clients_ever"] - summary["clients"]
     left = f" and {gone} that left" if gone else ""
     _say(
@@ -94,7 +93,7 @@ def print_summary(summary: dict[str, Any]) -> None:
         for run in summary["runs"]
     ]
     if runs:
-        columns = ("run", "models", "of them again", "metrics", "last checkpoint")
+        columns = ("run", "models", "repeated", "metrics", "last checkpoint")
         print_table("Charged releases", columns, runs)
     print_table(
         "The largest account",
@@ -113,7 +112,7 @@ def print_summary(summary: dict[str, Any]) -> None:
         _print_accounts(summary["accounts"])
     for row in summary["caps"]:
         _say(
-            f"Cap: ε = {row['epsilon']:g} at δ = {row['delta']:.3g} for each client, whatever the "
+            f"Cap: ε = {row['epsilon']:g} at δ = {row['delta']:.3g} for each client and any "
             f"settings; {number(row['spent'])} is spent, {number(row['left'])} is left."
         )
     if not summary["caps"]:
@@ -143,5 +142,5 @@ def _say(text: str) -> None:
 
 
 def _left_of(limit: float, spent: float) -> float:
-    """What a cap still allows; what only rounding leaves is nothing."""
+    """What a cap still allows; a rounding error counts as 0."""
     return limit - spent if limit - spent > 1e-9 * limit else 0.0

@@ -51,7 +51,6 @@ class Vocabulary:
         return self._codes.setdefault(text, len(self._codes))
 
     def coded(self, codes: Iterable[NDArray[np.int64]]) -> Coded:
-        """The whole column, from the codes of its batches."""
         parts = list(codes)
         return Coded(
             np.concatenate(parts) if parts else np.empty(0, dtype=np.int64), tuple(self._codes)

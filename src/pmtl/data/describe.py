@@ -45,7 +45,6 @@ def describe(data: FederatedData) -> dict[str, Any]:
 
 
 def _text(rule: TextRule, names: tuple[str, ...] | None) -> str:
-    """The origin of features that are words."""
     columns = " and ".join(rule.columns)
     if names is None:
         return f"words of {columns}, hashed into {rule.hashed:,} columns"

@@ -21,7 +21,6 @@ from pmtl.storage import disk_errors
 
 
 def physical_memory() -> int:
-    """The machine's memory in bytes."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):

@@ -42,7 +42,6 @@ class Source:
 
     @property
     def name(self) -> str:
-        """The name of the file on disk."""
         return self.url.rpartition("/")[2]
 
 
@@ -187,7 +186,6 @@ def _recorded(record: Path) -> str | None:
 
 
 def _download(url: str, partial: Path, progress: bool) -> None:
-    """Download the missing rest of a file."""
     pooch = _pooch()
     from requests import HTTPError, RequestException
 

@@ -38,7 +38,6 @@ class Scaling:
         return np.asarray((x - self.means[client]) / self.widths[client], dtype=np.float32)
 
     def select(self, clients: NDArray[np.int64]) -> Scaling:
-        """The scaling of some of the clients."""
         return Scaling(self.means[clients], self.widths[clients])
 
 

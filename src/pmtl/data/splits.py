@@ -181,7 +181,6 @@ def offsets(counts: NDArray[Any]) -> NDArray[np.int64]:
 def notes_on_left_out(
     codes: NDArray[np.int64], known: tuple[str, ...], usable: NDArray[np.bool_]
 ) -> tuple[str, ...]:
-    """Sentences on the clients whose rows were left out."""
     rows = np.bincount(codes, minlength=len(known))
     bad = np.bincount(codes[~usable], minlength=len(known))
     return tuple(
@@ -192,7 +191,6 @@ def notes_on_left_out(
 
 
 def refuse_untrained(train: Rows, clients: tuple[str, ...]) -> None:
-    """Refuse clients without training rows."""
     empty = np.flatnonzero(train.counts == 0)
     if len(empty):
         raise PmtlError(

@@ -119,7 +119,6 @@ def _counts(
 def _rebind(
     budget: Budget, facts: RunFacts, checkpoint: Checkpoint | None, folder: RunFolder
 ) -> None:
-    """Make the ledger the run's own."""
     ledger = budget.ledger
     facts = replace(facts, ledger=str(ledger.path), ledger_id=ledger.identity)
     mark = ledger.last_mark(facts.id)

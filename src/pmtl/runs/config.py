@@ -1,7 +1,6 @@
-"""What a run is asked to do: one frozen dataclass, whose fields are the options of `pmtl train` and
-the settings of a TOML file.
+"""The configuration of a run: the options of `pmtl train` and the settings of a TOML file.
 
-This module does not import torch, so that `pmtl train --help` is quick.
+This module does not import torch, so that `pmtl train --help` is fast.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from pmtl.spec import construct, format_spec, unknown
 if TYPE_CHECKING:
     from pmtl.algorithms import Algorithm
 
-#: Written in place of a spec for something that exists in a Python program only.
+#: Takes the place of a spec for an object that exists only in a Python program.
 IN_MEMORY = "(in memory)"
 
 DATA = "Data and model"
@@ -32,8 +31,7 @@ DATA = "Data and model"
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Everything that decides about a run; the same values give the same bits (and the last two
-    do not change them)."""
+    """All settings of a run; the same settings give the same bits."""
 
     data: str = option(
         "synthetic",
@@ -118,20 +116,21 @@ class TrainConfig:
                 raise unknown(what, value, known)
         if self.patience is not None and (not self.metrics_share or not self.evaluate_every):
             raise PmtlError(
-                "Stopping early looks at validation rows, which are private, and exact scores are "
-                "paid for by nobody: let metrics be released through the gate (--metrics 0.1, "
-                "--evaluate-every 10), or leave patience out."
+                "Stopping early depends on validation rows, which are private: release metrics "
+                "through the gate (--metrics 0.1, --evaluate-every 10), or leave patience out."
             )
-        if self.mode == "production" and self.seed is not None:
+        if self.mode != "production":
+            return
+        if self.seed is not None:
             raise PmtlError(
                 f"Production takes its randomness from the operating system, but the seed "
                 f"{self.seed} was given: leave it out, or use the mode experiment."
             )
-        if self.mode == "production" and self.metric is not None:
+        if self.metric is not None:
             raise PmtlError(
                 "Exact metrics are private, and production withholds them: leave metric out."
             )
-        if self.mode == "production" and self.ledger is None:
+        if self.ledger is None:
             raise PmtlError(
                 "Production charges every release to the clients' ledger: name it with --ledger, "
                 "after making it once with `pmtl ledger create`."
@@ -139,13 +138,13 @@ class TrainConfig:
 
     @property
     def metrics_share(self) -> float:
-        """The part of the budget that metrics get."""
+        """The share of the budget for metrics."""
         if self.privacy.metrics is None:
             return DEFAULT_SHARE if self.mode == "production" else 0.0
         return self.privacy.metrics
 
     def digest(self) -> str:
-        """A short name for all of it, to notice a configuration that was changed."""
+        """A digest of all settings, to notice a changed configuration."""
         return _digest(to_json(_given(asdict(self))))
 
     def text_digest(self) -> str:
@@ -186,12 +185,12 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_config(path: str | Path, changes: Mapping[str, Any] | None = None) -> TrainConfig:
-    """Read a TOML file; `changes` (the command line's options) have the last word."""
+    """Read a TOML file; `changes` (the command line's options) override it."""
     return parse_config(merge(read_values(path), changes or {}), str(path))
 
 
 def read_values(path: str | Path) -> dict[str, Any]:
-    """What a TOML file says, not yet checked."""
+    """The values of a TOML file, unchecked."""
     try:
         content = Path(path).read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a null character in the path.
@@ -208,7 +207,7 @@ def read_values(path: str | Path) -> dict[str, Any]:
 def parse_config(
     values: Mapping[str, Any], where: str, kind: type[TrainConfig] = TrainConfig
 ) -> TrainConfig:
-    """Check a mapping and turn it into a configuration; errors say that the mistake is `where`."""
+    """A configuration from a mapping; error messages name `where` it came from."""
     with naming(where):
         settings = dict(values)
         for name, inner, _ in tables(kind):
@@ -217,7 +216,7 @@ def parse_config(
 
 
 def merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` with `changes` on top, table by table."""
+    """`values` overridden by `changes`, table by table."""
     merged = dict(values)
     for key, value in changes.items():
         old = merged.get(key)
@@ -229,14 +228,14 @@ def merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 
 
 def _without_rival(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that decide each other: naming one on the command line unsets the file's other."""
+    """`old` without settings that exclude one in `new`: the command line overrides the file."""
     rivals = {"epsilon": "noise", "noise": "epsilon", "epochs": "steps", "steps": "epochs"}
-    rivals["sampling"] = "cohort"  # "full" would not survive another cohort.
+    rivals["sampling"] = "cohort"  # "full" does not fit another cohort.
     return {key: value for key, value in old.items() if rivals.get(key) not in new}
 
 
 def algorithm_spec(algorithm: str | Algorithm) -> str:
-    """The line that names an algorithm, if one can: `pmtl:lam=0.5`."""
+    """The spec of an algorithm (`pmtl:lam=0.5`), or `IN_MEMORY` if no spec can name it."""
     from pmtl.algorithms import ALGORITHMS
 
     if isinstance(algorithm, str):
@@ -246,7 +245,7 @@ def algorithm_spec(algorithm: str | Algorithm) -> str:
     if ALGORITHMS.get(algorithm.name) is kind:
         name = algorithm.name
     elif kind.__module__ == "__main__" or "." in kind.__qualname__:
-        return IN_MEMORY  # Another process could not import it.
+        return IN_MEMORY  # Another process cannot import it.
     else:
         name = f"{kind.__module__}:{kind.__qualname__}"
     if not all(isinstance(value, (int, float, str)) for value in values.values()):
@@ -255,7 +254,7 @@ def algorithm_spec(algorithm: str | Algorithm) -> str:
 
 
 def resolve_device(device: str) -> str:
-    """`auto` is the graphics card where there is one."""
+    """The device to use; `auto` is the graphics card if there is one."""
     import torch
 
     if device == "auto":

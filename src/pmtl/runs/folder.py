@@ -162,20 +162,16 @@ class RunFolder:
             file.write(f"- {sentence}\n")
 
     def facts(self) -> RunFacts:
-        """The content of `run.json`."""
         return RunFacts.from_dict(files.read_json(self.facts_file), str(self.facts_file))
 
     def save_facts(self, facts: RunFacts) -> None:
-        """Replace `run.json`."""
         files.write_json(self.facts_file, facts.to_dict())
 
     def save_round(self, line: Mapping[str, Any]) -> None:
-        """Add a round's line to the metrics."""
         files.append_line(self.metrics_file, line)
 
     @cached_property
     def metrics(self) -> MetricsFile:
-        """The lines of the rounds so far."""
         return MetricsFile(self.metrics_file, self.key)
 
     def save_checkpoint(self, progress: RunState, history: Mapping[str, Any]) -> str:
@@ -269,7 +265,6 @@ class RunFolder:
 
 
 def save_statement(folder: Path, statement: Statement) -> None:
-    """Write the privacy statement as text and as JSON."""
     files.write_text(folder / "privacy.txt", str(statement))
     files.write_json(folder / "privacy.json", statement.to_dict())
 

@@ -46,11 +46,10 @@ class MetricsFile:
         return Published(len(lines), released)
 
     def drop_after(self, round: int) -> None:
-        """Keep the lines up to `round`. A line that a crash cut short is later than any checkpoint."""
+        """Keep the lines up to `round`; no line that a crash cut short is among them."""
         files.write_text(self.path, self._text(round))
 
     def damaged(self) -> PmtlError:
-        """The error for lines that are not the ones that were written."""
         return PmtlError(
             f"{self.path} is damaged or was edited: its lines are not the ones that were "
             "written. Put it back as it was."

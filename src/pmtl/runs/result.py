@@ -124,13 +124,13 @@ class Run:
             x = as_model_input(x)
         if x.shape[1:] != shape:
             raise PmtlError(
-                f"The model needs rows of shape {shape}, but rows of shape {x.shape[1:]} were given."
+                f"The model needs rows of shape {shape}, but these are rows of shape {x.shape[1:]}."
             )
         module = self.personal(client).cpu().float()
         if not all(bool(part.isfinite().all()) for part in module.parameters()):
             raise PmtlError(
-                f"The model of client {client!r} diverged: some of its weights are infinite or NaN. "
-                "Train again with a smaller step (--lr) or a smaller λ."
+                f"The model of client {client!r} diverged: some weights are infinite or NaN. Train "
+                "again with a smaller step (--lr) or a smaller λ."
             )
         with torch.no_grad():
             if not is_sparse(x):
@@ -178,7 +178,7 @@ class Run:
 
     @property
     def data(self) -> FederatedData:
-        """The federation that the run was trained on; it is read again if necessary, and checked."""
+        """The federation that the run was trained on, read again if necessary, and checked."""
         if self._data is None:
             spec = self.facts.data
             if spec == IN_MEMORY:

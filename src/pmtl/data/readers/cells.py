@@ -44,7 +44,6 @@ class Table:
 
 
 def is_text(kind: Any) -> bool:
-    """Whether an Arrow type is text."""
     from pyarrow import types
 
     inner = kind.value_type if types.is_dictionary(kind) else kind

@@ -50,7 +50,6 @@ class Roles:
 
     @property
     def used(self) -> tuple[str, ...]:
-        """All columns that must be read."""
         special = (self.client, *self.targets, *((self.split,) if self.split else ()))
         return special + self.features + self.text
 
@@ -173,7 +172,6 @@ class Collector:
         self.owners.append(client, split, len(x))
 
     def columns(self, with_split: bool) -> Columns:
-        """All columns."""
         if self._x is None:
             raise PmtlError("There are no rows: a federation needs data.")
         client, split = self.owners.coded()
@@ -197,7 +195,6 @@ class Owners:
         self._codes.append((self._clients.code(client), self._splits.code(split), rows))
 
     def coded(self) -> tuple[Coded, Coded]:
-        """The columns of clients and of splits."""
         clients, splits, rows = np.array(self._codes, dtype=np.int64).reshape(-1, 3).T
         return (
             self._clients.coded([np.repeat(clients, rows)]),

@@ -132,14 +132,11 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 class _File:
-    """One open file."""
-
     def __init__(self, path: Path, file: Any) -> None:
         self.path, self._file = path, file
         self._heaps = Heaps(path)
 
     def clients(self) -> set[str]:
-        """The names of all clients."""
         group = self._file.get(GROUP)
         if group is None or not hasattr(group, "keys"):
             raise PmtlError(
@@ -149,7 +146,6 @@ class _File:
         return {str(name) for name in group}
 
     def kind(self, client: str) -> tuple[str, ...]:
-        """The columns of the clients: pixels or questions."""
         held = sorted(self._group(client))
         for kind in (PIXELS, QUESTIONS):
             if set(kind) <= set(held):
@@ -211,12 +207,10 @@ class _Pixels:
         return rows
 
     def append(self, client: str, split: str, rows: Rows) -> None:
-        """Add rows."""
         labels = rows["label"].astype(np.int64)
         self._collector.append(client, split, rows["pixels"], labels, f"client {client!r}")
 
     def columns(self, with_split: bool) -> Columns:
-        """All columns."""
         columns = self._collector.columns(with_split)
         y = columns["y"]
         if 0 <= int(y.min()) <= int(y.max()) < len(CHARACTERS):
@@ -245,14 +239,12 @@ class _Questions:
         return {name: np.array(column, dtype=object)[kept] for name, column in texts.items()}
 
     def append(self, client: str, split: str, rows: Rows) -> None:
-        """Add rows."""
         self._owners.append(client, split, len(rows["tags"]))
         for tokens, title, tags in zip(*(rows[name] for name in QUESTIONS), strict=True):
             self._rows.append(f"{tokens} {title}")
             self._rows.append_tags(tags)
 
     def columns(self, with_split: bool) -> Columns:
-        """All columns."""
         client, split = self._owners.coded()
         return self._rows.finish(client, split if with_split else None)
 

@@ -22,8 +22,6 @@ _POINTER = struct.Struct("<IQI")  # length of the text, address of its heap, num
 
 
 class Heaps:
-    """The heaps of one file."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._objects = lru_cache(maxsize=1000)(self._read_sizes)  # Columns share heaps.

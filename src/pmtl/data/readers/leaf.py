@@ -177,13 +177,11 @@ class _Rows:
         self._classes: Vocabulary | None = None
 
     def append(self, user: str, x: list[Any], y: list[Any], shard: Shard) -> None:
-        """Add the rows of one user."""
         where = f"the user {user!r} in {shard.name}"
         features, targets = self._features(x, where), self._targets(y, where)
         self._collector.append(user, shard.split or "train", features, targets, where)
 
     def columns(self, with_split: bool) -> Columns:
-        """All columns."""
         columns = self._collector.columns(with_split)
         if self._classes is not None:
             columns["y"] = self._classes.coded([columns["y"]])
@@ -259,7 +257,6 @@ def _holds_text(row: Any) -> bool:
 
 
 def _refuse_untrained(client: Coded, split: Coded, path: Path) -> None:
-    """Refuse users without training rows."""
     trains = np.zeros(len(client.names), dtype=bool)
     if "train" in split.names:
         trains[client.codes[split.codes == split.names.index("train")]] = True

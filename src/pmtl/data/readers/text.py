@@ -40,7 +40,6 @@ def tokenise(text: str) -> list[str]:
 
 
 def split_tags(text: str) -> list[str]:
-    """The tags of a text, which are separated by |."""
     return [tag for tag in (part.strip() for part in text.split(BETWEEN_TAGS)) if tag]
 
 
@@ -57,16 +56,13 @@ class TextRule:
     """The number of columns of hashed words."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The rule as JSON can hold it."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TextRule:
-        """The inverse of `to_dict`."""
         return cls(**{**values, "columns": tuple(values["columns"])})
 
     def words(self, text: str) -> list[str]:
-        """The words of a text under this rule."""
         return text.split() if self.tokenised else tokenise(text)
 
 
@@ -89,7 +85,6 @@ class Bags:
         self._ends, self._columns, self._counts = array("q", [0]), array("q"), array("f")
 
     def append(self, names: Iterable[str]) -> None:
-        """Add a row."""
         counts = Counter(map(self._column, names))
         counts.pop(-1, None)
         self._columns.extend(counts.keys())
@@ -123,7 +118,6 @@ class Bags:
         return counts[:, np.array(chosen, dtype=np.int64)], tuple(found[i] for i in chosen)
 
     def disclosed(self, chosen: int, what: str, otherwise: str) -> tuple[str, ...]:
-        """A sentence on what choosing the columns disclosed."""
         if self._count is None:
             return ()
         return (

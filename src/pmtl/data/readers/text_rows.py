@@ -124,11 +124,9 @@ class TextRows:
         return self._tags is not None
 
     def append(self, text: str) -> None:
-        """The next row's text."""
         self._words.append(self._rule.words(text))
 
     def append_tags(self, text: str) -> None:
-        """The next row's tags."""
         if self._tags is not None:
             self._tags.append(split_tags(text))
 
