@@ -32,7 +32,7 @@ GROUPS = {
 
 
 def find(what: str, name: str, library: Mapping[str, Any]) -> Any:
-    """The object that `name` stands for.
+    """The object with this name.
 
     Args:
         what: what is looked for, one of the keys of `GROUPS`.

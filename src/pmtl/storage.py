@@ -60,8 +60,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raise PmtlError(f"{path} is damaged: it does not hold a JSON object.")
     if value.pop("digest", None) != _digest_of(value):
         raise PmtlError(
-            f"{path} is damaged or was edited: it does not say what was written (its digest "
-            "differs). Put it back as it was."
+            f"{path} is damaged or was edited: its digest differs from that of the written values. "
+            "Put it back as it was."
         )
     return value
 

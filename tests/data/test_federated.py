@@ -238,7 +238,7 @@ def with_nan(value=np.nan):
         ({"client": [1.0, 1.5] * 4}, "fraction"),
         ({"client": ["a", "\ud800a"] * 4}, r"client '\\ud800a' is not valid Unicode"),
         ({"y": ["a", "\ud800a"] * 4}, r"target '\\ud800a' is not valid Unicode"),
-        ({"client": np.array([b"\xfe", b"\xff"] * 4)}, "cannot be told apart"),
+        ({"client": np.array([b"\xfe", b"\xff"] * 4)}, "as text they become equal"),
         ({"split": ["train", "dev"] * 4}, "'dev'.*validation"),
         ({"split": ["train"] * 4 + ["test"] * 4}, r"'b' has no training rows \(1 of 2"),
         ({"validation": 1.0}, "validation fraction"),

@@ -24,8 +24,7 @@ app = typer.Typer(
 Path = Annotated[str, typer.Argument(metavar="PATH", help="The ledger, a file.")]
 Delta = Annotated[float | None, typer.Option(help="δ. [default: 1/(10 · clients)]")]
 Data = Annotated[
-    str,
-    typer.Option(metavar="SPEC", help="The federation of its clients, as in pmtl train."),
+    str, typer.Option(metavar="SPEC", help="The federation of its clients, as in pmtl train.")
 ]
 
 

@@ -94,35 +94,35 @@ def resume(
 
 def report(run: Run, as_json: bool) -> None:
     """Print the result of a run; infinite or NaN weights are an error after that."""
-    _show(run, as_json)
+    scores = {} if run.facts.production else run.evaluate()
+    if as_json:
+        opt.print_json(
+            {
+                "run": str(run.path),
+                "epsilon": run.privacy.epsilon,
+                "delta": run.privacy.delta,
+                "adjacency": run.privacy.adjacency,
+                "stopped": run.facts.stopped,
+                "not_finite": run.not_finite,
+                "released": run.released(),
+                "memory": run.facts.memory,
+                **scores,
+            }
+        )
+    else:
+        _print(run, scores)
     if run.not_finite is not None:
         raise PmtlError(run.not_finite)
 
 
-def _show(run: Run, as_json: bool) -> None:
-    scores = {} if run.facts.production else run.evaluate()
-    released = run.released()
-    if as_json:
-        summary: dict[str, Any] = {
-            "run": str(run.path),
-            "epsilon": run.privacy.epsilon,
-            "delta": run.privacy.delta,
-            "adjacency": run.privacy.adjacency,
-            "stopped": run.facts.stopped,
-            "not_finite": run.not_finite,
-            "released": released,
-            "memory": run.facts.memory,
-            **scores,
-        }
-        opt.print_json(summary)
-        return
+def _print(run: Run, scores: dict[str, Any]) -> None:
     from pmtl.report.tables import metrics_table, released_table
 
     console = opt.console()
     if scores:
         console.print(metrics_table(scores))
         console.print()
-    if released:
+    if released := run.released():
         console.print(released_table(released))
         console.print()
     if stopped := run.facts.stopped:

@@ -46,7 +46,7 @@ class Vocabulary:
         if self._spelled.setdefault(text, spelled) != spelled:
             raise PmtlError(
                 f"The {self._what}s {self._spelled[text]!r} and {spelled!r} are bytes that are not "
-                "all UTF-8, and as text they cannot be told apart: save them as text or integers."
+                "all UTF-8, and as text they become equal: save them as text or integers."
             )
         return self._codes.setdefault(text, len(self._codes))
 

@@ -20,12 +20,7 @@ from pmtl.data.readers.columns import Columns
 from pmtl.data.readers.hdf5 import read_hdf5
 from pmtl.data.readers.leaf import read_leaf
 from pmtl.data.readers.npz import read_folder, read_npz, read_x
-from pmtl.data.readers.table import (
-    TABLE_ENDINGS,
-    read_known_columns,
-    read_known_texts,
-    read_table,
-)
+from pmtl.data.readers.table import TABLE_ENDINGS, read_known_columns, read_known_texts, read_table
 from pmtl.data.readers.text import Bags, TextRule, frequencies
 from pmtl.data.synthetic import synthetic
 from pmtl.errors import PmtlError, PublicError, naming
@@ -85,8 +80,8 @@ def load(
             "those of others are read. Save the rows as a table (CSV, Parquet) or as NumPy arrays "
             "for production; a reader of your own must have the parameter lenient."
         )
-    asked = {"path": path, "progress": progress, "lenient": production}
-    fixed = {key: value for key, value in asked.items() if key in ("path", *parameters)}
+    fixed = {"path": path, "progress": progress, "lenient": production}
+    fixed = {key: value for key, value in fixed.items() if key in ("path", *parameters)}
     own = [option for option in parameters if option not in fixed]
     for option in given:
         if option not in (*own, *COMMON):
@@ -94,12 +89,12 @@ def load(
     # A reader may also have options of COMMON, to read no more clients than necessary.
     own_given = {key: value for key, value in given.items() if key in own}
     common = {key: value for key, value in given.items() if key in COMMON}
+    bad_rows = "drop" if production else "refuse"
     try:
         with naming(str(path)):
-            columns = _read(reader, own_given, path, fixed)
-            bad_rows = "drop" if production else "refuse"
-            fixed = {**columns, "source": source, "bad_rows": bad_rows}
-            return construct(FederatedData.from_arrays, common, path.name, **fixed)
+            columns = {**_read(reader, own_given, path, fixed), "source": source}
+            make = FederatedData.from_arrays
+            return construct(make, common, path.name, **columns, bad_rows=bad_rows)
     except PublicError:
         raise
     except PmtlError:
@@ -144,14 +139,12 @@ def _read(
     reader: Reader, options: Mapping[str, Any], path: Path, fixed: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """The columns that a reader returns; errors of a user's reader become sentences."""
-    if reader in (*READERS.values(), read_folder):
-        return construct(reader, options, path.name, **fixed)
     name = getattr(reader, "__name__", str(reader))
     try:
         columns = construct(reader, options, path.name, **fixed)
-    except PmtlError:
-        raise
     except Exception as error:
+        if isinstance(error, PmtlError) or reader in (*READERS.values(), read_folder):
+            raise
         raise PmtlError(
             f"The reader {name} failed on {path} ({type(error).__name__}: {error})."
         ) from error

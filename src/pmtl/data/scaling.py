@@ -44,8 +44,7 @@ class Scaling:
 def scale_by_client(
     x: Any, owner: NDArray[np.int64], train: Rows
 ) -> tuple[NDArray[np.float32], Scaling]:
-    """All rows, standardised by their owner's training rows; rows without an owner stay as they
-    are."""
+    """All rows, standardised by their owner's training rows; rows without an owner stay."""
     if not isinstance(x, np.ndarray) or isinstance(x, np.memmap):
         raise PmtlError("scale=client needs dense features that fit in memory: scale them before.")
     scaled = np.array(as_model_input(x))

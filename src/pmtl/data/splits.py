@@ -120,7 +120,7 @@ def _check_fractions(validation: float, test: float) -> None:
     """Refuse fractions that leave no training rows."""
     for name, fraction in (("validation", validation), ("test", test)):
         if not 0 <= fraction < 1:
-            raise PmtlError(f"The {name} fraction must lie in [0, 1), but {fraction} was given.")
+            raise PmtlError(f"The {name} fraction must be in [0, 1), but {fraction} was given.")
     if validation + test >= 1:
         raise PmtlError(
             f"validation={validation} and test={test} leave no rows to train on: "

@@ -2,15 +2,13 @@
 
 After Li et al., "Federated Optimization in Heterogeneous Networks" (FedProx, MLSys 2020) and LEAF:
 client k has a linear model W_k and inputs x ~ N(v_k, Σ) with Σ_jj = j^-1.2, and a label is the
-largest of W_k x + b_k. The original draws every entry of W_k from N(u_k, 1) with u_k ~ N(0, α), so
-the clients' models are unrelated even at α = 0. Here α = 0 gives all clients the same model:
+largest of W_k x + b_k. The original's models are unrelated even at α = 0. Here they are then equal:
 
     W_k = W_0 + √α Δ_k      v_k = √β ξ_k      with W_0, Δ_k, ξ_k standard normal (ξ_k scaled by Σ).
 
-With several clusters, the model of cluster k mod clusters takes the place of W_0; the clusters'
-models are independent. Σ is scaled so that E‖x − v_k‖² = 4, which suits step sizes near 1. Numbers
-of rows are lognormal. Models, inputs and noise have separate random streams in the order of
-clients: another α keeps the inputs, and more clients do not change the first ones.
+With several clusters, the model of cluster k mod clusters, independent of the others, replaces W_0.
+Σ is scaled so that E‖x − v_k‖² = 4, which suits step sizes near 1. Numbers of rows are lognormal.
+Separate random streams keep the inputs when α changes, and the first clients when there are more.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Charges what a run published and its ledger lacks.
 
 A ledger can be lost, made again or restored from an old copy. Published releases stay spent, so a
-run may not continue or state an ε before its ledger has all of them. `charge_missing` charges the
-missing ones, whatever the caps are, and makes the ledger the run's own.
-
-A folder shows the rounds up to its checkpoint and those with a line of metrics. In production, a
-checkpoint also has the number of charges so far, rounds lost to crashes included. Releases that
-left neither are unknown here.
+run may not continue or state an ε before its ledger has all of them. The run's folder shows the
+rounds up to its checkpoint and those with a line of metrics. In production, a checkpoint also has
+the number of charges so far, rounds lost to crashes included. Other releases are unknown here.
 """
 
 from __future__ import annotations
@@ -27,7 +24,8 @@ from pmtl.runs.result import statement_of
 
 
 def charge_missing(ledger: str | Path, path: str | Path) -> dict[str, Any]:
-    """Charge to `ledger` the releases of the run in the folder `path` that it lacks.
+    """Charge to `ledger`, whatever its caps are, the releases of the run in the folder `path` that
+    it lacks, and make it the run's ledger.
 
     Returns `charged` (the number of releases of each kind), `passed` (the caps that are now
     exceeded), `complete` (whether the run is), and the `ledger`, `run` and `path`.

@@ -1,18 +1,15 @@
 """One run's account with its clients' ledger.
 
-A round is charged before its noise is drawn, and stays charged. After a crash,
-
-- an *experiment* repeats the rounds after its last checkpoint to the same bits, which discloses
-  nothing new: a round is charged once;
-- in *production* a repeated round has fresh cohorts and noise and is another release. It is charged
-  again, and the lost round counts: the run ends earlier and never costs more than its plan.
+A round is charged before its noise is drawn, and stays charged. After a crash, an *experiment*
+repeats rounds to the same bits, which discloses nothing new: a round is charged once. In
+*production* a repeated round is another release: it is charged again, and the lost round counts, so
+the run ends earlier and never costs more than its plan.
 
 A run belongs to one ledger, whose identity is in `run.json`. In production neither can be replaced
 by an older copy: the ledger has a mark (round and digest) of every checkpoint, written after it,
 and a checkpoint has the number and hash of the ledger's newest entry. A run continues only from the
 checkpoint of the newest mark, or, after a crash between checkpoint and mark, from one whose entry
-the ledger has, without a later entry about the run. In both modes every published round and every
-released metric must be charged.
+the ledger has, without a later entry about the run.
 """
 
 from __future__ import annotations
@@ -43,15 +40,8 @@ class Checkpoint(NamedTuple):
 
 
 class Budget:
-    """One run's account with the ledger.
-
-    Args:
-        ledger: the clients' ledger.
-        run: the identity of the run.
-        plan: the plan of the models.
-        metrics: the plan of the released metrics, if any.
-        reproducible: whether a repeated round is the same release, to the last bit.
-    """
+    """The account of the run with the identity `run`. `metrics` is the plan of released metrics, if
+    any; `reproducible` says that a repeated round is the same release, to the last bit."""
 
     def __init__(
         self,

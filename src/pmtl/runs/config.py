@@ -42,7 +42,7 @@ class TrainConfig:
     model: str = option(
         "auto",
         help="logistic, linear, mlp[:hidden=64,layers=1], femnist_cnn, celeba_cnn, hog, "
-        "package.module:Name, or auto: logistic or linear, as the target asks.",
+        "package.module:Name, or auto: logistic or linear, by the target.",
         panel=DATA,
     )
     algorithm: str = option(
@@ -65,7 +65,7 @@ class TrainConfig:
     )
     seed: int | None = option(
         None,
-        help="The same seed gives the same bits; 0 unless given, none in production.",
+        help="The same seed gives the same bits; by default 0, in production none.",
         at_least=0,
     )
     device: str = option("auto", help="auto, cpu or cuda.")
@@ -76,26 +76,26 @@ class TrainConfig:
     )
     compile: bool | None = option(
         None,
-        help="Compile the steps of the engine axis; unless told otherwise on a graphics card, if "
-        "the run is long enough.",
+        help="Compile the steps of the engine axis; by default on a graphics card, if the run is "
+        "long enough.",
     )
     evaluate_every: int = option(
         10, help="Rounds between evaluations on validation rows; 0 for never.", at_least=0
     )
     metric: str | None = option(
         None,
-        help="A metric of your own beside the usual ones, package.module:function of the truth and "
-        "the answers (sklearn.metrics:f1_score, say); several joined by +. Experiments only.",
+        help="A further metric, package.module:function of the targets and the predictions (e.g. "
+        "sklearn.metrics:f1_score); several joined by +. Experiments only.",
     )
     patience: int | None = option(
         None,
-        help="Stop after so many evaluations without a lower released loss (needs metrics); the "
+        help="Stop after this many evaluations without a lower released loss (needs metrics); the "
         "whole plan is charged.",
         at_least=1,
     )
     checkpoint_seconds: float = option(
         10.0,
-        help="Seconds between checkpoints, the work that a crash may cost; 0: every round.",
+        help="Seconds between checkpoints, which a crash may cost; 0: every round.",
         at_least=0,
     )
 

@@ -40,12 +40,8 @@ _SERVER = "server."
 
 
 class RunFolder:
-    """Reads and writes the files of one run.
-
-    Args:
-        path: the folder.
-        divided: whether it has a public and a private part (production); by default read from disk.
-    """
+    """Reads and writes the files of one run. `divided` says whether there is a public and a private
+    part (production); by default the folder on disk decides."""
 
     def __init__(self, path: str | Path, divided: bool | None = None) -> None:
         self.path = Path(path)
@@ -74,14 +70,8 @@ class RunFolder:
     def create(
         cls, path: str | Path, config: TrainConfig, facts: RunFacts, key: bytes = b""
     ) -> RunFolder:
-        """Make a folder that appears with its first files in it, or not at all.
-
-        Args:
-            path: the folder.
-            config: what `config.toml` will hold.
-            facts: what `run.json` will hold.
-            key: the key of the digests of private values; empty in an experiment.
-        """
+        """Make a folder that appears with its first files in it, or not at all. `key` is the key of
+        the digests of private values; it is empty in an experiment."""
         path = Path(path)
         cls.refuse_existing(path)
         divided = facts.production

@@ -1,13 +1,11 @@
 """`personal.safetensors`: the personal models of a finished run.
 
-They may not fit in memory together, so the file is written and read a few models at a time. It has
+They may not fit in memory together, so they are written and read a few at a time. The tensors are
 
     weights  [n, P]       one row for each client that was ever sampled
-    clients  [n]          the numbers of these clients
+    clients  [n]          the numbers of these clients; their names are in the metadata
     digests  [n, 32]      SHA-256 of each row, checked when the row is read
     unseen   [blocks, P]  the weights of all other clients
-
-Other programs can read it as an ordinary safetensors file; the metadata has the clients' names.
 """
 
 from __future__ import annotations
@@ -85,14 +83,8 @@ def write_personal(
 
 
 class PersonalFile:
-    """Reads the weights of any clients.
-
-    Args:
-        path: the file.
-        blocks: the block of the billboard that each client reads, [clients].
-        known: the digest that `write_personal` returned, if the caller has it.
-        key: the key that the file was written with.
-    """
+    """Reads the weights of any clients. `blocks` are the blocks of the billboard that they read;
+    `known` is the digest that `write_personal` returned, if the caller has it."""
 
     def __init__(
         self, path: Path, blocks: NDArray[np.int64], known: str | None = None, key: bytes = b""

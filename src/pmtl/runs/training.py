@@ -234,14 +234,14 @@ def resume(
     with prepared as (federation, budget):
         if federation.server.billboard.digest() != facts.board:
             raise PmtlError(
-                f"The clusters or relations of clients are not those that the run at {path} was "
-                "started with."
+                f"The clusters or relations of clients are not those with which the run at {path} "
+                "was started."
             )
         if config.seed is not None and federation.noise_key.text != facts.noise_key:
             raise PmtlError(
-                f"The run at {path} cannot go on to the same bits: the code of its model or "
-                "algorithm, or the version of pmtl, is not the one it was started with. Put that "
-                "back, or start a new run."
+                f"The run at {path} cannot continue to the same bits: the code of its model or "
+                "algorithm, or the version of pmtl, is not the one it was started with. Restore "
+                "that, or start a new run."
             )
         if budget is not None:
             budget.check_identity(facts.ledger_id)

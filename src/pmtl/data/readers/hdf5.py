@@ -3,10 +3,8 @@
 The group `examples` holds a group for each client, with an array for each column: `pixels` and
 `label`, or `tokens`, `title` and `tags` (separated by |). Data is one file, whose rows are then
 split here, or a folder with `…_train.h5` and `…_test.h5`, whose clients are those with rows in
-both. StackOverflow's third file, `…_held_out.h5`, has other clients and is read on its own.
-
-Clients are read in sorted order, with `clients=N` only up to the N-th: StackOverflow's file is far
-larger than memory.
+both. Clients are read in sorted order, with `clients=N` only up to the N-th: StackOverflow's file
+is far larger than memory.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ Header = tuple[tuple[int, ...], bool, np.dtype[Any]]
 
 def read_npz(path: Path, *, lenient: bool = False) -> Columns:
     """The arrays of a `.npz` file. `lenient` changes nothing: unusable rows are left out later."""
-    with open_zip(path, "copy it again or write it anew with numpy.savez") as archive:
+    with open_zip(path, "copy it again or write it again with numpy.savez") as archive:
         names = {name.removesuffix(".npy") for name in archive.namelist()}
         return _columns(path, names, lambda name: _member(path, archive, f"{name}.npy"))
 
@@ -60,7 +60,7 @@ def _columns(path: Path, names: set[str], read: Callable[[str], NDArray[Any]]) -
         if name not in names:
             raise PmtlError(
                 f"{path} has no array {name!r}: x, y and client are needed (split is optional, and "
-                f"{', '.join(SPARSE)} may stand for x). It holds "
+                f"{', '.join(SPARSE)} may replace x). It holds "
                 f"{', '.join(sorted(names)) or 'nothing'}."
             )
     return Columns(
@@ -183,5 +183,5 @@ def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
 
 def _unreadable(path: Path, name: str, why: str) -> PmtlError:
     return PmtlError(
-        f"{name} of {path} is not a readable NumPy array ({why}): write it anew with numpy.save."
+        f"{name} of {path} is not a readable NumPy array ({why}): write it again with numpy.save."
     )

@@ -1,14 +1,11 @@
 """Text as bags of words, and tags as labels.
 
 A row of features is the count of each known word, divided by the number of known words in the text,
-as in TensorFlow Federated's tag prediction. The known words are one of:
-
-- `vocabulary=FILE`: a public list (with `words=N`, its first N words);
-- `hash=N` (the default): a hash of the word, which depends on no data, picks one of N columns;
-- `words=N`: the N words that most clients use. Counting them over all clients is a release without
-  noise, so the description of the data and the privacy statement say so.
-
-Tags are known from `taglist=FILE` or by counting (`tags=N`).
+as in TensorFlow Federated's tag prediction. Words are known from a public list (`vocabulary=FILE`),
+hashed into N columns (`hash=N`, the default, which depends on no data), or the N words that most
+clients use (`words=N`): counting these over all clients is a release without noise, so the
+description of the data and the privacy statement say so. Tags are known from a list
+(`taglist=FILE`) or by counting (`tags=N`).
 
 >>> tokenise("Don't drop the NRF9160-dk, twice!")
 ["don't", 'drop', 'the', 'nrf9160-dk', 'twice']

@@ -138,15 +138,8 @@ class TextRows:
         labels: tuple[str, ...] | None = None,
         usable: NDArray[np.bool_] | None = None,
     ) -> Columns:
-        """All columns.
-
-        Args:
-            client: the clients of the rows.
-            split: the splits of the rows.
-            y: the targets, unless these are tags.
-            labels: the names of the targets, unless these are tags.
-            usable: marks the rows that can be used.
-        """
+        """All columns. `y` and `labels` are the targets and their names, unless the targets are
+        tags; `usable` marks the usable rows."""
         x, words = self._words.choose(client.codes)
         if words and x.shape[0] and x.nnz == 0:
             raise PmtlError(
