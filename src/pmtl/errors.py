@@ -17,7 +17,8 @@ class PmtlError(Exception):
     """
 
     def __str__(self) -> str:
-        return _readable(super().__str__())
+        message = _cut(super().__str__())
+        return _cut("".join(c if c.isprintable() else ascii(c)[1:-1] for c in message))
 
 
 class PublicError(PmtlError):
@@ -55,10 +56,6 @@ def naming(where: str) -> Iterator[None]:
         if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", str(error)):
             raise
         raise type(error)(f"In {where}: {error}") from error
-
-
-def _readable(message: str) -> str:
-    return _cut("".join(c if c.isprintable() else ascii(c)[1:-1] for c in _cut(message)))
 
 
 def _cut(message: str) -> str:

@@ -42,7 +42,7 @@ class Reading:
     )
 
 
-def describe(setting: Declared, panel: str | None = None) -> Any:
+def typer_option(setting: Declared, panel: str | None = None) -> Any:
     """The Typer option of a setting."""
     help = setting.about.help
     if setting.default is not None:
@@ -53,10 +53,10 @@ def describe(setting: Declared, panel: str | None = None) -> Any:
 
 
 Config = Annotated[str | None, typer.Option(help="A TOML file; options given here override it.")]
-ClientColumn = Annotated[str | None, describe(declared(Reading)["client_column"])]
-Target = Annotated[str | None, describe(declared(Reading)["target"])]
-Device = Annotated[str | None, describe(declared(TrainConfig)["device"])]
-Hardened = Annotated[bool | None, describe(declared(PrivacyRequest)["hardened"])]
+ClientColumn = Annotated[str | None, typer_option(declared(Reading)["client_column"])]
+Target = Annotated[str | None, typer_option(declared(Reading)["target"])]
+Device = Annotated[str | None, typer_option(declared(TrainConfig)["device"])]
+Hardened = Annotated[bool | None, typer_option(declared(PrivacyRequest)["hardened"])]
 RunPath = Annotated[
     str, typer.Argument(help="The folder of a finished run, or RUN/finetuned/NAME.", metavar="RUN")
 ]
@@ -79,7 +79,7 @@ def with_settings(*left_out: str, kind: type = TrainConfig) -> Callable[[Command
 
 def _parameters(kind: type, panel: str | None = None) -> Iterator[inspect.Parameter]:
     for setting in declared(kind).values():
-        about = describe(setting, panel)
+        about = typer_option(setting, panel)
         about.default = None
         yield inspect.Parameter(
             setting.name,

@@ -110,13 +110,9 @@ class FederatedData:
         """Features (dense float32; bytes are pixels and become 0 to 1) and targets of the rows in
         `index`, which may have any shape."""
         index = np.asarray(index, dtype=np.int64)
-        taken = self._take(index.reshape(-1))
-        x = as_float32(taken.toarray()) if is_sparse(taken) else as_model_input(taken)
+        taken = self.x[index.reshape(-1)]
+        x = as_float32(taken.toarray()) if is_sparse(taken) else as_model_input(np.asarray(taken))
         return x.reshape(index.shape + self.input_shape), np.asarray(self.y[index])
-
-    def _take(self, index: NDArray[np.int64]) -> Any:
-        taken = self.x[index]
-        return taken if is_sparse(taken) else np.asarray(taken)
 
     def index_of(self, client: str) -> int:
         """The position of the client with this name."""
@@ -172,7 +168,7 @@ class FederatedData:
             columns = [hashlib.sha256(rows.offsets.tobytes()) for _ in range(4)]
             for chunk in row_chunks(len(rows.order), width):
                 index = rows.order[chunk]
-                parts = (self.y[index], *_canonical(self._take(index)))
+                parts = (self.y[index], *_canonical(self.x[index]))
                 for column, part in zip(columns, parts, strict=False):
                     column.update(np.ascontiguousarray(part).tobytes())
             for column in columns:
@@ -296,4 +292,4 @@ def _canonical(taken: Any) -> tuple[NDArray[Any], ...]:
     if is_sparse(taken):
         lengths = np.diff(taken.indptr).astype(np.int64)
         return lengths, taken.indices.astype(np.int64), as_float32(taken.data)
-    return (taken,) if taken.dtype == np.uint8 else (as_float32(taken),)
+    return (np.asarray(taken),) if taken.dtype == np.uint8 else (as_float32(taken),)

@@ -74,7 +74,14 @@ def draw_parts(
 ) -> Parts:
     """The part of each row: drawn, or as `given`. If the given split has no validation rows, they
     are drawn from the training rows; with `each`, for every client that has none."""
-    _check_fractions(validation, test)
+    for name, fraction in (("validation", validation), ("test", test)):
+        if not 0 <= fraction < 1:
+            raise PmtlError(f"The {name} fraction must be in [0, 1), but {fraction} was given.")
+    if validation + test >= 1:
+        raise PmtlError(
+            f"validation={validation} and test={test} leave no rows to train on: "
+            "their sum must be below 1."
+        )
     has = np.zeros(len(clients), dtype=bool)
     if given is not None:
         has[codes[given == VALIDATION]] = True
@@ -85,7 +92,7 @@ def draw_parts(
         order, test = order[(given[order] == TRAIN) & ~has[codes[order]]], 0.0
     owner = codes[order]
     counts = np.bincount(owner, minlength=len(clients))
-    position = _ranks(counts)
+    position = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
     chance = uniforms(0, "split", name_keys(clients)[owner], position)
     shuffled = order[np.lexsort((chance, owner))]
 
@@ -114,24 +121,6 @@ def part_sizes(counts: NDArray[Any], validation: float, test: float) -> NDArray[
     n_test = share(test, 3, n - 1)
     n_validation = share(validation, 5, n - n_test - 1)
     return np.stack([n - n_test - n_validation, n_validation, n_test], axis=-1)
-
-
-def _check_fractions(validation: float, test: float) -> None:
-    """Refuse fractions that leave no training rows."""
-    for name, fraction in (("validation", validation), ("test", test)):
-        if not 0 <= fraction < 1:
-            raise PmtlError(f"The {name} fraction must be in [0, 1), but {fraction} was given.")
-    if validation + test >= 1:
-        raise PmtlError(
-            f"validation={validation} and test={test} leave no rows to train on: "
-            "their sum must be below 1."
-        )
-
-
-def _ranks(counts: NDArray[Any]) -> NDArray[np.int64]:
-    """0, 1, 2, … within each client, for rows that are grouped by client."""
-    starts = np.cumsum(counts) - counts
-    return np.asarray(np.arange(int(counts.sum())) - np.repeat(starts, counts), dtype=np.int64)
 
 
 def keep_clients(

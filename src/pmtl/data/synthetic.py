@@ -67,7 +67,13 @@ def synthetic(
     _at_least(FEWEST, samples=samples)
     _at_least(0, alpha=alpha, beta=beta, noise=noise, seed=seed)
     outputs = classes if task == "classification" else 1
-    _check_room(clients, features, outputs, samples)
+    row, model = features + outputs, outputs * (features + 1)
+    needed = 8 * clients * (samples * row + 2 * model)
+    if needed > physical_memory():
+        raise PmtlError(
+            f"A synthetic federation of this size takes about {needed >> 30:,} GiB, more than "
+            "this machine has: lower clients, samples, features or classes."
+        )
     sizes_from, shared_from, models_from, means_from, inputs_from, noise_from, others_from = (
         np.random.Generator(np.random.Philox(child))
         for child in np.random.SeedSequence(seed).spawn(7)
@@ -117,17 +123,6 @@ def _scores(
         scores[rows] = x[rows] @ model[:, :-1].T + model[:, -1]
         end += size
     return scores
-
-
-def _check_room(clients: int, features: int, outputs: int, samples: int) -> None:
-    """Refuse a federation that does not fit in this machine's memory."""
-    row, model = features + outputs, outputs * (features + 1)
-    needed = 8 * clients * (samples * row + 2 * model)
-    if needed > physical_memory():
-        raise PmtlError(
-            f"A synthetic federation of this size takes about {needed >> 30:,} GiB, more than "
-            "this machine has: lower clients, samples, features or classes."
-        )
 
 
 def _at_least(minimum: int, **options: float) -> None:

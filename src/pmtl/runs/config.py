@@ -8,7 +8,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from pmtl.options import check_options, option, tables
 from pmtl.privacy.accounting.validation import DEFAULT_SHARE
 from pmtl.privacy.plan import PrivacyRequest
 from pmtl.spec import construct, format_spec, unknown
+from pmtl.storage import digest_of_text
 
 if TYPE_CHECKING:
     from pmtl.algorithms import Algorithm
@@ -145,11 +145,11 @@ class TrainConfig:
 
     def digest(self) -> str:
         """A digest of all settings, to notice a changed configuration."""
-        return _digest(to_json(_given(asdict(self))))
+        return digest_of_text(to_json(_given(asdict(self))))
 
     def text_digest(self) -> str:
         """The digest that pmtl 0.1 wrote: of the text of its file."""
-        return _digest(self.to_toml())
+        return digest_of_text(self.to_toml())
 
     def to_toml(self) -> str:
         """The configuration as a TOML file that `pmtl train --config` takes."""
@@ -169,10 +169,6 @@ def part(kind: type[Any], value: Any, what: str) -> Any:
     raise PmtlError(
         f"{what} must be a {kind.__name__} or a mapping of its fields, but {value!r} was given."
     )
-
-
-def _digest(text: str) -> str:
-    return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

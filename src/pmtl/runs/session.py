@@ -72,7 +72,15 @@ def run_to_end(
         mine = callbacks if team.leader else ()
 
         def event() -> Event:
-            return _event(federation, folder, state, lines.all())
+            """What callbacks get; in production, too, lines and shared model are public."""
+            written = lines.all()
+            return Event(
+                round=state.round,
+                rounds=plan.rounds,
+                metrics=dict(written[-1]) if written else {},
+                shared=state.shared.detach().clone() if federation.algorithm.shares else None,
+                path=None if folder is None else folder.public,
+            )
 
         failed = None
         saved = time.monotonic()
@@ -143,19 +151,6 @@ class Lines:
                 self._folder.save_round(self._written[-1])
 
 
-def _event(
-    federation: Simulation, folder: RunFolder | None, state: RunState, lines: list[dict[str, Any]]
-) -> Event:
-    """The event for callbacks; in production, too, lines and shared model are public."""
-    return Event(
-        round=state.round,
-        rounds=federation.plan.rounds,
-        metrics=dict(lines[-1]) if lines else {},
-        shared=state.shared.detach().clone() if federation.algorithm.shares else None,
-        path=None if folder is None else folder.public,
-    )
-
-
 def _save(folder: RunFolder, state: RunState, budget: Budget | None) -> None:
     digest = folder.save_checkpoint(state, {} if budget is None else budget.history())
     if budget is not None:
@@ -172,10 +167,16 @@ def _finish(
     key: bytes,
 ) -> Run:
     data, delta = federation.data, federation.plan.delta
-    weights = federation.views(state)["personal"] if federation.team.leader else _elsewhere
+    weights = (
+        federation.views(state)["personal"] if federation.team.leader else _not_in_this_process
+    )
     facts = replace(facts, state="complete", not_finite=not_finite(federation, state, facts.mode))
-    if not facts.production:  # Who was sampled is private, and so is how many were.
-        facts = replace(facts, memory=_memory(state))
+    if not facts.production:  # Who was sampled is private, and so is the number of sampled clients.
+        store = state.store
+        clients = len(store.seen)
+        owned = {"clients": clients, "bytes": clients * store.start.nbytes, "in": store.where}
+        memory = {"peak_resident_bytes": peak_resident_bytes(), "owned": owned}
+        facts = replace(facts, memory=memory)
     if budget is not None:
         released = [line["round"] for line in metrics if "noise" in line]
         budget.ledger.verify()
@@ -231,17 +232,8 @@ def not_finite(federation: Simulation, state: RunState, mode: str) -> str | None
     )
 
 
-def _elsewhere(clients: NDArray[np.int64]) -> Tensor:
+def _not_in_this_process(clients: NDArray[np.int64]) -> Tensor:
     raise PmtlError("This process has only a part of the models: use the first of the team.")
-
-
-def _memory(state: RunState) -> dict[str, Any]:
-    store = state.store
-    clients = len(store.seen)
-    return {
-        "peak_resident_bytes": peak_resident_bytes(),
-        "owned": {"clients": clients, "bytes": clients * store.start.nbytes, "in": store.where},
-    }
 
 
 def _validation(

@@ -135,7 +135,7 @@ def target_numbers(
     cannot turn all numbers into names; one fraction still turns integers into amounts.
     """
     import pyarrow as pa
-    from pyarrow import types
+    from pyarrow import compute, types
 
     kind = chunks[0].type
     text = is_text(kind)
@@ -159,20 +159,15 @@ def target_numbers(
     if text:
         ends = np.cumsum([len(chunk) for chunk in chunks])[:-1]
         held = zip(chunks, np.split(good, ends), strict=True)
-        written = sum(_whole_cells(chunk.filter(pa.array(marks))) for chunk, marks in held)
+        cells = (chunk.filter(pa.array(marks)) for chunk, marks in held)
+        matches = (compute.match_substring_regex(c, _WHOLE, ignore_case=True) for c in cells)
+        written = sum(match.true_count for match in matches)
         most = 2 * written > good.sum() and (values[good] == np.floor(values[good])).all()
         integers = most if table.lenient else written == good.sum()
     exact = good & (np.abs(np.where(good, values, 0)) < _LARGEST_WHOLE)
     if integers and (table.lenient or exact.all()):
         return np.where(exact, values, 0).astype(np.int64), exact
     return values, good
-
-
-def _whole_cells(cells: Any) -> int:
-    """The number of cells that are written as integers."""
-    from pyarrow import compute
-
-    return int(compute.match_substring_regex(cells, _WHOLE, ignore_case=True).true_count)
 
 
 def coded_names(chunks: Sequence[Any], table: Table, role: str, name: str) -> Coded:

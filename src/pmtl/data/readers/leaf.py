@@ -91,17 +91,12 @@ def _find_shards(path: Path) -> list[Shard]:
             for name in names
             if name.suffix == ".json" and not name.parts[0].startswith(("__MACOSX", "."))
         ]
+        tops = {name.parts[0] for name in members}
+        wrapped = len(tops) == 1 and not tops & {*FOLDERS, "data"}  # All is in one folder.
         for name in members:
-            read = partial(read_member, path, names[name])
-            found[_without_top(name, members)] = f"{path}/{name}", read
+            inner = PurePosixPath(*name.parts[1:]) if wrapped and len(name.parts) > 1 else name
+            found[inner] = f"{path}/{name}", partial(read_member, path, names[name])
     return [Shard(found[name][0], split, found[name][1]) for name, split in _choose(found, path)]
-
-
-def _without_top(name: PurePosixPath, members: list[PurePosixPath]) -> PurePosixPath:
-    """The name without the one folder that often contains the whole zip."""
-    tops = {member.parts[0] for member in members}
-    wrapped = len(tops) == 1 and not tops & {*FOLDERS, "data"} and len(name.parts) > 1
-    return PurePosixPath(*name.parts[1:]) if wrapped else name
 
 
 def _choose(names: dict[PurePosixPath, Any], path: Path) -> list[tuple[PurePosixPath, str | None]]:

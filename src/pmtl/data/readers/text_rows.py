@@ -37,10 +37,10 @@ def text_options(
     table has no text."""
     if text is not None:
         return bags_of_words(words, vocabulary, hash), bags_of_tags(tags, taglist)
-    given = {"words": words, "vocabulary": vocabulary, "hash": hash}
-    for name, value in (given | {"tags": tags, "taglist": taglist}).items():
+    names = ("words", "vocabulary", "hash", "tags", "taglist")
+    for name, value in zip(names, (words, vocabulary, hash, tags, taglist), strict=True):
         if value is not None:
-            raise PmtlError(f"{name}= is about text: name its column with text=COLUMN.")
+            raise PmtlError(f"{name}= needs text: name its column with text=COLUMN.")
     return None
 
 
