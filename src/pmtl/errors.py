@@ -1,57 +1,54 @@
-"""The one exception a person is meant to read."""
+"""The exceptions and warnings whose messages are for users."""
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 LONGEST = 1500
-"""Characters of a message; a value from a file may be a million characters long."""
+"""Characters of a message; it may quote a very long value from a file."""
 
 
 class PmtlError(Exception):
-    """A mistake its reader can mend.
+    """An error that the user can correct.
 
-    The message is a whole sentence or two: what was wrong, where, and what to do.
-    The command line prints it without a traceback and leaves with status 2.
-
-    Messages quote names and values from files, which may hold anything. Whatever would break the
-    line or speak to the terminal is written as an escape, and the middle of a long message is left
-    out.
+    The message says in one or two sentences what was wrong, where, and what to do. The command
+    line prints it without a traceback and exits with status 2. Messages may quote values from
+    files: characters that are not printable are escaped, and long messages are shortened.
     """
 
     def __str__(self) -> str:
-        return _readable(super().__str__())
+        message = _cut(super().__str__())
+        return _cut("".join(c if c.isprintable() else ascii(c)[1:-1] for c in message))
 
 
 class PublicError(PmtlError):
-    """A mistake in the settings, or in a file's columns: the message quotes no client's rows.
+    """An error in the settings or in a file's columns, whose message quotes no client's rows.
 
-    In production, other errors that come from reading data are not shown to everybody.
+    In production, the messages of other errors from reading data are not shown.
     """
 
 
 class PmtlWarning(UserWarning):
-    """Something its reader should know, in a sentence; the command line prints it to stderr."""
+    """A sentence that users should read; the command line prints it to stderr."""
 
 
 class Interrupted(Exception):
-    """Work was asked to stop, and did so with everything saved; the message says how to go on.
+    """A task was asked to stop and has saved its work; the message says how to continue.
 
-    Not a `KeyboardInterrupt`, which Typer would turn into a bare "Aborted".
+    Not a `KeyboardInterrupt`, because Typer turns that into "Aborted".
     """
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that there was not enough memory; torch says it in words."""
-    said = str(error).lower()
+    """Whether an error means that memory ran out; torch says so only in its message."""
+    message = str(error).lower()
     words = ("out of memory", "not enough memory", "allocate memory", "alloc_failed")
-    return isinstance(error, MemoryError) or any(word in said for word in words)
+    return isinstance(error, MemoryError) or any(word in message for word in words)
 
 
 @contextmanager
 def naming(where: str) -> Iterator[None]:
-    """Begin a sentence with `where` if it does not say so itself: what is wrong with rows or
-    settings is told by code that does not know which file they came from."""
+    """Add `where` (a file) to error messages that do not name it."""
     try:
         yield
     except PmtlError as error:
@@ -59,10 +56,6 @@ def naming(where: str) -> Iterator[None]:
         if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", str(error)):
             raise
         raise type(error)(f"In {where}: {error}") from error
-
-
-def _readable(message: str) -> str:
-    return _cut("".join(c if c.isprintable() else ascii(c)[1:-1] for c in _cut(message)))
 
 
 def _cut(message: str) -> str:

@@ -1,4 +1,4 @@
-"""JSON that any reader accepts: it has no infinity and no NaN, and our numbers do."""
+"""JSON that every parser accepts: standard JSON has no infinity and no NaN."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """`value` as JSON; infinities become the text "inf", what is not a number becomes null.
+    """`value` as JSON; infinity becomes the text "inf", and NaN becomes null.
 
     >>> to_json({"epsilon": math.inf, "loss": math.nan})
     '{"epsilon": "inf", "loss": null}'

@@ -7,8 +7,8 @@
         def __post_init__(self) -> None:
             check_options(self)
 
-Type, default, bounds and help text stand there and nowhere else. Python programs, configuration
-files (`runs/config.py`) and the command line (`cli/options.py`) all read them from the field.
+Python programs, configuration files (`runs/config.py`) and the command line (`cli/options.py`) all
+read type, default, bounds and help text from the field.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from pmtl.errors import PmtlError
 
 @dataclass(frozen=True)
 class Option:
-    """What is known of a setting beside its name, type and default."""
+    """The properties of a setting beside its name, type and default."""
 
-    help: str  #: what `--help` says of it, without the default
+    help: str  #: the text of `--help`, without the default
     at_least: float = -math.inf  #: the smallest number that is allowed
     above: float | None = None  #: a number that the value must be greater than
     finite: bool = False  #: whether infinity is refused
     panel: str | None = None  #: the heading of the option in `--help`
-    metavar: str | None = None  #: what `--help` calls the value
+    metavar: str | None = None  #: the name of the value in `--help`
 
 
 def option(default: Any, help: str, **about: Any) -> Any:
     """A field of a dataclass that is a setting.
 
     Args:
-        default: its value unless given; None where another setting or the data decides.
-        help: what `--help` says of it, without the default.
+        default: its default; None if another setting or the data decides.
+        help: the text of `--help`, without the default.
         about: the other fields of `Option`.
     """
     return field(default=default, metadata={"option": Option(help, **about)})
@@ -67,8 +67,7 @@ def declared(kind: Any) -> dict[str, Declared]:
 
 
 def tables(kind: Any) -> Iterator[tuple[str, type, str]]:
-    """The tables of a dataclass, which are dataclasses of further settings: their names, types and
-    panels of `--help`."""
+    """The fields of a dataclass that are dataclasses of settings: names, types, `--help` panels."""
     hints = get_type_hints(kind)
     for item in fields(kind):
         if "panel" in item.metadata:
@@ -84,10 +83,9 @@ _KINDS: dict[type, tuple[str, Any]] = {
 
 
 def check_options(made: Any) -> None:
-    """Refuse values of a new object that are not of the declared type or out of bounds.
+    """Refuse values of a new object that have another type than declared or are out of bounds.
 
-    Numbers become Python's int or float, as declared: what is written to a file is then what is
-    read from it.
+    Numbers become Python's int or float, so that writing and reading a file keeps them equal.
     """
     for setting in declared(type(made)).values():
         kinds = get_args(setting.hint) or (setting.hint,)
@@ -102,10 +100,10 @@ def check_options(made: Any) -> None:
 
 
 def _problem(about: Option, kind: type, value: Any) -> str | None:
-    """What the value should be and is not, or None."""
+    """What the value must be, if it is not; else None."""
     wanted, accepted = _KINDS[kind]
     wrong_bool = isinstance(value, bool) and kind is not bool
-    if wrong_bool or not isinstance(value, accepted) or value != value:  # NaN is not itself.
+    if wrong_bool or not isinstance(value, accepted) or value != value:  # NaN
         return wanted
     if kind in (str, bool):
         return None

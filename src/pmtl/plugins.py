@@ -1,9 +1,8 @@
-"""Models, algorithms, metrics, sampling schemes, readers and callbacks of the user's own, by name.
+"""Finds the user's own models, algorithms, metrics, sampling schemes, readers and callbacks.
 
-A name is, in this order, one of the library's own, an *entry point* of an installed package (in
-the group `pmtl.models`, `pmtl.algorithms`, `pmtl.metrics`, `pmtl.sampling`, `pmtl.readers` or
-`pmtl.callbacks`), or `package.module:Name`, which is imported. A package declares entry points in
-its `pyproject.toml`:
+A name is looked up in the library, then among the *entry points* of installed packages (groups:
+`GROUPS`), then imported as `package.module:Name`. A package declares entry points in its
+`pyproject.toml`:
 
     [project.entry-points."pmtl.algorithms"]
     fedmine = "my_package.fedmine:FedMine"
@@ -21,7 +20,7 @@ from typing import Any
 from pmtl.errors import PmtlError
 from pmtl.spec import unknown
 
-#: From what a thing is called in a sentence to the group of its entry points.
+#: What error messages call an object, and the group of its entry points.
 GROUPS = {
     "model": "pmtl.models",
     "algorithm": "pmtl.algorithms",
@@ -33,7 +32,7 @@ GROUPS = {
 
 
 def find(what: str, name: str, library: Mapping[str, Any]) -> Any:
-    """The object that `name` stands for.
+    """The object with this name.
 
     Args:
         what: what is looked for, one of the keys of `GROUPS`.
@@ -60,13 +59,13 @@ def entries(what: str) -> dict[str, EntryPoint]:
 
 def _imported(what: str, name: str, path: str) -> Any:
     module_name, _, attribute = path.partition(":")
-    # The command line does not put the user's folder on the path, as `python -m` does.
+    # Unlike `python -m`, the command line does not put the current folder on the path.
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # The module is the user's code, and may raise anything.
+    except Exception as error:  # The user's code may raise anything.
         raise PmtlError(
             f"The {what} {name!r} cannot be imported ({type(error).__name__}: {error}): name a "
             "module that Python finds from this folder."

@@ -4,50 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any
 
 
-class Bar(Protocol):
-    """What a long job tells of itself."""
+class Bar:
+    """The progress of a long task; without a `display` it shows nothing."""
+
+    def __init__(self, display: Any = None, task: Any = None) -> None:
+        self._display, self._task = display, task
 
     def advance(self, note: str | None = None) -> None:
-        """One unit is done; `note` says how it stands."""
-
-
-class _Silent:
-    def advance(self, note: str | None = None) -> None:
-        return None
+        """One more unit is done; `note` is shown beside the bar."""
+        if self._display is not None:
+            more = {} if note is None else {"note": note}
+            self._display.update(self._task, advance=1, **more)
 
 
 @contextmanager
 def progress_bar(what: str, total: int, done: int = 0, show: bool = True) -> Iterator[Bar]:
-    """Show a bar for `total` units of `what`, of which `done` are behind us."""
+    """Show a bar for `total` units of `what`, of which `done` are done already."""
     if not show:
-        yield _Silent()
+        yield Bar()
         return
+    from rich import progress as rich
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
 
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        rich.TextColumn("{task.description}"),
+        rich.BarColumn(),
+        rich.MofNCompleteColumn(),
+        rich.TimeRemainingColumn(),
+        rich.TextColumn("{task.fields[note]}"),
     )
-    with Progress(*columns, console=Console(stderr=True)) as display:
-        task = display.add_task(what, total=total, completed=done, note="")
-
-        class Shown:
-            def advance(self, note: str | None = None) -> None:
-                display.advance(task)
-                if note is not None:
-                    display.update(task, note=note)
-
-        yield Shown()
+    with rich.Progress(*columns, console=Console(stderr=True)) as display:
+        yield Bar(display, display.add_task(what, total=total, completed=done, note=""))

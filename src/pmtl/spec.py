@@ -1,7 +1,6 @@
-"""`NAME:key=value,key=value`: how data, models and algorithms are named on one line.
+"""`NAME:key=value,key=value`: one line that names data, a model or an algorithm.
 
-The same line works on the command line, in a TOML file and in Python, and the options are the
-fields of the dataclass (or the parameters of the function) that the name stands for.
+The options are the fields of the dataclass, or the parameters of the function, of that name.
 
 >>> parse_spec("synthetic:clients=40,alpha=0.5")
 ('synthetic', {'clients': '40', 'alpha': '0.5'})
@@ -25,8 +24,8 @@ T = TypeVar("T")
 
 
 def settle_numbers(made: Any) -> None:
-    """Give a frozen dataclass the kinds of numbers that it declares, whatever kind was given (a 1
-    for a real number, one of NumPy's): what is written to a file is then what is read from it."""
+    """Convert the numbers of a frozen dataclass to the types it declares (an int given for a float,
+    a NumPy number), so that writing and reading a file keeps them equal."""
     for field in fields(made):
         value, declared = getattr(made, field.name), str(field.type)
         if isinstance(value, bool):
@@ -38,10 +37,10 @@ def settle_numbers(made: Any) -> None:
 
 
 def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
-    """Split a spec into its name and its options; a colon without `=` behind it is part of the
-    name (a path, or `package.module:factory`)."""
+    """Split a spec into name and options. A colon that no `=` follows is part of the name (a path,
+    or `package.module:factory`)."""
     name, colon, tail = spec.rpartition(":")
-    # The last value may hold a colon itself, as in reader=package.module:Name.
+    # The last value may contain a colon, as in reader=package.module:Name.
     while "=" not in tail.partition(",")[0] and "=" in name.partition(":")[2]:
         name, _, more = name.rpartition(":")
         tail = f"{more}:{tail}"
@@ -62,7 +61,7 @@ def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
 
 
 def format_spec(name: str, options: Mapping[str, Any]) -> str:
-    """The spec that `parse_spec` takes apart again; awkward characters in values are %-encoded.
+    """The inverse of `parse_spec`; special characters in values are %-encoded.
 
     >>> parse_spec(format_spec("visits.csv", {"target": "out, come"}))
     ('visits.csv', {'target': 'out, come'})
@@ -71,14 +70,14 @@ def format_spec(name: str, options: Mapping[str, Any]) -> str:
     return f"{name}:{tail}" if tail else name
 
 
-#: What may stand in a value as it is, besides letters and digits; not , : = and %.
+#: Characters of values that are not encoded, beside letters and digits.
 _PLAIN = " /\\+-_.~()[]{}@#&!?*'\"^|<>;$"
 
 
 def unknown(what: str, given: str, known: Iterable[str]) -> PmtlError:
-    """The sentence for a name that does not exist, with the nearest one that does."""
+    """The error for an unknown name, with the most similar known one."""
     known = sorted(known)
-    near = difflib.get_close_matches(given[:99], known, n=1)  # Slow for what is far too long.
+    near = difflib.get_close_matches(given[:99], known, n=1)  # It is slow for long texts.
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return PmtlError(f"There is no {what} {given!r}.{hint} Known: {', '.join(known)}.")
 
@@ -88,24 +87,22 @@ def construct(build: Callable[..., T], options: Mapping[str, Any], what: str, **
     parameters = inspect.signature(build).parameters
     known = [name for name in parameters if name not in fixed]
     hints = _hints(build)
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     arguments: dict[str, Any] = {}
     for key, value in options.items():
         if key not in known:
             raise unknown(f"option of {what} named", key, known or ["(none)"])
         arguments[key] = _coerce(value, hints.get(key, str), f"{key} of {what}")
     for name in known:
-        if name not in arguments and _required(parameters[name]):
-            raise PmtlError(f"{what} needs the option {name!r}: write {name}=… behind its name.")
+        parameter = parameters[name]
+        optional = parameter.default is not inspect.Parameter.empty or parameter.kind in variadic
+        if name not in arguments and not optional:
+            raise PmtlError(f"{what} needs the option {name!r}: write {name}=… after its name.")
     return build(**arguments, **fixed)
 
 
-def _required(parameter: inspect.Parameter) -> bool:
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return parameter.default is inspect.Parameter.empty and parameter.kind not in variadic
-
-
 def _hints(build: Callable[..., Any]) -> dict[str, Any]:
-    """The types of `build`'s parameters: as annotated, else as their default values are."""
+    """The types of `build`'s parameters: the annotations, or else the types of the defaults."""
     parameters = inspect.signature(build).parameters
     guessed = {
         name: type(parameter.default)
@@ -115,7 +112,7 @@ def _hints(build: Callable[..., Any]) -> dict[str, Any]:
     try:
         annotated: Any = build.__init__ if isinstance(build, type) else build  # type: ignore[misc]
         return guessed | get_type_hints(annotated)
-    except NameError:  # An annotation that only a type checker can resolve.
+    except NameError:  # Only a type checker can resolve an annotation.
         return guessed
 
 

@@ -1,16 +1,12 @@
-"""Files that are either whole or not there.
+"""Files that are either complete or absent.
 
-Everything is written beside its place, flushed to the disk and renamed, so that a crash at any
-moment leaves the old file or the new one. Weights are safetensors, which hold numbers and cannot
-hold code. Every JSON object and every safetensors file carries a digest of all that it says, so
-that a flipped bit or a careless edit is noticed and never read as another weight or another ε.
+A file is written under another name, flushed to disk and renamed: a crash leaves the old file or
+the new one. JSON and safetensors files carry a digest of their content, so damage is noticed.
 
-A digest of private values is an oracle: a reader who knows all but a few of them can try every
-guess against it. In production such digests are therefore keyed (keyed BLAKE2b, RFC 7693) with a
-secret that only the run's owner can read. The empty key gives the plain digest.
+A digest of private values lets a reader test guesses. In production such digests are keyed (keyed
+BLAKE2b, RFC 7693) with a secret of the run's owner. The empty key gives the plain digest.
 
-A new file can be read by those who can open its folder and by nobody else. It is created with that
-mode, so it is never readable by others in between, whatever the umask is.
+A new file has the permissions of its folder from the start, whatever the umask is.
 """
 
 from __future__ import annotations
@@ -40,23 +36,20 @@ Opener = Callable[[str, int], int]
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a text file."""
     replace(path, lambda partial: partial.write_text(text, encoding="utf-8"))
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replace a binary file."""
     replace(path, lambda partial: partial.write_bytes(content))
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Replace a JSON file."""
-    plain = json.loads(to_json(value))  # As it will be when it is read.
+    plain = json.loads(to_json(value))  # The digest is of the values as they will be read.
     write_text(path, to_json({**plain, "digest": _digest_of(plain)}, indent=2) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object that `write_json` wrote, or say what is wrong with the file."""
+    """Read a JSON object that `write_json` wrote."""
     try:
         value = json.loads(path.read_bytes())
     except OSError as error:
@@ -67,8 +60,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raise PmtlError(f"{path} is damaged: it does not hold a JSON object.")
     if value.pop("digest", None) != _digest_of(value):
         raise PmtlError(
-            f"{path} is damaged or was edited: it does not say what was written (its digest "
-            "differs). Put it back as it was."
+            f"{path} is damaged or was edited: its digest differs from that of the written values. "
+            "Put it back as it was."
         )
     return value
 
@@ -76,8 +69,9 @@ def read_json(path: Path) -> dict[str, Any]:
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any], key: bytes = b""
 ) -> str:
-    """Replace a safetensors file; metadata may be anything that JSON holds. Returns the digest,
-    under `key`, of its numbers and of its metadata."""
+    """Replace a safetensors file; `metadata` is any JSON object.
+
+    Returns the digest of tensors and metadata under `key`."""
     from safetensors.torch import save_file
 
     whole = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
@@ -89,51 +83,60 @@ def write_tensors(
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
-    """The metadata that `write_tensors` wrote, `digest` included, without checking it."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            return dict(json.loads(file.metadata()["pmtl"]))
-    except DAMAGE as error:
-        raise PmtlError(f"{path} is damaged and cannot be read ({error}).") from error
+    """The metadata that `write_tensors` wrote, with `digest`; neither is checked."""
+    with read_errors(path), safe_open(path, framework="pt") as file:
+        return dict(json.loads(file.metadata()["pmtl"]))
 
 
 def read_tensors(
     path: Path, known: str | None = None, key: bytes = b""
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read a safetensors file and check that it says what was written with this `key`; where the
-    digest that `write_tensors` returned is `known`, that it is that very file."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = json.loads((file.metadata() or {})["pmtl"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    """Read a safetensors file that was written with this `key`, and check its digest.
+
+    `known` is the digest that `write_tensors` returned, if the caller has it: then the file must
+    be the one that was written at that time."""
+    with read_errors(path), safe_open(path, framework="pt") as file:
+        metadata = json.loads((file.metadata() or {})["pmtl"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         written = metadata.pop("digest")
         found = digest(tensors, metadata, key)
-    except FileNotFoundError as error:
-        raise PmtlError(f"{path} is missing.") from error
-    except DAMAGE as error:
-        raise PmtlError(f"{path} is damaged and cannot be read ({error}).") from error
-    if written != found:
-        raise PmtlError(f"{path} is damaged: its numbers are not the ones that were written.")
-    if known not in (None, found):
-        raise PmtlError(f"{path} is not the file that this run wrote: put that one back.")
+    check_digest(path, written, found, known)
     return tensors, metadata
 
 
-#: What safetensors, its header's JSON and a tensor of an odd type may raise for a damaged file.
-DAMAGE = (
+@contextmanager
+def read_errors(path: Path) -> Iterator[None]:
+    """Turn errors of reading a safetensors file into sentences."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise PmtlError(f"{path} is missing.") from error
+    except _DAMAGE as error:
+        raise PmtlError(f"{path} is damaged and cannot be read ({error}).") from error
+
+
+#: Raised for a damaged file by safetensors, by its header's JSON, or by a tensor of another type.
+_DAMAGE = (
     *(SafetensorError, OSError, KeyError, ValueError, AttributeError),
     *(TypeError, RecursionError, RuntimeError),
 )
 
 
+def check_digest(path: Path, written: str, found: str, known: str | None) -> None:
+    """Refuse a file whose digest `found` is not the one `written` in it, or not the `known` one."""
+    if written != found:
+        raise PmtlError(f"{path} is damaged: its numbers are not the ones that were written.")
+    if known not in (None, found):
+        raise PmtlError(f"{path} is not the file that this run wrote: put that one back.")
+
+
 def append_line(path: Path, value: Mapping[str, Any]) -> None:
-    """Add one line of JSON to a file."""
     with disk_errors(path), open(path, "a", encoding="utf-8", opener=like_its_folder) as file:
         file.write(to_json(value) + "\n")
 
 
 def flush(path: Path) -> None:
-    """Make sure that a file's content, or a folder's list of files, survives a loss of power."""
+    """Write a file's content, or a folder's list of files, through to the disk."""
     if path.exists():
         handle = os.open(path, os.O_RDONLY)
         try:
@@ -161,7 +164,7 @@ def disk_errors(
         reason, code = str(error), None
         if isinstance(error, OSError):
             reason, code = error.strerror or reason, error.errno
-        elif wrapped := re.search(r"os error (\d+)", reason):  # safetensors hides it in its text.
+        elif wrapped := re.search(r"os error (\d+)", reason):  # The code is only in the message.
             code = int(wrapped[1])
         if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise PmtlError(
@@ -173,7 +176,7 @@ def disk_errors(
 def take_lock(path: Path, if_held: str) -> int:
     """Lock the file `path` and return its handle; refuse with `if_held` if another process has it.
 
-    Closing the handle frees the lock, and so does the end of the process, however it ends.
+    Closing the handle or ending the process, by any cause, frees the lock.
     """
     with disk_errors(path):
         handle = like_its_folder(str(path), os.O_RDWR | os.O_CREAT)
@@ -199,10 +202,10 @@ def exclusive(path: Path) -> Iterator[None]:
 
 
 def replace(path: Path, write: Callable[[Path], object], opener: Opener | None = None) -> None:
-    """Let `write` fill a file beside its place, and put it there when it is on disk.
+    """Let `write` fill a file of another name, and rename it to `path` when it is on disk.
 
-    The file exists, empty and with its final mode, before `write` is called; `opener` creates it
-    (unless given, its folder decides who can read it)."""
+    `opener` creates the file, empty and with its final permissions, before `write` is called; by
+    default it has the permissions of its folder."""
     partial = path.with_name(f".{path.name}.partial")
     with disk_errors(path):
         try:
@@ -212,7 +215,7 @@ def replace(path: Path, write: Callable[[Path], object], opener: Opener | None =
             mode = stat.S_IMODE(partial.stat().st_mode)
             write(partial)
             if stat.S_IMODE(partial.stat().st_mode) != mode:
-                partial.chmod(mode)  # safetensors makes a file of its own, for its owner only.
+                partial.chmod(mode)  # safetensors replaces the file by one of another mode.
             flush(partial)
             place(partial, path)
         except BaseException:
@@ -221,20 +224,18 @@ def replace(path: Path, write: Callable[[Path], object], opener: Opener | None =
 
 
 def place(partial: Path, path: Path) -> None:
-    """Put a file or a folder where it belongs, and return when that is on the disk."""
+    """Rename a file or folder to its final name, and return when that is on disk."""
     partial.replace(path)
     flush_folder(path)
 
 
 def flush_folder(path: Path) -> None:
-    """Make sure that the folder of `path` lists it after a loss of power."""
+    """Write the list of files in the folder of `path` through to the disk."""
     flush(path.parent)
 
 
 def like_its_folder(path: str, flags: int) -> int:
-    """Open a file; if that creates it, those can read or write it who can do so with its folder.
-
-    To be used as an `opener`."""
+    """An `opener`: a file that it creates has the read and write permissions of its folder."""
     return os.open(path, flags, stat.S_IMODE(Path(path).parent.stat().st_mode) & 0o666)
 
 
@@ -244,18 +245,15 @@ def open_to_others(path: Path) -> bool:
 
 
 def digest_of_text(text: str, key: bytes = b"") -> str:
-    """What tells a text from any other; with a `key`, only for those who have it."""
     return hashlib.blake2b(text.encode(), digest_size=16, key=key).hexdigest()
 
 
 def _digest_of(value: Any) -> str:
-    """The digest of a JSON value, however it is laid out."""
     return digest_of_text(json.dumps(value, sort_keys=True))
 
 
 def digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any], key: bytes = b"") -> str:
-    """What tells these tensors and what is said of them from any others; with a `key`, only for
-    those who have it."""
+    """The BLAKE2b digest of tensors and metadata under `key`."""
     state = hashlib.blake2b(json.dumps(metadata, sort_keys=True).encode(), digest_size=16, key=key)
     for name in sorted(tensors):
         value = tensors[name]

@@ -109,13 +109,13 @@ def test_caps(begun):
     assert ask_json("show", begun)["caps"][0]["left"] == 0
     ask("cap", begun, "--epsilon", "4", "--force")
     ask("cap", begun, "--epsilon", "9", "--delta", "1e-8")
-    assert "lifted" in ask("cap", begun, "--epsilon", "inf", "--force")
+    assert "removed" in ask("cap", begun, "--epsilon", "inf", "--force")
     assert [row["delta"] for row in ask_json("show", begun)["caps"]] == [1e-8]
 
 
 def test_verify(begun):
     spend(begun)
-    assert "is whole: 6 entries" in ask("verify", begun)
+    assert "is intact: 6 entries" in ask("verify", begun)
     answer = ask_json("verify", begun)
     assert (answer["verified"], answer["entries"], len(answer["hash"])) == (True, 6, 64)
     begun.with_name("the.ledger.head").write_text(f"9 {'0' * 64}\n")

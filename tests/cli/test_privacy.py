@@ -68,7 +68,7 @@ def test_no_privacy_is_infinite_in_strict_json_and_in_words(unsafe):
     printed = ask(*command, "--json")
     strict = json.loads(printed, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert strict["epsilon"] == "inf"
-    assert "nothing is promised" in ask(*command)
+    assert "nothing is guaranteed" in ask(*command)
 
 
 def test_people_get_a_table_and_a_sentence():
@@ -78,7 +78,7 @@ def test_people_get_a_table_and_a_sentence():
     assert "Theorem 1" in text
     assert "factor of at most 7.39" in " ".join(text.split())
     hopeless = ask("epsilon", "--clients", "205", "--noise", "0.001", "--rounds", "50")
-    assert "next to no promise" in " ".join(hopeless.split())
+    assert "almost no guarantee" in " ".join(hopeless.split())
 
 
 CHOICE = ["selection", "--clients", "205", "--rounds", "50"]
@@ -102,7 +102,7 @@ def test_the_price_of_a_choice_stands_beside_one_runs():
 def test_one_candidate_is_no_choice_and_no_noise_no_promise():
     assert "no choice" in ask(*CHOICE, "--epsilon", "2", "--candidates", "1")
     bare = [*CHOICE, "--noise", "0", "--candidates", "3"]
-    assert "nothing is promised" in ask(*bare)
+    assert "nothing is guaranteed" in ask(*bare)
     assert ask_json(*bare)["publish_best"] == "inf"
 
 

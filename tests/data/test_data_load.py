@@ -49,7 +49,7 @@ def test_paths_that_lead_nowhere(path, tmp_path, monkeypatch):
     with pytest.raises(PmtlError, match="Did you mean 'synthetic'"):
         load("synthetc:clients=4")
     (tmp_path / "data.xlsx").touch()
-    with pytest.raises(PmtlError, match=r"no reader knows.*\.parquet"):
+    with pytest.raises(PmtlError, match=r"No reader knows.*\.parquet"):
         load("data.xlsx")
 
 

@@ -113,9 +113,9 @@ def test_a_file_without_a_published_checksum_has_its_first_one_kept(plain, tmp_p
 
 
 def test_a_transfer_that_is_cut_off_goes_on(plain, tmp_path, monkeypatch):
-    monkeypatch.setattr(fetch, "CHUNK", 1000)  # What came of an unfinished chunk is lost.
+    monkeypatch.setattr(fetch, "CHUNK", 1000)  # The bytes of an unfinished chunk are lost.
     plain.cut = 3000
-    with pytest.raises(PmtlError, match=r"stopped .*3000 bytes read.*What came is kept"):
+    with pytest.raises(PmtlError, match=r"stopped .*3000 bytes read.*downloaded part is kept"):
         fetch.fetch("rows", tmp_path)
     assert not (tmp_path / "rows.bin").exists()
     fetch.fetch("rows", tmp_path)

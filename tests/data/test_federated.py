@@ -238,7 +238,7 @@ def with_nan(value=np.nan):
         ({"client": [1.0, 1.5] * 4}, "fraction"),
         ({"client": ["a", "\ud800a"] * 4}, r"client '\\ud800a' is not valid Unicode"),
         ({"y": ["a", "\ud800a"] * 4}, r"target '\\ud800a' is not valid Unicode"),
-        ({"client": np.array([b"\xfe", b"\xff"] * 4)}, "cannot be told apart"),
+        ({"client": np.array([b"\xfe", b"\xff"] * 4)}, "as text they become equal"),
         ({"split": ["train", "dev"] * 4}, "'dev'.*validation"),
         ({"split": ["train"] * 4 + ["test"] * 4}, r"'b' has no training rows \(1 of 2"),
         ({"validation": 1.0}, "validation fraction"),
@@ -323,4 +323,4 @@ def test_choosing_clients_by_their_numbers_of_rows_is_told():
     for options in ({"min_rows": 2}, {"largest": 2}):
         chosen = FederatedData.from_arrays(x, y, client, outputs=2, **options)
         assert chosen.clients == ("a", "b")
-        assert "how many rows" in chosen.disclosed[0]
+        assert "number of rows" in chosen.disclosed[0]

@@ -203,7 +203,7 @@ def test_sigma_zero_or_gamma_infinite_is_said_plainly_and_never_epsilon_zero(
         told = pmtl_command(
             "privacy", "epsilon", "--clients", 12, "--rounds", 1, *as_options(privacy)
         )
-        assert "nothing is promised" in " ".join(told.out.split()), told.err
+        assert "nothing is guaranteed" in " ".join(told.out.split()), told.err
     with pytest.raises(pmtl.PmtlError, match="not private"):
         pmtl.train(small, privacy={**privacy, "hardened": True})
 
@@ -251,9 +251,9 @@ def test_early_stopping_on_private_validation_is_charged_or_refused(small, ledge
     assert run.metrics[-1]["round"] < 20
     assert charged(ledger) == list(range(20))
     assert len(charged(ledger, "validation")) == 20
-    with pytest.raises(pmtl.PmtlError, match="paid for by nobody"):
+    with pytest.raises(pmtl.PmtlError, match="depends on validation rows, which are private"):
         produce(small, ledger, privacy={**plan, "metrics": 0.0}, **patient)
-    with pytest.raises(pmtl.PmtlError, match="paid for by nobody"):
+    with pytest.raises(pmtl.PmtlError, match="depends on validation rows, which are private"):
         pmtl.train(small, privacy=plan, **patient)
     # Where nothing passes the gate, exact scores do not step in.
     for nothing in ({"privacy": {"noise": 0.0, "metrics": 0.1}}, {"algorithm": "local"}):

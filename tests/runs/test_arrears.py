@@ -415,7 +415,7 @@ def test_it_works_past_a_cap_and_says_so(small, ledger, run, pmtl_command):
     shown = pmtl_command("ledger", "charge", ledger, "--run", run)
     assert shown.status == 0, shown.err
     assert f"Charged {ROUNDS} models and {ROUNDS // 2} metrics" in shown.out
-    assert "12 clients have passed the cap of ε = 0.5" in shown.err
+    assert "12 clients exceed the cap of ε = 0.5" in shown.err
     with Ledger.open(ledger, small.clients) as opened, pytest.raises(PmtlError, match="cap"):
         opened.charge("b", 0, next(iter(opened.events())))
 
@@ -466,7 +466,7 @@ def test_a_run_of_pmtl_0_1_is_bound_by_charging(small, ledger, run, monkeypatch)
     stopped(small, ledger, run, monkeypatch, after=4)
     folder = RunFolder(run)
     folder.save_facts(replace(folder.facts(), ledger_id=None))
-    refused(small, run, "does not say which")
+    refused(small, run, "does not name its ledger")
     assert charge_missing(ledger, run)["charged"] == {"training": 0, "validation": 0}
     assert pmtl.resume(run, data=small).privacy.rounds == ROUNDS
 

@@ -306,11 +306,11 @@ def test_train_ends_by_saying_what_may_be_handed_out(tmp_path, monkeypatch, pmtl
     options = ("--rounds", 1, "--steps", 1, "--mode", "production", "--ledger", "l.db")
     done = pmtl_command("train", *data, *options, "--out", "run")
     assert done.status == 0, done.err
-    assert "May be handed out: run/public (" in done.out
-    assert "May not: run/private. Only you can open it." in done.out
+    assert "Public: run/public (" in done.out
+    assert "Private: run/private. Only you can open it." in done.out
     plain = pmtl_command("train", *data, "--rounds", 1, "--steps", 1, "--out", "flat")
     assert "Everything is in flat; the whole statement in flat/privacy.txt." in plain.out
-    assert "handed out" not in plain.out
+    assert "Private:" not in plain.out
 
 
 class Fixed(nn.Module):
@@ -395,7 +395,7 @@ def test_a_file_system_without_permissions_is_refused_and_nothing_is_left(tmp_pa
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "mkdir", generous)
-        with pytest.raises(pmtl.PmtlError, match="cannot keep files to their owner"):
+        with pytest.raises(pmtl.PmtlError, match="file system without private files"):
             produce(data, tmp_path)
     assert not any("run" in file.name for file in tmp_path.iterdir())
     with Ledger.open(tmp_path / "ledger.db", write=False) as ledger:
@@ -442,7 +442,7 @@ def test_a_run_of_version_01_is_read_with_a_warning_and_not_continued(
 ):
     expected = pmtl.load_run(finished / "run")._weights(np.arange(12))
     as_version_01(copied(finished, tmp_path))
-    with pytest.warns(PmtlWarning, match="Hand out none of its files but"):
+    with pytest.warns(PmtlWarning, match="Give nobody any of its files but"):
         run = pmtl.load_run(tmp_path / "run", data=rows(SECRET))
     assert torch.equal(run._weights(np.arange(12)), expected)
     assert run.data is not None

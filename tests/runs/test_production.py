@@ -322,15 +322,15 @@ class TestPatience:
         assert 1.9 < run.privacy.epsilon <= 2.0
 
     def test_it_is_refused_on_exact_scores(self, small, pmtl_command):
-        with pytest.raises(pmtl.PmtlError, match="paid for by nobody"):
+        with pytest.raises(pmtl.PmtlError, match="depends on validation rows, which are private"):
             pmtl.train(small, patience=2)
-        with pytest.raises(pmtl.PmtlError, match="paid for by nobody"):
+        with pytest.raises(pmtl.PmtlError, match="depends on validation rows, which are private"):
             pmtl.train(small, patience=2, privacy={"metrics": 0.1}, evaluate_every=0)
         with pytest.raises(pmtl.PmtlError, match="at least 1"):
             pmtl.train(small, patience=0, privacy={"metrics": 0.1})
         refused = pmtl_command("train", "--patience", "2")
         assert refused.status == 2
-        assert "paid for by nobody" in refused.err
+        assert "depends on validation rows, which are private" in refused.err
 
 
 def test_nothing_public_says_how_many_clients_were_ever_sampled(small, ledger, tmp_path):

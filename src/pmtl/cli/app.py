@@ -1,4 +1,4 @@
-"""The command `pmtl`. Commands import what they need when they run, so that `--help` is quick."""
+"""The command `pmtl`. Commands import what they need when they run, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -21,14 +21,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(train.train)
-app.command()(train.resume)
-app.command()(results.evaluate)
-app.command()(results.predict)
-app.command()(finetune.finetune)
-app.command()(compare.compare)
-app.command()(audit.audit)
-app.command()(paper.paper)
+for command in (
+    *(train.train, train.resume, results.evaluate, results.predict),
+    *(finetune.finetune, compare.compare, audit.audit, paper.paper),
+):
+    app.command()(command)
 app.add_typer(data.app, name="data")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(privacy.app, name="privacy")
@@ -50,11 +47,11 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line: mistakes are one sentence on stderr and status 2."""
+    """Run the command line: an error of the user is one sentence on stderr and status 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # A terminal without ε shall not stop a run.
-    # Commands say this themselves, as an error.
+            stream.reconfigure(errors="replace")  # A terminal without ε must not stop a run.
+    # Commands report this themselves, as an error.
     warnings.filterwarnings("ignore", "Training diverged", RuntimeWarning)
     try:
         with warnings.catch_warnings():
@@ -77,7 +74,7 @@ def main() -> None:
 
 
 def _as_sentences() -> None:
-    """Print our own warnings like other messages, without the place in the code."""
+    """Print our own warnings without their location in the code."""
     others = warnings.showwarning
 
     def show(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:

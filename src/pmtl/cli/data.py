@@ -1,4 +1,4 @@
-"""`pmtl data …`: fetch the paper's data sets, and look at a federation before training on it."""
+"""`pmtl data …`: download the paper's data sets, and describe a federation."""
 
 from __future__ import annotations
 
@@ -6,15 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from pmtl.cli import options
-from pmtl.jsontext import to_json
+from pmtl.cli import options as opt
 
 app = typer.Typer(help="Fetch data sets, and look at a federation of data.", no_args_is_help=True)
-
-
-@app.callback()
-def _group() -> None:
-    """Fetch data sets, and look at a federation of data."""
 
 
 @app.command()
@@ -22,21 +16,16 @@ def show(
     spec: Annotated[
         str, typer.Argument(help="PATH[:key=value,…] or synthetic[:key=value,…]", metavar="SPEC")
     ],
-    client_column: Annotated[
-        str | None, typer.Option(help="The column of a table that names the client.")
-    ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(help="The column of a table that is to be predicted; several as a+b."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    client_column: opt.ClientColumn = None,
+    target: opt.Target = None,
+    as_json: opt.AsJson = False,
 ) -> None:
-    """Print how many clients, rows and features there are, and what to beware of."""
+    """Print how many clients, rows and features there are, with warnings."""
     from pmtl.data import describe, load
 
     summary = describe(load(spec, progress=not as_json, client=client_column, target=target))
     if as_json:
-        typer.echo(to_json(summary, indent=2))
+        opt.print_json(summary)
     else:
         _print(summary)
 
@@ -50,26 +39,26 @@ def fetch(
         str | None, typer.Option(help="The folder to put it in (default: data/NAME).")
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Download again what is there already.")
+        bool, typer.Option("--force", help="Download files that exist again.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: opt.AsJson = False,
 ) -> None:
-    """Download one of the paper's data sets from its official place.
+    """Download one of the paper's data sets from its publisher.
 
-    Files are checked against their published SHA-256; where the publisher gives none, that of the
-    first download is printed and kept beside the file. A transfer that was cut off goes on where it
-    stopped. CelebA asks for an agreement by a person, so fetching it prints the steps.
+    Files are checked against their published SHA-256; if there is none, that of the first download
+    is printed and kept beside the file. An interrupted transfer is continued. CelebA needs a
+    person's agreement, so fetching it prints the steps.
     """
     from pmtl.data.download import fetch as download
 
-    came = download(name, to, force, progress=not as_json)
+    fetched = download(name, to, force, progress=not as_json)
     if as_json:
-        typer.echo(to_json(came, indent=2))
+        opt.print_json(fetched)
         return
-    typer.echo(f"{came['about']}, is in {came['folder']}.")
-    for file in came["files"]:
+    typer.echo(f"{fetched['about']}, is in {fetched['folder']}.")
+    for file in fetched["files"]:
         typer.echo(f"  {file['file']}  SHA-256 {file['sha256'] or '-'} ({file['checked']})")
-    typer.echo(f"Next: {came['next']}")
+    typer.echo(f"Next: {fetched['next']}")
 
 
 def _print(summary: dict[str, Any]) -> None:
@@ -80,7 +69,7 @@ def _print(summary: dict[str, Any]) -> None:
     for name, value in summary.items():
         if name != "warnings" and value is not None:
             table.add_row(f"[bold]{name.replace('_', ' ')}[/bold]", escape(_text(name, value)))
-    screen = options.console()
+    screen = opt.console()
     screen.print(table)
     for warning in summary["warnings"]:
         screen.print(f"[yellow]![/yellow] {escape(warning)}", highlight=False, soft_wrap=True)

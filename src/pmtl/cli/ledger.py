@@ -1,8 +1,6 @@
-"""`pmtl ledger`: the accounts of what has been spent on each client.
+"""`pmtl ledger`: what all runs together have spent on each client.
 
-A run states what that run costs. The ledger adds up all runs for each client, keeps a cap, and
-notices when it was edited or rolled back. Nothing here imports torch, but for reading the names of
-clients (`create`, `clients`) and a run's folder (`charge`).
+Only reading the names of clients (`create`, `clients`) and a run's folder (`charge`) import torch.
 """
 
 from __future__ import annotations
@@ -26,10 +24,7 @@ app = typer.Typer(
 Path = Annotated[str, typer.Argument(metavar="PATH", help="The ledger, a file.")]
 Delta = Annotated[float | None, typer.Option(help="δ. [default: 1/(10 · clients)]")]
 Data = Annotated[
-    str,
-    typer.Option(
-        metavar="SPEC", help="The federation whose clients it is about, as in pmtl train."
-    ),
+    str, typer.Option(metavar="SPEC", help="The federation of its clients, as in pmtl train.")
 ]
 
 
@@ -37,14 +32,14 @@ Data = Annotated[
 def create(
     path: Path, data: Data, client_column: ClientColumn = None, target: Target = None
 ) -> None:
-    """Begin a ledger for the clients in the data.
+    """Make a ledger for the clients in the data.
 
-    It keeps the names of the clients, which are public, and an account of each. Clients may join
-    and leave later: a run charges those it could sample. The same clients need one ledger, which
-    all of their runs share: each of two would know only a part of what they paid.
+    It keeps the names of the clients, which are public, and an account for each. Clients may join
+    and leave later: a run charges the clients it could sample. All runs on the same clients must
+    share one ledger: each of two would have only a part of what was spent.
 
-    Besides PATH there will be PATH.head (the newest entry, so that restoring an old copy is
-    noticed) and PATH.lock. Keep and move the first two together.
+    Two more files are PATH.head (the newest entry, so that restoring an old copy is noticed) and
+    PATH.lock. Keep and move PATH and PATH.head together.
 
     Example: pmtl ledger create clinics.ledger --data clinics.csv:client=site,target=y
     """
@@ -63,11 +58,11 @@ def create(
 def clients(
     path: Path, data: Data, client_column: ClientColumn = None, target: Target = None
 ) -> None:
-    """Put down the names of the clients in the data as the newest clients of a ledger.
+    """Make the clients in the data the present clients of a ledger.
 
-    A run does this by itself when it charges for the first time. A ledger that pmtl 0.1 made has no
-    names, only a digest of them: give the data it was made for, once, and it can then be used for
-    other clients, too. Accounts do not change.
+    A run does this itself with its first charge. A ledger of pmtl 0.1 has only a digest of the
+    names: give the data it was made for, once, and it can then be used for other clients, too.
+    Accounts do not change.
 
     Example: pmtl ledger clients clinics.ledger --data clinics.csv:client=site,target=y
     """
@@ -79,8 +74,7 @@ def clients(
             warn(sentence)
         ledger.name_clients()
         typer.echo(
-            f"{ledger.path} is now about these {ledger.clients} clients: {joined} joined, {left} "
-            "left."
+            f"{ledger.path} now has these {ledger.clients} clients: {joined} joined, {left} left."
         )
 
 
@@ -90,13 +84,13 @@ def charge(
     run: Annotated[str, typer.Option(metavar="FOLDER", help="The folder of the run.")],
     as_json: AsJson = False,
 ) -> None:
-    """Charge what a run published and the ledger does not have.
+    """Charge what a run published and the ledger lacks.
 
-    A ledger that was lost, made anew or restored from an old copy lacks charges, and a run with it
-    is refused. This charges every published round and every released metric that is missing, marked
-    as charged afterwards, and makes this ledger the run's own, so that the run can be resumed. The
-    statement of a finished run is made anew. Caps do not stop it, because what was published is
-    spent.
+    A ledger that was lost, made again or restored from an old copy lacks charges, and runs with it
+    are refused. This charges every published round and every released metric that is missing,
+    marked as charged afterwards, and makes this ledger the run's own, so that the run can be
+    resumed. The statement of a finished run is written again. Caps do not stop it, because what was
+    published is spent.
 
     Example: pmtl ledger charge clinics.ledger --run runs/clinics-1
     """
@@ -113,11 +107,11 @@ def charge(
     )
     for cap in done["passed"]:
         warn(
-            f"{cap['clients']} clients have passed the cap of ε = {cap['epsilon']:g} at "
+            f"{cap['clients']} clients exceed the cap of ε = {cap['epsilon']:g} at "
             f"δ = {cap['delta']:.3g}: {number(cap['spent'])} is spent."
         )
-    again = f"To go on with it: pmtl resume {run}"
-    typer.echo("Its statement was made anew." if done["complete"] else again)
+    again = f"To continue it: pmtl resume {run}"
+    typer.echo("Its statement was written again." if done["complete"] else again)
 
 
 @app.command()
@@ -133,13 +127,13 @@ def show(
 ) -> None:
     """Show what has been spent, by which runs, and what is left.
 
-    ε is about replacing one client's whole data by any other, for all releases that were charged to
-    that client together; the largest account is shown. It depends on δ, the chance that the promise
-    says nothing, so several are shown.
+    ε is for replacing one client's whole data by any other, over all releases that were charged to
+    that client; the largest account is shown. It depends on δ, the probability with which the
+    guarantee may fail, so several are shown.
 
     There are two numbers. "Settings fixed" is valid if the settings of all runs were fixed before
-    the first. "Any settings" is the smallest cap that admits all releases; caps are held by it, and
-    such a cap holds at 1.01 · δ however the settings were chosen.
+    the first. "Any settings" is the smallest cap that admits all releases; caps are checked with
+    it, and such a cap holds at 1.01 · δ however the settings were chosen.
 
     Example: pmtl ledger show clinics.ledger
     """
@@ -159,11 +153,11 @@ def show(
 def verify(path: Path, as_json: AsJson = False) -> None:
     """Check that no entry was edited, removed or reordered, and that none is missing at the end.
 
-    Every entry holds the hash of the one before it, and PATH.head names the newest. What a check
-    from inside cannot see is somebody who recomputed all of it, or who restored an old PATH
-    together with its old PATH.head; compare the hash printed here with one noted elsewhere.
+    Every entry has the hash of the one before it, and PATH.head has that of the newest. This cannot
+    detect that somebody recomputed all hashes, or restored an old PATH together with its old
+    PATH.head: compare the printed hash with one that you noted elsewhere.
 
-    The status is 0 if all is well and 2 if not.
+    The exit status is 0 if the ledger is intact and 2 if not.
 
     Example: pmtl ledger verify clinics.ledger
     """
@@ -179,7 +173,7 @@ def verify(path: Path, as_json: AsJson = False) -> None:
     if as_json:
         print_json({"verified": True, "entries": last.sequence + 1, "hash": last.hash})
     else:
-        typer.echo(f"{path} is whole: {last.sequence + 1} entries, the newest is {last.hash}.")
+        typer.echo(f"{path} is intact: {last.sequence + 1} entries, the newest is {last.hash}.")
 
 
 @app.command()
@@ -188,14 +182,14 @@ def cap(
     epsilon: Annotated[float, typer.Option(help="The largest ε that any client may reach.")],
     delta: Delta = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Raise a cap (inf lifts it); this stays on record.")
+        bool, typer.Option("--force", help="Raise a cap (inf removes it); this is recorded.")
     ] = False,
 ) -> None:
-    """Set the ε that may never be passed for any client.
+    """Set the largest ε for any client.
 
     It holds however the settings of runs are chosen, at 1.01 · δ; see `pmtl ledger show`. A round
-    that would pass it is refused before anything is drawn, and the last model stays. Caps at
-    several δ hold side by side. Lowering one is always possible, even below what is spent.
+    that would exceed it is refused before anything is drawn, and the last model remains. There may
+    be caps at several δ. Lowering a cap is always possible, even below what is spent.
 
     Example: pmtl ledger cap clinics.ledger --epsilon 4
     """
@@ -206,12 +200,11 @@ def cap(
         delta = default_delta(ledger.clients) if delta is None else delta
         ledger.cap(epsilon, delta, force=force)
         limit, spent = ledger.caps().get(delta, math.inf), ledger.filtered(delta).epsilon
-    text = "lifted" if math.isinf(limit) else f"now ε = {limit:g}"
+    text = "removed" if math.isinf(limit) else f"now ε = {limit:g}"
     typer.echo(f"The cap at δ = {delta:.3g} is {text}; {number(spent)} is spent.")
 
 
 def _names(data: str, client_column: str | None, target: str | None) -> Sequence[str]:
-    """The clients in the data."""
     from pmtl.data import load
 
     return load(data, production=True, client=client_column, target=target).clients

@@ -1,4 +1,4 @@
-"""What `pmtl ledger show` says of a ledger, for programs and for people."""
+"""The output of `pmtl ledger show`, for programs and for people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def summary_of(ledger: Ledger, delta: float | None) -> dict[str, Any]:
-    """What is spent and by which runs, at `delta` or at several."""
+    """What was spent and by which runs, at `delta` or at several δ."""
     from pmtl.privacy.plan import default_delta
 
     deltas = [default_delta(ledger.clients), 1e-5, 1e-6] if delta is None else [delta]
@@ -27,6 +27,10 @@ def summary_of(ledger: Ledger, delta: float | None) -> dict[str, Any]:
         metrics = sum(ledger.events(run).values()) - len(rounds)
         entry = {"run": run, "charges": len(rounds), "charged_again": again, "metrics": metrics}
         runs.append(entry | {"checkpoint": None if mark is None else mark[0]})
+    epsilons = []
+    for value in dict.fromkeys(deltas):
+        largest = {"epsilon": spent[value].epsilon, "clients": spent[value].clients}
+        epsilons.append({"delta": value, **largest, "any_settings": filtered[value]})
     return {
         "path": str(ledger.path),
         "clients": ledger.clients,
@@ -37,29 +41,13 @@ def summary_of(ledger: Ledger, delta: float | None) -> dict[str, Any]:
         "hash": ledger.last.hash,
         "runs": runs,
         "events": [event.to_dict() | {"count": n} for event, n in ledger.events().items()],
-        "epsilon": [
-            {
-                "delta": value,
-                "epsilon": spent[value].epsilon,
-                "clients": spent[value].clients,
-                "any_settings": filtered[value],
-            }
-            for value in dict.fromkeys(deltas)
-        ],
-        "caps": [
-            {
-                "delta": value,
-                "epsilon": limit,
-                "spent": filtered[value],
-                "left": _left_of(limit, filtered[value]),
-            }
-            for value, limit in caps.items()
-        ],
+        "epsilon": epsilons,
+        "caps": [_cap(value, limit, filtered[value]) for value, limit in caps.items()],
     }
 
 
 def accounts_of(ledger: Ledger, delta: float) -> list[dict[str, Any]]:
-    """What was spent on each client at one δ; clients that left included."""
+    """What was spent on each client at one δ, including clients that left."""
     from pmtl.privacy.accounting import composition
     from pmtl.privacy.ledger.charges import total
 
@@ -77,7 +65,6 @@ def accounts_of(ledger: Ledger, delta: float) -> list[dict[str, Any]]:
 
 
 def print_summary(summary: dict[str, Any]) -> None:
-    """Say it."""
     gone = summary["clients_ever"] - summary["clients"]
     left = f" and {gone} that left" if gone else ""
     _say(
@@ -85,35 +72,25 @@ def print_summary(summary: dict[str, Any]) -> None:
         f"(population {summary['population'][:12]}), begun {summary['created'][:19]} UTC, "
         f"{summary['entries']} entries, verified."
     )
-    runs = [
-        (
-            run["run"],
-            *(run[name] for name in ("charges", "charged_again", "metrics")),
-            "–" if run["checkpoint"] is None else f"round {run['checkpoint']}",
-        )
-        for run in summary["runs"]
-    ]
+    runs = []
+    for run in summary["runs"]:
+        checkpoint = "–" if run["checkpoint"] is None else f"round {run['checkpoint']}"
+        counts = (run["charges"], run["charged_again"], run["metrics"])
+        runs.append((run["run"], *counts, checkpoint))
     if runs:
-        columns = ("run", "models", "of them again", "metrics", "last checkpoint")
+        columns = ("run", "models", "repeated", "metrics", "last checkpoint")
         print_table("Charged releases", columns, runs)
-    print_table(
-        "The largest account",
-        ("δ", "ε, settings fixed", "clients with it", "ε, any settings"),
-        [
-            (
-                f"{row['delta']:.3g}",
-                number(row["epsilon"]),
-                row["clients"],
-                number(row["any_settings"]),
-            )
-            for row in summary["epsilon"]
-        ],
-    )
+    headings = ("δ", "ε, settings fixed", "clients with it", "ε, any settings")
+    spent = [
+        (f"{row['delta']:.3g}", number(row["epsilon"]), row["clients"], number(row["any_settings"]))
+        for row in summary["epsilon"]
+    ]
+    print_table("The largest account", headings, spent)
     if "accounts" in summary:
         _print_accounts(summary["accounts"])
     for row in summary["caps"]:
         _say(
-            f"Cap: ε = {row['epsilon']:g} at δ = {row['delta']:.3g} for each client, whatever the "
+            f"Cap: ε = {row['epsilon']:g} at δ = {row['delta']:.3g} for each client and any "
             f"settings; {number(row['spent'])} is spent, {number(row['left'])} is left."
         )
     if not summary["caps"]:
@@ -142,6 +119,6 @@ def _say(text: str) -> None:
     console().print(text, markup=False, soft_wrap=True)
 
 
-def _left_of(limit: float, spent: float) -> float:
-    """What a cap still allows; what only rounding leaves is nothing."""
-    return limit - spent if limit - spent > 1e-9 * limit else 0.0
+def _cap(delta: float, limit: float, spent: float) -> dict[str, float]:
+    left = limit - spent if limit - spent > 1e-9 * limit else 0.0  # A rounding error counts as 0.
+    return {"delta": delta, "epsilon": limit, "spent": spent, "left": left}

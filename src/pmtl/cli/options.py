@@ -1,5 +1,5 @@
-"""The options of commands, made from the settings of a configuration (`pmtl/options.py`), and how
-they become a configuration again."""
+"""The options of commands, made from declared settings (`pmtl/options.py`), and the configuration
+made from options."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 @dataclass(frozen=True)
 class Reading:
-    """How a table is read: options of the data's spec that are options of commands, too."""
+    """Options of the data's spec that are also options of commands."""
 
     client_column: str | None = option(
         None, help="The column of a table that names the client.", panel=DATA
@@ -42,7 +42,7 @@ class Reading:
     )
 
 
-def describe(setting: Declared, panel: str | None = None) -> Any:
+def typer_option(setting: Declared, panel: str | None = None) -> Any:
     """The Typer option of a setting."""
     help = setting.about.help
     if setting.default is not None:
@@ -53,16 +53,19 @@ def describe(setting: Declared, panel: str | None = None) -> Any:
 
 
 Config = Annotated[str | None, typer.Option(help="A TOML file; options given here override it.")]
-ClientColumn = Annotated[str | None, describe(declared(Reading)["client_column"])]
-Target = Annotated[str | None, describe(declared(Reading)["target"])]
-Device = Annotated[str | None, describe(declared(TrainConfig)["device"])]
-Hardened = Annotated[bool | None, describe(declared(PrivacyRequest)["hardened"])]
+ClientColumn = Annotated[str | None, typer_option(declared(Reading)["client_column"])]
+Target = Annotated[str | None, typer_option(declared(Reading)["target"])]
+Device = Annotated[str | None, typer_option(declared(TrainConfig)["device"])]
+Hardened = Annotated[bool | None, typer_option(declared(PrivacyRequest)["hardened"])]
+RunPath = Annotated[
+    str, typer.Argument(help="The folder of a finished run, or RUN/finetuned/NAME.", metavar="RUN")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, to stdout.")]
 
 
 def with_settings(*left_out: str, kind: type = TrainConfig) -> Callable[[Command], Command]:
-    """Give a command, in place of its `**settings`, an option for each setting of `kind` that is
-    not left out. An option that was not given is None."""
+    """Replace the `**settings` of a command by an option for each setting of `kind` that is not
+    left out. An option that is not given is None."""
 
     def decorate(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)
@@ -76,7 +79,7 @@ def with_settings(*left_out: str, kind: type = TrainConfig) -> Callable[[Command
 
 def _parameters(kind: type, panel: str | None = None) -> Iterator[inspect.Parameter]:
     for setting in declared(kind).values():
-        about = describe(setting, panel)
+        about = typer_option(setting, panel)
         about.default = None
         yield inspect.Parameter(
             setting.name,
@@ -93,24 +96,21 @@ def _parameters(kind: type, panel: str | None = None) -> Iterator[inspect.Parame
 def make_config(
     file: str | None, options: Mapping[str, Any], kind: type[TrainConfig] = TrainConfig
 ) -> TrainConfig:
-    """The configuration from a command's options, on top of a configuration file if there is one.
-
-    Options that were not given (None) are left aside.
-    """
+    """The configuration from a command's options, which override `file`; None is ignored."""
     given = {key: value for key, value in options.items() if value is not None}
     values = merge({} if file is None else read_values(file), _nested(kind, given))
     # `--client-column` is the option `client` of the data's spec.
     reading = {key.removesuffix("_column"): given[key] for key in declared(Reading) if key in given}
     if reading:
         if "data" not in values:
-            raise PmtlError("--client-column, --target and --scale are about --data: give it, too.")
+            raise PmtlError("--client-column, --target and --scale need --data: give it, too.")
         name, more = parse_spec(values["data"])
         values["data"] = format_spec(name, {**more, **reading})
     return parse_config(values, file or "the options", kind)
 
 
 def _nested(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Sort flat options into the tables of a configuration file."""
+    """Flat options as the tables of a configuration file."""
     values = {name: given[name] for name in declared(kind) if name in given}
     for name, inner, _ in tables(kind):
         if inside := _nested(inner, given):
@@ -119,7 +119,7 @@ def _nested(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def console() -> Console:
-    """Where tables are printed. In a file or a pipe they are as wide as they need to be."""
+    """The console for tables. Output to a file or a pipe is not wrapped."""
     from rich.console import Console
 
     made = Console(highlight=False)
@@ -129,7 +129,7 @@ def console() -> Console:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table on standard output; all columns but the first are numbers."""
+    """Print a table; all columns but the first are numbers."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -142,15 +142,13 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 
 def print_json(value: Any) -> None:
-    """JSON on standard output."""
     typer.echo(to_json(value, indent=2))
 
 
 def number(value: float) -> str:
-    """An ε for people."""
+    """An ε as text."""
     return "∞" if math.isinf(value) else f"{value:.4g}"
 
 
 def warn(sentence: object) -> None:
-    """A warning on standard error."""
     typer.secho(f"warning: {sentence}", fg="yellow", err=True)

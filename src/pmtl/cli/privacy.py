@@ -1,8 +1,7 @@
-"""`pmtl privacy`: what a mechanism costs, before anything is trained.
+"""`pmtl privacy`: what a plan costs, before anything is trained.
 
-Three questions about the same plan, each leaving out what it asks for: which ε, how much noise, how
-many rounds; and a fourth, what it costs to run it several times and keep the best. Nothing here
-touches data or a model, and the accountants are imported only when a command runs.
+Three commands find the ε, the noise or the rounds of a plan from the other two; a fourth finds the
+cost of several runs of which the best is kept. They need neither data nor a model.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ app = typer.Typer(
 )
 
 Clients = Annotated[int | None, typer.Option(help="m: how many clients the federation has.")]
-Rounds = Annotated[int | None, typer.Option(help="T: how many noisy averages are published.")]
+Rounds = Annotated[int | None, typer.Option(help="T: the number of published noisy averages.")]
 Epsilon = Annotated[float | None, typer.Option(help="The ε to keep.")]
 
-#: Where to get the value of an option that a question needs.
+#: How to find the value of an option that a command needs.
 _HINTS = {
     "candidates": "how many settings compete",
     "clients": "how many clients the federation has",
@@ -37,7 +36,7 @@ _HINTS = {
     "noise": "pmtl privacy noise finds it for an ε",
     "rounds": "pmtl privacy rounds finds how many an ε leaves",
 }
-#: Settings of a request that no question is about, or that have an option of their own here.
+#: Settings of a request that no command needs, or that are declared here.
 _OTHER = ("epsilon", "rounds", "hardened", "metrics", "loss_bound")
 
 
@@ -48,7 +47,7 @@ def epsilon(
 ) -> None:
     """Which ε does this plan guarantee?
 
-    Replacing one client's whole data set by any other, against all other clients together.
+    ε is for replacing one client's whole data by any other, against all other clients together.
 
     Example: pmtl privacy epsilon --clients 205 --cohort 100 --noise 0.05 --rounds 100
     """
@@ -65,9 +64,9 @@ def noise(
     as_json: AsJson = False,
     **plan: Any,
 ) -> None:
-    """How much noise keeps this ε?
+    """How much noise does this ε need?
 
-    The smallest standard deviation on the average over q clients, to 0.1%, on the safe side.
+    The smallest standard deviation on the average over q clients, rounded up by at most 0.1%.
 
     Example: pmtl privacy noise --epsilon 2 --clients 205 --rounds 50
     """
@@ -81,9 +80,9 @@ def noise(
 def rounds(
     clients: Clients = None, epsilon: Epsilon = None, as_json: AsJson = False, **plan: Any
 ) -> None:
-    """How many rounds does this ε leave?
+    """How many rounds does this ε allow?
 
-    The largest number (up to a million) whose total stays within it.
+    The largest number, up to a million, whose total cost does not exceed it.
 
     Example: pmtl privacy rounds --epsilon 2 --noise 0.05 --clients 205 --cohort 100
     """
@@ -110,7 +109,7 @@ def rounds(
 @with_settings(*_OTHER, kind=PrivacyRequest)
 def selection(
     candidates: Annotated[
-        int | None, typer.Option(help="How many settings compete; seeds are no settings.")
+        int | None, typer.Option(help="The number of settings; seeds do not count.")
     ] = None,
     clients: Clients = None,
     epsilon: Annotated[
@@ -135,19 +134,19 @@ def selection(
         print_json(report | _values(each))
         return
     rows = {
-        "one run, its setting fixed without looking": report["one_run"],
+        "one run, with a setting that was fixed before": report["one_run"],
         "one run and its validation score": report["one_run_with_score"],
     }
     if candidates == 1:
-        _print(each, "published", rows, ["One candidate is no choice: it needs no score."])
+        _print(each, "published", rows, ["With one candidate there is no choice and no score."])
         return
-    best = f"the best of {candidates} runs on average, the others seen by nobody"
+    best = f"the best of {candidates} runs on average, if nobody sees the others"
     rows |= {best: report["publish_best"], f"all {candidates} runs": report["publish_all"]}
     _print(each, "published", rows, [report["protocol"] if each.private else _nothing(each)])
 
 
 def _need(**options: Any) -> None:
-    """Refuse a question without one of these."""
+    """Refuse a command without one of these options."""
     for name, value in options.items():
         if value is None:
             raise PmtlError(f"The option --{name} is missing: give it a value ({_HINTS[name]}).")
@@ -160,24 +159,22 @@ def _plan(clients: int | None, rounds: int | None, plan: Mapping[str, Any]) -> P
 
 
 def _values(plan: PrivacyPlan) -> dict[str, Any]:
-    """The plan in the words of the options."""
     values = {"clients": plan.clients, "cohort": plan.cohort, "clip": plan.clip_norm}
     return values | {"noise": plan.noise_std, "rounds": plan.rounds}
 
 
 _LABELS = {
-    "outsiders": "fixed size, for those who see only the models",
-    "colluders": "fixed size, for clients who compare notes",
+    "outsiders": "fixed size, against those who see only the models",
+    "colluders": "fixed size, against clients who collude",
     "zero_out": "a client left out instead of replaced",
     "authors": "the authors' code (Rényi, Poisson, add or remove)",
-    "full_participation": "everybody in every round, same noise",
-    "paper_theorem_1": "the paper's Theorem 1, everybody in every round",
+    "full_participation": "all clients in every round, same noise",
+    "paper_theorem_1": "the paper's Theorem 1, all clients in every round",
 }
 
 
 def _show(answer: dict[str, Any], plan: PrivacyPlan, as_json: bool) -> None:
-    """`answer` (what was searched for), the ε of the plan that it leads to, and those that it may
-    be confused with."""
+    """Print the `answer` to the question, the plan's ε, and other numbers for comparison."""
     from pmtl.privacy.accounting import accountant
 
     report = accountant.report(plan)
@@ -191,24 +188,23 @@ def _show(answer: dict[str, Any], plan: PrivacyPlan, as_json: bool) -> None:
     rows |= {label: also[key] for key, label in _LABELS.items() if key in also}
     sentences = [_meaning(plan, report["epsilon"], report["holds_against"])]
     if reason := also.get("paper_theorem_1_reason"):
-        sentences.insert(0, f"The paper's Theorem 1 says nothing here: {reason}.")
+        sentences.insert(0, f"The paper's Theorem 1 does not apply here: {reason}.")
     _print(plan, "counted as", rows, sentences)
 
 
 def _print(
     plan: PrivacyPlan, what: str, rows: Mapping[str, float | None], sentences: list[str]
 ) -> None:
-    told = [(label, "–" if value is None else number(value)) for label, value in rows.items()]
-    print_table(f"ε at δ = {plan.delta:.4g}", (what, "ε"), told)
+    cells = [(label, "–" if value is None else number(value)) for label, value in rows.items()]
+    print_table(f"ε at δ = {plan.delta:.4g}", (what, "ε"), cells)
     for sentence in sentences:
         console().print(sentence)
 
 
 def _meaning(plan: PrivacyPlan, epsilon: float, holds_against: str) -> str:
-    """What the headline says, in a sentence."""
     if math.isinf(epsilon):
         return _nothing(plan)
-    factor = f"{math.exp(epsilon):.3g}" if epsilon < 20 else f"e^{epsilon:.0f}, next to no promise"
+    factor = f"{math.exp(epsilon):.3g}" if epsilon < 20 else f"e^{epsilon:.0f}, almost no guarantee"
     return (
         "Replacing one client's whole data by any other changes the odds of anything that can be "
         f"concluded from {plan.rounds} published models by a factor of at most {factor}, except "
@@ -218,4 +214,4 @@ def _meaning(plan: PrivacyPlan, epsilon: float, holds_against: str) -> str:
 
 def _nothing(plan: PrivacyPlan) -> str:
     missing = "noise" if math.isfinite(plan.clip_norm) else "clipping"
-    return f"Without {missing} nothing is promised: ε is infinite."
+    return f"Without {missing} nothing is guaranteed: ε is infinite."

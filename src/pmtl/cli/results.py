@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    path: Annotated[
-        str,
-        typer.Argument(help="The folder of a finished run, or RUN/finetuned/NAME.", metavar="RUN"),
-    ],
+    path: opt.RunPath,
     metric: Annotated[
         str | None,
         typer.Option(help="Metrics of your own, package.module:function; several joined by +."),
@@ -29,8 +26,8 @@ def evaluate(
 ) -> None:
     """Measure a run's personal and shared models on test and validation rows.
 
-    accuracy counts every row once, accuracy_mean every client once, accuracy_worst_decile only the
-    tenth of the clients that is served worst.
+    accuracy is over all rows, accuracy_mean is the mean over clients, and accuracy_worst_decile is
+    over the tenth of the clients with the lowest accuracy.
     """
     from pmtl.personalize.result import load_result
 
@@ -44,23 +41,20 @@ def evaluate(
 
 
 def predict(
-    path: Annotated[
-        str,
-        typer.Argument(help="The folder of a finished run, or RUN/finetuned/NAME.", metavar="RUN"),
-    ],
-    client: Annotated[str, typer.Option(help="Whose model answers.")],
+    path: opt.RunPath,
+    client: Annotated[str, typer.Option(help="The client whose model predicts.")],
     data: Annotated[str, typer.Option(help="Rows: .csv, .parquet, .npz (x) or .npy.")],
     out: Annotated[str, typer.Option(help="Where to write: .csv, .parquet, .npz or .npy.")],
     probabilities: Annotated[
         bool,
         typer.Option(
-            "--probabilities", help="How sure the model is: a column for every class or label."
+            "--probabilities", help="Write probabilities: a column for each class or label."
         ),
     ] = False,
 ) -> None:
-    """Answer new rows with one client's personal model.
+    """Predict new rows with one client's personal model.
 
-    Every row of the file is answered as this client's; the feature columns are found by name.
+    All rows of the file count as this client's; the feature columns are found by name.
     """
     from pathlib import Path
 
@@ -82,7 +76,7 @@ def predict(
 
 
 def write_answers(path: Path, answers: NDArray[np.generic], labels: Sequence[str] | None) -> None:
-    """Write predictions; classes by their names where the data had names."""
+    """Write predictions; classes are written by their names, if they have names."""
     import io
 
     import numpy as np

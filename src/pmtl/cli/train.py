@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 Callbacks = Annotated[
     list[str] | None,
-    typer.Option(
-        help="package.module:Name of a pmtl.Callback, called during the run; again for each."
-    ),
+    typer.Option(help="A pmtl.Callback, package.module:Name; may be given several times."),
 ]
 
 
@@ -27,7 +25,7 @@ Callbacks = Annotated[
 def train(
     config: opt.Config = None,
     out: Annotated[
-        str | None, typer.Option(help="The run's folder; runs/ALGORITHM-N unless given.")
+        str | None, typer.Option(help="The run's folder (default runs/ALGORITHM-N).")
     ] = None,
     callback: Callbacks = None,
     as_json: opt.AsJson = False,
@@ -35,7 +33,7 @@ def train(
 ) -> None:
     """Train one private, personal model per client.
 
-    Without any options this trains on an embedded federation. On data of your own:
+    Without options this trains on a synthetic federation. On data of your own:
 
         pmtl train --data visits.csv --client-column hospital --target outcome --epsilon 2
 
@@ -43,7 +41,7 @@ def train(
 
         torchrun --nproc-per-node 4 -m pmtl train --data visits.npz
 
-    All of them must belong to one owner and read the same data: this is not a federation between
+    All processes must belong to one owner and read the same data: this is not a federation between
     organisations.
     """
     asked = opt.make_config(config, settings)
@@ -70,14 +68,16 @@ def resume(
 ) -> None:
     """Continue a run that was stopped.
 
-    An experiment goes on to the same bits as if it had not been stopped. A production run goes on
-    with fresh noise, and rounds that were lost count against its plan.
+    An experiment gives the same bits as if it had not been stopped. A production run continues with
+    fresh noise, and rounds that were lost count as rounds of its plan.
     """
     from pmtl.experiments.compare import PLAN_FILE
 
     if (Path(path) / PLAN_FILE).exists():
         if callback:
-            raise PmtlError("A comparison has many runs and takes no callbacks: leave them out.")
+            raise PmtlError(
+                "A comparison has many runs and takes no callbacks: leave out --callback."
+            )
         from pmtl.cli.compare import finish
         from pmtl.experiments.compare import resume_comparison
 
@@ -93,74 +93,69 @@ def resume(
 
 
 def report(run: Run, as_json: bool) -> None:
-    """Say what came of a run; models that are not finite are an error, after all was said."""
-    _show(run, as_json)
+    """Print the result of a run; infinite or NaN weights are an error after that."""
+    scores = {} if run.facts.production else run.evaluate()
+    if as_json:
+        opt.print_json(
+            {
+                "run": str(run.path),
+                "epsilon": run.privacy.epsilon,
+                "delta": run.privacy.delta,
+                "adjacency": run.privacy.adjacency,
+                "stopped": run.facts.stopped,
+                "not_finite": run.not_finite,
+                "released": run.released(),
+                "memory": run.facts.memory,
+                **scores,
+            }
+        )
+    else:
+        _print(run, scores)
     if run.not_finite is not None:
         raise PmtlError(run.not_finite)
 
 
-def _show(run: Run, as_json: bool) -> None:
-    scores = {} if run.facts.production else run.evaluate()
-    released = run.released()
-    if as_json:
-        summary: dict[str, Any] = {
-            "run": str(run.path),
-            "epsilon": run.privacy.epsilon,
-            "delta": run.privacy.delta,
-            "adjacency": run.privacy.adjacency,
-            "stopped": run.facts.stopped,
-            "not_finite": run.not_finite,
-            "released": released,
-            "memory": run.facts.memory,
-            **scores,
-        }
-        opt.print_json(summary)
-        return
+def _print(run: Run, scores: dict[str, Any]) -> None:
     from pmtl.report.tables import metrics_table, released_table
 
     console = opt.console()
     if scores:
         console.print(metrics_table(scores))
         console.print()
-    if released:
+    if released := run.released():
         console.print(released_table(released))
         console.print()
     if stopped := run.facts.stopped:
         console.print(f"Stopped early. {stopped}", soft_wrap=True, markup=False)
     headline = str(run.privacy).split("\n\n")[1].replace("\n", " ")
     place, client = shlex.quote(str(run.path)), shlex.quote(run.clients[0])
-    told = (
-        headline,
-        *_memory(run.facts.memory),
-        *_where(run),
-        f"Next: pmtl predict {place} --client {client} --data FILE --out FILE",
-    )
-    # Names are shown as they are: a client's may look like markup.
-    console.print(*told, sep="\n", soft_wrap=True, markup=False)
+    next_step = f"Next: pmtl predict {place} --client {client} --data FILE --out FILE"
+    sentences = (headline, *_memory(run.facts.memory), *_where(run), next_step)
+    # A client's name may look like markup, and is printed as it is.
+    console.print(*sentences, sep="\n", soft_wrap=True, markup=False)
 
 
 def _where(run: Run) -> list[str]:
-    """Where the files are and, in production, which of them may be handed out."""
+    """Sentences on where the files are and, in production, which of them are public."""
     from pmtl.runs.folder import RunFolder
 
     folder = RunFolder(str(run.path))
     if not folder.divided:
         return [f"Everything is in {run.path}; the whole statement in {folder.statement_file}."]
     return [
-        f"May be handed out: {folder.public} (the shared model, the plan, the released metrics, "
-        f"and the whole statement in {folder.statement_file.name}).",
-        f"May not: {folder.private}. Only you can open it. Give each client its own model and "
-        f"nobody else's. {folder.notes_file.name} tells you alone of rows that were left out and "
-        "of clients that could not be trained.",
+        f"Public: {folder.public} (the shared model, the plan, the released metrics, and the whole "
+        f"statement in {folder.statement_file.name}).",
+        f"Private: {folder.private}. Only you can open it. Give each client its own model and no "
+        f"other one. {folder.notes_file.name} lists, for you only, rows that were left out and "
+        "clients that could not be trained.",
     ]
 
 
 def _memory(memory: dict[str, Any] | None) -> list[str]:
-    """What an experiment took of the machine, in a sentence."""
     if memory is None:
         return []
     peak, owned = memory["peak_resident_bytes"], memory["owned"]
-    sentence = f"It took {peak / 2**20:,.0f} MiB of memory at most"
+    sentence = f"It used at most {peak / 2**20:,.0f} MiB of memory"
     if owned["bytes"]:
         sentence += (
             f"; the vectors of {owned['clients']:,} clients ({owned['bytes'] / 2**20:,.1f} MiB) "

@@ -1,4 +1,4 @@
-"""Federations of data: one array of rows, and who owns which of them."""
+"""Federations of data: one array of rows, and the client that owns each row."""
 
 from pmtl.data.describe import describe, public_warnings
 from pmtl.data.federated import SPLITS, FederatedData, Rows, Split

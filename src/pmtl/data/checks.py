@@ -1,9 +1,9 @@
-"""What features must be before anything is trained on them.
+"""Checks of features before training.
 
-A value that is not finite would not fail in training: the release gate counts such an update as
-zero, and the client would silently never take part. So it is refused here, by row and column. In
-production a refusal would tell everybody about one client's row; there the row is marked as not
-usable (in the mask `usable`, [rows]) and left out by `FederatedData.from_arrays`.
+An infinite or NaN value would not fail in training: the gate counts such an update as zero, and the
+client would silently never take part. So it is refused here, by row and column. In production a
+refusal would disclose something about one client's row: there the row is marked as unusable (in the
+mask `usable`, [rows]), and `FederatedData.from_arrays` leaves it out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Mask = NDArray[np.bool_]
 
 
 def is_sparse(x: Any) -> bool:
-    """Whether `x` is one of SciPy's sparse matrices (without importing SciPy)."""
+    """Whether `x` is a sparse matrix of SciPy (without importing SciPy)."""
     return hasattr(x, "tocsr")
 
 
@@ -35,18 +35,18 @@ def row_chunks(rows: int, row_bytes: int) -> Iterator[slice]:
 
 
 def as_float32(values: Any) -> NDArray[np.float32]:
-    """The values as float32, where one that is too large becomes inf without a warning."""
+    """The values as float32; too large ones become infinite without a warning."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.asarray(values, dtype=np.float32)
 
 
 def as_model_input(x: Any) -> NDArray[np.float32]:
-    """Dense rows as models read them: float32, where bytes are pixels and become 0 to 1."""
+    """Dense rows as models read them: float32; bytes are pixels and become 0 to 1."""
     return np.divide(x, 255, dtype=np.float32) if x.dtype == np.uint8 else as_float32(x)
 
 
 def as_array(values: Any, what: str) -> NDArray[Any]:
-    """An array of anything that has rows of one length."""
+    """An array of `values`, whose rows must have the same length."""
     try:
         return values if isinstance(values, np.ndarray) else np.asarray(values)
     except ValueError as error:
@@ -54,16 +54,16 @@ def as_array(values: Any, what: str) -> NDArray[Any]:
 
 
 def all_in_row(marks: NDArray[np.bool_]) -> Mask:
-    """[rows]: where everything in a row is marked."""
+    """[rows]: whether all entries of a row are marked."""
     return np.asarray(marks.reshape(len(marks), -1).all(axis=1))
 
 
 def check_lengths(**columns: Any) -> None:
-    """Refuse columns (those that are given) of different lengths."""
+    """Refuse columns of different lengths; None is ignored."""
     lengths = {name: _length(name, c) for name, c in columns.items() if c is not None}
     if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-        raise PmtlError(f"The columns differ in length: {told}. Every row needs one of each.")
+        listed = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+        raise PmtlError(f"The columns differ in length: {listed}. Every row needs one of each.")
 
 
 def _length(name: str, column: Any) -> int:
@@ -73,16 +73,16 @@ def _length(name: str, column: Any) -> int:
         return int(column.shape[0]) if getattr(column, "shape", ()) else len(column)
     except TypeError:
         raise PmtlError(
-            f"{name} is a single value ({column!r}) and not a column: every row needs its own."
+            f"{name} is a single value ({column!r}) and not a column: every row needs a value."
         ) from None
 
 
 def check_features(x: Any, names: Sequence[str] | None, usable: Mask | None = None) -> Any:
-    """`x` as it will be kept: an array, a memory map or a CSR matrix of finite numbers.
+    """`x` as an array, a memory map or a CSR matrix of finite numbers.
 
-    Wide floats in memory become float32, which is what models compute in. A row with a value that
-    is not finite is refused, or marked as not `usable`. Rows are looked at in chunks, so that a
-    memory map is never held in memory.
+    Arrays of other floats in memory become float32. A row with a value that is not finite is
+    refused or, with `usable`, marked there. Rows are read in chunks, so that a memory map never has
+    to fit in memory.
     """
     sparse = is_sparse(x)
     x = x.tocsr() if sparse else as_array(x, "features")
@@ -126,7 +126,7 @@ def _check_sparse(csr: Any, names: Sequence[str] | None, usable: Mask | None) ->
         csr = csr.copy()
         csr.sum_duplicates()
         csr.eliminate_zeros()
-        _check_entries(csr, names, usable)  # A sum may be too large.
+        _check_entries(csr, names, usable)  # A sum of duplicates may be too large.
     return csr
 
 

@@ -1,7 +1,7 @@
-"""Columns of names (clients, classes, splits) as codes and distinct names in one order.
+"""Columns of names (clients, classes, splits) as codes and distinct names.
 
-Names are sorted, as numbers if every one of them is an integer (client 10 follows client 9), so
-that the order of a file's rows does not change the federation.
+Names are sorted, as numbers if all of them are integers (client 10 follows client 9). So the order
+of a file's rows does not change the federation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pmtl.errors import PmtlError
 
-# Python turns this many digits into an integer whatever its settings.
+# Python converts this many digits to an integer under any settings.
 _INTEGER = re.compile(r"[+-]?[0-9]{1,640}")
 _WHOLE_FLOAT = re.compile(r"[+-]?[0-9]+\.0")
 
@@ -29,7 +29,7 @@ class Coded(NamedTuple):
 
 
 class Vocabulary:
-    """Gives every new name the next code, for columns that are collected batch by batch."""
+    """Gives each new name the next code, for columns that are collected batch by batch."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -37,7 +37,8 @@ class Vocabulary:
         self._spelled: dict[str, bytes] = {}
 
     def code(self, name: str | bytes) -> int:
-        """The code of one name; two that are not UTF-8 must not become one."""
+        """The code of a name. Two different names whose bytes are not UTF-8 and that become the
+        same text are refused."""
         if isinstance(name, bytes):
             text, spelled = name.decode("utf-8", "replace"), name
         else:
@@ -45,12 +46,11 @@ class Vocabulary:
         if self._spelled.setdefault(text, spelled) != spelled:
             raise PmtlError(
                 f"The {self._what}s {self._spelled[text]!r} and {spelled!r} are bytes that are not "
-                "all UTF-8, and as text they cannot be told apart: save them as text or integers."
+                "all UTF-8, and as text they become equal: save them as text or integers."
             )
         return self._codes.setdefault(text, len(self._codes))
 
     def coded(self, codes: Iterable[NDArray[np.int64]]) -> Coded:
-        """The whole column, from the codes of its batches."""
         parts = list(codes)
         return Coded(
             np.concatenate(parts) if parts else np.empty(0, dtype=np.int64), tuple(self._codes)
@@ -58,7 +58,7 @@ class Vocabulary:
 
 
 def canonical(names: Iterable[str]) -> list[str]:
-    """The names in their one order: as integers if all of them are, else as text."""
+    """The names in sorted order: as integers if all of them are integers, else as text."""
     listed = list(names)
     if all(_INTEGER.fullmatch(name) for name in listed):
         return sorted(listed, key=lambda name: (int(name), name))
@@ -66,14 +66,14 @@ def canonical(names: Iterable[str]) -> list[str]:
 
 
 def encode(values: Any, what: str) -> Coded:
-    """Codes and canonically ordered names of a column; a row without a name is refused."""
+    """Codes and sorted names of a column; a row without a name is refused."""
     codes, names = values if isinstance(values, Coded) else distinct(values, what)
     empty = codes == names.index("") if "" in names else np.zeros(0, dtype=bool)
     if empty.any():
         raise _missing(int(np.argmax(empty)), what)
     used = np.bincount(codes, minlength=len(names)) > 0
     ordered = canonical(name for name, present in zip(names, used, strict=True) if present)
-    for name in ordered:  # Names are written to files in UTF-8, which has no half surrogate pairs.
+    for name in ordered:  # UTF-8, in which names are written to files, cannot hold surrogates.
         if any("\ud800" <= character <= "\udfff" for character in name):
             raise PmtlError(
                 f"The {what} {name!r} is not valid Unicode and could not be written to a file: "
@@ -85,7 +85,7 @@ def encode(values: Any, what: str) -> Coded:
 
 
 def without_points(column: Coded) -> Coded:
-    """Names that are all whole floats written as text (1.0, 2.0, …), as integers."""
+    """Names that are all integers written as floats (1.0, 2.0, …), as integers."""
     if not all(_WHOLE_FLOAT.fullmatch(name) for name in column.names):
         return column
     return Coded(column.codes, tuple(name.removesuffix(".0") for name in column.names))
@@ -104,7 +104,7 @@ def distinct(values: Any, what: str) -> Coded:
     if kind == "f":
         array = whole(array, what)
     elif kind == "U":
-        _refuse_no_characters(array, what)
+        _refuse_invalid_characters(array, what)
     elif kind not in "iubS":
         raise PmtlError(f"The {what}s are {array.dtype}: give them as text or as integers.")
     values, codes = np.unique(array, return_inverse=True)
@@ -114,15 +114,15 @@ def distinct(values: Any, what: str) -> Coded:
     return vocabulary.coded([renumber[codes]])
 
 
-def _refuse_no_characters(array: NDArray[Any], what: str) -> None:
-    """NumPy takes the four bytes of a character from a damaged file as they are. As a Python
-    string, such a name corrupts the process."""
+def _refuse_invalid_characters(array: NDArray[Any], what: str) -> None:
+    """Refuse characters beyond Unicode. NumPy accepts any four bytes of a damaged file, and such a
+    name corrupts the process when it becomes a Python string."""
     points = np.ascontiguousarray(array).view(array.dtype.byteorder + "u4").reshape(len(array), -1)
     wrong = (points > sys.maxunicode).any(axis=1)
     if wrong.any():
         raise PmtlError(
-            f"The {what} of row {int(np.argmax(wrong))} (counting from 0) holds what is no "
-            "character of Unicode: the file is damaged, write it anew."
+            f"The {what} of row {int(np.argmax(wrong))} (counting from 0) holds a value that is "
+            "not a Unicode character: the file is damaged, write it again."
         )
 
 
@@ -130,11 +130,10 @@ def _one_by_one(values: list[Any], what: str) -> Coded:
     vocabulary = Vocabulary(what)
     codes = np.empty(len(values), dtype=np.int64)
     for row, value in enumerate(values):
-        if value is None or type(value).__name__ in ("NAType", "NaTType"):  # pandas' own gaps
+        missing = value is None or type(value).__name__ in ("NAType", "NaTType")  # of pandas
+        if missing or (isinstance(value, float) and value != value):
             raise _missing(row, what)
         if isinstance(value, float):
-            if value != value:
-                raise _missing(row, what)
             value = int(whole(np.array([value]), what)[0])
         codes[row] = vocabulary.code(value if isinstance(value, bytes) else str(value))
     return vocabulary.coded([codes])
@@ -160,8 +159,8 @@ def _missing(row: int, what: str) -> PmtlError:
 
 
 def without_nobody(client: Any, columns: Sequence[Any]) -> tuple[Coded, Sequence[Any]]:
-    """The column of clients and the other columns (those that are given) without the rows that name
-    no client: they are nobody's, and must not change anybody's split."""
+    """The column of clients and the other columns (None stays None) without the rows that name no
+    client: these must not change the split of any client."""
     owner = client if isinstance(client, Coded) else distinct(client, "client")
     if "" not in owner.names:
         return owner, columns

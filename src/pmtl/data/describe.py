@@ -1,4 +1,4 @@
-"""What a federation looks like, in numbers that can be written to JSON, and what to beware of."""
+"""A summary of a federation for people and for JSON, with warnings."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from pmtl.data.federated import SPLITS, FederatedData, Split
 from pmtl.data.readers.text import TextRule
 
 FEW_CLIENTS = 100
-LARGE_ROWS = 30.0
-"""Norm of a row above which default step sizes tend to diverge."""
-UNEQUAL = 50
-"""How many times the median the largest client may hold before a warning."""
+LARGE_ROWS = 30.0  #: norm of a row above which default step sizes tend to diverge
+UNEQUAL = 50  #: ratio of the largest client's rows to the median above which there is a warning
 
 
 def describe(data: FederatedData) -> dict[str, Any]:
@@ -47,7 +45,6 @@ def describe(data: FederatedData) -> dict[str, Any]:
 
 
 def _text(rule: TextRule, names: tuple[str, ...] | None) -> str:
-    """Where the features come from, if they are words."""
     columns = " and ".join(rule.columns)
     if names is None:
         return f"words of {columns}, hashed into {rule.hashed:,} columns"
@@ -55,12 +52,12 @@ def _text(rule: TextRule, names: tuple[str, ...] | None) -> str:
 
 
 def public_warnings(data: FederatedData) -> list[str]:
-    """Warnings that rest on public numbers only: what reading disclosed, and how many clients."""
+    """Warnings that depend only on public numbers: what reading disclosed, and few clients."""
     warnings = [*data.disclosed]
     if data.m < FEW_CLIENTS:
         warnings.append(
-            f"With only {data.m} clients the noise that hides one of them is large: "
-            "expect weak accuracy or weak privacy."
+            f"With only {data.m} clients, hiding one of them needs much noise: expect weak "
+            "accuracy or weak privacy."
         )
     return warnings
 
@@ -72,7 +69,7 @@ def _warnings(data: FederatedData, counts: NDArray[Any]) -> list[str]:
         if single:
             warnings.append(
                 f"{_clients(single, data.m)} only one class in the training rows: "
-                "their own rows alone cannot teach a model to tell classes apart."
+                "a model cannot learn from these rows alone to tell classes apart."
             )
         seen = len(np.unique(data.y))
         if seen < data.outputs:
@@ -91,7 +88,7 @@ def _warnings(data: FederatedData, counts: NDArray[Any]) -> list[str]:
     if counts.max() > UNEQUAL * np.median(counts):
         warnings.append(
             f"Sizes are very unequal: the largest client has {counts.max()} rows and the median "
-            f"{np.median(counts):g}. Every client counts the same, whatever its size."
+            f"{np.median(counts):g}. Every client has the same weight."
         )
     size = _row_norm(data)
     if size > LARGE_ROWS:
@@ -115,7 +112,7 @@ def _warnings(data: FederatedData, counts: NDArray[Any]) -> list[str]:
 
 
 def _row_norm(data: FederatedData) -> float:
-    """The root mean square norm of (at most 4096) training rows, as a model sees them."""
+    """The root mean square norm of about 4096 training rows, as a model reads them."""
     order = data.rows("train").order
     chosen = order[:: max(1, len(order) // 4096)]
     if is_sparse(data.x):
@@ -125,11 +122,10 @@ def _row_norm(data: FederatedData) -> float:
 
 
 def _single_class(data: FederatedData) -> int:
+    """The number of clients with one class only."""
     train = data.rows("train")
-    classes = data.y[train.order]
-    starts = train.offsets[:-1]
-    alike = np.minimum.reduceat(classes, starts) == np.maximum.reduceat(classes, starts)
-    return int(alike.sum())
+    classes, starts = data.y[train.order], train.offsets[:-1]
+    return int((np.minimum.reduceat(classes, starts) == np.maximum.reduceat(classes, starts)).sum())
 
 
 def _clients(count: int, m: int) -> str:

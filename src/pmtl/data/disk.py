@@ -1,9 +1,8 @@
 """Arrays that may be larger than memory.
 
-Readers collect rows in memory up to a limit, and in a file beyond it. The array is then a memory
-map, which is used like any other array. The files have no name (they are unlinked as soon as they
-are opened), so they vanish with the process however it ends. They lie in the system's temporary
-folder, which `TMPDIR` sets.
+Readers collect rows in memory up to a limit, and beyond it in a file, which is then memory-mapped.
+The files are in the system's temporary folder (`TMPDIR`). They have no name, so they disappear with
+the process, even if it is killed.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from pmtl.storage import disk_errors
 
 
 def physical_memory() -> int:
-    """Bytes of memory that the machine has."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -30,15 +28,15 @@ def physical_memory() -> int:
 
 
 _OTHER_FOLDER = (
-    "The data does not fit in memory: set TMPDIR to a folder with room, where it is kept meanwhile."
+    "The data does not fit in memory: set TMPDIR to a folder with enough space to keep it there."
 )
 
 MEMORY_LIMIT = physical_memory() // 4
-"""Bytes one array may take in memory; the variable PMTL_MEMORY_LIMIT sets another limit."""
+"""Default limit of one array's size in memory, in bytes."""
 
 
 def memory_limit() -> int:
-    """The limit in force."""
+    """The limit of one array's size in memory, in bytes: PMTL_MEMORY_LIMIT or the default."""
     given = os.environ.get("PMTL_MEMORY_LIMIT")
     if not given:
         return MEMORY_LIMIT
@@ -60,10 +58,8 @@ class ArrayBuilder:
         self._file: IO[bytes] | None = None
 
     def append(self, chunk: NDArray[Any]) -> None:
-        """Add rows; chunks after the limit go to the file."""
+        """Add rows; beyond the memory limit they are written to the file."""
         chunk = np.ascontiguousarray(chunk, dtype=self.dtype)
-        if chunk.shape[1:] != self.row_shape:
-            raise ValueError(f"rows of shape {chunk.shape[1:]}, not {self.row_shape}")
         self.rows += len(chunk)
         self._bytes += chunk.nbytes
         self._chunks.append(chunk)
@@ -71,14 +67,12 @@ class ArrayBuilder:
             self._spill()
 
     def finish(self) -> NDArray[Any]:
-        """The whole array: an ordinary one, or a read-only memory map of the file."""
+        """The whole array, in memory or as a read-only memory map."""
         shape = (self.rows, *self.row_shape)
         if self._file is not None:
             self._file.flush()
             return np.memmap(self._file, dtype=self.dtype, mode="r", shape=shape)
-        if not self._chunks:
-            return np.empty(shape, dtype=self.dtype)
-        return np.concatenate(self._chunks)
+        return np.concatenate([np.empty((0, *self.row_shape), self.dtype), *self._chunks])
 
     def _spill(self) -> None:
         if self._file is None:
@@ -90,14 +84,11 @@ class ArrayBuilder:
 
 
 def map_stream(stream: IO[bytes], size: int) -> IO[bytes]:
-    """Copy a stream of `size` bytes to a nameless file on disk, and return that, at its beginning.
-
-    Where there is no room for it, that is said before the disk is full.
-    """
+    """Copy a stream of `size` bytes to a nameless file; refused before the disk would be full."""
     free = shutil.disk_usage(tempfile.gettempdir()).free
     if size > free:
         raise PmtlError(
-            f"{size:,} bytes are needed, and {free:,} are free in the temporary folder "
+            f"{size:,} bytes are needed, but {free:,} are free in the temporary folder "
             f"{tempfile.gettempdir()}. {_OTHER_FOLDER}"
         )
     file = nameless_file()
@@ -109,7 +100,7 @@ def map_stream(stream: IO[bytes], size: int) -> IO[bytes]:
 
 
 def nameless_file() -> IO[bytes]:
-    """A temporary file that is gone when nothing refers to it any more."""
+    """A temporary file that disappears when it is closed."""
     with writing():
         return tempfile.TemporaryFile(prefix="pmtl-")
 

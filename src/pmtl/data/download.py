@@ -1,10 +1,9 @@
-"""Downloads of the paper's data sets from their official places (`pmtl data fetch`).
+"""Downloads the paper's data sets from their publishers (`pmtl data fetch`).
 
-A file is written beside its place and renamed when it is whole and its SHA-256 is right. A transfer
-that was cut off goes on where it stopped. Checksums are the publisher's where there are any:
-TensorFlow Federated's are those in its own loaders (`simulation/datasets/emnist.py` and
-`stackoverflow.py`, releases that read HDF5). NIST publishes none, so the checksum of the first
-download is written down beside the file, and later downloads must have the same.
+A file is downloaded under another name and renamed when it is complete and its SHA-256 is correct.
+An interrupted transfer is continued. TensorFlow Federated's checksums are those of its own loaders
+(`simulation/datasets/emnist.py` and `stackoverflow.py`, releases that read HDF5). NIST publishes
+none: the checksum of the first download is kept beside the file, and later ones must be equal.
 """
 
 from __future__ import annotations
@@ -26,7 +25,8 @@ TIMEOUT = 60.0
 """Seconds without a byte after which a transfer is given up."""
 
 _IF_FULL = (
-    "Make room, or name another folder with --to, and run the command again; what came is kept."
+    "Free some space, or name another folder with --to, and run the command again; the downloaded "
+    "part is kept."
 )
 _TFF = "https://storage.googleapis.com/tff-datasets-public"
 _NIST = "https://s3.amazonaws.com/nist-srd/SD19"
@@ -34,7 +34,7 @@ _NIST = "https://s3.amazonaws.com/nist-srd/SD19"
 
 @dataclass(frozen=True)
 class Source:
-    """One file to download. An archive is unpacked into `holds`, and then removed."""
+    """One file to download. An archive is unpacked into the files `holds`, and then removed."""
 
     url: str
     sha256: str | None = None
@@ -42,19 +42,17 @@ class Source:
 
     @property
     def name(self) -> str:
-        """What the file is called on disk."""
         return self.url.rpartition("/")[2]
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set: its files, or what a person has to do where no program may fetch it."""
+    """A data set."""
 
     sources: tuple[Source, ...]
     about: str
-    next: str
-    """What to do with it; {folder} is where it is."""
-    by_hand: str | None = None
+    next: str  #: what to do with it; {folder} is its folder
+    by_hand: str | None = None  #: the steps for a person, if no program may fetch it
 
 
 CATALOGUE: dict[str, DataSet] = {
@@ -104,7 +102,7 @@ CATALOGUE: dict[str, DataSet] = {
         by_hand="CelebA is for non-commercial research under an agreement that a person has to "
         "accept, so it is not fetched by a program. (1) From its official page, "
         "http://mmlab.ie.cuhk.edu.hk/projects/CelebA.html, get img_align_celeba.zip, "
-        "identity_CelebA.txt (to be asked for there) and list_attr_celeba.txt. (2) In a copy of "
+        "identity_CelebA.txt (on request) and list_attr_celeba.txt. (2) In a copy of "
         "LEAF (https://github.com/TalwalkarLab/leaf) put the two text files into "
         "data/celeba/data/raw and the images into data/celeba/data/raw/img_align_celeba. (3) In "
         "data/celeba run ./preprocess.sh -s niid --sf 0.05 -k 5 -t sample. (4) Give pmtl that "
@@ -120,8 +118,8 @@ def fetch(
 
     Args:
         name: a key of `CATALOGUE`.
-        to: the folder to put it in; data/NAME unless given.
-        force: download again what is there already.
+        to: the folder for it; by default data/NAME.
+        force: download files that exist again.
         progress: show progress bars.
 
     Returns:
@@ -134,12 +132,12 @@ def fetch(
         raise PmtlError(wanted.by_hand)
     folder = Path(to) if to is not None else Path("data") / name
     with disk_errors(folder, if_full=_IF_FULL):
-        there = folder.exists()
+        existed = folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         try:
             files = [_fetch_source(source, folder, force, progress) for source in wanted.sources]
         finally:
-            if not there and not any(folder.iterdir()):  # Nothing came.
+            if not existed and not any(folder.iterdir()):
                 folder.rmdir()
     return {
         "name": name,
@@ -153,12 +151,12 @@ def fetch(
 def _fetch_source(source: Source, folder: Path, force: bool, progress: bool) -> dict[str, Any]:
     file = folder / source.name
     record = folder / f"{source.name}.sha256"
-    there = [folder / part for part in source.holds] or [file]
+    wanted = [folder / part for part in source.holds] or [file]
     known = _recorded(record)
-    if all(part.exists() for part in there) and not force:
+    if all(part.exists() for part in wanted) and not force:
         return {"file": source.name, "sha256": known, "checked": "already there"}
     if file.exists() and not force:
-        found = known  # An archive that was checked before, and could not be unpacked.
+        found = known  # An archive that was checked before, but could not be unpacked.
     else:
         partial = folder / f"{source.name}.part"
         _download(source.url, partial, progress)
@@ -168,8 +166,8 @@ def _fetch_source(source: Source, folder: Path, force: bool, progress: bool) -> 
             partial.unlink()
             whose = "published" if source.sha256 else "of the first download"
             raise PmtlError(
-                f"{source.name} has the SHA-256 {found}, but the one {whose} is {right}: what came "
-                "was removed; fetch it again, and if that does not help, do not use it."
+                f"{source.name} has the SHA-256 {found}, but the one {whose} is {right}: the "
+                "download was removed; fetch it again. If that does not help, do not use it."
             )
         record.write_text(f"{found}  {source.name}\n", encoding="utf-8")
         partial.replace(file)
@@ -188,7 +186,6 @@ def _recorded(record: Path) -> str | None:
 
 
 def _download(url: str, partial: Path, progress: bool) -> None:
-    """Get the rest of a file, whatever part of it is there already."""
     pooch = _pooch()
     from requests import HTTPError, RequestException
 
@@ -198,7 +195,7 @@ def _download(url: str, partial: Path, progress: bool) -> None:
         headers["Range"] = f"bytes={done}-"
     with partial.open("ab") as file:
 
-        def look(answer: Any, **_: Any) -> None:
+        def on_answer(answer: Any, **_: Any) -> None:
             if answer.status_code not in (200, 206):
                 return
             if not answer.headers.get("Content-Range", "").startswith(f"bytes {done}-"):
@@ -207,25 +204,25 @@ def _download(url: str, partial: Path, progress: bool) -> None:
             _refuse_without_room(partial.parent, needed, url)
 
         get = pooch.HTTPDownloader(
-            progress, CHUNK, timeout=TIMEOUT, headers=headers, hooks={"response": look}
+            progress, CHUNK, timeout=TIMEOUT, headers=headers, hooks={"response": on_answer}
         )
         try:
             get(url, file, None)
             return
         except HTTPError as error:
             answer: Any = error.response
-            # The server has nothing behind the part: that is the whole file, or another file.
+            # The part has the length of the whole file: it is complete, or another file.
             if answer.headers.get("Content-Range") == f"bytes */{done}":
                 return
             if answer.status_code != 416:
                 raise PmtlError(
-                    f"{url} answers {answer.status_code} ({answer.reason}): it may have moved; "
-                    "look for it at its publisher, and report this."
+                    f"{url} answers {answer.status_code} ({answer.reason}): it may have moved. "
+                    "Look for it at its publisher, and report this."
                 ) from error
         except RequestException as error:
             raise PmtlError(
                 f"{url} cannot be reached, or the transfer stopped ({error}): check the network "
-                "and run the command again. What came is kept, and the next try goes on from there."
+                "and run the command again. The downloaded part is kept, and will be continued."
             ) from error
         finally:
             if not partial.stat().st_size:
@@ -245,7 +242,7 @@ def _pooch() -> Any:
 
 
 def _unpack(archive: Path, folder: Path, names: tuple[str, ...], progress: bool) -> None:
-    """The named files of an archive, and nothing else, whatever paths it gives them."""
+    """Unpack the named files of an archive into `folder`, whatever their paths in it are."""
     missing = set(names)
     try:
         with tarfile.open(archive) as packed:
@@ -268,16 +265,16 @@ def _unpack(archive: Path, folder: Path, names: tuple[str, ...], progress: bool)
                 missing.discard(name)
     except (tarfile.TarError, EOFError, OSError) as error:
         if isinstance(error, OSError) and error.errno:
-            raise  # It is about the disk and not about the archive.
+            raise  # An error of the disk, not of the archive.
         raise PmtlError(f"{archive} cannot be unpacked ({error}): fetch it again.") from error
     if missing:
-        raise PmtlError(f"{archive} does not hold {', '.join(sorted(missing))}, as it should.")
+        raise PmtlError(f"{archive} does not hold {', '.join(sorted(missing))}: fetch it again.")
 
 
 def _refuse_without_room(folder: Path, needed: int, what: str) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise PmtlError(
-            f"{what} needs {needed:,} bytes in {folder}, and {free:,} are free: make room, or name "
-            "another folder with --to."
+            f"{what} needs {needed:,} bytes in {folder}, but {free:,} are free: free some space, "
+            "or name another folder with --to."
         )

@@ -1,8 +1,7 @@
-"""A federation of data: all rows in one array, and who owns which of them.
+"""A federation of data: all rows in one array, and the client that owns each row.
 
-Rows stay in the order and the storage in which they came (an array, a memory map, a sparse
-matrix). Clients and splits are lists of row numbers over it, so grouping by client or keeping
-some of the clients never copies the data.
+Rows keep their order and storage (an array, a memory map, a sparse matrix). Clients and splits are
+lists of row numbers, so grouping by client or selecting clients never copies the rows.
 
 >>> data = FederatedData.from_arrays(np.eye(6), [0, 1] * 3, ["b", "b", "b", "a", "a", "a"])
 >>> data.clients, data.m, data.input_shape, data.rows("test").counts.tolist()
@@ -52,8 +51,8 @@ from pmtl.errors import PmtlError
 __all__ = ["SPLITS", "FederatedData", "Rows", "Split", "Task"]
 
 COUNTED = (
-    "Which clients take part was decided by how many rows each of them has (min_rows, largest): "
-    "that is treated as public. Name the clients beforehand where it is not."
+    "Clients were selected by their number of rows (min_rows, largest), which is treated as "
+    "public. If it is not public, name the clients beforehand."
 )
 
 
@@ -71,10 +70,10 @@ class FederatedData:
         labels: the names of classes or labels.
         feature_names: the names of the features.
         source: the spec that reads the same data again.
-        scaling: what each client standardised its features by.
+        scaling: the means and deviations by which each client standardised its features.
         text: how text became features, if it did.
-        disclosed: what reading took from all clients' rows and treats as public, in sentences.
-        for_owner: what was left out of clients' rows, in sentences for the data's owner alone.
+        disclosed: sentences on what reading took from all clients' rows and treats as public.
+        for_owner: sentences on rows that were left out, for the data's owner only.
     """
 
     x: Any
@@ -108,22 +107,15 @@ class FederatedData:
         return self.splits[split]
 
     def gather(self, index: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[Any]]:
-        """Features (dense float32) and targets of the rows in `index`, which may have any shape.
-
-        Dense bytes are pixels and come out between 0 and 1. Only these rows of a sparse matrix
-        are made dense.
-        """
+        """Features (dense float32; bytes are pixels and become 0 to 1) and targets of the rows in
+        `index`, which may have any shape."""
         index = np.asarray(index, dtype=np.int64)
-        taken = self._take(index.reshape(-1))
-        x = as_float32(taken.toarray()) if is_sparse(taken) else as_model_input(taken)
+        taken = self.x[index.reshape(-1)]
+        x = as_float32(taken.toarray()) if is_sparse(taken) else as_model_input(np.asarray(taken))
         return x.reshape(index.shape + self.input_shape), np.asarray(self.y[index])
 
-    def _take(self, index: NDArray[np.int64]) -> Any:
-        taken = self.x[index]
-        return taken if is_sparse(taken) else np.asarray(taken)
-
     def index_of(self, client: str) -> int:
-        """The position of a client by its name."""
+        """The position of the client with this name."""
         position = self._positions.get(str(client))
         if position is None:
             near = difflib.get_close_matches(str(client), self.clients, n=3)
@@ -153,31 +145,30 @@ class FederatedData:
         return replace(self, clients=names, splits=splits, scaling=scaling, source=None)
 
     def fingerprint(self) -> str:
-        """SHA-256 of what is learned from; computed once."""
+        """SHA-256 of features, targets, clients, splits and task; computed once.
+
+        Rows are read client by client: their order in the file, and rows without a client, do not
+        change it. A sparse matrix is hashed by its entries.
+        """
         return self._fingerprint
 
     @cached_property
     def _fingerprint(self) -> str:
-        """SHA-256 of what is learned from: features, targets, clients, splits and task.
-
-        Rows are read client after client, so the place of a client's rows in a file and rows that
-        belong to nobody do not matter. A sparse matrix is hashed by its entries.
-        """
         storage = (
             "sparse" if is_sparse(self.x) else "uint8" if self.x.dtype == np.uint8 else "float"
         )
         head: list[Any] = [self.task, self.outputs, storage, self.input_shape, self.clients]
-        if self.text is not None:  # The same numbers mean something else under other words.
+        if self.text is not None:  # Equal numbers differ in meaning if the words differ.
             head += [self.text.to_dict(), self.feature_names, self.labels]
         digest = hashlib.sha256(json.dumps(head).encode())
         width = 64 if is_sparse(self.x) else int(np.prod(self.input_shape)) * 4
         for split in SPLITS:
             rows = self.rows(split)
-            # One digest per column, so that it does not matter where a chunk ends.
+            # One digest per column, so that the size of chunks does not matter.
             columns = [hashlib.sha256(rows.offsets.tobytes()) for _ in range(4)]
             for chunk in row_chunks(len(rows.order), width):
                 index = rows.order[chunk]
-                parts = (self.y[index], *_canonical(self._take(index)))
+                parts = (self.y[index], *_canonical(self.x[index]))
                 for column, part in zip(columns, parts, strict=False):
                     column.update(np.ascontiguousarray(part).tobytes())
             for column in columns:
@@ -213,26 +204,26 @@ class FederatedData:
         Args:
             x: features, [rows, …]: an array, a memory map or a SciPy sparse matrix.
             y: targets, [rows] or [rows, outputs]: classes, names of classes, 0/1 labels or numbers.
-            client: who owns each row, [rows].
-            split: train, validation or test for each row. Without it, every client's rows are
-                divided. Without validation rows in it, every client gives up some training rows.
-            task: classification, multilabel or regression; follows from `y` unless given.
-            outputs: how many classes or labels there are; follows from `y` unless given.
+            client: the client of each row, [rows].
+            split: train, validation or test for each row. Without it, the rows of each client are
+                divided. If it has no validation rows, some training rows become validation rows.
+            task: classification, multilabel or regression; by default inferred from `y`.
+            outputs: the number of classes or labels; by default inferred from `y`.
             labels: the names of the outputs.
-            validation: share of a client's rows that is set aside for validation.
-            test: share of a client's rows that is set aside for testing, if `split` is not given.
-            min_rows: leave out clients that have fewer rows in all.
-            clients: then keep this many clients, the first in sorted order.
-            largest: before that, keep this many clients with the most rows (of equals the first).
-            scale: "client" lets every client standardise its features by its own training rows.
+            validation: the fraction of a client's rows for validation.
+            test: the fraction of a client's rows for testing, if `split` is not given.
+            min_rows: leave out clients with fewer rows.
+            clients: keep this many clients, the first in sorted order (after `largest`).
+            largest: keep this many clients, those with the most rows.
+            scale: "client": each client standardises its features by its own training rows.
             feature_names: the names of the features.
             text: how text became features, if it did.
-            disclosed: what reading made public, in sentences.
+            disclosed: sentences on what reading made public.
             source: the spec that reads the same data again.
-            bad_rows: "refuse" refuses a value that is missing, infinite or no class. "drop"
-                (production) leaves its row out, and a client without any row that trains stays a
-                client: nothing that others get, not even an error, depends on one client's rows.
-            usable: false for rows that are to be left out, too, [rows]; only with "drop".
+            bad_rows: "refuse": a missing or infinite value, or an invalid class, is an error.
+                "drop" (production): its row is left out, and clients without training rows stay
+                clients, so that no error or result of others depends on one client's rows.
+            usable: false for further rows to leave out, [rows]; only with "drop".
         """
         check_lengths(x=x, y=y, client=client, split=split)
         if bad_rows not in ("refuse", "drop"):
@@ -280,28 +271,25 @@ class FederatedData:
         drop: str | Sequence[str] = (),
         **options: Any,
     ) -> FederatedData:
-        """The federation of a pandas DataFrame, whose other columns are features.
+        """The federation of a pandas DataFrame; columns that are not named here are features.
 
         Args:
             frame: the rows.
             client: the column that names the client.
             target: the column to predict; several are written `a+b`.
-            split: the column that holds train, validation or test.
+            split: the column with train, validation or test.
             drop: columns to leave out (a list, or `a+b`).
-            **options: those of `from_arrays`.
+            **options: the options of `from_arrays`.
         """
         from pmtl.data.readers.table import frame_columns
 
-        arguments: dict[str, Any] = {
-            **frame_columns(frame, client, target, split, drop),
-            **options,
-        }
-        return cls.from_arrays(**arguments)
+        columns: dict[str, Any] = {**frame_columns(frame, client, target, split, drop)}
+        return cls.from_arrays(**(columns | options))
 
 
 def _canonical(taken: Any) -> tuple[NDArray[Any], ...]:
-    """Rows as the arrays a fingerprint is taken of."""
+    """The arrays of rows that the fingerprint is computed from."""
     if is_sparse(taken):
         lengths = np.diff(taken.indptr).astype(np.int64)
         return lengths, taken.indices.astype(np.int64), as_float32(taken.data)
-    return (taken,) if taken.dtype == np.uint8 else (as_float32(taken),)
+    return (np.asarray(taken),) if taken.dtype == np.uint8 else (as_float32(taken),)

@@ -1,11 +1,9 @@
-"""`load("PATH:key=value,…")`: the one way in which data is read, whatever its format.
+"""`load("PATH:key=value,…")` reads data in any format.
 
-The ending of the path, what lies in the folder, or `reader=` chooses the reader. The reader gives
-columns (`readers/columns.py`), and `FederatedData.from_arrays` checks them and groups them by
-client. Options are the parameters of the reader and those in `COMMON`, which every file has.
-
-A reader is a function of `path` and of its own options. docs/data.md ("A format of your own") says
-how a user's reader is named, and what its parameter `lenient` promises to production.
+The ending of the path, the files in the folder, or `reader=` chooses the reader, a function of
+`path` and its own options. It returns columns (`readers/columns.py`), which
+`FederatedData.from_arrays` checks and groups by client. Options are the reader's parameters and
+those in `COMMON`. docs/data.md ("A format of your own") describes readers of users.
 """
 
 from __future__ import annotations
@@ -22,12 +20,7 @@ from pmtl.data.readers.columns import Columns
 from pmtl.data.readers.hdf5 import read_hdf5
 from pmtl.data.readers.leaf import read_leaf
 from pmtl.data.readers.npz import read_folder, read_npz, read_x
-from pmtl.data.readers.table import (
-    TABLE_ENDINGS,
-    read_known_columns,
-    read_known_texts,
-    read_table,
-)
+from pmtl.data.readers.table import TABLE_ENDINGS, read_known_columns, read_known_texts, read_table
 from pmtl.data.readers.text import Bags, TextRule, frequencies
 from pmtl.data.synthetic import synthetic
 from pmtl.errors import PmtlError, PublicError, naming
@@ -54,8 +47,7 @@ FOLDER_READERS: tuple[tuple[tuple[str, ...], Reader], ...] = (
     (("x.npy", "x_data.npy", "y.npy"), read_folder),
     ((), read_leaf),
 )
-"""The readers of folders, each with files of which one must be there; the first that fits is used.
-"""
+"""The readers of folders, each with files of which one must exist; the first match is used."""
 
 
 def load(
@@ -65,52 +57,52 @@ def load(
 
     Args:
         spec: `PATH[:key=value,…]` or `synthetic[:key=value,…]`.
-        progress: show a bar where reading takes its time.
-        production: leave out rows that cannot be used, and keep silent about them: an error that
-            might quote a client's row says only how its owner can see it.
-        **options: options as keywords, which win over those in the spec; None counts as not given.
+        progress: show a progress bar.
+        production: leave out unusable rows. An error that might quote a client's row is replaced
+            by a sentence that tells the data's owner how to see it.
+        **options: options as keywords, which override those in the spec; None counts as not given.
     """
-    # A path may hold ":" and "=", so one that exists is not taken apart.
+    # A path may contain ":" and "=", so an existing path is not split.
     name, written = (str(spec), {}) if _exists(Path(spec)) else parse_spec(str(spec))
     given = {**written, **{key: value for key, value in options.items() if value is not None}}
     if name == "synthetic":
         return construct(synthetic, given, "synthetic", source=format_spec(name, given))
 
     path, place = _places(name)
-    # Written down so that it means the same from any folder.
+    # `source` must mean the same in every folder.
     paths = {key: str(_places(value)[1]) for key, value in given.items() if key in PATHS}
     source = format_spec(str(place), given | paths)
     reader = choose_reader(path, given.pop("reader", None))
     parameters = inspect.signature(reader).parameters
     if production and "lenient" not in parameters:
         raise PublicError(
-            f"{path} is in a format that is read for experiments only: one client's part of it may "
-            "decide how everybody's is read. Save the rows as a table (CSV, Parquet) or as NumPy "
-            "arrays for production; a reader of your own must have the parameter lenient."
+            f"The format of {path} is for experiments only: the rows of one client may decide how "
+            "those of others are read. Save the rows as a table (CSV, Parquet) or as NumPy arrays "
+            "for production; a reader of your own must have the parameter lenient."
         )
-    asked = {"path": path, "progress": progress, "lenient": production}
-    fixed = {key: value for key, value in asked.items() if key in ("path", *parameters)}
+    fixed = {"path": path, "progress": progress, "lenient": production}
+    fixed = {key: value for key, value in fixed.items() if key in ("path", *parameters)}
     own = [option for option in parameters if option not in fixed]
     for option in given:
         if option not in (*own, *COMMON):
             raise unknown(f"option of {path.name} named", option, ("reader", *own, *COMMON))
-    # An option of COMMON that the reader has, too, lets it read no more clients than are asked for.
+    # A reader may also have options of COMMON, to read no more clients than necessary.
     own_given = {key: value for key, value in given.items() if key in own}
     common = {key: value for key, value in given.items() if key in COMMON}
+    bad_rows = "drop" if production else "refuse"
     try:
         with naming(str(path)):
-            columns = _read(reader, own_given, path, fixed)
-            bad_rows = "drop" if production else "refuse"
-            fixed = {**columns, "source": source, "bad_rows": bad_rows}
-            return construct(FederatedData.from_arrays, common, path.name, **fixed)
+            columns = {**_read(reader, own_given, path, fixed), "source": source}
+            make = FederatedData.from_arrays
+            return construct(make, common, path.name, **columns, bad_rows=bad_rows)
     except PublicError:
         raise
     except PmtlError:
         if not production:
             raise
         raise PublicError(
-            f"{path} cannot be read. What is wrong may quote a client's rows, so it is not said "
-            f"here: `pmtl data show {source}` tells whoever may see the data."
+            f"{path} cannot be read. The reason may quote a client's rows, so it is not shown "
+            f"here: `pmtl data show {source}` shows it to those who may see the data."
         ) from None
     except OSError as error:
         raise PmtlError(
@@ -134,9 +126,8 @@ def choose_reader(path: Path, name: str | None = None) -> Reader:
         name = next(fits, None)
     if name is None:
         raise PmtlError(
-            f"{path} has an ending that no reader knows: data is .{', .'.join(endings)}, or a "
-            "folder of .npy, .json or .h5. Name a reader of your own with "
-            "reader=package.module:Name."
+            f"No reader knows the ending of {path}: data is .{', .'.join(endings)}, or a folder of "
+            ".npy, .json or .h5. Name a reader of your own with reader=package.module:Name."
         )
     found: Reader = find("reader", name, READERS)
     if not callable(found):
@@ -147,22 +138,20 @@ def choose_reader(path: Path, name: str | None = None) -> Reader:
 def _read(
     reader: Reader, options: Mapping[str, Any], path: Path, fixed: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """The columns that a reader gives; whatever goes wrong in a user's own becomes a sentence."""
-    if reader in (*READERS.values(), read_folder):
-        return construct(reader, options, path.name, **fixed)
+    """The columns that a reader returns; errors of a user's reader become sentences."""
     name = getattr(reader, "__name__", str(reader))
     try:
         columns = construct(reader, options, path.name, **fixed)
-    except PmtlError:
-        raise
     except Exception as error:
+        if isinstance(error, PmtlError) or reader in (*READERS.values(), read_folder):
+            raise
         raise PmtlError(
             f"The reader {name} failed on {path} ({type(error).__name__}: {error})."
         ) from error
     known = set(Columns.__annotations__)
     if not isinstance(columns, Mapping) or not {"x", "y", "client"} <= set(columns) <= known:
         raise PmtlError(
-            f"The reader {name} must give a dictionary with x, y and client, and perhaps "
+            f"The reader {name} must return a dictionary with x, y and client, and optionally "
             f"{', '.join(sorted(known - {'x', 'y', 'client'}))}."
         )
     return columns
@@ -174,11 +163,11 @@ def load_features(
     names: Sequence[str] | None,
     text: TextRule | None = None,
 ) -> Any:
-    """Rows without targets, for a model to answer, as an array or a CSR matrix.
+    """Rows without targets, for prediction, as an array or a CSR matrix.
 
     Args:
         path: a table, whose columns are found by name (others are ignored), a .npz (`x`) or a .npy.
-        shape: the shape of a row that the model reads.
+        shape: the shape of a row that the model needs.
         names: the names of the features in training; None if they had none.
         text: how text became features in training, if it did.
     """
@@ -187,7 +176,7 @@ def load_features(
         raise PmtlError(f"There is no file {path} to predict on.")
     is_table = path.name.lower().endswith(TABLE_ENDINGS)
     if text is not None and not is_table:
-        raise PmtlError(f"{path} is no table: this model reads text, from .csv, .tsv or .parquet.")
+        raise PmtlError(f"{path} is not a table: this model needs text in .csv, .tsv or .parquet.")
     with naming(str(path)):
         if text is not None:
             bags = Bags(names, text.hashed)
@@ -203,7 +192,7 @@ def load_features(
 
 
 def _places(name: str) -> tuple[Path, Path]:
-    """A path as it is written (but for ~), and as it is from anywhere."""
+    """A path as it is written (with ~ expanded), and the absolute path."""
     try:
         path = Path(name).expanduser()
         return path, path.resolve()
@@ -214,7 +203,7 @@ def _places(name: str) -> tuple[Path, Path]:
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except OSError:  # e.g. a name that is longer than any file's may be
+    except OSError:  # e.g. a name that is too long
         return False
 
 

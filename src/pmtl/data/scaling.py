@@ -1,9 +1,8 @@
-"""Features brought to a common size, by each client for itself.
+"""Standardised features, by each client for itself.
 
-Gradient steps need features of a size near 1. Means and deviations taken over *all* clients would
-be a release of their data that no noise covers, so every client standardises its rows with the
-mean and deviation of its own training rows. That is local work and free under billboard privacy;
-each client keeps its own two vectors beside its model.
+Gradient steps need features of a size near 1. Means and deviations over *all* clients would be a
+release without noise. So each client uses the mean and deviation of its own training rows, which is
+local and free under billboard privacy, and keeps these two vectors beside its model.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pmtl.data.checks import as_model_input
 from pmtl.data.splits import Rows
 from pmtl.errors import PmtlError
 
-#: Deviations below this are taken for a constant feature, which is only centred.
+#: A feature with a smaller relative deviation counts as constant and is only centred.
 _CONSTANT = 1e-6
 
 
@@ -27,26 +26,25 @@ class Scaling:
     """How each client standardises its rows.
 
     Args:
-        means: what each client subtracts from its rows, [m, *input_shape].
-        widths: what it then divides them by, [m, *input_shape].
+        means: the means that clients subtract from their rows, [m, *input_shape].
+        widths: the deviations by which they then divide, [m, *input_shape].
     """
 
     means: NDArray[np.float32]
     widths: NDArray[np.float32]
 
     def apply(self, client: int, x: NDArray[Any]) -> NDArray[np.float32]:
-        """Rows of one client, scaled."""
+        """The rows `x` of one client, scaled."""
         return np.asarray((x - self.means[client]) / self.widths[client], dtype=np.float32)
 
     def select(self, clients: NDArray[np.int64]) -> Scaling:
-        """The scaling of some of the clients."""
         return Scaling(self.means[clients], self.widths[clients])
 
 
 def scale_by_client(
     x: Any, owner: NDArray[np.int64], train: Rows
 ) -> tuple[NDArray[np.float32], Scaling]:
-    """All rows, each standardised by its owner's training rows; rows of nobody stay as they are."""
+    """All rows, standardised by their owner's training rows; rows without an owner stay."""
     if not isinstance(x, np.ndarray) or isinstance(x, np.memmap):
         raise PmtlError("scale=client needs dense features that fit in memory: scale them before.")
     scaled = np.array(as_model_input(x))

@@ -1,8 +1,7 @@
 """Which clients take part, and which of their rows train, validate and test.
 
-A row's place is decided by a random number that depends on the client's name and on the row's
-position among that client's own rows, and on nothing else: adding, removing or moving other
-clients never changes anybody's split, and no seed is needed to name it.
+A row's split is drawn from a random number that depends only on the client's name and the row's
+position among the client's rows. Adding, removing or moving other clients never changes it.
 
 >>> part_sizes(np.array([1, 2, 4, 5, 100]), 0.1, 0.2).tolist()
 [[1, 0, 0], [2, 0, 0], [3, 0, 1], [3, 1, 1], [70, 10, 20]]
@@ -31,26 +30,29 @@ _WORDS |= {"test": TEST}
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The rows of one split, grouped by client."""
+    """The rows of one split, grouped by client.
+
+    Args:
+        order: row numbers, client by client, in the order of the file.
+        offsets: [m+1]; client k owns `order[offsets[k]:offsets[k+1]]`.
+    """
 
     order: NDArray[np.int64]
-    """Row numbers, client after client; each client's in the order of the file."""
     offsets: NDArray[np.int64]
-    """[m+1]: client k owns `order[offsets[k]:offsets[k+1]]`."""
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """[m]: how many rows each client has."""
+        """[m]: the number of rows of each client."""
         return np.diff(self.offsets)
 
     def of(self, client: int) -> NDArray[np.int64]:
-        """The row numbers of one client, by its position."""
+        """The row numbers of the client at this position."""
         return self.order[self.offsets[client] : self.offsets[client + 1]]
 
 
 def read_parts(split: Any, lenient: bool = False) -> Parts:
-    """The part of every row from a column of the words train, validation and test; if `lenient`, a
-    row with another word is not used."""
+    """The part of each row from a column of the words train, validation and test; if `lenient`, a
+    row with another word is unused."""
     given = split if isinstance(split, Coded) else distinct(split, "split")
     codes, words = given if lenient else encode(given, "split")
     parts = [_WORDS.get(word.strip().lower(), UNUSED) for word in words]
@@ -70,10 +72,16 @@ def draw_parts(
     test: float,
     each: bool = False,
 ) -> Parts:
-    """The part of every row: drawn for every client, or as `given` with validation rows drawn
-    from every client's training rows when the given split has none; with `each`, from the training
-    rows of each client that has none."""
-    check_fractions(validation, test)
+    """The part of each row: drawn, or as `given`. If the given split has no validation rows, they
+    are drawn from the training rows; with `each`, for every client that has none."""
+    for name, fraction in (("validation", validation), ("test", test)):
+        if not 0 <= fraction < 1:
+            raise PmtlError(f"The {name} fraction must be in [0, 1), but {fraction} was given.")
+    if validation + test >= 1:
+        raise PmtlError(
+            f"validation={validation} and test={test} leave no rows to train on: "
+            "their sum must be below 1."
+        )
     has = np.zeros(len(clients), dtype=bool)
     if given is not None:
         has[codes[given == VALIDATION]] = True
@@ -84,55 +92,35 @@ def draw_parts(
         order, test = order[(given[order] == TRAIN) & ~has[codes[order]]], 0.0
     owner = codes[order]
     counts = np.bincount(owner, minlength=len(clients))
-    position = _ranks(counts)
+    position = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
     chance = uniforms(0, "split", name_keys(clients)[owner], position)
     shuffled = order[np.lexsort((chance, owner))]
 
-    sizes = part_sizes(counts, validation, test)
-    until_test = sizes[:, 2][owner]
-    until_validation = until_test + sizes[:, 1][owner]
-    drawn = np.where(
-        position < until_test, TEST, np.where(position < until_validation, VALIDATION, TRAIN)
-    )
+    sizes = part_sizes(counts, validation, test)[owner]
+    until_test, until_validation = sizes[:, 2], sizes[:, 2] + sizes[:, 1]
     parts = np.full(len(codes), TRAIN, dtype=np.int8) if given is None else given.copy()
-    parts[shuffled] = drawn
+    parts[shuffled] = np.select(
+        [position < until_test, position < until_validation], [TEST, VALIDATION], TRAIN
+    )
     return parts
 
 
 def part_sizes(counts: NDArray[Any], validation: float, test: float) -> NDArray[np.int64]:
     """[m, 3]: training, validation and test rows of clients with `counts` rows.
 
-    Fractions are rounded; a client with three rows or more is tested on at least one, one with
-    five or more validates on at least one, and one row always stays to train on.
+    Fractions are rounded. A client with three rows or more has at least one test row, with five or
+    more at least one validation row, and every client has at least one training row.
     """
+
+    def share(fraction: float, needed: int, available: NDArray[Any]) -> NDArray[np.int64]:
+        rounded = np.rint(n * fraction).astype(np.int64)
+        least = (n >= needed) if fraction > 0 else 0
+        return np.asarray(np.minimum(np.maximum(rounded, least), np.maximum(available, 0)))
+
     n = np.asarray(counts, dtype=np.int64)
-    n_test = np.rint(n * test).astype(np.int64)
-    if test > 0:
-        n_test = np.maximum(n_test, n >= 3)
-    n_test = np.clip(n_test, 0, np.maximum(n - 1, 0))
-    n_validation = np.rint(n * validation).astype(np.int64)
-    if validation > 0:
-        n_validation = np.maximum(n_validation, n >= 5)
-    n_validation = np.clip(n_validation, 0, np.maximum(n - n_test - 1, 0))
+    n_test = share(test, 3, n - 1)
+    n_validation = share(validation, 5, n - n_test - 1)
     return np.stack([n - n_test - n_validation, n_validation, n_test], axis=-1)
-
-
-def check_fractions(validation: float, test: float) -> None:
-    """Refuse fractions that leave nothing to train on."""
-    for name, fraction in (("validation", validation), ("test", test)):
-        if not 0 <= fraction < 1:
-            raise PmtlError(f"The {name} fraction must lie in [0, 1), but {fraction} was given.")
-    if validation + test >= 1:
-        raise PmtlError(
-            f"validation={validation} and test={test} leave no rows to train on: "
-            "their sum must be below 1."
-        )
-
-
-def _ranks(counts: NDArray[Any]) -> NDArray[np.int64]:
-    """0, 1, 2, … within every client, for rows that lie client after client."""
-    starts = np.cumsum(counts) - counts
-    return np.asarray(np.arange(int(counts.sum())) - np.repeat(starts, counts), dtype=np.int64)
 
 
 def keep_clients(
@@ -143,8 +131,8 @@ def keep_clients(
     largest: int | None,
     clients: int | None,
 ) -> tuple[NDArray[np.int64], tuple[str, ...], NDArray[np.int8]]:
-    """Drop small clients, then all but the `largest`, then all but the first `clients`; their rows
-    belong to nobody."""
+    """Drop small clients, then all but the `largest`, then all but the first `clients`; the rows of
+    dropped clients have the code and the part `UNUSED`."""
     counts = np.bincount(codes, minlength=len(known))
     kept = np.flatnonzero(counts >= min_rows)
     for name, number in (("largest", largest), ("clients", clients)):
@@ -168,32 +156,30 @@ def keep_clients(
 
 
 def group_rows(codes: NDArray[np.int64], member: NDArray[np.bool_], m: int) -> Rows:
-    """The rows that are members of a split, by client."""
+    """The rows of one split (`member`), grouped by client."""
     index = np.flatnonzero(member)
     owner = codes[index]
     return Rows(index[np.argsort(owner, kind="stable")], offsets(np.bincount(owner, minlength=m)))
 
 
 def offsets(counts: NDArray[Any]) -> NDArray[np.int64]:
-    """Where each client's rows begin, and where the last one's end."""
+    """Where the rows of each client begin, and where those of the last one end."""
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
 def notes_on_left_out(
     codes: NDArray[np.int64], known: tuple[str, ...], usable: NDArray[np.bool_]
 ) -> tuple[str, ...]:
-    """Sentences on whose rows were left out."""
     rows = np.bincount(codes, minlength=len(known))
     bad = np.bincount(codes[~usable], minlength=len(known))
     return tuple(
         f"Client {known[k]!r}: {bad[k]} of {rows[k]} rows were left out, because a value is "
-        "missing, infinite or no class."
+        "missing, infinite or not a class."
         for k in np.flatnonzero(bad)
     )
 
 
 def refuse_untrained(train: Rows, clients: tuple[str, ...]) -> None:
-    """Refuse clients without training rows."""
     empty = np.flatnonzero(train.counts == 0)
     if len(empty):
         raise PmtlError(

@@ -1,17 +1,14 @@
-"""The Synthetic(α, β) family: a federation whose clients are as alike as one wishes.
+"""The Synthetic(α, β) family: a federation whose clients are as similar as requested.
 
 After Li et al., "Federated Optimization in Heterogeneous Networks" (FedProx, MLSys 2020) and LEAF:
 client k has a linear model W_k and inputs x ~ N(v_k, Σ) with Σ_jj = j^-1.2, and a label is the
-largest of W_k x + b_k. The original draws every entry of W_k from N(u_k, 1) with u_k ~ N(0, α), so
-at α = 0 the clients' models are still unrelated. Here α is what its name promises:
+largest of W_k x + b_k. The original's models are unrelated even at α = 0. Here they are then equal:
 
-    W_k = W_0 + √α Δ_k      v_k = √β ξ_k      with W_0, Δ_k, ξ_k standard normal (ξ_k scaled by Σ),
+    W_k = W_0 + √α Δ_k      v_k = √β ξ_k      with W_0, Δ_k, ξ_k standard normal (ξ_k scaled by Σ).
 
-from one model for everybody (α = 0) to models with little in common (α ≫ 1), and β likewise for
-the inputs. With several clusters client k has its cluster's model, that of k mod clusters, in place
-of W_0; clusters have nothing in common. Σ is scaled so that E‖x − v_k‖² is 4, which suits step
-sizes near 1. Numbers of rows are lognormal. The parts are drawn from separate streams in the order
-of clients, so changing α keeps the inputs, and more clients leave the first ones as they were.
+With several clusters, the model of cluster k mod clusters, independent of the others, replaces W_0.
+Σ is scaled so that E‖x − v_k‖² = 4, which suits step sizes near 1. Numbers of rows are lognormal.
+Separate random streams keep the inputs when α changes, and the first clients when there are more.
 """
 
 from __future__ import annotations
@@ -25,12 +22,9 @@ from pmtl.data.disk import physical_memory
 from pmtl.data.federated import FederatedData
 from pmtl.errors import PmtlError
 
-SPREAD = 0.6
-"""Standard deviation of the logarithm of a client's number of rows."""
-FEWEST = 5
-"""No client has fewer rows."""
-SCALE = 4.0
-"""E‖x − v_k‖²."""
+SPREAD = 0.6  #: standard deviation of the logarithm of a client's number of rows
+FEWEST = 5  #: smallest number of rows of a client
+SCALE = 4.0  #: E‖x − v_k‖²
 
 
 def synthetic(
@@ -51,20 +45,19 @@ def synthetic(
     """Draw a federation.
 
     Args:
-        clients: how many clients there are.
+        clients: number of clients.
         alpha: how much their models differ.
         beta: how much their inputs differ.
-        features: how many features a row has.
-        classes: how many classes there are.
+        features: number of features of a row.
+        classes: number of classes.
         task: classification or regression.
-        samples: the median number of rows of a client.
-        noise: the scale of what is added to the outputs before the label is taken: Gumbel noise for
-            classes (0: always the largest output; 1: a draw from the softmax), normal noise for
-            regression.
-        clusters: how many groups of clients there are whose models have nothing in common.
-        seed: what the federation is drawn from.
-        validation: share of a client's rows that is set aside for validation.
-        test: share of a client's rows that is set aside for testing.
+        samples: median number of rows of a client.
+        noise: scale of the noise on the outputs: Gumbel for classes (0: always the largest output;
+            1: a draw from the softmax), normal for regression.
+        clusters: number of groups of clients; the models of different groups are independent.
+        seed: seed of the federation.
+        validation: fraction of a client's rows for validation.
+        test: fraction of a client's rows for testing.
         source: the spec that draws the same federation again.
     """
     if task not in ("classification", "regression"):
@@ -74,12 +67,18 @@ def synthetic(
     _at_least(FEWEST, samples=samples)
     _at_least(0, alpha=alpha, beta=beta, noise=noise, seed=seed)
     outputs = classes if task == "classification" else 1
-    _check_room(clients, features, outputs, samples)
+    row, model = features + outputs, outputs * (features + 1)
+    needed = 8 * clients * (samples * row + 2 * model)
+    if needed > physical_memory():
+        raise PmtlError(
+            f"A synthetic federation of this size takes about {needed >> 30:,} GiB, more than "
+            "this machine has: lower clients, samples, features or classes."
+        )
     sizes_from, shared_from, models_from, means_from, inputs_from, noise_from, others_from = (
         np.random.Generator(np.random.Philox(child))
         for child in np.random.SeedSequence(seed).spawn(7)
     )
-    with np.errstate(over="ignore", invalid="ignore"):  # What is not finite is refused below.
+    with np.errstate(over="ignore", invalid="ignore"):  # `from_arrays` refuses infinite values.
         sizes = np.rint(samples * sizes_from.lognormal(0, SPREAD, clients))
         sizes = np.maximum(FEWEST, sizes).astype(np.int64)
         deviations = np.arange(1, features + 1) ** -0.6
@@ -124,17 +123,6 @@ def _scores(
         scores[rows] = x[rows] @ model[:, :-1].T + model[:, -1]
         end += size
     return scores
-
-
-def _check_room(clients: int, features: int, outputs: int, samples: int) -> None:
-    """Refuse what this machine cannot hold, before the system has to stop the process."""
-    row, model = features + outputs, outputs * (features + 1)
-    needed = 8 * clients * (samples * row + 2 * model)
-    if needed > physical_memory():
-        raise PmtlError(
-            f"A synthetic federation of this size takes about {needed >> 30:,} GiB, more than "
-            "this machine has: lower clients, samples, features or classes."
-        )
 
 
 def _at_least(minimum: int, **options: float) -> None:

@@ -1,4 +1,4 @@
-"""What targets must be, and which task they make."""
+"""Checks targets, and infers the task from them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def check_targets(
     labels: Sequence[str] | None,
     usable: Mask | None = None,
 ) -> tuple[NDArray[Any], Task, int, tuple[str, ...] | None]:
-    """Targets in their kept type, the task, its number of outputs and the names of its classes.
+    """Targets in the type that is kept, the task, its number of outputs and the classes' names.
 
-    A row whose target is missing or no class is refused, or marked as not `usable` and given the
-    target 0.
+    A missing target or an invalid class is refused; with `usable`, its row is marked as unusable
+    and gets the target 0.
     """
     if task is not None and task not in TASKS:
         raise PmtlError(f"There is no task {task!r}: use {', '.join(TASKS)}.")
@@ -57,17 +57,19 @@ def check_targets(
             row = int(np.argmin(finite))
             raise PmtlError(f"The target of row {row} (counting from 0) is missing or not finite.")
 
-    told = task is not None or outputs is not None or labels is not None
-    task = task or _infer(y)
+    specified = task is not None or outputs is not None or labels is not None
+    if task is None and y.ndim == 2 and _binary(y).all():
+        task = "multilabel"
+    task = task or ("regression" if y.dtype.kind == "f" else "classification")
     if usable is not None and task != "regression":
-        y = _without(y, _no_classes(y, task, outputs, labels), usable)
+        y = _without(y, _invalid_classes(y, task, outputs, labels), usable)
     if task == "multilabel":
         return _multilabel(y, outputs), task, y.shape[1], _names(labels, y.shape[1])
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if task == "classification":
         kept, outputs, names = _classes(y, outputs, labels)
-        if not told and usable is None:
+        if not specified and usable is None:
             _refuse_amounts(kept, outputs)
         return kept, task, outputs, names
     width = 1 if y.ndim == 1 else y.shape[1]
@@ -77,45 +79,39 @@ def check_targets(
 
 
 def _named(y: Coded, usable: Mask) -> Coded:
-    """Names of classes. Rows without a name are marked, and rows that are not usable get the name
-    of one that is, so that they make no class of their own."""
+    """Names of classes. Rows without a name are marked as unusable. Unusable rows get the name of
+    a usable one, so that they add no class."""
     if "" in y.names:
         usable &= y.codes != y.names.index("")
-    some = int(y.codes[usable][0]) if usable.any() else 0
-    return Coded(np.where(usable, y.codes, some), y.names)
+    code = int(y.codes[usable][0]) if usable.any() else 0
+    return Coded(np.where(usable, y.codes, code), y.names)
 
 
 def _without(y: NDArray[Any], wrong: Mask, usable: Mask) -> NDArray[Any]:
-    """The targets with 0 in the rows that are `wrong`, which are marked."""
+    """The targets with 0 in the `wrong` rows, which are marked as unusable."""
     usable &= ~wrong
     y = y.copy()
     y[wrong] = 0
     return y
 
 
-def _no_classes(
+def _invalid_classes(
     y: NDArray[Any], task: Task, outputs: int | None, labels: Sequence[str] | None
 ) -> Mask:
-    """The rows whose target is no class (or whose labels are not 0 and 1)."""
+    """The rows whose target is not a class, or whose labels are not 0 and 1."""
     if task == "multilabel":
-        return ~all_in_row((y == 0) | (y == 1))
+        return ~all_in_row(_binary(y))
     most = outputs or len(labels or ()) or MOST_OUTPUTS
     flat = y if y.ndim == 1 else y[:, 0]
     return np.asarray((flat < 0) | (flat >= most) | (flat != np.floor(flat)))
 
 
-def _infer(y: NDArray[Any]) -> Task:
-    if y.ndim == 2 and _binary(y):
-        return "multilabel"
-    return "regression" if y.dtype.kind == "f" else "classification"
-
-
-def _binary(y: NDArray[Any]) -> bool:
-    return bool(((y == 0) | (y == 1)).all())
+def _binary(y: NDArray[Any]) -> Mask:
+    return np.asarray((y == 0) | (y == 1))
 
 
 def _multilabel(y: NDArray[Any], outputs: int | None) -> NDArray[Any]:
-    if y.ndim != 2 or not _binary(y):
+    if y.ndim != 2 or not _binary(y).all():
         raise PmtlError(
             "The task multilabel needs targets of 0 and 1 with one column per label; "
             f"these have shape {y.shape}{'' if y.ndim != 2 else ' and other values'}."
@@ -156,7 +152,7 @@ def _refuse_class(y: NDArray[Any], wrong: Mask, why: str) -> None:
 
 
 def _refuse_amounts(kept: NDArray[np.int64], outputs: int) -> None:
-    """Integers that use so few of their values are prices or years rather than classes."""
+    """Refuse integers that use few of the values up to their maximum: these are prices or years."""
     if outputs > 100 and outputs > 10 * len(np.unique(kept)) + 100:
         raise PmtlError(
             f"The targets are integers up to {outputs - 1}, which would make {outputs} classes: "
@@ -166,7 +162,7 @@ def _refuse_amounts(kept: NDArray[np.int64], outputs: int) -> None:
 
 
 def _names(labels: Sequence[str] | None, outputs: int) -> tuple[str, ...] | None:
-    """The labels as text; outputs beyond them, of which there are no rows, are called by number."""
+    """The labels as text; outputs that have no label (and no rows) get a number as their name."""
     if labels is None:
         return None
     if len(labels) > outputs:

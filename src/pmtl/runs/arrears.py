@@ -1,13 +1,9 @@
-"""Charging afterwards what a run published and a ledger does not have.
+"""Charges what a run published and its ledger lacks.
 
-A ledger can be lost, made anew or restored from an old copy. What was published stays spent, so a
-run may not go on, and states no ε, before its ledger has all of it. `charge_missing` reads from the
-run's folder what was published, charges what the ledger lacks, whatever its caps say, and makes the
-ledger the run's own.
-
-A folder shows the rounds up to its checkpoint and those with a line of metrics; a checkpoint in
-production also says how often the run had been charged by then, rounds lost to crashes included.
-What was published and left neither is unknown here.
+A ledger can be lost, made again or restored from an old copy. Published releases stay spent, so a
+run may not continue or state an ε before its ledger has all of them. The run's folder shows the
+rounds up to its checkpoint and those with a line of metrics. In production, a checkpoint also has
+the number of charges so far, rounds lost to crashes included. Other releases are unknown here.
 """
 
 from __future__ import annotations
@@ -28,10 +24,11 @@ from pmtl.runs.result import statement_of
 
 
 def charge_missing(ledger: str | Path, path: str | Path) -> dict[str, Any]:
-    """Charge to `ledger` what the run in the folder `path` published and `ledger` lacks.
+    """Charge to `ledger`, whatever its caps are, the releases of the run in the folder `path` that
+    it lacks, and make it the run's ledger.
 
-    Returns what was done: `charged` (how many releases of each kind), `passed` (the caps that are
-    now passed), and whether the run is `complete`.
+    Returns `charged` (the number of releases of each kind), `passed` (the caps that are now
+    exceeded), `complete` (whether the run is), and the `ledger`, `run` and `path`.
     """
     folder = RunFolder.open(path)
     with files.exclusive(folder.lock_file):
@@ -40,11 +37,10 @@ def charge_missing(ledger: str | Path, path: str | Path) -> dict[str, Any]:
             raise PmtlError(f"The run at {path} published nothing: there is nothing to charge.")
         checkpoint = folder.checkpoint()
         if checkpoint is not None:
-            # What it says is believed below.
-            files.read_tensors(folder.checkpoint_file, key=folder.key)
+            files.read_tensors(folder.checkpoint_file, key=folder.key)  # This checks the digest.
         with Ledger.open(ledger, facts.clients) as opened:
             budget = Budget(opened, facts.id, facts.plan, facts.metrics_plan, reproducible=False)
-            charged = _charge(budget, facts, checkpoint, folder.published())
+            charged = _charge(budget, facts, checkpoint, folder.metrics.published())
             _rebind(budget, facts, checkpoint, folder)
             passed = [
                 {"delta": delta, "epsilon": limit, "spent": spent.epsilon, "clients": spent.clients}
@@ -64,7 +60,7 @@ def charge_missing(ledger: str | Path, path: str | Path) -> dict[str, Any]:
 def _charge(
     budget: Budget, facts: RunFacts, checkpoint: Checkpoint | None, lines: Published
 ) -> dict[str, int]:
-    """Charge what is missing, and count it by kind. `lines` is what the metrics' lines show."""
+    """Charge missing releases, and count them by kind. `lines` is what the metrics' lines show."""
     ledger, run = budget.ledger, facts.id
     rounds = max(lines.rounds, 0 if checkpoint is None else checkpoint.round)
     published = {TRAINING: range(rounds), validation.KIND: lines.metrics}
@@ -77,8 +73,7 @@ def _charge(
     for event in budget.planned:
         there = known[event.kind]
         missing = [round for round in published[event.kind] if round not in set(there)]
-        # Releases that were lost to crashes or charged for the rest of a plan have no round of
-        # their own here.
+        # Releases that a crash lost, or that were charged for the rest of a plan, have no round.
         more = counts.get(event.kind, 0) - len(there) - len(missing)
         missing += [max(rounds - 1, 0)] * max(more, 0)
         for round in missing:
@@ -88,11 +83,11 @@ def _charge(
 
 
 def _known_here(ledger: Ledger, run: str, kind: str, theirs: list[str]) -> list[int]:
-    """The rounds of a kind that the ledger charged for *this* folder, whose charges up to its
-    checkpoint are `theirs`.
+    """The rounds of a kind that the ledger charged for *this* folder. `theirs` are the folder's
+    charges up to its checkpoint.
 
-    A folder and its ledger may have been copied, and the run continued from both copies: then the
-    ledger lacks some charges of the folder, and only those that both have are the folder's.
+    If folder and ledger were copied and the run continued from both copies, the ledger lacks some
+    charges of the folder. Then only the charges that both have are the folder's.
     """
     rounds, charges = ledger.charged(run, kind), ledger.charge_hashes(run)
     if set(theirs) <= set(charges):
@@ -105,7 +100,7 @@ def _known_here(ledger: Ledger, run: str, kind: str, theirs: list[str]) -> list[
 def _counts(
     budget: Budget, facts: RunFacts, checkpoint: Checkpoint | None, lines: Published
 ) -> dict[str, int]:
-    """How many releases of each kind were charged before, as far as the folder says."""
+    """The number of releases of each kind that were charged before, according to the folder."""
     if facts.complete:
         events = budget.planned if facts.charged is None else facts.charged
         return {event.kind: count for event, count in events.items()}
@@ -122,7 +117,6 @@ def _counts(
 def _rebind(
     budget: Budget, facts: RunFacts, checkpoint: Checkpoint | None, folder: RunFolder
 ) -> None:
-    """Make the ledger the ledger of the run."""
     ledger = budget.ledger
     facts = replace(facts, ledger=str(ledger.path), ledger_id=ledger.identity)
     mark = ledger.last_mark(facts.id)
@@ -131,9 +125,10 @@ def _rebind(
         save_statement(folder.public, statement_of(facts))
     elif checkpoint is not None and mark is not None and mark[0] > checkpoint.round:
         raise PmtlError(
-            f"What was missing is charged, but {ledger.path} knows of a checkpoint after round "
-            f"{mark[0]} of this run, and the folder has an older one (round {checkpoint.round}): "
-            "it was rolled back. Put the newest checkpoint back, or start a new run."
+            f"The missing releases are charged, but {ledger.path} knows of a checkpoint after "
+            f"round {mark[0]} of this run, and the folder has an older one (round "
+            f"{checkpoint.round}): it was rolled back. Put the newest checkpoint back, or start a "
+            "new run."
         )
     elif checkpoint is not None and mark != (checkpoint.round, checkpoint.digest):
         budget.saved(checkpoint.round, checkpoint.digest)

@@ -1,4 +1,4 @@
-"""Code of the user's own that is called while a run goes on.
+"""The user's own code that is called during a run.
 
     class Plot(pmtl.Callback):
         def on_round(self, event):
@@ -9,9 +9,8 @@
 
 On the command line a callback is named: `pmtl train --callback my_package.plots:Plot`.
 
-In production a callback gets what is public and nothing else: the line in `public/metrics.jsonl`
-and the shared model. An error in a callback ends the run after a checkpoint, so that nothing that
-was charged is lost, and `resume` continues it.
+In production a callback gets only what is public: the line in `public/metrics.jsonl` and the shared
+model. An error in a callback ends the run after a checkpoint, from which `resume` continues.
 """
 
 from __future__ import annotations
@@ -29,30 +28,29 @@ from pmtl.plugins import find
 
 @dataclass(frozen=True)
 class Event:
-    """Where a run stands."""
+    """The state of a run."""
 
-    round: int  #: rounds that are done
+    round: int  #: number of finished rounds
     rounds: int  #: rounds of the plan
     metrics: Mapping[str, Any]  #: the last round's line in `metrics.jsonl`
-    shared: Tensor | None  #: the published weights [blocks, parameters], a copy; None: none are
-    path: Path | None  #: the run's folder, in production its public part; None: it has none
+    shared: Tensor | None  #: a copy of the published weights [blocks, parameters], if there are any
+    path: Path | None  #: the run's folder, if it has one; in production its public part
 
 
 class Callback:
-    """What is called during a run; a subclass has the methods that it needs.
+    """A base class for callbacks; a subclass overrides the methods that it needs.
 
-    In a team only the first process calls it. A run that is resumed calls it for the rounds that
-    are left.
+    In a team only the first process calls it. A resumed run calls it for the remaining rounds.
     """
 
     def on_round(self, event: Event) -> None:
-        """A round is over, and its line is written."""
+        """Called when a round is over and its line is written."""
 
     def on_checkpoint(self, event: Event) -> None:
-        """A checkpoint of the rounds so far was written."""
+        """Called when a checkpoint is written."""
 
     def on_end(self, event: Event) -> None:
-        """The run is complete, and its result is written."""
+        """Called when the run is complete and its result is written."""
 
 
 def build_callback(given: Any) -> Callback:
@@ -60,7 +58,7 @@ def build_callback(given: Any) -> Callback:
     found = find("callback", given, {}) if isinstance(given, str) else given
     try:
         made = found() if isinstance(found, type) else found
-    except Exception as error:  # It is the user's code, and may raise anything.
+    except Exception as error:  # The user's code may raise anything.
         raise PmtlError(f"The callback {given!r} cannot be made ({_words(error)}).") from error
     if not isinstance(made, Callback):
         raise PmtlError(f"The callback {given!r} is not a pmtl.Callback: derive its class from it.")
@@ -68,16 +66,16 @@ def build_callback(given: Any) -> Callback:
 
 
 def call(callbacks: Sequence[Callback], when: str, event: Callable[[], Event]) -> PmtlError | None:
-    """Call the method `when` of all callbacks; the first error is returned as a sentence."""
+    """Call the method `when` of all callbacks; return the first error as a sentence."""
     for callback in callbacks:
-        told = event()
+        now = event()
         try:
-            getattr(callback, when)(told)
-        except Exception as error:  # It is the user's code, and may raise anything.
+            getattr(callback, when)(now)
+        except Exception as error:  # The user's code may raise anything.
             kind = type(callback)
             failed = PmtlError(
                 f"The callback {kind.__module__}:{kind.__qualname__} failed in {when} after round "
-                f"{told.round} of {told.rounds} ({_words(error)}). {_outlook(when, told)}"
+                f"{now.round} of {now.rounds} ({_words(error)}). {_outlook(when, now)}"
             )
             failed.__cause__ = error
             return failed
@@ -88,8 +86,8 @@ def _outlook(when: str, event: Event) -> str:
     if event.path is None:
         return "The run had no folder (out=…) and cannot be continued."
     if when == "on_end":
-        return "The run is complete all the same."
-    return "The run is saved up to this round: mend the callback, and continue it with pmtl resume."
+        return "The run is complete nevertheless."
+    return "The run is saved up to this round: fix the callback, and continue it with pmtl resume."
 
 
 def _words(error: Exception) -> str:

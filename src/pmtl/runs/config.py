@@ -1,7 +1,6 @@
-"""What a run is asked to do: one frozen dataclass, whose fields are the options of `pmtl train` and
-the settings of a TOML file.
+"""The configuration of a run: the options of `pmtl train` and the settings of a TOML file.
 
-This module does not import torch, so that `pmtl train --help` is quick.
+This module does not import torch, so that `pmtl train --help` is fast.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +18,12 @@ from pmtl.options import check_options, option, tables
 from pmtl.privacy.accounting.validation import DEFAULT_SHARE
 from pmtl.privacy.plan import PrivacyRequest
 from pmtl.spec import construct, format_spec, unknown
+from pmtl.storage import digest_of_text
 
 if TYPE_CHECKING:
     from pmtl.algorithms import Algorithm
 
-#: Written in place of a spec for something that exists in a Python program only.
+#: Takes the place of a spec for an object that exists only in a Python program.
 IN_MEMORY = "(in memory)"
 
 DATA = "Data and model"
@@ -32,8 +31,7 @@ DATA = "Data and model"
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Everything that decides about a run; the same values give the same bits (and the last two
-    do not change them)."""
+    """All settings of a run; the same settings give the same bits."""
 
     data: str = option(
         "synthetic",
@@ -44,7 +42,7 @@ class TrainConfig:
     model: str = option(
         "auto",
         help="logistic, linear, mlp[:hidden=64,layers=1], femnist_cnn, celeba_cnn, hog, "
-        "package.module:Name, or auto: logistic or linear, as the target asks.",
+        "package.module:Name, or auto: logistic or linear, by the target.",
         panel=DATA,
     )
     algorithm: str = option(
@@ -67,7 +65,7 @@ class TrainConfig:
     )
     seed: int | None = option(
         None,
-        help="The same seed gives the same bits; 0 unless given, none in production.",
+        help="The same seed gives the same bits; by default 0, in production none.",
         at_least=0,
     )
     device: str = option("auto", help="auto, cpu or cuda.")
@@ -78,26 +76,26 @@ class TrainConfig:
     )
     compile: bool | None = option(
         None,
-        help="Compile the steps of the engine axis; unless told otherwise on a graphics card, if "
-        "the run is long enough.",
+        help="Compile the steps of the engine axis; by default on a graphics card, if the run is "
+        "long enough.",
     )
     evaluate_every: int = option(
         10, help="Rounds between evaluations on validation rows; 0 for never.", at_least=0
     )
     metric: str | None = option(
         None,
-        help="A metric of your own beside the usual ones, package.module:function of the truth and "
-        "the answers (sklearn.metrics:f1_score, say); several joined by +. Experiments only.",
+        help="A further metric, package.module:function of the targets and the predictions (e.g. "
+        "sklearn.metrics:f1_score); several joined by +. Experiments only.",
     )
     patience: int | None = option(
         None,
-        help="Stop after so many evaluations without a lower released loss (needs metrics); the "
+        help="Stop after this many evaluations without a lower released loss (needs metrics); the "
         "whole plan is charged.",
         at_least=1,
     )
     checkpoint_seconds: float = option(
         10.0,
-        help="Seconds between checkpoints, the work that a crash may cost; 0: every round.",
+        help="Seconds between checkpoints, which a crash may cost; 0: every round.",
         at_least=0,
     )
 
@@ -118,20 +116,21 @@ class TrainConfig:
                 raise unknown(what, value, known)
         if self.patience is not None and (not self.metrics_share or not self.evaluate_every):
             raise PmtlError(
-                "Stopping early looks at validation rows, which are private, and exact scores are "
-                "paid for by nobody: let metrics be released through the gate (--metrics 0.1, "
-                "--evaluate-every 10), or leave patience out."
+                "Stopping early depends on validation rows, which are private: release metrics "
+                "through the gate (--metrics 0.1, --evaluate-every 10), or leave patience out."
             )
-        if self.mode == "production" and self.seed is not None:
+        if self.mode != "production":
+            return
+        if self.seed is not None:
             raise PmtlError(
                 f"Production takes its randomness from the operating system, but the seed "
                 f"{self.seed} was given: leave it out, or use the mode experiment."
             )
-        if self.mode == "production" and self.metric is not None:
+        if self.metric is not None:
             raise PmtlError(
                 "Exact metrics are private, and production withholds them: leave metric out."
             )
-        if self.mode == "production" and self.ledger is None:
+        if self.ledger is None:
             raise PmtlError(
                 "Production charges every release to the clients' ledger: name it with --ledger, "
                 "after making it once with `pmtl ledger create`."
@@ -139,18 +138,18 @@ class TrainConfig:
 
     @property
     def metrics_share(self) -> float:
-        """The part of the budget that metrics get."""
+        """The share of the budget for metrics."""
         if self.privacy.metrics is None:
             return DEFAULT_SHARE if self.mode == "production" else 0.0
         return self.privacy.metrics
 
     def digest(self) -> str:
-        """A short name for all of it, to notice a configuration that was changed."""
-        return _digest(to_json(_given(asdict(self))))
+        """A digest of all settings, to notice a changed configuration."""
+        return digest_of_text(to_json(_given(asdict(self))))
 
     def text_digest(self) -> str:
         """The digest that pmtl 0.1 wrote: of the text of its file."""
-        return _digest(self.to_toml())
+        return digest_of_text(self.to_toml())
 
     def to_toml(self) -> str:
         """The configuration as a TOML file that `pmtl train --config` takes."""
@@ -172,10 +171,6 @@ def part(kind: type[Any], value: Any, what: str) -> Any:
     )
 
 
-def _digest(text: str) -> str:
-    return blake2b(text.encode(), digest_size=16).hexdigest()
-
-
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values without None, which TOML does not have."""
     return {
@@ -186,12 +181,12 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_config(path: str | Path, changes: Mapping[str, Any] | None = None) -> TrainConfig:
-    """Read a TOML file; `changes` (the command line's options) have the last word."""
+    """Read a TOML file; `changes` (the command line's options) override it."""
     return parse_config(merge(read_values(path), changes or {}), str(path))
 
 
 def read_values(path: str | Path) -> dict[str, Any]:
-    """What a TOML file says, not yet checked."""
+    """The values of a TOML file, unchecked."""
     try:
         content = Path(path).read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a null character in the path.
@@ -208,7 +203,7 @@ def read_values(path: str | Path) -> dict[str, Any]:
 def parse_config(
     values: Mapping[str, Any], where: str, kind: type[TrainConfig] = TrainConfig
 ) -> TrainConfig:
-    """Check a mapping and turn it into a configuration; errors say that the mistake is `where`."""
+    """A configuration from a mapping; error messages name `where` it came from."""
     with naming(where):
         settings = dict(values)
         for name, inner, _ in tables(kind):
@@ -217,7 +212,7 @@ def parse_config(
 
 
 def merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` with `changes` on top, table by table."""
+    """`values` overridden by `changes`, table by table."""
     merged = dict(values)
     for key, value in changes.items():
         old = merged.get(key)
@@ -229,14 +224,14 @@ def merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 
 
 def _without_rival(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that decide each other: naming one on the command line unsets the file's other."""
+    """`old` without settings that exclude one in `new`: the command line overrides the file."""
     rivals = {"epsilon": "noise", "noise": "epsilon", "epochs": "steps", "steps": "epochs"}
-    rivals["sampling"] = "cohort"  # "full" would not survive another cohort.
+    rivals["sampling"] = "cohort"  # "full" does not fit another cohort.
     return {key: value for key, value in old.items() if rivals.get(key) not in new}
 
 
 def algorithm_spec(algorithm: str | Algorithm) -> str:
-    """The line that names an algorithm, if one can: `pmtl:lam=0.5`."""
+    """The spec of an algorithm (`pmtl:lam=0.5`), or `IN_MEMORY` if no spec can name it."""
     from pmtl.algorithms import ALGORITHMS
 
     if isinstance(algorithm, str):
@@ -246,7 +241,7 @@ def algorithm_spec(algorithm: str | Algorithm) -> str:
     if ALGORITHMS.get(algorithm.name) is kind:
         name = algorithm.name
     elif kind.__module__ == "__main__" or "." in kind.__qualname__:
-        return IN_MEMORY  # Another process could not import it.
+        return IN_MEMORY  # Another process cannot import it.
     else:
         name = f"{kind.__module__}:{kind.__qualname__}"
     if not all(isinstance(value, (int, float, str)) for value in values.values()):
@@ -255,7 +250,7 @@ def algorithm_spec(algorithm: str | Algorithm) -> str:
 
 
 def resolve_device(device: str) -> str:
-    """`auto` is the graphics card where there is one."""
+    """The device to use; `auto` is the graphics card if there is one."""
     import torch
 
     if device == "auto":

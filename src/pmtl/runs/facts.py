@@ -1,5 +1,4 @@
-"""What is known of a run beside its models: `run.json`, what of it is public, and whether data
-fits it."""
+"""The facts of a run (`run.json`), which of them are public, and whether data fits them."""
 
 from __future__ import annotations
 
@@ -22,10 +21,10 @@ from pmtl.privacy.plan import PrivacyPlan
 from pmtl.runs.config import TrainConfig
 from pmtl.spec import unknown
 
-#: The format of `run.json`. Files of pmtl 0.1 have no number; what they lack has a default here.
+#: The format of `run.json`. Files of pmtl 0.1 have no number; fields that they lack have defaults.
 FORMAT = 2
 
-#: Of what `run.json` says, what `public/plan.json` says, too.
+#: The facts and settings that are also in `public/plan.json`.
 _PUBLIC_FACTS = (
     *("id", "mode", "model", "algorithm", "shares", "personal", "relations", "parameters"),
     *("task", "outputs", "input_shape", "labels", "feature_names", "text", "disclosed", "pixels"),
@@ -36,7 +35,7 @@ _PUBLIC_SETTINGS = ("local", "evaluate_every", "patience")
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What `run.json` keeps: enough to continue a run, to evaluate it and to predict."""
+    """The content of `run.json`: enough to continue a run, to evaluate it and to predict."""
 
     id: str
     mode: str
@@ -61,39 +60,37 @@ class RunFacts:
     blocks: tuple[int, ...]  #: the block of the billboard that each client reads
     config_digest: str = ""
     ledger: str | None = None
-    ledger_id: str | None = None  #: what tells the ledger from any other
-    model_folder: str | None = None  #: where the module of the user's own model was
+    ledger_id: str | None = None  #: the identity of the ledger
+    model_folder: str | None = None  #: the folder of the module of the user's own model
     initialisation: int | None = None  #: the seed of the models' start; not in files of pmtl 0.1
     metric: str | None = None  #: metrics of the user's own
-    relations: str | None = None  #: what decides who reads an average with whom
+    relations: str | None = None  #: what decides which clients read an average together
     text: dict[str, Any] | None = None  #: the `TextRule` of text features
-    disclosed: tuple[str, ...] = ()  #: what reading the data took from all clients
+    disclosed: tuple[str, ...] = ()  #: sentences on what reading the data disclosed
     board: str | None = None  #: the digest of the billboard
-    noise_key: str | None = None  #: all that an experiment's noise depends on
+    noise_key: str | None = None  #: everything that an experiment's noise depends on
     pmtl: str = __version__
     python: str = platform.python_version()
     torch: str = torch.__version__
     state: str = "running"  #: or "complete"
     stopped: str | None = None  #: why it ended before the last round of the plan
-    not_finite: str | None = None  #: the sentence for models that are not all finite
-    memory: dict[str, Any] | None = None  #: what an experiment took of the machine
-    charged: dict[GaussianEvent, int] | None = None  #: what the ledger has of this run
+    not_finite: str | None = None  #: a sentence if some weights are infinite or NaN
+    memory: dict[str, Any] | None = None  #: the memory that an experiment used
+    charged: dict[GaussianEvent, int] | None = None  #: the ledger's charges for this run
     population_epsilon: float | None = None  #: of the largest account; see `Budget.spent`
     population_filter: float | None = None
     written: dict[str, str] = field(default_factory=dict)  #: digests of the files of the result
 
     @property
     def production(self) -> bool:
-        """Whether noise is real, releases are charged and exact metrics are withheld."""
         return self.mode == "production"
 
     @property
     def complete(self) -> bool:
-        """Whether the run is finished, and its result is written."""
+        """Whether the run is finished and its result is written."""
         return self.state == "complete"
 
     def to_dict(self) -> dict[str, Any]:
-        """The facts as JSON can hold them."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         for name in ("plan", "metrics_plan"):
             values[name] = None if values[name] is None else values[name].to_dict()
@@ -102,7 +99,7 @@ class RunFacts:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str) -> RunFacts:
-        """The facts that `to_dict` gave and the file `where` holds, checked."""
+        """The inverse of `to_dict`, for values from the file `where`, which are checked."""
         values = dict(values)
         format = values.pop("format", 1)
         if format not in range(1, FORMAT + 1):
@@ -114,7 +111,7 @@ class RunFacts:
         for name in [name for name in values if name not in known]:
             if format == FORMAT:
                 raise unknown(f"entry of {where} named", name, known)
-            del values[name]  # What an earlier version also kept.
+            del values[name]  # Earlier versions had further entries.
         for name, item in known.items():
             required = item.default is MISSING and item.default_factory is MISSING
             if required and name not in values:
@@ -137,7 +134,7 @@ def _read(name: str, value: Any, hint: Any) -> Any:
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise PmtlError(f"The entry {name!r} cannot be read ({error}).") from error
     if not _fits(value, hint):
-        raise PmtlError(f"The entry {name!r} is not what it should be, but {value!r}.")
+        raise PmtlError(f"The entry {name!r} is not valid: {value!r}.")
     return value
 
 
@@ -155,16 +152,11 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def versions() -> dict[str, Any]:
-    """What is running."""
-    return {
-        "pmtl": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
+    return {"pmtl": __version__, "python": platform.python_version(), "torch": torch.__version__}
 
 
 def public_facts(config: TrainConfig, facts: RunFacts) -> dict[str, Any]:
-    """What everybody may know of a run before it begins."""
+    """The content of `public/plan.json`."""
     values, settings = facts.to_dict(), asdict(config)
     return {
         **versions(),
@@ -174,16 +166,16 @@ def public_facts(config: TrainConfig, facts: RunFacts) -> dict[str, Any]:
 
 
 def fingerprint_of(data: FederatedData, key: bytes) -> str:
-    """What tells this data from any other; with a `key`, only for those who have it."""
+    """The fingerprint of the data; in production under the run's `key`."""
     return files.digest_of_text(data.fingerprint(), key) if key else data.fingerprint()
 
 
 def check_data(data: FederatedData, facts: RunFacts, key: bytes = b"") -> None:
-    """Refuse data that is not what the run was trained on; `key` is the key of its digests."""
+    """Refuse data other than what the run was trained on; `key` is the key of its digests."""
     if tuple(data.clients) != facts.clients:
         raise PmtlError(
-            f"The run was made for {len(facts.clients)} clients, and this data has {data.m} or "
-            "other ones: a federation may not change during a run."
+            f"The run has {len(facts.clients)} clients, but this data has {data.m} or other ones: "
+            "a federation may not change during a run."
         )
     names = None if data.feature_names is None else tuple(data.feature_names)
     if names != facts.feature_names:
@@ -191,7 +183,7 @@ def check_data(data: FederatedData, facts: RunFacts, key: bytes = b"") -> None:
         how = _first_difference(names or (), facts.feature_names or ())
         raise PmtlError(
             f"This data has other {what} than the run was trained on ({how}): "
-            "a model's weights mean nothing for others. Read it with the same options."
+            "the model's weights do not fit them. Read it with the same options."
         )
     if fingerprint_of(data, key) != facts.fingerprint:
         raise PmtlError("This data is not what the run was trained on: its fingerprint differs.")

@@ -1,18 +1,15 @@
-"""A run's folder: what is in it, and how it is written so that no crash can spoil it.
+"""A run's folder: its files, and how they are written so that no crash can damage them.
 
 An experiment's folder is flat, and nothing in it is private. A production run's folder has two
-parts. What is in `public/` may be handed out: it follows from public settings and from what was
-published, and from nothing else. Only the owner of the run can open `private/`.
+parts. `public/` may be given to anyone: it depends only on public settings and on what was
+published. Only the owner of the run can open `private/`.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import secrets
 import shutil
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -26,34 +23,27 @@ from pmtl.data import Scaling
 from pmtl.errors import PmtlError
 from pmtl.privacy.statement.statement import Statement
 from pmtl.progress import progress_bar
-from pmtl.runs.budget import Checkpoint, Published
+from pmtl.runs.budget import Checkpoint
 from pmtl.runs.config import TrainConfig
 from pmtl.runs.facts import RunFacts, public_facts
+from pmtl.runs.metrics_file import MetricsFile
 from pmtl.runs.personal import Personal, write_personal
 from pmtl.simulation import CHECKS, RunState
 
 KEY_BYTES = 32
 _NOTES = (
-    "For the owner of the data alone: rows that were left out and clients that could not be "
-    "trained.\nNothing of this shows in public/ or in anybody else's model.\n"
+    "For the owner of the data only: rows that were left out and clients that could not be "
+    "trained.\nNone of this is visible in public/ or in the models of other clients.\n"
 )
-
-
-def new_key(mode: str) -> bytes:
-    """The key of a new run's digests: a secret in production, the empty key in an experiment."""
-    return secrets.token_bytes(KEY_BYTES) if mode == "production" else b""
-
-
-#: What the server keeps beside the billboard begins so in a checkpoint.
+#: Prefix, in a checkpoint, of what the server keeps beside the billboard.
 _SERVER = "server."
 
 
 class RunFolder:
-    """Reads and writes the files of one run; knows where each of them lies."""
+    """Reads and writes the files of one run. `divided` says whether there is a public and a private
+    part (production); by default the folder on disk decides."""
 
     def __init__(self, path: str | Path, divided: bool | None = None) -> None:
-        """`divided`: whether there is a public and a private part (production); unless given, the
-        folder on disk tells."""
         self.path = Path(path)
         if divided is None:
             divided = (self.path / "private").is_dir() and not (self.path / "run.json").exists()
@@ -80,8 +70,8 @@ class RunFolder:
     def create(
         cls, path: str | Path, config: TrainConfig, facts: RunFacts, key: bytes = b""
     ) -> RunFolder:
-        """Make a folder that appears with its first files in it, or not at all. In production,
-        `key` is what `new_key` gave."""
+        """Make a folder that appears with its first files in it, or not at all. `key` is the key of
+        the digests of private values; it is empty in an experiment."""
         path = Path(path)
         cls.refuse_existing(path)
         divided = facts.production
@@ -106,7 +96,7 @@ class RunFolder:
 
     @staticmethod
     def refuse_existing(path: str | Path) -> None:
-        """Say so if there is something at `path` that a new folder would cover."""
+        """Refuse a path where there is a file or a folder that is not empty."""
         path = Path(path)
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise PmtlError(
@@ -122,8 +112,8 @@ class RunFolder:
             raise PmtlError(f"There is no run at {path}: give the folder that `pmtl train` wrote.")
         if folder.divided and files.open_to_others(folder.private):
             raise PmtlError(
-                f"{folder.private} holds private files, and others than its owner have access to "
-                f"it: run `chmod -R go= {folder.private}`, and find out who has read it."
+                f"{folder.private} holds private files, but not only its owner has access to it: "
+                f"run `chmod -R go= {folder.private}`, and find out who has read it."
             )
         try:
             there = folder.facts_file.exists()
@@ -139,7 +129,7 @@ class RunFolder:
 
     @cached_property
     def key(self) -> bytes:
-        """The key of the digests of private values; in an experiment, the empty one."""
+        """The key of the digests of private values; empty in an experiment."""
         if not self.divided:
             return b""
         try:
@@ -154,7 +144,7 @@ class RunFolder:
         return key
 
     def note(self, sentence: str) -> None:
-        """Add a sentence for the owner of the data alone (production)."""
+        """Add a sentence for the owner of the data only (production)."""
         with (
             files.disk_errors(self.notes_file),
             self.notes_file.open("a", encoding="utf-8") as file,
@@ -162,31 +152,22 @@ class RunFolder:
             file.write(f"- {sentence}\n")
 
     def facts(self) -> RunFacts:
-        """What `run.json` says."""
         return RunFacts.from_dict(files.read_json(self.facts_file), str(self.facts_file))
 
     def save_facts(self, facts: RunFacts) -> None:
-        """Replace `run.json`."""
         files.write_json(self.facts_file, facts.to_dict())
 
     def save_round(self, line: Mapping[str, Any]) -> None:
-        """Add a round's line to the metrics."""
         files.append_line(self.metrics_file, line)
 
-    def metrics(self, known: str | None = None) -> list[dict[str, Any]]:
-        """The rounds so far; where the digest of their lines is `known`, these and no others."""
-        text = self._metrics_text()
-        if known not in (None, files.digest_of_text(text, self.key)):
-            raise self._damaged_metrics()
-        try:
-            return [json.loads(line) for line in text.splitlines()]
-        except ValueError:
-            raise self._damaged_metrics() from None
+    @cached_property
+    def metrics(self) -> MetricsFile:
+        return MetricsFile(self.metrics_file, self.key)
 
     def save_checkpoint(self, progress: RunState, history: Mapping[str, Any]) -> str:
-        """Replace the checkpoint; the metrics and the file of vectors that it stands for are on
-        disk before it is. Returns the digest of its numbers, which covers all vectors and the
-        `history` (what it says of the ledger)."""
+        """Replace the checkpoint, after the metrics and the file of vectors are on disk.
+
+        Returns its digest, which covers all vectors and the `history` (`Budget.history`)."""
         files.flush(self.metrics_file)
         digest = files.write_tensors(
             self.checkpoint_file,
@@ -197,7 +178,7 @@ class RunFolder:
             },
             {
                 "round": progress.round,
-                "metrics": self._metrics_digest(),
+                "metrics": self.metrics.digest(),
                 "history": dict(history),
             },
             self.key,
@@ -206,26 +187,14 @@ class RunFolder:
         return digest
 
     def checkpoint(self) -> Checkpoint | None:
-        """What identifies the checkpoint (`load_checkpoint` checks it); None if there is none."""
+        """What identifies the checkpoint; None if there is none. `load_checkpoint` checks it."""
         if not self.checkpoint_file.exists():
             return None
         metadata = files.read_metadata(self.checkpoint_file)
         return Checkpoint(metadata["round"], metadata["digest"], metadata.get("history", {}))
 
-    def published(self) -> Published:
-        """What the lines of the metrics show to have been published. A line that a crash cut short
-        counts as a round."""
-        lines = self._metrics_text().splitlines()
-        released = []
-        for line in lines:
-            with suppress(ValueError, TypeError, KeyError, RecursionError):
-                values = json.loads(line)
-                if "noise" in values:
-                    released.append(int(values["round"]))
-        return Published(len(lines), released)
-
     def load_checkpoint(self, start: RunState, show: bool = False) -> RunState:
-        """The last saved progress, or `start` if there is none."""
+        """The state at the last checkpoint, or `start` if there is none."""
         if not self.checkpoint_file.exists():
             return start
         tensors, metadata = files.read_tensors(self.checkpoint_file, key=self.key)
@@ -237,33 +206,9 @@ class RunFolder:
             for name, like in start.memory.items()
         }
         progress = RunState(int(metadata["round"]), shared, memory, start.store)
-        # The lines that the checkpoint stands for were on disk before it was.
-        if self._metrics_digest(progress.round) != metadata["metrics"]:
-            raise self._damaged_metrics()
+        if self.metrics.digest(progress.round) != metadata["metrics"]:
+            raise self.metrics.damaged()
         return progress
-
-    def drop_later_metrics(self, round: int) -> None:
-        """Keep the lines up to `round`; one that a crash cut short is later than any checkpoint."""
-        files.write_text(self.metrics_file, self._metrics_text(round))
-
-    def _metrics_digest(self, rounds: int | None = None) -> str:
-        return files.digest_of_text(self._metrics_text(rounds), self.key)
-
-    def _metrics_text(self, rounds: int | None = None) -> str:
-        """All lines, or those of the first `rounds`: every round has one."""
-        try:
-            lines = self.metrics_file.read_bytes().splitlines(keepends=True)
-            return b"".join(lines[:rounds]).decode()
-        except FileNotFoundError:
-            return ""
-        except (OSError, UnicodeDecodeError):
-            raise self._damaged_metrics() from None
-
-    def _damaged_metrics(self) -> PmtlError:
-        return PmtlError(
-            f"{self.metrics_file} is damaged or was edited: its lines are not the ones that were "
-            "written. Put it back as it was."
-        )
 
     def save_result(
         self,
@@ -274,11 +219,11 @@ class RunFolder:
         statement: Statement,
         result: Any,
     ) -> None:
-        """Write the models and the statement; the run is complete when `run.json` says so, and it
-        names the digest of every file that `load_run` will read."""
+        """Write the models and the statement, and then `run.json`, which makes the run complete and
+        has the digest of every file that `load_run` reads."""
         written = {
-            "metrics": self._metrics_digest(),
-            # Published, so its digest is nobody's secret: everybody can check the file.
+            "metrics": self.metrics.digest(),
+            # The file is public, and so is its digest: everybody can check the file.
             "shared": files.write_tensors(self.shared_file, shared, {"model": facts.model}),
         }
         if personal is not None:
@@ -289,22 +234,20 @@ class RunFolder:
                 "blocks": [facts.blocks[client] for client in seen],
             }
             written["personal"] = write_personal(self.personal_file, personal, about, self.key)
-        if scaling is not None:  # Every client's part is its own affair.
-            parts = {
-                "means": torch.from_numpy(scaling.means),
-                "widths": torch.from_numpy(scaling.widths),
-            }
+        if scaling is not None:
+            means, widths = torch.from_numpy(scaling.means), torch.from_numpy(scaling.widths)
+            parts = {"means": means, "widths": widths}
             written["scaling"] = files.write_tensors(self.scaling_file, parts, {}, self.key)
         save_statement(self.public, statement)
         if result is not None:
             files.write_json(self.result_file, result)
         self.save_facts(replace(facts, written=written))
-        if self.owned_file.exists():  # As large as the models, and of no more use.
+        if self.owned_file.exists():  # As large as the models, and no longer needed.
             self.checkpoint_file.unlink()
             self.owned_file.unlink()
 
     def load_scaling(self, written: Mapping[str, str]) -> Scaling | None:
-        """What each client does to its rows."""
+        """How each client standardises its rows."""
         if "scaling" not in written:
             return None
         parts, _ = files.read_tensors(self.scaling_file, written["scaling"], self.key)
@@ -312,27 +255,26 @@ class RunFolder:
 
 
 def save_statement(folder: Path, statement: Statement) -> None:
-    """Write the privacy statement for people and for programs."""
     files.write_text(folder / "privacy.txt", str(statement))
     files.write_json(folder / "privacy.json", statement.to_dict())
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that only its owner can open; its files are then for its owner, too."""
+    """Make a folder that only its owner can open, and with it all files in it."""
     folder.mkdir(mode=0o700)
     if files.open_to_others(folder):
         raise PmtlError(
-            f"{folder.parent} is on a file system that cannot keep files to their owner, and a "
-            "production run has private ones: choose another --out."
+            f"{folder.parent} is on a file system without private files, which a production run "
+            "needs: choose another --out."
         )
 
 
 def _fitting(tensors: Mapping[str, Tensor], name: str, like: Tensor, file: Path) -> Tensor:
-    """A tensor of the checkpoint, of the shape and kind that the run starts with."""
+    """A tensor of the checkpoint; it must have the shape of `like`, and gets its type."""
     shape = tuple(like.shape)
     if "clients" not in tensors or name not in tensors or tensors[name].shape != shape:
         raise PmtlError(
-            f"{file} does not fit this run: its {name!r} is not of shape {shape}. Was the model or "
-            "the federation changed?"
+            f"{file} does not fit this run: its {name!r} is not of shape {shape}. The model or the "
+            "federation may have changed."
         )
     return tensors[name].to(like)

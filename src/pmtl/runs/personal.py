@@ -1,15 +1,11 @@
-"""`personal.safetensors`: a finished run's models, written and read a few at a time.
+"""`personal.safetensors`: the personal models of a finished run.
 
-There may be more of them than fit in memory, so the file is written as a stream and read client by
-client. It holds
+They may not fit in memory together, so they are written and read a few at a time. The tensors are
 
-    weights  [n, P]       one row for every client that was ever sampled
-    clients  [n]          which clients these are, by their number
-    digests  [n, 32]      SHA-256 of every row, checked when the row is read
-    unseen   [blocks, P]  the weights with which all other clients answer
-
-and is an ordinary safetensors file for every other program; the names of the n clients are in its
-metadata.
+    weights  [n, P]       one row for each client that was ever sampled
+    clients  [n]          the numbers of these clients; their names are in the metadata
+    digests  [n, 32]      SHA-256 of each row, checked when the row is read
+    unseen   [blocks, P]  the weights of all other clients
 """
 
 from __future__ import annotations
@@ -38,25 +34,26 @@ _CHUNK = 64 * 2**20
 
 @dataclass(frozen=True)
 class Personal:
-    """The models that the clients of a run answer with."""
+    """The personal models of a run."""
 
-    seen: NDArray[np.int64]  #: the clients that were ever sampled, in order
-    unseen: Tensor  #: [blocks, P], for the others
-    weights: Weights  #: of any clients
+    seen: NDArray[np.int64]  #: the clients that were ever sampled, sorted
+    unseen: Tensor  #: [blocks, P]: the weights of the other clients
+    weights: Weights  #: gives the weights of any clients
 
 
 def write_personal(
     path: Path, personal: Personal, about: Mapping[str, Any], key: bytes = b""
 ) -> str:
-    """Replace the file; metadata may be anything that JSON holds. Returns the digest, under `key`,
-    of all that it says: the rows are in it by their own digests."""
+    """Replace the file; `about` (any JSON object) is its metadata.
+
+    Returns the digest of its content under `key`; it covers the rows by their digests."""
     rows, size = len(personal.seen), personal.unseen.shape[1]
     small = {
         "clients": torch.from_numpy(personal.seen),
         "unseen": personal.unseen.detach().cpu().contiguous(),
     }
     dtype = small["unseen"].dtype
-    # Wide numbers first, so that every tensor is aligned as safetensors has it.
+    # Wide numbers come first, so that every tensor is aligned.
     shapes = {
         "clients": (torch.int64, (rows,)),
         "unseen": (dtype, tuple(small["unseen"].shape)),
@@ -66,7 +63,7 @@ def write_personal(
 
     def write(partial: Path) -> None:
         with partial.open("wb") as file:
-            file.write(_header(shapes, about, "0" * 32))  # The digest is known at the end.
+            file.write(_header(shapes, about, "0" * 32))  # Replaced below, at the same length.
             for value in small.values():
                 file.write(value.numpy().data)
             digests = np.empty((rows, 32), dtype=np.uint8)
@@ -86,17 +83,16 @@ def write_personal(
 
 
 class PersonalFile:
-    """Reads the weights of any clients of a run whose `blocks` are known."""
+    """Reads the weights of any clients. `blocks` are the blocks of the billboard that they read;
+    `known` is the digest that `write_personal` returned, if the caller has it."""
 
     def __init__(
         self, path: Path, blocks: NDArray[np.int64], known: str | None = None, key: bytes = b""
     ) -> None:
-        """The file must have been written with this `key`; where the digest that `write_personal`
-        returned is `known`, it must be that very file."""
         self.path = path
         self._blocks = blocks
-        try:
-            # Opened first by safetensors, which refuses a header longer than the file.
+        with files.read_errors(path):
+            # safetensors opens it first, because it refuses a header longer than the file.
             with safe_open(path, framework="pt") as opened:
                 about = json.loads(opened.metadata()["pmtl"])
                 small = {name: opened.get_tensor(name) for name in ("clients", "digests", "unseen")}
@@ -106,14 +102,7 @@ class PersonalFile:
             digest = about.pop("digest")
             weights = header["weights"]
             begins = 8 + length + weights["data_offsets"][0]
-        except FileNotFoundError as error:
-            raise PmtlError(f"{path} is missing.") from error
-        except files.DAMAGE as error:
-            raise PmtlError(f"{path} is damaged and cannot be read ({error}).") from error
-        if digest != files.digest(small, about, key):
-            raise self._damaged()
-        if known not in (None, digest):
-            raise PmtlError(f"{path} is not the file that this run wrote: put that one back.")
+        files.check_digest(path, digest, files.digest(small, about, key), known)
         self._unseen = small["unseen"]
         self._digests = small["digests"].numpy()
         self._row = np.full(len(blocks), -1, dtype=np.int64)
@@ -123,25 +112,24 @@ class PersonalFile:
         self._rows = RowFile(handle, self._unseen.shape[1], self._unseen.dtype, begins)
 
     def __call__(self, clients: NDArray[np.int64]) -> Tensor:
-        """The weights `[K, P]` with which the clients answer."""
+        """The weights `[K, P]` of these clients."""
         rows = self._row[clients]
         weights: Tensor = self._unseen[torch.from_numpy(self._blocks[clients])]
         known = rows >= 0
         if known.any():
             mine = self._rows.read(rows[known])
             if not np.array_equal(digest_rows(mine), self._digests[rows[known]]):
-                raise self._damaged()
+                raise PmtlError(
+                    f"{self.path} is damaged: its numbers are not the ones that were written."
+                )
             weights[torch.from_numpy(known)] = mine
         return weights
-
-    def _damaged(self) -> PmtlError:
-        return PmtlError(f"{self.path} is damaged: its numbers are not the ones that were written.")
 
 
 def _header(
     shapes: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], about: Mapping[str, Any], digest: str
 ) -> bytes:
-    """The head of a safetensors file, of the same length whatever the digest is."""
+    """The header of a safetensors file; its length does not depend on the digest."""
     pmtl = json.dumps({**about, "digest": digest}, sort_keys=True)
     head: dict[str, Any] = {"__metadata__": {"pmtl": pmtl}}
     end = 0

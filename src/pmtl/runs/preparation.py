@@ -1,4 +1,4 @@
-"""What is decided, checked and told before the first round."""
+"""Decisions, checks and warnings before the first round."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from pmtl.simulation import Simulation, Team, device_of, identity, metric_bounds
 def plans_of(
     config: TrainConfig, data: FederatedData, method: Algorithm
 ) -> tuple[PrivacyPlan, PrivacyPlan | None]:
-    """What is paid for the models and for the metrics: together, the ε that was asked for."""
+    """The plans of the models and of the metrics; together they cost the requested ε."""
     asked = replace(config.privacy, metrics=config.metrics_share if method.shares else 0.0)
     views = 2 if method.personal else 1
     values = views * len(metric_bounds(data.task, data.outputs, asked.loss_bound))
@@ -44,17 +44,16 @@ def plans_of(
     plan, metrics = with_metrics(asked, data.m, times, values)
     if config.patience is not None and metrics is None:
         raise PmtlError(
-            "Stopping early looks at metrics that pass the gate, and this run has none: nothing is "
-            "shared, or it is not private anyway. Leave patience out."
+            "Stopping early needs metrics that pass the gate, and this run has none: it shares "
+            "nothing, or it is not private. Leave patience out."
         )
     return plan, metrics
 
 
 def resolved(config: TrainConfig, plan: PrivacyPlan, metrics: PrivacyPlan | None) -> TrainConfig:
-    """The configuration with every default about privacy spelled out, as the run's folder has
-    it."""
+    """The configuration with all defaults about privacy filled in, for the run's folder."""
     asked = config.privacy
-    aim = DEFAULT_EPSILON if asked.epsilon is None and asked.noise is None else asked.epsilon
+    epsilon = DEFAULT_EPSILON if asked.epsilon is None and asked.noise is None else asked.epsilon
     hardened = asked.hardened
     if hardened is None:
         hardened = config.mode == "production" and plan.private
@@ -62,7 +61,7 @@ def resolved(config: TrainConfig, plan: PrivacyPlan, metrics: PrivacyPlan | None
         config,
         privacy=replace(
             asked,
-            epsilon=aim,
+            epsilon=epsilon,
             delta=plan.delta,
             sampling=plan.sampling,
             cohort=plan.cohort,
@@ -73,8 +72,8 @@ def resolved(config: TrainConfig, plan: PrivacyPlan, metrics: PrivacyPlan | None
 
 
 def warnings_of(federation: Simulation, metrics: PrivacyPlan | None, secret: bool) -> list[str]:
-    """What a user should know before anything is spent. In production all that rests on public
-    numbers (clients, plan, parameters) and nothing that rests on rows."""
+    """Warnings before anything is spent. In production they depend only on public numbers (clients,
+    plan, parameters), and not on rows."""
     data, plan, method = federation.data, federation.plan, federation.algorithm
     sentences: list[str | None] = [
         *(public_warnings(data) if secret else describe(data)["warnings"])
@@ -145,8 +144,8 @@ def prepare(
     metrics: PrivacyPlan | None,
     team: Team,
 ) -> Iterator[tuple[Simulation, Budget | None]]:
-    """The federation of a run, and its account with its ledger if it has one and shares anything;
-    in a team the leader keeps it."""
+    """The simulation of a run, and its account with its ledger, if it has a ledger and shares
+    anything. In a team, only the leader has the account."""
     with ExitStack() as stack:
         budget = None
         if config.ledger is not None and method.shares and team.leader:
@@ -178,7 +177,7 @@ def prepare(
 
 
 def _charge(budget: Budget | None, team: Team, kind: str) -> Callable[[int], None] | None:
-    """How a release is put down; who does not lead has none to make."""
+    """The function that charges a release; only the leader of a team makes releases."""
     if budget is not None:
         return partial(budget.charge, kind=kind)
     return None if team.leader else _refuse
@@ -197,10 +196,10 @@ def refuse_differences(
     method: Algorithm,
     run: str = "",
 ) -> None:
-    """Refuse, in every process of the team, to begin with processes that differ.
+    """Refuse, in every process of the team, to start if the processes differ.
 
-    Data and algorithm are compared by what they are and not by where their files lie, and the
-    ledger is the leader's affair. `plans` are the privacy plans; `run` is the run that is resumed.
+    Data and algorithm are compared by content and not by path. The ledger is not compared: only the
+    leader uses it. `plans` are the privacy plans; `run` is the run to resume.
     """
     if team.size == 1:
         return
@@ -221,14 +220,14 @@ def refuse_differences(
     if differing:
         raise PmtlError(
             f"The processes of this job differ in {' and in '.join(differing)}. Nothing was "
-            "trained, charged or written. torchrun is for the machines of one owner, who all hold "
-            "the same files, and not for a federation between organisations: start every process "
-            "with the same data, settings and installation."
+            "trained, charged or written. torchrun is for the machines of one owner with the same "
+            "files, and not for a federation between organisations: start every process with the "
+            "same data, settings and installation."
         )
 
 
 def _board(method: Algorithm, data: FederatedData) -> Any:
-    """What the algorithm makes of the clients; None where these are not the ones it is for."""
+    """The description of the algorithm's billboard; None if the algorithm is for other clients."""
     try:
         return method.billboard(data.clients).description()
     except PmtlError:
@@ -237,7 +236,7 @@ def _board(method: Algorithm, data: FederatedData) -> Any:
 
 @cache
 def _sources() -> str:
-    """A digest of the installed package's own source files."""
+    """A digest of the installed package's source files."""
     state, package = blake2b(digest_size=16), Path(__file__).parents[1]
     for file in sorted(package.rglob("*.py")):
         for content in (str(file.relative_to(package)).encode(), file.read_bytes()):

@@ -1,5 +1,4 @@
-"""What a long run asks of its process: few threads for small work, a graceful end, and how much
-memory it took."""
+"""Threads, signals and memory of the process of a run."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ import torch
 
 from pmtl.simulation import Sites
 
-#: Threads for what is left to the CPU beside a graphics card: reading rows and drawing noise.
+#: Threads for the CPU's work beside a graphics card: reading rows and drawing noise.
 BESIDE_A_CARD = 4
 #: A step of a whole cohort that touches fewer floats than this runs on one thread.
 SMALL_STEP = 2**22
@@ -24,10 +23,9 @@ SMALL_STEP = 2**22
 
 @contextmanager
 def threads_for(work: Sites) -> Iterator[None]:
-    """One thread for small steps: waking a second one costs more than it saves (on a busy machine
-    several times more), and sums come out the same whatever the machine's default is. Threads that
-    have a client each need not wait for one another and are left alone. Beside a graphics card
-    there is little to do, and a thread for each of many cores would mostly wait for the others."""
+    """Use one thread for small steps: a second one costs more than it saves, and sums do not depend
+    on the machine's default. The engine `threads`, with one client per thread, keeps all threads.
+    Beside a graphics card a few are enough, since many would mostly wait."""
     before = torch.get_num_threads()
     if work.device.type == "cuda":
         torch.set_num_threads(min(before, BESIDE_A_CARD))
@@ -40,9 +38,9 @@ def threads_for(work: Sites) -> Iterator[None]:
 
 
 def peak_resident_bytes() -> int:
-    """The most memory this process has held so far."""
+    """The largest amount of memory that this process has held so far."""
     try:
-        # A program started by a larger one inherits that one's peak from getrusage, not from here.
+        # getrusage would include the peak of the program that started this one.
         status = Path("/proc/self/status").read_text(encoding="ascii")
         return 1024 * int(status.partition("VmHWM:")[2].split()[0])
     except (OSError, IndexError, ValueError):
@@ -55,9 +53,9 @@ _stops: list[threading.Event] = []
 
 @contextmanager
 def graceful_stop() -> Iterator[threading.Event]:
-    """Let Ctrl-C and SIGTERM end a run after the present round; a second one ends it at once.
+    """Let Ctrl-C and SIGTERM end a run after the current round; a second signal ends it at once.
 
-    Within a comparison, which asks for this itself, all its runs look at the same event.
+    If it is nested, as for the runs of a comparison, all share one event.
     """
     if _stops:
         yield _stops[-1]

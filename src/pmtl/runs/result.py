@@ -1,4 +1,4 @@
-"""What training gives back: a model for every client, the shared one, and what they cost."""
+"""The result of training: the personal models, the shared model, and what they cost."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from pmtl.simulation.custom_metrics import find_metrics
 
 
 class Run:
-    """A finished run, in memory or read back from its folder.
+    """A finished run, in memory or read from its folder.
 
     Attributes:
-        facts: what `run.json` says.
+        facts: the content of `run.json`.
         clients: the names of all clients.
         privacy: the privacy statement.
         metrics: the lines of `metrics.jsonl`, one for each round.
@@ -53,7 +53,6 @@ class Run:
         board: Billboard | None = None,
         key: bytes = b"",
     ) -> None:
-        """`key` is the key of the digests in `facts` (`runs/folder.py`)."""
         self.facts = facts
         self.clients: tuple[str, ...] = facts.clients
         self.privacy = statement
@@ -65,21 +64,23 @@ class Run:
         self._billboard = board or Billboard(np.asarray(facts.blocks, dtype=np.int64))
         self._data = data
         self._scaling = scaling
-        self._key = key
+        self._key = key  # of the digests in `facts`
         self._positions = {client: i for i, client in enumerate(self.clients)}
 
     def personal(self, client: str) -> nn.Module:
-        """The model of the client with this name, an ordinary module in evaluation mode.
+        """The personal model of a client, a module in evaluation mode.
 
-        It reads rows of features as floats (pixels between 0 and 1); the client's own scaling, if
-        any, is part of it.
+        It reads rows of floats (pixels between 0 and 1), and includes the client's scaling.
+
+        Args:
+            client: the name of the client.
         """
-        place = self._position(client)
-        return self._module(self._weights(np.array([place]))[0], place)
+        position = self._position(client)
+        return self._module(self._weights(np.array([position]))[0], position)
 
     @property
     def shared(self) -> nn.Module:
-        """The published model; with several clusters, see `shared_for`."""
+        """The shared model; if there are several, see `shared_for`."""
         if not self.facts.shares:
             raise PmtlError(f"Nothing was shared in this run of {self.facts.algorithm}.")
         if len(self._shared) > 1:
@@ -88,23 +89,23 @@ class Run:
             )
         if self._scaling is not None:
             raise PmtlError(
-                "The shared model of this run reads rows as each client scales them: use "
+                "The shared model of this run needs rows that a client has scaled: use "
                 "shared_for(client)."
             )
         return self._model.with_weights(self._shared[0])
 
     def shared_for(self, client: str) -> nn.Module:
-        """The published model that the client reads."""
-        place = self._position(client)
-        return self._module(self._published(np.array([place]))[0], place)
+        """The shared model for the client with this name."""
+        position = self._position(client)
+        return self._module(self._published(np.array([position]))[0], position)
 
     @property
     def not_finite(self) -> str | None:
-        """The sentence for a run whose models are not all finite numbers, or None."""
+        """A sentence if some weights are infinite or NaN; else None."""
         return self.facts.not_finite
 
     def predict(self, client: str, x: Any) -> NDArray[Any]:
-        """What the client's model answers: class numbers, 0/1 per label, or numbers.
+        """The predictions of the client's model: class numbers, 0/1 per label, or numbers.
 
         Args:
             client: the name of the client.
@@ -113,7 +114,7 @@ class Run:
         return self._answers(client, x, predictions(self.facts.task))
 
     def predict_proba(self, client: str, x: Any) -> NDArray[np.float32]:
-        """How sure the client's model is of every class or label, `[rows, classes]`."""
+        """The probabilities of classes or labels, `[rows, classes]`; arguments as for `predict`."""
         return self._answers(client, x, probabilities(self.facts.task))
 
     def _answers(self, client: str, x: Any, answer: Callable[[Tensor], Tensor]) -> NDArray[Any]:
@@ -123,13 +124,13 @@ class Run:
             x = as_model_input(x)
         if x.shape[1:] != shape:
             raise PmtlError(
-                f"The model reads rows of shape {shape}, but rows of shape {x.shape[1:]} came."
+                f"The model needs rows of shape {shape}, but these are rows of shape {x.shape[1:]}."
             )
         module = self.personal(client).cpu().float()
         if not all(bool(part.isfinite().all()) for part in module.parameters()):
             raise PmtlError(
-                f"The model of client {client!r} diverged: some of its weights are no numbers, and "
-                "it answers nothing. Train again with a smaller step (--lr) or a smaller λ."
+                f"The model of client {client!r} diverged: some weights are infinite or NaN. Train "
+                "again with a smaller step (--lr) or a smaller λ."
             )
         with torch.no_grad():
             if not is_sparse(x):
@@ -143,16 +144,15 @@ class Run:
         """Metrics of the personal and the shared models on test and validation rows.
 
         Args:
-            metric: metrics of your own beside the usual ones, `package.module:function`; several
-                joined by `+`. Those that the run was asked for, unless given.
+            metric: further metrics, `package.module:function`; several joined by `+`. By default
+                those of the run.
         """
         if self.facts.production:
             raise PmtlError(
                 "Exact metrics are private, and this is a production run: it withholds them."
             )
         data = self.data
-        device, dtype = self._shared.device, self._shared.dtype
-        feed = Feed(data, device, dtype)
+        feed = Feed(data, self._shared.device, self._shared.dtype)
         splits: tuple[Split, ...] = ("test", "validation")
         own = find_metrics(metric or self.facts.metric)
         return {
@@ -161,16 +161,15 @@ class Run:
         }
 
     def views(self) -> dict[str, Weights]:
-        """What answers: the weights of any clients' own models and, where there is one, of the
-        shared model."""
+        """Functions that give the weights of any clients' personal and, if any, shared models."""
         views = {"personal": self._weights}
         if self.facts.shares:
             views["shared"] = self._published
         return views
 
     def released(self) -> list[dict[str, Any]]:
-        """The average metrics that passed the gate: one entry an evaluation, with the standard
-        deviation of its noise; empty where metrics were exact or there were none."""
+        """The average metrics that passed the gate, one entry for each evaluation, with the
+        standard deviation of its noise; empty without released metrics."""
         return [
             {"round": line["round"], **line["validation"], "noise": line["noise"]}
             for line in self.metrics
@@ -179,7 +178,7 @@ class Run:
 
     @property
     def data(self) -> FederatedData:
-        """The federation the run was trained on, read again if need be, and checked to be it."""
+        """The federation that the run was trained on, read again if necessary, and checked."""
         if self._data is None:
             spec = self.facts.data
             if spec == IN_MEMORY:
@@ -191,11 +190,11 @@ class Run:
         check_data(self._data, self.facts, self._key)
         return self._data
 
-    def _module(self, weights: Tensor, place: int) -> nn.Module:
+    def _module(self, weights: Tensor, client: int) -> nn.Module:
         module = self._model.with_weights(weights)
         if self._scaling is None:
             return module
-        scale = Standardise(self._scaling.means[place], self._scaling.widths[place])
+        scale = Standardise(self._scaling.means[client], self._scaling.widths[client])
         return nn.Sequential(scale.to(weights), module).eval()
 
     def _published(self, clients: NDArray[np.int64]) -> Tensor:
@@ -228,8 +227,8 @@ def load_run(path: str | Path, data: FederatedData | None = None, model: Any = N
 
     Args:
         path: its folder.
-        data: the federation, where the run got it from a Python program.
-        model: the factory of modules, where the run got it from a Python program.
+        data: the federation, if the run got it from a Python program.
+        model: the factory of modules, if the run got it from a Python program.
     """
     folder = RunFolder.open(path)
     facts = folder.facts()
@@ -251,7 +250,7 @@ def load_run(path: str | Path, data: FederatedData | None = None, model: Any = N
         personal,
         shared,
         statement_of(facts),
-        folder.metrics(written["metrics"]),
+        folder.metrics.lines(written["metrics"]),
         data,
         folder.path,
         folder.load_scaling(written),
@@ -260,16 +259,16 @@ def load_run(path: str | Path, data: FederatedData | None = None, model: Any = N
     )
 
 
-#: Of a production run that version 0.1 wrote.
+#: The warning for a production run that version 0.1 wrote.
 _UNDIVIDED = (
-    "The run at {} was written by an earlier version of pmtl, which did not keep private files "
-    "apart: run.json tells whoever reads it about clients' rows. Hand out none of its files but "
+    "The run at {} was written by an earlier version of pmtl, which did not separate private "
+    "files: run.json discloses something about clients' rows. Give nobody any of its files but "
     "shared.safetensors, privacy.txt, privacy.json and metrics.jsonl."
 )
 
 
 def statement_of(facts: RunFacts, finetuned: bool = False) -> Statement:
-    """The statement of a finished run: of what was charged, where there is a ledger."""
+    """The statement of a finished run; with a ledger, of all that was charged."""
     return make_statement(
         facts.plan,
         shares=facts.shares,
@@ -287,13 +286,13 @@ def statement_of(facts: RunFacts, finetuned: bool = False) -> Statement:
 
 
 def rebuild_model(facts: RunFacts, model: Any = None) -> FlatModel:
-    """The run's model, from its spec or from the factory given again."""
+    """The run's model, from its spec or from the factory `model`."""
     spec = model if model is not None else facts.model
     if spec == IN_MEMORY:
         raise PmtlError(
             "This run's model came from a Python program: give its factory again as model=…."
         )
     if facts.model_folder and facts.model_folder not in sys.path:
-        sys.path.append(facts.model_folder)  # Where the user's own module was when the run began.
+        sys.path.append(facts.model_folder)  # The folder of the user's own module.
     begin = (facts.seed or 0) if facts.initialisation is None else facts.initialisation
     return build_model(spec, facts.input_shape, facts.outputs, facts.task, begin)

@@ -1,4 +1,4 @@
-"""One run from where it stands to its end: the loop, its checkpoints and its charges."""
+"""The loop of a run, its checkpoints and its charges."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pmtl.runs.result import Run, statement_of
 from pmtl.simulation import Metrics, RoundReport, RunState, Simulation, evaluate
 from pmtl.simulation.custom_metrics import find_metrics
 
-#: Personal models that are looked at together.
+#: Personal models that are checked together.
 _MODELS_AT_A_TIME = 256
 
 
@@ -42,11 +42,11 @@ def run_to_end(
     key: bytes = b"",
     callbacks: Sequence[Callback] = (),
 ) -> Run:
-    """Run what is left of the rounds, then write and return the result.
+    """Run the remaining rounds, then write and return the result.
 
-    In a team every process runs this. Only the leader has a folder and a budget, decides whether to
-    go on, to save or to stop, calls callbacks, and returns all models. `key` is the key of the
-    digests in `facts`.
+    In a team every process calls this. Only the leader has a folder and a budget, decides whether
+    to continue, to save or to stop, calls callbacks, and returns all models. `key` is the key of
+    the digests in `facts`.
     """
     team, plan = federation.team, federation.plan
     state = federation.start(None if folder is None else folder.owned_file)
@@ -60,10 +60,10 @@ def run_to_end(
             stack.enter_context(files.exclusive(folder.lock_file))
             state = folder.load_checkpoint(state, show)
             if budget is not None:
-                budget.check_resumable(folder.checkpoint(), folder.published())
-            folder.drop_later_metrics(state.round)
+                budget.check_resumable(folder.checkpoint(), folder.metrics.published())
+            folder.metrics.drop_after(state.round)
             if secret and state.round == 0:
-                _save(folder, state, budget)  # The start is random, and written down nowhere else.
+                _save(folder, state, budget)  # The start is random, and saved nowhere else.
         if folder is not None or not team.leader:
             stop = stack.enter_context(graceful_stop())
         federation.deal(state)
@@ -72,14 +72,22 @@ def run_to_end(
         mine = callbacks if team.leader else ()
 
         def event() -> Event:
-            return _event(federation, folder, state, lines.all())
+            """What callbacks get; in production, too, lines and shared model are public."""
+            written = lines.all()
+            return Event(
+                round=state.round,
+                rounds=plan.rounds,
+                metrics=dict(written[-1]) if written else {},
+                shared=state.shared.detach().clone() if federation.algorithm.shares else None,
+                path=None if folder is None else folder.public,
+            )
 
         failed = None
         saved = time.monotonic()
         while state.round < plan.rounds:
             reason = None if budget is None else budget.refuses(state.round)
             if not team.agree(reason is None):
-                facts = replace(facts, stopped=reason)  # The last model stays usable.
+                facts = replace(facts, stopped=reason)  # The last model remains the result.
                 break
             report = federation.advance(state)
             measured = _validation(federation, config, budget, state)
@@ -115,22 +123,22 @@ def run_to_end(
 
 
 class Lines:
-    """A run's metrics, a line for each round, written when its numbers have arrived: on a graphics
-    card that is when the next round is already on its way."""
+    """A run's metrics, one line for each round. A line is written when its numbers are available;
+    on a graphics card that is during the next round."""
 
     def __init__(self, folder: RunFolder | None, secret: bool) -> None:
         self._folder = folder
         self._secret = secret
-        self._written = [] if folder is None else folder.metrics()
+        self._written = [] if folder is None else folder.metrics.lines()
         self._waiting: list[tuple[RoundReport, dict[str, Any]]] = []
 
     def add(self, report: RoundReport, measured: dict[str, Any]) -> None:
-        """A round is over, or all of it is sent off."""
+        """Add a round that is finished or, on a graphics card, submitted."""
         self._waiting.append((report, measured))
         self._write(but=1 if report.on_its_way else 0)
 
     def all(self) -> list[dict[str, Any]]:
-        """All lines, down to the last round's; they are in the folder, too."""
+        """All lines, including the last round's; they are then in the folder, too."""
         self._write(but=0)
         return self._written
 
@@ -141,19 +149,6 @@ class Lines:
             self._written.append(line | measured)
             if self._folder is not None:
                 self._folder.save_round(self._written[-1])
-
-
-def _event(
-    federation: Simulation, folder: RunFolder | None, state: RunState, lines: list[dict[str, Any]]
-) -> Event:
-    """What callbacks may know. Lines and shared model are public in production, too."""
-    return Event(
-        round=state.round,
-        rounds=federation.plan.rounds,
-        metrics=dict(lines[-1]) if lines else {},
-        shared=state.shared.detach().clone() if federation.algorithm.shares else None,
-        path=None if folder is None else folder.public,
-    )
 
 
 def _save(folder: RunFolder, state: RunState, budget: Budget | None) -> None:
@@ -172,13 +167,20 @@ def _finish(
     key: bytes,
 ) -> Run:
     data, delta = federation.data, federation.plan.delta
-    weights = federation.views(state)["personal"] if federation.team.leader else _elsewhere
+    weights = (
+        federation.views(state)["personal"] if federation.team.leader else _not_in_this_process
+    )
     facts = replace(facts, state="complete", not_finite=not_finite(federation, state, facts.mode))
-    if not facts.production:  # Who was sampled is private, and so is how many were.
-        facts = replace(facts, memory=_memory(state))
+    if not facts.production:  # Who was sampled is private, and so is the number of sampled clients.
+        store = state.store
+        clients = len(store.seen)
+        owned = {"clients": clients, "bytes": clients * store.start.nbytes, "in": store.where}
+        memory = {"peak_resident_bytes": peak_resident_bytes(), "owned": owned}
+        facts = replace(facts, memory=memory)
     if budget is not None:
         released = [line["round"] for line in metrics if "noise" in line]
-        budget.check_finished(Published(state.round, released))
+        budget.ledger.verify()
+        budget.check_published(Published(state.round, released))
         facts = replace(facts, **budget.spent(delta))
     run = Run(
         facts,
@@ -205,10 +207,10 @@ def _finish(
 
 
 def not_finite(federation: Simulation, state: RunState, mode: str) -> str | None:
-    """The sentence for a run whose models are not all finite, or None.
+    """A sentence if some weights are infinite or NaN; else None.
 
-    In production it rests on the published model only: a personal model that is not finite is its
-    client's own affair, and predicting with it says so. In an experiment personal models count.
+    In production it depends on the shared model only: a personal model is private, and predicting
+    with it reports the problem. In an experiment personal models count, too.
     """
     if not bool(state.shared.isfinite().all()):
         what = "the shared model is not finite"
@@ -224,31 +226,21 @@ def not_finite(federation: Simulation, state: RunState, mode: str) -> str | None
             return None
         what = f"{wrong} of {len(seen)} personal models are not finite"
     return (
-        f"Training diverged: {what} (infinite or NaN weights), and such a model answers nothing. "
-        "What was released stays charged. Train again with features scaled to a size near 1 "
-        "(--scale client), a smaller step (--lr) or a smaller λ."
+        f"Training diverged: {what} (infinite or NaN weights) and cannot predict. Releases stay "
+        "charged. Train again with features scaled to a size near 1 (--scale client), a smaller "
+        "step (--lr) or a smaller λ."
     )
 
 
-def _elsewhere(clients: NDArray[np.int64]) -> Tensor:
-    raise PmtlError("This process has only a part of the models: ask the first of the team.")
-
-
-def _memory(state: RunState) -> dict[str, Any]:
-    """What the run took of the machine."""
-    store = state.store
-    clients = len(store.seen)
-    return {
-        "peak_resident_bytes": peak_resident_bytes(),
-        "owned": {"clients": clients, "bytes": clients * store.start.nbytes, "in": store.where},
-    }
+def _not_in_this_process(clients: NDArray[np.int64]) -> Tensor:
+    raise PmtlError("This process has only a part of the models: use the first of the team.")
 
 
 def _validation(
     federation: Simulation, config: TrainConfig, budget: Budget | None, state: RunState
 ) -> dict[str, Any]:
-    """What a round's line says of validation rows: released through the gate where there is a plan
-    for it, exact in other experiments, nothing in other production runs."""
+    """A round's metrics on validation rows: released through the gate if there is a plan for it,
+    else exact in an experiment and none in production."""
     every = config.evaluate_every
     last = state.round == federation.plan.rounds
     if not every or not (last or state.round % every == 0):
@@ -273,7 +265,7 @@ _STOPPED = "The released loss was not lower for {} evaluations, after round {}."
 
 
 def _no_better(metrics: list[dict[str, Any]], patience: int) -> bool:
-    """Whether none of the last released losses is lower than the lowest before them."""
+    """Whether none of the last `patience` released losses is below the lowest one before them."""
     views = [line["validation"] for line in metrics if "validation" in line]
     losses = [(view.get("personal") or view["shared"])["loss_mean"] for view in views]
     return len(losses) > patience and min(losses[-patience:]) >= min(losses[:-patience])

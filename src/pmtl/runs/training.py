@@ -19,15 +19,9 @@ from pmtl.errors import PmtlError
 from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
 from pmtl.runs.callbacks import Callback, build_callback
-from pmtl.runs.config import (
-    IN_MEMORY,
-    TrainConfig,
-    algorithm_spec,
-    part,
-    read_config,
-)
+from pmtl.runs.config import IN_MEMORY, TrainConfig, algorithm_spec, part, read_config
 from pmtl.runs.facts import check_data
-from pmtl.runs.folder import RunFolder, new_key
+from pmtl.runs.folder import KEY_BYTES, RunFolder
 from pmtl.runs.preparation import (
     facts_of,
     plans_of,
@@ -38,11 +32,7 @@ from pmtl.runs.preparation import (
 )
 from pmtl.runs.result import Run, rebuild_model
 from pmtl.runs.session import run_to_end
-from pmtl.simulation import (
-    ALONE,
-    LocalTraining,
-    Team,
-)
+from pmtl.simulation import ALONE, LocalTraining, Team
 from pmtl.simulation.custom_metrics import find_metrics
 
 
@@ -71,34 +61,25 @@ def train(
 ) -> Run:
     """Train one model per client.
 
-    An `experiment` is seeded and can be repeated bit for bit. In `production` coins and noise are
-    the operating system's, every release is charged to the population's `ledger` before it is
-    made, and exact metrics are withheld; average ones are released through the gate.
+    An `experiment` is seeded and can be repeated bit for bit. In `production` cohorts and noise are
+    drawn with the operating system's randomness, every release is charged to the clients' `ledger`
+    before it is made, exact metrics are withheld, and average metrics pass the gate.
 
     Args:
         data: a federation, or a spec (`visits.csv:client=hospital,target=outcome`).
         model: a spec, or a factory of modules (called with the input shape and the outputs).
         algorithm: a spec (`pmtl:lam=0.5`), or an algorithm.
-        privacy: what it may cost; a number is an ε, a mapping has the fields of `PrivacyRequest`.
-        local: how much a client does in a round; a mapping has the fields of `LocalTraining`.
-        mode: "experiment" or "production".
-        ledger: the file of the clients' ledger; production needs one.
-        seed: of an experiment; 0 unless given.
-        device: "auto", "cpu" or "cuda".
-        engine: how cohorts are trained; changes the last bits of sums and nothing else.
-        compile: whether steps are compiled; chosen unless given.
-        evaluate_every: rounds between evaluations on validation rows; 0 for never.
-        metric: metrics of your own beside the usual ones, `package.module:function`; several
-            joined by `+`. Experiments only.
-        patience: stop after so many evaluations without a lower released loss.
-        checkpoint_seconds: seconds between checkpoints; 0: every round.
-        out: a new folder, from which `resume` can continue; without it the run lives in memory.
-        callbacks: what is called during the run (`pmtl.Callback`).
+        privacy: the privacy that is asked for: an ε, or the fields of `PrivacyRequest`.
+        local: a client's work in a round: the fields of `LocalTraining`.
+        mode, ledger, seed, device, engine, compile, evaluate_every, metric, patience,
+            checkpoint_seconds: settings of `TrainConfig`, which `pmtl train --help` explains.
+        out: a new folder, from which `resume` can continue; by default the run is in memory only.
+        callbacks: callbacks (`pmtl.Callback`), or their names.
         progress: whether to show a progress bar.
-        warn: called with each sentence that one should know before anything is spent.
-        team: this process's place under torchrun (`with pmtl.join_team() as team`). Every process
+        warn: called with each warning, before anything is spent.
+        team: this process's rank under torchrun (`with pmtl.join_team() as team`). Every process
             calls this with the same arguments and data; the first writes and returns the result.
-            Processes that differ in data, settings or code are refused: one owner has them all.
+            Processes that differ in data, settings or code are refused.
     """
     if isinstance(privacy, (int, float)):
         privacy = PrivacyRequest(epsilon=float(privacy))
@@ -146,10 +127,10 @@ def start(
     warn: Callable[[str], None] | None = None,
     team: Team = ALONE,
 ) -> Run:
-    """Train as configured; `data`, `model` and `algorithm` stand in for what no spec can name."""
+    """Train as configured; `data`, `model` and `algorithm` replace what no spec can name."""
     show, secret = progress and team.leader, config.mode == "production"
     called = [build_callback(callback) for callback in callbacks]
-    find_metrics(config.metric)  # What cannot be found is refused before anything is spent.
+    find_metrics(config.metric)  # An unknown metric is refused before anything is spent.
     out = out if team.leader else None
     if out is not None:
         RunFolder.refuse_existing(out)
@@ -164,7 +145,7 @@ def start(
     plan, metrics = plans_of(config, federated, method)
     config = resolved(config, plan, metrics)
     begin = secrets.randbits(63) if config.seed is None else config.seed
-    begin = int(team.from_leader(torch.tensor([begin])))  # One start, frozen layers included.
+    begin = int(team.from_leader(torch.tensor([begin])))  # All processes start from one model.
     flat = build_model(
         model or config.model, federated.input_shape, federated.outputs, federated.task, begin
     )
@@ -180,7 +161,7 @@ def start(
             engine=federation.sites.engine,
             compile=federation.sites.compile,
         )
-        key = new_key(config.mode)
+        key = secrets.token_bytes(KEY_BYTES) if secret else b""
         ledger_id = None if budget is None else budget.ledger.identity
         known = {"id": name, "initialisation": begin, "ledger_id": ledger_id}
         facts = facts_of(config, federation, metrics, key, **known)
@@ -193,7 +174,7 @@ def start(
             for sentence in federated.for_owner:
                 folder.note(sentence)
         run = run_to_end(federation, config, facts, folder, budget, show, key, called)
-    return _told(run)
+    return _warned(run)
 
 
 def resume(
@@ -206,17 +187,17 @@ def resume(
     progress: bool = False,
     team: Team = ALONE,
 ) -> Run:
-    """Continue a run from its last checkpoint; an experiment, to the same bits as if it had not
+    """Continue a run from its last checkpoint; an experiment gives the same bits as if it had not
     stopped.
 
     Args:
         path: the run's folder.
-        data: the federation, where the run got it from a Python program.
-        model: the factory of modules, where the run got it from a Python program.
-        algorithm: the algorithm, where no spec can name it.
-        callbacks: what is called during the rest of the run (`pmtl.Callback`).
+        data: the federation, if the run got it from a Python program.
+        model: the factory of modules, if the run got it from a Python program.
+        algorithm: the algorithm, if no spec can name it.
+        callbacks: callbacks (`pmtl.Callback`) for the rest of the run, or their names.
         progress: whether to show a progress bar.
-        team: this process's place under torchrun, as for `train`.
+        team: this process's rank under torchrun, as for `train`.
     """
     show = progress and team.leader
     called = [build_callback(callback) for callback in callbacks]
@@ -226,8 +207,8 @@ def resume(
         raise PmtlError(f"The run at {path} is complete: there is nothing left to resume.")
     if facts.initialisation is None:
         raise PmtlError(
-            f"The run at {path} was started by an earlier version of pmtl, whose noise and files "
-            "were others: continue it with that version, or start a new run."
+            f"The run at {path} was started by an earlier version of pmtl with other noise and "
+            "files: continue it with that version, or start a new run."
         )
     config = read_config(folder.config_file)
     if facts.config_digest not in (config.digest(), config.text_digest()):
@@ -253,29 +234,29 @@ def resume(
     with prepared as (federation, budget):
         if federation.server.billboard.digest() != facts.board:
             raise PmtlError(
-                f"The clusters or relations of clients are not those that the run at {path} was "
-                "started with."
+                f"The clusters or relations of clients are not those with which the run at {path} "
+                "was started."
             )
         if config.seed is not None and federation.noise_key.text != facts.noise_key:
             raise PmtlError(
-                f"The run at {path} cannot go on to the same bits: the code of its model or "
-                "algorithm, or the version of pmtl, is not the one it was started with. Put that "
-                "back, or start a new run."
+                f"The run at {path} cannot continue to the same bits: the code of its model or "
+                "algorithm, or the version of pmtl, is not the one it was started with. Restore "
+                "that, or start a new run."
             )
         if budget is not None:
             budget.check_identity(facts.ledger_id)
         own = folder if team.leader else None
         run = run_to_end(federation, config, facts, own, budget, show, folder.key, called)
-    return _told(run)
+    return _warned(run)
 
 
-def _told(run: Run) -> Run:
-    """The run; who called from Python is warned if its models are not finite. All is saved."""
+def _warned(run: Run) -> Run:
+    """The run, after a warning if its models are not finite."""
     if run.not_finite is not None:
         warnings.warn(run.not_finite, RuntimeWarning, stacklevel=3)
     return run
 
 
 def _load(config: TrainConfig, progress: bool) -> FederatedData:
-    """The data of a run; in production no row of it can refuse the run for everybody."""
+    """The data of a run; in production, no row can stop the run."""
     return load(config.data, progress=progress, production=config.mode == "production")

@@ -84,7 +84,9 @@ def test_a_comparison_trains_with_it(pmtl_command):
 
 
 def test_an_entry_point_names_its_ending(monkeypatch):
-    with pytest.raises(PmtlError, match=r"no reader knows: data is \.npz.*reader=package"):
+    with pytest.raises(
+        PmtlError, match=r"No reader knows the ending of .*: data is \.npz.*reader=package"
+    ):
         load("d.jsonl")
     entry = EntryPoint("jsonl", "own_reader:read_lines", "pmtl.readers")
     monkeypatch.setattr(plugins, "entry_points", lambda group: [entry] if "read" in group else [])
@@ -114,7 +116,7 @@ def test_production_takes_a_reader_only_if_it_says_that_it_is_lenient(folder):
 
 def test_what_is_wrong_with_it_is_a_sentence(folder):
     for name, words in {
-        "read_nothing": "must give a dictionary with x, y and client",
+        "read_nothing": "must return a dictionary with x, y and client",
         "a_value": "is not a function",
         "nobody": "has no 'nobody'",
         "read_lines,colour=red": "no option of d.jsonl named 'colour'.*scale_by",

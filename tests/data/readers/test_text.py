@@ -147,13 +147,13 @@ def test_the_vocabulary_is_part_of_the_data(table, tmp_path):
         ),
         ("text=subject,target=tag,taglist=empty.txt", "empty.txt is empty"),
         ("text=subject,target=tag,vocabulary=short.txt,words=3", "has 2 words, but 3"),
-        ("text=subject,target=tag,vocabulary=odd.json", "every one needs its count"),
-        ("text=subject,target=tag,vocabulary=list.json", "something else than text"),
-        ("text=subject,target=tag,taglist=short.txt", "No row has a tag that is known"),
-        ("text=subject,target=tag,vocabulary=other.txt", "No row has a word that is known"),
+        ("text=subject,target=tag,vocabulary=odd.json", "every word needs a count"),
+        ("text=subject,target=tag,vocabulary=list.json", "values that are not text"),
+        ("text=subject,target=tag,taglist=short.txt", "No row has a known tag"),
+        ("text=subject,target=tag,vocabulary=other.txt", "No row has a known word"),
         ("text=subject,target=subject", "named twice as client, target, split or text"),
         ("text=nothing,target=tag", "no text column 'nothing'"),
-        ("target=tag,drop=subject+body,words=3", "words= is about text"),
+        ("target=tag,drop=subject+body,words=3", "words= needs text"),
         ("target=tag", "'subject'.*holds text"),
     ],
 )
@@ -179,7 +179,7 @@ def test_a_column_of_text_that_is_none(tmp_path):
         load(f"{tmp_path / 'd.parquet'}:text=t")
     frame = pa.table({"client": ["a", "b"], "y": [0, 1], "t": ["", "…"]})
     parquet.write_table(frame, tmp_path / "d.parquet")
-    with pytest.raises(PmtlError, match="not a single word"):
+    with pytest.raises(PmtlError, match="contain no words"):
         load(f"{tmp_path / 'd.parquet'}:text=t,words=5")
 
 
@@ -207,7 +207,7 @@ def test_new_text_becomes_the_same_features(table, tmp_path):
     (tmp_path / "new.npy").write_bytes(b"")
     with pytest.raises(PmtlError, match="lacks the feature column 'subject'"):
         load_features(tmp_path / "new.csv", (6,), data.feature_names, data.text)
-    with pytest.raises(PmtlError, match="is no table"):
+    with pytest.raises(PmtlError, match="is not a table"):
         load_features(tmp_path / "new.npy", (6,), data.feature_names, data.text)
 
 

@@ -1,8 +1,7 @@
-"""Zip files, which NumPy's `.npz` and LEAF's data sets come in, read as what they are: untrusted.
+"""Zip files (NumPy's `.npz`, LEAF's data sets), which are untrusted.
 
-Members are read by name and never unpacked to a path, so a name such as `../x` leads nowhere. What
-a member unpacks to is known from the archive's directory before anything is unpacked, and `zipfile`
-stops there, whatever the packed bytes would give.
+Members are read by name and never unpacked to a path, so a name such as `../x` does no harm. The
+archive's directory states each member's size before it is unpacked, and `zipfile` reads no more.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from pmtl.errors import PmtlError
 
 @contextmanager
 def open_zip(path: Path, remedy: str) -> Iterator[zipfile.ZipFile]:
-    """An archive, with all that may be wrong with it told in a sentence that ends in `remedy`."""
+    """An open archive; errors become a sentence that ends with `remedy`."""
     try:
         with zipfile.ZipFile(path) as archive:
             yield archive
     except (PmtlError, MemoryError):
         raise
-    except Exception as error:  # Damage makes zipfile and its decompressors raise many kinds.
+    except Exception as error:  # zipfile and its decompressors raise many kinds of errors.
         if isinstance(error, OSError) and error.filename:
             raise
         kind = ".npz" if path.suffix.lower() == ".npz" else "zip"
@@ -32,7 +31,7 @@ def open_zip(path: Path, remedy: str) -> Iterator[zipfile.ZipFile]:
 
 
 def read_member(path: Path, name: str) -> bytes:
-    """The whole of a member, if memory can hold it."""
+    """The content of a member, if it fits in memory."""
     with open_zip(path, "copy it again") as archive:
         size = archive.getinfo(name).file_size
         if size > memory_limit():

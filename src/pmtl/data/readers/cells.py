@@ -1,9 +1,9 @@
 """Cells of a table as numbers and names.
 
-The cells of a CSV file come as text, those of a Parquet file or a frame with their types. An
-experiment refuses a cell that cannot be used. Production must not: a refusal tells everybody
-something about the client whose row it is. There (`lenient`) such a cell becomes NaN or the empty
-name, and `FederatedData` leaves its row out.
+The cells of a CSV file are text; those of a Parquet file or a frame have types. An experiment
+refuses an invalid cell. In production (`lenient`) a refusal would disclose something about the
+client of the row: an invalid cell becomes NaN or the empty name, and `FederatedData` leaves out its
+row.
 """
 
 from __future__ import annotations
@@ -29,19 +29,14 @@ _LARGEST_WHOLE = 2**53
 class Table:
     """An open table."""
 
-    where: str
-    """What error messages call it."""
-    names: list[str]
-    """The names of its columns."""
-    parse: bool
-    """Its cells come as text, of which some are numbers."""
-    lenient: bool
-    """Cells that cannot be used are not refused (production)."""
-    read: Callable[[Sequence[str]], Iterable[Any]]
-    """Gives the columns of these names, in Arrow record batches."""
+    where: str  #: its name in error messages
+    names: list[str]  #: the names of its columns
+    parse: bool  #: whether cells are text, also where they hold numbers
+    lenient: bool  #: whether invalid cells are accepted (production)
+    read: Callable[[Sequence[str]], Iterable[Any]]  #: gives columns in Arrow record batches
 
     def batches(self, columns: Sequence[str]) -> Iterator[tuple[int, Any]]:
-        """The number of a batch's first row, and the batch."""
+        """The batches, each with the number of its first row."""
         first = 0
         for batch in self.read(columns):
             yield first, batch
@@ -49,7 +44,6 @@ class Table:
 
 
 def is_text(kind: Any) -> bool:
-    """Whether an Arrow type is text."""
     from pyarrow import types
 
     inner = kind.value_type if types.is_dictionary(kind) else kind
@@ -61,8 +55,8 @@ def is_text(kind: Any) -> bool:
 def numbers(
     column: Any, table: Table, role: str, name: str
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """The numbers of an Arrow column, NaN where a cell is empty or holds no number; and which cells
-    hold text that is no number. A column of another kind is refused as a `role` of this `name`."""
+    """The numbers of an Arrow column (NaN for an empty cell or other text), and which cells hold
+    text that is not a number. A column of another type is refused as a `role` of this `name`."""
     import pyarrow as pa
     from pyarrow import types
 
@@ -93,8 +87,8 @@ def _is_number(kind: Any) -> bool:
 
 
 def _parse_each(column: Any, lenient: bool) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Numbers from text, some of which is empty or no number. Unless `lenient`, true and false are
-    no numbers where others than 0 and 1 occur."""
+    """Numbers from text, of which some cells are empty or not numbers. Unless `lenient`, true and
+    false are numbers only if all other numbers are 0 and 1."""
     encoded = column.dictionary_encode()
     cells = encoded.dictionary.to_pylist()
     parsed = np.array([*(_number(cell) for cell in cells), np.nan])
@@ -113,7 +107,7 @@ def _number(cell: str) -> float:
     if word in _WORDS:
         return _WORDS[word]
     try:
-        return np.nan if "_" in word else float(word)  # Only Python takes 1_000 for a number.
+        return np.nan if "_" in word else float(word)  # Python would accept 1_000.
     except ValueError:
         return np.nan
 
@@ -133,15 +127,15 @@ def _empty_cells() -> frozenset[str]:
 def target_numbers(
     chunks: Sequence[Any], table: Table, name: str, alone: bool
 ) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
-    """The numbers of a target column, and which cells hold one; None if it holds names, as only a
-    target that stands `alone` may.
+    """The numbers of a target column, and which cells hold one; None if the column holds names,
+    which only a target that is `alone` may do.
 
-    Text is numbers if every cell that is not empty is one, and integers if all of them are written
-    so. In production, more than half of the cells decide, so that a few cannot turn everybody's
-    numbers into names; a fraction still turns integers into amounts.
+    A column of text holds numbers if every nonempty cell is a number, and integers if all are
+    written as integers. In production, more than half of the cells decide, so that a few cells
+    cannot turn all numbers into names; one fraction still turns integers into amounts.
     """
     import pyarrow as pa
-    from pyarrow import types
+    from pyarrow import compute, types
 
     kind = chunks[0].type
     text = is_text(kind)
@@ -165,7 +159,9 @@ def target_numbers(
     if text:
         ends = np.cumsum([len(chunk) for chunk in chunks])[:-1]
         held = zip(chunks, np.split(good, ends), strict=True)
-        written = sum(_whole_cells(chunk.filter(pa.array(marks))) for chunk, marks in held)
+        cells = (chunk.filter(pa.array(marks)) for chunk, marks in held)
+        matches = (compute.match_substring_regex(c, _WHOLE, ignore_case=True) for c in cells)
+        written = sum(match.true_count for match in matches)
         most = 2 * written > good.sum() and (values[good] == np.floor(values[good])).all()
         integers = most if table.lenient else written == good.sum()
     exact = good & (np.abs(np.where(good, values, 0)) < _LARGEST_WHOLE)
@@ -174,15 +170,8 @@ def target_numbers(
     return values, good
 
 
-def _whole_cells(cells: Any) -> int:
-    """How many cells are written as whole numbers."""
-    from pyarrow import compute
-
-    return int(compute.match_substring_regex(cells, _WHOLE, ignore_case=True).true_count)
-
-
 def coded_names(chunks: Sequence[Any], table: Table, role: str, name: str) -> Coded:
-    """A column of names; in production, an empty cell is the empty name."""
+    """A column of names; in production, an empty cell becomes the empty name."""
     import pyarrow as pa
     from pyarrow import compute, types
 
@@ -200,7 +189,7 @@ def coded_names(chunks: Sequence[Any], table: Table, role: str, name: str) -> Co
             encoded = column.dictionary_encode()
             found = encoded.dictionary.to_pylist()
         except UnicodeDecodeError:
-            raise  # Text that is not UTF-8 is damage to the file.
+            raise  # The file is damaged.
         except (pa.ArrowException, ValueError, OverflowError):
             raise wrong_kind(table.where, role, name, column.type) from None
         if floats:
@@ -214,7 +203,7 @@ def coded_names(chunks: Sequence[Any], table: Table, role: str, name: str) -> Co
 
 
 def refuse_empty(column: Any, table: Table, name: str, first: int) -> None:
-    """Refuse a column with an empty cell; the column begins with row `first`."""
+    """Refuse a column with an empty cell; `first` is the number of its first row."""
     if column.null_count:
         empty = column.is_null().to_numpy(zero_copy_only=False)
         raise missing_value(table.where, name, first + int(np.argmax(empty)))
@@ -223,8 +212,8 @@ def refuse_empty(column: Any, table: Table, name: str, first: int) -> None:
 def texts(
     batch: Any, names: Sequence[str], table: Table, first: int, usable: NDArray[np.bool_]
 ) -> Iterator[str]:
-    """Every row's text; that of several columns is joined by a space. In production, a row with an
-    empty cell is marked as not `usable`."""
+    """The text of each row; the texts of several columns are joined by a space. In production, a
+    row with an empty cell is marked in `usable`."""
     columns = [batch.column(name) for name in names]
     for column, name in zip(columns, names, strict=True):
         if not is_text(column.type):

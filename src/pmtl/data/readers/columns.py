@@ -1,8 +1,7 @@
-"""What readers give: columns, and which column of a table is what.
+"""The columns that readers return, and the roles of a table's columns.
 
-One column of a table names the client, one is the target (or several are: `a+b`), one may name the
-split, and every other column is a feature, unless `text` names the columns (`a+b`) whose words are
-the features.
+One column of a table names the client, one or several (`a+b`) are the target, and one may name the
+split. All others are features, unless `text` names columns (`a+b`) whose words are the features.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ SPLIT = ("split",)
 
 
 class Columns(TypedDict):
-    """What every reader hands on to `FederatedData.from_arrays`."""
+    """What a reader returns: arguments of `FederatedData.from_arrays`."""
 
     x: Any
     y: Any
@@ -41,7 +40,7 @@ class Columns(TypedDict):
 
 @dataclass(frozen=True)
 class Roles:
-    """The names of a table's columns, by what they are for."""
+    """The names of a table's columns by their role."""
 
     client: str
     targets: tuple[str, ...]
@@ -51,13 +50,12 @@ class Roles:
 
     @property
     def used(self) -> tuple[str, ...]:
-        """Every column that has to be read."""
         special = (self.client, *self.targets, *((self.split,) if self.split else ()))
         return special + self.features + self.text
 
     @property
     def labels(self) -> tuple[str, ...] | None:
-        """Several targets are called by their columns."""
+        """The names of several targets are those of their columns."""
         return self.targets if len(self.targets) > 1 else None
 
 
@@ -70,10 +68,10 @@ def assign_roles(
     drop: str | Sequence[str] = (),
     text: str | None = None,
 ) -> Roles:
-    """Find the client, target, split and text columns; what is left and not dropped is a feature,
-    unless there is text.
+    """Find the client, target, split and text columns. Without text, all others that are not
+    dropped are features.
 
-    A `target` or `text` of no column's name is several names with + between them.
+    A `target` or `text` that is not the name of a column is several names, separated by +.
     """
     twice = sorted(name for name, count in Counter(columns).items() if count > 1)
     if twice:
@@ -93,7 +91,7 @@ def assign_roles(
     if taken is not None:
         raise PublicError(
             f"The column {taken!r} of {where} is named twice as client, target, split or text: "
-            "each of them is a column of its own."
+            "each of these needs its own column."
         )
     if texts:
         return Roles(client_column, targets, split_column, (), texts)
@@ -132,19 +130,19 @@ def _listing(columns: Sequence[str]) -> str:
 
 
 def wrong_kind(where: str, role: str, name: str, kind: object) -> PmtlError:
-    """The sentence for a column that holds what its role cannot use; it quotes no row."""
+    """The error for a column whose type does not fit its role; it quotes no row."""
     remedy = {
         "feature": f"not numbers: encode it as numbers, or leave it out with drop={name}.",
         "target": "not numbers: several targets in a row are columns of numbers (0 and 1 for "
         "labels) with target=a+b, or a two-dimensional y in an .npz.",
-        "input": "not numbers, which the model reads.",
-        "text": "not text: numbers are features without text=.",
+        "input": "not numbers, which the model needs.",
+        "text": "not text: leave out text= to use numbers as features.",
     }.get(role, "which is not a name: give text or integers.")
     return PublicError(f"The {role} column {name!r} of {where} holds {kind}, {remedy}")
 
 
 def missing_value(where: str, name: str, row: int) -> PmtlError:
-    """The sentence for an empty cell."""
+    """The error for an empty cell."""
     return PmtlError(
         f"A value is missing in {where}, row {row} (counting from 0), column {name!r}: "
         "fill it in or remove the row."
@@ -152,7 +150,7 @@ def missing_value(where: str, name: str, row: int) -> PmtlError:
 
 
 class Collector:
-    """Collects rows of numbers one client after the other; they may outgrow memory."""
+    """Collects rows of numbers client by client; they may be larger than memory."""
 
     def __init__(self) -> None:
         self._x: ArrayBuilder | None = None
@@ -160,7 +158,7 @@ class Collector:
         self.owners = Owners()
 
     def append(self, client: str, split: str, x: NDArray[Any], y: NDArray[Any], where: str) -> None:
-        """Add rows; `where` is what error messages call them."""
+        """Add rows; `where` is their name in error messages."""
         if self._x is None:
             self._x = ArrayBuilder(x.shape[1:], x.dtype if x.dtype == np.uint8 else np.float32)
         shape = self._x.row_shape
@@ -174,7 +172,6 @@ class Collector:
         self.owners.append(client, split, len(x))
 
     def columns(self, with_split: bool) -> Columns:
-        """Everything."""
         if self._x is None:
             raise PmtlError("There are no rows: a federation needs data.")
         client, split = self.owners.coded()
@@ -187,7 +184,7 @@ class Collector:
 
 
 class Owners:
-    """The clients and splits of rows that come one client after the other."""
+    """Collects the clients and splits of rows, client by client."""
 
     def __init__(self) -> None:
         self._clients, self._splits = Vocabulary("client"), Vocabulary("split")
@@ -198,7 +195,6 @@ class Owners:
         self._codes.append((self._clients.code(client), self._splits.code(split), rows))
 
     def coded(self) -> tuple[Coded, Coded]:
-        """The columns of clients and of splits."""
         clients, splits, rows = np.array(self._codes, dtype=np.int64).reshape(-1, 3).T
         return (
             self._clients.coded([np.repeat(clients, rows)]),

@@ -1,13 +1,10 @@
 """TensorFlow Federated's HDF5 files: FEMNIST's pixels and StackOverflow's questions, by client.
 
-A file holds the group `examples`, in it a group for every client, and in that one array for every
-column: `pixels` and `label`, or `tokens`, `title` and `tags` (with | between tags). Data is one
-such file, whose rows are then split here, or a folder with `…_train.h5` and `…_test.h5`, whose
-clients are those who have rows in both. StackOverflow's third file, `…_held_out.h5`, is of other
-people; it is read by itself.
-
-Clients are read one after the other in sorted order, and with `clients=N` no further than the N-th,
-since StackOverflow's file is far larger than memory.
+The group `examples` holds a group for each client, with an array for each column: `pixels` and
+`label`, or `tokens`, `title` and `tags` (separated by |). Data is one file, whose rows are then
+split here, or a folder with `…_train.h5` and `…_test.h5`, whose clients are those with rows in
+both. Clients are read in sorted order, with `clients=N` only up to the N-th: StackOverflow's file
+is far larger than memory.
 """
 
 from __future__ import annotations
@@ -32,11 +29,10 @@ from pmtl.progress import progress_bar
 
 GROUP = "examples"
 PACKING = 1100
-"""By how much compression can shrink an array; Deflate reaches 1032."""
+"""The largest factor by which compression can shrink an array; Deflate reaches 1032."""
 PIXELS, QUESTIONS = ("pixels", "label"), ("tokens", "title", "tags")
 WORDS, TAGS = 10_000, 500
-"""How many of the listed words and tags are known unless words= and tags= say otherwise; the
-paper's numbers."""
+"""The defaults of words= and tags=; the paper's numbers."""
 WORD_COUNT, TAG_COUNT = "stackoverflow.word_count", "stackoverflow.tag_count"
 #: LEAF's and TensorFlow Federated's numbering of FEMNIST's classes.
 CHARACTERS = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
@@ -55,9 +51,8 @@ def read_hdf5(
     clients: int | None = None,
     progress: bool = False,
 ) -> Columns:
-    """The rows of a file or folder; docs/data.md has the options. No more than `clients` clients
-    with `min_rows` rows are read. Lists of words and tags that are not named lie beside the data.
-    """
+    """The rows of a file or folder; docs/data.md has the options. At most `clients` clients with
+    `min_rows` rows are read. By default the lists of words and tags are those beside the data."""
     with ExitStack() as stack:
         files = {
             split: _File(file, stack.enter_context(_opened(file)))
@@ -69,10 +64,10 @@ def read_hdf5(
         kind = next(iter(files.values())).kind(names[0])
         if kind == QUESTIONS:
             folder = path if path.is_dir() else path.parent
-            options = (words, vocabulary, hash, tags, taglist)
-            rows: _Pixels | _Questions = _questions(folder, *options)
+            known = _known(folder, words, vocabulary, hash, tags, taglist)
+            rows: _Pixels | _Questions = _Questions(*known)
         elif any((words, vocabulary, hash, tags, taglist)):
-            raise PmtlError(f"{path} holds pixels: options about words and tags do not fit it.")
+            raise PmtlError(f"{path} holds pixels: leave out the options about words and tags.")
         else:
             rows = _Pixels()
         bar = stack.enter_context(
@@ -94,12 +89,12 @@ def read_hdf5(
             if kept == clients:
                 break
     if not kept:
-        raise PmtlError(f"{path} has no client with the rows that are needed: lower min_rows.")
+        raise PmtlError(f"{path} has no client with enough rows: lower min_rows.")
     return rows.columns(with_split=len(files) > 1)
 
 
 def _files(path: Path) -> dict[str, Path]:
-    """The files by their split; a single one has all rows."""
+    """The files by their split; a single file has all rows."""
     if not path.is_dir():
         return {"train": path}
     found = {split: sorted(path.glob(f"*_{split}.h5")) for split in ("train", "test")}
@@ -114,7 +109,7 @@ def _files(path: Path) -> dict[str, Path]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """An open file; whatever its damage makes h5py raise, at any time, becomes a sentence."""
+    """An open file; errors of h5py, also while it is read, become sentences."""
     try:
         import h5py
     except ImportError:
@@ -126,32 +121,29 @@ def _opened(path: Path) -> Iterator[Any]:
             yield file
     except PmtlError:
         raise
-    except Exception as error:  # The library has its own ways to say that a file is damaged.
-        told = " ".join(str(error).split()).rstrip(".")
+    except Exception as error:  # h5py raises many kinds of errors for a damaged file.
+        reason = " ".join(str(error).split()).rstrip(".")
         raise PmtlError(
-            f"{path} cannot be read as HDF5 ({told}): it may be cut short; fetch or copy it again."
+            f"{path} cannot be read as HDF5 ({reason}): it may be cut short; fetch or copy it "
+            "again."
         ) from error
 
 
 class _File:
-    """One open file."""
-
     def __init__(self, path: Path, file: Any) -> None:
         self.path, self._file = path, file
         self._heaps = Heaps(path)
 
     def clients(self) -> set[str]:
-        """Everybody who has a group."""
         group = self._file.get(GROUP)
         if group is None or not hasattr(group, "keys"):
             raise PmtlError(
-                f"{self.path} has no group {GROUP!r}, in which TensorFlow Federated keeps its "
-                "clients: is it another kind of file?"
+                f"{self.path} has no group {GROUP!r}, which holds the clients in files of "
+                "TensorFlow Federated: it is another kind of file."
             )
         return {str(name) for name in group}
 
     def kind(self, client: str) -> tuple[str, ...]:
-        """Which of the known columns the clients have."""
         held = sorted(self._group(client))
         for kind in (PIXELS, QUESTIONS):
             if set(kind) <= set(held):
@@ -162,7 +154,7 @@ class _File:
         )
 
     def rows(self, client: str, columns: tuple[str, ...]) -> Rows:
-        """One client's columns, which are of one length."""
+        """One client's columns, which have the same length."""
         import h5py
 
         group = self._group(client)
@@ -172,13 +164,13 @@ class _File:
             where = f"The column {name!r} of the client {client!r} of {self.path}"
             if column is None or not getattr(column, "shape", ()):
                 raise PmtlError(f"The client {client!r} of {self.path} has no column {name!r}.")
-            # A damaged file may claim any shape, for which room would be made first.
+            # A damaged file may state any shape, and h5py would allocate memory for it.
             packing = 1 if column.chunks is None else PACKING
             most = min(memory_limit(), packing * self._file.id.get_filesize())
             if column.size * column.dtype.itemsize > most:
                 raise PmtlError(
-                    f"{where} is said to have shape {column.shape}, more than the file or memory "
-                    "can hold: it is damaged."
+                    f"{where} has shape {column.shape}, more than the file or memory can hold: it "
+                    "is damaged."
                 )
             if column.dtype.hasobject:
                 if h5py.check_string_dtype(column.dtype) is None:
@@ -197,13 +189,13 @@ class _File:
 
 
 class _Pixels:
-    """FEMNIST: images of 28 × 28 between 0 and 1, where 1 is white paper."""
+    """FEMNIST: images of 28 × 28 between 0 and 1 (1 is white)."""
 
     def __init__(self) -> None:
         self._collector = Collector()
 
     def choose(self, rows: Rows, where: str) -> Rows:
-        """The rows of one client that can be used: all of them."""
+        """The usable rows of one client: all of them."""
         x, y = rows["pixels"], rows["label"]
         if x.ndim < 2 or x.dtype.kind not in "fiu" or y.ndim != 1 or y.dtype.kind not in "iu":
             raise PmtlError(
@@ -213,12 +205,10 @@ class _Pixels:
         return rows
 
     def append(self, client: str, split: str, rows: Rows) -> None:
-        """Add rows."""
         labels = rows["label"].astype(np.int64)
         self._collector.append(client, split, rows["pixels"], labels, f"client {client!r}")
 
     def columns(self, with_split: bool) -> Columns:
-        """Everything."""
         columns = self._collector.columns(with_split)
         y = columns["y"]
         if 0 <= int(y.min()) <= int(y.max()) < len(CHARACTERS):
@@ -227,7 +217,7 @@ class _Pixels:
 
 
 class _Questions:
-    """StackOverflow: the words of a question or answer and of its title, and its tags."""
+    """StackOverflow: the words of a question or answer and its title, and its tags."""
 
     def __init__(self, words: Bags, tags: Bags) -> None:
         self._rows = TextRows(TextRule(QUESTIONS[:2], tokenised=True), words, tags)
@@ -235,7 +225,7 @@ class _Questions:
         self._owners = Owners()
 
     def choose(self, rows: Rows, where: str) -> Rows:
-        """The rows of one client that have a tag which is known."""
+        """The usable rows of one client: those with a known tag."""
         for name, column in rows.items():
             if column.ndim != 1 or column.dtype.kind not in "OSU":
                 raise PmtlError(
@@ -247,27 +237,25 @@ class _Questions:
         return {name: np.array(column, dtype=object)[kept] for name, column in texts.items()}
 
     def append(self, client: str, split: str, rows: Rows) -> None:
-        """Add rows."""
         self._owners.append(client, split, len(rows["tags"]))
         for tokens, title, tags in zip(*(rows[name] for name in QUESTIONS), strict=True):
             self._rows.append(f"{tokens} {title}")
             self._rows.append_tags(tags)
 
     def columns(self, with_split: bool) -> Columns:
-        """Everything."""
         client, split = self._owners.coded()
         return self._rows.finish(client, split if with_split else None)
 
 
-def _questions(
+def _known(
     folder: Path,
     words: int | None,
     vocabulary: str | None,
     hash: int | None,
     tags: int | None,
     taglist: str | None,
-) -> _Questions:
-    """Questions with the words and tags of the publisher's lists, unless others are named."""
+) -> tuple[Bags, Bags]:
+    """Bags of the words and tags of the publisher's lists, unless others are named."""
     if vocabulary is None and hash is None and (folder / WORD_COUNT).exists():
         vocabulary = str(folder / WORD_COUNT)
     if taglist is None and (folder / TAG_COUNT).exists():
@@ -278,7 +266,7 @@ def _questions(
             f"There is no list of tags in {folder}: put {TAG_COUNT} there (pmtl data fetch "
             "stackoverflow does) or name one with taglist=FILE."
         )
-    return _Questions(bags_of_words(words, vocabulary, hash, WORDS), known)
+    return bags_of_words(words, vocabulary, hash, WORDS), known
 
 
 def _text(value: Any) -> str:

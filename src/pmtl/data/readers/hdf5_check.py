@@ -1,10 +1,9 @@
-"""Checks the heaps of an HDF5 file, where text of variable length lies, before they are read.
+"""Checks the heaps of an HDF5 file, which hold text of variable length, before they are read.
 
-The HDF5 library goes through a heap from object to object by the sizes that are written there. In a
-damaged heap it may loop for ever, and a text that points to a missing object may end the process.
-So the heap is gone through here first. It is refused if the objects do not lead from its beginning
-to its end, or if a text is not on its heap. (HDF5 File Format Specification, "Disk Format: Level
-1E - Global Heap".)
+The HDF5 library follows the sizes that a heap states from object to object. In a damaged heap it
+may loop forever, and a text that points to a missing object may end the process. This check refuses
+a heap whose objects do not fill it exactly, and a text that is not on its heap. (HDF5 File Format
+Specification, "Disk Format: Level 1E - Global Heap".)
 """
 
 from __future__ import annotations
@@ -18,16 +17,14 @@ from typing import Any
 from pmtl.errors import PmtlError
 
 _HEAD = struct.Struct("<4sB3xQ")  # signature, version, size of the whole heap
-_OBJECT = struct.Struct("<HHIQ")  # number, references, nothing, size of what follows
+_OBJECT = struct.Struct("<HHIQ")  # number, references, reserved, size of the content
 _POINTER = struct.Struct("<IQI")  # length of the text, address of its heap, number of its object
 
 
 class Heaps:
-    """The heaps of one file."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._objects = lru_cache(maxsize=1000)(self._walk)  # Columns share heaps.
+        self._objects = lru_cache(maxsize=1000)(self._read_sizes)  # Columns share heaps.
 
     def check(self, column: Any) -> None:
         """Refuse a column of text whose heaps are damaged. Compressed columns are not checked."""
@@ -41,7 +38,7 @@ class Heaps:
                     if address and text > self._objects(address).get(number, -1):
                         raise self._damaged()
 
-    def _walk(self, address: int) -> dict[int, int]:
+    def _read_sizes(self, address: int) -> dict[int, int]:
         """The sizes of a heap's objects by their numbers."""
         size = self._path.stat().st_size
         if address + _HEAD.size > size:
@@ -72,7 +69,7 @@ class Heaps:
 
 
 def _pieces(column: Any) -> Iterator[tuple[int, int]]:
-    """Where in the file a column's pointers lie, as offsets and lengths."""
+    """The offsets and lengths of a column's pointers in the file."""
     whole = column.id.get_offset()
     if whole is not None:
         yield whole, column.size * _POINTER.size

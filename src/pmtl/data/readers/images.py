@@ -1,29 +1,33 @@
-"""Image files as bytes, channels first: what LEAF's CelebA names in place of pixels."""
+"""Image files as bytes, channels first: LEAF's CelebA has file names in place of pixels."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pmtl.errors import PmtlError
 
-#: What is decoded. Pillow knows many more kinds, and one of them starts another program.
+#: The formats that are decoded. Pillow has more; one of them starts another program.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "WEBP")
 
 
 def read_images(root: Path, names: Sequence[str], size: int) -> NDArray[np.uint8]:
     """[n, 3, size, size]: the images under `root`, in colour, resized to a square."""
-    pillow = _pillow()
+    try:
+        from PIL import Image as pillow
+    except ImportError:
+        raise PmtlError(
+            "Reading images needs Pillow: install it with pip install 'pmtl[images]'."
+        ) from None
     pixels = np.empty((len(names), 3, size, size), dtype=np.uint8)
     for position, name in enumerate(names):
         path = root / name
         if ".." in path.parts[len(root.parts) :] or not path.is_relative_to(root):
-            raise PmtlError(f"The image {name!r} would lie outside of {root}, and is not read.")
+            raise PmtlError(f"The image {name!r} is outside of {root}, and is not read.")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -34,19 +38,9 @@ def read_images(root: Path, names: Sequence[str], size: int) -> NDArray[np.uint8
             raise PmtlError(
                 f"The image {name!r} is not in {root}: set images= to the folder that holds it."
             ) from None
-        except Exception as error:  # Decoders meet damage in ways of their own.
+        except Exception as error:  # Decoders raise many kinds of errors.
             raise PmtlError(
                 f"The image {path} cannot be read ({error}): replace the file or drop its row."
             ) from error
         pixels[position] = np.asarray(square).transpose(2, 0, 1)
     return pixels
-
-
-def _pillow() -> Any:
-    try:
-        from PIL import Image
-    except ImportError:
-        raise PmtlError(
-            "Reading images needs Pillow: install it with pip install 'pmtl[images]'."
-        ) from None
-    return Image

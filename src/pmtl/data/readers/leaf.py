@@ -1,12 +1,10 @@
 """LEAF's JSON (Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018).
 
 A shard is `{"users": […], "num_samples": […], "user_data": {user: {"x": […], "y": […]}}}`. Data is
-one such file, or a folder or `.zip` of shards; shards under `train/` and `test/` (here, or below
-`data/` as LEAF's own scripts leave them) carry the split. Shards are read one at a time. A user
-who appears in several shards is one client. CelebA's rows are names of images, which lie where
-LEAF's README has them put, in `data/raw/img_align_celeba`, or in the folder that `images` names.
-LEAF's text tasks (Shakespeare, Sent140, Reddit) hold raw text, for which there is no model here,
-and are refused.
+one shard, or a folder or `.zip` of shards; the folders `train/` and `test/` (at the top or below
+`data/`) name the split. Shards are read one at a time. A user in several shards is one client.
+CelebA's rows are names of images in `data/raw/img_align_celeba`, or in the folder `images`. LEAF's
+text tasks (Shakespeare, Sent140, Reddit) are refused: there is no model for raw text.
 """
 
 from __future__ import annotations
@@ -31,17 +29,17 @@ from pmtl.errors import PmtlError
 from pmtl.progress import progress_bar
 
 LARGEST = 4096
-"""Pixels of an image's side after resizing."""
+"""The largest width of an image after resizing, in pixels."""
 IMAGES = ("data/raw/img_align_celeba", "raw/img_align_celeba")
-"""Where LEAF keeps CelebA's images, below its folder `celeba` or `celeba/data`."""
+"""LEAF's folder of CelebA's images, below `celeba` or `celeba/data`."""
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".webp")
 FOLDERS = {"train": "train", "test": "test", "validation": "validation", "val": "validation"}
-"""Folders of shards, and the split of their rows."""
+"""Folders of shards, and the splits of their rows."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One JSON file: what to call it, the split of its folder, and how to get its bytes."""
+    """One JSON file: its name in error messages, the split of its folder, and its bytes."""
 
     name: str
     split: str | None
@@ -51,13 +49,13 @@ class Shard:
 def read_leaf(
     path: Path, images: str | None = None, size: int = 84, progress: bool = False
 ) -> Columns:
-    """The rows of a LEAF file, folder or zip; `images` is the folder of the images that rows name,
-    unless they lie at LEAF's own place, and they are resized to `size` × `size`."""
+    """The rows of a LEAF file, folder or zip. Images are resized to `size` × `size`; `images` is
+    their folder, by default LEAF's own."""
     if images is not None and not Path(images).is_dir():
         raise PmtlError(f"There is no folder {images}, which images= names.")
     if not 1 <= size <= LARGEST:
         raise PmtlError(f"size={size} was given: images are 1 to {LARGEST} pixels wide.")
-    usual = next((path / place for place in IMAGES if (path / place).is_dir()), None)
+    usual = next((path / folder for folder in IMAGES if (path / folder).is_dir()), None)
     rows = _Rows(None if images is None else Path(images), usual, size)
     shards = _find_shards(path)
     with progress_bar("reading shards", len(shards), show=progress) as bar:
@@ -68,17 +66,17 @@ def read_leaf(
                         rows.append(user, x[part], y[part], shard)
             except RecursionError:
                 raise PmtlError(
-                    f"{shard.name} is no LEAF shard: its lists are nested too deeply."
+                    f"{shard.name} is not a LEAF shard: its lists are nested too deeply."
                 ) from None
             bar.advance()
     columns = rows.columns(with_split=shards[0].split is not None)
     if columns["split"] is not None:
-        _refuse_strangers(columns["client"], columns["split"], path)
+        _refuse_untrained(columns["client"], columns["split"], path)
     return columns
 
 
 def _find_shards(path: Path) -> list[Shard]:
-    """The shards of a file, folder or zip, in the order of their names."""
+    """The shards of a file, folder or zip, sorted by name."""
     if path.is_file() and path.suffix != ".zip":
         return [Shard(str(path), None, path.read_bytes)]
     found: dict[PurePosixPath, tuple[str, Callable[[], bytes]]] = {}
@@ -93,22 +91,17 @@ def _find_shards(path: Path) -> list[Shard]:
             for name in names
             if name.suffix == ".json" and not name.parts[0].startswith(("__MACOSX", "."))
         ]
+        tops = {name.parts[0] for name in members}
+        wrapped = len(tops) == 1 and not tops & {*FOLDERS, "data"}  # All is in one folder.
         for name in members:
-            read = partial(read_member, path, names[name])
-            found[_without_top(name, members)] = f"{path}/{name}", read
+            inner = PurePosixPath(*name.parts[1:]) if wrapped and len(name.parts) > 1 else name
+            found[inner] = f"{path}/{name}", partial(read_member, path, names[name])
     return [Shard(found[name][0], split, found[name][1]) for name, split in _choose(found, path)]
 
 
-def _without_top(name: PurePosixPath, members: list[PurePosixPath]) -> PurePosixPath:
-    """A zip often wraps everything in one folder, named like the data set."""
-    tops = {member.parts[0] for member in members}
-    wrapped = len(tops) == 1 and not tops & {*FOLDERS, "data"} and len(name.parts) > 1
-    return PurePosixPath(*name.parts[1:]) if wrapped else name
-
-
 def _choose(names: dict[PurePosixPath, Any], path: Path) -> list[tuple[PurePosixPath, str | None]]:
-    """Shards in split folders if there are any (at the top, else below data/), or those at the
-    top; other JSON files are LEAF's intermediate ones."""
+    """The shards in split folders (at the top, else below data/), or, without any, those at the
+    top. Other JSON files are intermediate ones of LEAF."""
     for base in (PurePosixPath(), PurePosixPath("data")):
         found: list[tuple[PurePosixPath, str | None]] = [
             (name, FOLDERS[name.parent.name])
@@ -141,7 +134,7 @@ def _parse(shard: Shard) -> dict[str, Any]:
 
 
 def _users(content: dict[str, Any], shard: Shard) -> Iterator[tuple[str, list[Any], list[Any]]]:
-    """Every user's x and y; the shard's lists must agree with each other."""
+    """The x and y of each user; the shard's lists must agree with each other."""
     users, user_data = Counter(map(str, content["users"])), content["user_data"]
     for user, count in users.items():
         if count > 1:
@@ -159,18 +152,18 @@ def _users(content: dict[str, Any], shard: Shard) -> Iterator[tuple[str, list[An
         x, y = (rows.get("x"), rows.get("y")) if isinstance(rows, dict) else (None, None)
         if not isinstance(x, list) or not isinstance(y, list):
             raise PmtlError(f"The user {user!r} in {shard.name} needs the lists 'x' and 'y'.")
-        told = len(x) if counts is None else counts[position]
-        if not len(x) == len(y) == told:
+        stated = len(x) if counts is None else counts[position]
+        if not len(x) == len(y) == stated:
             raise PmtlError(
                 f"The user {user!r} in {shard.name} has {len(x)} x and {len(y)} y, but "
-                f"'num_samples' says {told}: the numbers must agree."
+                f"'num_samples' says {stated}: the numbers must agree."
             )
         if x:
             yield user, x, y
 
 
 class _Rows:
-    """Rows as they come in; names of classes become codes."""
+    """Collects rows; names of classes become codes."""
 
     def __init__(self, images: Path | None, usual: Path | None, size: int) -> None:
         self._images, self._usual, self._size = images, usual, size
@@ -179,13 +172,11 @@ class _Rows:
         self._classes: Vocabulary | None = None
 
     def append(self, user: str, x: list[Any], y: list[Any], shard: Shard) -> None:
-        """Add the rows of one user."""
         where = f"the user {user!r} in {shard.name}"
         features, targets = self._features(x, where), self._targets(y, where)
         self._collector.append(user, shard.split or "train", features, targets, where)
 
     def columns(self, with_split: bool) -> Columns:
-        """Everything."""
         columns = self._collector.columns(with_split)
         if self._classes is not None:
             columns["y"] = self._classes.coded([columns["y"]])
@@ -197,8 +188,8 @@ class _Rows:
         if self._images is not None:
             if not all(isinstance(name, str) for name in x):
                 raise PmtlError(
-                    f"x of {where} is not a list of file names of images in {self._images}, as "
-                    "others' are or images= says."
+                    f"x of {where} is not a list of file names of images in {self._images}, unlike "
+                    "that of other users or in contradiction to images=."
                 )
             return read_images(self._images, x, self._size)
         try:
@@ -209,7 +200,7 @@ class _Rows:
             if _names_images(x):
                 raise PmtlError(
                     f"x of {where} are names of images, and there is no folder {IMAGES[0]} with "
-                    "them beside it: say where they are with images=FOLDER."
+                    "them: name their folder with images=FOLDER."
                 ) from None
             if any(_holds_text(row) for row in x):
                 raise PmtlError(
@@ -260,15 +251,14 @@ def _holds_text(row: Any) -> bool:
     return isinstance(row, str)
 
 
-def _refuse_strangers(client: Coded, split: Coded, path: Path) -> None:
-    """Everybody with rows in another folder must have training rows."""
+def _refuse_untrained(client: Coded, split: Coded, path: Path) -> None:
     trains = np.zeros(len(client.names), dtype=bool)
     if "train" in split.names:
         trains[client.codes[split.codes == split.names.index("train")]] = True
-    strangers = np.flatnonzero(~trains)
-    if len(strangers):
+    untrained = np.flatnonzero(~trains)
+    if len(untrained):
         raise PmtlError(
-            f"The user {client.names[strangers[0]]!r} of {path} appears in test but never in train "
-            f"({len(strangers)} such users): a personal model needs training rows. Split every "
+            f"The user {client.names[untrained[0]]!r} of {path} appears in test but never in train "
+            f"({len(untrained)} such users): a personal model needs training rows. Split every "
             "user's samples, as LEAF's preprocess.sh does with '-t sample'."
         )

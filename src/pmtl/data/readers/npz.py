@@ -1,9 +1,8 @@
 """NumPy files: a `.npz`, or a folder of `.npy` files that is memory-mapped.
 
-The arrays are `x`, `y`, `client` and, if the data is already split, `split`. Sparse features are
-`x_data`, `x_indices`, `x_indptr` and `x_shape` in place of `x`. Nothing is ever unpickled. An array
-larger than the memory limit is mapped where it lies in an uncompressed `.npz`, and unpacked to
-disk first from a compressed one.
+The arrays are `x`, `y`, `client` and optionally `split`. Sparse features are `x_data`, `x_indices`,
+`x_indptr` and `x_shape` in place of `x`. Nothing is unpickled. An array larger than the memory
+limit is mapped inside an uncompressed `.npz`, or unpacked to disk from a compressed one.
 """
 
 from __future__ import annotations
@@ -25,31 +24,27 @@ from pmtl.data.readers.columns import Columns
 from pmtl.errors import PmtlError
 
 MOST_AXES = 32
-"""Of an array; every version of NumPy allows as many."""
+"""The number of axes that every version of NumPy allows."""
 SPARSE = ("x_data", "x_indices", "x_indptr", "x_shape")
 
 Header = tuple[tuple[int, ...], bool, np.dtype[Any]]
 
 
 def read_npz(path: Path, *, lenient: bool = False) -> Columns:
-    """The arrays of a `.npz` file. If `lenient`, nothing is different: rows that cannot be used are
-    left out later."""
-    with open_zip(path, "copy it again or write it anew with numpy.savez") as archive:
+    """The arrays of a `.npz` file. `lenient` changes nothing: unusable rows are left out later."""
+    with open_zip(path, "copy it again or write it again with numpy.savez") as archive:
         names = {name.removesuffix(".npy") for name in archive.namelist()}
         return _columns(path, names, lambda name: _member(path, archive, f"{name}.npy"))
 
 
 def read_folder(path: Path, *, lenient: bool = False) -> Columns:
     """The arrays of a folder, memory-mapped; see `read_npz`."""
-    return _columns(
-        path,
-        {file.stem for file in path.glob("*.npy")},
-        lambda name: _mapped(path / f"{name}.npy"),
-    )
+    names = {file.stem for file in path.glob("*.npy")}
+    return _columns(path, names, lambda name: _mapped(path / f"{name}.npy"))
 
 
 def read_x(path: Path) -> NDArray[Any]:
-    """The one array of a `.npy`, or `x` of a `.npz`."""
+    """The array of a `.npy`, or `x` of a `.npz`."""
     if path.suffix.lower() == ".npy":
         return _mapped(path)
     with open_zip(path, "give a .csv, .parquet, .npz or .npy file") as archive:
@@ -65,7 +60,7 @@ def _columns(path: Path, names: set[str], read: Callable[[str], NDArray[Any]]) -
         if name not in names:
             raise PmtlError(
                 f"{path} has no array {name!r}: x, y and client are needed (split is optional, and "
-                f"{', '.join(SPARSE)} may stand for x). It holds "
+                f"{', '.join(SPARSE)} may replace x). It holds "
                 f"{', '.join(sorted(names)) or 'nothing'}."
             )
     return Columns(
@@ -91,10 +86,10 @@ def _sparse(path: Path, *parts: NDArray[Any]) -> Any:
 def _not_csr(
     data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], shape: NDArray[Any]
 ) -> str | None:
-    """What is wrong with the parts of a sparse matrix.
+    """The rule of CSR that the parts of a sparse matrix break, or None.
 
-    SciPy's own check overlooks an `x_indptr` that ends in a negative number, and then its sums
-    write where they please.
+    SciPy's own check accepts an `x_indptr` that ends in a negative number, and its sums then write
+    outside of their arrays.
     """
     if any(part.ndim != 1 for part in (data, indices, indptr, shape)):
         return "each of them has one dimension"
@@ -154,33 +149,31 @@ def _header(stream: IO[bytes], path: Path, name: str, size: int) -> Header:
     """Shape, order and type of an array of `size` bytes, its header included."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Headers that Python 2 wrote are read all the same.
+            warnings.simplefilter("ignore")  # Headers that Python 2 wrote are accepted.
             version = npy.read_magic(stream)
             if version not in ((1, 0), (2, 0), (3, 0)):
                 raise ValueError(f"there is no version {version} of that format")
             read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
             header: Header = read(stream)
-    except Exception as error:  # A header is Python text, and damage to it may raise anything.
+    except Exception as error:  # A header is Python text; a damaged one may raise anything.
         raise _unreadable(path, name, str(error)) from error
     shape, _, dtype = header
     if dtype.hasobject:
         raise PmtlError(
-            f"{name} of {path} is an array of Python objects, which only unpickling could read, "
-            "and that can run code: save it as numbers or as text, e.g. array.astype(str)."
+            f"{name} of {path} is an array of Python objects. Reading it needs unpickling, which "
+            "can run code: save it as numbers or as text, e.g. array.astype(str)."
         )
-    # NumPy would make room for whatever the header says before it looks at what there is.
-    told, there = prod(shape) * dtype.itemsize, size - stream.tell()
+    # NumPy would allocate memory for the stated shape before it looks at the content.
+    stated, held = prod(shape) * dtype.itemsize, size - stream.tell()
     odd = len(shape) > MOST_AXES or any(type(length) is not int or length < 0 for length in shape)
-    if told != there or odd or not dtype.itemsize:
-        raise _unreadable(
-            path, name, f"{there} bytes cannot be {dtype.str} values of shape {shape}"
-        )
+    if stated != held or odd or not dtype.itemsize:
+        raise _unreadable(path, name, f"{held} bytes cannot be {dtype.str} values of shape {shape}")
     return header
 
 
 def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
-    """Where a stored member's bytes begin: its local header is 30 bytes, a name and extra fields
-    (which need not be those of the central directory)."""
+    """The offset of a stored member's bytes. Its local header is 30 bytes, a name and extra fields
+    (which may differ from those of the central directory)."""
     with path.open("rb") as file:
         file.seek(info.header_offset + 26)
         lengths = file.read(4)
@@ -190,5 +183,5 @@ def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
 
 def _unreadable(path: Path, name: str, why: str) -> PmtlError:
     return PmtlError(
-        f"{name} of {path} is not a readable NumPy array ({why}): write it anew with numpy.save."
+        f"{name} of {path} is not a readable NumPy array ({why}): write it again with numpy.save."
     )

@@ -1,11 +1,9 @@
 """Tables: CSV, TSV (also gzipped) and Parquet, and pandas frames; one row per sample.
 
-`open_table` is the one way in which a table is opened: for experiments, for production
-(`lenient`: see `cells.py`) and for prediction. A file is read in batches, and features go batch by
-batch into an array that moves to disk when it outgrows memory, so a table may be larger than
-memory. Text is accepted where it names something (client, split, class) and in the columns that
-`text=` names (`text.py`). As any other feature it is refused, because no encoding that we chose
-would suit everybody.
+`open_table` opens every table: for experiments, for production (`lenient`: see `cells.py`) and for
+prediction. A table may be larger than memory: it is read in batches, and its features move to disk
+if necessary. Text is accepted as a name (client, split, class) and in the columns of `text=`
+(`text.py`). Other text features are refused, because no encoding suits all of them.
 """
 
 from __future__ import annotations
@@ -34,8 +32,8 @@ TABLE_ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", *PARQUET_ENDINGS)
 
 @contextmanager
 def open_table(path: Path, lenient: bool = False) -> Iterator[Table]:
-    """Open a CSV or TSV file with a header line, or a Parquet file. If `lenient`, a row of a CSV
-    file with too many or too few cells is left out."""
+    """Open a CSV or TSV file with a header line, or a Parquet file. If `lenient`, CSV rows with too
+    many or too few cells are left out."""
     import pyarrow as pa
     from pyarrow import csv, parquet
 
@@ -62,9 +60,9 @@ def open_table(path: Path, lenient: bool = False) -> Iterator[Table]:
             names = csv.open_csv(path, parse_options=parsing).schema.names
             yield Table(str(path), names, True, lenient, read_csv)
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
-        told = " ".join(str(error).split()).rstrip(".")
+        reason = " ".join(str(error).split()).rstrip(".")
         raise PmtlError(
-            f"{path} cannot be read as a table: {told}. "
+            f"{path} cannot be read as a table: {reason}. "
             "Every row needs the same columns, and a feature column holds numbers only."
         ) from error
 
@@ -84,8 +82,8 @@ def read_table(
     *,
     lenient: bool = False,
 ) -> Columns:
-    """The columns of a table file; docs/data.md has the options. If `lenient`, rows that cannot be
-    used are marked instead of refused."""
+    """The columns of a table file; docs/data.md has the options. If `lenient`, unusable rows are
+    marked instead of refused."""
     known = text_options(text, words, vocabulary, hash, tags, taglist)
     with open_table(path, lenient) as table:
         roles = assign_roles(table.names, table.where, client, target, split, drop, text)
@@ -108,7 +106,7 @@ def frame_columns(
 
 
 def _arrow_array(series: Any) -> Any:
-    """A frame's column; values of several kinds become text."""
+    """A frame's column; values of mixed types become text."""
     import pyarrow as pa
 
     try:
@@ -120,7 +118,7 @@ def _arrow_array(series: Any) -> Any:
 
 
 def _collect(table: Table, roles: Roles, known: tuple[Bags, Bags | None] | None = None) -> Columns:
-    """The columns of all batches; with `known` words and tags, the features are text."""
+    """The columns of all batches; with `known` words (and tags), the features are text."""
     features = _Features(table, roles.features)
     text = None if known is None else TextRows(TextRule(roles.text), *known)
     tagged = text is not None and text.tagged
@@ -162,7 +160,7 @@ def _collect(table: Table, roles: Roles, known: tuple[Bags, Bags | None] | None 
 
 
 class _Features:
-    """Columns of numbers, collected batch by batch."""
+    """Collects columns of numbers batch by batch."""
 
     def __init__(self, table: Table, names: Sequence[str], role: str = "feature") -> None:
         self._table, self._names, self._role = table, names, role
@@ -170,23 +168,23 @@ class _Features:
         self._has_numbers = np.zeros(len(names), dtype=bool)
 
     def append(self, batch: Any, first: int) -> None:
-        """Add a batch that begins with row `first`."""
+        """Add a batch; `first` is the number of its first row."""
         where, lenient = self._table.where, self._table.lenient
         x = np.empty((batch.num_rows, len(self._names)), dtype=np.float32)
-        for place, name in enumerate(self._names):
+        for column, name in enumerate(self._names):
             values, text = numbers(batch.column(name), self._table, self._role, name)
             if text.any() and not lenient:
                 raise wrong_kind(where, self._role, name, "text")
             with np.errstate(over="ignore"):
-                x[:, place] = values
-            missing = np.isnan(x[:, place])
+                x[:, column] = values
+            missing = np.isnan(x[:, column])
             if missing.any() and not lenient:
                 raise missing_value(where, name, first + int(np.argmax(missing)))
         self._has_numbers |= np.isfinite(x).any(axis=0)
         self._builder.append(x)
 
     def finish(self) -> NDArray[np.float32]:
-        """All rows; in production, a column without a single number is refused."""
+        """All rows; in production, a column without any number is refused."""
         for name, filled in zip(self._names, self._has_numbers, strict=True):
             if self._table.lenient and not filled:
                 raise PublicError(
@@ -197,14 +195,14 @@ class _Features:
 
 
 def _targets(table: Table, targets: dict[str, list[Any]], usable: NDArray[np.bool_]) -> Any:
-    """One target may be numbers or names; several are numbers."""
+    """A single target is numbers or names; several are numbers."""
     columns = []
     for name, chunks in targets.items():
         found = target_numbers(chunks, table, name, alone=len(targets) == 1)
         if found is None:
             return coded_names(chunks, table, "target", name)
         values, good = found
-        if table.lenient:  # In an experiment, `from_arrays` refuses what is not finite.
+        if table.lenient:  # In an experiment, `from_arrays` refuses values that are not finite.
             usable &= good
         columns.append(values)
     return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
@@ -213,7 +211,7 @@ def _targets(table: Table, targets: dict[str, list[Any]], usable: NDArray[np.boo
 def read_known_columns(
     path: Path, shape: tuple[int, ...], names: Sequence[str] | None
 ) -> NDArray[np.float32]:
-    """The features of a table's rows, found by the names that training saw; other columns are
+    """The features of a table's rows; columns that are not among the `names` of training are
     ignored. Without names, all columns are features."""
     with open_table(path) as table:
         if names is None and (len(table.names),) != shape:
@@ -227,7 +225,7 @@ def read_known_columns(
 
 
 def read_known_texts(path: Path, names: Sequence[str]) -> Iterator[str]:
-    """The texts of a table's rows, in the columns that training read."""
+    """The texts of a table's rows, from the columns that training used."""
     with open_table(path) as table:
         _find_columns(table, names)
         for first, batch in table.batches(names):

@@ -1,4 +1,4 @@
-"""Text and tags as the columns of a federation: which words and tags are known, and their rows."""
+"""Text and tags as columns of a federation: the known words and tags, and their rows."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from pmtl.data.readers.text import Bags, TextRule, frequencies, split_tags
 from pmtl.errors import PmtlError
 
 COLUMNS = 10_000
-"""Into how many columns words are hashed unless something else is asked for."""
+"""The default number of columns for hashed words."""
 MOST = 2**24
-"""Columns that words or tags may have."""
+"""The largest number of columns of words or tags."""
 LIST_WORDS = "name the words beforehand (vocabulary=FILE) or hash them (hash=N)"
 LIST_TAGS = "name the tags beforehand (taglist=FILE)"
 
@@ -33,22 +33,21 @@ def text_options(
     tags: int | None,
     taglist: str | None,
 ) -> tuple[Bags, Bags | None] | None:
-    """Bags of words and, if the target is tags, of tags, after a table's options; None if it has no
-    text."""
+    """Bags of words and, if the target is tags, of tags, from the options of a table; None if the
+    table has no text."""
     if text is not None:
         return bags_of_words(words, vocabulary, hash), bags_of_tags(tags, taglist)
-    given = {"words": words, "vocabulary": vocabulary, "hash": hash}
-    for name, value in (given | {"tags": tags, "taglist": taglist}).items():
+    names = ("words", "vocabulary", "hash", "tags", "taglist")
+    for name, value in zip(names, (words, vocabulary, hash, tags, taglist), strict=True):
         if value is not None:
-            raise PmtlError(f"{name}= is about text: name its column with text=COLUMN.")
+            raise PmtlError(f"{name}= needs text: name its column with text=COLUMN.")
     return None
 
 
 def bags_of_words(
     words: int | None, vocabulary: str | None, hash: int | None, first: int | None = None
 ) -> Bags:
-    """Bags of the words that the options name; of a list, the `first` ones unless `words` says how
-    many."""
+    """Bags of the words that the options name. `first` is the default of `words` with a list."""
     _check(words=words, hash=hash)
     if hash is not None and (words is not None or vocabulary is not None):
         raise PmtlError(
@@ -74,9 +73,9 @@ def _check(**options: int | None) -> None:
 
 
 def read_list(path: Path, most: int | None, what: str) -> tuple[str, ...]:
-    """The first `most` names of a file: a line for each (a count may follow, as in TensorFlow
-    Federated's `word_count`), a JSON list, or a JSON object of names and their counts, of which the
-    largest come first (as in `tag_count`)."""
+    """The first `most` names of a file. The file has one name per line (a count may follow, as in
+    TensorFlow Federated's `word_count`), or it is a JSON list, or a JSON object of names and counts
+    (as in `tag_count`), which is sorted by count, largest first."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -98,21 +97,21 @@ def _names(text: str, path: Path, what: str) -> Iterable[str]:
         content = None
     if isinstance(content, dict):
         if not all(isinstance(count, (int, float)) for count in content.values()):
-            raise PmtlError(f"{path} is not a list of {what}s: every one needs its count.")
+            raise PmtlError(f"{path} is not a list of {what}s: every {what} needs a count.")
         return sorted(content, key=lambda name: -content[name])
     if isinstance(content, list):
         if not all(isinstance(name, str) for name in content):
-            raise PmtlError(f"{path} is not a list of {what}s: it holds something else than text.")
+            raise PmtlError(f"{path} is not a list of {what}s: it holds values that are not text.")
         return content
-    # Only the end of a line may be a count: a tag may hold spaces.
+    # Only the end of a line is a count: a tag may contain spaces.
     lines = (re.sub(r"\s+[0-9]+$", "", line.strip()) for line in text.splitlines())
     return [line for line in lines if line]
 
 
 class TextRows:
-    """Collects texts, and tags where these are the target.
+    """Collects texts and, if the target is tags, tags.
 
-    A row none of whose tags is known has no right answer, and is left out at the end.
+    A row without any known tag has no target. `finish` leaves it out.
     """
 
     def __init__(self, rule: TextRule, words: Bags, tags: Bags | None = None) -> None:
@@ -125,11 +124,9 @@ class TextRows:
         return self._tags is not None
 
     def append(self, text: str) -> None:
-        """The next row's text."""
         self._words.append(self._rule.words(text))
 
     def append_tags(self, text: str) -> None:
-        """The next row's tags."""
         if self._tags is not None:
             self._tags.append(split_tags(text))
 
@@ -141,22 +138,22 @@ class TextRows:
         labels: tuple[str, ...] | None = None,
         usable: NDArray[np.bool_] | None = None,
     ) -> Columns:
-        """All columns; `y` and its `labels` are the targets where these are not tags, and `usable`
-        marks the rows that can be used."""
+        """All columns. `y` and `labels` are the targets and their names, unless the targets are
+        tags; `usable` marks the usable rows."""
         x, words = self._words.choose(client.codes)
         if words and x.shape[0] and x.nnz == 0:
             raise PmtlError(
-                "No row has a word that is known: is the vocabulary one of other texts, or in "
-                "another language?"
+                "No row has a known word: check that the vocabulary fits the texts and their "
+                "language."
             )
         if not x.shape[1]:
-            raise PmtlError("There is not a single word in the text columns: correct text=.")
+            raise PmtlError("The text columns contain no words: correct text=.")
         disclosed = self._words.disclosed(x.shape[1], "word", LIST_WORDS)
         if self._tags is not None:
             counts, labels = self._tags.choose(client.codes)
             tagged = np.flatnonzero(np.diff(counts.indptr))
             if not len(tagged):
-                raise PmtlError("No row has a tag that is known: correct the target or the list.")
+                raise PmtlError("No row has a known tag: correct the target or the list.")
             disclosed += self._tags.disclosed(counts.shape[1], "tag", LIST_TAGS)
             x, y = x[tagged], counts[tagged].astype(bool).astype(np.uint8)
             client = Coded(client.codes[tagged], client.names)
