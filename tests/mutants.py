@@ -3,8 +3,8 @@
 `make mutants` copies the sources and tests aside, applies one mutant of `mutants.toml` after the
 other to the copy, runs the test files that hold its promise, and prints a table: caught, survived,
 or stale (the line that it changes is no longer there, so nothing was tried). `--json FILE` writes
-the same for programs, `--only TEXT` tries those whose promise or file has that text in it. The
-tests have to pass without a mutant first. The status is 1 if any mutant survived or is stale.
+the same for programs, `--only TEXT …` tries those whose promise or file has one of the texts in it.
+The tests have to pass without a mutant first. The status is 1 if any mutant survived or is stale.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ def main() -> int:
     """Try all mutants; 1 if any survived or is stale."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", help="write the results to this file")
-    parser.add_argument("--only", default="", help="part of a promise or of a file's name")
+    parser.add_argument("--only", nargs="+", default=[""], help="parts of promises or files' names")
     given = parser.parse_args()
-    chosen = [m for m in read() if given.only in m.promise or given.only in m.file]
+    chosen = [m for m in read() if any(t in m.promise or t in m.file for t in given.only)]
     results = []
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)

@@ -58,7 +58,7 @@ def test_a_round_that_fails_leaves_its_vector_alone():
     site = site_of(Fails())
     before = site.own.clone()
     with pytest.raises(RuntimeError, match="no upload"):
-        site.answer(RoundMessage(0, before.numpy()))
+        site.answer(RoundMessage(0, before.numpy() + 1))
     assert torch.equal(site.own, before)
 
 
@@ -72,3 +72,30 @@ def test_it_holds_the_rows_of_one_client():
     model = build_model("logistic", data.input_shape, 2, data.task, 0)
     with pytest.raises(PmtlError, match="rows of one client, but this data has 2"):
         Site(data, model, PMTL(), LOCAL, 0.5, 0)
+
+
+@pytest.mark.parametrize("clip_norm", [0.0, -1.0, float("nan")])
+def test_its_clip_norm_is_checked(clip_norm):
+    with pytest.raises(PmtlError, match="clip norm must be greater than 0"):
+        site_of(PMTL(), clip_norm=clip_norm)
+
+
+@pytest.mark.parametrize(
+    "shared", [np.zeros(1), np.zeros(9), np.full(8, np.nan), np.full(8, np.inf)]
+)
+def test_a_message_that_would_spoil_its_vector_is_refused(shared):
+    site = site_of(PMTL())
+    before = site.own.clone()
+    with pytest.raises(PmtlError, match="8 finite parameters"):
+        site.answer(RoundMessage(0, shared))
+    assert torch.equal(site.own, before)
+
+
+def test_a_round_is_answered_once():
+    site = site_of(PMTL())
+    site.answer(RoundMessage(3, site.model.start().numpy()))
+    before = site.own.clone()
+    for round in (3, 2, -5):
+        with pytest.raises(PmtlError, match="round 3 was answered already"):
+            site.answer(RoundMessage(round, site.model.start().numpy()))
+    assert torch.equal(site.own, before)

@@ -242,9 +242,10 @@ class TestPadding:
         local = LocalTraining(epochs=2, batch=4)
         made = federation((3, 9, 40, 5), local, dtype=torch.float32)
         own = made.start().store.vectors
-        together = made._train(np.arange(4), own, made.model.start()[None], 0, 0.1)
+        around = made.model.start().expand(4, -1)
+        together = made.sites.train_clients(np.arange(4), own, around, 0, 0.1)
         for some in ([0], [1, 3], [0, 1, 3]):
-            few = made._train(np.array(some), own[some], made.model.start()[None], 0, 0.1)
+            few = made.sites.train_clients(np.array(some), own[some], around[some], 0, 0.1)
             for one, many in zip(parts(few), parts(together), strict=True):
                 assert torch.equal(one, many[some])
 

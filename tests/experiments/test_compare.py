@@ -120,7 +120,9 @@ def test_a_stop_ends_after_the_present_run_and_says_how_to_go_on(tmp_path, monke
 
     with monkeypatch.context() as patch:
         patch.setattr(CellRunner, "do", stop_after_second)
-        with pytest.raises(Interrupted, match="Stopped after 2 of 10 runs; continue with `pmtl resume"):
+        with pytest.raises(
+            Interrupted, match="Stopped after 2 of 10 runs; continue with `pmtl resume"
+        ):
             compare(grid(), tmp_path / "cut")
     assert len([*(tmp_path / "cut/runs").iterdir()]) == len(finished) == 2
     assert len(resume_comparison(tmp_path / "cut")["runs"]) == 10

@@ -57,7 +57,8 @@ def noise_variance(hardened, monkeypatch, dtype=torch.float32, level=64.0, size=
     for limit in ("CHUNK_FLOATS", "THREADS_FLOATS", "SPARSE_FLOATS"):
         monkeypatch.setattr(f"pmtl.engines.choose.{limit}", 1)
     federation = silent_federation(hardened, features=size - 1, dtype=dtype)
-    assert federation.sites._chunk == 1
+    everybody = np.arange(federation.data.m)
+    assert len(federation.sites.pieces(everybody)) == federation.data.m
     progress = federation.start()
     progress.shared += level
     own = progress.store.vectors

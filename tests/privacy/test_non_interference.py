@@ -254,7 +254,7 @@ def finetuned(world, monkeypatch, tmp_path, data, method):
             ledger=ledger,
         )
         tuned = pmtl.finetune(run, method, steps=2, batch=0)
-        return [bits(row) for row in tuned._weights(OTHERS)]
+        return [bits(row) for row in tuned.views()["finetuned"](OTHERS)]
 
 
 @pytest.mark.parametrize("method", ["vanilla", "mean", "kl", "ewc", "select"])
@@ -309,7 +309,7 @@ def commanded(world, monkeypatch, folder, text, pmtl_command):
         "public": written(folder / "run/public"),
         "said": (done.status, done.out, done.err),
         "ledger": entries("clients.db"),
-        "models": [bits(row) for row in run._weights(OTHERS)],
+        "models": [bits(row) for row in run.views()["personal"](OTHERS)],
     }
 
 

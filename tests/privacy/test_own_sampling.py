@@ -43,6 +43,13 @@ class OneGroup(SamplingScheme):
         return f"one of {plan.clients // plan.cohort} public groups took part in a round"
 
 
+class Certain(OneGroup):
+    """A scheme whose worst client is always in, though q of m clients are drawn."""
+
+    def chance(self, rate):
+        return 1.0
+
+
 class Costless(SamplingScheme):
     """A scheme that does not say what it costs."""
 
@@ -86,6 +93,16 @@ def test_it_costs_what_known_participations_cost():
     assert composition.epsilon({event: 4, coins: 3}, 1e-3) == pytest.approx(
         composition.epsilon({fixed: 4, coins: 3}, 1e-3), rel=1e-9
     )
+
+
+def test_it_costs_by_its_own_chance_and_not_by_the_rate():
+    certain = PrivacyPlan(30, 10, f"{__name__}:Certain", 0.5, 0.2, 6, 1e-3)
+    full = PrivacyPlan(30, 30, "full", 0.5, 0.2 / 3, 6, 1e-3)  # The same noise multiplier.
+    assert certain.noise_multiplier == pytest.approx(full.noise_multiplier)
+    assert accountant.epsilon(certain) == pytest.approx(accountant.epsilon(full), rel=1e-9)
+    assert accountant.delta(certain, 1.0) == pytest.approx(accountant.delta(full, 1.0), rel=1e-9)
+    events = [GaussianEvent.of(plan) for plan in (certain, full)]
+    assert np.allclose(*(renyi.curve({event: 2}) for event in events), rtol=1e-12)
 
 
 def test_it_is_trained_stated_and_charged(tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from weights import shared
 
 import pmtl
 from pmtl.privacy.ledger.ledger import Ledger
@@ -69,7 +70,7 @@ def test_all_events_are_heard_with_the_lines_that_are_written(small, tmp_path):
     assert [event.metrics for kind, event in diary.heard if kind == "round"] == lines
     last = diary.heard[-1][1]
     assert (last.rounds, last.path) == (4, path)
-    assert torch.equal(last.shared, run._shared)
+    assert torch.equal(last.shared[0], shared(run)[0])
 
 
 def test_a_callback_changes_nothing(small):
@@ -79,7 +80,7 @@ def test_a_callback_changes_nothing(small):
             event.metrics.clear()
 
     run, spoilt = train(small), train(small, callbacks=[Vandal()])
-    assert torch.equal(run._shared, spoilt._shared)
+    assert torch.equal(shared(run), shared(spoilt))
     assert run.metrics == spoilt.metrics
 
 
@@ -120,7 +121,7 @@ def test_an_error_ends_the_run_and_loses_nothing(kind, mode, small, tmp_path):
     with Ledger.open(tmp_path / "ledger.db", write=False) as ledger:
         assert ledger.charged(run.facts.id) == [0, 1, 2, 3]
     if mode == "experiment":
-        assert torch.equal(run._shared, train(small)._shared)
+        assert torch.equal(shared(run), shared(train(small)))
 
 
 @pytest.mark.parametrize("kind", ["on_round", "on_end"])
@@ -129,7 +130,7 @@ def test_an_error_at_the_end_leaves_a_run_that_can_be_finished(kind, small, tmp_
         train(small, callbacks=[Failing(kind, 4)], out=tmp_path / "run")
     if kind == "on_round":
         pmtl.resume(tmp_path / "run", data=small)
-    assert torch.equal(pmtl.load_run(tmp_path / "run")._shared, train(small)._shared)
+    assert torch.equal(shared(pmtl.load_run(tmp_path / "run")), shared(train(small)))
 
 
 def test_an_error_of_a_run_in_memory_says_so(small):

@@ -21,6 +21,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from torch import nn
+from weights import personal, shared
 
 import pmtl
 from pmtl import storage as files
@@ -270,9 +271,8 @@ def test_a_divided_folder_is_resumed_read_asked_and_tuned(tmp_path, monkeypatch,
     }
     run = pmtl.resume(tmp_path / "run", data=data)
     again = pmtl.load_run(tmp_path / "run", data=data)
-    everybody = np.arange(12)
-    assert torch.equal(again._weights(everybody), run._weights(everybody))
-    assert torch.equal(again._shared, run._shared)
+    assert torch.equal(personal(again), personal(run))
+    assert torch.equal(shared(again), shared(run))
     assert again.metrics == run.metrics
     assert again.privacy == run.privacy
     assert again.data is data
@@ -440,11 +440,11 @@ def as_version_01(folder: RunFolder, state: str = "complete") -> None:
 def test_a_run_of_version_01_is_read_with_a_warning_and_not_continued(
     finished, tmp_path, pmtl_command
 ):
-    expected = pmtl.load_run(finished / "run")._weights(np.arange(12))
+    expected = personal(pmtl.load_run(finished / "run"))
     as_version_01(copied(finished, tmp_path))
     with pytest.warns(PmtlWarning, match="Give nobody any of its files but"):
         run = pmtl.load_run(tmp_path / "run", data=rows(SECRET))
-    assert torch.equal(run._weights(np.arange(12)), expected)
+    assert torch.equal(personal(run), expected)
     assert run.data is not None
     np.save(tmp_path / "x.npy", rows().x[:3])
     options = ("--client", "site-03", "--data", tmp_path / "x.npy", "--out", tmp_path / "y.csv")

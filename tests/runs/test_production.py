@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from weights import shared
 
 import pmtl
 from pmtl.errors import Interrupted
@@ -84,7 +85,7 @@ def test_warnings_do_not_speak_of_the_rows(small, ledger):
 
 def test_two_production_runs_differ_and_no_seed_is_taken(small, ledger):
     one, two = produce(small, ledger), produce(small, ledger)
-    assert not torch.equal(one._shared, two._shared)
+    assert not torch.equal(shared(one), shared(two))
     with pytest.raises(pmtl.PmtlError, match="seed"):
         produce(small, ledger, seed=3)
     with pytest.raises(pmtl.PmtlError, match="ledger"):
@@ -183,7 +184,7 @@ def test_an_experiment_that_is_replayed_is_charged_once(small, ledger, tmp_path,
     resumed = pmtl.resume(tmp_path / "run", data=small)
     assert charged(ledger) == [0, 1, 2, 3, 4]
     whole = produce(small, ledger, mode="experiment", seed=4)
-    assert torch.equal(resumed._shared, whole._shared)
+    assert torch.equal(shared(resumed), shared(whole))
 
 
 def test_a_checkpoint_that_was_rolled_back_is_refused(small, ledger, tmp_path, monkeypatch):
@@ -294,8 +295,8 @@ def test_a_hardened_experiment_can_be_repeated_and_resumed(small, tmp_path, monk
         crash(patch, "released", 3)
         with pytest.raises(SystemError):
             pmtl.train(small, **options, out=tmp_path / "run", checkpoint_seconds=0.0)
-    assert torch.equal(pmtl.resume(tmp_path / "run", data=small)._shared, whole._shared)
-    assert not torch.equal(pmtl.train(small, **{**options, "seed": 4})._shared, whole._shared)
+    assert torch.equal(shared(pmtl.resume(tmp_path / "run", data=small)), shared(whole))
+    assert not torch.equal(shared(pmtl.train(small, **{**options, "seed": 4})), shared(whole))
 
 
 PATIENT = {"evaluate_every": 1, "patience": 1, "privacy": {**PLAN, "rounds": 30}}

@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from pmtl.algorithms import FedAdam, FedAvg, Local
+from pmtl.algorithms import ClusteredPMTL, FedAdam, FedAvg, Local
 from pmtl.errors import PmtlError
-from pmtl.messages import UPLOAD
+from pmtl.messages import UPLOAD, to_bytes
+from pmtl.privacy.grid import Grid
+from pmtl.privacy.noise import seeded_source
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.server import Server
+from pmtl.streams import name_keys
 
 NAMES = ("a", "b", "c", "d")
 PLAN = PrivacyPlan(4, 4, "full", 1.0, 0.1, 3, 1e-3)
@@ -93,3 +96,97 @@ def test_productions_cohort_is_drawn_once_a_round():
     tally = server.open(state)
     again = {frozenset(server.draw(0).tolist()) for _ in range(200)}
     assert again - {tally.cohort}, "another draw tosses other coins, so a round must keep its own"
+
+
+def test_a_round_that_cannot_be_charged_publishes_nothing():
+    def refuse(round):
+        raise PmtlError("the ledger is full")
+
+    server = Server(NAMES, FedAdam(), PLAN, None, charge=refuse)
+    state = server.start(torch.zeros(2))
+    memory = {name: kept.clone() for name, kept in state.memory.items()}
+    tally = server.open(state)
+    server.add(tally, np.arange(4), torch.ones(4, 2))
+    with pytest.raises(PmtlError, match="ledger is full"):
+        server.publish(tally, state)
+    assert (state.round, state.shared.tolist()) == (0, [[0.0, 0.0]])
+    assert all(torch.equal(state.memory[name], kept) for name, kept in memory.items())
+
+
+def test_a_site_is_told_its_own_part_of_the_billboard():
+    clusters = ClusteredPMTL(clusters={"a": "one", "b": "two", "c": "two", "d": "one"})
+    server = Server(NAMES, clusters, PLAN, 0)
+    state = server.start(torch.zeros(1))
+    state.shared = torch.tensor([[1.0], [2.0]])
+    assert [server.message(state, client).shared.tolist() for client in range(4)] == [
+        [1],
+        [2],
+        [2],
+        [1],
+    ]
+
+
+def test_cohorts_are_those_of_the_plans_sampler():
+    plan = PrivacyPlan(4, 2, "poisson", 1.0, 0.1, 8, 1e-3)
+    server = Server(NAMES, FedAvg(), plan, 5)
+    drawn = plan.sampler(5, name_keys(NAMES))
+    cohorts = [server.draw(round).tolist() for round in range(8)]
+    assert cohorts == [drawn.draw(round).tolist() for round in range(8)]
+    assert len({tuple(cohort) for cohort in cohorts}) > 1
+
+
+def test_a_hardened_server_publishes_whole_steps_of_its_grid():
+    server = Server(NAMES, FedAvg(), PLAN, 0, source=seeded_source(3, ""), hardened=True)
+    state = server.start(torch.zeros(50, dtype=torch.float64))
+    server.publish(server.open(state), state)
+    steps = state.shared * PLAN.cohort / Grid.of(PLAN).step
+    assert steps.abs().max() > 0
+    assert torch.equal(steps, steps.round())
+
+
+def test_a_plan_pays_for_its_rounds_in_their_order_and_for_no_more():
+    charged = []
+    server = Server(NAMES, FedAvg(), PLAN, None, charge=charged.append)
+    state = server.start(torch.zeros(2))
+    later = server.gate.open(1, state.shared)
+    with pytest.raises(PmtlError, match="Round 1 cannot be published: the next one is 0"):
+        server.publish(later, state)
+    for _ in range(PLAN.rounds):
+        server.publish(server.open(state), state)
+    beyond = server.gate.open(PLAN.rounds, state.shared)
+    with pytest.raises(PmtlError, match="pays for rounds 0 to 2"):
+        server.publish(beyond, state)
+    assert charged == [0, 1, 2]
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"\xff" * 100])
+def test_bytes_that_are_no_upload_count_as_zero(content):
+    server = Server(NAMES, FedAvg(), PLAN, 0, noise=silent)
+    state = server.start(torch.zeros(2))
+    tally = server.open(state)
+    server.receive(tally, 0, 0, content)
+    server.receive(tally, 1, 0, to_bytes({UPLOAD: np.array([0.8, 0.0])}))
+    server.publish(tally, state)
+    assert torch.allclose(state.shared, torch.tensor([[0.2, 0.0]]))
+
+
+@pytest.mark.parametrize(
+    ("returned", "sentence"),
+    [
+        (
+            lambda shared, update, memory: (update[:, :1], memory),
+            "must return a billboard of shape",
+        ),
+        (lambda shared, update, memory: (shared, {"m": 1}), "must return a billboard"),
+        (lambda shared, update, memory: shared, "failed: ValueError|failed: "),
+        (lambda shared, update, memory: 1 / 0, "failed: ZeroDivisionError"),
+    ],
+)
+def test_a_wrong_server_step_is_found_before_anything_is_spent(returned, sentence):
+    class Mine(FedAvg):
+        def server_step(self, shared, update, memory):
+            return returned(shared, update, memory)
+
+    server = Server(NAMES, Mine(), PLAN, 0)
+    with pytest.raises(PmtlError, match=sentence):
+        server.rehearse(server.start(torch.zeros(2)))

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from weights import shared
 
 import pmtl
 from pmtl.algorithms import PMTL, FedAvg
@@ -406,7 +407,7 @@ def test_a_run_whose_code_has_changed_does_not_go_on(small, tmp_path, monkeypatc
     with pytest.raises(pmtl.PmtlError, match="code of its model or algorithm"):
         pmtl.resume(tmp_path / "run", data=small, model=factory_of(2.0))
     resumed = pmtl.resume(tmp_path / "run", data=small, model=factory_of(1.0))
-    assert torch.equal(resumed._shared, whole._shared)
+    assert torch.equal(shared(resumed), shared(whole))
 
 
 class Holder:

@@ -182,12 +182,12 @@ def test_a_cohort_that_is_trained_in_pieces_ends_the_same(algorithm, at_once, mo
     settings = {"algorithm": algorithm, "dtype": torch.float64, "engine": "axis"}
     whole = federation(**settings)
     expected, reports = run(whole)
-    assert whole.sites._chunk >= M
+    assert len(whole.sites.pieces(np.arange(M))) == 1
     at_most = at_once * whole.sites._client_floats
     monkeypatch.setattr("pmtl.engines.choose.CHUNK_FLOATS", at_most)
     pieces = federation(**settings)
     actual, others = run(pieces)
-    assert pieces.sites._chunk == at_once
+    assert max(len(piece) for piece in pieces.sites.pieces(np.arange(M))) == at_once
     close = {"rtol": 0, "atol": 1e-12}
     assert torch.allclose(actual.shared, expected.shared, **close)
     assert torch.allclose(actual.store.vectors, expected.store.vectors, **close)
@@ -265,7 +265,8 @@ def test_a_report_says_what_happened():
     for t in range(ROUNDS):
         cohort = made.server.sampler.draw(t)
         own = progress.store.gather(cohort)
-        trained = made._train(cohort, own, progress.shared, t, made.sites.local.lr_at(t))
+        around = progress.shared.expand(len(cohort), -1)
+        trained = made.sites.train_clients(cohort, own, around, t, made.sites.local.lr_at(t))
         norms = trained.uploads.norm(dim=1)
         report = made.advance(progress)
         assert report.round == t + 1 == progress.round

@@ -150,14 +150,14 @@ def test_very_many_clients_are_practical(path):
     with Ledger.create(path, names) as ledger:
         ledger.cap(100.0, 1e-8)
         ledger.charge("a", 0, full(200_000))
-    start = time.perf_counter()
+    start = time.process_time()
     with Ledger.open(path, names[1:]) as ledger:
         assert ledger.changes() == (0, 1)
-        opened = time.perf_counter() - start
-        start = time.perf_counter()
+        opened = time.process_time() - start
+        start = time.process_time()
         for round in range(10):
             ledger.charge("b", round, full(199_999))
-        charged = time.perf_counter() - start
+        charged = time.process_time() - start
         assert list(ledger.spans(own=True).values()) == [199_999]
         (entry,) = (entry for entry in ledger.entries() if entry.kind == "population")
         assert (entry.values["joined"], entry.values["left"]) == ([], names[:1])
