@@ -151,14 +151,11 @@ def test_its_own_check_is_asked():
 
 def test_without_a_cost_nothing_can_be_charged():
     plan = PrivacyPlan(30, 10, f"{__name__}:Costless", 0.5, 0.2, 6, 1e-3)
-    event = GaussianEvent.of(plan)
     for ask in (
         lambda: accountant.epsilon(plan),
         lambda: accountant.delta(plan, 1.0),
         lambda: accountant.noise_for(plan, 1.0),
-        lambda: composition.epsilon({event: 1}, 1e-3),
-        lambda: composition.distance({event: 1}),
-        lambda: renyi.curve({event: 1}),
+        lambda: GaussianEvent.of(plan),  # Without it there is nothing to compose.
     ):
         with pytest.raises(PmtlError, match="Costless does not say what it costs"):
             ask()
@@ -186,3 +183,73 @@ def test_what_is_not_a_scheme_is_refused(name):
         GaussianEvent.from_dict(values)
     with pytest.raises(PmtlError, match="sampling scheme"):
         PrivacyPlan.from_dict(PLAN.to_dict() | {"sampling": name})
+
+
+class Says(OneGroup):
+    """A scheme whose chance a test sets."""
+
+    said: object = 0.5
+
+    def chance(self, rate):
+        return self.said
+
+
+class Priced(OneGroup):
+    """A scheme that sets its own price."""
+
+    def epsilon(self, z, rate, rounds, delta, sensitivity=2):
+        return 0.0
+
+
+class Secret(OneGroup):
+    """A scheme that claims Poisson's amplification."""
+
+    coins_are_secret = True
+
+
+@pytest.mark.parametrize("said", [float("nan"), 1.1, 0.0, 0.3, -1.0, True, "0.5", None])
+def test_a_chance_that_cannot_be_is_refused_everywhere(said, monkeypatch):
+    monkeypatch.setattr(Says, "said", said)
+    plan = PrivacyPlan(30, 10, f"{__name__}:Says", 0.5, 0.2, 6, 1e-3)
+    for ask in (
+        lambda: accountant.epsilon(plan),
+        lambda: accountant.delta(plan, 1.0),
+        lambda: accountant.noise_for(plan, 1.0),
+        lambda: GaussianEvent.of(plan),
+    ):
+        with pytest.raises(PmtlError, match=r"between q/m = 0\.333333 and 1"):
+            ask()
+
+
+def test_rounding_may_lift_a_chance_above_one(monkeypatch):
+    monkeypatch.setattr(Says, "said", 1.0000000000000002)
+    event = GaussianEvent(f"{__name__}:Says", 30, 10, 0.5, 0.2)
+    assert event.chance == 1
+    full = GaussianEvent("full", 30, 30, 0.5, 0.2 / 3)
+    assert event.noise_multiplier == pytest.approx(full.noise_multiplier)
+    for other in ({}, {GaussianEvent("poisson", 30, 10, 0.5, 0.4): 4}):
+        ours = composition.epsilon({event: 6, **other}, 1e-3)
+        assert ours == pytest.approx(composition.epsilon({full: 6, **other}, 1e-3), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["Priced", "Secret"])
+def test_its_cost_is_its_chance_and_nothing_else(name):
+    with pytest.raises(PmtlError, match="its cost follows from chance"):
+        PrivacyPlan(30, 10, f"{__name__}:{name}", 0.5, 0.2, 6, 1e-3)
+
+
+def test_a_ledger_keeps_the_price_and_needs_no_code_to_read_it(monkeypatch):
+    event = GaussianEvent.of(PLAN)
+    written = event.to_dict()
+    assert written["chance"] == pytest.approx(1 / 3)
+    monkeypatch.setattr(OneGroup, "chance", lambda self, rate: 1.0)  # other code of the same name
+    read = GaussianEvent.from_dict(written | {"sampling": "nowhere:OneGroup"})
+    cheap = composition.epsilon({read: 6}, 1e-3)
+    assert cheap == composition.epsilon({event: 6}, 1e-3)
+    for wrong in (0.1, 2.0, "0.5", None):
+        with pytest.raises(PmtlError):
+            GaussianEvent.from_dict(written | {"sampling": "nowhere:OneGroup", "chance": wrong})
+    with pytest.raises(PmtlError, match="cannot have a chance"):
+        GaussianEvent.from_dict(
+            GaussianEvent("fixed", 30, 10, 0.5, 0.2).to_dict() | {"chance": 0.5}
+        )

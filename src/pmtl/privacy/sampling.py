@@ -19,6 +19,7 @@ import math
 import os
 from collections.abc import Mapping
 from functools import lru_cache
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,25 +75,39 @@ class SamplingScheme:
             "be charged for it: let its class implement chance(rate)."
         )
 
+    def checked_chance(self, rate: float) -> float:
+        """`chance(rate)`, if it can be true: q of m clients are drawn, so some client's chance is
+        at least q/m. A wrong number would make releases too cheap."""
+        value: Any = self.chance(rate)
+        if isinstance(value, bool) or not isinstance(value, Real):
+            value = math.nan
+        if not rate * (1 - 1e-9) <= value <= 1 + 1e-9:
+            raise PmtlError(
+                f"The sampling scheme {type(self).__name__} says that a client takes part with a "
+                f"chance of {value}, which cannot be: it must be a number between q/m = {rate:.6g} "
+                "and 1."
+            )
+        return min(1.0, max(rate, float(value)))
+
     def epsilon(
         self, z: float, rate: float, rounds: int, delta: float, sensitivity: int = 2
     ) -> float:
         """ε at δ of one plan."""
         from pmtl.privacy.accounting import colluders
 
-        return colluders.epsilon(z, self.chance(rate), rounds, delta, sensitivity)
+        return colluders.epsilon(z, self.checked_chance(rate), rounds, delta, sensitivity)
 
     def delta(self, z: float, rate: float, rounds: int, epsilon: float) -> float:
         """δ at ε of one plan, replace-one."""
         from pmtl.privacy.accounting import colluders
 
-        return colluders.delta(z, self.chance(rate), rounds, epsilon, 2)
+        return colluders.delta(z, self.checked_chance(rate), rounds, epsilon, 2)
 
     def renyi(self, z: float, rate: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
         """The Rényi divergences of one release at `orders`, replace-one."""
         from pmtl.privacy.accounting import renyi
 
-        return renyi.known(z, self.chance(rate), orders)
+        return renyi.known(z, self.checked_chance(rate), orders)
 
     def empty(self, plan: PrivacyPlan) -> float:
         """The probability that a round has no clients."""
@@ -233,7 +248,27 @@ def _found(name: str) -> SamplingScheme:
             f"The sampling scheme {name!r} cannot be used: it is not a subclass of "
             "pmtl.privacy.sampling.SamplingScheme."
         )
-    return found()
+    if found not in SCHEMES.values():
+        _refuse_own_costs(found, name)
+    try:
+        return found()
+    except Exception as error:  # It is the user's code, and may raise anything.
+        raise PmtlError(
+            f"The sampling scheme {name!r} cannot be made without arguments "
+            f"({type(error).__name__}: {error})."
+        ) from error
+
+
+def _refuse_own_costs(kind: type[SamplingScheme], name: str) -> None:
+    """A scheme of the user's own is charged by its `chance` alone, also together with others."""
+    costs = ("epsilon", "delta", "renyi", "checked_chance")
+    own = [cost for cost in costs if getattr(kind, cost) is not getattr(SamplingScheme, cost)]
+    if own or kind.coins_are_secret:
+        raise PmtlError(
+            f"The sampling scheme {name!r} cannot be used: its cost follows from chance(rate), so "
+            f"it may not define {', '.join([*own, 'coins_are_secret'])}. Derive it from "
+            "SamplingScheme itself."
+        )
 
 
 class Sampler:
@@ -272,8 +307,10 @@ class Sampler:
                 f"Round {round} is outside the privacy plan, which pays for {plan.rounds} rounds "
                 f"numbered 0 to {plan.rounds - 1}: make a plan with more rounds."
             )
-        cohort = np.asarray(plan.scheme.draw(self, round), dtype=np.int64)
-        sorted_once = cohort.ndim == 1 and bool((np.diff(cohort) > 0).all())
+        drawn = np.asarray(plan.scheme.draw(self, round))
+        whole = drawn.dtype.kind in "iu" or not drawn.size
+        cohort = drawn.astype(np.int64)
+        sorted_once = whole and cohort.ndim == 1 and bool((np.diff(cohort) > 0).all())
         if not sorted_once or (len(cohort) and not 0 <= cohort[0] <= cohort[-1] < plan.clients):
             raise PmtlError(
                 f"The sampling scheme {plan.sampling!r} drew a cohort that is not a sorted list of "

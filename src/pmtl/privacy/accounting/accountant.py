@@ -119,7 +119,7 @@ def noise_for(
             f"Without clipping no noise is enough for epsilon {target:g}, because one client's "
             "upload may be arbitrarily large: choose a finite clip norm, or epsilon inf."
         )
-    chance = plan.scheme.chance(plan.rate)
+    chance = plan.scheme.checked_chance(plan.rate)
     ever_in = -math.expm1(plan.rounds * math.log1p(-chance)) if chance < 1 else 1.0
     if ever_in <= plan.delta:
         raise PmtlError(

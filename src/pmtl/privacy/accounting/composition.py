@@ -37,7 +37,7 @@ from pmtl.privacy.accounting import colluders, gaussian, poisson
 from pmtl.privacy.accounting.colluders import Floats
 from pmtl.privacy.accounting.libraries import load
 from pmtl.privacy.ledger.events import GaussianEvent
-from pmtl.privacy.sampling import FULL, SamplingScheme, find_scheme
+from pmtl.privacy.sampling import SamplingScheme, find_scheme
 
 # How many values of μ² are kept in total and for one group. Merging increases μ² by at most
 # log(largest / smallest) / 4096 per group, mostly far less than 0.1%.
@@ -64,7 +64,7 @@ class Group(NamedTuple):
     @property
     def chance(self) -> float:
         """The probability that a client takes part in one of them."""
-        return self.scheme.chance(self.rate)
+        return self.scheme.checked_chance(self.rate)
 
     @property
     def squared_mu(self) -> float:
@@ -147,9 +147,8 @@ def counted(events: Mapping[GaussianEvent, int]) -> Counter[tuple[str, float, fl
                 f"A privacy event happens a whole number of times, but {count!r} was given."
             )
         if count:
-            # A cohort of all clients is full participation, whatever the scheme.
-            sampling = FULL if event.cohort == event.clients else event.sampling
-            counts[sampling, event.noise_multiplier, event.rate] += count
+            sampling, rate = event.cost
+            counts[sampling, event.noise_multiplier, rate] += count
     return counts
 
 

@@ -283,7 +283,7 @@ class Account:
                 account = self.account(span)
                 account = {**account, run: account.get(run, Counter()) + Counter(more)}
                 value = adaptive.smallest_cap(account, plans, delta, limit)
-                if value > limit:
+                if not value <= limit:  # NaN is not allowed either.
                     over = Largest(max(over.epsilon, value), over.clients + clients)
             if over.clients:
                 count = sum(more.values())

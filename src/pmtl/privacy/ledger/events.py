@@ -17,6 +17,7 @@ from typing import Any
 
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import ADJACENCY, PrivacyPlan, fields_of
+from pmtl.privacy.sampling import FULL, SCHEMES
 
 MECHANISM = "gaussian"
 TRAINING = "training"
@@ -36,9 +37,25 @@ class GaussianEvent:
     noise_std: float
     kind: str = TRAINING
     """What was published ("training", "validation", …). It does not change the cost."""
+    chance: float | None = None
+    """With a scheme of the user's own: its largest chance that a client takes part, which is what
+    it costs. It is kept here, so that a ledger is read without the user's code."""
 
     def __post_init__(self) -> None:
         plan = self._plan()
+        own = self.sampling not in SCHEMES
+        if own and self.chance is None:
+            object.__setattr__(self, "chance", plan.scheme.checked_chance(plan.rate))
+        chance = plan.rate if self.chance is None else self.chance
+        if (
+            own == (self.chance is None)
+            or not isinstance(chance, float)
+            or not (plan.rate <= chance <= 1)
+        ):
+            raise PmtlError(
+                f"A privacy event with the sampling scheme {self.sampling!r} cannot have a chance "
+                f"of {self.chance!r}."
+            )
         for name in ("clients", "cohort", "clip_norm", "noise_std"):
             # Python numbers, so that 1 and np.float64(1.0) are the same event, also in JSON.
             object.__setattr__(self, name, getattr(plan, name))
@@ -54,6 +71,14 @@ class GaussianEvent:
         return cls(plan.sampling, plan.clients, plan.cohort, plan.clip_norm, plan.noise_std, kind)
 
     @property
+    def cost(self) -> tuple[str, float]:
+        """The scheme of the library, and its rate, that cost the same. A cohort of all clients is
+        full participation; a scheme of the user's own costs what "fixed" costs with its chance."""
+        if self.cohort == self.clients or self.chance == 1:
+            return FULL, 1.0
+        return (self.sampling, self.rate) if self.chance is None else ("fixed", self.chance)
+
+    @property
     def rate(self) -> float:
         """p = q/m, the probability that a given client takes part."""
         return self._plan().rate
@@ -67,6 +92,8 @@ class GaussianEvent:
         """The event for JSON; an infinite clip norm is the text "inf"."""
         values = asdict(self) | {"mechanism": MECHANISM, "adjacency": ADJACENCY}
         values["clip_norm"] = self._plan().to_dict()["clip_norm"]
+        if self.chance is None:
+            del values["chance"]
         return values
 
     @classmethod
@@ -82,9 +109,9 @@ class GaussianEvent:
                     f"A privacy event has the {name} {given!r}, but this version of pmtl can "
                     f"only account for {only!r}: use the version that wrote it."
                 )
-        return cls(**fields_of(cls, values, "privacy event"))
+        return cls(**fields_of(cls, {"chance": None, **values}, "privacy event"))
 
     def _plan(self) -> PrivacyPlan:
         """A plan of one round (any δ), which makes all the checks."""
-        sizes = (self.clients, self.cohort, self.sampling)
+        sizes = (self.clients, self.cohort, self.sampling if self.chance is None else "fixed")
         return PrivacyPlan(*sizes, self.clip_norm, self.noise_std, rounds=1, delta=0.5)
