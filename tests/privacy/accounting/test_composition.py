@@ -98,7 +98,7 @@ def test_merging_values_of_mu_only_ever_rounds_up():
 
 def test_no_probability_is_lost_in_the_tails():
     group = composition.Group("fixed", 2.0, 0.5, 1000)
-    _, weights, missed = composition._participations(group, tail=1e-3)
+    _, weights, missed = composition._mixture([group], tail=1e-3)
     assert missed > 1e-4
     assert weights.sum() + missed == pytest.approx(1, abs=1e-12)
 

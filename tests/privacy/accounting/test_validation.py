@@ -81,7 +81,7 @@ def test_without_a_share_an_evaluation_or_privacy_there_is_no_plan_for_metrics(r
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, 7.0, math.nan])
 def test_a_share_outside_the_budget_is_refused(share):
-    with pytest.raises(PmtlError, match=r"between 0|must be a number"):
+    with pytest.raises(PmtlError, match=r"at least 0 and less than 1|must be a number"):
         with_metrics(PrivacyRequest(metrics=share), M, 2, 2)
 
 
