@@ -97,6 +97,7 @@ def test_production_tells_only_what_is_public(small, tmp_path):
     public = (tmp_path / "run/public/metrics.jsonl").read_text().splitlines()
     heard = [dict(event.metrics) for kind, event in diary.heard if kind == "round"]
     assert heard == [json.loads(line) for line in public]
+    assert set().union(*heard) <= {"round", "validation", "noise"}
     assert {event.path for _, event in diary.heard} == {tmp_path / "run/public"}
 
 
