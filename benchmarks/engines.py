@@ -28,9 +28,9 @@ from torch import nn
 from pmtl.algorithms import PMTL
 from pmtl.data import FederatedData
 from pmtl.engines.axis import AxisTrainer
+from pmtl.engines.process import threads_for
 from pmtl.models import build_model, lowered
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.runs.process import threads_for
 from pmtl.simulation import LocalTraining, Simulation, simulate
 
 #: FLOP of a training step for one row: forward, and once more for each derivative that is needed.

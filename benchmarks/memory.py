@@ -36,10 +36,10 @@ from scipy import sparse
 
 from pmtl.algorithms import build_algorithm
 from pmtl.data import FederatedData
+from pmtl.engines.process import peak_resident_bytes
 from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.runs.folder import RunFolder
-from pmtl.runs.process import peak_resident_bytes
 from pmtl.simulation import LocalTraining, Simulation, simulate
 
 RESULTS = Path(__file__).parent / "results" / "memory.json"

@@ -24,9 +24,9 @@ from measure import machine, take_turns
 
 from pmtl.algorithms import build_algorithm
 from pmtl.data import FederatedData
+from pmtl.engines.process import threads_for
 from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.runs.process import threads_for
 from pmtl.simulation import LocalTraining, Simulation, simulate
 
 #: name: (model, clients, cohort, columns, classes, rows of a client at least and at most, batch)

@@ -38,7 +38,7 @@ def module(workload: Workload) -> nn.Module:
 
 def few_threads(workload: Workload) -> None:
     """One thread where the work is small: a second one costs more than it saves. Ours does it, too
-    (`pmtl.runs.process`), and on a busy machine it makes seconds of difference."""
+    (`pmtl.engines.process`), and on a busy machine it makes seconds of difference."""
     if workload.layers == LOGISTIC:
         torch.set_num_threads(1)
 

@@ -19,9 +19,9 @@ import pmtl
 from pmtl.algorithms import PMTL, FedAvg
 from pmtl.client.batches import Batches
 from pmtl.data import FederatedData
+from pmtl.engines.process import threads_for
 from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.runs.process import threads_for
 from pmtl.simulation import LocalTraining, Simulation, simulate
 from pmtl.streams import name_keys
 

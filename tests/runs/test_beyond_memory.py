@@ -176,7 +176,7 @@ from pmtl.algorithms import PMTL
 from pmtl.data import FederatedData
 from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.runs.process import peak_resident_bytes
+from pmtl.engines.process import peak_resident_bytes
 from pmtl.simulation import simulate, LocalTraining
 
 pmtl.engines.choose.SPARSE_FLOATS = 2**22

@@ -165,3 +165,35 @@ def test_the_command_line_takes_names(tmp_path, monkeypatch, pmtl_command):
     done = pmtl_command("train", "--rounds", 2, "--out", "run", "--callback", "my_plots:Plot")
     assert done.status == 0, done.err
     assert Path("heard.txt").read_text() == "2 of 2"
+
+
+class Wordless(Exception):
+    """An error whose text is an error."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), Wordless()])
+def test_whatever_a_callback_raises_the_run_is_saved(small, tmp_path, error):
+    class Leaves(pmtl.Callback):
+        def on_round(self, event: Event) -> None:
+            if event.round == 3:
+                raise error
+
+    path = tmp_path / "run"
+    with pytest.raises(pmtl.PmtlError, match="failed in on_round after round 3 of 4"):
+        train(small, callbacks=[Leaves()], out=path, checkpoint_seconds=1e9)
+    left = Diary()
+    pmtl.resume(path, data=small, callbacks=[left])
+    assert left.rounds("round") == [4]
+
+
+def test_a_callback_cannot_change_nested_metrics(small):
+    class Vandal(pmtl.Callback):
+        def on_round(self, event: Event) -> None:
+            for view in event.metrics.get("validation", {}).values():
+                view["loss"] = 123.0
+
+    run = train(small, callbacks=[Vandal()], evaluate_every=1)
+    assert all(line["validation"]["personal"]["loss"] != 123.0 for line in run.metrics)

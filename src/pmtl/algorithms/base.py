@@ -32,7 +32,14 @@ State = Any
 
 @dataclass(frozen=True)
 class Algorithm(ABC):
-    """The base class of all algorithms."""
+    """The base class of all algorithms.
+
+    In all methods `own` is what a client owns, `shared` [P] what it reads of the billboard,
+    `state` what `begin` or the last `step` returned, `gradient` the gradient of the objective on
+    the present batch (a function of the weights), and `lr` the step size η. `clients` are the
+    clients' names; in `warning` it is their number, with the size of the `cohort` and the number of
+    `rounds`.
+    """
 
     name: ClassVar[str]
     #: Whether anything leaves a client.

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from pmtl.algorithms.fedavg import FedAvg
+from pmtl.errors import PmtlError
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,11 @@ class FedAdam(FedAvg):
     beta1: float = 0.9
     beta2: float = 0.99
     tau: float = 1e-3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.beta1 >= 1 or self.beta2 >= 1:
+            raise PmtlError(f"{self.name}: beta1 and beta2 must be less than 1.")
 
     def server_start(self, shared: Tensor) -> dict[str, Tensor]:
         start = torch.zeros_like(shared, dtype=torch.float64)

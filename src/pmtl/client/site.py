@@ -65,7 +65,7 @@ class Site:
         self._batches = Batches(data.rows("train"), local, seed, self._key)
 
     def answer(self, message: RoundMessage) -> dict[str, NDArray[Any]]:
-        """Train for one round and return the upload, the only thing that leaves the client.
+        """Train for the round of `message` and return the upload, all that leaves the client.
 
         The client's own vector changes only if the whole round succeeds.
         """

@@ -2,7 +2,7 @@
 
 A file is downloaded under another name and renamed when it is complete and its SHA-256 is correct.
 An interrupted transfer is continued. TensorFlow Federated's checksums are those of its own loaders
-(`simulation/datasets/emnist.py` and `stackoverflow.py`, releases that read HDF5). NIST publishes
+(its modules `emnist` and `stackoverflow`, releases that read HDF5). NIST publishes
 none: the checksum of the first download is kept beside the file, and later ones must be equal.
 """
 

@@ -20,6 +20,7 @@ import numpy as np
 from pmtl import storage as files
 from pmtl.algorithms import build_algorithm
 from pmtl.data import FederatedData, load
+from pmtl.engines.process import graceful_stop
 from pmtl.errors import Interrupted, PmtlError
 from pmtl.experiments.result_cache import Result, ResultCache
 from pmtl.models import build_model
@@ -27,7 +28,6 @@ from pmtl.privacy.accounting import selection
 from pmtl.privacy.plan import PrivacyRequest, check_epsilon
 from pmtl.runs.config import IN_MEMORY, TrainConfig, parse_config, resolve_device
 from pmtl.runs.folder import RunFolder
-from pmtl.runs.process import graceful_stop
 from pmtl.runs.result import Run, load_run
 from pmtl.runs.training import resume, start
 from pmtl.simulation import check_engine

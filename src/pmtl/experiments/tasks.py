@@ -20,6 +20,7 @@ import torch
 from pmtl import storage as files
 from pmtl.algorithms import Algorithm, build_algorithm
 from pmtl.data import FederatedData, Split, load
+from pmtl.engines.process import threads_for
 from pmtl.errors import PmtlError, is_out_of_memory
 from pmtl.experiments.result_cache import Result
 from pmtl.experiments.settings import Setting, evaluated
@@ -31,7 +32,6 @@ from pmtl.personalize.tuning import Workspace, tune
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.sampling import default_sampling
 from pmtl.runs.config import resolve_device
-from pmtl.runs.process import threads_for
 from pmtl.simulation import Feed, Simulation, Weights, evaluate, simulate
 
 

@@ -32,11 +32,11 @@ from torch import Tensor
 
 from pmtl.algorithms import Algorithm
 from pmtl.data import FederatedData
+from pmtl.engines.process import threads_for
 from pmtl.errors import PmtlError
 from pmtl.personalize.methods import METHODS, Vanilla, build_method, needs_published
 from pmtl.personalize.tuning import Clients, Tuner, Workspace
 from pmtl.progress import progress_bar
-from pmtl.runs.process import threads_for
 from pmtl.simulation import LocalTraining, Store, Weights
 from pmtl.simulation.evaluation import row_squares_of
 from pmtl.simulation.fault_isolation import isolated, together

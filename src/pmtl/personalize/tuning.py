@@ -17,11 +17,11 @@ from torch.func import vmap
 
 from pmtl.algorithms import Algorithm
 from pmtl.data import FederatedData
+from pmtl.engines.process import threads_for
 from pmtl.models import FlatModel
 from pmtl.personalize.fisher import Fisher
 from pmtl.personalize.methods import EWC
 from pmtl.progress import progress_bar
-from pmtl.runs.process import threads_for
 from pmtl.simulation import Feed, LocalTraining, Sites, Store, Weights
 from pmtl.simulation.fault_isolation import isolated, together
 from pmtl.streams import subseed

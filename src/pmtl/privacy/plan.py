@@ -129,7 +129,8 @@ class PrivacyPlan:
         return self.noise_multiplier > 0
 
     def sampler(self, seed: int | None, client_keys: NDArray[np.uint64]) -> Sampler:
-        """The cohorts this plan is charged for."""
+        """The cohorts this plan is charged for; `seed` is None in production, and `client_keys` are
+        made from the clients' names (`streams.name_keys`)."""
         return Sampler(self, seed, client_keys)
 
     def epsilon(self) -> float:
@@ -147,7 +148,7 @@ class PrivacyPlan:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> PrivacyPlan:
-        """The plan that `to_dict` wrote, checked again."""
+        """The plan whose `values` `to_dict` wrote, checked again."""
         values = dict(values)
         adjacency = values.pop("adjacency", ADJACENCY)
         if adjacency != ADJACENCY:

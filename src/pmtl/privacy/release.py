@@ -71,7 +71,8 @@ class Tally:
 
 
 class Release:
-    """The gate of one run."""
+    """The gate of one run. In all methods `tally` is the sum of an open round, and `shared` the
+    billboard before it."""
 
     def __init__(
         self,
@@ -133,7 +134,8 @@ class Release:
             round: the round for which it was sent.
             message: `{UPLOAD: vector}`, a tensor or a NumPy array.
         """
-        if round != tally.round or not 0 <= client < self.plan.clients:
+        numbers = isinstance(client, (int, np.integer)) and isinstance(round, (int, np.integer))
+        if not numbers or round != tally.round or not 0 <= client < self.plan.clients:
             return
         row = torch.zeros(1, tally.sum.shape[1], dtype=torch.float64, device=tally.sum.device)
         try:

@@ -44,7 +44,8 @@ class SamplingScheme:
     The default costs assume that the adversary knows who took part in which round: a client is in
     N ~ Binomial(T, chance) of T rounds (`accounting/colluders.py`). Common arguments: `z` is the
     noise multiplier, `rate` is q/m, `rounds` is T, and `sensitivity` is 2 if a client's data are
-    replaced and 1 if they are left out.
+    replaced and 1 if they are left out; `epsilon` and `delta` are ε and δ; `clients` and `cohort`
+    are m and q of a `plan`.
     """
 
     #: Whether a round may have more or fewer clients than q.

@@ -38,7 +38,8 @@ class Event:
 
 
 class Callback:
-    """A base class for callbacks; a subclass overrides the methods that it needs.
+    """A base class for callbacks; a subclass overrides the methods that it needs. Each is given an
+    `event`, which says where the run stands.
 
     In a team only the first process calls it. A resumed run calls it for the remaining rounds.
     """
@@ -71,7 +72,7 @@ def call(callbacks: Sequence[Callback], when: str, event: Callable[[], Event]) -
         now = event()
         try:
             getattr(callback, when)(now)
-        except Exception as error:  # The user's code may raise anything.
+        except (Exception, SystemExit) as error:  # The user's code may raise anything.
             kind = type(callback)
             failed = PmtlError(
                 f"The callback {kind.__module__}:{kind.__qualname__} failed in {when} after round "
@@ -90,5 +91,8 @@ def _outlook(when: str, event: Event) -> str:
     return "The run is saved up to this round: fix the callback, and continue it with pmtl resume."
 
 
-def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+def _words(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # The text of an error is the user's code, too.
+        return type(error).__name__

@@ -119,6 +119,8 @@ class TrainConfig:
                 "Stopping early depends on validation rows, which are private: release metrics "
                 "through the gate (--metrics 0.1, --evaluate-every 10), or leave patience out."
             )
+        if self.seed is not None and self.seed >= 2**63:
+            raise PmtlError(f"seed must be below 2**63, but {self.seed} was given.")
         if self.mode != "production":
             return
         if self.seed is not None:

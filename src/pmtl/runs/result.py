@@ -114,7 +114,8 @@ class Run:
         return self._answers(client, x, predictions(self.facts.task))
 
     def predict_proba(self, client: str, x: Any) -> NDArray[np.float32]:
-        """The probabilities of classes or labels, `[rows, classes]`; arguments as for `predict`."""
+        """The probabilities of classes or labels, `[rows, classes]`; `client` and `x` as for
+        `predict`."""
         return self._answers(client, x, probabilities(self.facts.task))
 
     def _answers(self, client: str, x: Any, answer: Callable[[Tensor], Tensor]) -> NDArray[Any]:

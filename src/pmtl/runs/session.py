@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pmtl import storage as files
+from pmtl.engines.process import graceful_stop, peak_resident_bytes, threads_for
 from pmtl.errors import Interrupted, PmtlError
 from pmtl.privacy.accounting.validation import KIND
 from pmtl.progress import progress_bar
@@ -23,7 +25,6 @@ from pmtl.runs.config import TrainConfig
 from pmtl.runs.facts import RunFacts
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.personal import Personal
-from pmtl.runs.process import graceful_stop, peak_resident_bytes, threads_for
 from pmtl.runs.result import Run, statement_of
 from pmtl.simulation import Metrics, RoundReport, RunState, Simulation, evaluate
 from pmtl.simulation.custom_metrics import find_metrics
@@ -77,7 +78,7 @@ def run_to_end(
             return Event(
                 round=state.round,
                 rounds=plan.rounds,
-                metrics=dict(written[-1]) if written else {},
+                metrics=copy.deepcopy(written[-1]) if written else {},
                 shared=state.shared.detach().clone() if federation.algorithm.shares else None,
                 path=None if folder is None else folder.public,
             )

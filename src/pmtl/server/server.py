@@ -42,7 +42,11 @@ class ServerState:
 
 
 class Server:
-    """Plan, sampler, billboard and gate of one run."""
+    """Plan, sampler, billboard and gate of one run.
+
+    In all methods `state` is where the server stands, `tally` the sum of an open round, and
+    `client` the number of a client.
+    """
 
     def __init__(
         self,

@@ -121,7 +121,7 @@ def client_metrics(
 ) -> dict[str, Floats]:
     """[m] for every metric, the average over each client's rows (before roots); 0 for clients that
     are not among `clients`. `in_place` is for production: no result depends on other clients
-    (`places.py`)."""
+    (`engines/places.py`)."""
     rows = feed.data.rows(split)
     sums: dict[str, Floats] = {}
     for group in _groups(clients, feed, model, split, in_place):

@@ -40,7 +40,8 @@ class RunState(ServerState):
 
 
 class Simulation:
-    """One server and many sites, round by round; `simulate` makes one.
+    """One server and many sites, round by round; `simulate` makes one. In all methods `state` is
+    where the run stands, and `clients` are numbers of clients.
 
     Args:
         server: the server.

@@ -51,7 +51,7 @@ class Sites:
         """`model` is on the device of `feed`. About `cohort` clients are trained in each of
         `rounds`; `largest` is the number that this process trains, if it never varies. With
         `in_place`, for production, a client's result does not depend on other clients, to the last
-        bit (`places.py`)."""
+        bit (`engines/places.py`)."""
         self.data = data
         self.feed = feed
         self.model = model

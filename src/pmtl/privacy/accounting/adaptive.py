@@ -1,7 +1,7 @@
 """Privacy filters: caps for releases whose settings may depend on earlier releases.
 
 `composition` is valid for releases whose settings were all fixed beforehand. If a person looks at
-one release to choose the next, it can be too small (`test_adaptive.py` has an example with 1.87
+one release to choose the next, it can be too small (the tests have an example with 1.87
 times δ). A cap has to hold in this case, too. So a client's account may take a release if at least
 one rule admits all of its releases, including the new one:
 

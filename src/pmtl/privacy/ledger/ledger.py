@@ -46,7 +46,8 @@ __all__ = ["Entry", "Ledger"]
 
 
 class Ledger(Account):
-    """An open ledger: `Ledger.create` or `Ledger.open`, then `close` or a `with` block."""
+    """An open ledger: `Ledger.create` or `Ledger.open`, then `close` or a `with` block. In all
+    methods `run` is the identity of a run, and `plan` what it may release and how often."""
 
     def __init__(self, path: Path, db: sqlite3.Connection, lock: int | None) -> None:
         """Use `open` or `create`, which do the checks."""
@@ -186,7 +187,7 @@ class Ledger(Account):
         return self._append("charge", run, round, values | late)
 
     def mark(self, run: str, round: int, checkpoint_digest: str) -> int:
-        """Write that the checkpoint after `round` with this digest is on disk."""
+        """Write that the checkpoint after `round` is on disk; `checkpoint_digest` identifies it."""
         payload = {"digest": chain.checked_text(checkpoint_digest, "digest of a checkpoint")}
         return self._append("mark", chain.run_name(run), chain.round_number(round), payload)
 

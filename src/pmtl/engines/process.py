@@ -9,11 +9,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-
-from pmtl.simulation import Sites
 
 #: Threads for the CPU's work beside a graphics card: reading rows and drawing noise.
 BESIDE_A_CARD = 4
@@ -21,8 +19,19 @@ BESIDE_A_CARD = 4
 SMALL_STEP = 2**22
 
 
+class Work(Protocol):
+    """What is trained, and how."""
+
+    device: torch.device
+    engine: str
+
+    @property
+    def step_floats(self) -> int:
+        """About how many floats one step touches."""
+
+
 @contextmanager
-def threads_for(work: Sites) -> Iterator[None]:
+def threads_for(work: Work) -> Iterator[None]:
     """Use one thread for small steps: a second one costs more than it saves, and sums do not depend
     on the machine's default. The engine `threads`, with one client per thread, keeps all threads.
     Beside a graphics card a few are enough, since many would mostly wait."""
