@@ -42,5 +42,6 @@ def test_algorithm_1_over_pipes_is_the_simulation_bit_for_bit(six):
     # The server knows no rows and no engine, a site no engine, no server and no other site.
     assert not [name for name in server if name.startswith(("pmtl.data", "pmtl.client"))]
     assert not [name for name in site if name.startswith("pmtl.server")]
+    assert not {f"pmtl.data.readers.{name}" for name in ("hdf5", "leaf", "npz", "table")} & site
     above = ("pmtl.engines", "pmtl.simulation", "pmtl.runs")
     assert not [name for name in server | site if name.startswith(above)]

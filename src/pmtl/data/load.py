@@ -11,17 +11,13 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from pmtl.data.checks import as_model_input, check_features
 from pmtl.data.federated import FederatedData
-from pmtl.data.readers.columns import Columns
-from pmtl.data.readers.hdf5 import read_hdf5
-from pmtl.data.readers.leaf import read_leaf
-from pmtl.data.readers.npz import read_folder, read_npz, read_x
-from pmtl.data.readers.table import TABLE_ENDINGS, read_known_columns, read_known_texts, read_table
-from pmtl.data.readers.text import Bags, TextRule, frequencies
+from pmtl.data.readers.text import TextRule
 from pmtl.data.synthetic import synthetic
 from pmtl.errors import PmtlError, PublicError, naming
 from pmtl.plugins import entries, find
@@ -33,21 +29,25 @@ PATHS = ("images", "vocabulary", "taglist")
 
 Reader = Callable[..., Mapping[str, Any]]
 
-READERS: dict[str, Reader] = {
-    "npz": read_npz,
-    **{ending.removeprefix("."): read_table for ending in TABLE_ENDINGS},
-    "h5": read_hdf5,
-    "hdf5": read_hdf5,
-    "json": read_leaf,
-    "zip": read_leaf,
+_TABLES = ("csv", "tsv", "csv.gz", "tsv.gz", "parquet", "pq")
+
+READERS: dict[str, str] = {
+    "npz": "npz:read_npz",
+    **dict.fromkeys(_TABLES, "table:read_table"),
+    "h5": "hdf5:read_hdf5",
+    "hdf5": "hdf5:read_hdf5",
+    "json": "leaf:read_leaf",
+    "zip": "leaf:read_leaf",
 }
-"""The readers of files by their endings."""
-FOLDER_READERS: tuple[tuple[tuple[str, ...], Reader], ...] = (
-    (("*.h5",), read_hdf5),
-    (("x.npy", "x_data.npy", "y.npy"), read_folder),
-    ((), read_leaf),
+"""The readers of files by their endings: a module of `data/readers/` and its function. The module is
+imported when it is needed."""
+FOLDER_READERS: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("*.h5",), "hdf5:read_hdf5"),
+    (("x.npy", "x_data.npy", "y.npy"), "npz:read_folder"),
+    ((), "leaf:read_leaf"),
 )
 """The readers of folders, each with files of which one must exist; the first match is used."""
+_ROOM = "pmtl.data.readers"
 
 
 def load(
@@ -115,10 +115,12 @@ def choose_reader(path: Path, name: str | None = None) -> Reader:
     if not _exists(path):
         raise _absent(path)
     if name is None and path.is_dir():
-        return next(
-            reader
-            for files, reader in FOLDER_READERS
-            if not files or any(any(path.glob(file)) for file in files)
+        return _library_reader(
+            next(
+                place
+                for files, place in FOLDER_READERS
+                if not files or any(any(path.glob(file)) for file in files)
+            )
         )
     endings = [*READERS, *entries("reader")]
     if name is None:
@@ -129,10 +131,18 @@ def choose_reader(path: Path, name: str | None = None) -> Reader:
             f"No reader knows the ending of {path}: data is .{', .'.join(endings)}, or a folder of "
             ".npy, .json or .h5. Name a reader of your own with reader=package.module:Name."
         )
+    if name in READERS:
+        return _library_reader(READERS[name])
     found: Reader = find("reader", name, READERS)
     if not callable(found):
         raise PmtlError(f"The reader {name!r} is not a function of `path`.")
     return found
+
+
+def _library_reader(place: str) -> Reader:
+    module, _, function = place.partition(":")
+    reader: Reader = getattr(import_module(f"{_ROOM}.{module}"), function)
+    return reader
 
 
 def _read(
@@ -143,11 +153,13 @@ def _read(
     try:
         columns = construct(reader, options, path.name, **fixed)
     except Exception as error:
-        if isinstance(error, PmtlError) or reader in (*READERS.values(), read_folder):
+        if isinstance(error, PmtlError) or reader.__module__.startswith(_ROOM):
             raise
         raise PmtlError(
             f"The reader {name} failed on {path} ({type(error).__name__}: {error})."
         ) from error
+    from pmtl.data.readers.columns import Columns
+
     known = set(Columns.__annotations__)
     if not isinstance(columns, Mapping) or not {"x", "y", "client"} <= set(columns) <= known:
         raise PmtlError(
@@ -171,10 +183,14 @@ def load_features(
         names: the names of the features in training; None if they had none.
         text: how text became features in training, if it did.
     """
+    from pmtl.data.readers.npz import read_x
+    from pmtl.data.readers.table import read_known_columns, read_known_texts
+    from pmtl.data.readers.text import Bags, frequencies
+
     path = Path(path)
     if not path.is_file():
         raise PmtlError(f"There is no file {path} to predict on.")
-    is_table = path.name.lower().endswith(TABLE_ENDINGS)
+    is_table = path.name.lower().endswith(tuple(f".{ending}" for ending in _TABLES))
     if text is not None and not is_table:
         raise PmtlError(f"{path} is not a table: this model needs text in .csv, .tsv or .parquet.")
     with naming(str(path)):

@@ -27,7 +27,6 @@ from pmtl.data.readers.text_rows import TextRows, text_options
 from pmtl.errors import PmtlError, PublicError
 
 PARQUET_ENDINGS = (".parquet", ".pq")
-TABLE_ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", *PARQUET_ENDINGS)
 
 
 @contextmanager
