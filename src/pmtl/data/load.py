@@ -39,8 +39,8 @@ READERS: dict[str, str] = {
     "json": "leaf:read_leaf",
     "zip": "leaf:read_leaf",
 }
-"""The readers of files by their endings: a module of `data/readers/` and its function. The module is
-imported when it is needed."""
+"""The readers of files by their endings: a module of `data/readers/`, which is imported when it is
+needed, and its function."""
 FOLDER_READERS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("*.h5",), "hdf5:read_hdf5"),
     (("x.npy", "x_data.npy", "y.npy"), "npz:read_folder"),
