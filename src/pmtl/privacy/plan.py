@@ -222,7 +222,7 @@ class PrivacyRequest:
         plan = PrivacyPlan(
             clients=clients,
             cohort=cohort,
-            sampling=self.sampling or default_sampling(clients, cohort),
+            sampling=default_sampling(clients, cohort) if self.sampling is None else self.sampling,
             clip_norm=self.clip,
             noise_std=0.0 if self.noise is None else self.noise,
             rounds=self.rounds,
