@@ -72,7 +72,7 @@ def test_a_round_is_charged_before_it_is_published_and_only_once():
     tally = server.open(state)
     server.publish(tally, state)
     assert charged == [0]
-    with pytest.raises(PmtlError, match="published already"):
+    with pytest.raises(PmtlError, match="Round 0 cannot be published: the next one is 1"):
         server.publish(tally, state)
     assert charged == [0]
 

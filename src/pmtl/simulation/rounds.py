@@ -261,6 +261,7 @@ class Simulation:
         """Train clients on rows of zeros, so that an error that affects all clients (a model that
         cannot be trained, too little memory) occurs before anything is charged."""
         state = self.start()
+        self.server.rehearse(state)
         self.sites.rehearse(state.store.start, state.shared[:1])
 
     def _cohort(self, round: int) -> Ints:
