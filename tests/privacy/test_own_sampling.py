@@ -253,3 +253,13 @@ def test_a_ledger_keeps_the_price_and_needs_no_code_to_read_it(monkeypatch):
         GaussianEvent.from_dict(
             GaussianEvent("fixed", 30, 10, 0.5, 0.2).to_dict() | {"chance": 0.5}
         )
+
+
+def test_a_chance_above_the_rate_is_what_is_charged(monkeypatch):
+    monkeypatch.setattr(Says, "said", 0.5)
+    plan = PrivacyPlan(30, 10, f"{__name__}:Says", 0.5, 0.2, 6, 1e-3)
+    event = GaussianEvent.of(plan)
+    expected = colluders.epsilon(plan.noise_multiplier, 0.5, 6, 1e-3, 2)
+    assert accountant.epsilon(plan) == expected
+    assert composition.epsilon({event: 6}, 1e-3) == pytest.approx(expected)
+    assert expected > 1.1 * colluders.epsilon(plan.noise_multiplier, plan.rate, 6, 1e-3, 2)
