@@ -197,3 +197,13 @@ def test_a_callback_cannot_change_nested_metrics(small):
 
     run = train(small, callbacks=[Vandal()], evaluate_every=1)
     assert all(line["validation"]["personal"]["loss"] != 123.0 for line in run.metrics)
+
+
+def test_what_the_server_keeps_survives_a_stop(small, tmp_path):
+    """FedAdam's moments are in the checkpoint: a resumed run ends with the same bits."""
+    settings = {"algorithm": "fedadam", "checkpoint_seconds": 0}
+    whole = train(small, out=tmp_path / "whole", **settings)
+    with pytest.raises(pmtl.PmtlError, match="no pen"):
+        train(small, out=tmp_path / "cut", callbacks=[Failing("on_round", 2)], **settings)
+    resumed = pmtl.resume(tmp_path / "cut", data=small)
+    assert torch.equal(shared(resumed), shared(whole))

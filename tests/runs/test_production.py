@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
 import pytest
 import torch
 from weights import shared
 
 import pmtl
-from pmtl.errors import Interrupted
+from pmtl.algorithms import FedAvg
+from pmtl.errors import Interrupted, PmtlError
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.noise import system_source
 from pmtl.privacy.release import Release
@@ -391,3 +393,14 @@ def test_a_client_that_fails_has_a_row_like_everybody_who_was_drawn(small, ledge
     progress = made.start()
     for _ in made.rounds(progress):
         assert progress.store.seen.tolist() == list(range(12))
+
+
+def test_a_wrong_server_step_is_refused_before_anything_is_charged(small, ledger):
+    @dataclass(frozen=True)
+    class Wrong(FedAvg):
+        def server_step(self, shared, update, memory):
+            return update[:, :1], memory
+
+    with pytest.raises(PmtlError, match="must return a billboard of shape"):
+        produce(small, ledger, algorithm=Wrong())
+    assert charged(ledger) == []

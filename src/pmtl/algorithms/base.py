@@ -3,9 +3,6 @@
 An algorithm is a frozen dataclass of its constants with pure functions on flat vectors, written for
 *one* client. A simulation maps them over a cohort, a site calls them for its own client.
 `server_start` and `server_step` belong to the server, which sees only what passed the gate.
-
-In all functions `shared` is what the client reads of the billboard, already noisy, and `own` is the
-client's own vector. The *state* within a round is one vector or a tuple of vectors.
 """
 
 from __future__ import annotations
@@ -34,11 +31,11 @@ State = Any
 class Algorithm(ABC):
     """The base class of all algorithms.
 
-    In all methods `own` is what a client owns, `shared` [P] what it reads of the billboard,
-    `state` what `begin` or the last `step` returned, `gradient` the gradient of the objective on
-    the present batch (a function of the weights), and `lr` the step size η. `clients` are the
-    clients' names; in `warning` it is their number, with the size of the `cohort` and the number of
-    `rounds`.
+    In all methods `own` is the client's own vector, `shared` [P] what it reads of the billboard,
+    already noisy, `state` what `begin` or the last `step` returned (one vector or a tuple of
+    vectors), `gradient` the gradient of the objective on the current batch (a function of the
+    weights), and `lr` the step size η. `clients` are the clients' names; in `warning` it is their
+    number, with the size of the `cohort` and the number of `rounds`.
     """
 
     name: ClassVar[str]
