@@ -56,7 +56,7 @@ def test_an_entry_point_is_found_by_its_name(module, monkeypatch):
     entry = EntryPoint("fedmine", f"{module}:Mine", "pmtl.algorithms")
     monkeypatch.setattr(plugins, "entry_points", lambda group: [entry] if "algo" in group else [])
     assert pmtl.build_algorithm("fedmine:strength=2").strength == 2
-    with pytest.raises(PmtlError, match=r"Known: .*fedmine.*package.module:Name.*pmtl"):
+    with pytest.raises(PmtlError, match=r"Known: .*fedmine.*pmtl.*own as package\.module:Name"):
         pmtl.build_algorithm("fedyours")
 
 
@@ -71,3 +71,8 @@ def test_an_entry_point_is_found_by_its_name(module, monkeypatch):
 def test_what_cannot_be_found_is_said(module, name, sentence):
     with pytest.raises(PmtlError, match=sentence):
         pmtl.build_algorithm(name)
+
+
+def test_where_the_library_has_none_nothing_is_listed():
+    with pytest.raises(PmtlError, match=r"^There is no metric 'f1'\. Write your own as package"):
+        plugins.find("metric", "f1", {})

@@ -49,7 +49,9 @@ def find(what: str, name: str, library: Mapping[str, Any]) -> Any:
         return _imported(what, name, installed[name].value)
     if ":" in name:
         return _imported(what, name, name)
-    raise unknown(what, name, [*library, *installed, "package.module:Name"])
+    names = [*library, *installed]
+    refusal = unknown(what, name, names) if names else f"There is no {what} {name!r}."
+    raise PmtlError(f"{refusal} Write your own as package.module:Name.")
 
 
 def entries(what: str) -> dict[str, EntryPoint]:
