@@ -88,7 +88,7 @@ def test_kill_9_at_any_moment_loses_nothing(tmp_path):
     """Some kills at seeded random instants, then the same bytes as without any."""
     script = Path(__file__).with_name("killed.py")
     result = subprocess.run(
-        [sys.executable, str(script), str(tmp_path), "3", "3", "experiment", "30"],
+        [sys.executable, str(script), str(tmp_path), "3", "3", "experiment", "60"],
         capture_output=True,
         text=True,
         timeout=300,
@@ -98,7 +98,7 @@ def test_kill_9_at_any_moment_loses_nothing(tmp_path):
     report = json.loads(result.stdout.splitlines()[-1])
     assert report["killed"] == 3
     assert report["killed_mid_run"] >= 2
-    assert report["charged"] == list(range(30))
+    assert report["charged"] == list(range(60))
     assert contents(tmp_path / "whole") == contents(tmp_path / "killed")
     facts = RunFolder(tmp_path / "killed").facts()
     assert facts.memory["owned"]["in"] == "disk"
