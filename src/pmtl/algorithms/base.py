@@ -14,6 +14,7 @@ from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -64,6 +65,22 @@ class Algorithm(ABC):
         what it needs in its fields: `replace(self, personal=layout.mask(["head.*"]))`.
         """
         return self
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Algorithm:
+        """The algorithm with its own tensors, if it has any, on this device and of this type."""
+        return self
+
+    def board_size(self, layout: Layout) -> int:
+        """How many numbers one vector of the billboard has, and with it an upload."""
+        return layout.size
+
+    def board_start(self, common: Tensor) -> Tensor:
+        """The first vector of the billboard, given the common start `[P]` of all clients."""
+        return common
+
+    def published(self, shared: Tensor) -> Tensor:
+        """The weights `[vectors, P]` of the shared models, given the billboard."""
+        return shared
 
     def server_start(self, shared: Tensor) -> dict[str, Tensor]:
         """What the server keeps between rounds besides the billboard, e.g. momentum."""

@@ -84,10 +84,11 @@ class Site:
 
     def _check(self, message: RoundMessage) -> None:
         """Refuse what would spoil the client's vector, or a second upload for one round."""
-        if message.shared.shape != (self.model.size,) or not np.isfinite(message.shared).all():
+        size = self.algorithm.board_size(self.model.layout)
+        if message.shared.shape != (size,) or not np.isfinite(message.shared).all():
             raise PmtlError(
-                f"The server's message is refused: the shared model must have {self.model.size} "
-                "finite parameters."
+                f"The server's message is refused: the shared model must have {size} finite "
+                "parameters."
             )
         if message.round <= self._round:
             raise PmtlError(
@@ -96,7 +97,7 @@ class Site:
             )
 
     def weights(self, shared: Tensor) -> Tensor:
-        """[P] the weights with which this client predicts; `shared` [P] is what it reads."""
+        """[P] the weights with which this client predicts; `shared` is what it reads."""
         return self.algorithm.predict(self.own, shared)
 
     def _steps(self, round: int) -> Iterator[Rows]:

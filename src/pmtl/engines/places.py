@@ -60,7 +60,9 @@ def _layer_is_safe(layer: nn.Module, card: bool) -> bool:
 
 def is_ours(algorithm: object) -> bool:
     """Whether an algorithm belongs to this library, whose steps are all safe on the client axis."""
-    return type(algorithm).__module__.partition(".")[0] == __name__.partition(".")[0]
+    parts = (algorithm, getattr(algorithm, "inner", algorithm))  # `sharing/` wraps an algorithm.
+    rooms = {type(part).__module__.partition(".")[0] for part in parts}
+    return rooms == {__name__.partition(".")[0]}
 
 
 def assign_places(

@@ -16,12 +16,15 @@ from pmtl.models.losses import (
     row_squares,
 )
 from pmtl.models.lowering import floats_per_row, has_convolutions, lowered
+from pmtl.models.public_files import PublicFile, read_public
+from pmtl.models.start import start_warnings, used_of_start
 
 __all__ = [
     "MODELS",
     "Batch",
     "FlatModel",
     "Layout",
+    "PublicFile",
     "Task",
     "batch_loss",
     "build_model",
@@ -32,10 +35,13 @@ __all__ = [
     "metric_names",
     "predictions",
     "probabilities",
+    "read_public",
     "row_counts",
     "row_divergences",
     "row_losses",
     "row_squares",
     "row_surprises",
+    "start_warnings",
     "uniforms_per_row",
+    "used_of_start",
 ]

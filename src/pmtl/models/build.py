@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import vmap
 
 from pmtl.errors import PmtlError
@@ -16,6 +17,7 @@ from pmtl.models.layout import Traits
 from pmtl.models.library import MLP, CelebaCNN, FemnistCNN, Linear, Shape
 from pmtl.models.lookup import Lookups
 from pmtl.models.losses import Task
+from pmtl.models.start import freeze, load_start
 from pmtl.plugins import find
 from pmtl.spec import construct, parse_spec
 from pmtl.streams import subseed
@@ -31,7 +33,13 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 
 
 def build_model(
-    spec: str | Callable[..., nn.Module], input_shape: Shape, outputs: int, task: Task, seed: int
+    spec: str | Callable[..., nn.Module],
+    input_shape: Shape,
+    outputs: int,
+    task: Task,
+    seed: int,
+    init: Mapping[str, Tensor] | None = None,
+    frozen: str | None = None,
 ) -> FlatModel:
     """Build a model for given data.
 
@@ -41,10 +49,18 @@ def build_model(
         outputs: how many outputs the model must have.
         task: what it is trained for.
         seed: draws its first parameters.
+        init: a public start, by the names of parameters; it replaces what the seed drew.
+        frozen: parameters that are not trained, as patterns of names joined by +.
     """
     with torch.random.fork_rng(devices=()):  # Only the CPU's generator is used.
         torch.manual_seed(subseed(seed, "initialisation"))
         module, name = _make(spec, input_shape, outputs, task)
+        if init is not None or frozen is not None:
+            module = copy.deepcopy(module)  # A factory may return the same module every time.
+        if init is not None:
+            load_start(module, init)
+        if frozen is not None:
+            freeze(module, frozen)
         model = FlatModel(module, name)
         return FlatModel(module, name, _try_out(model, input_shape, outputs))
 

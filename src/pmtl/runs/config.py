@@ -51,6 +51,25 @@ class TrainConfig:
         "clustered:clusters=FILE (JSON or CSV, client to cluster), related:omega=FILE (.npy, or "
         "CSV with names), fedadam[:server_lr=0.03], naive_joint, or package.module:Name.",
     )
+    init: str | None = option(
+        None,
+        help="Weights to start from, a safetensors file with the names of the model's parameters; "
+        "that it is public is your word.",
+        panel=DATA,
+        metavar="FILE",
+    )
+    frozen: str | None = option(
+        None,
+        help="Parameters that are not trained: patterns of names (encoder.*), joined by +.",
+        panel=DATA,
+    )
+    share: str | None = option(
+        None,
+        help="What leaves a client: patterns of parameter names (head.*), joined by +, biases, "
+        "subspace:k=1000[,seed=0], lowrank:rank=4[,seed=0], film or basis:file=FILE (public); "
+        "by default the whole model.",
+        panel=DATA,
+    )
     privacy: PrivacyRequest = field(default_factory=PrivacyRequest, metadata={"panel": "Privacy"})
     local: LocalTraining = field(
         default_factory=LocalTraining, metadata={"panel": "What a client does in a round"}

@@ -29,6 +29,7 @@ _PUBLIC_FACTS = (
     *("id", "mode", "model", "algorithm", "shares", "personal", "relations", "parameters"),
     *("task", "outputs", "input_shape", "labels", "feature_names", "text", "disclosed", "pixels"),
     *("plan", "metrics_plan", "hardened", "clients", "blocks", "initialisation"),
+    *("frozen", "share", "shared_numbers", "public_files"),
 )
 _PUBLIC_SETTINGS = ("local", "evaluate_every", "patience")
 
@@ -69,6 +70,11 @@ class RunFacts:
     disclosed: tuple[str, ...] = ()  #: sentences on what reading the data disclosed
     board: str | None = None  #: the digest of the billboard
     noise_key: str | None = None  #: everything that an experiment's noise depends on
+    frozen: str | None = None  #: which parameters are not trained
+    share: str | None = None  #: which part of the model leaves a client; None: the whole model
+    shared_numbers: int | None = None  #: how many numbers that part has
+    public_files: dict[str, Any] = field(default_factory=dict)  #: names and digests of public files
+    start_digest: str | None = None  #: of `start.safetensors`, the copy of what these files hold
     pmtl: str = __version__
     python: str = platform.python_version()
     torch: str = torch.__version__

@@ -28,6 +28,7 @@ from pmtl.runs.config import TrainConfig
 from pmtl.runs.facts import RunFacts, public_facts
 from pmtl.runs.metrics_file import MetricsFile
 from pmtl.runs.personal import Personal, write_personal
+from pmtl.sharing import PublicInputs
 from pmtl.simulation import CHECKS, RunState
 
 KEY_BYTES = 32
@@ -64,14 +65,20 @@ class RunFolder:
         self.plan_file = self.public / "plan.json"  # In production only.
         self.metrics_file = self.public / "metrics.jsonl"
         self.shared_file = self.public / "shared.safetensors"
+        self.start_file = self.public / "start.safetensors"  # With a public start or basis only.
         self.statement_file = self.public / "privacy.txt"
 
     @classmethod
     def create(
-        cls, path: str | Path, config: TrainConfig, facts: RunFacts, key: bytes = b""
+        cls,
+        path: str | Path,
+        config: TrainConfig,
+        facts: RunFacts,
+        key: bytes = b"",
+        public: PublicInputs | None = None,
     ) -> RunFolder:
         """Make a folder that appears with its first files in it, or not at all. `key` is the key of
-        the digests of private values; it is empty in an experiment."""
+        the digests of private values; it is empty in an experiment. Of `public` a copy is kept."""
         path = Path(path)
         cls.refuse_existing(path)
         divided = facts.production
@@ -87,6 +94,8 @@ class RunFolder:
                     files.write_json(new.plan_file, public_facts(config, facts))
                     files.write_text(new.notes_file, _NOTES)
                 files.write_text(new.config_file, config.to_toml())
+                if public is not None and (kept := public.tensors()):
+                    files.write_tensors(new.start_file, kept, {})
                 new.save_facts(facts)
                 partial.replace(path)
             except BaseException:
@@ -153,6 +162,12 @@ class RunFolder:
 
     def facts(self) -> RunFacts:
         return RunFacts.from_dict(files.read_json(self.facts_file), str(self.facts_file))
+
+    def load_public(self, facts: RunFacts) -> PublicInputs:
+        """The copy of the public start and basis."""
+        if facts.start_digest is None:
+            return PublicInputs()
+        return PublicInputs.from_tensors(files.read_tensors(self.start_file, facts.start_digest)[0])
 
     def save_facts(self, facts: RunFacts) -> None:
         files.write_json(self.facts_file, facts.to_dict())

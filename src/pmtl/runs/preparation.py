@@ -30,6 +30,7 @@ from pmtl.privacy.statement.warnings import (
 from pmtl.runs.budget import Budget
 from pmtl.runs.config import TrainConfig, resolve_device
 from pmtl.runs.facts import RunFacts, fingerprint_of, versions
+from pmtl.sharing import named
 from pmtl.simulation import Simulation, Team, device_of, identity, metric_bounds, simulate
 
 
@@ -84,7 +85,7 @@ def warnings_of(federation: Simulation, metrics: PrivacyPlan | None, secret: boo
             warn_of_delta(plan),
             warn_of_empty_cohorts(plan),
             warn_of_noisy_metrics(metrics),
-            warn_if_drowned(plan, federation.model.size, smallest),
+            warn_if_drowned(plan, method.board_size(federation.model.layout), smallest),
             method.warning(plan.clients, plan.cohort, plan.rounds),
         ]
     return [sentence for sentence in sentences if sentence]
@@ -121,6 +122,11 @@ def facts_of(
         disclosed=tuple(data.disclosed),
         pixels=bool(data.x.dtype == np.uint8),
         parameters=federation.model.size,
+        frozen=config.frozen,
+        share=named(config.share),
+        shared_numbers=None
+        if config.share is None
+        else algorithm.board_size(federation.model.layout),
         plan=federation.plan,
         metrics_plan=metrics,
         hardened=bool(config.privacy.hardened),
@@ -198,13 +204,15 @@ def refuse_differences(
 ) -> None:
     """Refuse, in every process of the team, to start if the processes differ.
 
-    Data and algorithm are compared by content and not by path. The ledger is not compared: only the
-    leader uses it. `plans` are the privacy plans; `run` is the run to resume.
+    Data, start and algorithm are compared by content and not by path. The ledger is not compared:
+    only the leader uses it. `plans` are the privacy plans; `run` is the run to resume.
     """
     if team.size == 1:
         return
     ledger = None if config.ledger is None else ""
-    settings = replace(config, data="", algorithm="", ledger=ledger).to_toml()
+    settings = replace(
+        config, data="", algorithm="", ledger=ledger, init=None, share=None
+    ).to_toml()
     promised = [None if plan is None else plan.to_dict() for plan in plans]
     software = versions()
     differing = team.differing(

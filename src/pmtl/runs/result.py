@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,13 @@ from pmtl.data import FederatedData, Scaling, Split, load
 from pmtl.data.checks import as_model_input, is_sparse, row_chunks
 from pmtl.errors import PmtlError, PmtlWarning
 from pmtl.models import FlatModel, build_model, predictions, probabilities
+from pmtl.privacy.statement import text
 from pmtl.privacy.statement.statement import Statement, make_statement
 from pmtl.runs.config import IN_MEMORY
 from pmtl.runs.facts import RunFacts, check_data
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.personal import PersonalFile
+from pmtl.sharing import PublicInputs, build_share
 from pmtl.simulation import Feed, Metrics, Weights, evaluate
 from pmtl.simulation.custom_metrics import find_metrics
 
@@ -245,9 +247,13 @@ def load_run(path: str | Path, data: FederatedData | None = None, model: Any = N
     personal = None
     if facts.personal:
         personal = PersonalFile(folder.personal_file, blocks, written["personal"], folder.key)
+    public, cpu = folder.load_public(facts), torch.device("cpu")
+    flat = rebuild_model(facts, model, public)
+    if facts.share is not None:  # The file has only the shared part.
+        shared = build_share(facts.share, flat, public.rows).to(cpu, shared.dtype).published(shared)
     return Run(
         facts,
-        rebuild_model(facts, model).to(torch.device("cpu"), shared.dtype),
+        flat.to(cpu, shared.dtype),
         personal,
         shared,
         statement_of(facts),
@@ -281,13 +287,26 @@ def statement_of(facts: RunFacts, finetuned: bool = False) -> Statement:
         population_epsilon=facts.population_epsilon,
         population_filter=facts.population_filter,
         finetuned=finetuned,
-        disclosed=facts.disclosed,
+        disclosed=(*facts.disclosed, *_public_parts(facts)),
         relations=facts.relations,
     )
 
 
-def rebuild_model(facts: RunFacts, model: Any = None) -> FlatModel:
-    """The run's model, from its spec or from the factory `model`."""
+def _public_parts(facts: RunFacts) -> Iterator[str]:
+    """What the statement says about public files and about the part that is shared."""
+    for role, sentence in (("init", text.START), ("basis", text.BASIS)):
+        if role in facts.public_files:
+            yield sentence.format(**facts.public_files[role])
+    if facts.share is not None and facts.shares:
+        yield text.SHARED_PART.format(
+            share=facts.share, numbers=facts.shared_numbers, parameters=facts.parameters
+        )
+
+
+def rebuild_model(
+    facts: RunFacts, model: Any = None, public: PublicInputs | None = None
+) -> FlatModel:
+    """The run's model, from its spec or from the factory `model`, and from its `public` start."""
     spec = model if model is not None else facts.model
     if spec == IN_MEMORY:
         raise PmtlError(
@@ -296,4 +315,6 @@ def rebuild_model(facts: RunFacts, model: Any = None) -> FlatModel:
     if facts.model_folder and facts.model_folder not in sys.path:
         sys.path.append(facts.model_folder)  # The folder of the user's own module.
     begin = (facts.seed or 0) if facts.initialisation is None else facts.initialisation
-    return build_model(spec, facts.input_shape, facts.outputs, facts.task, begin)
+    init = None if public is None else public.start
+    sizes = (facts.input_shape, facts.outputs, facts.task)
+    return build_model(spec, *sizes, begin, init, facts.frozen)

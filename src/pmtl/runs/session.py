@@ -187,7 +187,7 @@ def _finish(
         facts,
         federation.model,
         weights,
-        state.shared,
+        federation.published(state),
         statement_of(facts),
         metrics,
         data,

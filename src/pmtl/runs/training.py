@@ -16,7 +16,7 @@ from torch import nn
 from pmtl.algorithms import Algorithm, build_algorithm
 from pmtl.data import FederatedData, load
 from pmtl.errors import PmtlError
-from pmtl.models import build_model
+from pmtl.models import build_model, start_warnings
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
 from pmtl.runs.callbacks import Callback, build_callback
 from pmtl.runs.config import IN_MEMORY, TrainConfig, algorithm_spec, part, read_config
@@ -32,6 +32,7 @@ from pmtl.runs.preparation import (
 )
 from pmtl.runs.result import Run, rebuild_model
 from pmtl.runs.session import run_to_end
+from pmtl.sharing import PublicInputs, absolute, share_part
 from pmtl.simulation import ALONE, LocalTraining, Team
 from pmtl.simulation.custom_metrics import find_metrics
 
@@ -43,6 +44,9 @@ def train(
     privacy: PrivacyRequest | PrivacyPlan | dict[str, Any] | float | None = None,
     *,
     local: LocalTraining | dict[str, Any] | None = None,
+    init: str | Path | None = None,
+    frozen: str | None = None,
+    share: str | None = None,
     mode: str = "experiment",
     ledger: str | Path | None = None,
     seed: int | None = None,
@@ -71,6 +75,10 @@ def train(
         algorithm: a spec (`pmtl:lam=0.5`), or an algorithm.
         privacy: the privacy that is asked for: an ε, or the fields of `PrivacyRequest`.
         local: a client's work in a round: the fields of `LocalTraining`.
+        init: a public start: a safetensors file with the names of the model's parameters.
+        frozen: parameters that are not trained: patterns of names (`encoder.*`), joined by +.
+        share: what leaves a client: patterns of names (`head.*`), `biases`, `subspace:k=1000`,
+            `lowrank:rank=4`, `film` or `basis:file=FILE`; by default the whole model.
         mode, ledger, seed, device, engine, compile, evaluate_every, metric, patience,
             checkpoint_seconds: settings of `TrainConfig`, which `pmtl train --help` explains.
         out: a new folder, from which `resume` can continue; by default the run is in memory only.
@@ -91,6 +99,9 @@ def train(
         algorithm=algorithm_spec(algorithm),
         privacy=part(PrivacyRequest, privacy, "privacy"),
         local=part(LocalTraining, local, "local"),
+        init=None if init is None else str(init),
+        frozen=frozen,
+        share=share,
         mode=mode,
         ledger=None if ledger is None else str(ledger),
         seed=seed,
@@ -139,19 +150,24 @@ def start(
         config,
         data=federated.source or IN_MEMORY,
         ledger=None if config.ledger is None else str(Path(config.ledger).resolve()),
+        init=None if config.init is None else str(Path(config.init).resolve()),
+        share=absolute(config.share),
         seed=config.seed if secret else config.seed or 0,
     )
     method = build_algorithm(algorithm or config.algorithm)
-    plan, metrics = plans_of(config, federated, method)
-    config = resolved(config, plan, metrics)
     begin = secrets.randbits(63) if config.seed is None else config.seed
     begin = int(team.from_leader(torch.tensor([begin])))  # All processes start from one model.
-    flat = build_model(
-        model or config.model, federated.input_shape, federated.outputs, federated.task, begin
-    )
-    refuse_differences(team, federated, config, [plan, metrics], flat, method)
+    public = PublicInputs.read(config.init, config.share)
+    sizes = (federated.input_shape, federated.outputs, federated.task)
+    flat = build_model(model or config.model, *sizes, begin, public.start, config.frozen)
+    about_start = start_warnings(flat.module, public.start or {}) if config.init else []
+    public = public.fitted(flat)
+    shared = share_part(method, config.share, flat, public.rows)
+    plan, metrics = plans_of(config, federated, shared)
+    config = resolved(config, plan, metrics)
+    refuse_differences(team, federated, config, [plan, metrics], flat, shared)
     name = uuid.uuid4().hex
-    prepared = prepare(config, federated, flat, method, name, plan, metrics, team)
+    prepared = prepare(config, federated, flat, shared, name, plan, metrics, team)
     with prepared as (federation, budget):
         config = replace(
             config,
@@ -163,13 +179,15 @@ def start(
         )
         key = secrets.token_bytes(KEY_BYTES) if secret else b""
         ledger_id = None if budget is None else budget.ledger.identity
-        known = {"id": name, "initialisation": begin, "ledger_id": ledger_id}
+        known: dict[str, Any] = {"id": name, "initialisation": begin, "ledger_id": ledger_id}
+        known |= {"public_files": dict(public.about), "start_digest": public.digest()}
         facts = facts_of(config, federation, metrics, key, **known)
         if warn is not None and team.leader:
             about_clients = [] if budget is None else budget.ledger.notices()
-            for sentence in [*warnings_of(federation, metrics, secret), *about_clients]:
+            usual = warnings_of(federation, metrics, secret)
+            for sentence in [*about_start, *usual, *about_clients]:
                 warn(sentence)
-        folder = None if out is None else RunFolder.create(out, config, facts, key)
+        folder = None if out is None else RunFolder.create(out, config, facts, key, public)
         if folder is not None and secret:
             for sentence in federated.for_owner:
                 folder.note(sentence)
@@ -227,7 +245,9 @@ def resume(
     federated = _load(config, show) if data is None else data
     method = build_algorithm(algorithm or config.algorithm)
     plan, metrics = facts.plan, facts.metrics_plan
-    flat = rebuild_model(facts, model)
+    public = folder.load_public(facts)
+    flat = rebuild_model(facts, model, public)
+    method = share_part(method, facts.share, flat, public.rows)
     refuse_differences(team, federated, config, [plan, metrics], flat, method, facts.id)
     check_data(federated, facts, folder.key)
     prepared = prepare(config, federated, flat, method, facts.id, plan, metrics, team)

@@ -222,9 +222,13 @@ class Simulation:
         views: dict[str, Weights] = {"personal": lambda clients: self.predictors(state, clients)}
         if self.algorithm.shares:
             views["shared"] = lambda clients: self.server.billboard.read(
-                state.shared, clients, self._production
+                self.published(state), clients, self._production
             )
         return views
+
+    def published(self, state: RunState) -> Tensor:
+        """The weights `[vectors, P]` of the shared models."""
+        return self.algorithm.published(state.shared)
 
     @property
     def measured(self) -> tuple[str, ...]:

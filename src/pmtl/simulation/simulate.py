@@ -60,7 +60,7 @@ def simulate(
         team: the processes that share the work; only the leader publishes.
     """
     where = torch.device(device)
-    algorithm = algorithm.bind(model.layout)
+    algorithm = algorithm.bind(model.layout).to(where, dtype)
     key = NoiseKey(seed)
     server = Server(
         data.clients,

@@ -27,6 +27,22 @@ RELATIONS = (
     "treated as public, so chosen without looking at the clients' data. Such an average is over "
     "fewer clients and has more noise than stated above, at the same ε."
 )
+START = (
+    "The weights that training started from (file {file}, SHA-256 {sha256}): treated as public. "
+    "That they were made without these clients' data is the word of whoever started the run; it "
+    "was not checked."
+)
+BASIS = (
+    "The directions along which the model was shared (file {file}, SHA-256 {sha256}): treated as "
+    "public. That they were made without these clients' data is the word of whoever started the "
+    "run; it was not checked."
+)
+SHARED_PART = (
+    "Which part of the model is shared ({share}: {numbers:,} numbers, of {parameters:,} weights "
+    "that are trained): treated as public, so chosen without looking at the clients' data. Only "
+    "this part was uploaded, clipped, noised and published. The rest of a personal model never "
+    "left its client."
+)
 FLOATS = (
     "Noise is drawn in floating point. Its last bits are not exactly those of a Gaussian and may "
     "reveal something about the sum it was added to; the hardened gate prevents that."

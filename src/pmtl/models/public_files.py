@@ -1,0 +1,75 @@
+"""Tensors from files that the user says are public: a start, a basis.
+
+That a file is public, so made without the clients' data, is the user's word. The statement records
+its SHA-256 digest. What a run itself wrote about its clients is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import Tensor
+
+from pmtl.errors import PmtlError
+
+#: Files that mark the folder of a run, or the private part of one, or of a fine-tuned result.
+_RUN_FILES = ("run.json", "finetuned.json")
+#: What everybody may know of such a folder.
+_PUBLIC = ("shared.safetensors", "start.safetensors")
+
+
+@dataclass(frozen=True)
+class PublicFile:
+    """The tensors of a safetensors file."""
+
+    name: str  #: the name of the file, without its folder
+    digest: str  #: SHA-256 of its bytes
+    tensors: dict[str, Tensor]
+
+    def about(self) -> dict[str, str]:
+        """What a run records of the file."""
+        return {"file": self.name, "sha256": self.digest}
+
+
+def read_public(path: str | Path, what: str) -> PublicFile:
+    """Read a public file. Digest and tensors come from the same bytes.
+
+    Args:
+        path: a safetensors file.
+        what: what it is for, as errors name it ("start", "basis").
+    """
+    path = Path(path)
+    _refuse_private(path, what)
+    try:
+        content = path.read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path.
+        reason = getattr(error, "strerror", None) or error
+        raise PmtlError(f"The {what} {path} cannot be read: {reason}.") from error
+    try:
+        tensors = load(content)
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise PmtlError(
+            f"The {what} {path} is not a safetensors file ({error}): write one with "
+            "safetensors.torch.save_file."
+        ) from error
+    for name, value in tensors.items():
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            raise PmtlError(f"The {what} {path} is not finite: {name!r} has infinite or NaN.")
+    return PublicFile(path.name, hashlib.sha256(content).hexdigest(), tensors)
+
+
+def _refuse_private(path: Path, what: str) -> None:
+    """Refuse a file of a run's folder that was made from the clients' rows."""
+    for place in {Path(os.path.abspath(path)), Path(os.path.realpath(path))}:  # noqa: PTH100
+        for folder in place.parents:
+            of_a_run = any(os.path.exists(folder / name) for name in _RUN_FILES)  # noqa: PTH110
+            if of_a_run and str(place.relative_to(folder)) not in _PUBLIC:
+                raise PmtlError(
+                    f"The {what} {path} lies in the run {folder} and was made from its clients' "
+                    "data, so it is private: give a file that was made from public data only."
+                )

@@ -1,0 +1,91 @@
+"""A public start: weights from a file, matched by name, and parts that are not trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor, nn
+
+from pmtl.errors import PmtlError
+from pmtl.spec import unknown
+
+#: How many names a sentence lists.
+_NAMES = 6
+
+
+def load_start(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copy the tensors into the module's parameters and buffers of the same names.
+
+    Names on one side only are left alone (`start_warnings`). At least one name must match, and
+    whatever matches must have the same shape.
+    """
+    present = module.state_dict()
+    matched = [name for name in present if name in tensors]
+    if not matched:
+        raise PmtlError(
+            "The start does not fit the model: none of its tensors has the name of a parameter. "
+            f"The model has {_list(present)}; the start has {_list(tensors) or 'no tensors'}."
+        )
+    for name in matched:
+        value, place = tensors[name], present[name]
+        if value.shape != place.shape:
+            raise PmtlError(
+                f"The start does not fit the model: {name!r} has the shape {tuple(value.shape)}, "
+                f"but the model needs {tuple(place.shape)}."
+            )
+        if value.is_floating_point() != place.is_floating_point():
+            raise PmtlError(
+                f"The start does not fit the model: {name!r} is of type {value.dtype}, but the "
+                f"model needs {place.dtype}."
+            )
+        with torch.no_grad():
+            place.copy_(value)
+        if place.is_floating_point() and not bool(place.isfinite().all()):
+            raise PmtlError(f"The start does not fit the model: {name!r} is too large for it.")
+
+
+def used_of_start(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a start that the module uses."""
+    return {name: tensors[name] for name in module.state_dict() if name in tensors}
+
+
+def start_warnings(module: nn.Module, tensors: Mapping[str, Tensor]) -> list[str]:
+    """Sentences about names that only the module or only the start has."""
+    present = module.state_dict()
+    missing = [name for name in present if name not in tensors]
+    unused = [name for name in tensors if name not in present]
+    sentences = []
+    if missing:
+        sentences.append(
+            f"The start has nothing for {len(missing)} of the {len(present)} tensors of the model: "
+            f"{_list(missing)}. They begin as they would without it."
+        )
+    if unused:
+        sentences.append(
+            f"The model has no place for {len(unused)} of the {len(tensors)} tensors of the start: "
+            f"{_list(unused)}. They are not used."
+        )
+    return sentences
+
+
+def freeze(module: nn.Module, patterns: str) -> None:
+    """Exclude the parameters whose names match from training.
+
+    Args:
+        module: the module; its parameters are changed.
+        patterns: names joined by +, in which `*` matches any characters. Each must match one.
+    """
+    parameters = dict(module.named_parameters())
+    for pattern in patterns.split("+"):
+        matching = [name for name in parameters if fnmatchcase(name, pattern)]
+        if not matching:
+            raise unknown("parameter", pattern, parameters)
+        for name in matching:
+            parameters[name].requires_grad_(False)
+
+
+def _list(names: Mapping[str, Tensor] | Sequence[str]) -> str:
+    first = ", ".join(list(names)[:_NAMES])
+    return first if len(names) <= _NAMES else f"{first} and {len(names) - _NAMES} more"
