@@ -44,8 +44,8 @@ def read_public(path: str | Path, what: str) -> PublicFile:
         what: what it is for, as errors name it ("start", "basis").
     """
     path = Path(path)
-    _refuse_private(path, what)
     try:
+        _refuse_private(path, what)
         content = path.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a null character in the path.
         reason = getattr(error, "strerror", None) or error

@@ -150,7 +150,7 @@ def start(
         config,
         data=federated.source or IN_MEMORY,
         ledger=None if config.ledger is None else str(Path(config.ledger).resolve()),
-        init=None if config.init is None else str(Path(config.init).resolve()),
+        init=None if config.init is None else str(Path(config.init).absolute()),
         share=absolute(config.share),
         seed=config.seed if secret else config.seed or 0,
     )

@@ -67,8 +67,9 @@ def _orthonormal(rows: Tensor) -> Tensor:
     diagonal = triangle.diagonal()
     if not bool((diagonal.abs() > _DEPENDENT).all()):
         raise _not_full_rank(k, size)
-    basis: Tensor = (columns * diagonal.sign()).T.contiguous()
-    return basis
+    # A weight that no direction moves stays where it is, to the last bit.
+    basis: Tensor = (columns * diagonal.sign()).T * rows.ne(0).any(dim=0)
+    return basis.contiguous()
 
 
 def _not_full_rank(k: int, size: int) -> PmtlError:

@@ -126,7 +126,7 @@ def named(share: str | None) -> str | None:
 def absolute(share: str | None) -> str | None:
     """The share with an absolute path, so that a run can be started again from any folder."""
     path = basis_path(share)
-    return share if share is None or path is None else _with_path(str(Path(path).resolve()))
+    return share if share is None or path is None else _with_path(str(Path(path).absolute()))
 
 
 def _with_path(path: str) -> str:

@@ -40,8 +40,7 @@ BASIS = (
 SHARED_PART = (
     "Which part of the model is shared ({share}: {numbers:,} numbers, of {parameters:,} weights "
     "that are trained): treated as public, so chosen without looking at the clients' data. Only "
-    "this part was uploaded, clipped, noised and published. The rest of a personal model never "
-    "left its client."
+    "this part was uploaded, clipped and published with noise; nothing else left a client."
 )
 FLOATS = (
     "Noise is drawn in floating point. Its last bits are not exactly those of a Gaussian and may "
