@@ -36,6 +36,8 @@ RUNS = {
     "poisson": {"algorithm": "pmtl", "privacy": {"epsilon": 3.0, "rounds": 4, "cohort": 8}},
     "hardened": {"algorithm": "pmtl", "privacy": {"epsilon": 3.0, "rounds": 4, "hardened": True}},
     "metrics": {"algorithm": "pmtl", "privacy": {"epsilon": 3.0, "rounds": 4, "metrics": 0.2}},
+    "shared part": {"algorithm": "fedavg", "model": "mlp:hidden=4", "share": "biases"},
+    "subspace": {"algorithm": "pmtl", "model": "mlp:hidden=4", "share": "subspace:k=9"},
 }
 
 

@@ -192,7 +192,9 @@ class Basis(_Along):
     @classmethod
     def of(cls, layout: Layout, start: Tensor, rows: Tensor) -> Basis:
         """The span of `rows`, which are orthonormal."""
-        return cls(_plain(layout, len(rows)), start, rows)
+        # A copy, because the last bits of a product may depend on the address in memory, and what
+        # was read from a file may lie anywhere.
+        return cls(_plain(layout, len(rows)), start, rows.clone())
 
     def join(self, s: Tensor, p: Tensor) -> Tensor:
         return self.start + s @ self.rows
