@@ -39,6 +39,7 @@ from pmtl.models import build_model
 from pmtl.privacy.accounting.validation import metrics_plan
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyPlan
+from pmtl.sharing import share_part
 from pmtl.simulation import LocalTraining, simulate
 
 MODELS = {
@@ -79,10 +80,12 @@ def outcome(world, monkeypatch, data, model="logistic", algorithm="pmtl", engine
         world.hold(patch)
         plan = PrivacyPlan(M, cohort, sampling, 0.5, 0.2, 2, 0.01)
         flat = build_model(model, data.input_shape, data.outputs, data.task, 0)
+        share = options.pop("share", None)
+        rows = torch.eye(flat.size)[:4] if share == "basis" else None
         federation = simulate(
             data,
             flat,
-            algorithm_of(algorithm),
+            share_part(algorithm_of(algorithm), share, flat, rows),
             plan,
             local,
             None,
@@ -147,6 +150,16 @@ def test_with_every_model(model, engine, change, monkeypatch):
 def test_with_every_algorithm(algorithm, engine, change, monkeypatch):
     base = table()
     options = {"algorithm": algorithm, "engine": engine, "local": LOCAL["whole"]}
+    compare(monkeypatch, base, change(base), **options)
+
+
+@pytest.mark.parametrize("share", ["3.*", "subspace:k=9", "film", "basis"])
+@pytest.mark.parametrize("algorithm", ["pmtl", "ditto", "fedavg"])
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("change", [many_rows, missing_values])
+def test_with_every_kind_of_shared_part(share, algorithm, engine, change, monkeypatch):
+    base = table()
+    options = {"algorithm": algorithm, "engine": engine, "model": MODELS["mlp"], "share": share}
     compare(monkeypatch, base, change(base), **options)
 
 
