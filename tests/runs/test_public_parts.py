@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from safetensors.torch import load_file, save_file
 from weights import personal, shared
 
 import pmtl
+from pmtl.experiments.compare import Grid, compare
 from pmtl.privacy.ledger.ledger import Ledger
+from pmtl.privacy.plan import PrivacyRequest
 from pmtl.runs.config import TrainConfig, read_config
 from pmtl.runs.folder import RunFolder
 
@@ -281,3 +284,18 @@ def test_training_alone_from_a_public_start(small, start):
     assert run.privacy.epsilon == 0
     assert "SHA-256" in str(run.privacy)
     assert "Which part of the model is shared" not in str(run.privacy)
+
+
+def test_a_comparison_from_a_public_start(small, start, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    base = TrainConfig(
+        model=MODEL, init=start.name, share="3.*", privacy=PrivacyRequest(rounds=2), seed=0
+    )
+    grid = Grid(("fedavg", "local"), (2.0,), (0,), base)
+    results = compare(grid, "out", small)
+    assert [row["algorithm"] for row in results["runs"]] == ["fedavg", "local"]
+    assert read_config("out/runs/local-seed0/config.toml").init == str(start)
+    refused = replace(grid, algorithms=("fedavg", "naive_joint"))
+    with pytest.raises(pmtl.PmtlError, match="cannot share a part of a model"):
+        compare(refused, "other", small)
+    assert not (tmp_path / "other").exists()

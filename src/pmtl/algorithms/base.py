@@ -67,11 +67,12 @@ class Algorithm(ABC):
         return self
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Algorithm:
-        """The algorithm with its own tensors, if it has any, on this device and of this type."""
+        """The algorithm with its own tensors, if it has any, on this `device`, as `dtype`."""
         return self
 
     def board_size(self, layout: Layout) -> int:
-        """How many numbers one vector of the billboard has, and with it an upload."""
+        """How many numbers a vector of the billboard has, and with it an upload; by default as
+        many as the model with this `layout`."""
         return layout.size
 
     def board_start(self, common: Tensor) -> Tensor:

@@ -29,7 +29,8 @@ from pmtl.privacy.plan import PrivacyRequest, check_epsilon
 from pmtl.runs.config import IN_MEMORY, TrainConfig, parse_config, resolve_device
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.result import Run, load_run
-from pmtl.runs.training import resume, start
+from pmtl.runs.training import resume, start, with_absolute_paths
+from pmtl.sharing import PublicInputs, share_part
 from pmtl.simulation import check_engine
 from pmtl.spec import parse_spec
 from pmtl.streams import name_key
@@ -111,6 +112,7 @@ def compare(
     """
     out = Path(out)
     RunFolder.refuse_existing(out)
+    grid = replace(grid, base=with_absolute_paths(grid.base))
     federated = load(grid.base.data) if data is None else data
     _check(grid, federated)
     with files.disk_errors(out):
@@ -139,9 +141,12 @@ def resume_comparison(
 def _check(grid: Grid, data: FederatedData) -> None:
     """Refuse what no cell can run, before anything is written."""
     base = grid.base
+    public = PublicInputs.read(base.init, base.share)
+    sizes = (data.input_shape, data.outputs, data.task)
+    model = build_model(base.model, *sizes, seed=0, init=public.start, frozen=base.frozen)
+    rows = public.fitted(model).rows
     for algorithm in grid.algorithms:
-        build_algorithm(algorithm).blocks(data.clients)
-    build_model(base.model, data.input_shape, data.outputs, data.task, seed=0)
+        share_part(build_algorithm(algorithm), base.share, model, rows).billboard(data.clients)
     check_engine(base.engine, base.compile, resolve_device(base.device))
     for epsilon in grid.epsilons:
         replace(base.privacy, epsilon=epsilon).resolve(data.m)

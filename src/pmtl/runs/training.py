@@ -147,11 +147,9 @@ def start(
         RunFolder.refuse_existing(out)
     federated = _load(config, show) if data is None else data
     config = replace(
-        config,
+        with_absolute_paths(config),
         data=federated.source or IN_MEMORY,
         ledger=None if config.ledger is None else str(Path(config.ledger).resolve()),
-        init=None if config.init is None else str(Path(config.init).absolute()),
-        share=absolute(config.share),
         seed=config.seed if secret else config.seed or 0,
     )
     method = build_algorithm(algorithm or config.algorithm)
@@ -268,6 +266,12 @@ def resume(
         own = folder if team.leader else None
         run = run_to_end(federation, config, facts, own, budget, show, folder.key, called)
     return _warned(run)
+
+
+def with_absolute_paths(config: TrainConfig) -> TrainConfig:
+    """The configuration with absolute paths of public files, for use from any folder."""
+    init = None if config.init is None else str(Path(config.init).absolute())
+    return replace(config, init=init, share=absolute(config.share))
 
 
 def _warned(run: Run) -> Run:
