@@ -197,6 +197,23 @@ def test_in_production_a_part_is_shared_and_what_is_public_is_public(small, star
             pmtl.train(small, init=tmp_path / "run/private" / name, **OPTIONS)
 
 
+def test_in_production_too_a_stopped_run_goes_on(small, start, tmp_path, monkeypatch):
+    Ledger.create(tmp_path / "ledger.db", small.clients).close()
+    options = {**OPTIONS, "seed": None, "mode": "production", "ledger": tmp_path / "ledger.db"}
+    options |= {"init": start, "share": "subspace:k=9", "checkpoint_seconds": 0.0}
+    stop_after(monkeypatch, 3)
+    with pytest.raises(SystemError, match="power cut"):
+        pmtl.train(small, out=tmp_path / "run", **options)
+    monkeypatch.undo()
+    start.unlink()
+    run = pmtl.resume(tmp_path / "run", data=small)
+    assert load_file(tmp_path / "run/public/shared.safetensors")["weights"].shape == (1, 9)
+    assert personal(run).isfinite().all()
+    # All personal models lie in the subspace around the start: 9 directions of change.
+    changes = personal(run) - run._model.start()
+    assert torch.linalg.matrix_rank(changes, rtol=1e-4) <= 9
+
+
 def test_a_changed_copy_is_refused(small, start, tmp_path):
     pmtl.train(small, init=start, out=tmp_path / "run", **OPTIONS)
     copy = tmp_path / "run/start.safetensors"

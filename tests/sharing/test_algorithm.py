@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 from drawn_noise import seeded_noise
+from scipy.sparse import csr_matrix
 from torch.func import vmap
 
 from pmtl.algorithms import ALGORITHMS, PMTL, FedAvg, build_algorithm
@@ -44,8 +46,8 @@ def table() -> FederatedData:
     return FederatedData.from_arrays(x, y, owner, split, outputs=C, validation=0)
 
 
-def federation(method, share, model="mlp:hidden=5", **changes):
-    data = table()
+def federation(method, share, model="mlp:hidden=5", data=None, **changes):
+    data = table() if data is None else data
     flat = build_model(model, data.input_shape, data.outputs, data.task, 0)
     plan = PrivacyPlan(M, M, "full", CLIP, changes.pop("sigma", SIGMA), ROUNDS, 1e-3)
     algorithm = share_part(build_algorithm(method), share, flat)
@@ -163,12 +165,13 @@ def test_a_random_subspace_is_a_loop_by_hand(method):
     assert np.allclose(made.predictors(state, np.array([2]))[0].numpy(), last, atol=1e-6)
 
 
-@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("share", [*SHARES, "basis"])
 @pytest.mark.parametrize("method", METHODS)
 def test_every_engine_computes_what_debug_computes(method, share):
     flat = build_model("mlp:hidden=6", (5,), 3, "classification", 0)
     flat.to(torch.device("cpu"), torch.float64)
-    algorithm = share_part(build_algorithm(method), share, flat).bind(flat.layout)
+    rows = torch.linalg.qr(torch.randn(flat.size, 4))[0].T
+    algorithm = share_part(build_algorithm(method), share, flat, rows).bind(flat.layout)
     algorithm = algorithm.to(torch.device("cpu"), torch.float64)
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(4, 3, 2, 5, generator=generator, dtype=torch.float64)
@@ -178,15 +181,15 @@ def test_every_engine_computes_what_debug_computes(method, share):
     shared = torch.randn(4, size, generator=generator, dtype=torch.float64)
     own = algorithm.start(flat.start()).repeat(4, 1)
     own = own + 0.01 * torch.randn(own.shape, generator=generator, dtype=torch.float64)
-    results = [
-        trainer.train(own, shared, TensorBatches(x, y, mask.numpy()), 0.05)
-        for trainer in (
-            DebugTrainer(algorithm, flat, "classification"),
-            ThreadsTrainer(algorithm, flat, "classification"),
-            AxisTrainer(algorithm, flat, "classification"),
-            AxisTrainer(algorithm, flat, "classification", compile=True, backend="eager"),
-        )
-    ]
+    kinds = [DebugTrainer, ThreadsTrainer, AxisTrainer]
+    trainers = [kind(algorithm, flat, "classification") for kind in kinds]
+    if method == "pmtl":  # Compiling takes seconds.
+        one = AxisTrainer(algorithm, flat, "classification", compile=True, backend="eager")
+        trainers.append(one)
+    batches = TensorBatches(x, y, mask.numpy())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "A step could not be compiled")
+        results = [trainer.train(own, shared, batches, 0.05) for trainer in trainers]
     first = results[0]
     assert first.uploads.shape == (4, 0 if method == "local" else size)
     assert not torch.equal(first.kept, own) or not own.shape[1]
@@ -316,6 +319,18 @@ def test_all_weights_shared_is_the_algorithm_itself():
     one, two = run(whole), run(plain)
     assert torch.equal(one.shared, two.shared)
     assert torch.equal(one.store.vectors, two.store.vectors)
+
+
+def test_sparse_rows_are_trained_as_dense_ones_are():
+    dense = table()
+    thin = replace(dense, x=csr_matrix(dense.x))
+    for share in ("biases", "subspace:k=4"):
+        one, two = (
+            run(federation("pmtl", share, "logistic", data, engine="axis", noise=seeded_noise(7)))
+            for data in (dense, thin)
+        )
+        assert torch.allclose(one.shared, two.shared, atol=1e-6)
+        assert one.shared.any()
 
 
 def test_another_share_has_other_noise():
