@@ -33,7 +33,7 @@ class Event:
     round: int  #: number of finished rounds
     rounds: int  #: rounds of the plan
     metrics: Mapping[str, Any]  #: the last round's line in `metrics.jsonl`
-    shared: Tensor | None  #: a copy of the published weights [blocks, parameters], if there are any
+    shared: Tensor | None  #: a copy of the billboard [blocks, shared numbers], if there is one
     path: Path | None  #: the run's folder, if it has one; in production its public part
 
 

@@ -30,12 +30,13 @@ RELATIONS = (
 START = (
     "The weights that training started from (file {file}, SHA-256 {sha256}): treated as public. "
     "That they were made without these clients' data is the word of whoever started the run; it "
-    "was not checked."
+    "was not checked. A run's folder keeps a copy (start.safetensors), which is public, too."
 )
 BASIS = (
     "The directions along which the model was shared (file {file}, SHA-256 {sha256}): treated as "
     "public. That they were made without these clients' data is the word of whoever started the "
-    "run; it was not checked."
+    "run; it was not checked. A run's folder keeps a copy (start.safetensors), which is public, "
+    "too."
 )
 SHARED_PART = (
     "Which part of the model is shared ({share}: {numbers:,} numbers, of {parameters:,} weights "
