@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from pmtl._version import __version__
-from pmtl.cli import audit, compare, data, finetune, ledger, paper, privacy, results, train
+from pmtl.cli import audit, compare, data, finetune, paper, privacy, results, train
+from pmtl.cli.ledger import commands as ledger
 from pmtl.cli.options import warn
 from pmtl.errors import Interrupted, PmtlError, PmtlWarning, is_out_of_memory
 
