@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pmtl.personalize.finetuning import finetune as finetune
     from pmtl.personalize.result import Finetuned as Finetuned
     from pmtl.personalize.result import load_finetuned as load_finetuned
+    from pmtl.planning.advice import Plan as Plan
+    from pmtl.planning.advice import plan as plan
     from pmtl.privacy.plan import PrivacyPlan as PrivacyPlan
     from pmtl.privacy.plan import PrivacyRequest as PrivacyRequest
     from pmtl.runs.callbacks import Callback as Callback
@@ -43,6 +45,7 @@ _HOMES = {
     "load": "pmtl.data",
     "Finetuned": "pmtl.personalize.result",
     "LocalTraining": "pmtl.simulation",
+    "Plan": "pmtl.planning.advice",
     "PrivacyPlan": "pmtl.privacy.plan",
     "PrivacyRequest": "pmtl.privacy.plan",
     "Run": "pmtl.runs.result",
@@ -52,6 +55,7 @@ _HOMES = {
     "join_team": "pmtl.simulation",
     "load_finetuned": "pmtl.personalize.result",
     "load_run": "pmtl.runs.result",
+    "plan": "pmtl.planning.advice",
     "resume": "pmtl.runs.training",
     "train": "pmtl.runs.training",
 }
