@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from pmtl.planning.advice import plan as plan
     from pmtl.privacy.plan import PrivacyPlan as PrivacyPlan
     from pmtl.privacy.plan import PrivacyRequest as PrivacyRequest
+    from pmtl.report.run_verdict import verdict as verdict
+    from pmtl.report.verdict import Verdict as Verdict
     from pmtl.runs.callbacks import Callback as Callback
     from pmtl.runs.result import Run as Run
     from pmtl.runs.result import load_run as load_run
@@ -49,6 +51,7 @@ _HOMES = {
     "PrivacyPlan": "pmtl.privacy.plan",
     "PrivacyRequest": "pmtl.privacy.plan",
     "Run": "pmtl.runs.result",
+    "Verdict": "pmtl.report.verdict",
     "build_algorithm": "pmtl.algorithms",
     "compare": "pmtl.experiments.compare",
     "finetune": "pmtl.personalize.finetuning",
@@ -58,6 +61,7 @@ _HOMES = {
     "plan": "pmtl.planning.advice",
     "resume": "pmtl.runs.training",
     "train": "pmtl.runs.training",
+    "verdict": "pmtl.report.run_verdict",
 }
 
 __all__ = ["PmtlError", "__version__", *sorted(_HOMES)]
