@@ -114,7 +114,7 @@ def _cost(candidates: int, epsilon: float, privacy: PrivacyRequest, clients: int
         return exact
     price = selection.report(replace(privacy, epsilon=epsilon).resolve(clients), candidates)
     return (
-        f"{exact} Picking one of these {candidates} settings by a private score instead would cost "
-        f"ε = {price['publish_best']:.3g} with only the best run published, and "
+        f"{exact} Picking one of the {candidates} candidates by private scores instead would cost "
+        f"at most ε = {price['publish_best']:.3g} with only the best run published, and "
         f"ε = {price['publish_all']:.3g} with all of them (pmtl privacy selection)."
     )
