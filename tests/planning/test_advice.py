@@ -7,6 +7,7 @@ import math
 import tomllib
 
 import pytest
+import weights
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -103,6 +104,21 @@ def test_noise_is_for_the_whole_run_however_many_rounds():
     assert often.round_noise == pytest.approx(
         often.privacy.noise_std * math.sqrt(50) / often.privacy.clip_norm
     )
+
+
+def test_a_run_has_the_noise_that_was_planned():
+    """One round with noise and the same round without differ by the noise of the gate."""
+    spec = "synthetic:clients=40,features=60,classes=5"
+    settings = {"algorithm": "fedavg", "evaluate_every": 0}
+    plan = pmtl.plan(40, columns=60, classes=5, privacy={"epsilon": 3.0, "rounds": 1})
+    noisy, quiet = (
+        weights.shared(pmtl.train(spec, privacy={"epsilon": epsilon, "rounds": 1}, **settings))[0]
+        for epsilon in (3.0, math.inf)
+    )
+    assert noisy.shape == (plan.numbers,)
+    norm = float((noisy - quiet).norm())
+    # A norm of 305 normal numbers has a relative deviation of 1/√610 = 4%.
+    assert norm == pytest.approx(plan.round_noise * plan.privacy.clip_norm, rel=0.16)
 
 
 def test_fewer_numbers_are_offered_where_they_help():
