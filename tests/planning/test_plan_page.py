@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 import pmtl
+from pmtl.experiments.compare import Grid, compare
 from pmtl.planning import worth
 from pmtl.planning.advice import MANY_ROWS
+from pmtl.runs.config import TrainConfig
 
 PAGE = (Path(__file__).parents[2] / "docs/plan.md").read_text(encoding="utf-8")
 
@@ -27,6 +31,18 @@ def test_the_table_is_what_plans_say():
         plan = pmtl.plan(int(clients), columns=int(columns), classes=2, privacy=float(epsilon))
         assert [noise, vote, advice] == [f"{plan.noise:.2g}", f"{plan.vote:.2g}", plan.advice]
         assert (advice == "alone") == (measured == "sharing lost")
+
+
+COMPARED = [line.strip("| ").split(" | ") for line in marked("compared").splitlines()[2:]]
+
+
+@pytest.mark.parametrize(("clients", "epsilon", "planned", "measured"), COMPARED)
+def test_plans_and_verdicts_are_those_of_the_page(clients, epsilon, planned, measured, tmp_path):
+    base = TrainConfig(data=f"synthetic:clients={clients}", evaluate_every=0)
+    grid = Grid(("ditto", "local"), (float(epsilon),), (0, 1, 2), base)
+    (entry,) = compare(grid, tmp_path / "out")["verdict"]["at"]
+    plan = pmtl.plan(int(clients), columns=10, classes=4, privacy=float(epsilon))
+    assert (plan.advice, entry["advice"]) == (planned, measured)
 
 
 def test_the_limits_are_those_of_the_code():
