@@ -79,13 +79,10 @@ def test_what_is_needed_is_enough(clients, numbers, epsilon):
     plan = pmtl.plan(clients, numbers, privacy=epsilon)
     better = pmtl.plan(clients, numbers, privacy=plan.epsilon_needed * 1.001)
     assert better.advice == "share"
-    more = pmtl.plan(math.ceil(plan.clients_needed * 1.01), numbers, privacy=epsilon)
-    assert more.advice == "share"
-    # And not far more than enough, unless two clients already are.
-    if plan.clients_needed > 200:
-        assert (
-            pmtl.plan(int(plan.clients_needed * 0.98), numbers, privacy=epsilon).advice != "share"
-        )
+    assert pmtl.plan(plan.clients_needed, numbers, privacy=epsilon).advice == "share"
+    # And not more than enough, unless two clients already are.
+    if plan.clients_needed > worth.FEWEST:
+        assert pmtl.plan(plan.clients_needed - 1, numbers, privacy=epsilon).advice != "share"
 
 
 @given(st.integers(2, 10**5), st.floats(0.05, 20), st.floats(1.05, 20))

@@ -95,24 +95,29 @@ def test_the_epsilon_that_is_needed_gives_the_noise_that_was_asked_for(sampling,
     assert math.isinf(worth.epsilon_for(replace(plan, clip_norm=math.inf), 5000, 0.5))
 
 
-@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("sampling", ["full", "poisson", "fixed"])
 @pytest.mark.parametrize("delta", [None, 1e-5])
 @pytest.mark.parametrize("begin", [60, 4000])
-def test_the_clients_that_are_needed_give_the_noise_that_was_asked_for(half, delta, begin):
-    cohort = begin // 2 if half else None
-    request = PrivacyRequest(epsilon=1, cohort=cohort, delta=delta, rounds=10)
-    found = worth.clients_for(request, begin, lambda plan: worth.noise_ratio(plan, 500) / 0.3)
-    assert found is not None
-    cohort = round(found / 2) if half else None
-    plan = replace(request, cohort=cohort).resolve(found)
-    assert worth.noise_ratio(plan, 500) == pytest.approx(0.3, rel=1e-2)
+def test_the_clients_that_are_needed_give_the_noise_that_was_asked_for(sampling, delta, begin):
+    cohort = None if sampling == "full" else begin // 2
+    request = PrivacyRequest(epsilon=1, sampling=sampling, cohort=cohort, delta=delta, rounds=10)
+    plan = request.resolve(begin)
+    excess = worth.noise_ratio(plan, 500) / 0.3
+    found = worth.clients_for(plan, 1.0, excess, fixed=delta is not None)
+    there = replace(request, cohort=None if cohort is None else round(found / 2)).resolve(found)
+    assert worth.noise_ratio(there, 500) == pytest.approx(0.3, rel=0.05)
+    if sampling == "full":
+        assert worth.noise_ratio(there, 500) <= 0.3 * (1 + 1e-9)
+        fewer = request.resolve(found - 1)
+        assert worth.noise_ratio(fewer, 500) > 0.3
 
 
 def test_no_number_of_clients_may_be_enough():
-    request = PrivacyRequest(epsilon=1e-6, delta=1e-12)
-    huge = 10**15
-    assert worth.clients_for(request, 10, lambda plan: worth.noise_ratio(plan, huge)) is None
-    assert worth.clients_for(PrivacyRequest(epsilon=1), 50, lambda plan: 0.0) == worth.FEWEST
+    plan = PrivacyRequest(epsilon=1e-6, delta=1e-12).resolve(10)
+    excess = worth.noise_ratio(plan, 10**15)
+    assert worth.clients_for(plan, 1e-6, excess, fixed=True) is None
+    assert worth.clients_for(plan, 1e-6, 0.0, fixed=True) == worth.FEWEST
+    assert worth.clients_for(plan, math.inf, 0.0, fixed=False) == worth.FEWEST
 
 
 def test_without_noise_every_number_pays():

@@ -95,13 +95,9 @@ def plan(
     request = replace(request, epsilon=epsilon, noise=None)
     votes = rows is None or rows < MANY_ROWS
 
-    def vote(at: PrivacyPlan) -> float:
-        return worth.vote_ratio(at.clients, epsilon, at.delta) if votes else 0.0
-
-    def excess(at: PrivacyPlan) -> float:
-        return max(worth.noise_ratio(at, parts.all) / worth.MODERATE, vote(at) / worth.AUDIBLE)
-
-    noise, heard = worth.noise_ratio(resolved, parts.all), vote(resolved)
+    noise = worth.noise_ratio(resolved, parts.all)
+    vote = worth.vote_ratio(resolved.clients, epsilon, resolved.delta) if votes else 0.0
+    excess = max(noise / worth.MODERATE, vote / worth.AUDIBLE)
     needed = [worth.epsilon_for(resolved, parts.all, worth.MODERATE)]
     if votes:
         needed.append(worth.vote_epsilon(resolved.clients, resolved.delta, worth.AUDIBLE))
@@ -112,13 +108,15 @@ def plan(
         noise=noise,
         round_noise=noise * math.sqrt(resolved.rounds),
         pays={agreement: worth.paying(resolved, agreement) for agreement in AGREEMENTS},
-        vote=heard if votes else None,
-        clients_needed=worth.clients_for(request, resolved.clients, excess),
+        vote=vote if votes else None,
+        clients_needed=worth.clients_for(
+            resolved, epsilon, excess, fixed=request.delta is not None
+        ),
         epsilon_needed=max(needed),
         offers=_offers(parts, resolved),
         rows=rows,
         to_win=None if rows is None else parts.all / rows,
-        advice=worth.advice(noise, heard),
+        advice=worth.advice(noise, vote),
         recommendation="",
         toml="",
     )

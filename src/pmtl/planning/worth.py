@@ -21,12 +21,10 @@ the share s of μ² its noise has the norm 2√K/(m·μ·√s) against votes of 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
-from pmtl.errors import PmtlError
 from pmtl.privacy.accounting import accountant, gaussian
-from pmtl.privacy.plan import MOST, PrivacyPlan, PrivacyRequest
+from pmtl.privacy.plan import MOST, PrivacyPlan, default_delta
 
 #: A vote chooses between this many cells with this share of the budget (of μ²).
 CELLS, VOTE_SHARE = 12, 0.3
@@ -38,8 +36,6 @@ AUDIBLE = 1 / 4
 SHARE, DEPENDS, ALONE = "share", "depends", "alone"
 #: Sharing needs at least two clients.
 FEWEST = 2
-# The search for the number of clients ends within this relative error, or after this many steps.
-_PRECISION, _MOST_STEPS = 1e-3, 60
 
 
 def reach(plan: PrivacyPlan) -> float:
@@ -97,33 +93,35 @@ def advice(noise: float, vote: float) -> str:
     return SHARE if noise <= MODERATE else DEPENDS
 
 
-def clients_for(
-    request: PrivacyRequest, clients: int, excess: Callable[[PrivacyPlan], float]
-) -> int | None:
-    """About how many clients a request needs, at its ε and its rate q/m, until `excess` is 1.
+def clients_for(plan: PrivacyPlan, epsilon: float, excess: float, fixed: bool) -> int | None:
+    """How many clients make `excess` 1, at the same ε and rate q/m.
+
+    All noise of a plan falls like 1/(m·μ). This is exact with all clients in every round, and within 5%
+    in our tests of other sampling schemes, where the effect of another δ is approximate.
 
     Args:
-        request: what is asked for; its default δ changes with the number of clients.
-        clients: the number of clients at which the search begins.
-        excess: noise over the most that is good. It falls about like 1/m.
+        plan: the plan with the present number of clients.
+        epsilon: its ε.
+        excess: its noise over the most that is good.
+        fixed: whether δ stays as it is; the default, 1/(10m), changes with the number of clients.
 
     Returns:
-        The number, within about 0.1%, or None if no number is enough.
+        The smallest number, or None if no number is enough.
     """
-    rate = 1.0 if request.cohort is None else request.cohort / clients
-    m = clients
-    for _ in range(_MOST_STEPS):
-        cohort = None if request.cohort is None else min(m, max(1, round(rate * m)))
-        try:
-            now = excess(replace(request, cohort=cohort).resolve(m))
-        except PmtlError:  # Beyond what can be accounted for.
-            return None
-        following = max(FEWEST, math.ceil(m * min(now, 1e9)))
-        if following == m or (now <= 1 and m <= FEWEST):
-            return m
-        if following > MOST["clients"]:
-            return None
-        if abs(math.log(max(now, 1e-300))) < _PRECISION:
-            return following
-        m = following
-    return m
+    if excess == 0:
+        return FEWEST
+
+    def strength(clients: int) -> float:
+        delta = plan.delta if fixed else default_delta(clients)
+        return clients * gaussian.mu_for(epsilon, delta)
+
+    needed = excess * plan.clients * gaussian.mu_for(epsilon, plan.delta)
+    few, enough = FEWEST, MOST["clients"]
+    if strength(few) >= needed:
+        return few
+    if strength(enough) < needed:
+        return None
+    while enough - few > 1:
+        middle = (few + enough) // 2
+        few, enough = (few, middle) if strength(middle) >= needed else (middle, enough)
+    return enough
