@@ -96,8 +96,8 @@ def advice(noise: float, vote: float) -> str:
 def clients_for(plan: PrivacyPlan, epsilon: float, excess: float, fixed: bool) -> int | None:
     """How many clients make `excess` 1, at the same ε and rate q/m.
 
-    All noise of a plan falls like 1/(m·μ). This is exact with all clients in every round, and within 5%
-    in our tests of other sampling schemes, where the effect of another δ is approximate.
+    All noise of a plan falls like 1/(m·μ). This is exact with all clients in every round. For other
+    sampling schemes the effect of another δ is approximate (within 5% where we tried).
 
     Args:
         plan: the plan with the present number of clients.
