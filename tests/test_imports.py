@@ -37,13 +37,15 @@ def run(code: str, *blocked: str) -> str:
         ["finetune", "--help"],
         ["privacy", "epsilon", "--clients", "50", "--noise", "0.1", "--rounds", "3"],
         ["privacy", "noise", "--clients", "50", "--cohort", "9", "--epsilon", "1", "--rounds", "3"],
+        ["plan", "--clients", "50", "--columns", "9", "--cohort", "9", "--epsilon", "1"],
+        ["plan", "--clients", "50", "--model", "mlp", "--columns", "9", "--json"],
         [
             *("privacy", "selection", "--clients", "50", "--cohort", "9", "--noise", "1"),
             *("--rounds", "3", "--candidates", "4"),
         ],
     ],
 )
-def test_help_and_privacy_never_import_torch(arguments):
+def test_help_privacy_and_plan_never_import_torch(arguments):
     code = f"""
 sys.argv = ["pmtl", *{arguments!r}]
 from pmtl.cli.app import main

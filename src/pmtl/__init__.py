@@ -26,8 +26,12 @@ if TYPE_CHECKING:
     from pmtl.personalize.finetuning import finetune as finetune
     from pmtl.personalize.result import Finetuned as Finetuned
     from pmtl.personalize.result import load_finetuned as load_finetuned
+    from pmtl.planning.advice import Plan as Plan
+    from pmtl.planning.advice import plan as plan
     from pmtl.privacy.plan import PrivacyPlan as PrivacyPlan
     from pmtl.privacy.plan import PrivacyRequest as PrivacyRequest
+    from pmtl.report.run_verdict import verdict as verdict
+    from pmtl.report.verdict import Verdict as Verdict
     from pmtl.runs.callbacks import Callback as Callback
     from pmtl.runs.result import Run as Run
     from pmtl.runs.result import load_run as load_run
@@ -43,17 +47,21 @@ _HOMES = {
     "load": "pmtl.data",
     "Finetuned": "pmtl.personalize.result",
     "LocalTraining": "pmtl.simulation",
+    "Plan": "pmtl.planning.advice",
     "PrivacyPlan": "pmtl.privacy.plan",
     "PrivacyRequest": "pmtl.privacy.plan",
     "Run": "pmtl.runs.result",
+    "Verdict": "pmtl.report.verdict",
     "build_algorithm": "pmtl.algorithms",
     "compare": "pmtl.experiments.compare",
     "finetune": "pmtl.personalize.finetuning",
     "join_team": "pmtl.simulation",
     "load_finetuned": "pmtl.personalize.result",
     "load_run": "pmtl.runs.result",
+    "plan": "pmtl.planning.advice",
     "resume": "pmtl.runs.training",
     "train": "pmtl.runs.training",
+    "verdict": "pmtl.report.run_verdict",
 }
 
 __all__ = ["PmtlError", "__version__", *sorted(_HOMES)]

@@ -25,6 +25,8 @@ def test_a_comparison_writes_table_json_and_plot(tmp_path, pmtl_command):
     )
     assert done.status == 0, done.err
     assert "ε = 4" in done.out
+    assert "Verdict at ε = 1: " in done.out
+    assert done.out.splitlines()[-1].startswith("Verdict at ε = 4: ")
     assert (tmp_path / "out/comparison.png").read_bytes().startswith(b"\x89PNG")
     results = json.loads((tmp_path / "out/results.json").read_text())
     assert len(results["runs"]) == 2 * 2 + 2  # local is run once a seed, not once an ε
@@ -40,7 +42,9 @@ def test_json_output_is_json_alone(tmp_path, pmtl_command):
         *("--algorithm", "local", "--epsilon", "inf", "--out", tmp_path / "out"),
     )
     assert done.status == 0, done.err
-    assert json.loads(done.out)["metric"] == "accuracy"
+    answer = json.loads(done.out)
+    assert answer["metric"] == "accuracy"
+    assert answer["verdict"]["sentence"].startswith("Verdict: nothing can be said.")
 
 
 def test_the_price_of_choosing_between_settings_is_shown(tmp_path, pmtl_command):

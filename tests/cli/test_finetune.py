@@ -28,6 +28,7 @@ def test_all_methods_in_one_table(run, pmtl_command):
     names = [f"{method}-personal" for method in ("vanilla", "mean", "kl", "ewc")]
     assert list(report["test"]) == ["shared", "personal", *names]
     assert len({report["test"][name]["loss"] for name in names}) == 4
+    assert "verdict" not in report  # Nothing was chosen.
     assert report["finetuned"] == [str(run / "finetuned" / name) for name in names]
     evaluated = json.loads(pmtl_command("evaluate", run / "finetuned/ewc-personal", "--json").out)
     assert evaluated["test"]["finetuned"] == report["test"]["ewc-personal"]
@@ -89,6 +90,9 @@ def test_select_shows_what_was_chosen_and_the_folder_predicts(run, tmp_path, pmt
     assert done.status == 0, done.err
     assert "chosen by clients" in done.out
     assert "inside a client: free" in done.out
+    last = done.out.splitlines()[-1]
+    assert last.startswith("Verdict: ")
+    assert "Validation rows did the choosing" in last
     np.save(tmp_path / "new.npy", np.zeros((3, 10), dtype=np.float32))
     options = ("--client", "4", "--data", tmp_path / "new.npy", "--out", tmp_path / "answers.npy")
     answered = pmtl_command("predict", run / "finetuned/mine", *options)
@@ -110,7 +114,9 @@ def test_production_prints_no_metrics_and_no_choices(tmp_path, pmtl_command):
     fewer = ("--steps", 1, "--lam", 1, "--name", "select", "--json")
     done = pmtl_command("finetune", tmp_path / "run", "--method", "select", *fewer)
     assert done.status == 0, done.err
-    assert set(json.loads(done.out)) == {"finetuned", "epsilon", "delta"}
+    answer = json.loads(done.out)
+    assert set(answer) == {"finetuned", "epsilon", "delta", "verdict"}
+    assert "nobody looked at their scores" in answer["verdict"]["sentence"]
     refused = pmtl_command("evaluate", tmp_path / "run/private/finetuned/select")
     assert refused.status == 2
     assert "withholds" in refused.err

@@ -42,6 +42,7 @@ def test_no_arguments_at_all_train_on_the_embedded_federation(here, pmtl_command
     assert done.status == 0, done.err
     assert "ε = 2" in done.out
     assert "runs/pmtl-1" in done.out
+    assert done.out.splitlines()[-1].startswith("Verdict: ")
     assert "500 clients" in (here / "runs/pmtl-1/privacy.txt").read_text()
 
 
@@ -51,6 +52,8 @@ def test_a_csv_from_training_to_predictions(here, pmtl_command):
     assert trained.status == 0, trained.err
     summary = json.loads(trained.out)
     assert summary["adjacency"] == "replace-one"
+    assert summary["verdict"]["rows"] == "validation"
+    assert summary["verdict"]["comparisons"][0]["clients"] == 8
     evaluated = pmtl_command("evaluate", "run", "--json")
     scores = json.loads(evaluated.out)
     assert scores["test"] == summary["test"]

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from pmtl._version import __version__
-from pmtl.cli import audit, compare, data, finetune, ledger, paper, privacy, results, train
+from pmtl.cli import audit, compare, data, finetune, paper, plan, privacy, results, train
+from pmtl.cli.ledger import commands as ledger
 from pmtl.cli.options import warn
 from pmtl.errors import Interrupted, PmtlError, PmtlWarning, is_out_of_memory
 
@@ -22,7 +23,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
-    *(train.train, train.resume, results.evaluate, results.predict),
+    *(plan.plan, train.train, train.resume, results.evaluate, results.predict),
     *(finetune.finetune, compare.compare, audit.audit, paper.paper),
 ):
     app.command()(command)

@@ -96,5 +96,6 @@ def _show(results: dict[str, Any], folder: Path, about_plot: str) -> None:
     if note := selection_note(results):
         console.print(note, soft_wrap=True)
     # Paths are not wrapped, and their brackets are not markup.
-    lines = (about_plot, f"Table, numbers and all runs: {folder}")
+    verdict = results["verdict"]["sentence"]
+    lines = (about_plot, f"Table, numbers and all runs: {folder}", verdict)
     console.print(*lines, sep="\n", soft_wrap=True, markup=False)

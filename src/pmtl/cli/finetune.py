@@ -120,11 +120,15 @@ def finetune(
 
 
 def report(run: Run, done: list[Finetuned], as_json: bool) -> None:
-    """Print the metrics before and after, and what clients chose."""
+    """Print the metrics before and after, what clients chose, and whether that was better."""
+    from pmtl.personalize.methods import SELECT
+    from pmtl.report.run_verdict import verdict
+
     production = run.facts.production
     scores = {} if production else _scores(done)
     chosen = {} if production or "picks" not in done[0].about else done[0].chosen
     statement = done[0].privacy
+    judged = verdict(done[0]) if done[0].about["method"] == SELECT else None
     if as_json:
         summary: dict[str, Any] = {
             "finetuned": [str(tuned.path) for tuned in done],
@@ -132,7 +136,8 @@ def report(run: Run, done: list[Finetuned], as_json: bool) -> None:
             "delta": statement.delta,
             **scores,
         }
-        opt.print_json(summary | ({"chosen": chosen} if chosen else {}))
+        summary |= {"chosen": chosen} if chosen else {}
+        opt.print_json(summary | ({"verdict": judged.to_dict()} if judged else {}))
         return
     from pmtl.report.tables import counts_table, metrics_table
 
@@ -149,6 +154,7 @@ def report(run: Run, done: list[Finetuned], as_json: bool) -> None:
             f"Careful: {', '.join(lost)} diverged for some or all clients, whose models are "
             "useless. Use a smaller --lr or --lam."
         )
+    lines += [judged.sentence] if judged else []
     console.print(*lines, sep="\n", soft_wrap=True, markup=False)
 
 

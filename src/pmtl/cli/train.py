@@ -94,7 +94,10 @@ def resume(
 
 def report(run: Run, as_json: bool) -> None:
     """Print the result of a run; infinite or NaN weights are an error after that."""
+    from pmtl.report.run_verdict import verdict
+
     scores = {} if run.facts.production else run.evaluate()
+    judged = verdict(run)
     if as_json:
         opt.print_json(
             {
@@ -106,16 +109,17 @@ def report(run: Run, as_json: bool) -> None:
                 "not_finite": run.not_finite,
                 "released": run.released(),
                 "memory": run.facts.memory,
+                "verdict": judged.to_dict(),
                 **scores,
             }
         )
     else:
-        _print(run, scores)
+        _print(run, scores, judged.sentence)
     if run.not_finite is not None:
         raise PmtlError(run.not_finite)
 
 
-def _print(run: Run, scores: dict[str, Any]) -> None:
+def _print(run: Run, scores: dict[str, Any], verdict: str) -> None:
     from pmtl.report.tables import metrics_table, released_table
 
     console = opt.console()
@@ -130,7 +134,7 @@ def _print(run: Run, scores: dict[str, Any]) -> None:
     headline = str(run.privacy).split("\n\n")[1].replace("\n", " ")
     place, client = shlex.quote(str(run.path)), shlex.quote(run.clients[0])
     next_step = f"Next: pmtl predict {place} --client {client} --data FILE --out FILE"
-    sentences = (headline, *_memory(run.facts.memory), *_where(run), next_step)
+    sentences = (headline, *_memory(run.facts.memory), *_where(run), next_step, verdict)
     # A client's name may look like markup, and is printed as it is.
     console.print(*sentences, sep="\n", soft_wrap=True, markup=False)
 

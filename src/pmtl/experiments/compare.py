@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +21,15 @@ import numpy as np
 
 from pmtl import storage as files
 from pmtl.algorithms import build_algorithm
-from pmtl.data import FederatedData, load
+from pmtl.data import FederatedData, Split, load
 from pmtl.engines.process import graceful_stop
 from pmtl.errors import Interrupted, PmtlError
+from pmtl.experiments.compare_verdict import verdicts
 from pmtl.experiments.result_cache import Result, ResultCache
 from pmtl.models import build_model
 from pmtl.privacy.accounting import selection
 from pmtl.privacy.plan import PrivacyRequest, check_epsilon
+from pmtl.report.verdict import Floats
 from pmtl.runs.config import IN_MEMORY, TrainConfig, parse_config, resolve_device
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.result import Run, load_run
@@ -108,7 +112,7 @@ def compare(
 
     Returns:
         The content of `results.json`: `runs`, their `summary` over seeds, the setting `chosen` by
-        validation for each method, and what that `selection` would cost.
+        validation for each method, what that `selection` would cost, and the `verdict`.
     """
     out = Path(out)
     RunFolder.refuse_existing(out)
@@ -169,6 +173,9 @@ def _run(grid: Grid, out: Path, data: FederatedData, show: bool) -> dict[str, An
     rows = [cache.get(cell) for cell in cells]
     results = {"task": data.task, "clients": data.m, "runs": rows, **_summaries(rows, data.task)}
     results["selection"] = _selection(results["summary"], grid.base.privacy, data.m)
+    results["verdict"] = verdicts(
+        results, data, grid.base.privacy, partial(runner.losses, grid.seeds)
+    )
     files.write_json(out / RESULT_FILE, results)
     return results
 
@@ -202,6 +209,14 @@ class CellRunner:
             seed=cell.seed,
         )
         return _row(cell, start(config, data=self.data, out=path))
+
+    def losses(
+        self, seeds: Sequence[int], algorithm: str, epsilon: float | None, split: Split
+    ) -> Floats:
+        """[seeds, m] the losses of the clients' models in finished runs."""
+        cells = [Cell(algorithm, epsilon, seed) for seed in seeds]
+        runs = [load_run(self.folder / str(cell), self.data) for cell in cells]
+        return np.stack([run.client_losses(split)["personal"] for run in runs])
 
 
 def _row(cell: Cell, run: Run) -> Result:

@@ -16,7 +16,7 @@ Rows = list[dict[str, Any]]
 def plot_comparison(results: dict[str, Any], path: Path) -> None:
     """Test accuracy (or error) against ε, one line per method; horizontal for methods without ε."""
     metric = results["metric"]
-    axes = _axes(6.4)
+    axes = make_axes(6.4)
     lines: dict[str, list[tuple[float, float, float]]] = {}
     for entry in results["chosen"]:
         if "test_personal" not in entry:
@@ -42,14 +42,14 @@ def plot_comparison(results: dict[str, Any], path: Path) -> None:
 
 def plot_sheet(name: str, caption: str, rows: Rows, path: Path) -> None:
     """Plot the rows of an experiment."""
-    axes = _axes(8.4)
+    axes = make_axes(8.4)
     draw = {"fig2": _loss_and_epsilon, "sweep": _sweep, "fig1": _bars, "table1": _bars}
     draw.get(name, _against_epsilon)(axes, rows)
     axes.set_title(textwrap.fill(caption, 80), fontsize="medium")
     axes.figure.savefig(path, dpi=150)
 
 
-def _axes(width: float) -> Any:
+def make_axes(width: float) -> Any:
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

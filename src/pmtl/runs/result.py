@@ -28,6 +28,7 @@ from pmtl.runs.personal import PersonalFile
 from pmtl.sharing import PublicInputs, build_share
 from pmtl.simulation import Feed, Metrics, Weights, evaluate
 from pmtl.simulation.custom_metrics import find_metrics
+from pmtl.simulation.evaluation import client_metrics
 
 
 class Run:
@@ -150,10 +151,7 @@ class Run:
             metric: further metrics, `package.module:function`; several joined by `+`. By default
                 those of the run.
         """
-        if self.facts.production:
-            raise PmtlError(
-                "Exact metrics are private, and this is a production run: it withholds them."
-            )
+        self._refuse_exact()
         data = self.data
         feed = Feed(data, self._shared.device, self._shared.dtype)
         splits: tuple[Split, ...] = ("test", "validation")
@@ -162,6 +160,22 @@ class Run:
             split: evaluate(data, feed, self._model, self.views(), split, custom=own)
             for split in splits
         }
+
+    def client_losses(self, split: Split) -> dict[str, NDArray[np.float64]]:
+        """Each client's mean loss on its rows, for every view; NaN for clients without rows.
+
+        Args:
+            split: train, validation or test.
+        """
+        self._refuse_exact()
+        feed = Feed(self.data, self._shared.device, self._shared.dtype)
+        everybody = np.arange(self.data.m, dtype=np.int64)
+        there = self.data.rows(split).counts > 0
+        losses = {}
+        for view, weights in self.views().items():
+            found = client_metrics(feed, self._model, weights, split, everybody)
+            losses[view] = np.where(there, found.get("loss", np.nan), np.nan)
+        return losses
 
     def views(self) -> dict[str, Weights]:
         """Functions that give the weights of any clients' personal and, if any, shared models."""
@@ -192,6 +206,12 @@ class Run:
             self._data = load(spec, production=self.facts.production)
         check_data(self._data, self.facts, self._key)
         return self._data
+
+    def _refuse_exact(self) -> None:
+        if self.facts.production:
+            raise PmtlError(
+                "Exact metrics are private, and this is a production run: it withholds them."
+            )
 
     def _module(self, weights: Tensor, client: int) -> nn.Module:
         module = self._model.with_weights(weights)

@@ -7,7 +7,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from pmtl.cli.ledger import app
+from pmtl.cli.ledger.commands import app
 from pmtl.data import load
 from pmtl.errors import PmtlError
 from pmtl.privacy.accounting import adaptive, composition
@@ -146,7 +146,7 @@ def test_looking_never_imports_torch(begun):
     spend(begun)
     code = f"""
 import sys
-from pmtl.cli.ledger import app
+from pmtl.cli.ledger.commands import app
 for command in ("show", "verify"):
     app([command, {str(begun)!r}], standalone_mode=False)
 app(["cap", {str(begun)!r}, "--epsilon", "2"], standalone_mode=False)

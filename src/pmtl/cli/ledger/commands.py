@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from pmtl.cli.ledger_text import accounts_of, print_summary, summary_of
+from pmtl.cli.ledger.text import accounts_of, print_summary, summary_of
 from pmtl.cli.options import AsJson, ClientColumn, Target, number, print_json, warn
 from pmtl.errors import PmtlError
 

@@ -1,0 +1,1 @@
+"""`pmtl ledger`: its commands, and what they print."""

@@ -1,0 +1,166 @@
+"""`pmtl.plan`: whether sharing can be expected to pay, before any budget is spent.
+
+Only public numbers go in: how many clients, how many shared numbers, ε, δ, rounds, cohort. No row
+is read. The arithmetic is in `worth.py`; so are the two limits that turn it into advice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from pmtl.errors import PmtlError
+from pmtl.planning import sizes, words, worth
+from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
+from pmtl.runs.config import part
+
+#: The values of ρ for which `pays` has the most shared numbers that pay.
+AGREEMENTS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
+#: With this many rows a client can choose by itself, which is free, and needs no vote.
+MANY_ROWS = 100
+#: The largest number of parameters that is accepted; no number of clients would be enough.
+MOST_NUMBERS = 10**15
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A part of a model that could be shared."""
+
+    name: str  #: all, head, biases, subspace:k=K, or second moments
+    numbers: int  #: how many numbers leave a client
+    noise: float  #: the norm of their noise over the clip; sharing pays where ρ is above it
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What public numbers say about a run. `str(plan)` is the text of `pmtl plan`."""
+
+    privacy: PrivacyPlan  #: clients, cohort, clip, rounds, δ, and the noise that ε needs
+    epsilon: float  #: ε of the whole run
+    numbers: int  #: d, how many numbers leave a client
+    noise: float  #: the norm of the whole run's noise over the clip: the ρ from which sharing pays
+    round_noise: float  #: the norm of one round's noise over the clip
+    pays: Mapping[float, float]  #: the most shared numbers that pay, by ρ
+    vote: float | None  #: the noise on a vote over the norm of a vote; None if none is needed
+    clients_needed: int | None  #: about how many clients make the noise moderate; None: no number
+    epsilon_needed: float  #: the ε that does
+    offers: tuple[Offer, ...]  #: what could be shared instead, the largest first
+    rows: int | None  #: rows of a typical client, if given
+    to_win: float | None  #: d/rows: about the share of the error that few rows cause, if given
+    advice: str  #: share, depends (on how much is common to all clients) or alone
+    recommendation: str  #: the advice in words, with its reasons
+    toml: str  #: the settings for `pmtl train --config`
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan for JSON."""
+        pays = {f"{agreement:g}": most for agreement, most in self.pays.items()}
+        return asdict(self) | {"privacy": self.privacy.to_dict(), "pays": pays}
+
+    def __str__(self) -> str:
+        return words.text(self)
+
+
+def plan(
+    clients: int,
+    parameters: int | None = None,
+    *,
+    model: str = "auto",
+    columns: int | None = None,
+    classes: int = 1,
+    privacy: PrivacyRequest | Mapping[str, Any] | float | None = None,
+    rows: int | None = None,
+) -> Plan:
+    """Say whether sharing can be expected to pay, from public numbers alone.
+
+    Args:
+        clients: m, how many clients the federation has.
+        parameters: d, how many numbers leave a client; or give `columns`.
+        model: the spec of a model of the library, whose parameters are counted.
+        columns: how many numbers a row has.
+        classes: the outputs of the model: classes or labels, 1 for a number.
+        privacy: the privacy that is asked for, as in `pmtl.train`: an ε, or the fields of
+            `PrivacyRequest`.
+        rows: a public guess at the rows of a typical client.
+    """
+    parts = _parts(parameters, model, columns, classes)
+    if rows is not None:
+        _positive(rows, "rows")
+    if isinstance(privacy, (int, float)) and not isinstance(privacy, bool):
+        privacy = PrivacyRequest(epsilon=float(privacy))
+    request: PrivacyRequest = part(PrivacyRequest, privacy, "privacy")
+    resolved = request.resolve(clients)
+    epsilon = request.target if request.noise is None else resolved.epsilon()
+    request = replace(request, epsilon=epsilon, noise=None)
+    votes = rows is None or rows < MANY_ROWS
+
+    noise = worth.noise_ratio(resolved, parts.all)
+    vote = worth.vote_ratio(resolved.clients, epsilon, resolved.delta) if votes else 0.0
+    excess = max(noise / worth.MODERATE, vote / worth.AUDIBLE)
+    needed = [worth.epsilon_for(resolved, parts.all, worth.MODERATE)]
+    if votes:
+        needed.append(worth.vote_epsilon(resolved.clients, resolved.delta, worth.AUDIBLE))
+    found = Plan(
+        privacy=resolved,
+        epsilon=epsilon,
+        numbers=parts.all,
+        noise=noise,
+        round_noise=noise * math.sqrt(resolved.rounds),
+        pays={agreement: worth.paying(resolved, agreement) for agreement in AGREEMENTS},
+        vote=vote if votes else None,
+        clients_needed=worth.clients_for(
+            resolved, epsilon, excess, fixed=request.delta is not None
+        ),
+        epsilon_needed=max(needed),
+        offers=_offers(parts, resolved),
+        rows=rows,
+        to_win=None if rows is None else parts.all / rows,
+        advice=worth.advice(noise, vote),
+        recommendation="",
+        toml="",
+    )
+    found = replace(found, recommendation=words.recommendation(found))
+    return replace(found, toml=words.toml(found, request, None if columns is None else model))
+
+
+def _parts(parameters: int | None, model: str, columns: int | None, classes: int) -> sizes.Parts:
+    if parameters is None and columns is None:
+        raise PmtlError(
+            "How many numbers are shared is missing: give --parameters, or --columns (with --model "
+            "and --classes)."
+        )
+    if parameters is not None and columns is not None:
+        raise PmtlError(
+            "Both parameters and columns were given, but the columns determine the parameters: "
+            "give one of them."
+        )
+    if columns is not None:
+        return sizes.parts_of(model, columns, classes)
+    return sizes.Parts(_positive(parameters, "parameters"), 0, 0)
+
+
+def _positive(value: object, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_NUMBERS:
+        raise PmtlError(
+            f"The number of {name} must be a whole number between 1 and {MOST_NUMBERS:,}, but "
+            f"{value!r} was given."
+        )
+    return value
+
+
+def _offers(parts: sizes.Parts, privacy: PrivacyPlan) -> tuple[Offer, ...]:
+    """All of a model, and its parts, the largest first; a subspace as large as the noise allows."""
+    counts = {sizes.ALL: parts.all, sizes.HEAD: parts.head, sizes.BIASES: parts.biases}
+    if parts.moments is not None:
+        counts[sizes.MOMENTS] = parts.moments
+    fits = worth.paying(privacy, worth.MODERATE)
+    if 1 <= fits < parts.all:
+        counts[f"subspace:k={int(fits)}"] = int(fits)
+    smaller = {
+        name: count
+        for name, count in counts.items()
+        if name in (sizes.ALL, sizes.MOMENTS) or 0 < count < parts.all
+    }
+    offers = [Offer(name, n, worth.noise_ratio(privacy, n)) for name, n in smaller.items()]
+    return tuple(sorted(offers, key=lambda offer: -offer.numbers))

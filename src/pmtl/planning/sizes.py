@@ -1,0 +1,109 @@
+"""How many numbers the library's models have, in all and in parts, without building them.
+
+`tests/planning/test_sizes.py` compares every number with the model itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isqrt
+
+from pmtl.errors import PmtlError
+from pmtl.spec import construct, parse_spec, unknown
+
+ALL, HEAD, BIASES = "all", "head", "biases"
+MOMENTS = "second moments"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The numbers of a model's parameters."""
+
+    all: int
+    head: int  #: of the last layer
+    biases: int  #: of all layers
+    moments: int | None = None  #: of XᵀX and Xᵀy, for a linear model with one target
+
+
+def parts_of(model: str, columns: int, classes: int) -> Parts:
+    """The parts of a model.
+
+    Args:
+        model: its spec, such as `mlp:hidden=128`; `auto` is a linear layer.
+        columns: the numbers of one row; pixels of an image.
+        classes: the outputs: classes or labels, 1 for a number.
+    """
+    for name, value in (("columns", columns), ("classes", classes)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise PmtlError(
+                f"The number of {name} must be a whole number of at least 1, but {value!r} was "
+                "given."
+            )
+    name, options = parse_spec(model)
+    if name in _COUNTS:
+        return construct(_COUNTS[name], options, f"model {name}", columns=columns, classes=classes)
+    if ":" in name:
+        raise PmtlError(
+            f"The parameters of {name!r} cannot be counted from public numbers: give their number "
+            "with --parameters instead of --model."
+        )
+    raise unknown("model whose parameters can be counted named", name, _COUNTS)
+
+
+def _linear(columns: int, classes: int) -> Parts:
+    weights = columns + 1
+    # Two classes are one yes-or-no target.
+    moments = weights * (weights + 3) // 2 if classes <= 2 else None
+    return Parts(weights * classes, weights * classes, classes, moments)
+
+
+def _mlp(columns: int, classes: int, hidden: int = 64, layers: int = 1) -> Parts:
+    if hidden < 1 or layers < 1:
+        raise PmtlError("An mlp needs hidden ≥ 1 and layers ≥ 1; use logistic for no layer.")
+    widths = [columns, *[hidden] * layers, classes]
+    whole = sum((before + 1) * after for before, after in pairwise(widths))
+    return Parts(whole, (hidden + 1) * classes, sum(widths[1:]))
+
+
+def _femnist_cnn(columns: int, classes: int) -> Parts:
+    _pixels("femnist_cnn", columns, 28 * 28)
+    head = 1025 * classes
+    return Parts((25 + 1) * 32 + (25 * 32 + 1) * 64 + head, head, 32 + 64 + classes)
+
+
+def _celeba_cnn(columns: int, classes: int, groups: int = 8) -> Parts:
+    _pixels("celeba_cnn", columns, 3 * 84 * 84)
+    head, normalisation = 801 * classes, 4 * 2 * 32
+    convolutions = (9 * 3 + 1) * 32 + 3 * (9 * 32 + 1) * 32
+    return Parts(convolutions + normalisation + head, head, 2 * 4 * 32 + classes)
+
+
+def _hog(columns: int, classes: int, cells: int = 4, bins: int = 18) -> Parts:
+    side = isqrt(columns)
+    if side**2 != columns or not 1 <= cells <= side or bins < 2:
+        raise PmtlError(
+            "The model 'hog' reads grey square images and cuts them into cells, but a row has "
+            f"{columns} columns (with cells={cells}, bins={bins})."
+        )
+    return _linear(bins * cells**2, classes)
+
+
+def _pixels(model: str, columns: int, needed: int) -> None:
+    if columns != needed:
+        raise PmtlError(
+            f"The model {model!r} reads rows of {needed:,} pixels, but {columns:,} columns were "
+            f"given: use --columns {needed}, or another model."
+        )
+
+
+_COUNTS: dict[str, Callable[..., Parts]] = {
+    "auto": _linear,
+    "logistic": _linear,
+    "linear": _linear,
+    "mlp": _mlp,
+    "femnist_cnn": _femnist_cnn,
+    "celeba_cnn": _celeba_cnn,
+    "hog": _hog,
+}

@@ -1,0 +1,146 @@
+"""A plan in words and as TOML."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from pmtl.options import declared
+from pmtl.planning import sizes
+from pmtl.planning.worth import ALONE, AUDIBLE, MODERATE, SHARE
+from pmtl.privacy.plan import PrivacyRequest
+from pmtl.runs.config import TrainConfig
+
+if TYPE_CHECKING:
+    from pmtl.planning.advice import Plan
+
+#: Numbers for each row of a client below which others can hardly help it.
+_LITTLE = 0.02
+
+
+def recommendation(plan: Plan) -> str:
+    """The advice, its reasons, and what would change it."""
+    head = (
+        f"With {plan.privacy.clients:,} clients and {plan.numbers:,} shared "
+        f"{'number' if plan.numbers == 1 else 'numbers'} at ε = {figure(plan.epsilon)}: "
+    )
+    if math.isinf(plan.epsilon):
+        return (
+            head
+            + "there is no noise and no privacy. Whether sharing pays depends on the clients alone."
+        )
+    least = f"{plan.noise:.2g}"
+    if plan.advice == SHARE:
+        return head + (
+            "expect sharing to pay if the clients have something in common. It pays where more "
+            f"than {least} of an upload's norm is common to all clients.{_little(plan)}"
+        )
+    if plan.advice != ALONE:
+        return head + (
+            "sharing pays only if the clients are much alike: more than "
+            f"{least} of an upload's norm has to be common to all. Otherwise training alone is as "
+            f"good. {_change(plan)}"
+        )
+    reasons = []
+    if plan.noise > 1:
+        reasons.append(
+            f"The noise is {least} times as long as the longest upload, so it hides even what all "
+            "clients have in common."
+        )
+    if plan.vote is not None and plan.vote > AUDIBLE:
+        reasons.append(
+            "There are too few clients to find out privately how strongly to share: the noise on "
+            f"a vote is {plan.vote:.2g} times a client's vote, and {AUDIBLE:.2g} would be good."
+        )
+    return " ".join([f"{head}expect training alone to be as good.", *reasons, _change(plan)])
+
+
+def _little(plan: Plan) -> str:
+    """A sentence if a client has so many rows that others can hardly help it."""
+    if plan.to_win is None or plan.to_win > _LITTLE:
+        return ""
+    return (
+        f" But there is little to win: a client has about {1 / plan.to_win:.0f} rows for each of "
+        "its numbers, and does well alone."
+    )
+
+
+def _change(plan: Plan) -> str:
+    """What would be needed for sharing to pay."""
+    wishes = []
+    if plan.clients_needed is not None:
+        wishes.append(f"about {rounded(plan.clients_needed)} clients")
+    if plan.epsilon_needed < 100:
+        wishes.append(f"ε = {plan.epsilon_needed:.2g}")
+    fewer = [offer for offer in plan.offers if offer.numbers < plan.numbers]
+    good = [offer for offer in fewer if offer.noise <= MODERATE]
+    sentence = f"Sharing needs {' or '.join(wishes)}." if wishes else ""
+    drowned = plan.vote is not None and plan.vote > AUDIBLE  # Whatever is shared.
+    if good and plan.noise > MODERATE and not drowned:
+        names = " or ".join(f"{offer.name} ({offer.numbers:,})" for offer in good)
+        sentence += (
+            f" Or share fewer numbers: {names}. What clients have in common has to lie in them; "
+            "they learn the rest alone, so begin with public weights."
+        )
+    return sentence.strip()
+
+
+def text(plan: Plan) -> str:
+    """All of a plan, for people."""
+    privacy = plan.privacy
+    lines = [
+        plan.recommendation,
+        "",
+        f"{'the noise of the whole run / clip':<42}{plan.noise:>12.3g}",
+        f"{'the noise of one round / clip':<42}{plan.round_noise:>12.3g}",
+        f"{'the standard deviation of a coordinate':<42}{privacy.noise_std:>12.3g}",
+    ]
+    if plan.vote is not None:
+        lines.append(f"{'the noise of a vote / a vote':<42}{plan.vote:>12.3g}")
+    if plan.to_win is not None:
+        lines.append(f"{'shared numbers / rows of a client':<42}{plan.to_win:>12.3g}")
+    lines += ["", f"{'common to all clients (ρ)':<30}shared numbers that pay"]
+    lines += [f"{agreement:<30g}{rounded(most)}" for agreement, most in plan.pays.items()]
+    lines += ["", f"{'what could be shared':<30}{'numbers':>14}   pays where ρ is above"]
+    for offer in plan.offers:
+        above = f"{offer.noise:.2g}" if offer.noise <= 1 else "never"
+        lines.append(f"{offer.name:<30}{offer.numbers:>14,}   {above}")
+    return "\n".join(lines)
+
+
+def toml(plan: Plan, request: PrivacyRequest, model: str | None) -> str:
+    """The settings that the advice suggests, for `pmtl train --config`."""
+    import tomli_w  # Only this needs it.
+
+    known = declared(TrainConfig)
+    settings: dict[str, Any] = {} if model is None else {"model": model}
+    settings["algorithm"] = "local" if plan.advice == ALONE else known["algorithm"].default
+    smaller = [
+        offer.name
+        for offer in plan.offers
+        if offer.noise <= MODERATE and offer.name not in (sizes.ALL, sizes.MOMENTS)
+    ]
+    if "share" in known and plan.advice not in (SHARE, ALONE) and smaller:
+        settings["share"] = smaller[0]
+    asked = {name: getattr(request, name) for name in declared(PrivacyRequest)}
+    settings["privacy"] = {name: value for name, value in asked.items() if value is not None}
+    return f"# {_first(plan)}\n" + tomli_w.dumps(settings)
+
+
+def _first(plan: Plan) -> str:
+    """The first sentence of the recommendation."""
+    return plan.recommendation.partition(". ")[0].rstrip(".") + "."
+
+
+def figure(value: float) -> str:
+    """An ε as text."""
+    return "∞" if math.isinf(value) else f"{value:.4g}"
+
+
+def rounded(value: float) -> str:
+    """A number that is only known roughly, with three digits."""
+    if math.isinf(value):
+        return "any number"
+    whole = math.floor(value)
+    digits = max(0, len(str(whole)) - 3)
+    return f"{whole // 10**digits * 10**digits:,}"

@@ -1,0 +1,52 @@
+"""The numbers of docs/plan.md are those of `pmtl.plan`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import pmtl
+from pmtl.experiments.compare import Grid, compare
+from pmtl.planning import worth
+from pmtl.planning.advice import MANY_ROWS
+from pmtl.runs.config import TrainConfig
+
+PAGE = (Path(__file__).parents[2] / "docs/plan.md").read_text(encoding="utf-8")
+
+
+def marked(name: str) -> str:
+    return PAGE.split(f"<!-- {name} -->")[1].split(f"<!-- /{name} -->")[0].strip()
+
+
+def test_the_example_is_what_the_command_prints():
+    assert marked("sixty") == pmtl.plan(60, 66, privacy=1.0).recommendation
+
+
+def test_the_table_is_what_plans_say():
+    rows = [line.strip("| ").split(" | ") for line in marked("tables").splitlines()[2:]]
+    assert len(rows) == 6
+    for _, clients, columns, epsilon, noise, vote, advice, measured in rows:
+        plan = pmtl.plan(int(clients), columns=int(columns), classes=2, privacy=float(epsilon))
+        assert [noise, vote, advice] == [f"{plan.noise:.2g}", f"{plan.vote:.2g}", plan.advice]
+        assert (advice == "alone") == (measured == "sharing lost")
+
+
+COMPARED = [line.strip("| ").split(" | ") for line in marked("compared").splitlines()[2:]]
+
+
+@pytest.mark.parametrize(("clients", "epsilon", "planned", "measured"), COMPARED)
+def test_plans_and_verdicts_are_those_of_the_page(clients, epsilon, planned, measured, tmp_path):
+    base = TrainConfig(data=f"synthetic:clients={clients}", evaluate_every=0)
+    grid = Grid(("ditto", "local"), (float(epsilon),), (0, 1, 2), base)
+    (entry,) = compare(grid, tmp_path / "out")["verdict"]["at"]
+    plan = pmtl.plan(int(clients), columns=10, classes=4, privacy=float(epsilon))
+    assert (plan.advice, entry["advice"]) == (planned, measured)
+
+
+def test_the_limits_are_those_of_the_code():
+    assert (worth.MODERATE, worth.AUDIBLE) == (1 / 3, 1 / 4)
+    assert "at most ⅓ of the clip, and a vote's noise at most ¼ of a vote" in PAGE
+    assert re.search(rf"K = {worth.CELLS} numbers, with {worth.VOTE_SHARE:g}\s+of the budget", PAGE)
+    assert f"with `--rows {MANY_ROWS}` the plan needs no vote" in PAGE
