@@ -85,7 +85,7 @@ FAMILIES = {
     "constants": Family(
         500, "columns that are constant for all or for a client", change=_constants
     ),
-    "heavy_tails": Family(500, "Student's t with 2 degrees of freedom", tails=2),
+    "heavy_tails": Family(500, "Student's t with 3 degrees of freedom", tails=3),
     "units": Family(500, "units from 0.001 to 100,000", columns=9, change=_units),
     "zero_one": Family(
         500, "rare 0/1 columns, yes or no", "classification", 2, columns=12, binary=0.2, shared=3
@@ -93,7 +93,7 @@ FAMILIES = {
     "yes_no_100": Family(100, "yes or no", "classification", 2, shared=2),
     "yes_no_2000": Family(2000, "yes or no", "classification", 2, shared=2),
     "three_classes": Family(500, "three classes", "classification", 3, rows=20, shared=2),
-    "five_classes": Family(2000, "five classes", "classification", 5, rows=30, shared=2),
+    "five_classes": Family(1000, "five classes", "classification", 5, rows=20, shared=2),
     "labels": Family(500, "four yes-or-no labels", "multilabel", 4, rows=16, shared=2),
 }
 
