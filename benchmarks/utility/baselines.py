@@ -28,6 +28,10 @@ FOLDS = 4
 #: A client's own intercept is almost free: the mean over all clients is not known to it.
 ALONE_NUMBER = [(1e-3, slopes) for slopes in (1e4, 100, 30, 10, 3, 1, 0.3, 0.1, 0.01)]
 ALONE_CLASSES = [(i, s) for i in (1, 0.1) for s in (1e4, 100, 30, 10, 3, 1, 0.3, 0.1)]
+#: A client that chooses by its own few rows does better with three candidates than with all.
+OWN = [0, 2, 4]  # positions in both lists
+#: The penalty of the model for everybody, who have many rows.
+OF_ONE = 1e-2
 #: Penalties of pooling: intercepts and slopes.
 INTERCEPTS = (1e-3, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 1e4)
 SLOPES = (0.01, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 1e5)
@@ -72,7 +76,10 @@ def problem(
         targets, kind = [((y - shift) / width)[:, None]], "number"
     elif task == "multilabel" or outputs == 2:
         labels = y if task == "multilabel" else y[:, None]
-        targets, kind = [labels[:, [c]].astype(np.float64) for c in range(labels.shape[1])], "yes_no"
+        targets, kind = (
+            [labels[:, [c]].astype(np.float64) for c in range(labels.shape[1])],
+            "yes_no",
+        )
     else:
         targets, kind = [np.eye(outputs)[y]], "classes"
     parts = []
@@ -120,7 +127,7 @@ def alone(problem: Problem) -> tuple[Array, Array, dict[str, Any]]:
     for rows in problem.parts:
         tried = CrossValidation(rows, False, problem.seed)
         losses += [tried.losses(*penalties) for penalties in grid]
-    own, common = losses.argmin(0), int(losses.sum(1).argmin())
+    own, common = np.array(OWN)[losses[OWN].argmin(0)], int(losses.sum(1).argmin())
     mine: list[Solution] = []
     tuned: list[Solution] = []
     for rows in problem.parts:
@@ -142,13 +149,9 @@ def one_model(problem: Problem) -> Array:
             rows.weight.reshape(1, -1),
             rows.kind,
         )
-        one = solve(flat, RIDGE_OF_ONE, RIDGE_OF_ONE)
+        one = solve(flat, OF_ONE, OF_ONE)
         found.append(Solution(np.repeat(one.own, len(rows.a), axis=0), one.centre))
     return problem.answer(found)
-
-
-#: The penalty of the model for everybody, who have many rows.
-RIDGE_OF_ONE = 1e-2
 
 
 def ceiling(problem: Problem) -> tuple[Array, dict[str, Any]]:

@@ -58,31 +58,40 @@ class Federation:
         least one of three rows or more, and never all. Given splits do not depend on the seed."""
         if self.test is not None:
             return self.test
-        return draw_test_rows(self.client, self.m, seed)
+        return draw_rows(self.client, self.m, seed, TEST, 3)
 
     def to_pmtl(self, seed: int = 0, validation: float = 0.0, **options: Any) -> FederatedData:
         """The federation as the package reads it.
 
         Args:
             seed: the seed of the split.
-            validation: the part of each client's training rows that become validation rows.
+            validation: the part of each client's training rows that become validation rows, at
+                least one of two; with 0 there are none.
             **options: further options of `FederatedData.from_arrays`, such as `scale`.
         """
-        split = np.where(self.test_rows(seed), "test", "train")
+        test = self.test_rows(seed)
+        split = np.where(test, "test", "train").astype("<U10")
+        if validation:
+            train = np.flatnonzero(~test)
+            drawn = draw_rows(self.client[train], self.m, seed + 1000, validation, 2)
+            split[train[drawn]] = "validation"
         outputs = None if self.task == "regression" else self.outputs
         names = np.asarray(self.clients)[self.client]
-        settings: dict[str, Any] = {"task": self.task, "outputs": outputs, "validation": validation}
+        settings: dict[str, Any] = {"task": self.task, "outputs": outputs, "validation": 0.0}
         settings |= {"feature_names": self.columns, **options}
         return FederatedData.from_arrays(self.x, self.y, names, split, **settings)
 
 
-def draw_test_rows(client: NDArray[np.int64], m: int, seed: int) -> NDArray[np.bool_]:
-    """True for a quarter of each client's rows, drawn at random."""
+def draw_rows(
+    client: NDArray[np.int64], m: int, seed: int, part: float, least: int
+) -> NDArray[np.bool_]:
+    """True for a part of each client's rows, drawn at random: at least one where the client has
+    `least` rows, and never all."""
     random = np.random.Generator(np.random.Philox([seed, 14]))
     order = np.lexsort((random.random(len(client)), client))
     counts = np.bincount(client, minlength=m)
     position = np.arange(len(client)) - np.repeat(np.cumsum(counts) - counts, counts)
-    sizes = np.maximum(np.rint(TEST * counts).astype(np.int64), counts >= 3)
+    sizes = np.maximum(np.rint(part * counts).astype(np.int64), counts >= least)
     sizes = np.minimum(sizes, np.maximum(counts - 1, 0))
     chosen = np.zeros(len(client), dtype=bool)
     chosen[order] = position < sizes[client[order]]
