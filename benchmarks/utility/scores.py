@@ -53,16 +53,20 @@ class Sums:
     def nothing(cls, m: int) -> Sums:
         return cls(np.zeros(m), np.zeros(m), np.zeros(m))
 
-    def add(self, answers: Any, y: Any, client: NDArray[np.int64], task: str) -> None:
-        """Add the test rows of one seed."""
+    def add(
+        self, answers: Any, y: Any, client: NDArray[np.int64], task: str, errors: bool = False
+    ) -> None:
+        """Add the test rows of one seed; with `errors` the loss is whether an answer is wrong."""
         m = len(self.rows)
         loss, right = row_losses(answers, y, task)
+        if errors:
+            loss = np.where(np.isfinite(loss), 1 - right, np.inf)
         self.rows += np.bincount(client, minlength=m)
         self.loss += np.bincount(client, loss, minlength=m)
         self.right += np.bincount(client, right, minlength=m)
 
     def score(self, task: str) -> float:
-        """The root of the mean squared error, or the mean log loss."""
+        """The root of the mean squared error, or the mean loss."""
         mean = self.loss.sum() / self.rows.sum()
         return float(np.sqrt(mean)) if task == "regression" else float(mean)
 
