@@ -1,9 +1,9 @@
 """The private methods: ours as a user calls it, and the rivals with every advantage.
 
 The rivals (Algorithm 1, Ditto, private FedAvg) get columns that each client standardised, a target
-that is standardised by everybody's training rows, and settings that are chosen on validation rows
-for each ε. None of this is charged to them, and all of it would cost privacy or has to be known. In
-the end they train on all training rows with these settings.
+that is standardised by everybody's training rows, and settings that are chosen on validation rows:
+all of them at one ε, clip and λ again at the others. None of this is charged to them, and all of it
+would cost privacy or has to be known. In the end they train on all training rows.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ GRID: dict[str, tuple[float, ...]] = {
     "lam": (0.3, 0.03, 3.0),
     "rounds": (8, 30),
 }
+AGAIN = ("clip", "lam")  #: what is chosen again at every ε
 STEPS = 5  #: of each client in a round, on all its rows
 VALIDATION = 0.25  #: the part of the training rows on which settings are chosen
 RIVALS = {"global": "fedavg", "algorithm_1": "pmtl", "ditto": "ditto"}
@@ -69,13 +70,13 @@ class Rival:
 
     def choose(self, epsilon: float, start: Settings | None = None) -> Settings:
         """Settings chosen on the validation rows of seed 0: one after the other, each at its best
-        value with the others as they are."""
+        value with the others as they are. With a `start` only clip and λ are chosen."""
         federation, _, _ = standardised(self.federation, 0)
         data = federation.to_pmtl(0, validation=VALIDATION, scale="client")
         best = {name: values[0] for name, values in self._grid().items()} | (start or {})
         loss = self._validation_loss(data, epsilon, best)
         for name, values in self._grid().items():
-            for value in values:
+            for value in () if start and name not in AGAIN else values:
                 tried = {**best, name: value}
                 if tried == best:
                     continue

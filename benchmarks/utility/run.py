@@ -32,6 +32,8 @@ from many_classes import many_class_baselines
 from scores import Sums, share
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "utility"
+#: Each client's losses, so that one method can be run again without the others; not checked in.
+KEPT = Path(__file__).resolve().parents[2] / "runs" / "utility"
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
 SEEDS = (0, 1, 2)
 METHODS = (*RIVALS, "ours")
@@ -45,8 +47,19 @@ def measure(
     epsilons: tuple[float, ...],
     seeds: tuple[int, ...],
     say: Any,
+    kept: dict[str, Sums],
+    before: dict[str, Any],
 ) -> dict[str, Any]:
-    """All scores of one federation."""
+    """All scores of one federation.
+
+    Args:
+        federation: the federation.
+        methods: the private methods that are run.
+        epsilons, seeds: at which ε, and for which splits and noise.
+        say: called with what is going on.
+        kept: each client's losses from before, by method and ε; new ones are added.
+        before: the results of other methods, and the baselines beside which they were found.
+    """
     task, m, many = federation.task, federation.m, federation.outputs > MANY
     tests = {seed: federation.test_rows(seed) for seed in seeds}
 
@@ -70,13 +83,17 @@ def measure(
 
     private: dict[str, Any] = {}
     for method in methods:
-        settings: dict[str, float] = {}
+        # The rivals' settings are chosen at ε = 1, and partly again at every other.
+        chosen: dict[str, float] = {}
+        if method != "ours":
+            say(f"{method}: settings")
+            chosen = Rival(method, federation).choose(1.0)
         for epsilon in epsilons:
             began = time.perf_counter()
-            sums, scores = Sums.nothing(m), []
-            if method != "ours":
+            sums, scores, settings = Sums.nothing(m), [], dict(chosen)
+            if method != "ours" and epsilon != 1:
                 say(f"{method}, ε = {epsilon:g}: settings")
-                settings = Rival(method, federation).choose(epsilon, settings)
+                settings = Rival(method, federation).choose(epsilon, chosen)
             for seed in seeds:
                 say(f"{method}, ε = {epsilon:g}, seed {seed}")
                 if method == "ours":
@@ -85,13 +102,24 @@ def measure(
                     answers = Rival(method, federation).answer(epsilon, seed, settings)
                 one = Sums.nothing(m)
                 add(one, answers, seed)
-                add(sums, answers, seed)
+                sums.include(one)
                 scores.append(one.score(task))
-            line = summary(sums, baselines, task)
-            line |= {"scores": scores, "seconds": time.perf_counter() - began}
-            if settings:
-                line["settings"] = dict(settings)
+            line = {"scores": scores, "seconds": time.perf_counter() - began}
+            line |= {"settings": settings} if settings else {}
             private.setdefault(method, {})[f"{epsilon:g}"] = line
+            kept[f"{method} {epsilon:g}"] = sums
+    measured = {name: summary(sums, baselines, task) for name, sums in baselines.items()}
+    same = tidy(measured) == before.get("baselines")
+    for method, lines in before.get("private", {}).items():
+        # Results of before stand if the baselines do, or if they can be set beside the new ones.
+        if same or all(f"{method} {epsilon}" in kept for epsilon in lines):
+            private[method] = lines
+        else:
+            say(f"{method} is left out: the baselines changed, and its losses were not kept here")
+    for method, lines in private.items():
+        for epsilon, line in lines.items():
+            if f"{method} {epsilon}" in kept:
+                line |= summary(kept[f"{method} {epsilon}"], baselines, task)
     return {
         "name": federation.name,
         "about": federation.about,
@@ -103,7 +131,7 @@ def measure(
         "outputs": federation.outputs,
         "score": "rmse" if task == "regression" else "error rate" if many else "log loss",
         "seeds": list(seeds),
-        "baselines": {name: summary(sums, baselines, task) for name, sums in baselines.items()},
+        "baselines": measured,
         "penalties": penalties,
         "private": private,
     }
@@ -140,6 +168,23 @@ def tidy(value: Any) -> Any:
     return value
 
 
+def _earlier(
+    place: Path, kept_at: Path, seeds: list[int], methods: tuple[str, ...]
+) -> tuple[dict[str, Sums], dict[str, Any]]:
+    """What an earlier call measured: each client's losses, where they were kept, and the results of
+    other methods."""
+    earlier = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {"seeds": []}
+    if earlier["seeds"] != seeds:
+        return {}, {}
+    kept = {}
+    if kept_at.exists():
+        with np.load(kept_at) as file:
+            kept = {key: Sums(*file[key]) for key in file.files}
+    lines = earlier["private"].items()
+    before = {method: line for method, line in lines if method not in methods}
+    return kept, {"private": before, "baselines": earlier["baselines"]}
+
+
 def run_one(name: str, methods: tuple[str, ...], quick: bool, out: Path) -> str:
     """Measure one federation and write its file; returns a line for the terminal."""
     import torch
@@ -157,17 +202,17 @@ def run_one(name: str, methods: tuple[str, ...], quick: bool, out: Path) -> str:
     except Absent as error:
         return f"{name}: skipped. {error}"
     epsilons, seeds = ((1.0, 2.0), (0,)) if quick else (EPSILONS, SEEDS)
-    result = tidy(measure(federation, methods, epsilons, seeds, say))
     place = out / f"{name}.json"
-    if place.exists():
-        before = json.loads(place.read_text(encoding="utf-8"))
-        if before["seeds"] == result["seeds"]:
-            result["private"] = {**before["private"], **result["private"]}
-    out.mkdir(parents=True, exist_ok=True)
+    kept_at = (KEPT if out == RESULTS else out / "kept") / f"{name}.npz"
+    kept, before = _earlier(place, kept_at, list(seeds), methods)
+    result = tidy(measure(federation, methods, epsilons, seeds, say, kept, before))
+    for folder in (place.parent, kept_at.parent):
+        folder.mkdir(parents=True, exist_ok=True)
     place.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    np.savez(kept_at, **{key: np.stack([s.rows, s.loss, s.right]) for key, s in kept.items()})
     scores = {key: line["score"] for key, line in result["baselines"].items()}
-    for method in methods:
-        for epsilon, line in result["private"][method].items():
+    for method, lines in result["private"].items():
+        for epsilon, line in lines.items():
             scores[f"{method} ε={epsilon}"] = line["score"]
     shown = ", ".join(f"{key} {value}" for key, value in scores.items())
     return f"{name}: {time.perf_counter() - began:.0f} s; {shown}"

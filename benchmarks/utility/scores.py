@@ -65,6 +65,12 @@ class Sums:
         self.loss += np.bincount(client, loss, minlength=m)
         self.right += np.bincount(client, right, minlength=m)
 
+    def include(self, other: Sums) -> None:
+        """Add another seed's sums."""
+        self.rows += other.rows
+        self.loss += other.loss
+        self.right += other.right
+
     def score(self, task: str) -> float:
         """The root of the mean squared error, or the mean loss."""
         mean = self.loss.sum() / self.rows.sum()
