@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from federation import Federation
+from federation import MANY, Federation
 from numpy.typing import NDArray
 
 import pmtl
@@ -26,6 +26,13 @@ GRID: dict[str, tuple[float, ...]] = {
     "lr": (0.1, 0.03, 0.3),
     "lam": (0.3, 0.03, 3.0),
     "rounds": (8, 30),
+}
+#: The same for images and words, where a run takes long; chosen once.
+GRID_MANY: dict[str, tuple[float, ...]] = {
+    "clip": (0.5, 2.0),
+    "lr": (0.1, 0.5),
+    "lam": (0.03, 0.3),
+    "rounds": (8,),
 }
 AGAIN = ("clip", "lam")  #: what is chosen again at every ε
 STEPS = 5  #: of each client in a round, on all its rows
@@ -71,8 +78,10 @@ class Rival:
     def choose(self, epsilon: float, start: Settings | None = None) -> Settings:
         """Settings chosen on the validation rows of seed 0: one after the other, each at its best
         value with the others as they are. With a `start` only clip and λ are chosen."""
+        if start and self.federation.outputs > MANY:
+            return start
         federation, _, _ = standardised(self.federation, 0)
-        data = federation.to_pmtl(0, validation=VALIDATION, scale="client")
+        data = federation.to_pmtl(0, validation=VALIDATION, scale=self._scale)
         best = {name: values[0] for name, values in self._grid().items()} | (start or {})
         loss = self._validation_loss(data, epsilon, best)
         for name, values in self._grid().items():
@@ -88,12 +97,18 @@ class Rival:
     def answer(self, epsilon: float, seed: int, settings: Settings) -> NDArray[np.float64]:
         """The answers to the test rows after training on all training rows."""
         federation, shift, width = standardised(self.federation, seed)
-        data = federation.to_pmtl(seed, scale="client")
+        data = federation.to_pmtl(seed, scale=self._scale)
         run = self._train(data, epsilon, seed, settings)
         return shift + width * answers(run, federation, seed)
 
     def _grid(self) -> dict[str, tuple[float, ...]]:
-        return {name: values for name, values in GRID.items() if name != "lam" or self._pulls}
+        grid = GRID_MANY if self.federation.outputs > MANY else GRID
+        return {name: values for name, values in grid.items() if name != "lam" or self._pulls}
+
+    @property
+    def _scale(self) -> str | None:
+        """Words stay as they are: the package standardises dense columns only."""
+        return None if hasattr(self.federation.x, "toarray") else "client"
 
     @property
     def _pulls(self) -> bool:

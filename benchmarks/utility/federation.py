@@ -12,6 +12,8 @@ from pmtl import FederatedData
 
 Task = Literal["regression", "classification", "multilabel"]
 
+#: With more classes or labels than these the score is the error rate, and there is one seed.
+MANY = 10
 #: The part of every client's rows that is kept for the test.
 TEST = 0.25
 
