@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl import FederatedData
+if TYPE_CHECKING:  # The baselines use this file, and nothing of the package.
+    from pmtl import FederatedData
 
 Task = Literal["regression", "classification", "multilabel"]
 
@@ -71,6 +72,8 @@ class Federation:
                 least one of two; with 0 there are none.
             **options: further options of `FederatedData.from_arrays`, such as `scale`.
         """
+        from pmtl import FederatedData
+
         test = self.test_rows(seed)
         split = np.where(test, "test", "train").astype("<U10")
         if validation:

@@ -28,7 +28,7 @@ import numpy as np
 from baselines import all_baselines, problem
 from contenders import OURS, RIVALS, Rival
 from federation import MANY
-from federations import LOADERS, Absent, Federation, load
+from federations import LOADERS, SLOW, Absent, Federation, load
 from many_classes import many_class_baselines
 from scores import Sums, share
 
@@ -220,7 +220,8 @@ def run_one(name: str, methods: tuple[str, ...], quick: bool, out: Path) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--only", nargs="+", default=list(LOADERS), metavar="NAME")
+    quick_ones = [name for name in LOADERS if name not in SLOW]
+    parser.add_argument("--only", nargs="+", default=quick_ones, metavar="NAME")
     parser.add_argument("--methods", nargs="*", default=METHODS, choices=METHODS)
     parser.add_argument("--quick", action="store_true", help="one seed and two ε, for a trial")
     parser.add_argument("--out", type=Path, default=RESULTS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -193,6 +194,14 @@ def test_test_rows_do_not_change_the_answers():
         second, _ = all_baselines(problem(f.x, y, f.client, f.m, task, outputs, test))
         for method, answers in first.items():
             np.testing.assert_array_equal(answers, second[method])
+
+
+def test_the_baselines_do_not_import_the_package():
+    program = "import sys, baselines, many_classes; print('pmtl' in sys.modules)"
+    told = subprocess.run(
+        [sys.executable, "-c", program], cwd=UTILITY, capture_output=True, text=True, check=True
+    )
+    assert told.stdout.strip() == "False"
 
 
 def test_scores_by_hand():
