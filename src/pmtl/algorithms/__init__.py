@@ -1,6 +1,6 @@
 """One file per algorithm, each to be read beside its paper."""
 
-from pmtl.algorithms.base import Algorithm
+from pmtl.algorithms.base import Algorithm, ExactAlgorithm, Sizes
 from pmtl.algorithms.clustered import ClusteredPMTL
 from pmtl.algorithms.ditto import Ditto
 from pmtl.algorithms.fedadam import FedAdam
@@ -9,6 +9,7 @@ from pmtl.algorithms.fedprox import FedProx
 from pmtl.algorithms.local import Local
 from pmtl.algorithms.naive_joint import NaiveJoint
 from pmtl.algorithms.pmtl import PMTL
+from pmtl.algorithms.pooling import Pooling
 from pmtl.algorithms.ppsgd import PPSGD
 from pmtl.algorithms.related import RelatedPMTL
 from pmtl.errors import PmtlError
@@ -18,7 +19,7 @@ from pmtl.spec import construct, parse_spec
 ALGORITHMS: dict[str, type[Algorithm]] = {
     kind.name: kind
     for kind in (
-        *(PMTL, FedAvg, FedAdam, FedProx, Local, Ditto, PPSGD),
+        *(Pooling, PMTL, FedAvg, FedAdam, FedProx, Local, Ditto, PPSGD),
         *(ClusteredPMTL, RelatedPMTL, NaiveJoint),
     )
 }
@@ -46,11 +47,14 @@ __all__ = [
     "Algorithm",
     "ClusteredPMTL",
     "Ditto",
+    "ExactAlgorithm",
     "FedAdam",
     "FedAvg",
     "FedProx",
     "Local",
     "NaiveJoint",
+    "Pooling",
     "RelatedPMTL",
+    "Sizes",
     "build_algorithm",
 ]

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from pmtl.billboard import Billboard
 from pmtl.errors import PmtlError
-from pmtl.models import Batch, Layout
+from pmtl.models import Batch, Layout, Task
+from pmtl.models.exact import ClientRows
 from pmtl.spec import settle_numbers
 
 #: From a vector of weights to the gradient of the client's objective on the current batch.
@@ -46,6 +47,8 @@ class Algorithm(ABC):
     personal: ClassVar[bool] = True
     #: What defines which clients are related, if anything does; it must be public.
     relations: ClassVar[str | None] = None
+    #: Whether clients solve their problems exactly instead of by steps (`ExactAlgorithm`).
+    exact: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -71,17 +74,26 @@ class Algorithm(ABC):
         return self
 
     def board_size(self, layout: Layout) -> int:
-        """How many numbers a vector of the billboard has, and with it an upload; by default as
-        many as the model with this `layout`."""
+        """How many numbers a vector of the billboard has; by default as many as the model with this
+        `layout`."""
         return layout.size
 
     def board_start(self, common: Tensor) -> Tensor:
         """The first vector of the billboard, given the common start `[P]` of all clients."""
         return common
 
+    @property
+    def shows_model(self) -> bool:
+        """Whether what is published is a model that predicts by itself."""
+        return True
+
     def published(self, shared: Tensor) -> Tensor:
         """The weights `[vectors, P]` of the shared models, given the billboard."""
         return shared
+
+    def upload_size(self, round: int) -> int | None:
+        """The length of an upload in a round; None is the length of the billboard's vectors."""
+        return None
 
     def server_start(self, shared: Tensor) -> dict[str, Tensor]:
         """What the server keeps between rounds besides the billboard, e.g. momentum."""
@@ -153,3 +165,67 @@ class Algorithm(ABC):
     @abstractmethod
     def predict(self, own: Tensor, shared: Tensor) -> Tensor:
         """The weights with which the client predicts."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Public numbers of a federation and its model, from which an algorithm may decide."""
+
+    task: Task
+    outputs: int  #: how many numbers a model answers with
+    columns: int  #: features of the linear part of the model, and 1 for the intercept
+    linear: bool  #: whether only one linear layer, the last one, is trained
+    factor: float = 1.0  #: features are multiplied by this, to have a size near 1
+
+
+class ExactAlgorithm(Algorithm):
+    """An algorithm whose clients use all their rows at once instead of taking steps.
+
+    `work` and `finish` are written for many clients at once; the result for a client does not
+    depend on the others. `rows` are all training rows of the clients, `board` [K, B] is what they
+    read.
+    """
+
+    exact: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def releases(self) -> int:
+        """How many releases the algorithm makes."""
+
+    @abstractmethod
+    def settle(self, sizes: Sizes, strength: float) -> ExactAlgorithm:
+        """The algorithm with all settings decided from public numbers.
+
+        Args:
+            sizes: of the federation and its model.
+            strength: mμ, the number of clients times the μ of the budget; inf without noise.
+        """
+
+    @abstractmethod
+    def with_noise(self, noise: float) -> ExactAlgorithm:
+        """The algorithm for a plan whose releases have this noise, for uploads of norm 1."""
+
+    @abstractmethod
+    def work(self, rows: ClientRows, board: Tensor, round: int) -> Tensor:
+        """The uploads [K, U] of a round, before clipping to norm 1."""
+
+    @abstractmethod
+    def alone(self, own: Tensor) -> Tensor:
+        """The weights [P] that the client would have without the others."""
+
+    @abstractmethod
+    def finish(self, rows: ClientRows, board: Tensor) -> Tensor:
+        """What clients own after the last release [K, own]."""
+
+    def begin(self, own: Tensor, shared: Tensor) -> State:
+        raise NotImplementedError
+
+    def step(self, state: State, shared: Tensor, gradient: Gradient, lr: float) -> State:
+        raise NotImplementedError
+
+    def upload(self, state: State, own: Tensor, shared: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def keep(self, state: State) -> Tensor:
+        raise NotImplementedError

@@ -117,10 +117,12 @@ class Release:
         """A copy would not know which rounds were published already."""
         raise PmtlError("A gate cannot be copied or sent elsewhere: a run has exactly one gate.")
 
-    def open(self, round: int, shared: Tensor) -> Tally:
-        """An empty sum for a round."""
+    def open(self, round: int, shared: Tensor, size: int | None = None) -> Tally:
+        """An empty sum for a round; `size` is the length of uploads, if it is not that of the
+        billboard's vectors."""
         dtype = torch.int64 if isinstance(self._noise, GridNoise) else torch.float64
-        return Tally(round, tuple(shared.shape), shared.device, dtype)
+        shape = (len(shared), shared.shape[1] if size is None else size)
+        return Tally(round, shape, shared.device, dtype)
 
     def receive(self, tally: Tally, client: int, round: int, message: Mapping[str, Any]) -> None:
         """Clip and add what one site sent.

@@ -115,7 +115,8 @@ class Server:
             state: where the server stands.
             cohort: the cohort, if it was drawn before.
         """
-        tally = self.gate.open(state.round, state.shared)
+        size = self.algorithm.upload_size(state.round)
+        tally = self.gate.open(state.round, state.shared, size)
         drawn = self.draw(state.round) if cohort is None else cohort
         tally.cohort = frozenset(drawn.tolist())
         return tally
@@ -168,10 +169,12 @@ class Server:
         state.round += 1
 
     def rehearse(self, state: ServerState) -> None:
-        """Let the algorithm's server make a step on zeros, so that what would fail after a charge
-        fails before anything is spent."""
-        shared = state.shared.to(torch.float64)
-        self._step(shared, torch.zeros_like(shared), state.memory)
+        """Let the algorithm's server make its steps on zeros, so that what would fail after a
+        charge fails before anything is spent."""
+        shared, memory = state.shared.to(torch.float64), state.memory
+        for round in range(self.plan.rounds if self.algorithm.exact else 1):
+            size = self.algorithm.upload_size(round) or shared.shape[1]
+            shared, memory = self._step(shared, shared.new_zeros(len(shared), size), memory)
 
     def _step(
         self, shared: Tensor, update: Tensor, memory: dict[str, Tensor]

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from pmtl.algorithms import ExactAlgorithm
 from pmtl.engines.base import Ints, Trained
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import PrivacyPlan
@@ -151,10 +152,28 @@ class Simulation:
             self._publish(tally, state)
         else:
             state.round += 1
+        if state.round == self.plan.rounds:
+            self.finish(state)
         on_card = self.sites.device.type == "cuda"
         if on_card and not self._production and state.round < self.plan.rounds:
             self._look_ahead(state.round)
         return self._report(state.round, len(cohort), lr, losses, norms)
+
+    def finish(self, state: RunState) -> None:
+        """Let every client make its model from what was published, if the algorithm does that
+        after the last release. Nothing leaves a client."""
+        if not self.algorithm.exact:
+            return
+        everybody = self.team.part(np.arange(self.data.m, dtype=np.int64))
+        for piece in self.sites.pieces(everybody):
+
+            def solve(clients: Ints) -> Tensor:
+                around = self.server.billboard.read(state.shared, clients, self._production)
+                return self.sites.finish_clients(clients, around)
+
+            for clients, own in self._each(piece, solve, self._failed("finished", state.round)):
+                state.store.scatter(clients, own)
+                state.changed.update(clients.tolist() if self.team.size > 1 else ())
 
     def _failed(self, what: str, round: int) -> Callable[[int, Exception], None]:
         def tell(client: int, error: Exception) -> None:
@@ -214,16 +233,21 @@ class Simulation:
 
     def newcomers(self, state: RunState) -> Tensor:
         """The weights `[blocks, P]` with which clients that were never sampled predict."""
+        if self.algorithm.exact:
+            return self.published(state)
         own = state.store.start.expand(len(state.shared), -1)
         return vmap(self.algorithm.predict)(own, state.shared)
 
     def views(self, state: RunState) -> dict[str, Weights]:
         """What is evaluated: the personal models and, if there is one, the shared model."""
         views: dict[str, Weights] = {"personal": lambda clients: self.predictors(state, clients)}
-        if self.algorithm.shares:
+        if "shared" in self.measured:
             views["shared"] = lambda clients: self.server.billboard.read(
                 self.published(state), clients, self._production
             )
+        if isinstance(self.algorithm, ExactAlgorithm):
+            alone = vmap(self.algorithm.alone)
+            views["alone"] = lambda clients: alone(state.store.gather(clients))
         return views
 
     def published(self, state: RunState) -> Tensor:
@@ -233,6 +257,8 @@ class Simulation:
     @property
     def measured(self) -> tuple[str, ...]:
         """The views whose metrics are released: two only if they differ."""
+        if not self.algorithm.shares or not self.algorithm.shows_model:
+            return ("personal",)
         return ("personal", "shared") if self.algorithm.personal else ("shared",)
 
     def measure(self, state: RunState) -> dict[str, Metrics]:

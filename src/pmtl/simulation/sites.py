@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pmtl.algorithms import Algorithm
+from pmtl.algorithms import Algorithm, ExactAlgorithm
 from pmtl.client.batches import FEW_ROWS, Batches, LocalTraining
 from pmtl.data import FederatedData
 from pmtl.engines.base import Ints, TensorBatches, Trained
 from pmtl.engines.choose import Work, at_once, build_trainer, choose, fixed_width
+from pmtl.engines.exact import ExactEngine
 from pmtl.engines.feed import Feed, FeedBatches
 from pmtl.engines.places import Shape, assign_places, axis_is_safe, is_ours
 from pmtl.engines.sparse import Mask, SparseTrainer, own_widths
@@ -66,8 +67,11 @@ class Sites:
         self._usual_cohort = cohort
         self._largest = largest
         self._rounds = rounds
+        self._exact: ExactEngine | None = None
+        if isinstance(algorithm, ExactAlgorithm):
+            self._exact = ExactEngine(algorithm, model, feed, one_by_one=in_place)
         self._sparse: SparseTrainer | None = None
-        if engine != "debug" and SparseTrainer.fits(algorithm, model, feed):
+        if engine != "debug" and self._exact is None and SparseTrainer.fits(algorithm, model, feed):
             self._sparse = SparseTrainer(algorithm, model, data.task, feed, in_place)
         safe = axis_is_safe(model, self.device) and is_ours(algorithm)
         self._alone = in_place and not safe
@@ -83,11 +87,20 @@ class Sites:
     ) -> Trained:
         """Train the clients on their batches of the round, from `own` [K, …] around `around`
         [K, P], which is what they read of the billboard."""
+        if self._exact is not None:
+            uploads = self._exact.uploads(clients, around, round)
+            return Trained(own, uploads, uploads.new_zeros(len(clients)))
         if self.in_place:
             return self._train_in_place(clients, own, around, round, lr)
         drawn = self._drawn.pop((round, clients.tobytes()), None)
         index, real = self.batches.draw(clients, round) if drawn is None else drawn
         return self._train_batches(clients, own, around, index, real, round, lr)
+
+    def finish_clients(self, clients: Ints, around: Tensor) -> Tensor:
+        """What the clients own after the last release of an exact algorithm; `around` [K, B] is
+        what they read."""
+        assert self._exact is not None
+        return self._exact.finish(clients, around)
 
     def _train_batches(
         self,
@@ -154,6 +167,9 @@ class Sites:
 
     def rehearse(self, own: Tensor, shared: Tensor) -> None:
         """Train one array of clients on rows of zeros, from `own` around `shared` [1, P]."""
+        if self._exact is not None:
+            self._exact.rehearse(shared, self._rounds)
+            return
         batch = self.usual_batch
         width = (None if self._sparse else self._width_of((batch, 1, 0))) or 1
         _, answers = self.feed.rows(np.zeros((1, 1), dtype=np.int64))

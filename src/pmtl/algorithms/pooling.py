@@ -1,0 +1,337 @@
+"""Pooling: the default method for linear models. Few releases, exact personal models, no tuning.
+
+The model of client k is the exact solution of the paper's equation 3 around shared weights w̃,
+
+    W_k(w̃; κ) = argmin_W  Σ_rows loss(xᵀW, y) + ½ Σ_j κ_j ‖W_j − w̃_j‖²          (models/exact.py)
+
+with κ₀ for the intercept and κ₁ for the slopes. λ of the paper is κ/n_k: a prior that is worth κ
+rows. This is partial pooling (Gelman & Hill 2007, chapter 12): κ = 0 is training alone, κ = ∞ one
+model for all. Everything that is shared passes the gate, in T releases of equal price:
+
+1. *Target* (numbers only, 2 releases): the clients' votes for the size of the target, as a power of
+   two, and for its level.
+2. *Rounds* (8 releases): w̃ ← w̃ + C · mean_k clip₁((W_k(w̃; κ) − w̃)/C) + noise. C · rounds is how
+   far w̃ can get (`reach`). It is larger the less noise there is.
+3. *Vote* (3 releases of one vector, averaged): client k's mean held-out loss in nats for each of 14
+   cells: penalties from "the shared weights as they are" to "almost free", and training alone.
+   Each client subtracts its mean over the cells.
+
+Client k then takes the cell with the least n_k · (own held-out loss) + A · (published loss): the
+vote counts like A more rows. Known noise insures it: the published losses are shrunk towards "no
+difference" (James & Stein 1961), and no penalty is stronger than the precision of w̃.
+
+Privacy: every release is the mean over all clients of a vector of norm at most 1, with Gaussian
+noise, so T releases are one `PrivacyPlan` of T rounds, also where a release depends on earlier
+ones (adaptive composition of Gaussian mechanisms: Dong, Roth & Su 2022, theorem 2). Scales,
+held-out losses and the choice of a cell stay in the client. W_k is a function of the client's own
+rows and of what was published, which is billboard privacy (Hsu et al. 2014, lemma 1; the paper's
+theorem 2).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from pmtl.algorithms.base import ExactAlgorithm, Sizes
+from pmtl.errors import PmtlError
+from pmtl.models import Layout
+from pmtl.models.exact import ClientRows, held_out_losses, solve
+
+#: Penalties (intercept, slopes) around the shared weights, and of training alone around zero.
+AROUND = [(a, b) for a in (0.3, 3.0, 30.0) for b in (1.0, 10.0, 100.0)]
+AROUND += [(3.0, 1000.0), (1000.0, 1000.0)]
+ALONE = [(0.1, 1.0), (0.1, 10.0), (0.1, 100.0)]
+CELLS = len(AROUND) + len(ALONE)
+#: The penalties in the rounds, the norm in nats to which a vote is clipped, and how many rows the
+#: vote counts for.
+IN_ROUNDS, VOTE_NORM, VOTE_ROWS = (0.3, 3.0), 0.2, 100.0
+#: Histograms for the target: powers of two from 2**FIRST_POWER, and levels (cyclic).
+BINS, FIRST_POWER, LEVEL_WIDTH = 64, -24, 2.0
+#: The most noise of a release with which the target's histograms are readable.
+READABLE = 0.12
+
+
+@dataclass(frozen=True)
+class Pooling(ExactAlgorithm):
+    """Partial pooling of linear models; `settle` decides everything from public numbers.
+
+    Args:
+        rounds: releases for the shared weights.
+        votes: releases for the vote.
+        target: how a numeric target is scaled: "release" (2 releases), "own" (each client by its
+            own rows), "none" (classes), or "auto".
+        share: "all" weights, or the "intercepts" only, or "auto".
+        reach: the farthest that the shared weights can get in all rounds; 0 is decided.
+        noise: σ of one release, for uploads of norm 1; it follows from the privacy plan.
+    """
+
+    name: ClassVar[str] = "pooling"
+
+    rounds: int = 8
+    votes: int = 3
+    target: str = "auto"
+    share: str = "auto"
+    reach: float = 0.0
+    noise: float = 0.0
+    sizes: Sizes | None = field(default=None, repr=False, metadata={"derived": True})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, known in (("target", TARGETS), ("share", SHARES)):
+            if getattr(self, name) not in known:
+                raise PmtlError(
+                    f"{self.name}: {name} must be one of {', '.join(known)}, but "
+                    f"{getattr(self, name)!r} was given."
+                )
+        if self.rounds < 1 or self.votes < 1:
+            raise PmtlError(f"{self.name}: rounds and votes must be at least 1.")
+
+    # ---- decided before anything is spent, from public numbers ----
+
+    def settle(self, sizes: Sizes, strength: float) -> Pooling:
+        """All settings for a federation. `strength` is mμ: the number of clients times the μ of
+        the whole budget (inf without noise)."""
+        if not sizes.linear:
+            raise PmtlError(
+                "pooling solves linear models exactly (logistic, linear, hog, or a network of which "
+                "only the last linear layer is trained): name another algorithm, or freeze the rest."
+            )
+        numbers = sizes.task == "regression"
+        asked = self.target if numbers else "none"
+        if asked == "auto":
+            releases = self.rounds + self.votes + 2
+            readable = 2 * math.sqrt(releases * sizes.outputs) <= READABLE * strength
+            asked = "release" if readable else "own"
+        made = replace(self, target=asked, sizes=sizes)
+        noise = 2 * math.sqrt(made.releases) / strength
+        shared = sizes.columns * max(1, sizes.outputs - (sizes.task == "classification"))
+        share = made.share
+        if share == "auto":
+            share = "all" if strength / math.sqrt(shared) >= ENOUGH else "intercepts"
+        if share == "intercepts":
+            shared = sizes.outputs
+        budget = strength * math.sqrt(self.rounds / made.releases)
+        reach = made.reach or min(4.0, max(0.5, budget / math.sqrt(shared) / 10))
+        return replace(made, share=share, reach=reach, noise=noise)
+
+    def with_noise(self, noise: float) -> Pooling:
+        return replace(self, noise=noise)
+
+    @property
+    def releases(self) -> int:
+        """T, the number of releases."""
+        return self._before + self.rounds + self.votes
+
+    @property
+    def _before(self) -> int:
+        return 2 if self.target == "release" else 0
+
+    def stage(self, round: int) -> str:
+        """What is released in a round: size, level, weights or vote."""
+        if round < self._before:
+            return ("size", "level")[round]
+        return "weights" if round < self._before + self.rounds else "vote"
+
+    def upload_size(self, round: int) -> int:
+        sizes = self._sizes
+        if self.stage(round) == "vote":
+            return CELLS
+        if self.stage(round) == "weights":
+            return sizes.outputs * (1 if self.share == "intercepts" else sizes.columns)
+        return sizes.outputs * BINS
+
+    # ---- the billboard: shared weights, size and level of the target, vote ----
+
+    def board_size(self, layout: Layout) -> int:
+        return self._sizes.outputs * (self._sizes.columns + 2) + CELLS
+
+    def board_start(self, common: Tensor) -> Tensor:
+        return common.new_zeros(self._sizes.outputs * (self._sizes.columns + 2) + CELLS)
+
+    def _read(self, board: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """From [K, B]: weights [K, d, outputs], size and level [K, 2, outputs], vote [K, cells].
+        A size of 0 means that every client uses its own."""
+        columns, outputs = self._sizes.columns, self._sizes.outputs
+        weights, target, vote = board.double().split(
+            [columns * outputs, 2 * outputs, CELLS], dim=1
+        )
+        return weights.unflatten(1, (columns, outputs)), target.unflatten(1, (2, outputs)), vote
+
+    # ---- inside clients ----
+
+    def work(self, rows: ClientRows, board: Tensor, round: int) -> Tensor:
+        weights, target, _ = self._read(board)
+        stage = self.stage(round)
+        if stage == "size":
+            _, spread = _moments(rows)
+            power = torch.log2(spread).floor() - FIRST_POWER
+            return _histogram(power.clamp(0, BINS - 1), (spread > 0) & spread.isfinite())
+        if stage == "level":
+            mean, _ = _moments(rows)
+            size = torch.where(target[:, 0] > 0, target[:, 0], 1.0)
+            bins = torch.remainder((mean / size / LEVEL_WIDTH).floor(), BINS)
+            return _histogram(bins, mean.isfinite() & (rows.mask.sum(1, keepdim=True) > 0))
+        scaled, _, _ = self._scaled(rows, target)
+        if stage == "weights":
+            penalty = self._penalties([IN_ROUNDS], rows.x)
+            moved = solve(scaled, weights.unsqueeze(1), penalty)[:, 0] - weights
+            moved = moved[:, :1] if self.share == "intercepts" else moved
+            return moved.flatten(1) / self._step
+        _, losses = self._cells(scaled, weights)
+        ballot = (losses - losses.mean(1, keepdim=True)) / VOTE_NORM
+        return torch.where((rows.mask.sum(1) > 1).unsqueeze(1), ballot, 0.0)
+
+    def finish(self, rows: ClientRows, board: Tensor) -> Tensor:
+        weights, target, vote = self._read(board)
+        scaled, size, level = self._scaled(rows, target)
+        candidates, losses = self._cells(scaled, weights)
+        vote = vote - vote.mean(1, keepdim=True)
+        known = self.noise * VOTE_NORM / math.sqrt(self.votes)
+        doubt = (CELLS - 1) * known**2 / vote.square().sum(1, keepdim=True).clamp(min=1e-300)
+        score = rows.mask.sum(1, keepdim=True) * losses
+        score = score + VOTE_ROWS * (1 - doubt).clamp(min=0) * vote
+        own_alone = losses[:, len(AROUND) :].argmin(1) + len(AROUND)
+        every = torch.arange(len(score), device=score.device)
+        chosen = torch.stack([candidates[every, score.argmin(1)], candidates[every, own_alone]], 1)
+        chosen = chosen * size[:, None, None]  # back to the target's own units
+        chosen[:, :, 0] += level.unsqueeze(1)
+        return torch.cat([self._to_vector(one) for one in chosen.unbind(1)], 1)
+
+    def _cells(self, scaled: ClientRows, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """The weights of every cell [K, cells, d, outputs], and their held-out losses in nats."""
+        uncertainty = (self.reach * self.noise) ** 2 / self.rounds / 2
+        around = 1 / (1 / self._penalties(AROUND, scaled.x) + uncertainty)
+        penalty = torch.cat([around, self._penalties(ALONE, scaled.x)], 1)
+        centre = torch.stack([weights] * len(AROUND) + [torch.zeros_like(weights)] * len(ALONE), 1)
+        candidates, losses = held_out_losses(scaled, centre, penalty)
+        if scaled.task == "regression":  # ½ log of the mean squared error, kept away from −∞
+            squares = 2 * losses / self._sizes.outputs
+            floor = 0.02 + squares.mean(1, keepdim=True) / 10
+            losses = self._sizes.outputs * torch.log(squares + floor) / 2
+        return candidates, losses
+
+    def _penalties(self, pairs: list[tuple[float, float]], like: Tensor) -> Tensor:
+        """[1, cells, d]; a penalty on both of two opposite classes counts half on their
+        difference."""
+        table = torch.tensor(pairs, dtype=like.dtype, device=like.device)
+        every = table[:, 1:].expand(-1, self._sizes.columns).clone()
+        every[:, 0] = table[:, 0]
+        return every.unsqueeze(0) * (2.0 if self._sizes.task == "classification" else 1.0)
+
+    @property
+    def _step(self) -> float:
+        """C, the norm to which a client's move is clipped."""
+        reach = self.reach / (math.sqrt(2) if self._sizes.task == "classification" else 1.0)
+        return reach / self.rounds
+
+    def _scaled(self, rows: ClientRows, target: Tensor) -> tuple[ClientRows, Tensor, Tensor]:
+        """The rows with (y − level)/size, and both [K, outputs]."""
+        mean, spread = _moments(rows)
+        if rows.task != "regression":
+            return rows, torch.ones_like(mean), torch.zeros_like(mean)
+        size, level = target[:, 0], target[:, 1]
+        turn = LEVEL_WIDTH * BINS  # The level is known up to multiples of a turn.
+        known = level + turn * torch.round((mean / size.clamp(min=1e-300) - level) / turn)
+        public = size > 0
+        level = torch.where(public, known * size, mean)
+        size = torch.where(public, size, torch.where(spread > 0, spread, 1.0))
+        y = (rows.y - level.unsqueeze(1)) / size.unsqueeze(1) * rows.mask.unsqueeze(-1)
+        return replace(rows, y=y), size, level
+
+    def _to_vector(self, weights: Tensor) -> Tensor:
+        """From [K, d, outputs], intercept first, to the layer's vector [K, P]."""
+        slopes = (weights[:, 1:] * self._sizes.factor).transpose(1, 2)
+        return torch.cat([slopes.flatten(1), weights[:, 0]], 1)
+
+    # ---- at the server ----
+
+    def server_start(self, shared: Tensor) -> dict[str, Tensor]:
+        return {"round": torch.zeros(1, dtype=torch.float64)}
+
+    def server_step(
+        self, shared: Tensor, update: Tensor, memory: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        round = int(memory["round"])
+        weights, target, vote = (part.clone() for part in self._read(shared))
+        outputs = self._sizes.outputs
+        stage = self.stage(round)
+        if stage in ("size", "level"):
+            best, clear = self._read_histogram(update.unflatten(1, (outputs, BINS)))
+            if stage == "size":
+                target[:, 0] = torch.where(clear, 2.0 ** (best + FIRST_POWER + 1), 0.0)
+            else:
+                level = torch.where(best < BINS / 2, best, best - BINS) + 0.5
+                target[:, 1] = level * LEVEL_WIDTH
+                target[:, 0] = torch.where(clear, target[:, 0], 0.0)
+        elif stage == "weights":
+            moved = update.unflatten(1, (-1, outputs)) * self._step
+            if self._sizes.task == "classification":
+                moved = moved - moved.mean(2, keepdim=True)  # noise that changes no probability
+            weights[:, : moved.shape[1]] += moved
+        else:
+            cast = round - self._before - self.rounds
+            vote = (vote * cast + update * VOTE_NORM) / (cast + 1)
+        board = torch.cat([weights.flatten(1), target.flatten(1), vote], 1)
+        return board, {"round": memory["round"] + 1}
+
+    def _read_histogram(self, bins: Tensor) -> tuple[Tensor, Tensor]:
+        """The bin around which most of the mass is, [vectors, outputs], and whether that is more
+        than noise."""
+        around = bins + torch.roll(bins, 1, -1) / 2 + torch.roll(bins, -1, -1) / 2
+        height, best = around.max(-1)
+        noise = self.noise * math.sqrt(1.5)
+        return best.double(), height > 3.5 * noise
+
+    @property
+    def shows_model(self) -> bool:
+        return self.target != "own"  # In each client's own units it predicts nothing by itself.
+
+    def published(self, shared: Tensor) -> Tensor:
+        weights, target, _ = self._read(shared)
+        size, level = target[:, 0], target[:, 1]
+        if self._sizes.task != "regression":
+            return self._to_vector(weights).to(shared.dtype)
+        weights = weights * torch.where(size > 0, size, 1.0).unsqueeze(1)
+        weights[:, 0] += torch.where(size > 0, size * level, 0.0)
+        return self._to_vector(weights).to(shared.dtype)
+
+    @property
+    def _sizes(self) -> Sizes:
+        if self.sizes is None:
+            raise PmtlError("pooling was not settled for a federation: call settle first.")
+        return self.sizes
+
+    # ---- the rest of the interface ----
+
+    def start(self, shared: Tensor) -> Tensor:
+        return torch.cat([shared, shared])  # the personal model, and the one trained alone
+
+    def predict(self, own: Tensor, shared: Tensor) -> Tensor:
+        return own[: own.shape[0] // 2]
+
+    def alone(self, own: Tensor) -> Tensor:
+        return own[own.shape[0] // 2 :]
+
+
+TARGETS, SHARES = ("auto", "release", "own", "none"), ("auto", "all", "intercepts")
+#: All weights are shared if mμ/√(their number) is at least this.
+ENOUGH = 2.5
+
+
+def _moments(rows: ClientRows) -> tuple[Tensor, Tensor]:
+    """[K, outputs] the mean and the deviation of each client's targets; 0 with fewer than 2."""
+    mask, counts = rows.mask.unsqueeze(-1), rows.counts.unsqueeze(1)
+    mean = (rows.y * mask).sum(1) / counts
+    squares = ((rows.y - mean.unsqueeze(1)).square() * mask).sum(1)
+    return mean, torch.sqrt(squares / (counts - 1).clamp(min=1))
+
+
+def _histogram(bins: Tensor, there: Tensor) -> Tensor:
+    """[K, outputs · BINS]: 1/√outputs in the bin of each output, nothing where not `there`."""
+    marks = torch.nn.functional.one_hot(torch.nan_to_num(bins).long(), BINS).to(bins.dtype)
+    return (marks * there.unsqueeze(-1) / math.sqrt(bins.shape[1])).flatten(1)

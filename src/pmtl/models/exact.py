@@ -1,0 +1,156 @@
+"""The paper's equation 3 for linear models, solved to the end for many clients at once.
+
+Client k has rows (x, y); the columns of x include a constant 1. For every row g of a table of
+penalties κ and centres c, `solve` finds
+
+    argmin_W  Σ_rows loss(xᵀW, y) + ½ Σ_j κ_gj ‖W_j − c_gj‖²
+
+The loss is half the squared error, cross-entropy, or the sum of the labels' binary cross-entropies.
+Its curvature in xᵀW is at most `CURVATURE` (Böhning 1992 for cross-entropy). So a step with the
+matrix CURVATURE·XᵀX + diag(κ) never increases the objective, whatever the units of the data. For
+the squared error one step is exact; the others are accelerated (Nesterov's momentum, restarted when
+it points uphill, O'Donoghue & Candès 2015) until nothing moves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pmtl.models.losses import Task
+
+#: The largest second derivative of a row's loss in its outputs.
+CURVATURE: dict[Task, float] = {"regression": 1.0, "classification": 0.5, "multilabel": 0.25}
+#: Steps at most, and the largest move of a weight at which the iteration ends.
+MOST_STEPS, STILL = 400, 1e-5
+
+
+@dataclass(frozen=True)
+class ClientRows:
+    """All training rows of K clients, padded to n rows."""
+
+    task: Task
+    x: Tensor  #: [K, n, d] features; the first column is 1 (0 in padding)
+    y: Tensor  #: [K, n, outputs] targets; classes as 0 and 1
+    mask: Tensor  #: [K, n] 1 for real rows, 0 for padding
+
+    @property
+    def counts(self) -> Tensor:
+        """[K] the number of rows of each client, at least 1."""
+        return self.mask.sum(1).clamp(min=1)
+
+
+def row_losses(task: Task, outputs: Tensor, y: Tensor) -> Tensor:
+    """The loss of every row in nats; for numbers, half the squared error."""
+    if task == "regression":
+        return (outputs - y).square().sum(-1) / 2
+    if task == "classification":
+        return torch.logsumexp(outputs, -1) - (outputs * y).sum(-1)
+    return (torch.nn.functional.softplus(outputs) - outputs * y).sum(-1)
+
+
+def solve(rows: ClientRows, centre: Tensor, penalty: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The weights `[K, G, d, outputs]` of every client for every row of the table.
+
+    Args:
+        rows: the clients' rows.
+        centre: c, [K or 1, G, d, outputs].
+        penalty: κ > 0, [K or 1, G, d].
+        mask: [K, n] the rows to use; all unless given.
+    """
+    used = rows.x * (rows.mask if mask is None else mask).unsqueeze(-1)
+    step = _Step(used, CURVATURE[rows.task], penalty)
+    w = centre.expand(len(used), penalty.shape[1], *centre.shape[2:])
+    if rows.task == "regression":
+        return w - step(_gradient(rows, used, w, centre, penalty))
+    momentum, ahead = torch.ones(w.shape[:2], dtype=w.dtype, device=w.device), w
+    for _ in range(MOST_STEPS):
+        gradient = _gradient(rows, used, ahead, centre, penalty)
+        after = ahead - step(gradient)
+        uphill = (gradient * (after - w)).sum((2, 3)) > 0
+        following = (1 + torch.sqrt(1 + 4 * momentum.square())) / 2
+        push = torch.where(uphill, 0.0, (momentum - 1) / following)
+        momentum = torch.where(uphill, 1.0, following)
+        moved = after - w
+        w, ahead = after, after + push[..., None, None] * moved
+        if not float(moved.abs().max()) > STILL:
+            break
+    return w
+
+
+def _gradient(
+    rows: ClientRows, used: Tensor, w: Tensor, centre: Tensor, penalty: Tensor
+) -> Tensor:
+    outputs = _times(rows.x, w)
+    if rows.task == "classification":
+        outputs = torch.softmax(outputs, -1)
+    elif rows.task == "multilabel":
+        outputs = torch.sigmoid(outputs)
+    pull = penalty.unsqueeze(-1) * (w - centre)
+    return _times(used.transpose(1, 2), outputs - rows.y.unsqueeze(1)) + pull
+
+
+def _times(a: Tensor, b: Tensor) -> Tensor:
+    """`a` [K, i, j] times every matrix of `b` [K, G, j, c], in one product per client."""
+    count, columns = b.shape[1], b.shape[3]
+    flat = a @ b.transpose(1, 2).flatten(2)
+    return flat.unflatten(2, (count, columns)).transpose(1, 2)
+
+
+class _Step:
+    """Applies (b·XᵀX + diag(κ))⁻¹, by d × d or, with fewer rows than columns, n × n matrices."""
+
+    def __init__(self, used: Tensor, bound: float, penalty: Tensor) -> None:
+        self._used = used
+        self._penalty = penalty.unsqueeze(-1)
+        n, d = used.shape[1:]
+        self._dual = n < d
+        if self._dual:  # Woodbury: K⁻¹ − K⁻¹Xᵀ(I/b + XK⁻¹Xᵀ)⁻¹XK⁻¹
+            inner = torch.einsum("knd,kgd,kmd->kgnm", used, 1 / penalty.expand(len(used), -1, -1), used)
+            inner.diagonal(dim1=-2, dim2=-1).add_(1 / bound)
+        else:
+            inner = (bound * used.transpose(1, 2) @ used).unsqueeze(1) + torch.diag_embed(penalty)
+        self._inverse = torch.cholesky_inverse(torch.linalg.cholesky(inner))
+
+    def __call__(self, g: Tensor) -> Tensor:
+        """The product with `g` [K, G, d, outputs]."""
+        if not self._dual:
+            return self._inverse @ g
+        scaled = g / self._penalty
+        inside = self._inverse @ _times(self._used, scaled)
+        return scaled - _times(self._used.transpose(1, 2), inside) / self._penalty
+
+    def leverages(self) -> Tensor:
+        """[K, G, n]: xᵀ(XᵀX + diag(κ))⁻¹x of every row (b = 1)."""
+        if self._dual:  # I − (I + XK⁻¹Xᵀ)⁻¹
+            return 1 - self._inverse.diagonal(dim1=-2, dim2=-1)
+        inside = self._used.unsqueeze(1) @ self._inverse
+        return (inside * self._used.unsqueeze(1)).sum(-1)
+
+
+def held_out_losses(
+    rows: ClientRows, centre: Tensor, penalty: Tensor, folds: int = 5
+) -> tuple[Tensor, Tensor]:
+    """The weights of `solve`, and every client's mean loss on rows that were left out [K, G].
+
+    For numbers each row is left out in turn, in closed form. For classes every `folds`-th row is
+    left out together. A client with one row has the loss of the centre.
+    """
+    weights = solve(rows, centre, penalty)
+    outputs = _times(rows.x, weights)
+    if rows.task == "regression":
+        used = rows.x * rows.mask.unsqueeze(-1)
+        left = _Step(used, 1.0, penalty).leverages().clamp(max=1 - 1e-6).unsqueeze(-1)
+        y = rows.y.unsqueeze(1)
+        outputs = y - (y - outputs) / (1 - left)
+    else:
+        place = torch.cumsum(rows.mask, 1).long() % folds
+        for fold in range(min(folds, rows.mask.shape[1])):
+            out = (place == fold) & (rows.mask > 0)
+            inside = solve(rows, centre, penalty, rows.mask * ~out)
+            there = _times(rows.x, inside)
+            outputs = torch.where(out[:, None, :, None], there, outputs)
+    losses = row_losses(rows.task, outputs, rows.y.unsqueeze(1)) * rows.mask.unsqueeze(1)
+    return weights, losses.sum(2) / rows.counts.unsqueeze(1)

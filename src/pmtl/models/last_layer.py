@@ -1,0 +1,71 @@
+"""The linear part of a model: the one linear layer that is trained, and the features it reads.
+
+A linear model is all linear part. So is, with fixed features, `hog`, or a network of which
+everything but the last layer is frozen.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from pmtl.models.flat import FlatModel
+from pmtl.models.hog import HogLinear
+from pmtl.models.library import Linear
+
+
+@dataclass(frozen=True)
+class LastLayer:
+    """A model that is a linear layer on fixed features."""
+
+    module: nn.Module
+    layer: nn.Linear
+
+    @property
+    def columns(self) -> int:
+        """How many features the layer reads."""
+        return self.layer.in_features
+
+    @property
+    def factor(self) -> float:
+        """A public number that brings fixed features to a size near 1: those of `hog` have norm 1
+        in all."""
+        return math.sqrt(self.columns) if isinstance(self.module, HogLinear) else 1.0
+
+    def features(self, x: Tensor) -> Tensor:
+        """[rows, columns] what the layer reads for the rows `x`."""
+        if type(self.module) is Linear:
+            return x.flatten(1)
+        seen: list[Tensor] = []
+        hook = self.layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        try:
+            with torch.no_grad():
+                self.module.eval()(x)
+        finally:
+            hook.remove()
+        return seen[0].flatten(1)
+
+
+def last_layer(model: FlatModel, input_shape: tuple[int, ...]) -> LastLayer | None:
+    """The linear part of a model, or None if more than one linear layer is trained.
+
+    The answer is tried out on random rows: the model's outputs must be those of the layer.
+    """
+    module = model.module
+    trained = [name for name, value in module.named_parameters() if value.requires_grad]
+    for name, layer in module.named_modules():
+        prefix = f"{name}." if name else ""
+        if isinstance(layer, nn.Linear) and trained == [f"{prefix}weight", f"{prefix}bias"]:
+            found = LastLayer(module, layer)
+            like = layer.weight
+            with torch.random.fork_rng(devices=()), torch.no_grad():
+                x = torch.rand((3, *input_shape), dtype=like.dtype).to(like.device)
+                weights = torch.randn(model.size, dtype=like.dtype).to(like.device)
+                slopes, bias = weights[: like.numel()].view_as(like), weights[like.numel() :]
+                expected = found.features(x) @ slopes.T + bias
+                same = torch.allclose(model.apply(weights, x), expected, rtol=1e-3, atol=1e-3)
+            return found if same else None
+    return None
