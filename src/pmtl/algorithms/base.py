@@ -206,6 +206,10 @@ class ExactAlgorithm(Algorithm):
     def with_noise(self, noise: float) -> ExactAlgorithm:
         """The algorithm for a plan whose releases have this noise, for uploads of norm 1."""
 
+    def repeats(self, round: int) -> bool:
+        """Whether the uploads of this round are those of the round before."""
+        return False
+
     @abstractmethod
     def work(self, rows: ClientRows, board: Tensor, round: int) -> Tensor:
         """The uploads [K, U] of a round, before clipping to norm 1."""

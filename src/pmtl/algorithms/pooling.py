@@ -98,8 +98,9 @@ class Pooling(ExactAlgorithm):
         the whole budget (inf without noise)."""
         if not sizes.linear:
             raise PmtlError(
-                "pooling solves linear models exactly (logistic, linear, hog, or a network of which "
-                "only the last linear layer is trained): name another algorithm, or freeze the rest."
+                "pooling solves linear models exactly (logistic, linear, hog, or a network of "
+                "which only the last linear layer is trained): name another algorithm, or freeze "
+                "the other layers."
             )
         numbers = sizes.task == "regression"
         asked = self.target if numbers else "none"
@@ -137,6 +138,9 @@ class Pooling(ExactAlgorithm):
             return ("size", "level")[round]
         return "weights" if round < self._before + self.rounds else "vote"
 
+    def repeats(self, round: int) -> bool:
+        return self.stage(round) == "vote" == self.stage(max(0, round - 1))
+
     def upload_size(self, round: int) -> int:
         sizes = self._sizes
         if self.stage(round) == "vote":
@@ -157,10 +161,9 @@ class Pooling(ExactAlgorithm):
         """From [K, B]: weights [K, d, outputs], size and level [K, 2, outputs], vote [K, cells].
         A size of 0 means that every client uses its own."""
         columns, outputs = self._sizes.columns, self._sizes.outputs
-        weights, target, vote = board.double().split(
-            [columns * outputs, 2 * outputs, CELLS], dim=1
-        )
-        return weights.unflatten(1, (columns, outputs)), target.unflatten(1, (2, outputs)), vote
+        sections = [columns * outputs, 2 * outputs, CELLS]
+        weights, target, vote = torch.split(board.double(), sections, dim=1)
+        return weights.reshape(-1, columns, outputs), target.reshape(-1, 2, outputs), vote
 
     # ---- inside clients ----
 
@@ -179,35 +182,48 @@ class Pooling(ExactAlgorithm):
         scaled, _, _ = self._scaled(rows, target)
         if stage == "weights":
             penalty = self._penalties([IN_ROUNDS], rows.x)
-            moved = solve(scaled, weights.unsqueeze(1), penalty)[:, 0] - weights
+            solved = solve(scaled, weights.unsqueeze(1), penalty, until=(100, 1e-3))
+            moved = solved[:, 0] - weights
             moved = moved[:, :1] if self.share == "intercepts" else moved
             return moved.flatten(1) / self._step
-        _, losses = self._cells(scaled, weights)
+        _, losses = self._held_out(scaled, *self._grid(weights))
         ballot = (losses - losses.mean(1, keepdim=True)) / VOTE_NORM
         return torch.where((rows.mask.sum(1) > 1).unsqueeze(1), ballot, 0.0)
 
     def finish(self, rows: ClientRows, board: Tensor) -> Tensor:
         weights, target, vote = self._read(board)
         scaled, size, level = self._scaled(rows, target)
-        candidates, losses = self._cells(scaled, weights)
+        centre, penalty = self._grid(weights)
+        candidates, losses = self._held_out(scaled, centre, penalty)
         vote = vote - vote.mean(1, keepdim=True)
         known = self.noise * VOTE_NORM / math.sqrt(self.votes)
         doubt = (CELLS - 1) * known**2 / vote.square().sum(1, keepdim=True).clamp(min=1e-300)
         score = rows.mask.sum(1, keepdim=True) * losses
         score = score + VOTE_ROWS * (1 - doubt).clamp(min=0) * vote
         own_alone = losses[:, len(AROUND) :].argmin(1) + len(AROUND)
-        every = torch.arange(len(score), device=score.device)
-        chosen = torch.stack([candidates[every, score.argmin(1)], candidates[every, own_alone]], 1)
+        cells = torch.stack([score.argmin(1), own_alone], 1)
+        chosen = solve(
+            scaled,
+            centre=_pick(centre, cells),
+            penalty=_pick(penalty, cells),
+            start=_pick(candidates, cells),
+        )
         chosen = chosen * size[:, None, None]  # back to the target's own units
         chosen[:, :, 0] += level.unsqueeze(1)
         return torch.cat([self._to_vector(one) for one in chosen.unbind(1)], 1)
 
-    def _cells(self, scaled: ClientRows, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """The weights of every cell [K, cells, d, outputs], and their held-out losses in nats."""
+    def _grid(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """The centres [K, cells, d, outputs] and the penalties [1, cells, d] of all cells."""
         uncertainty = (self.reach * self.noise) ** 2 / self.rounds / 2
-        around = 1 / (1 / self._penalties(AROUND, scaled.x) + uncertainty)
-        penalty = torch.cat([around, self._penalties(ALONE, scaled.x)], 1)
-        centre = torch.stack([weights] * len(AROUND) + [torch.zeros_like(weights)] * len(ALONE), 1)
+        around = 1 / (1 / self._penalties(AROUND, weights) + uncertainty)
+        penalty = torch.cat([around, self._penalties(ALONE, weights)], 1)
+        zero = torch.zeros_like(weights)
+        return torch.stack([weights] * len(AROUND) + [zero] * len(ALONE), 1), penalty
+
+    def _held_out(
+        self, scaled: ClientRows, centre: Tensor, penalty: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The weights of every cell, and their held-out losses in nats [K, cells]."""
         candidates, losses = held_out_losses(scaled, centre, penalty)
         if scaled.task == "regression":  # ½ log of the mean squared error, kept away from −∞
             squares = 2 * losses / self._sizes.outputs
@@ -261,7 +277,7 @@ class Pooling(ExactAlgorithm):
         outputs = self._sizes.outputs
         stage = self.stage(round)
         if stage in ("size", "level"):
-            best, clear = self._read_histogram(update.unflatten(1, (outputs, BINS)))
+            best, clear = self._read_histogram(update.reshape(-1, outputs, BINS))
             if stage == "size":
                 target[:, 0] = torch.where(clear, 2.0 ** (best + FIRST_POWER + 1), 0.0)
             else:
@@ -269,7 +285,7 @@ class Pooling(ExactAlgorithm):
                 target[:, 1] = level * LEVEL_WIDTH
                 target[:, 0] = torch.where(clear, target[:, 0], 0.0)
         elif stage == "weights":
-            moved = update.unflatten(1, (-1, outputs)) * self._step
+            moved = update.reshape(len(update), -1, outputs) * self._step
             if self._sizes.task == "classification":
                 moved = moved - moved.mean(2, keepdim=True)  # noise that changes no probability
             weights[:, : moved.shape[1]] += moved
@@ -329,6 +345,12 @@ def _moments(rows: ClientRows) -> tuple[Tensor, Tensor]:
     mean = (rows.y * mask).sum(1) / counts
     squares = ((rows.y - mean.unsqueeze(1)).square() * mask).sum(1)
     return mean, torch.sqrt(squares / (counts - 1).clamp(min=1))
+
+
+def _pick(table: Tensor, cells: Tensor) -> Tensor:
+    """From [K or 1, cells, …], the `cells` [K, 2] of each client."""
+    every = torch.arange(len(cells), device=cells.device).unsqueeze(1)
+    return table.expand(len(cells), *table.shape[1:])[every, cells]
 
 
 def _histogram(bins: Tensor, there: Tensor) -> Tensor:

@@ -47,6 +47,7 @@ from pmtl.data.splits import (
 )
 from pmtl.data.targets import Task, check_targets
 from pmtl.errors import PmtlError
+from pmtl.spec import format_spec, parse_spec
 
 __all__ = ["SPLITS", "FederatedData", "Rows", "Split", "Task"]
 
@@ -143,6 +144,18 @@ class FederatedData:
         scaling = None if self.scaling is None else self.scaling.select(keep)
         names = tuple(self.clients[k] for k in keep)
         return replace(self, clients=names, splits=splits, scaling=scaling, source=None)
+
+    def scaled(self) -> FederatedData:
+        """The federation with features that every client scaled by its own training rows."""
+        owner = np.full(len(self.y), -1, dtype=np.int64)
+        for rows in self.splits.values():
+            owner[rows.order] = np.repeat(np.arange(self.m), rows.counts)
+        x, scaling = scale_by_client(self.x, owner, self.rows("train"))
+        source = self.source
+        if source is not None:
+            name, options = parse_spec(source)
+            source = format_spec(name, {**options, "scale": "client"})
+        return replace(self, x=x, scaling=scaling, source=source)
 
     def fingerprint(self) -> str:
         """SHA-256 of features, targets, clients, splits and task; computed once.

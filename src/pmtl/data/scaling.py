@@ -1,8 +1,13 @@
 """Standardised features, by each client for itself.
 
-Gradient steps need features of a size near 1. Means and deviations over *all* clients would be a
-release without noise. So each client uses the mean and deviation of its own training rows, which is
-local and free under billboard privacy, and keeps these two vectors beside its model.
+Features need a common size near 1. Means and deviations over *all* clients would be a release
+without noise. So each client uses its own training rows, which is local and free under billboard
+privacy, and keeps the two vectors beside its model.
+
+A feature that is only 0 and 1 in a client's rows becomes −1 and 1, so that it means the same for
+all clients. Any other feature is centred at its mean and divided by its deviation; if it is
+constant, it is left out (0), because a client cannot know what another value would mean. Scaled
+values are limited to ±4, so that no new row can make a prediction explode.
 """
 
 from __future__ import annotations
@@ -17,8 +22,10 @@ from pmtl.data.checks import as_model_input
 from pmtl.data.splits import Rows
 from pmtl.errors import PmtlError
 
-#: A feature with a smaller relative deviation counts as constant and is only centred.
+#: A feature with a smaller relative deviation counts as constant.
 _CONSTANT = 1e-6
+#: The largest scaled value.
+LIMIT = 4.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,8 +33,8 @@ class Scaling:
     """How each client standardises its rows.
 
     Args:
-        means: the means that clients subtract from their rows, [m, *input_shape].
-        widths: the deviations by which they then divide, [m, *input_shape].
+        means: what clients subtract from their rows, [m, *input_shape].
+        widths: what they then divide by, [m, *input_shape]; inf for a constant feature.
     """
 
     means: NDArray[np.float32]
@@ -35,7 +42,8 @@ class Scaling:
 
     def apply(self, client: int, x: NDArray[Any]) -> NDArray[np.float32]:
         """The rows `x` of one client, scaled."""
-        return np.asarray((x - self.means[client]) / self.widths[client], dtype=np.float32)
+        scaled = (x - self.means[client]) / self.widths[client]
+        return np.asarray(np.clip(scaled, -LIMIT, LIMIT), dtype=np.float32)
 
     def select(self, clients: NDArray[np.int64]) -> Scaling:
         return Scaling(self.means[clients], self.widths[clients])
@@ -57,9 +65,11 @@ def scale_by_client(
     for client in range(m):
         rows = scaled[train.of(client)].astype(np.float64)
         if len(rows):  # In production a client may have none.
-            means[client] = rows.mean(axis=0)
-            width = rows.std(axis=0)
-            widths[client] = np.where(width > _CONSTANT * (1 + np.abs(means[client])), width, 1)
+            centre, width = rows.mean(axis=0), rows.std(axis=0)
+            width = np.where(width > _CONSTANT * np.abs(rows).max(axis=0), width, np.inf)
+            binary = ((rows == 0) | (rows == 1)).all(axis=0)
+            means[client] = np.where(binary, 0.5, centre)
+            widths[client] = np.where(binary, 0.5, width)
         mine = order[starts[client] : starts[client + 1]]
         scaled[mine] = scaling.apply(client, scaled[mine])
     return scaled, scaling

@@ -23,8 +23,9 @@ from pmtl.models.losses import Task
 
 #: The largest second derivative of a row's loss in its outputs.
 CURVATURE: dict[Task, float] = {"regression": 1.0, "classification": 0.5, "multilabel": 0.25}
-#: Steps at most, and the largest move of a weight at which the iteration ends.
-MOST_STEPS, STILL = 400, 1e-5
+#: Steps at most, and the largest move of a weight at which the iteration ends: to the end, and for
+#: losses that only compare penalties.
+TO_THE_END, ROUGHLY = (500, 1e-5), (60, 1e-2)
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,14 @@ def row_losses(task: Task, outputs: Tensor, y: Tensor) -> Tensor:
     return (torch.nn.functional.softplus(outputs) - outputs * y).sum(-1)
 
 
-def solve(rows: ClientRows, centre: Tensor, penalty: Tensor, mask: Tensor | None = None) -> Tensor:
+def solve(
+    rows: ClientRows,
+    centre: Tensor,
+    penalty: Tensor,
+    mask: Tensor | None = None,
+    start: Tensor | None = None,
+    until: tuple[int, float] = TO_THE_END,
+) -> Tensor:
     """The weights `[K, G, d, outputs]` of every client for every row of the table.
 
     Args:
@@ -59,14 +67,17 @@ def solve(rows: ClientRows, centre: Tensor, penalty: Tensor, mask: Tensor | None
         centre: c, [K or 1, G, d, outputs].
         penalty: κ > 0, [K or 1, G, d].
         mask: [K, n] the rows to use; all unless given.
+        start: weights to begin with; the centre unless given.
+        until: steps at most, and the largest move at which the iteration ends.
     """
     used = rows.x * (rows.mask if mask is None else mask).unsqueeze(-1)
     step = _Step(used, CURVATURE[rows.task], penalty)
     w = centre.expand(len(used), penalty.shape[1], *centre.shape[2:])
     if rows.task == "regression":
         return w - step(_gradient(rows, used, w, centre, penalty))
+    w = w if start is None else start
     momentum, ahead = torch.ones(w.shape[:2], dtype=w.dtype, device=w.device), w
-    for _ in range(MOST_STEPS):
+    for _ in range(until[0]):
         gradient = _gradient(rows, used, ahead, centre, penalty)
         after = ahead - step(gradient)
         uphill = (gradient * (after - w)).sum((2, 3)) > 0
@@ -75,14 +86,12 @@ def solve(rows: ClientRows, centre: Tensor, penalty: Tensor, mask: Tensor | None
         momentum = torch.where(uphill, 1.0, following)
         moved = after - w
         w, ahead = after, after + push[..., None, None] * moved
-        if not float(moved.abs().max()) > STILL:
+        if not float(moved.abs().max()) > until[1]:
             break
     return w
 
 
-def _gradient(
-    rows: ClientRows, used: Tensor, w: Tensor, centre: Tensor, penalty: Tensor
-) -> Tensor:
+def _gradient(rows: ClientRows, used: Tensor, w: Tensor, centre: Tensor, penalty: Tensor) -> Tensor:
     outputs = _times(rows.x, w)
     if rows.task == "classification":
         outputs = torch.softmax(outputs, -1)
@@ -96,7 +105,7 @@ def _times(a: Tensor, b: Tensor) -> Tensor:
     """`a` [K, i, j] times every matrix of `b` [K, G, j, c], in one product per client."""
     count, columns = b.shape[1], b.shape[3]
     flat = a @ b.transpose(1, 2).flatten(2)
-    return flat.unflatten(2, (count, columns)).transpose(1, 2)
+    return flat.view(*flat.shape[:2], count, columns).transpose(1, 2)
 
 
 class _Step:
@@ -108,7 +117,9 @@ class _Step:
         n, d = used.shape[1:]
         self._dual = n < d
         if self._dual:  # Woodbury: K⁻¹ − K⁻¹Xᵀ(I/b + XK⁻¹Xᵀ)⁻¹XK⁻¹
-            inner = torch.einsum("knd,kgd,kmd->kgnm", used, 1 / penalty.expand(len(used), -1, -1), used)
+            inner = torch.einsum(
+                "knd,kgd,kmd->kgnm", used, 1 / penalty.expand(len(used), -1, -1), used
+            )
             inner.diagonal(dim1=-2, dim2=-1).add_(1 / bound)
         else:
             inner = (bound * used.transpose(1, 2) @ used).unsqueeze(1) + torch.diag_embed(penalty)
@@ -133,12 +144,13 @@ class _Step:
 def held_out_losses(
     rows: ClientRows, centre: Tensor, penalty: Tensor, folds: int = 5
 ) -> tuple[Tensor, Tensor]:
-    """The weights of `solve`, and every client's mean loss on rows that were left out [K, G].
+    """The weights of `solve` (roughly), and every client's mean loss on rows that were left out
+    [K, G].
 
     For numbers each row is left out in turn, in closed form. For classes every `folds`-th row is
     left out together. A client with one row has the loss of the centre.
     """
-    weights = solve(rows, centre, penalty)
+    weights = solve(rows, centre, penalty, until=ROUGHLY)
     outputs = _times(rows.x, weights)
     if rows.task == "regression":
         used = rows.x * rows.mask.unsqueeze(-1)
@@ -149,7 +161,7 @@ def held_out_losses(
         place = torch.cumsum(rows.mask, 1).long() % folds
         for fold in range(min(folds, rows.mask.shape[1])):
             out = (place == fold) & (rows.mask > 0)
-            inside = solve(rows, centre, penalty, rows.mask * ~out)
+            inside = solve(rows, centre, penalty, rows.mask * ~out, weights, ROUGHLY)
             there = _times(rows.x, inside)
             outputs = torch.where(out[:, None, :, None], there, outputs)
     losses = row_losses(rows.task, outputs, rows.y.unsqueeze(1)) * rows.mask.unsqueeze(1)

@@ -31,7 +31,7 @@ from pmtl.spec import unknown
 
 ADJACENCY = "replace-one"
 DEFAULT_EPSILON = 2.0
-DEFAULT_CLIP = 0.5
+DEFAULT_CLIP, DEFAULT_ROUNDS = 0.5, 20
 
 #: The largest counts, the range of ε and the least δ. Outside these, float64 has too few digits.
 MOST = {"clients": 10**12, "cohort": 10**12, "rounds": 10**9}
@@ -171,14 +171,20 @@ class PrivacyRequest:
         None, help="σ, the noise's standard deviation on the average; instead of epsilon."
     )
     delta: float | None = option(None, help="δ; 1/(10 · clients) unless given.")
-    clip: float = option(DEFAULT_CLIP, help="γ, the largest norm of an upload.")
+    clip: float | None = option(
+        None,
+        help=f"γ, the largest norm of an upload ({DEFAULT_CLIP:g} unless given; pooling has its "
+        "own).",
+    )
     sampling: str | None = option(
         None,
         help="full, poisson (a coin per client), fixed (exactly q, as in the paper) or a scheme of "
         "your own (package.module:Name); full if everybody takes part, else poisson.",
     )
     cohort: int | None = option(None, help="q, clients a round; everybody unless given.")
-    rounds: int = option(20, help="T, rounds.")
+    rounds: int | None = option(
+        None, help=f"T, rounds ({DEFAULT_ROUNDS} unless given; pooling has its own)."
+    )
     hardened: bool | None = option(
         None,
         help="Draw noise exactly, on a grid of whole numbers; by default only in production.",
@@ -223,9 +229,9 @@ class PrivacyRequest:
             clients=clients,
             cohort=cohort,
             sampling=default_sampling(clients, cohort) if self.sampling is None else self.sampling,
-            clip_norm=self.clip,
+            clip_norm=DEFAULT_CLIP if self.clip is None else self.clip,
             noise_std=0.0 if self.noise is None else self.noise,
-            rounds=self.rounds,
+            rounds=DEFAULT_ROUNDS if self.rounds is None else self.rounds,
             delta=default_delta(clients) if self.delta is None else self.delta,
         )
         if self.noise is not None or math.isinf(self.target):

@@ -46,8 +46,9 @@ class TrainConfig:
         panel=DATA,
     )
     algorithm: str = option(
-        "pmtl",
-        help="pmtl[:lam=0.1], fedavg, fedprox[:mu=0.1], local, ditto[:lam=0.1], ppsgd[:alpha=1], "
+        "auto",
+        help="auto (pooling for linear models, otherwise pmtl), pooling, pmtl[:lam=0.1], fedavg, "
+        "fedprox[:mu=0.1], local, ditto[:lam=0.1], ppsgd[:alpha=1], "
         "clustered:clusters=FILE (JSON or CSV, client to cluster), related:omega=FILE (.npy, or "
         "CSV with names), fedadam[:server_lr=0.03], naive_joint, or package.module:Name.",
     )
@@ -257,7 +258,8 @@ def algorithm_spec(algorithm: str | Algorithm) -> str:
 
     if isinstance(algorithm, str):
         return algorithm
-    values = _given({item.name: getattr(algorithm, item.name) for item in fields(algorithm)})
+    own = [item.name for item in fields(algorithm) if not item.metadata.get("derived")]
+    values = _given({name: getattr(algorithm, name) for name in own})
     kind = type(algorithm)
     if ALGORITHMS.get(algorithm.name) is kind:
         name = algorithm.name

@@ -67,6 +67,8 @@ class RunFacts:
     metric: str | None = None  #: metrics of the user's own
     relations: str | None = None  #: what decides which clients read an average together
     text: dict[str, Any] | None = None  #: the `TextRule` of text features
+    scaled: bool = False  #: whether each client scaled its features by its own rows
+    shows_model: bool = True  #: whether what was published predicts by itself
     disclosed: tuple[str, ...] = ()  #: sentences on what reading the data disclosed
     board: str | None = None  #: the digest of the billboard
     noise_key: str | None = None  #: everything that an experiment's noise depends on
@@ -174,6 +176,11 @@ def public_facts(config: TrainConfig, facts: RunFacts) -> dict[str, Any]:
 def fingerprint_of(data: FederatedData, key: bytes) -> str:
     """The fingerprint of the data; in production under the run's `key`."""
     return files.digest_of_text(data.fingerprint(), key) if key else data.fingerprint()
+
+
+def as_trained(data: FederatedData, facts: RunFacts) -> FederatedData:
+    """The data with the scaling that the run gave it, if it came without."""
+    return data.scaled() if facts.scaled and data.scaling is None else data
 
 
 def check_data(data: FederatedData, facts: RunFacts, key: bytes = b"") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -12,15 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from pmtl.algorithms import Algorithm
+from pmtl.algorithms import Algorithm, ExactAlgorithm, Sizes
+from pmtl.client.batches import LocalTraining
 from pmtl.data import FederatedData, describe, public_warnings
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
 from pmtl.models import FlatModel
+from pmtl.models.last_layer import last_layer
+from pmtl.models.library import Linear
 from pmtl.privacy.accounting.validation import KIND, evaluations, with_metrics
 from pmtl.privacy.ledger.events import TRAINING
 from pmtl.privacy.ledger.ledger import Ledger
-from pmtl.privacy.plan import DEFAULT_EPSILON, PrivacyPlan
+from pmtl.privacy.plan import DEFAULT_EPSILON, DEFAULT_ROUNDS, PrivacyPlan, default_delta
 from pmtl.privacy.statement.warnings import (
     warn_if_drowned,
     warn_of_delta,
@@ -39,9 +43,15 @@ def plans_of(
 ) -> tuple[PrivacyPlan, PrivacyPlan | None]:
     """The plans of the models and of the metrics; together they cost the requested ε."""
     asked = replace(config.privacy, metrics=config.metrics_share if method.shares else 0.0)
-    views = 2 if method.personal else 1
+    rounds = DEFAULT_ROUNDS if asked.rounds is None else asked.rounds
+    if isinstance(method, ExactAlgorithm):
+        rounds = method.releases
+        asked = replace(asked, rounds=rounds, clip=1.0)
+    views = 2 if method.personal and method.shows_model else 1
     values = views * len(metric_bounds(data.task, data.outputs, asked.loss_bound))
-    times = evaluations(asked.rounds, config.evaluate_every)
+    # Clients of an exact algorithm have models after the last release only.
+    times = 1 if method.exact else evaluations(rounds, config.evaluate_every)
+    times = times if config.evaluate_every else 0
     plan, metrics = with_metrics(asked, data.m, times, values)
     if config.patience is not None and metrics is None:
         raise PmtlError(
@@ -49,6 +59,55 @@ def plans_of(
             "nothing, or it is not private. Leave patience out."
         )
     return plan, metrics
+
+
+def settle(
+    method: Algorithm, config: TrainConfig, data: FederatedData, model: FlatModel
+) -> Algorithm:
+    """The algorithm with all that it decides from public numbers: clients, sizes and budget."""
+    if not isinstance(method, ExactAlgorithm):
+        return method
+    asked = config.privacy
+    if asked.rounds is not None or asked.clip is not None:
+        raise PmtlError(
+            f"The algorithm {method.name!r} decides itself how often it releases what, and how "
+            f"uploads are clipped: leave rounds and clip out, or use {method.name}:rounds=…."
+        )
+    layer = last_layer(model, data.input_shape)
+    columns = 0 if layer is None else layer.columns + 1
+    factor = 1.0 if layer is None else layer.factor
+    sizes = Sizes(data.task, data.outputs, columns, layer is not None, factor)
+    if asked.noise is not None:
+        strength = math.inf if asked.noise == 0 else 2 * math.sqrt(method.releases) / asked.noise
+    elif math.isinf(asked.target):
+        strength = math.inf
+    else:
+        from pmtl.privacy.accounting.gaussian import mu_for
+
+        delta = default_delta(data.m) if asked.delta is None else asked.delta
+        strength = data.m * mu_for(asked.target, delta)
+    return method.settle(sizes, strength)
+
+
+def default_algorithm(config: TrainConfig, data: FederatedData, model: FlatModel) -> str:
+    """What `algorithm=auto` means: pooling for linear models, unless settings of Algorithm 1 were
+    given."""
+    asked = config.privacy
+    steps = asked.rounds is not None or asked.clip is not None or config.local != LocalTraining()
+    linear = last_layer(model, data.input_shape) is not None
+    return "pooling" if linear and not steps and config.share is None else "pmtl"
+
+
+def wants_scaling(method: Algorithm, data: FederatedData, model: FlatModel) -> bool:
+    """Whether the clients should scale their features first: for tables of numbers in memory."""
+    table = isinstance(data.x, np.ndarray) and not isinstance(data.x, np.memmap)
+    return (
+        method.exact
+        and data.scaling is None
+        and type(model.module) is Linear
+        and table
+        and data.x.dtype != np.uint8
+    )
 
 
 def resolved(config: TrainConfig, plan: PrivacyPlan, metrics: PrivacyPlan | None) -> TrainConfig:
@@ -119,6 +178,8 @@ def facts_of(
         labels=None if data.labels is None else tuple(data.labels),
         feature_names=None if data.feature_names is None else tuple(data.feature_names),
         text=None if data.text is None else data.text.to_dict(),
+        scaled=data.scaling is not None,
+        shows_model=algorithm.shows_model,
         disclosed=tuple(data.disclosed),
         pixels=bool(data.x.dtype == np.uint8),
         parameters=federation.model.size,
@@ -158,6 +219,8 @@ def prepare(
             ledger = stack.enter_context(Ledger.open(config.ledger, data.clients))
             budget = Budget(ledger, run, plan, metrics, config.mode == "experiment")
             budget.refuse_unaffordable()
+        if isinstance(method, ExactAlgorithm):
+            method = method.with_noise(plan.noise_std * plan.cohort / plan.clients)
         federation = simulate(
             data,
             model,

@@ -17,12 +17,13 @@ from pmtl import storage as files
 from pmtl.billboard import Billboard
 from pmtl.data import FederatedData, Scaling, Split, load
 from pmtl.data.checks import as_model_input, is_sparse, row_chunks
+from pmtl.data.scaling import LIMIT
 from pmtl.errors import PmtlError, PmtlWarning
 from pmtl.models import FlatModel, build_model, predictions, probabilities
 from pmtl.privacy.statement import text
 from pmtl.privacy.statement.statement import Statement, make_statement
 from pmtl.runs.config import IN_MEMORY
-from pmtl.runs.facts import RunFacts, check_data
+from pmtl.runs.facts import RunFacts, as_trained, check_data
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.personal import PersonalFile
 from pmtl.sharing import PublicInputs, build_share
@@ -84,6 +85,8 @@ class Run:
     @property
     def shared(self) -> nn.Module:
         """The shared model; if there are several, see `shared_for`."""
+        if not self.facts.shows_model:
+            raise PmtlError(_NO_MODEL)
         if not self.facts.shares:
             raise PmtlError(f"Nothing was shared in this run of {self.facts.algorithm}.")
         if len(self._shared) > 1:
@@ -99,6 +102,8 @@ class Run:
 
     def shared_for(self, client: str) -> nn.Module:
         """The shared model for the client with this name."""
+        if not self.facts.shows_model:
+            raise PmtlError(_NO_MODEL)
         position = self._position(client)
         return self._module(self._published(np.array([position]))[0], position)
 
@@ -180,7 +185,7 @@ class Run:
     def views(self) -> dict[str, Weights]:
         """Functions that give the weights of any clients' personal and, if any, shared models."""
         views = {"personal": self._weights}
-        if self.facts.shares:
+        if self.facts.shares and self.facts.shows_model:
             views["shared"] = self._published
         return views
 
@@ -204,6 +209,7 @@ class Run:
                     "again, with pmtl.load_run(path, data=…)."
                 )
             self._data = load(spec, production=self.facts.production)
+        self._data = as_trained(self._data, self.facts)
         check_data(self._data, self.facts, self._key)
         return self._data
 
@@ -242,7 +248,7 @@ class Standardise(nn.Module):
         self.register_buffer("width", torch.from_numpy(np.array(width)))
 
     def forward(self, x: Tensor) -> Tensor:
-        return (x - self.mean) / self.width  # type: ignore[operator]
+        return ((x - self.mean) / self.width).clamp(-LIMIT, LIMIT)  # type: ignore[operator]
 
 
 def load_run(path: str | Path, data: FederatedData | None = None, model: Any = None) -> Run:
@@ -285,6 +291,11 @@ def load_run(path: str | Path, data: FederatedData | None = None, model: Any = N
         folder.key,
     )
 
+
+_NO_MODEL = (
+    "What this run published is in each client's own units of the target, and predicts nothing by "
+    "itself: use personal(client)."
+)
 
 #: The warning for a production run that version 0.1 wrote.
 _UNDIVIDED = (

@@ -116,6 +116,8 @@ def run_to_end(
                     f"Stopped after round {state.round} of {plan.rounds}; "
                     f"`pmtl resume {'RUN' if folder is None else folder.path}` continues it."
                 )
+        if state.round < plan.rounds:
+            federation.finish(state)  # It ended early: from what was published.
         federation.collect(state)
         run = _finish(federation, facts, folder, budget, state, lines.all(), key)
         if failed := failed or call(mine, "on_end", event):
@@ -202,7 +204,8 @@ def _finish(
         if federation.algorithm.personal:
             personal = Personal(state.store.seen, federation.newcomers(state), weights)
         result = None if facts.production else run.evaluate()
-        published = {"weights": state.shared, **federation.server.billboard.tensors()}
+        shown = federation.published(state) if federation.algorithm.exact else state.shared
+        published = {"weights": shown, **federation.server.billboard.tensors()}
         folder.save_result(facts, personal, published, data.scaling, run.privacy, result)
     return run
 

@@ -20,14 +20,17 @@ from pmtl.models import build_model, start_warnings
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
 from pmtl.runs.callbacks import Callback, build_callback
 from pmtl.runs.config import IN_MEMORY, TrainConfig, algorithm_spec, part, read_config
-from pmtl.runs.facts import check_data
+from pmtl.runs.facts import as_trained, check_data
 from pmtl.runs.folder import KEY_BYTES, RunFolder
 from pmtl.runs.preparation import (
+    default_algorithm,
     facts_of,
     plans_of,
     prepare,
     refuse_differences,
     resolved,
+    settle,
+    wants_scaling,
     warnings_of,
 )
 from pmtl.runs.result import Run, rebuild_model
@@ -40,7 +43,7 @@ from pmtl.simulation.custom_metrics import find_metrics
 def train(
     data: str | FederatedData = "synthetic",
     model: str | Callable[..., nn.Module] = "auto",
-    algorithm: str | Algorithm = "pmtl",
+    algorithm: str | Algorithm = "auto",
     privacy: PrivacyRequest | PrivacyPlan | dict[str, Any] | float | None = None,
     *,
     local: LocalTraining | dict[str, Any] | None = None,
@@ -72,7 +75,7 @@ def train(
     Args:
         data: a federation, or a spec (`visits.csv:client=hospital,target=outcome`).
         model: a spec, or a factory of modules (called with the input shape and the outputs).
-        algorithm: a spec (`pmtl:lam=0.5`), or an algorithm.
+        algorithm: a spec (`pmtl:lam=0.5`), or an algorithm; "auto" is pooling for linear models.
         privacy: the privacy that is asked for: an ε, or the fields of `PrivacyRequest`.
         local: a client's work in a round: the fields of `LocalTraining`.
         init: a public start: a safetensors file with the names of the model's parameters.
@@ -152,7 +155,6 @@ def start(
         ledger=None if config.ledger is None else str(Path(config.ledger).resolve()),
         seed=config.seed if secret else config.seed or 0,
     )
-    method = build_algorithm(algorithm or config.algorithm)
     begin = secrets.randbits(63) if config.seed is None else config.seed
     begin = int(team.from_leader(torch.tensor([begin])))  # All processes start from one model.
     public = PublicInputs.read(config.init, config.share)
@@ -160,7 +162,13 @@ def start(
     flat = build_model(model or config.model, *sizes, begin, public.start, config.frozen)
     about_start = start_warnings(flat.module, public.start or {}) if config.init else []
     public = public.fitted(flat)
-    shared = share_part(method, config.share, flat, public.rows)
+    if algorithm is None and config.algorithm == "auto":
+        config = replace(config, algorithm=default_algorithm(config, federated, flat))
+    method = build_algorithm(algorithm or config.algorithm)
+    if wants_scaling(method, federated, flat):
+        federated = federated.scaled()
+        config = replace(config, data=federated.source or IN_MEMORY)
+    shared = share_part(settle(method, config, federated, flat), config.share, flat, public.rows)
     plan, metrics = plans_of(config, federated, shared)
     config = resolved(config, plan, metrics)
     refuse_differences(team, federated, config, [plan, metrics], flat, shared)
@@ -245,6 +253,8 @@ def resume(
     plan, metrics = facts.plan, facts.metrics_plan
     public = folder.load_public(facts)
     flat = rebuild_model(facts, model, public)
+    federated = as_trained(federated, facts)
+    method = settle(method, config, federated, flat)
     method = share_part(method, facts.share, flat, public.rows)
     refuse_differences(team, federated, config, [plan, metrics], flat, method, facts.id)
     check_data(federated, facts, folder.key)
