@@ -57,6 +57,7 @@ class RunFolder:
         self.checkpoint_file = self.private / "checkpoint.safetensors"
         self.owned_file = self.private / "owned.rows"
         self.personal_file = self.private / "personal.safetensors"
+        self.alone_file = self.private / "alone.safetensors"
         self.scaling_file = self.private / "scaling.safetensors"
         self.result_file = self.private / "result.json"
         self.finetuned = self.private / "finetuned"
@@ -228,27 +229,29 @@ class RunFolder:
     def save_result(
         self,
         facts: RunFacts,
-        personal: Personal | None,
+        personal: Mapping[str, Personal],
         shared: Mapping[str, Tensor],
         scaling: Scaling | None,
         statement: Statement,
         result: Any,
     ) -> None:
         """Write the models and the statement, and then `run.json`, which makes the run complete and
-        has the digest of every file that `load_run` reads."""
+        has the digest of every file that `load_run` reads. `personal` are the models of each
+        client: "personal", and "alone" if the run has them."""
         written = {
             "metrics": self.metrics.digest(),
             # The file is public, and so is its digest: everybody can check the file.
             "shared": files.write_tensors(self.shared_file, shared, {"model": facts.model}),
         }
-        if personal is not None:
-            seen = personal.seen.tolist()
+        for name, models in personal.items():
+            seen = models.seen.tolist()
             about = {
                 "clients": [facts.clients[client] for client in seen],
                 "model": facts.model,
                 "blocks": [facts.blocks[client] for client in seen],
             }
-            written["personal"] = write_personal(self.personal_file, personal, about, self.key)
+            file = self.personal_file if name == "personal" else self.alone_file
+            written[name] = write_personal(file, models, about, self.key)
         if scaling is not None:
             means, widths = torch.from_numpy(scaling.means), torch.from_numpy(scaling.widths)
             parts = {"means": means, "widths": widths}

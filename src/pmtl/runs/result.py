@@ -56,6 +56,7 @@ class Run:
         scaling: Scaling | None = None,
         board: Billboard | None = None,
         key: bytes = b"",
+        alone: Weights | None = None,
     ) -> None:
         self.facts = facts
         self.clients: tuple[str, ...] = facts.clients
@@ -69,6 +70,7 @@ class Run:
         self._data = data
         self._scaling = scaling
         self._key = key  # of the digests in `facts`
+        self._alone = alone  # what clients would have without the others
         self._positions = {client: i for i, client in enumerate(self.clients)}
 
     def personal(self, client: str) -> nn.Module:
@@ -183,10 +185,13 @@ class Run:
         return losses
 
     def views(self) -> dict[str, Weights]:
-        """Functions that give the weights of any clients' personal and, if any, shared models."""
+        """Functions that give the weights of any clients' personal models and, if the run has them,
+        of the shared ones and of those that clients would have alone."""
         views = {"personal": self._weights}
         if self.facts.shares and self.facts.shows_model:
             views["shared"] = self._published
+        if self._alone is not None:
+            views["alone"] = self._alone
         return views
 
     def released(self) -> list[dict[str, Any]]:
@@ -273,6 +278,9 @@ def load_run(path: str | Path, data: FederatedData | None = None, model: Any = N
     personal = None
     if facts.personal:
         personal = PersonalFile(folder.personal_file, blocks, written["personal"], folder.key)
+    alone = None
+    if "alone" in written:
+        alone = PersonalFile(folder.alone_file, blocks, written["alone"], folder.key)
     public, cpu = folder.load_public(facts), torch.device("cpu")
     flat = rebuild_model(facts, model, public)
     if facts.share is not None:  # The file has only the shared part.
@@ -289,6 +297,7 @@ def load_run(path: str | Path, data: FederatedData | None = None, model: Any = N
         folder.load_scaling(written),
         Billboard.from_tensors(blocks, published),
         folder.key,
+        alone,
     )
 
 

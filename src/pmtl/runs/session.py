@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -170,9 +171,9 @@ def _finish(
     key: bytes,
 ) -> Run:
     data, delta = federation.data, federation.plan.delta
-    weights = (
-        federation.views(state)["personal"] if federation.team.leader else _not_in_this_process
-    )
+    views = federation.views(state)
+    weights = views["personal"] if federation.team.leader else _not_in_this_process
+    alone = views.get("alone") if federation.team.leader else None
     facts = replace(facts, state="complete", not_finite=not_finite(federation, state, facts.mode))
     if not facts.production:  # Who was sampled is private, and so is the number of sampled clients.
         store = state.store
@@ -197,12 +198,16 @@ def _finish(
         data.scaling,
         federation.server.billboard,
         key,
+        alone,
     )
     if folder is not None:
         _save(folder, state, budget)
-        personal = None
+        personal = {}
         if federation.algorithm.personal:
-            personal = Personal(state.store.seen, federation.newcomers(state), weights)
+            personal["personal"] = Personal(state.store.seen, federation.newcomers(state), weights)
+        if alone is not None:
+            unseen = torch.zeros_like(federation.newcomers(state))
+            personal["alone"] = Personal(state.store.seen, unseen, alone)
         result = None if facts.production else run.evaluate()
         shown = federation.published(state) if federation.algorithm.exact else state.shared
         published = {"weights": shown, **federation.server.billboard.tensors()}
