@@ -43,13 +43,14 @@ from pmtl.models import Layout
 from pmtl.models.exact import ClientRows, held_out_losses, solve
 
 #: Penalties (intercept, slopes) around the shared weights, and of training alone around zero.
-AROUND = [(a, b) for a in (0.3, 3.0, 30.0) for b in (1.0, 10.0, 100.0)]
-AROUND += [(3.0, 1000.0), (1000.0, 1000.0)]
+AROUND = [(a, b) for a in (0.1, 1.0, 10.0) for b in (1.0, 10.0, 100.0)]
+AROUND += [(10.0, 1000.0), (1000.0, 1000.0)]
 ALONE = [(0.1, 1.0), (0.1, 10.0), (0.1, 100.0)]
 CELLS = len(AROUND) + len(ALONE)
-#: The penalties in the rounds, the norm in nats to which a vote is clipped, and how many rows the
-#: vote counts for.
-IN_ROUNDS, VOTE_NORM, VOTE_ROWS = (0.3, 3.0), 0.2, 100.0
+#: The penalties in the rounds, and how many rows the vote counts for.
+IN_ROUNDS, VOTE_ROWS = (0.3, 3.0), 100.0
+#: A vote in nats: the noise that is aimed at, and the least and largest norm to which it is clipped.
+VOTE_NOISE, VOTE_NORMS = 0.01, (0.1, 2.0)
 #: Histograms for the target: powers of two from 2**FIRST_POWER, and levels (cyclic).
 BINS, FIRST_POWER, LEVEL_WIDTH = 64, -24, 2.0
 #: The most noise of a release with which the target's histograms are readable.
@@ -187,7 +188,7 @@ class Pooling(ExactAlgorithm):
             moved = moved[:, :1] if self.share == "intercepts" else moved
             return moved.flatten(1) / self._step
         _, losses = self._held_out(scaled, *self._grid(weights))
-        ballot = (losses - losses.mean(1, keepdim=True)) / VOTE_NORM
+        ballot = (losses - losses.mean(1, keepdim=True)) / self._vote_norm
         return torch.where((rows.mask.sum(1) > 1).unsqueeze(1), ballot, 0.0)
 
     def finish(self, rows: ClientRows, board: Tensor) -> Tensor:
@@ -196,7 +197,7 @@ class Pooling(ExactAlgorithm):
         centre, penalty = self._grid(weights)
         candidates, losses = self._held_out(scaled, centre, penalty)
         vote = vote - vote.mean(1, keepdim=True)
-        known = self.noise * VOTE_NORM / math.sqrt(self.votes)
+        known = self.noise * self._vote_norm / math.sqrt(self.votes)
         doubt = (CELLS - 1) * known**2 / vote.square().sum(1, keepdim=True).clamp(min=1e-300)
         score = rows.mask.sum(1, keepdim=True) * losses
         score = score + VOTE_ROWS * (1 - doubt).clamp(min=0) * vote
@@ -245,6 +246,13 @@ class Pooling(ExactAlgorithm):
         reach = self.reach / (math.sqrt(2) if self._sizes.task == "classification" else 1.0)
         return reach / self.rounds
 
+    @property
+    def _vote_norm(self) -> float:
+        """The norm in nats to which a vote is clipped: wide where the noise allows it."""
+        least, largest = VOTE_NORMS
+        wanted = VOTE_NOISE * math.sqrt(self.votes) / self.noise if self.noise else largest
+        return min(largest, max(least, wanted))
+
     def _scaled(self, rows: ClientRows, target: Tensor) -> tuple[ClientRows, Tensor, Tensor]:
         """The rows with (y − level)/size, and both [K, outputs]."""
         mean, spread = _moments(rows)
@@ -291,7 +299,7 @@ class Pooling(ExactAlgorithm):
             weights[:, : moved.shape[1]] += moved
         else:
             cast = round - self._before - self.rounds
-            vote = (vote * cast + update * VOTE_NORM) / (cast + 1)
+            vote = (vote * cast + update * self._vote_norm) / (cast + 1)
         board = torch.cat([weights.flatten(1), target.flatten(1), vote], 1)
         return board, {"round": memory["round"] + 1}
 

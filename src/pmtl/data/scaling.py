@@ -24,6 +24,8 @@ from pmtl.errors import PmtlError
 
 #: A feature with a smaller relative deviation counts as constant.
 _CONSTANT = 1e-6
+#: A deviation of n rows is enlarged by 1 + _FEW/n: with few rows it is too small for new ones.
+_FEW = 3
 #: The largest scaled value.
 LIMIT = 4.0
 
@@ -65,7 +67,7 @@ def scale_by_client(
     for client in range(m):
         rows = scaled[train.of(client)].astype(np.float64)
         if len(rows):  # In production a client may have none.
-            centre, width = rows.mean(axis=0), rows.std(axis=0)
+            centre, width = rows.mean(axis=0), rows.std(axis=0) * (1 + _FEW / len(rows))
             width = np.where(width > _CONSTANT * np.abs(rows).max(axis=0), width, np.inf)
             binary = ((rows == 0) | (rows == 1)).all(axis=0)
             means[client] = np.where(binary, 0.5, centre)
