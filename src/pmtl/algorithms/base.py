@@ -193,6 +193,11 @@ class ExactAlgorithm(Algorithm):
     def releases(self) -> int:
         """How many releases the algorithm makes."""
 
+    @property
+    @abstractmethod
+    def in_words(self) -> str:
+        """What the releases are, for the privacy statement."""
+
     @abstractmethod
     def settle(self, sizes: Sizes, strength: float) -> ExactAlgorithm:
         """The algorithm with all settings decided from public numbers.

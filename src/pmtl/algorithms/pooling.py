@@ -49,7 +49,7 @@ ALONE = [(0.1, 1.0), (0.1, 10.0), (0.1, 100.0)]
 CELLS = len(AROUND) + len(ALONE)
 #: The penalties in the rounds, and how many rows the vote counts for.
 IN_ROUNDS, VOTE_ROWS = (0.3, 3.0), 100.0
-#: A vote in nats: the noise that is aimed at, and the least and largest norm to which it is clipped.
+#: A vote in nats: the noise that is aimed at, and the least and largest norm for clipping it.
 VOTE_NOISE, VOTE_NORMS = 0.01, (0.1, 2.0)
 #: Histograms for the target: powers of two from 2**FIRST_POWER, and levels (cyclic).
 BINS, FIRST_POWER, LEVEL_WIDTH = 64, -24, 2.0
@@ -130,6 +130,14 @@ class Pooling(ExactAlgorithm):
         return self._before + self.rounds + self.votes
 
     @property
+    def in_words(self) -> str:
+        target = "2 for the size and the level of the target, " if self._before else ""
+        what = "weights" if self.share == "all" else "intercepts"
+        return (
+            f"{target}{self.rounds} for the shared {what}, {self.votes} for a vote on the penalties"
+        )
+
+    @property
     def _before(self) -> int:
         return 2 if self.target == "release" else 0
 
@@ -149,6 +157,16 @@ class Pooling(ExactAlgorithm):
         if self.stage(round) == "weights":
             return sizes.outputs * (1 if self.share == "intercepts" else sizes.columns)
         return sizes.outputs * BINS
+
+    def warning(self, clients: int, cohort: int, rounds: int) -> str | None:
+        if self.share == "all" or self.sizes is None:
+            return None
+        return (
+            f"{clients} clients at this ε are too few to share {self.sizes.columns:,} × "
+            f"{self.sizes.outputs:,} weights: only the {self.sizes.outputs:,} intercepts and the "
+            "strength of the penalties are shared. Fewer columns, more clients or a larger ε would "
+            "change that (pmtl plan)."
+        )
 
     # ---- the billboard: shared weights, size and level of the target, vote ----
 

@@ -51,7 +51,7 @@ def train(
     with join_team() as team:
         run = start(
             asked,
-            out=out or free_folder(asked.algorithm.partition(":")[0]),
+            out=out or free_folder(_name(asked.algorithm)),
             callbacks=callback or (),
             progress=True,
             warn=opt.warn,
@@ -174,3 +174,9 @@ def free_folder(name: str) -> str:
     while Path(f"runs/{name}-{number}").exists():
         number += 1
     return f"runs/{name}-{number}"
+
+
+def _name(algorithm: str) -> str:
+    """What a folder is called after an algorithm's spec."""
+    name = algorithm.partition(":")[0]
+    return "run" if name == "auto" else name

@@ -14,13 +14,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pmtl.algorithms import Algorithm
+from pmtl.algorithms import Algorithm, ExactAlgorithm
 from pmtl.client.batches import Batches, LocalTraining
 from pmtl.client.step import Rows, train_client
 from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
 from pmtl.messages import UPLOAD, RoundMessage
 from pmtl.models import FlatModel
+from pmtl.models.exact import ClientRows
+from pmtl.models.last_layer import last_layer
 from pmtl.privacy.clipping import clip
 from pmtl.streams import name_keys, subseed
 
@@ -63,6 +65,7 @@ class Site:
         self._key = name_keys(data.clients)
         self._round = -1  # the last round that was answered
         self._batches = Batches(data.rows("train"), local, seed, self._key)
+        self._exact = self.algorithm if isinstance(self.algorithm, ExactAlgorithm) else None
 
     def answer(self, message: RoundMessage) -> dict[str, NDArray[Any]]:
         """Train for the round of `message` and return the upload, all that leaves the client.
@@ -71,6 +74,10 @@ class Site:
         """
         self._check(message)
         shared = torch.tensor(message.shared, dtype=self.model.start().dtype)
+        if self._exact is not None:
+            uploads = self._exact.work(self._all_rows(), shared.unsqueeze(0), message.round)
+            self._round = message.round
+            return {UPLOAD: clip(uploads.to(shared.dtype), self._clip_norm)[0].numpy()}
         lr = self._local.lr_at(message.round)
         with torch.random.fork_rng(enabled=self.model.traits.random_forward):
             if self.model.traits.random_forward:
@@ -81,6 +88,27 @@ class Site:
             )
         self.own, self._round = trained.kept, message.round
         return {UPLOAD: clip(trained.upload.unsqueeze(0), self._clip_norm)[0].numpy()}
+
+    def finish(self, message: RoundMessage) -> None:
+        """Make the client's own vector from what was published, after the last round of an exact
+        algorithm. Nothing leaves the client."""
+        if self._exact is not None:
+            self._check(message)
+            shared = torch.tensor(message.shared, dtype=self.model.start().dtype)
+            self.own = self._exact.finish(self._all_rows(), shared.unsqueeze(0))[0].to(shared.dtype)
+
+    def _all_rows(self) -> ClientRows:
+        """All training rows, for an exact algorithm."""
+        layer = last_layer(self.model, self._data.input_shape)
+        if layer is None:
+            raise PmtlError(f"The algorithm {self.algorithm.name!r} needs a linear model.")
+        mine = self._data.rows("train").of(0).reshape(1, -1)
+        real = torch.ones(mine.shape if mine.size else (1, 1), dtype=torch.bool)
+        if not mine.size:
+            mine, real = np.zeros((1, 1), dtype=np.int64), ~real
+        x, y = (torch.from_numpy(np.ascontiguousarray(part)) for part in self._data.gather(mine))
+        inputs = x.to(self.model.start().dtype)
+        return layer.rows(self._data.task, self._data.outputs, inputs, y, real)
 
     def _check(self, message: RoundMessage) -> None:
         """Refuse what would spoil the client's vector, or a second upload for one round."""

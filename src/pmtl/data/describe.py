@@ -16,8 +16,13 @@ LARGE_ROWS = 30.0  #: norm of a row above which default step sizes tend to diver
 UNEQUAL = 50  #: ratio of the largest client's rows to the median above which there is a warning
 
 
-def describe(data: FederatedData) -> dict[str, Any]:
-    """A summary: sizes, storage, task, splits and `warnings` (sentences)."""
+def describe(data: FederatedData, steps: bool = True) -> dict[str, Any]:
+    """A summary: sizes, storage, task, splits and `warnings` (sentences).
+
+    Args:
+        data: the federation.
+        steps: whether it is to be trained by gradient steps, for which large numbers matter.
+    """
     counts = np.sum([data.rows(split).counts for split in SPLITS], axis=0)
     dense = "on disk" if isinstance(data.x, np.memmap) else "dense"
     summary: dict[str, Any] = {
@@ -35,7 +40,7 @@ def describe(data: FederatedData) -> dict[str, Any]:
         "task": data.task,
         ("classes" if data.task == "classification" else "outputs"): data.outputs,
         "splits": {split: len(data.rows(split).order) for split in SPLITS},
-        "warnings": _warnings(data, counts),
+        "warnings": _warnings(data, counts, steps),
     }
     if data.text is not None:
         summary["text"] = _text(data.text, data.feature_names)
@@ -62,7 +67,7 @@ def public_warnings(data: FederatedData) -> list[str]:
     return warnings
 
 
-def _warnings(data: FederatedData, counts: NDArray[Any]) -> list[str]:
+def _warnings(data: FederatedData, counts: NDArray[Any], steps: bool) -> list[str]:
     warnings = public_warnings(data)
     if data.task == "classification":
         single = _single_class(data)
@@ -91,13 +96,14 @@ def _warnings(data: FederatedData, counts: NDArray[Any]) -> list[str]:
             f"{np.median(counts):g}. Every client has the same weight."
         )
     size = _row_norm(data)
-    if size > LARGE_ROWS:
+    if steps and size > LARGE_ROWS:
         warnings.append(
             f"The features are large (a row has a norm of about {size:.3g}), and gradient steps "
             "may diverge: scale them to a size near 1, or let every client do it for itself with "
             "scale=client."
         )
-    if data.task == "regression" and np.sqrt(np.mean(np.square(data.y, dtype=float))) > LARGE_ROWS:
+    numbers = data.task == "regression"
+    if steps and numbers and np.sqrt(np.mean(np.square(data.y, dtype=float))) > LARGE_ROWS:
         warnings.append(
             "The targets are large, and gradient steps may diverge: express them in a unit that "
             "makes them about 1."

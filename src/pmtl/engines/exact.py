@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from pmtl.algorithms import ExactAlgorithm
@@ -103,13 +102,6 @@ class ExactEngine:
 
     def _rows(self, index: Ints, real: np.ndarray) -> ClientRows:
         inputs, targets = self._feed.rows(index)
-        task, outputs = self._feed.data.task, self._feed.data.outputs
+        data = self._feed.data
         mask = to_device(real, self._feed.device)
-        features = self._layer.features(inputs.flatten(0, 1)).view(*index.shape, -1)
-        x = torch.cat([torch.ones_like(features[..., :1]), features * self._layer.factor], -1)
-        if task == "classification":
-            y = F.one_hot(targets.long(), outputs)
-        else:
-            y = targets.reshape(*index.shape, outputs)
-        x, y = (torch.where(mask.unsqueeze(-1), part.double(), 0.0) for part in (x, y))
-        return ClientRows(task, x, y, mask.double())
+        return self._layer.rows(data.task, data.outputs, inputs, targets, mask)

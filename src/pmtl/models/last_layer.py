@@ -10,11 +10,14 @@ import math
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pmtl.models.exact import ClientRows
 from pmtl.models.flat import FlatModel
 from pmtl.models.hog import HogLinear
 from pmtl.models.library import Linear
+from pmtl.models.losses import Task
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,27 @@ class LastLayer:
         finally:
             hook.remove()
         return seen[0].flatten(1)
+
+    def rows(
+        self, task: Task, outputs: int, inputs: Tensor, targets: Tensor, real: Tensor
+    ) -> ClientRows:
+        """All rows of K clients as an exact algorithm reads them.
+
+        Args:
+            task: what the model is trained for.
+            outputs: how many numbers it answers with.
+            inputs: [K, n, …] rows as the model reads them.
+            targets: [K, n] or [K, n, outputs].
+            real: [K, n] false for padding, which becomes zeros whatever it holds.
+        """
+        features = self.features(inputs.flatten(0, 1)).view(*real.shape, -1) * self.factor
+        x = torch.cat([torch.ones_like(features[..., :1]), features], -1)
+        if task == "classification":
+            y = F.one_hot(targets.long(), outputs)
+        else:
+            y = targets.reshape(*real.shape, outputs)
+        x, y = (torch.where(real.unsqueeze(-1), part.double(), 0.0) for part in (x, y))
+        return ClientRows(task, x, y, real.double())
 
 
 def last_layer(model: FlatModel, input_shape: tuple[int, ...]) -> LastLayer | None:

@@ -67,6 +67,7 @@ class RunFacts:
     metric: str | None = None  #: metrics of the user's own
     relations: str | None = None  #: what decides which clients read an average together
     text: dict[str, Any] | None = None  #: the `TextRule` of text features
+    releases: str | None = None  #: what an exact algorithm released, in words
     scaled: bool = False  #: whether each client scaled its features by its own rows
     shows_model: bool = True  #: whether what was published predicts by itself
     disclosed: tuple[str, ...] = ()  #: sentences on what reading the data disclosed

@@ -135,16 +135,17 @@ def warnings_of(federation: Simulation, metrics: PrivacyPlan | None, secret: boo
     """Warnings before anything is spent. In production they depend only on public numbers (clients,
     plan, parameters), and not on rows."""
     data, plan, method = federation.data, federation.plan, federation.algorithm
-    sentences: list[str | None] = [
-        *(public_warnings(data) if secret else describe(data)["warnings"])
-    ]
+    about_data = public_warnings(data) if secret else describe(data, not method.exact)["warnings"]
+    sentences: list[str | None] = [*about_data]
     if method.shares:
         smallest = float(federation.server.billboard.members.min() / data.m)
         sentences += [
             warn_of_delta(plan),
             warn_of_empty_cohorts(plan),
             warn_of_noisy_metrics(metrics),
-            warn_if_drowned(plan, method.board_size(federation.model.layout), smallest),
+            None
+            if method.exact  # It shares less instead, and says so.
+            else warn_if_drowned(plan, method.board_size(federation.model.layout), smallest),
             method.warning(plan.clients, plan.cohort, plan.rounds),
         ]
     return [sentence for sentence in sentences if sentence]
@@ -178,6 +179,7 @@ def facts_of(
         labels=None if data.labels is None else tuple(data.labels),
         feature_names=None if data.feature_names is None else tuple(data.feature_names),
         text=None if data.text is None else data.text.to_dict(),
+        releases=algorithm.in_words if isinstance(algorithm, ExactAlgorithm) else None,
         scaled=data.scaling is not None,
         shows_model=algorithm.shows_model,
         disclosed=tuple(data.disclosed),

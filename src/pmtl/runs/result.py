@@ -329,6 +329,7 @@ def statement_of(facts: RunFacts, finetuned: bool = False) -> Statement:
         finetuned=finetuned,
         disclosed=(*facts.disclosed, *_public_parts(facts)),
         relations=facts.relations,
+        releases=facts.releases,
     )
 
 

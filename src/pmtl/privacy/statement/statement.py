@@ -44,12 +44,14 @@ class Statement:
     population_epsilon: float | None = None  #: of the largest account of these clients
     population_filter: float | None = None  #: the same, however the settings were chosen
     afterwards: str | None = None  #: about fine-tuning after the run
+    releases: str | None = None  #: what the rounds released, if it was not one model after another
 
     def to_dict(self) -> dict[str, Any]:
         """The statement as plain values, its text included."""
         values = asdict(self) | {"text": str(self)}
-        if self.afterwards is None:
-            del values["afterwards"]
+        for name in ("afterwards", "releases"):
+            if values[name] is None:
+                del values[name]
         return values
 
     def __str__(self) -> str:
@@ -70,6 +72,7 @@ def make_statement(
     finetuned: bool = False,
     disclosed: tuple[str, ...] = (),
     relations: str | None = None,
+    releases: str | None = None,
 ) -> Statement:
     """The statement of a run.
 
@@ -87,6 +90,7 @@ def make_statement(
         finetuned: whether clients were fine-tuned after the run.
         disclosed: sentences about what reading the data revealed about all clients.
         relations: what defines which clients are related, if anything does.
+        releases: what the rounds released, in words, if it was not one model after the other.
     """
     if charged is None:
         charged = {GaussianEvent.of(plan): plan.rounds} if shares else {}
@@ -134,6 +138,7 @@ def make_statement(
         population_epsilon=population_epsilon,
         population_filter=population_filter,
         afterwards=text.FINETUNED if finetuned else None,
+        releases=releases if shares else None,
     )
 
 

@@ -175,8 +175,11 @@ def _mechanism(statement: Statement) -> str:
             f"standard deviation {released.noise_std:.4g} on an average accuracy (noise multiplier "
             f"{released.noise_multiplier:.4g}); they are paid for in the ε above."
         )
+    rounds = f"{plan.rounds} rounds"
+    if statement.releases is not None:
+        rounds = f"{plan.rounds} releases of equal price ({statement.releases})"
     return (
-        f"{plan.rounds} rounds; {plan.scheme.in_words(plan, statement.also)}; every upload clipped "
+        f"{rounds}; {plan.scheme.in_words(plan, statement.also)}; every upload clipped "
         f"to norm {plan.clip_norm:g}; noise of standard deviation {plan.noise_std:.6g} on the "
         f"average over {plan.cohort} (noise multiplier {plan.noise_multiplier:.4g}){grid}.{metrics}"
         f" Adjacency: {statement.adjacency}. Accountant: {statement.accountant}."
