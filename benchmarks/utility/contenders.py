@@ -1,7 +1,7 @@
 """The private methods: ours as a user calls it, and the rivals with every advantage.
 
-The rivals (Algorithm 1, Ditto, private FedAvg) get columns that are standardised by each client for
-itself (`scale=client`) or by everybody's training rows, a target that is standardised by everybody's
+The rivals (Algorithm 1, Ditto, private FedAvg) get columns that are standardised by each client
+(`scale=client`) or by everybody's training rows, a target that is standardised by everybody's
 training rows, and settings that are chosen on validation rows: all of them at one ε, the clip again
 at the others. None of this is charged to them, and all of it would cost privacy or has to be known.
 In the end they train on all training rows.
