@@ -1,9 +1,10 @@
 """The private methods: ours as a user calls it, and the rivals with every advantage.
 
-The rivals (Algorithm 1, Ditto, private FedAvg) get columns that each client standardised, a target
-that is standardised by everybody's training rows, and settings that are chosen on validation rows:
-all of them at one ε, clip and λ again at the others. None of this is charged to them, and all of it
-would cost privacy or has to be known. In the end they train on all training rows.
+The rivals (Algorithm 1, Ditto, private FedAvg) get columns that are standardised by each client
+(`scale=client`) or by everybody's training rows, a target that is standardised by everybody's
+training rows, and settings that are chosen on validation rows: all of them at one ε, the clip again
+at the others. None of this is charged to them, and all of it would cost privacy or has to be known.
+In the end they train on all training rows.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ import pmtl
 
 #: What is tried for a rival, one setting after the other; the first value is where it starts.
 GRID: dict[str, tuple[float, ...]] = {
+    "pooled": (0, 1),  # whose rows standardise the columns: a client's own, or everybody's
     "clip": (0.5, 0.1, 2.0),
-    "lr": (0.1, 0.03, 0.3),
+    "lr": (0.1, 0.03, 0.5),
     "lam": (0.3, 0.03, 3.0),
     "rounds": (8, 30),
 }
@@ -34,7 +36,7 @@ GRID_MANY: dict[str, tuple[float, ...]] = {
     "lam": (0.03, 0.3),
     "rounds": (8,),
 }
-AGAIN = ("clip", "lam")  #: what is chosen again at every ε
+AGAIN = ("clip",)  #: what is chosen again at every ε
 STEPS = 5  #: of each client in a round, on all its rows
 VALIDATION = 0.25  #: the part of the training rows on which settings are chosen
 RIVALS = {"global": "fedavg", "algorithm_1": "pmtl", "ditto": "ditto"}
@@ -77,19 +79,17 @@ class Rival:
 
     def choose(self, epsilon: float, start: Settings | None = None) -> Settings:
         """Settings chosen on the validation rows of seed 0: one after the other, each at its best
-        value with the others as they are. With a `start` only clip and λ are chosen."""
+        value with the others as they are. With a `start` only the clip is chosen."""
         if start and self.federation.outputs > MANY:
             return start
-        federation, _, _ = standardised(self.federation, 0)
-        data = federation.to_pmtl(0, validation=VALIDATION, scale=self._scale)
         best = {name: values[0] for name, values in self._grid().items()} | (start or {})
-        loss = self._validation_loss(data, epsilon, best)
+        loss = self._validation_loss(epsilon, best)
         for name, values in self._grid().items():
             for value in () if start and name not in AGAIN else values:
                 tried = {**best, name: value}
                 if tried == best:
                     continue
-                reached = self._validation_loss(data, epsilon, tried)
+                reached = self._validation_loss(epsilon, tried)
                 if reached < loss:
                     best, loss = tried, reached
         return best
@@ -97,24 +97,31 @@ class Rival:
     def answer(self, epsilon: float, seed: int, settings: Settings) -> NDArray[np.float64]:
         """The answers to the test rows after training on all training rows."""
         federation, shift, width = standardised(self.federation, seed)
-        data = federation.to_pmtl(seed, scale=self._scale)
+        data = self._data(federation, seed, settings, 0.0)
         run = self._train(data, epsilon, seed, settings)
+        if settings.get("pooled"):
+            federation = with_pooled_columns(federation, seed)
         return shift + width * answers(run, federation, seed)
 
     def _grid(self) -> dict[str, tuple[float, ...]]:
         grid = GRID_MANY if self.federation.outputs > MANY else GRID
         return {name: values for name, values in grid.items() if name != "lam" or self._pulls}
 
-    @property
-    def _scale(self) -> str | None:
-        """Words stay as they are: the package standardises dense columns only."""
-        return None if hasattr(self.federation.x, "toarray") else "client"
+    def _data(
+        self, federation: Federation, seed: int, settings: Settings, validation: float
+    ) -> Any:
+        """The standardised federation; words stay as they are."""
+        if settings.get("pooled"):
+            return with_pooled_columns(federation, seed).to_pmtl(seed, validation)
+        scale = None if hasattr(federation.x, "toarray") else "client"
+        return federation.to_pmtl(seed, validation, scale=scale)
 
     @property
     def _pulls(self) -> bool:
         return self.name != "global"
 
-    def _validation_loss(self, data: Any, epsilon: float, settings: Settings) -> float:
+    def _validation_loss(self, epsilon: float, settings: Settings) -> float:
+        data = self._data(standardised(self.federation, 0)[0], 0, settings, VALIDATION)
         run = self._train(data, epsilon, 0, settings)
         measured = run.evaluate()["validation"]
         loss = measured["personal"]["loss"] if measured else np.inf
@@ -146,6 +153,14 @@ def standardised(federation: Federation, seed: int) -> tuple[Federation, float, 
     train = ~federation.test_rows(seed)
     shift, width = float(federation.y[train].mean()), float(federation.y[train].std())
     return replace(federation, y=(federation.y - shift) / width), shift, width
+
+
+def with_pooled_columns(federation: Federation, seed: int) -> Federation:
+    """A federation whose columns are standardised by everybody's training rows."""
+    rows = federation.x[~federation.test_rows(seed)]
+    means, widths = rows.mean(0), rows.std(0)
+    widths = np.where(widths > 1e-9 * (1 + np.abs(means)), widths, 1)
+    return replace(federation, x=(federation.x - means) / widths)
 
 
 #: What is called for `ours`; another method of the package can be tried by replacing it.

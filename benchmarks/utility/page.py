@@ -44,10 +44,10 @@ chosen over everybody's training rows. The *share of the gap* is (alone − meth
 1 is as good as pooling without privacy, 0 is training alone, and below 0 sharing did harm.
 
 *Ours* is `pmtl.train(data, privacy=ε)` on raw columns, with nothing else. Its rivals get more:
-columns that each client standardised (`scale=client`), a target that is standardised by everybody's
-training rows, and settings (clip, step, λ, rounds) chosen on validation rows: all of them at ε = 1,
-clip and λ again at the other ε. None of that is charged to them. So the comparison favours the
-rivals.
+columns that are standardised by each client (`scale=client`) or by everybody's training rows,
+whichever is better on validation rows, a target that is standardised by everybody's training rows,
+and settings (clip, step, λ, rounds) chosen on validation rows at ε = 1, the clip again at every
+other ε. None of that is charged to them. So the comparison favours the rivals.
 
 A quarter of each client's rows is the test (FEMNIST: LEAF's test rows). No setting of a private
 method is chosen on test rows. Test scores had a part in one choice for *alone*: the list

@@ -83,16 +83,16 @@ def measure(
     private: dict[str, Any] = {}
     for method in methods:
         # The rivals' settings are chosen at ε = 1, and partly again at every other.
-        chosen: dict[str, float] = {}
+        at_one: dict[str, float] = {}
         if method != "ours":
             say(f"{method}: settings")
-            chosen = Rival(method, federation).choose(1.0)
+            at_one = Rival(method, federation).choose(1.0)
         for epsilon in epsilons:
             began = time.perf_counter()
-            sums, scores, settings = Sums.nothing(m), [], dict(chosen)
+            sums, scores, settings = Sums.nothing(m), [], dict(at_one)
             if method != "ours" and epsilon != 1:
                 say(f"{method}, ε = {epsilon:g}: settings")
-                settings = Rival(method, federation).choose(epsilon, chosen)
+                settings = Rival(method, federation).choose(epsilon, at_one)
             for seed in seeds:
                 say(f"{method}, ε = {epsilon:g}, seed {seed}")
                 if method == "ours":
@@ -209,7 +209,8 @@ def run_one(name: str, methods: tuple[str, ...], quick: bool, out: Path) -> str:
     for folder in (place.parent, kept_at.parent):
         folder.mkdir(parents=True, exist_ok=True)
     place.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    np.savez(kept_at, **{key: np.stack([s.rows, s.loss, s.right]) for key, s in kept.items()})
+    arrays: dict[str, Any] = {key: np.stack([s.rows, s.loss, s.right]) for key, s in kept.items()}
+    np.savez(kept_at, **arrays)
     scores = {key: line["score"] for key, line in result["baselines"].items()}
     for method, lines in result["private"].items():
         for epsilon, line in lines.items():

@@ -16,10 +16,10 @@ LEAST = 1e-6
 
 def logits_of(answers: Any, task: str) -> Array:
     """One column of a yes-or-no answer as the two of the package: 0 and the logit."""
-    answers = np.asarray(answers, dtype=np.float64)
-    if task == "classification" and answers.shape[1] == 1:
-        return np.column_stack([np.zeros(len(answers)), answers])
-    return answers
+    given: Array = np.asarray(answers, dtype=np.float64)
+    if task == "classification" and given.shape[1] == 1:
+        return np.column_stack([np.zeros(len(given)), given])
+    return given
 
 
 def row_losses(answers: Any, y: Any, task: str) -> tuple[Array, Array]:

@@ -42,8 +42,7 @@ def femnist_pixels() -> Federation:
     pixels = np.asarray(x.reshape(len(x), -1) / np.float32(255), dtype=np.float32)
     columns = [f"pixel{column}" for column in range(pixels.shape[1])]
     about = "handwritten characters by writer, 62 classes, pixels, LEAF's test rows"
-    task = "classification"
-    return named("femnist_pixels", pixels, y, client, task, columns, about, test)
+    return named("femnist_pixels", pixels, y, client, "classification", columns, about, test)
 
 
 def femnist_hog() -> Federation:
@@ -55,7 +54,7 @@ def femnist_hog() -> Federation:
     pixels = torch.from_numpy(x.reshape(len(x), -1)).float() / 255
     model = HogLinear((784,), 62)
     with torch.no_grad():
-        parts = [model.features(part).numpy() for part in pixels.split(2048)]
+        parts = [model.features(part).numpy() for part in torch.split(pixels, 2048)]
     features = np.concatenate(parts).astype(np.float64)
     columns = [f"hog{column}" for column in range(features.shape[1])]
     about = (
