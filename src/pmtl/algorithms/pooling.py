@@ -49,6 +49,9 @@ ALONE = [(0.1, 1.0), (0.1, 10.0), (0.1, 100.0)]
 CELLS = len(AROUND) + len(ALONE)
 #: The penalties in the rounds, and how many rows the vote counts for.
 IN_ROUNDS, VOTE_ROWS = (0.3, 3.0), 100.0
+#: Insurance: how much more the vote is shrunk than James and Stein would, and by how many nats the
+#: shared weights have to beat training alone in a client that the vote tells nothing.
+CAUTION, HANDICAP = 2.0, 2.0
 #: A vote in nats: the noise that is aimed at, and the least and largest norm for clipping it.
 VOTE_NOISE, VOTE_NORMS = 0.01, (0.1, 2.0)
 #: Histograms for the target: powers of two from 2**FIRST_POWER, and levels (cyclic).
@@ -217,8 +220,9 @@ class Pooling(ExactAlgorithm):
         vote = vote - vote.mean(1, keepdim=True)
         known = self.noise * self._vote_norm / math.sqrt(self.votes)
         doubt = (CELLS - 1) * known**2 / vote.square().sum(1, keepdim=True).clamp(min=1e-300)
-        score = rows.mask.sum(1, keepdim=True) * losses
-        score = score + VOTE_ROWS * (1 - doubt).clamp(min=0) * vote
+        trust = (1 - CAUTION * doubt).clamp(min=0)
+        score = rows.mask.sum(1, keepdim=True) * losses + VOTE_ROWS * trust * vote
+        score[:, : len(AROUND)] += HANDICAP * (1 - trust)
         own_alone = losses[:, len(AROUND) :].argmin(1) + len(AROUND)
         cells = torch.stack([score.argmin(1), own_alone], 1)
         chosen = solve(
