@@ -248,10 +248,9 @@ class Pooling(ExactAlgorithm):
     ) -> tuple[Tensor, Tensor]:
         """The weights of every cell, and their held-out losses in nats [K, cells]."""
         candidates, losses = held_out_losses(scaled, centre, penalty)
-        if scaled.task == "regression":  # ½ log of the mean squared error, kept away from −∞
-            squares = 2 * losses / self._sizes.outputs
-            floor = 0.02 + squares.mean(1, keepdim=True) / 10
-            losses = self._sizes.outputs * torch.log(squares + floor) / 2
+        if scaled.task == "regression":  # in units of the usual error: nats, if that is noise
+            usual = losses.median(1, keepdim=True).values + 0.01 * self._sizes.outputs
+            losses = self._sizes.outputs * losses / usual / 2
         return candidates, losses
 
     def _penalties(self, pairs: list[tuple[float, float]], like: Tensor) -> Tensor:
