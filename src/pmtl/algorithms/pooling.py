@@ -53,7 +53,7 @@ IN_ROUNDS, VOTE_ROWS = (0.3, 3.0), 100.0
 #: shared weights have to beat training alone in a client that the vote tells nothing.
 CAUTION, HANDICAP = 2.0, 2.0
 #: A vote in nats: the noise that is aimed at, and the least and largest norm for clipping it.
-VOTE_NOISE, VOTE_NORMS = 0.01, (0.1, 2.0)
+VOTE_NOISE, VOTE_NORMS = 0.005, (0.05, 2.0)
 #: Histograms for the target: powers of two from 2**FIRST_POWER, and levels (cyclic).
 BINS, FIRST_POWER, LEVEL_WIDTH = 64, -24, 2.0
 #: The most noise of a release with which the target's histograms are readable.
@@ -217,9 +217,10 @@ class Pooling(ExactAlgorithm):
         scaled, size, level = self._scaled(rows, target)
         centre, penalty = self._grid(weights)
         candidates, losses = self._held_out(scaled, centre, penalty)
-        vote = vote - vote.mean(1, keepdim=True)
+        smooth = _smooth(vote)
+        vote = vote @ smooth @ smooth.T
         known = self.noise * self._vote_norm / math.sqrt(self.votes)
-        doubt = (CELLS - 1) * known**2 / vote.square().sum(1, keepdim=True).clamp(min=1e-300)
+        doubt = smooth.shape[1] * known**2 / vote.square().sum(1, keepdim=True).clamp(min=1e-300)
         trust = (1 - CAUTION * doubt).clamp(min=0)
         score = rows.mask.sum(1, keepdim=True) * losses + VOTE_ROWS * trust * vote
         score[:, : len(AROUND)] += HANDICAP * (1 - trust)
@@ -366,6 +367,17 @@ class Pooling(ExactAlgorithm):
 TARGETS, SHARES = ("auto", "release", "own", "none"), ("auto", "all", "intercepts")
 #: All weights are shared if mμ/√(their number) is at least this.
 ENOUGH = 2.5
+
+
+def _smooth(like: Tensor) -> Tensor:
+    """[cells, 6] an orthonormal basis of smooth differences between cells: alone or not, and
+    polynomials of the logarithms of the penalties. The rest of a noisy vote is mostly noise."""
+    table = torch.tensor(AROUND + ALONE, dtype=like.dtype, device=like.device).log10()
+    alone = torch.zeros_like(table[:, :1])
+    alone[len(AROUND) :] = 1
+    a, b = table[:, :1] * (1 - alone), table[:, 1:] * (1 - alone)
+    shapes = torch.cat([alone, a, b, a * a, b * b, table[:, 1:] * alone], 1)
+    return torch.linalg.qr(shapes - shapes.mean(0)).Q
 
 
 def _moments(rows: ClientRows) -> tuple[Tensor, Tensor]:

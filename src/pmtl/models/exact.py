@@ -26,6 +26,9 @@ CURVATURE: dict[Task, float] = {"regression": 1.0, "classification": 0.5, "multi
 #: Steps at most, and the largest move of a weight at which the iteration ends: to the end, and for
 #: losses that only compare penalties.
 TO_THE_END, ROUGHLY = (500, 1e-5), (60, 1e-2)
+#: Every FOLDS-th row is held out together; all folds are tried for clients with at most so many
+#: numbers (rows × columns × outputs), and one for larger ones, whose rows are many.
+FOLDS, SMALL = 5, 100_000
 
 
 @dataclass(frozen=True)
@@ -141,14 +144,12 @@ class _Step:
         return (inside * self._used.unsqueeze(1)).sum(-1)
 
 
-def held_out_losses(
-    rows: ClientRows, centre: Tensor, penalty: Tensor, folds: int = 5
-) -> tuple[Tensor, Tensor]:
+def held_out_losses(rows: ClientRows, centre: Tensor, penalty: Tensor) -> tuple[Tensor, Tensor]:
     """The weights of `solve` (roughly), and every client's mean loss on rows that were left out
     [K, G].
 
-    For numbers each row is left out in turn, in closed form. For classes every `folds`-th row is
-    left out together. A client with one row has the loss of the centre.
+    For numbers each row is left out in turn, in closed form. For classes every fifth row is left
+    out together. A client with one row has the loss of the centre.
     """
     weights = solve(rows, centre, penalty, until=ROUGHLY)
     outputs = _times(rows.x, weights)
@@ -156,13 +157,16 @@ def held_out_losses(
         used = rows.x * rows.mask.unsqueeze(-1)
         left = _Step(used, 1.0, penalty).leverages().clamp(max=1 - 1e-6).unsqueeze(-1)
         y = rows.y.unsqueeze(1)
-        outputs = y - (y - outputs) / (1 - left)
+        outputs, counted = y - (y - outputs) / (1 - left), rows.mask
     else:
-        place = torch.cumsum(rows.mask, 1).long() % folds
-        for fold in range(min(folds, rows.mask.shape[1])):
-            out = (place == fold) & (rows.mask > 0)
+        place = torch.cumsum(rows.mask, 1).long() % FOLDS
+        few = rows.x[0].numel() * rows.y.shape[2] <= SMALL
+        counted = torch.zeros_like(rows.mask)
+        for fold in range(FOLDS if few else 1):
+            out = (place == (fold + 1) % FOLDS) & (rows.mask > 0)
+            counted = counted + out
             inside = solve(rows, centre, penalty, rows.mask * ~out, weights, ROUGHLY)
             there = _times(rows.x, inside)
             outputs = torch.where(out[:, None, :, None], there, outputs)
-    losses = row_losses(rows.task, outputs, rows.y.unsqueeze(1)) * rows.mask.unsqueeze(1)
-    return weights, losses.sum(2) / rows.counts.unsqueeze(1)
+    losses = row_losses(rows.task, outputs, rows.y.unsqueeze(1)) * counted.unsqueeze(1)
+    return weights, losses.sum(2) / counted.sum(1).clamp(min=1).unsqueeze(1)
