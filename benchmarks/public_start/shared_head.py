@@ -18,6 +18,7 @@ import argparse
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -121,11 +122,32 @@ def paired(rights: Tensor, others: Tensor, rows: Rows) -> tuple[float, float]:
     return float(mean), float(spread.sqrt() / total)
 
 
+def table(lines: list[dict[str, Any]]) -> str:
+    """The results as a Markdown table: means over the draws of the noise; ± is the standard error
+    over writers of one draw's gain."""
+    rows = [
+        "| ε | shared head | personal heads | above training alone |",
+        "| --- | ---: | ---: | ---: |",
+    ]
+
+    def mean(method: str, epsilon: str, key: str) -> float:
+        return float(
+            np.mean([e[key] for e in lines if (e["method"], e.get("epsilon")) == (method, epsilon)])
+        )
+
+    for epsilon in dict.fromkeys(line["epsilon"] for line in lines if "epsilon" in line):
+        gain, error = (mean("personal", epsilon, key) for key in ("gain", "error"))
+        shared, personal = (mean(name, epsilon, "test") for name in ("shared", "personal"))
+        shown = "∞" if epsilon == "inf" else f"{float(epsilon):g}"
+        rows.append(f"| {shown} | {shared:.3f} | {personal:.3f} | {gain:+.3f} ± {error:.3f} |")
+    return "\n".join(rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--start", required=True, help="glyph.safetensors, of start.py")
     parser.add_argument("--data", required=True, help="femnist.npz")
-    parser.add_argument("--seeds", type=int, default=5, help="draws of the noise")
+    parser.add_argument("--seeds", type=int, default=8, help="draws of the noise")
     parser.add_argument("--out", default="benchmarks/results/public-start.json")
     options = parser.parse_args()
     network = GlyphNet().eval()
@@ -142,7 +164,10 @@ def main() -> None:
         }
 
     alone = solve(public, train, ALONE)
-    lines = [{"method": "public head", **scores(public)}, {"method": "alone", **scores(alone)}]
+    lines: list[dict[str, Any]] = [
+        {"method": "public head", **scores(public)},
+        {"method": "alone", **scores(alone)},
+    ]
     changes = solve(public, train, PULL) - public
     for epsilon in EPSILONS:
         for seed in range(1 if epsilon == float("inf") else options.seeds):
@@ -154,6 +179,7 @@ def main() -> None:
             lines.append({"method": "personal", **line, **scores(personal)})
             print(json.dumps(lines[-1]), flush=True)
     Path(options.out).write_text(json.dumps(lines, indent=1) + "\n", encoding="utf-8")
+    print(table(lines))
 
 
 if __name__ == "__main__":
