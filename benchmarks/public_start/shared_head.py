@@ -1,12 +1,15 @@
 """A public start, frozen features, a private shared head, and a personal head for every writer.
 
     python benchmarks/public_start/shared_head.py --start glyph.safetensors --data femnist.npz
+    python benchmarks/public_start/shared_head.py --start paper.safetensors --data femnist.npz \\
+        --basis basis.safetensors
 
-Every client solves its head's problem with a penalty around the public head (`PULL`), and uploads
-the change. The clipped mean passes one release with noise. What is published is shrunk class by
-class (James-Stein; the noise is known) and lengthened (`REACH`), because penalised changes are too
-short. Around that shared head every client solves its problem again, with the penalty `PERSONAL`.
-Training alone is the same around the public head, with the penalty `ALONE`.
+A head here is a change of the public head, along all features or along those of a public basis.
+Every client solves its head's problem with a penalty (`PULL`) and uploads the head. The clipped
+mean passes one release with noise. What is published is shrunk class by class (James-Stein; the
+noise is known) and lengthened (`REACH`), because penalised heads are too short. Around that shared
+head every client solves its problem again, with the penalty `PERSONAL`. Training alone is the same
+without a shared head, with the penalty `ALONE`.
 
 The four constants were chosen on validation rows of the clients, which ε does not cover, and not
 on test rows. δ = 1/m, and everybody takes part.
@@ -22,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from networks import GlyphNet
+from networks import GlyphNet, PaperNet
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional as F
@@ -39,36 +42,44 @@ EPSILONS = (1.0, 2.0, float("inf"))
 
 @dataclass(frozen=True)
 class Rows:
-    """Features (and a 1 for the bias) [m, n, k], classes [m, n] and a mask of the real rows."""
+    """Features (and a 1 for the bias) [m, n, k], classes [m, n], a mask of the real rows, and the
+    outputs of the public head [m, n, c]."""
 
     x: Tensor
     y: Tensor
     real: Tensor
+    public: Tensor
 
     def right(self, heads: Tensor) -> Tensor:
         """[m] how many rows these heads [m, k, c] or [k, c] answer correctly."""
-        answers = (self.x @ heads).argmax(-1)
+        answers = (self.public + self.x @ heads).argmax(-1)
         return ((answers == self.y) * self.real).sum(1)
 
 
-def features(data: FederatedData, network: GlyphNet, split: Split) -> Rows:
-    """The rows of all clients as features of the network."""
+def features(
+    data: FederatedData, network: GlyphNet | PaperNet, basis: dict[str, Tensor] | None, split: Split
+) -> Rows:
+    """The rows of all clients as features of the network, or along the directions of a basis."""
     rows = data.rows(split)
     pixels, labels = data.gather(rows.order)
     with torch.no_grad():
         parts = torch.from_numpy(pixels).reshape(-1, 1, 28, 28).split(1024)
         found = torch.cat([network.features(part) for part in parts])
-    width = found.shape[1] + 1
+        outputs = network.head(found)
+    if basis is not None:
+        found = (found - basis["mean"]) @ basis["directions"]
     longest = int(rows.counts.max())
-    x = torch.zeros(data.m, longest, width)
+    x = torch.zeros(data.m, longest, found.shape[1] + 1)
     y = torch.zeros(data.m, longest, dtype=torch.int64)
     real = torch.zeros(data.m, longest)
+    public = torch.zeros(data.m, longest, outputs.shape[1])
     for client, (first, count) in enumerate(zip(rows.offsets, rows.counts, strict=False)):
         mine = slice(int(first), int(first + count))
         x[client, :count, :-1], x[client, :count, -1] = found[mine], 1
         y[client, :count] = torch.from_numpy(np.asarray(labels[mine])).long()
         real[client, :count] = 1
-    return Rows(x, y, real)
+        public[client, :count] = outputs[mine]
+    return Rows(x, y, real, public)
 
 
 def solve(around: Tensor, rows: Rows, penalty: float, steps: int = 30) -> Tensor:
@@ -85,7 +96,7 @@ def solve(around: Tensor, rows: Rows, penalty: float, steps: int = 30) -> Tensor
     beta = (1 - share) / (1 + share)
     heads = ahead = centre
     for _ in range(steps):
-        errors = (torch.softmax(x @ ahead, -1) - targets) * weight
+        errors = (torch.softmax(rows.public + x @ ahead, -1) - targets) * weight
         slope = x.transpose(1, 2) @ errors + penalty * (ahead - centre)
         new = ahead - slope / bound
         ahead = new + beta * (new - heads)
@@ -146,16 +157,19 @@ def table(lines: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--start", required=True, help="glyph.safetensors, of start.py")
+    parser.add_argument("--basis", help="of basis.py, with paper.safetensors as the start")
     parser.add_argument("--data", required=True, help="femnist.npz")
     parser.add_argument("--seeds", type=int, default=8, help="draws of the noise")
     parser.add_argument("--out", default="benchmarks/results/public-start.json")
     options = parser.parse_args()
-    network = GlyphNet().eval()
+    network = (GlyphNet() if options.basis is None else PaperNet()).eval()
     network.load_state_dict(load_file(options.start))
+    basis = None if options.basis is None else load_file(options.basis)
     data = load(f"{options.data}:{SPEC}")
-    parts = {split: features(data, network, split) for split in ("train", "validation", "test")}
+    splits: tuple[Split, ...] = ("train", "validation", "test")
+    parts = {split: features(data, network, basis, split) for split in splits}
     train, test = parts["train"], parts["test"]
-    public = torch.cat([network.head.weight.T, network.head.bias[None]]).detach()
+    nothing = torch.zeros(train.x.shape[-1], train.public.shape[-1])
 
     def scores(heads: Tensor) -> dict[str, float]:
         return {
@@ -163,15 +177,15 @@ def main() -> None:
             for split in ("validation", "test")
         }
 
-    alone = solve(public, train, ALONE)
+    alone = solve(nothing, train, ALONE)
     lines: list[dict[str, Any]] = [
-        {"method": "public head", **scores(public)},
+        {"method": "public head", **scores(nothing)},
         {"method": "alone", **scores(alone)},
     ]
-    changes = solve(public, train, PULL) - public
+    changes = solve(nothing, train, PULL)
     for epsilon in EPSILONS:
         for seed in range(1 if epsilon == float("inf") else options.seeds):
-            shared = public + REACH * release(changes, CLIP, epsilon, seed)
+            shared = REACH * release(changes, CLIP, epsilon, seed)
             personal = solve(shared, train, PERSONAL)
             gain, error = paired(test.right(personal), test.right(alone), test)
             line = {"epsilon": str(epsilon), "seed": seed, "gain": gain, "error": error}

@@ -23,7 +23,7 @@ def part(monkeypatch):
     """Imports a file of the folder, whose files import each other by their names."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks/public_start"))
     yield importlib.import_module
-    for name in ("glyphs", "networks", "start", "shared_head"):
+    for name in ("glyphs", "networks", "start", "basis", "shared_head"):
         sys.modules.pop(name, None)
 
 
@@ -84,18 +84,27 @@ def test_features_have_no_preferred_direction(part):
     assert variances[-1] == pytest.approx(1, abs=1e-2)
 
 
+def test_a_basis_has_unit_variances_in_the_order_of_importance(part):
+    torch.manual_seed(0)
+    values = 3 + torch.randn(4000, 5) * torch.tensor([1.0, 10.0, 5.0, 0.5, 2.0])
+    basis = part("basis").directions(values, 3)
+    found = (values - basis["mean"]) @ basis["directions"]
+    torch.testing.assert_close(torch.cov(found.T), torch.eye(3), atol=0.05, rtol=0)
+    assert basis["directions"].abs().argmax(0).tolist() == [1, 2, 4]
+
+
 def some_rows(heads, m=6, n=12, k=4):
     torch.manual_seed(1)
     real = (torch.arange(n) < torch.arange(n - m, n)[:, None]).float()
     x = torch.randn(m, n, k) * real[..., None]
-    return heads.Rows(x, torch.randint(3, (m, n)), real)
+    return heads.Rows(x, torch.randint(3, (m, n)), real, torch.randn(m, n, 3))
 
 
 def test_a_head_solves_its_problem(part):
     heads = part("shared_head")
     rows, around = some_rows(heads), torch.randn(4, 3)
     found = heads.solve(around, rows, 0.2, steps=300).requires_grad_()
-    logs = torch.log_softmax(rows.x @ found, -1).gather(2, rows.y[..., None])[..., 0]
+    logs = torch.log_softmax(rows.public + rows.x @ found, -1).gather(2, rows.y[..., None])[..., 0]
     losses = -(logs * rows.real).sum(1) / rows.real.sum(1)
     (losses + 0.1 * (found - around).square().sum((1, 2))).sum().backward()
     assert found.grad.abs().max() < 1e-4
@@ -124,7 +133,7 @@ def test_noise_is_shrunk_away_and_signal_is_kept(part):
 
 def test_a_gain_has_an_error_over_clients(part):
     heads = part("shared_head")
-    rows = heads.Rows(torch.zeros(4, 5, 1), torch.zeros(4, 5), torch.ones(4, 5))
+    rows = heads.Rows(*(torch.ones(4, 5, 1), torch.zeros(4, 5), torch.ones(4, 5), torch.zeros(1)))
     gain, error = heads.paired(torch.tensor([3, 4, 2, 3]), torch.tensor([2, 2, 2, 2]), rows)
     assert gain == pytest.approx(4 / 20)
     assert error == pytest.approx(np.std([1, 2, 0, 1], ddof=1) / np.sqrt(4) / 5)
