@@ -11,7 +11,7 @@ from tiny import TINY
 
 from pmtl import storage as files
 from pmtl.errors import PmtlError
-from pmtl.experiments.figures import fig2
+from pmtl.experiments.figures import fig2, longer
 from pmtl.experiments.results import Results
 from pmtl.experiments.run import EXPERIMENTS, run_experiments
 from pmtl.experiments.settings import setting_of
@@ -44,6 +44,22 @@ def test_no_run_failed(done):
     assert methods == {"fedprox"}
     row = json.loads((done.out / "fedprox.json").read_text())["rows"][-1]
     assert row["private FedProx, ε ours"]["seeds"] == 2
+
+
+def test_accuracy_against_rounds_is_that_of_the_runs_without_noise(done):
+    rows = longer(done).rows
+    (cell,) = done.grid("pmtl", private=False)[:1]
+    lam = cell.algorithm.partition("lam=")[2].partition(",")[0]
+    curve = done.curve(cell)
+    assert [row["rounds"] for row in rows] == [point["round"] for point in curve]
+    for row, point in zip(rows, curve, strict=True):
+        for column, view in (
+            (f"PMTL, λ = {lam}", "personal"),
+            (f"its shared model, λ = {lam}", "shared"),
+        ):
+            assert row[column]["mean"] == point["test"][view]["accuracy"]
+    (free,) = done.grid("fedavg", private=False)
+    assert rows[-1]["global"]["mean"] == done.curve(free)[-1]["test"]["shared"]["accuracy"]
 
 
 def test_what_was_run_is_not_run_again(done, monkeypatch):

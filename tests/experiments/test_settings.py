@@ -93,3 +93,10 @@ def test_the_grid_is_the_papers(results):
     assert results.grid("fedavg", private=False) == [Cell("fedavg", 0.0, math.inf, 0)]
     femnist = SETTINGS["femnist"]
     assert (femnist.sigmas, femnist.clips) == ((0.02, 0.05, 0.1), (0.2, 0.5, 1.0))
+
+
+def test_the_long_setting_has_the_papers_rounds():
+    long, paper = SETTINGS["femnist_long"], SETTINGS["femnist"]
+    assert (long.free_rounds, long.local.epochs) == (1000, 1)
+    assert (long.data, long.model, long.cohort) == (paper.data, paper.model, paper.cohort)
+    assert set(long.sigmas) <= set(paper.sigmas)

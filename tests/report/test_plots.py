@@ -35,6 +35,10 @@ BARS = [
         "kl": value(0.8),
     },
 ]
+ROUNDS = [
+    {"rounds": at, "PMTL": {"mean": at / 10, "std": 0.0}, "global": {"mean": 0.8, "std": 0.0}}
+    for at in (1, 4, 6)
+]
 SWEEP = [{"γ": 1.0, "λ": lam, "σ": s, "test": 0.5} for lam in (0, 1) for s in (0.1, 0.2)]
 
 
@@ -61,7 +65,12 @@ def test_a_method_has_one_colour_however_its_epsilon_is_counted():
 
 @pytest.mark.parametrize(
     ("draw", "rows"),
-    [(plots._against_epsilon, CURVES), (plots._bars, BARS), (plots._sweep, SWEEP)],
+    [
+        (plots._against_epsilon, CURVES),
+        (plots._bars, BARS),
+        (plots._sweep, SWEEP),
+        (plots._against_rounds, ROUNDS),
+    ],
 )
 def test_the_legend_lies_beside_the_picture(draw, rows):
     figure, axes = drawn(draw, rows)
@@ -72,11 +81,19 @@ def test_the_legend_lies_beside_the_picture(draw, rows):
     assert inside.width > figure.bbox.width / 2
 
 
-@pytest.mark.parametrize("name", ["fig1", "fig3", "table1", "sweep"])
+@pytest.mark.parametrize("name", ["fig1", "fig3", "table1", "sweep", "longer"])
 def test_every_experiment_becomes_a_picture(name, tmp_path):
-    rows = {"fig3": CURVES, "sweep": SWEEP}.get(name, BARS)
+    rows = {"fig3": CURVES, "sweep": SWEEP, "longer": ROUNDS}.get(name, BARS)
     plots.plot_sheet(name, "A caption.", rows, tmp_path / "it.png")
     assert (tmp_path / "it.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_rounds_are_on_the_axis_of_rounds():
+    _, axes = drawn(plots._against_rounds, ROUNDS)
+    assert {line.get_label(): line.get_xydata().tolist() for line in axes.lines} == {
+        "PMTL": [[1, 0.1], [4, 0.4], [6, 0.6]],
+        "global": [[1, 0.8], [4, 0.8], [6, 0.8]],
+    }
 
 
 def test_where_all_runs_failed_there_is_no_legend():

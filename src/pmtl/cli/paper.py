@@ -16,15 +16,16 @@ def paper(
     experiment: Annotated[
         list[str],
         typer.Argument(
-            help="fig1, fig2, fig3, table1, table3, sweep, fedprox, ppsgd, clusters, or all.",
+            help="fig1, fig2, fig3, table1, table3, sweep, fedprox, ppsgd, longer, clusters, or "
+            "all.",
             metavar="EXPERIMENT…",
         ),
     ],
     on: Annotated[
         str,
         typer.Option(
-            help="femnist, femnist_hog (fixed features), celeba, stackoverflow, tags, synthetic or "
-            "clusters."
+            help="femnist, femnist_long (a thousand rounds), femnist_hog (fixed features), celeba, "
+            "stackoverflow, tags, synthetic or clusters."
         ),
     ] = "synthetic",
     data: Annotated[

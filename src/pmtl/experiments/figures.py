@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from pmtl.experiments.results import COUNTINGS, Results
-from pmtl.experiments.sheet import Sheet
+from pmtl.experiments.sheet import Sheet, spread
 from pmtl.experiments.tasks import Cell, accuracy
 
 #: A method: its name, its algorithm, and which of its models is evaluated.
@@ -87,6 +87,38 @@ def _against(results: Results, name: str, caption: str, *methods: Method) -> She
     return sheet
 
 
+def longer(results: Results) -> Sheet:
+    """Test accuracy without noise against rounds: PMTL's personal and shared models for every λ,
+    and the global model; on the first seed."""
+    cells = [*results.grid("pmtl", private=False), *results.grid("fedavg", private=False)]
+    curves = {cell.algorithm: results.curve(cell) for cell in cells}
+    views: dict[str, tuple[str, str]] = {}
+    for name in curves:
+        if name == "fedavg":
+            views["global"] = (name, "shared")
+        else:
+            lam = _lam(name)
+            views[f"PMTL, λ = {lam}"] = (name, "personal")
+            views[f"its shared model, λ = {lam}"] = (name, "shared")
+    rounds = sorted({point["round"] for curve in curves.values() for point in curve})
+    sheet = Sheet(
+        "longer",
+        "Without noise: test accuracy against rounds (first seed).",
+        ("rounds", *views),
+    )
+    for at in rounds:
+        row = {
+            column: spread([accuracy(p, "test", view) for p in curves[name] if p["round"] == at])
+            for column, (name, view) in views.items()
+        }
+        sheet.add(rounds=at, **row)
+    return sheet
+
+
+def _lam(algorithm: str) -> str:
+    return algorithm.partition("lam=")[2].partition(",")[0]
+
+
 def sweep(results: Results) -> Sheet:
     """The appendix's sweeps: validation and test accuracy of PMTL, and ε, for every (σ, γ, λ) after
     the last round, on the first seed."""
@@ -98,7 +130,7 @@ def sweep(results: Results) -> Sheet:
     for cell in results.grid("pmtl"):
         if curve := results.curve(cell):
             sheet.add(
-                λ=cell.algorithm.partition("lam=")[2].partition(",")[0],
+                λ=_lam(cell.algorithm),
                 σ=cell.sigma,
                 γ=cell.clip,
                 validation=accuracy(curve[-1], "validation"),

@@ -44,6 +44,7 @@ def plot_sheet(name: str, caption: str, rows: Rows, path: Path) -> None:
     """Plot the rows of an experiment."""
     axes = make_axes(8.4)
     draw = {"fig2": _loss_and_epsilon, "sweep": _sweep, "fig1": _bars, "table1": _bars}
+    draw["longer"] = _against_rounds
     draw.get(name, _against_epsilon)(axes, rows)
     axes.set_title(textwrap.fill(caption, 80), fontsize="medium")
     axes.figure.savefig(path, dpi=150)
@@ -107,6 +108,16 @@ def _against_epsilon(axes: Any, rows: Rows) -> None:
             }
             axes.errorbar(*zip(*points, strict=True), label=label, marker="o", capsize=3, **style)
     axes.set_xlabel("ε")
+    _finish(axes, "test accuracy")
+
+
+def _against_rounds(axes: Any, rows: Rows) -> None:
+    """Accuracy against rounds, a line for every method."""
+    for method in _accuracies(rows):
+        points = [(row["rounds"], row[method]["mean"]) for row in rows if row[method]]
+        axes.plot(*zip(*points, strict=True), marker="o", label=method)
+    axes.set_xscale("log")
+    axes.set_xlabel("communication rounds")
     _finish(axes, "test accuracy")
 
 
