@@ -79,7 +79,8 @@ class Rival:
 
     def choose(self, epsilon: float, start: Settings | None = None) -> Settings:
         """Settings chosen on the validation rows of seed 0: one after the other, each at its best
-        value with the others as they are. With a `start` only the clip is chosen."""
+        value with the others as they are, and in the end the other way to standardise columns once
+        more. With a `start` only the clip is chosen."""
         if start and self.federation.outputs > MANY:
             return start
         best = {name: values[0] for name, values in self._grid().items()} | (start or {})
@@ -92,7 +93,20 @@ class Rival:
                 reached = self._validation_loss(epsilon, tried)
                 if reached < loss:
                     best, loss = tried, reached
-        return best
+        return best if start else self.other_columns(epsilon, best, loss)
+
+    def other_columns(self, epsilon: float, best: Settings, loss: float) -> Settings:
+        """The settings, or better ones with columns standardised in the other way: this was tried
+        first, with a step that may have been too large for it."""
+        if "pooled" not in best:
+            return best
+        found = best
+        for value in self._grid()["lr"]:
+            tried = {**best, "pooled": 1 - best["pooled"], "lr": value}
+            reached = self._validation_loss(epsilon, tried)
+            if reached < loss:
+                found, loss = tried, reached
+        return found
 
     def answer(self, epsilon: float, seed: int, settings: Settings) -> NDArray[np.float64]:
         """The answers to the test rows after training on all training rows."""
