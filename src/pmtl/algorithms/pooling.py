@@ -8,8 +8,8 @@ with κ₀ for the intercept and κ₁ for the slopes. λ of the paper is κ/n_k
 rows. This is partial pooling (Gelman & Hill 2007, chapter 12): κ = 0 is training alone, κ = ∞ one
 model for all. Everything that is shared passes the gate, in T releases of equal price:
 
-1. *Target* (numbers only, 2 releases): the clients' votes for the size of the target, as a power of
-   two, and for its level.
+1. *Target* (numbers without public bounds, 2 releases): the clients' votes for the size of the
+   target, as a power of two, and for its level.
 2. *Rounds* (8 releases): w̃ ← w̃ + C · mean_k clip₁((W_k(w̃; κ) − w̃)/C) + noise. C · rounds is how
    far w̃ can get (`reach`). It is larger the less noise there is.
 3. *Vote* (3 releases of one vector, averaged): client k's mean held-out loss in nats for each of 14
@@ -64,8 +64,8 @@ class Pooling(ExactAlgorithm):
     Args:
         rounds: releases for the shared weights.
         votes: releases for the vote.
-        target: how a numeric target is scaled: "release" (2 releases), "own" (each client by its
-            own rows), "none" (classes), or "auto".
+        target: how a numeric target is scaled: "given" (by public bounds), "release" (2 releases),
+            "own" (each client by its own rows), "none" (classes), or "auto".
         share: "all" weights, or the "intercepts" only, or "auto".
         reach: the farthest that the shared weights can get in all rounds; 0 is decided.
         noise: σ of one release, for uploads of norm 1; it follows from the privacy plan.
@@ -105,6 +105,10 @@ class Pooling(ExactAlgorithm):
             )
         numbers = sizes.task == "regression"
         asked = self.target if numbers else "none"
+        if asked == "given" and sizes.target_range is None:
+            raise PmtlError("pooling:target=given needs public bounds of the target (--bounds).")
+        if asked == "auto" and sizes.target_range is not None:
+            asked = "given"
         if asked == "auto":
             releases = self.rounds + self.votes + 2
             readable = 2 * math.sqrt(releases * sizes.outputs) <= READABLE * strength
@@ -178,11 +182,16 @@ class Pooling(ExactAlgorithm):
 
     def _read(self, board: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """From [K, B]: weights [K, d, outputs], size and level [K, 2, outputs], vote [K, cells].
-        A size of 0 means that every client uses its own."""
+        A size of 0 means that every client uses its own. The level is in units of the size."""
         columns, outputs = self._sizes.columns, self._sizes.outputs
         sections = [columns * outputs, 2 * outputs, CELLS]
         weights, target, vote = torch.split(board.double(), sections, dim=1)
-        return weights.reshape(-1, columns, outputs), target.reshape(-1, 2, outputs), vote
+        target = target.reshape(-1, 2, outputs)
+        if self.target == "given" and self._sizes.target_range is not None:
+            low, high = self._sizes.target_range  # ±2 sizes around the middle
+            size, level = (high - low) / 4, 2 * (high + low) / (high - low)
+            target = target.new_tensor([[size], [level]]).expand_as(target)
+        return weights.reshape(-1, columns, outputs), target, vote
 
     # ---- inside clients ----
 
@@ -278,7 +287,8 @@ class Pooling(ExactAlgorithm):
             return rows, torch.ones_like(mean), torch.zeros_like(mean)
         size, level = target[:, 0], target[:, 1]
         turn = LEVEL_WIDTH * BINS  # The level is known up to multiples of a turn.
-        known = level + turn * torch.round((mean / size.clamp(min=1e-300) - level) / turn)
+        turns = torch.round((mean / size.clamp(min=1e-300) - level) / turn)
+        known = level if self.target == "given" else level + turn * turns
         public = size > 0
         level = torch.where(public, known * size, mean)
         size = torch.where(public, size, torch.where(spread > 0, spread, 1.0))
@@ -360,7 +370,8 @@ class Pooling(ExactAlgorithm):
         return own[own.shape[0] // 2 :]
 
 
-TARGETS, SHARES = ("auto", "release", "own", "none"), ("auto", "all", "intercepts")
+TARGETS = ("auto", "given", "release", "own", "none")
+SHARES = ("auto", "all", "intercepts")
 #: All weights are shared if mμ/√(their number) is at least this.
 ENOUGH = 2.5
 
