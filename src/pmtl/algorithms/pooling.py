@@ -209,19 +209,19 @@ class Pooling(ExactAlgorithm):
             return _histogram(bins, mean.isfinite() & (rows.mask.sum(1, keepdim=True) > 0))
         scaled, _, _ = self._scaled(rows, target)
         if stage == "weights":
-            penalty = self._penalties([IN_ROUNDS], rows.x)
+            penalty = self._penalties([IN_ROUNDS], rows)
             solved = solve(scaled, weights.unsqueeze(1), penalty, until=(100, 1e-3))
             moved = solved[:, 0] - weights
             moved = moved[:, :1] if self.share == "intercepts" else moved
             return moved.flatten(1) / self._step
-        _, losses = self._held_out(scaled, *self._grid(weights))
+        _, losses = self._held_out(scaled, *self._grid(weights, rows))
         ballot = (losses - losses.mean(1, keepdim=True)) / self._vote_norm
         return torch.where((rows.mask.sum(1) > 1).unsqueeze(1), ballot, 0.0)
 
     def finish(self, rows: ClientRows, board: Tensor) -> Tensor:
         weights, target, vote = self._read(board)
         scaled, size, level = self._scaled(rows, target)
-        centre, penalty = self._grid(weights)
+        centre, penalty = self._grid(weights, rows)
         candidates, losses = self._held_out(scaled, centre, penalty)
         vote = vote - vote.mean(1, keepdim=True)
         known = self.noise * self._vote_norm / math.sqrt(self.votes)
@@ -240,11 +240,11 @@ class Pooling(ExactAlgorithm):
         chosen[:, :, 0] += level.unsqueeze(1)
         return torch.cat([self._to_vector(one) for one in chosen.unbind(1)], 1)
 
-    def _grid(self, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """The centres [K, cells, d, outputs] and the penalties [1, cells, d] of all cells."""
+    def _grid(self, weights: Tensor, rows: ClientRows) -> tuple[Tensor, Tensor]:
+        """The centres [K, cells, d, outputs] and the penalties [K or 1, cells, d] of all cells."""
         uncertainty = (self.reach * self.noise) ** 2 / self.rounds / 2
-        around = 1 / (1 / self._penalties(AROUND, weights) + uncertainty)
-        penalty = torch.cat([around, self._penalties(ALONE, weights)], 1)
+        around = 1 / (1 / self._penalties(AROUND, rows) + uncertainty)
+        penalty = torch.cat([around, self._penalties(ALONE, rows)], 1)
         zero = torch.zeros_like(weights)
         return torch.stack([weights] * len(AROUND) + [zero] * len(ALONE), 1), penalty
 
@@ -259,13 +259,15 @@ class Pooling(ExactAlgorithm):
             losses = self._sizes.outputs * torch.log(squares + floor) / 2
         return candidates, losses
 
-    def _penalties(self, pairs: list[tuple[float, float]], like: Tensor) -> Tensor:
-        """[1, cells, d]; a penalty on both of two opposite classes counts half on their
-        difference."""
-        table = torch.tensor(pairs, dtype=like.dtype, device=like.device)
+    def _penalties(self, pairs: list[tuple[float, float]], rows: ClientRows) -> Tensor:
+        """[K or 1, cells, d]; a penalty on both of two opposite classes counts half on their
+        difference. Between wide bounds a feature varies little: there, penalties are in units of
+        each client's own deviations."""
+        table = rows.x.new_tensor(pairs)
         every = table[:, 1:].expand(-1, self._sizes.columns).clone()
         every[:, 0] = table[:, 0]
-        return every.unsqueeze(0) * (2.0 if self._sizes.task == "classification" else 1.0)
+        every = every.unsqueeze(0) * (2.0 if self._sizes.task == "classification" else 1.0)
+        return every * _variances(rows).unsqueeze(1) if self._sizes.bounded else every
 
     @property
     def _step(self) -> float:
@@ -382,6 +384,17 @@ def _moments(rows: ClientRows) -> tuple[Tensor, Tensor]:
     mean = (rows.y * mask).sum(1) / counts
     squares = ((rows.y - mean.unsqueeze(1)).square() * mask).sum(1)
     return mean, torch.sqrt(squares / (counts - 1).clamp(min=1))
+
+
+def _variances(rows: ClientRows) -> Tensor:
+    """[K, d] the variance of each client's features, and 1 for the intercept. Three more rows with
+    a deviation of ½ keep it away from 0."""
+    mask, counts = rows.mask.unsqueeze(-1), rows.counts.unsqueeze(1)
+    mean = (rows.x * mask).sum(1) / counts
+    squares = ((rows.x - mean.unsqueeze(1)).square() * mask).sum(1)
+    variances = (squares + 3 * 0.5**2) / (counts + 3)
+    variances[:, 0] = 1.0
+    return variances
 
 
 def _pick(table: Tensor, cells: Tensor) -> Tensor:

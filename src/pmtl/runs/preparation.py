@@ -15,7 +15,7 @@ import numpy as np
 
 from pmtl.algorithms import Algorithm, ExactAlgorithm, Sizes
 from pmtl.client.batches import LocalTraining
-from pmtl.data import FederatedData, describe, public_warnings
+from pmtl.data import Bounds, FederatedData, describe, public_warnings
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
 from pmtl.models import FlatModel
@@ -76,8 +76,9 @@ def settle(
     layer = last_layer(model, data.input_shape)
     columns = 0 if layer is None else layer.columns + 1
     factor = 1.0 if layer is None else layer.factor
-    known = None if data.bounds is None else data.bounds.target
-    sizes = Sizes(data.task, data.outputs, columns, layer is not None, factor, known)
+    known = data.bounds or Bounds()
+    ranges = bool(known.features), known.target
+    sizes = Sizes(data.task, data.outputs, columns, layer is not None, factor, *ranges)
     if asked.noise is not None:
         strength = math.inf if asked.noise == 0 else 2 * math.sqrt(method.releases) / asked.noise
     elif math.isinf(asked.target):
