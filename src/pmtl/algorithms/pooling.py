@@ -387,14 +387,13 @@ def _moments(rows: ClientRows) -> tuple[Tensor, Tensor]:
 
 
 def _variances(rows: ClientRows) -> Tensor:
-    """[K, d] the variance of each client's features, and 1 for the intercept. Three more rows with
-    a deviation of ½ keep it away from 0."""
+    """[K, d] the variance of each client's features, larger with few rows (as in data/scaling.py);
+    1 for the intercept and for features that are constant in the client's rows."""
     mask, counts = rows.mask.unsqueeze(-1), rows.counts.unsqueeze(1)
     mean = (rows.x * mask).sum(1) / counts
     squares = ((rows.x - mean.unsqueeze(1)).square() * mask).sum(1)
-    variances = (squares + 3 * 0.5**2) / (counts + 3)
-    variances[:, 0] = 1.0
-    return variances
+    variances = squares / counts * (1 + 3 / counts).square()
+    return torch.where(variances > 1e-6, variances, 1.0)
 
 
 def _pick(table: Tensor, cells: Tensor) -> Tensor:

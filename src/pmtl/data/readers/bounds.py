@@ -131,7 +131,10 @@ def _pair(name: object, given: Any) -> Range:
         raise PublicError(f"The bounds of {name!r} must be two numbers (low, high), not {pair!r}.")
     if not all(isinstance(value, Real) and not isinstance(value, bool) for value in pair):
         raise PublicError(f"The bounds of {name!r} must be numbers, but {pair!r} was given.")
-    low, high = (float(value) for value in pair)
+    try:
+        low, high = float(pair[0]), float(pair[1])
+    except OverflowError:
+        low = high = math.inf
     if not (math.isfinite(low) and math.isfinite(high)):
         raise PublicError(f"The bounds of {name!r} must be finite, not {low:g} and {high:g}.")
     if not low < high:
