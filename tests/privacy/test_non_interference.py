@@ -247,6 +247,16 @@ def test_where_every_client_scales_its_rows(change, monkeypatch):
     compare(monkeypatch, base, change(base), build=scaled)
 
 
+def bounded(rows):
+    return rows.federation(bounds={0: (-1, 1), 2: (-0.5, 2)})
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_where_features_have_public_bounds(change, monkeypatch):
+    base = table()
+    compare(monkeypatch, base, change(base), build=bounded)
+
+
 def test_a_client_with_very_many_rows_decides_about_nothing(monkeypatch):
     """Not even which engine trains, which the run's settings tell everybody."""
     base = table()

@@ -176,6 +176,8 @@ class Sizes:
     columns: int  #: features of the linear part of the model, and 1 for the intercept
     linear: bool  #: whether only one linear layer, the last one, is trained
     factor: float = 1.0  #: features are multiplied by this, to have a size near 1
+    bounded: bool = False  #: whether features are scaled by public bounds to −1 … 1
+    target_range: tuple[float, float] | None = None  #: public bounds of a numeric target
 
 
 class ExactAlgorithm(Algorithm):

@@ -8,8 +8,8 @@ with κ₀ for the intercept and κ₁ for the slopes. λ of the paper is κ/n_k
 rows. This is partial pooling (Gelman & Hill 2007, chapter 12): κ = 0 is training alone, κ = ∞ one
 model for all. Everything that is shared passes the gate, in T releases of equal price:
 
-1. *Target* (numbers only, 2 releases): the clients' votes for the size of the target, as a power of
-   two, and for its level.
+1. *Target* (numbers without public bounds, 2 releases): the clients' votes for the size of the
+   target, as a power of two, and for its level.
 2. *Rounds* (8 releases): w̃ ← w̃ + C · mean_k clip₁((W_k(w̃; κ) − w̃)/C) + noise. C · rounds is how
    far w̃ can get (`reach`). It is larger the less noise there is.
 3. *Vote* (3 releases of one vector, averaged): client k's mean held-out loss in nats for each of 14
@@ -67,8 +67,8 @@ class Pooling(ExactAlgorithm):
     Args:
         rounds: releases for the shared weights.
         votes: releases for the vote.
-        target: how a numeric target is scaled: "release" (2 releases), "own" (each client by its
-            own rows), "none" (classes), or "auto".
+        target: how a numeric target is scaled: "given" (by public bounds), "release" (2 releases),
+            "own" (each client by its own rows), "none" (classes), or "auto".
         share: "all" weights, or the "intercepts" only, or "auto".
         reach: the farthest that the shared weights can get in all rounds; 0 is decided.
         noise: σ of one release, for uploads of norm 1; it follows from the privacy plan.
@@ -108,6 +108,10 @@ class Pooling(ExactAlgorithm):
             )
         numbers = sizes.task == "regression"
         asked = self.target if numbers else "none"
+        if asked == "given" and sizes.target_range is None:
+            raise PmtlError("pooling:target=given needs public bounds of the target (--bounds).")
+        if asked == "auto" and sizes.target_range is not None:
+            asked = "given"
         if asked == "auto":
             releases = self.rounds + self.votes + 2
             readable = 2 * math.sqrt(releases * sizes.outputs) <= READABLE * strength
@@ -181,11 +185,16 @@ class Pooling(ExactAlgorithm):
 
     def _read(self, board: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """From [K, B]: weights [K, d, outputs], size and level [K, 2, outputs], vote [K, cells].
-        A size of 0 means that every client uses its own."""
+        A size of 0 means that every client uses its own. The level is in units of the size."""
         columns, outputs = self._sizes.columns, self._sizes.outputs
         sections = [columns * outputs, 2 * outputs, CELLS]
         weights, target, vote = torch.split(board.double(), sections, dim=1)
-        return weights.reshape(-1, columns, outputs), target.reshape(-1, 2, outputs), vote
+        target = target.reshape(-1, 2, outputs)
+        if self.target == "given" and self._sizes.target_range is not None:
+            low, high = self._sizes.target_range  # ±2 sizes around the middle
+            size, level = (high - low) / 4, 2 * (high + low) / (high - low)
+            target = target.new_tensor([[size], [level]]).expand_as(target)
+        return weights.reshape(-1, columns, outputs), target, vote
 
     # ---- inside clients ----
 
@@ -203,19 +212,19 @@ class Pooling(ExactAlgorithm):
             return _histogram(bins, mean.isfinite() & (rows.mask.sum(1, keepdim=True) > 0))
         scaled, _, _ = self._scaled(rows, target)
         if stage == "weights":
-            penalty = self._penalties([IN_ROUNDS], rows.x)
+            penalty = self._penalties([IN_ROUNDS], rows)
             solved = solve(scaled, weights.unsqueeze(1), penalty, until=(100, 1e-3))
             moved = solved[:, 0] - weights
             moved = moved[:, :1] if self.share == "intercepts" else moved
             return moved.flatten(1) / self._step
-        _, losses = self._held_out(scaled, *self._grid(weights))
+        _, losses = self._held_out(scaled, *self._grid(weights, rows))
         ballot = (losses - losses.mean(1, keepdim=True)) / self._vote_norm
         return torch.where((rows.mask.sum(1) > 1).unsqueeze(1), ballot, 0.0)
 
     def finish(self, rows: ClientRows, board: Tensor) -> Tensor:
         weights, target, vote = self._read(board)
         scaled, size, level = self._scaled(rows, target)
-        centre, penalty = self._grid(weights)
+        centre, penalty = self._grid(weights, rows)
         candidates, losses = self._held_out(scaled, centre, penalty)
         smooth = _smooth(vote)
         vote = vote @ smooth @ smooth.T
@@ -236,11 +245,11 @@ class Pooling(ExactAlgorithm):
         chosen[:, :, 0] += level.unsqueeze(1)
         return torch.cat([self._to_vector(one) for one in chosen.unbind(1)], 1)
 
-    def _grid(self, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """The centres [K, cells, d, outputs] and the penalties [1, cells, d] of all cells."""
+    def _grid(self, weights: Tensor, rows: ClientRows) -> tuple[Tensor, Tensor]:
+        """The centres [K, cells, d, outputs] and the penalties [K or 1, cells, d] of all cells."""
         uncertainty = (self.reach * self.noise) ** 2 / self.rounds / 2
-        around = 1 / (1 / self._penalties(AROUND, weights) + uncertainty)
-        penalty = torch.cat([around, self._penalties(ALONE, weights)], 1)
+        around = 1 / (1 / self._penalties(AROUND, rows) + uncertainty)
+        penalty = torch.cat([around, self._penalties(ALONE, rows)], 1)
         zero = torch.zeros_like(weights)
         return torch.stack([weights] * len(AROUND) + [zero] * len(ALONE), 1), penalty
 
@@ -254,13 +263,15 @@ class Pooling(ExactAlgorithm):
             losses = self._sizes.outputs * losses / usual / 2
         return candidates, losses
 
-    def _penalties(self, pairs: list[tuple[float, float]], like: Tensor) -> Tensor:
-        """[1, cells, d]; a penalty on both of two opposite classes counts half on their
-        difference."""
-        table = torch.tensor(pairs, dtype=like.dtype, device=like.device)
+    def _penalties(self, pairs: list[tuple[float, float]], rows: ClientRows) -> Tensor:
+        """[K or 1, cells, d]; a penalty on both of two opposite classes counts half on their
+        difference. Between wide bounds a feature varies little: there, penalties are in units of
+        each client's own deviations."""
+        table = rows.x.new_tensor(pairs)
         every = table[:, 1:].expand(-1, self._sizes.columns).clone()
         every[:, 0] = table[:, 0]
-        return every.unsqueeze(0) * (2.0 if self._sizes.task == "classification" else 1.0)
+        every = every.unsqueeze(0) * (2.0 if self._sizes.task == "classification" else 1.0)
+        return every * _variances(rows).unsqueeze(1) if self._sizes.bounded else every
 
     @property
     def _step(self) -> float:
@@ -282,7 +293,8 @@ class Pooling(ExactAlgorithm):
             return rows, torch.ones_like(mean), torch.zeros_like(mean)
         size, level = target[:, 0], target[:, 1]
         turn = LEVEL_WIDTH * BINS  # The level is known up to multiples of a turn.
-        known = level + turn * torch.round((mean / size.clamp(min=1e-300) - level) / turn)
+        turns = torch.round((mean / size.clamp(min=1e-300) - level) / turn)
+        known = level if self.target == "given" else level + turn * turns
         public = size > 0
         level = torch.where(public, known * size, mean)
         size = torch.where(public, size, torch.where(spread > 0, spread, 1.0))
@@ -364,7 +376,8 @@ class Pooling(ExactAlgorithm):
         return own[own.shape[0] // 2 :]
 
 
-TARGETS, SHARES = ("auto", "release", "own", "none"), ("auto", "all", "intercepts")
+TARGETS = ("auto", "given", "release", "own", "none")
+SHARES = ("auto", "all", "intercepts")
 #: All weights are shared if mμ/√(their number) is at least this.
 ENOUGH = 2.5
 
@@ -386,6 +399,16 @@ def _moments(rows: ClientRows) -> tuple[Tensor, Tensor]:
     mean = (rows.y * mask).sum(1) / counts
     squares = ((rows.y - mean.unsqueeze(1)).square() * mask).sum(1)
     return mean, torch.sqrt(squares / (counts - 1).clamp(min=1))
+
+
+def _variances(rows: ClientRows) -> Tensor:
+    """[K, d] the variance of each client's features, larger with few rows (as in data/scaling.py);
+    1 for the intercept and for features that are constant in the client's rows."""
+    mask, counts = rows.mask.unsqueeze(-1), rows.counts.unsqueeze(1)
+    mean = (rows.x * mask).sum(1) / counts
+    squares = ((rows.x - mean.unsqueeze(1)).square() * mask).sum(1)
+    variances = squares / counts * (1 + 3 / counts).square()
+    return torch.where(variances > 1e-6, variances, 1.0)
 
 
 def _pick(table: Tensor, cells: Tensor) -> Tensor:

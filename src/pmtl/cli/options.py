@@ -40,6 +40,12 @@ class Reading:
         help="client: every client standardises its features by its own training rows.",
         panel=DATA,
     )
+    bounds: str | None = option(
+        None,
+        help="A TOML file with public bounds of columns ([columns.NAME] with low and high), by "
+        "which they are scaled.",
+        panel=DATA,
+    )
 
 
 def typer_option(setting: Declared, panel: str | None = None) -> Any:
@@ -103,7 +109,9 @@ def make_config(
     reading = {key.removesuffix("_column"): given[key] for key in declared(Reading) if key in given}
     if reading:
         if "data" not in values:
-            raise PmtlError("--client-column, --target and --scale need --data: give it, too.")
+            raise PmtlError(
+                "--client-column, --target, --scale and --bounds need --data: give it, too."
+            )
         name, more = parse_spec(values["data"])
         values["data"] = format_spec(name, {**more, **reading})
     return parse_config(values, file or "the options", kind)

@@ -3,11 +3,13 @@
 from pmtl.data.describe import describe, public_warnings
 from pmtl.data.federated import SPLITS, FederatedData, Rows, Split
 from pmtl.data.load import load
+from pmtl.data.readers.bounds import Bounds
 from pmtl.data.scaling import Scaling
 from pmtl.data.synthetic import synthetic
 
 __all__ = [
     "SPLITS",
+    "Bounds",
     "FederatedData",
     "Rows",
     "Scaling",

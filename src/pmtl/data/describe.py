@@ -68,7 +68,7 @@ def public_warnings(data: FederatedData) -> list[str]:
 
 
 def _warnings(data: FederatedData, counts: NDArray[Any], steps: bool) -> list[str]:
-    warnings = public_warnings(data)
+    warnings = [*public_warnings(data), *data.for_owner]
     if data.task == "classification":
         single = _single_class(data)
         if single:

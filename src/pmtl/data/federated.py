@@ -30,6 +30,7 @@ from pmtl.data.checks import (
     row_chunks,
 )
 from pmtl.data.client_names import encode, without_nobody
+from pmtl.data.readers.bounds import Bounds, GivenBounds, check_bounds, find_bounds
 from pmtl.data.readers.text import TextRule
 from pmtl.data.scaling import Scaling, scale_by_client
 from pmtl.data.splits import (
@@ -56,6 +57,8 @@ COUNTED = (
     "public. If it is not public, name the clients beforehand."
 )
 
+CLIPPED = "In {:,} of {:,} rows a value is beyond the bounds, and it was clipped."
+
 
 @dataclass(frozen=True, eq=False)
 class FederatedData:
@@ -71,10 +74,11 @@ class FederatedData:
         labels: the names of classes or labels.
         feature_names: the names of the features.
         source: the spec that reads the same data again.
-        scaling: the means and deviations by which each client standardised its features.
+        scaling: the means and widths by which each client scaled its features.
         text: how text became features, if it did.
         disclosed: sentences on what reading took from all clients' rows and treats as public.
-        for_owner: sentences on rows that were left out, for the data's owner only.
+        for_owner: sentences on rows that were left out or clipped, for the data's owner only.
+        bounds: the public bounds of features and target, if the user gave any.
     """
 
     x: Any
@@ -90,6 +94,7 @@ class FederatedData:
     text: TextRule | None = None
     disclosed: tuple[str, ...] = ()
     for_owner: tuple[str, ...] = ()
+    bounds: Bounds | None = None
 
     @property
     def m(self) -> int:
@@ -146,16 +151,35 @@ class FederatedData:
         return replace(self, clients=names, splits=splits, scaling=scaling, source=None)
 
     def scaled(self) -> FederatedData:
-        """The federation with features that every client scaled by its own training rows."""
+        """The federation with features that were scaled by their bounds or, without bounds, by
+        every client's own training rows."""
         owner = np.full(len(self.y), -1, dtype=np.int64)
         for rows in self.splits.values():
             owner[rows.order] = np.repeat(np.arange(self.m), rows.counts)
-        x, scaling = scale_by_client(self.x, owner, self.rows("train"))
+        x, scaling = scale_by_client(self.x, owner, self.rows("train"), self.bounds)
         source = self.source
         if source is not None:
             name, options = parse_spec(source)
             source = format_spec(name, {**options, "scale": "client"})
         return replace(self, x=x, scaling=scaling, source=source)
+
+    def bounded(self, bounds: Bounds) -> FederatedData:
+        """The federation scaled by public bounds. Features beyond them are clipped, and the targets
+        of training rows; other targets are left as they are, to measure errors by."""
+        beyond = np.zeros(len(self.y), dtype=bool)
+        y, train = self.y, self.rows("train").order
+        if bounds.features:
+            low, high = bounds.limits()
+            beyond |= ((self.x < low) | (self.x > high)).any(axis=1)
+        if bounds.target is not None:
+            y = np.array(self.y)
+            y[train] = np.clip(y[train], *np.array(bounds.target, dtype=np.float32))
+            beyond |= y != self.y
+        used = np.concatenate([rows.order for rows in self.splits.values()])
+        notes = (CLIPPED.format(beyond[used].sum(), len(used)),) if beyond[used].any() else ()
+        said, notes = (*self.disclosed, bounds.sentence), (*self.for_owner, *notes)
+        made = replace(self, y=y, bounds=bounds, disclosed=said, for_owner=notes)
+        return replace(made.scaled(), source=self.source) if bounds.features else made
 
     def fingerprint(self) -> str:
         """SHA-256 of features, targets, clients, splits and task; computed once.
@@ -173,6 +197,8 @@ class FederatedData:
         head: list[Any] = [self.task, self.outputs, storage, self.input_shape, self.clients]
         if self.text is not None:  # Equal numbers differ in meaning if the words differ.
             head += [self.text.to_dict(), self.feature_names, self.labels]
+        if self.bounds is not None:
+            head += [self.bounds.to_dict()]
         digest = hashlib.sha256(json.dumps(head).encode())
         width = 64 if is_sparse(self.x) else int(np.prod(self.input_shape)) * 4
         for split in SPLITS:
@@ -205,7 +231,9 @@ class FederatedData:
         clients: int | None = None,
         largest: int | None = None,
         scale: str | None = None,
+        bounds: GivenBounds | None = None,
         feature_names: Sequence[str] | None = None,
+        target_names: Sequence[str] = (),
         text: TextRule | None = None,
         disclosed: tuple[str, ...] = (),
         source: str | None = None,
@@ -229,7 +257,10 @@ class FederatedData:
             clients: keep this many clients, the first in sorted order (after `largest`).
             largest: keep this many clients, those with the most rows.
             scale: "client": each client standardises its features by its own training rows.
+            bounds: public (low, high) of columns: by name or position, as a list in the order of
+                the columns, or a TOML file; `"target"` is the target, which is then a number.
             feature_names: the names of the features.
+            target_names: the names of the targets.
             text: how text became features, if it did.
             disclosed: sentences on what reading made public.
             source: the spec that reads the same data again.
@@ -251,6 +282,11 @@ class FederatedData:
         mask = usable if drops else None
         names = None if feature_names is None else tuple(feature_names)
         x = check_features(x, names, mask)
+        ranges = None
+        if bounds is not None:
+            words = None if text is None else text.columns
+            ranges = find_bounds(bounds, x.shape[1:], names, target_names, words)
+            task = check_bounds(ranges, x, y, task)
         y, task, outputs, classes = check_targets(y, task, outputs, labels, mask)
         codes, known = encode(client, "client")
         given = None if split is None else read_parts(split, lenient=drops)
@@ -265,13 +301,12 @@ class FederatedData:
         }
         if not drops:
             refuse_untrained(splits["train"], known)
-        scaling = None
-        if scale is not None:
-            x, scaling = scale_by_client(x, codes, splits["train"])
         if min_rows > 1 or largest is not None:
             disclosed = (*disclosed, COUNTED)
-        about = (classes, names, source, scaling, text, disclosed, left_out)
-        return cls(x, y, known, splits, task, outputs, *about)
+        about = (classes, names, source, None, text, disclosed, left_out)
+        made = cls(x, y, known, splits, task, outputs, *about)
+        made = made if ranges is None else made.bounded(ranges)
+        return made if scale is None or made.scaling else replace(made.scaled(), source=source)
 
     @classmethod
     def from_frame(

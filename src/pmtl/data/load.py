@@ -17,14 +17,18 @@ from typing import Any
 
 from pmtl.data.checks import as_model_input, check_features
 from pmtl.data.federated import FederatedData
+from pmtl.data.readers.bounds import read_bounds
 from pmtl.data.readers.text import TextRule
 from pmtl.data.synthetic import synthetic
 from pmtl.errors import PmtlError, PublicError, naming
 from pmtl.plugins import entries, find
 from pmtl.spec import construct, format_spec, parse_spec, unknown
 
-COMMON = ("task", "outputs", "validation", "test", "min_rows", "clients", "largest", "scale")
-PATHS = ("images", "vocabulary", "taglist")
+COMMON = (
+    *("task", "outputs", "validation", "test", "min_rows", "clients", "largest"),
+    *("scale", "bounds"),
+)
+PATHS = ("images", "vocabulary", "taglist", "bounds")
 """Options that name files or folders."""
 
 Reader = Callable[..., Mapping[str, Any]]
@@ -73,6 +77,8 @@ def load(
     paths = {key: str(_places(value)[1]) for key, value in given.items() if key in PATHS}
     source = format_spec(str(place), given | paths)
     reader = choose_reader(path, given.pop("reader", None))
+    if "bounds" in given:  # Errors in it are said before the rows are read.
+        given["bounds"] = read_bounds(given["bounds"])
     parameters = inspect.signature(reader).parameters
     if production and "lenient" not in parameters:
         raise PublicError(

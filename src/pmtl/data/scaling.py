@@ -1,4 +1,4 @@
-"""Standardised features, by each client for itself.
+"""Scaled features: by public bounds, or by each client for itself.
 
 Features need a common size near 1. Means and deviations over *all* clients would be a release
 without noise. So each client uses its own training rows, which is local and free under billboard
@@ -8,6 +8,9 @@ A feature that is only 0 and 1 in a client's rows becomes −1 and 1, so that it
 all clients. Any other feature is centred at its mean and divided by its deviation; if it is
 constant, it is left out (0), because a client cannot know what another value would mean. Scaled
 values are limited to ±4, so that no new row can make a prediction explode.
+
+A feature with public bounds is scaled by them, the same for all clients: from low to high becomes
+from −1 to 1, and values beyond are clipped.
 """
 
 from __future__ import annotations
@@ -19,49 +22,60 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmtl.data.checks import as_model_input
+from pmtl.data.readers.bounds import Bounds
 from pmtl.data.splits import Rows
-from pmtl.errors import PmtlError
+from pmtl.errors import PublicError
 
 #: A feature with a smaller relative deviation counts as constant.
 _CONSTANT = 1e-6
 #: A deviation of n rows is enlarged by 1 + _FEW/n: with few rows it is too small for new ones.
 _FEW = 3
-#: The largest scaled value.
+#: The largest scaled value of a feature without bounds.
 LIMIT = 4.0
 
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """How each client standardises its rows.
+    """How each client scales its rows.
 
     Args:
         means: what clients subtract from their rows, [m, *input_shape].
         widths: what they then divide by, [m, *input_shape]; inf for a constant feature.
+        limits: the largest scaled values, [*input_shape]; 1 for a feature with bounds.
     """
 
     means: NDArray[np.float32]
     widths: NDArray[np.float32]
+    limits: NDArray[np.float32]
+
+    @property
+    def same_for_all(self) -> bool:
+        """Whether all features have bounds, so that all clients scale alike."""
+        return bool((self.limits != LIMIT).all())
 
     def apply(self, client: int, x: NDArray[Any]) -> NDArray[np.float32]:
         """The rows `x` of one client, scaled."""
         scaled = (x - self.means[client]) / self.widths[client]
-        return np.asarray(np.clip(scaled, -LIMIT, LIMIT), dtype=np.float32)
+        return np.asarray(np.clip(scaled, -self.limits, self.limits), dtype=np.float32)
 
     def select(self, clients: NDArray[np.int64]) -> Scaling:
-        return Scaling(self.means[clients], self.widths[clients])
+        return Scaling(self.means[clients], self.widths[clients], self.limits)
 
 
 def scale_by_client(
-    x: Any, owner: NDArray[np.int64], train: Rows
+    x: Any, owner: NDArray[np.int64], train: Rows, bounds: Bounds | None = None
 ) -> tuple[NDArray[np.float32], Scaling]:
-    """All rows, standardised by their owner's training rows; rows without an owner stay."""
+    """All rows, scaled by bounds or by their owner's training rows; rows without an owner stay."""
     if not isinstance(x, np.ndarray) or isinstance(x, np.memmap):
-        raise PmtlError("scale=client needs dense features that fit in memory: scale them before.")
+        raise PublicError(
+            "scale=client and bounds of features need dense features that fit in memory: scale "
+            "them before."
+        )
+    middle, half, bounded = _from_bounds(bounds, x.shape[1:])
     scaled = np.array(as_model_input(x))
     m = len(train.counts)
-    means = np.zeros((m, *x.shape[1:]), dtype=np.float32)
-    widths = np.ones_like(means)
-    scaling = Scaling(means, widths)
+    means, widths = np.tile(middle, (m, *[1] * middle.ndim)), np.tile(half, (m, *[1] * half.ndim))
+    scaling = Scaling(means, widths, np.where(bounded, 1, LIMIT).astype(np.float32))
     order = np.argsort(owner, kind="stable")
     starts = np.searchsorted(owner[order], np.arange(m + 1))
     for client in range(m):
@@ -70,8 +84,20 @@ def scale_by_client(
             centre, width = rows.mean(axis=0), rows.std(axis=0) * (1 + _FEW / len(rows))
             width = np.where(width > _CONSTANT * np.abs(rows).max(axis=0), width, np.inf)
             binary = ((rows == 0) | (rows == 1)).all(axis=0)
-            means[client] = np.where(binary, 0.5, centre)
-            widths[client] = np.where(binary, 0.5, width)
+            means[client] = np.where(bounded, middle, np.where(binary, 0.5, centre))
+            widths[client] = np.where(bounded, half, np.where(binary, 0.5, width))
         mine = order[starts[client] : starts[client + 1]]
         scaled[mine] = scaling.apply(client, scaled[mine])
     return scaled, scaling
+
+
+def _from_bounds(
+    bounds: Bounds | None, shape: tuple[int, ...]
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]]:
+    """The middle and half the width of every feature, and which features have bounds."""
+    if bounds is None or not bounds.features:
+        return np.zeros(shape, np.float32), np.ones(shape, np.float32), np.zeros(shape, dtype=bool)
+    known = [pair is not None for pair in bounds.features]
+    pairs = np.array([pair or (-1.0, 1.0) for pair in bounds.features])
+    middle, half = pairs.mean(axis=1), (pairs[:, 1] - pairs[:, 0]) / 2
+    return middle.astype(np.float32), half.astype(np.float32), np.array(known)

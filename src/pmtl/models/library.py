@@ -5,12 +5,15 @@ from __future__ import annotations
 from itertools import pairwise
 from math import prod
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pmtl.errors import PmtlError
 
 Shape = tuple[int, ...]
+Floats = NDArray[np.float32]
 
 
 class Linear(nn.Module):
@@ -24,6 +27,19 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.linear(x.flatten(1))  # type: ignore[no-any-return]
+
+
+class Standardise(nn.Module):
+    """(x − mean) / width, clipped, as a client did to its rows before training."""
+
+    def __init__(self, mean: Floats, width: Floats, limit: Floats) -> None:
+        super().__init__()
+        for name, values in (("mean", mean), ("width", width), ("limit", limit)):
+            self.register_buffer(name, torch.from_numpy(np.array(values)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scaled = (x - self.mean) / self.width  # type: ignore[operator]
+        return torch.clamp(scaled, -self.limit, self.limit)  # type: ignore[arg-type, operator]
 
 
 class MLP(nn.Sequential):

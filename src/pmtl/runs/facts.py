@@ -8,11 +8,12 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+import numpy as np
 import torch
 
 from pmtl import storage as files
 from pmtl._version import __version__
-from pmtl.data import FederatedData
+from pmtl.data import Bounds, FederatedData
 from pmtl.data.targets import Task
 from pmtl.errors import PmtlError, naming
 from pmtl.privacy.ledger.charges import from_list, to_list
@@ -29,7 +30,7 @@ _PUBLIC_FACTS = (
     *("id", "mode", "model", "algorithm", "shares", "personal", "relations", "parameters"),
     *("task", "outputs", "input_shape", "labels", "feature_names", "text", "disclosed", "pixels"),
     *("plan", "metrics_plan", "hardened", "clients", "blocks", "initialisation"),
-    *("frozen", "share", "shared_numbers", "public_files"),
+    *("frozen", "share", "shared_numbers", "public_files", "bounds"),
 )
 _PUBLIC_SETTINGS = ("local", "evaluate_every", "patience")
 
@@ -68,7 +69,8 @@ class RunFacts:
     relations: str | None = None  #: what decides which clients read an average together
     text: dict[str, Any] | None = None  #: the `TextRule` of text features
     releases: str | None = None  #: what an exact algorithm released, in words
-    scaled: bool = False  #: whether each client scaled its features by its own rows
+    scaled: bool = False  #: whether features were scaled
+    bounds: dict[str, Any] | None = None  #: the public `Bounds` of features and target
     shows_model: bool = True  #: whether what was published predicts by itself
     disclosed: tuple[str, ...] = ()  #: sentences on what reading the data disclosed
     board: str | None = None  #: the digest of the billboard
@@ -180,7 +182,11 @@ def fingerprint_of(data: FederatedData, key: bytes) -> str:
 
 
 def as_trained(data: FederatedData, facts: RunFacts) -> FederatedData:
-    """The data with the scaling that the run gave it, if it came without."""
+    """The data with the bounds and the scaling that the run gave it, if it came without."""
+    alike = data.input_shape == facts.input_shape and data.task == facts.task
+    raw = data.scaling is None and data.bounds is None and type(data.x) is np.ndarray
+    if facts.bounds is not None and raw and alike:
+        data = data.bounded(Bounds.from_dict(facts.bounds))
     return data.scaled() if facts.scaled and data.scaling is None else data
 
 

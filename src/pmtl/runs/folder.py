@@ -20,6 +20,7 @@ from torch import Tensor
 
 from pmtl import storage as files
 from pmtl.data import Scaling
+from pmtl.data.scaling import LIMIT
 from pmtl.errors import PmtlError
 from pmtl.privacy.statement.statement import Statement
 from pmtl.progress import progress_bar
@@ -254,7 +255,8 @@ class RunFolder:
             written[name] = write_personal(file, models, about, self.key)
         if scaling is not None:
             means, widths = torch.from_numpy(scaling.means), torch.from_numpy(scaling.widths)
-            parts = {"means": means, "widths": widths}
+            limits = torch.from_numpy(scaling.limits)
+            parts = {"means": means, "widths": widths, "limits": limits}
             written["scaling"] = files.write_tensors(self.scaling_file, parts, {}, self.key)
         save_statement(self.public, statement)
         if result is not None:
@@ -265,11 +267,13 @@ class RunFolder:
             self.owned_file.unlink()
 
     def load_scaling(self, written: Mapping[str, str]) -> Scaling | None:
-        """How each client standardises its rows."""
+        """How each client scales its rows."""
         if "scaling" not in written:
             return None
         parts, _ = files.read_tensors(self.scaling_file, written["scaling"], self.key)
-        return Scaling(parts["means"].numpy(), parts["widths"].numpy())
+        # Files of earlier versions, which knew no bounds, have no limits.
+        limits = parts.get("limits", torch.full(parts["means"].shape[1:], LIMIT))
+        return Scaling(parts["means"].numpy(), parts["widths"].numpy(), limits.numpy())
 
 
 def save_statement(folder: Path, statement: Statement) -> None:

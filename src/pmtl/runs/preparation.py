@@ -15,7 +15,7 @@ import numpy as np
 
 from pmtl.algorithms import Algorithm, ExactAlgorithm, Sizes
 from pmtl.client.batches import LocalTraining
-from pmtl.data import FederatedData, describe, public_warnings
+from pmtl.data import Bounds, FederatedData, describe, public_warnings
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
 from pmtl.models import FlatModel
@@ -76,7 +76,9 @@ def settle(
     layer = last_layer(model, data.input_shape)
     columns = 0 if layer is None else layer.columns + 1
     factor = 1.0 if layer is None else layer.factor
-    sizes = Sizes(data.task, data.outputs, columns, layer is not None, factor)
+    known = data.bounds or Bounds()
+    ranges = bool(known.features), known.target
+    sizes = Sizes(data.task, data.outputs, columns, layer is not None, factor, *ranges)
     if asked.noise is not None:
         strength = math.inf if asked.noise == 0 else 2 * math.sqrt(method.releases) / asked.noise
     elif math.isinf(asked.target):
@@ -181,6 +183,7 @@ def facts_of(
         text=None if data.text is None else data.text.to_dict(),
         releases=algorithm.in_words if isinstance(algorithm, ExactAlgorithm) else None,
         scaled=data.scaling is not None,
+        bounds=None if data.bounds is None else data.bounds.to_dict(),
         shows_model=algorithm.shows_model,
         disclosed=tuple(data.disclosed),
         pixels=bool(data.x.dtype == np.uint8),

@@ -17,9 +17,9 @@ from pmtl import storage as files
 from pmtl.billboard import Billboard
 from pmtl.data import FederatedData, Scaling, Split, load
 from pmtl.data.checks import as_model_input, is_sparse, row_chunks
-from pmtl.data.scaling import LIMIT
 from pmtl.errors import PmtlError, PmtlWarning
 from pmtl.models import FlatModel, build_model, predictions, probabilities
+from pmtl.models.library import Standardise
 from pmtl.privacy.statement import text
 from pmtl.privacy.statement.statement import Statement, make_statement
 from pmtl.runs.config import IN_MEMORY
@@ -95,12 +95,12 @@ class Run:
             raise PmtlError(
                 f"This run published {len(self._shared)} models, not one: use shared_for(client)."
             )
-        if self._scaling is not None:
+        if self._scaling is not None and not self._scaling.same_for_all:
             raise PmtlError(
                 "The shared model of this run needs rows that a client has scaled: use "
                 "shared_for(client)."
             )
-        return self._model.with_weights(self._shared[0])
+        return self._module(self._shared[0], 0)
 
     def shared_for(self, client: str) -> nn.Module:
         """The shared model for the client with this name."""
@@ -228,8 +228,9 @@ class Run:
         module = self._model.with_weights(weights)
         if self._scaling is None:
             return module
-        scale = Standardise(self._scaling.means[client], self._scaling.widths[client])
-        return nn.Sequential(scale.to(weights), module).eval()
+        means, widths = self._scaling.means[client], self._scaling.widths[client]
+        scale = Standardise(means, widths, self._scaling.limits).to(weights)
+        return nn.Sequential(scale, module).eval()
 
     def _published(self, clients: NDArray[np.int64]) -> Tensor:
         return self._billboard.read(self._shared, clients)
@@ -242,18 +243,6 @@ class Run:
                 f"{self.clients[0]!r} to {self.clients[-1]!r}."
             )
         return self._positions[client]
-
-
-class Standardise(nn.Module):
-    """(x − mean) / width, as a client did to its rows before training."""
-
-    def __init__(self, mean: NDArray[np.float32], width: NDArray[np.float32]) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.from_numpy(np.array(mean)))
-        self.register_buffer("width", torch.from_numpy(np.array(width)))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ((x - self.mean) / self.width).clamp(-LIMIT, LIMIT)  # type: ignore[operator]
 
 
 def load_run(path: str | Path, data: FederatedData | None = None, model: Any = None) -> Run:

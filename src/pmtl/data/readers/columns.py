@@ -32,6 +32,7 @@ class Columns(TypedDict):
     client: Any
     split: NotRequired[Any]
     feature_names: NotRequired[tuple[str, ...] | None]
+    target_names: NotRequired[tuple[str, ...]]
     labels: NotRequired[tuple[str, ...] | None]
     text: NotRequired[TextRule]
     disclosed: NotRequired[tuple[str, ...]]

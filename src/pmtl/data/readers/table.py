@@ -153,6 +153,7 @@ def _collect(table: Table, roles: Roles, known: tuple[Bags, Bags | None] | None 
         client=client,
         split=split,
         feature_names=roles.features,
+        target_names=roles.targets,
         labels=roles.labels,
         usable=usable,
     )

@@ -1,0 +1,252 @@
+"""Public bounds of columns: what the user says about them without looking at the clients' rows.
+
+A file has a table for each column:
+
+    [columns.age]
+    low = 0
+    high = 110
+
+In Python, bounds are a mapping of names (or positions) to (low, high), or a list in the order of
+the columns. The target is a column like any other; it is also called "target".
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pmtl.data.checks import as_array
+from pmtl.data.client_names import Coded
+from pmtl.data.targets import Task
+from pmtl.errors import PublicError, naming
+
+Range = tuple[float, float]
+#: Bounds as users give them: a file, a mapping of columns, or a list in the order of the columns.
+GivenBounds = str | Path | Mapping[Any, Sequence[float]] | Sequence[Sequence[float] | None]
+
+TARGET = "target"
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The bounds of a federation's columns.
+
+    Args:
+        features: (low, high) or None for each feature, in their order; empty if there are none.
+        target: (low, high) of a numeric target, or None.
+    """
+
+    features: tuple[Range | None, ...] = ()
+    target: Range | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What the privacy statement says about them."""
+        known = sum(pair is not None for pair in self.features)
+        parts = [f"{known} of {len(self.features)} features"] if known else []
+        parts += [TARGET] if self.target is not None else []
+        return (
+            f"Bounds of {' and of the '.join(parts) if known else 'the target'} were given by the "
+            "user, who says that they are public. They must not come from the clients' rows. "
+            "Values beyond them are clipped."
+        )
+
+    def limits(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """The lowest and the highest values of all features; infinite without bounds."""
+        pairs = [(-math.inf, math.inf) if pair is None else pair for pair in self.features]
+        low, high = np.array(pairs, dtype=np.float32).T
+        return low, high
+
+    def to_dict(self) -> dict[str, Any]:
+        features = [None if pair is None else list(pair) for pair in self.features]
+        return {"features": features, "target": None if self.target is None else list(self.target)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Bounds:
+        """The inverse of `to_dict`."""
+        features = (None if pair is None else (pair[0], pair[1]) for pair in values["features"])
+        target = values["target"]
+        return cls(tuple(features), None if target is None else (target[0], target[1]))
+
+
+def read_bounds(path: str | Path) -> dict[str, Range]:
+    """The bounds of a TOML file, by the names of columns."""
+    try:
+        content = Path(path).expanduser().read_bytes()
+    except (OSError, ValueError, RuntimeError) as error:  # A null character; an unknown home.
+        reason = getattr(error, "strerror", None) or error
+        raise PublicError(f"The bounds file {path} cannot be read: {reason}.") from error
+    try:
+        values = tomllib.loads(content.decode("utf-8"))
+    except RecursionError as error:
+        raise PublicError(f"The bounds file {path} is nested too deeply.") from error
+    except ValueError as error:
+        raise PublicError(f"The bounds file {path} is not valid TOML: {error}.") from error
+    with naming(str(path)):
+        _refuse_unknown("a bounds file", values, ("columns",))
+        columns = values.get("columns", {})
+        if not isinstance(columns, dict) or not columns:
+            raise PublicError(
+                "There are no bounds: write [columns.NAME] with low and high for every column."
+            )
+        return {name: _from_table(name, table) for name, table in columns.items()}
+
+
+def _from_table(name: str, table: Any) -> Range:
+    if not isinstance(table, dict):
+        raise PublicError(
+            f"The column {name!r} must be a table [columns.{name}] with low and high."
+        )
+    _refuse_unknown(f"the column {name!r}", table, ("low", "high"))
+    for key in ("low", "high"):
+        if key not in table:
+            raise PublicError(f"The column {name!r} has no {key!r}: give low and high.")
+    return _pair(name, (table["low"], table["high"]))
+
+
+def _refuse_unknown(where: str, values: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    for key in values:
+        if key not in known:
+            near = difflib.get_close_matches(key[:99], known, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise PublicError(
+                f"{where[0].upper()}{where[1:]} has no entry {key!r}.{hint} Known: "
+                f"{', '.join(known)}. A column's name with a point needs quotes."
+            )
+
+
+def _pair(name: object, given: Any) -> Range:
+    """(low, high), which must differ and be finite also as float32, in which rows are kept."""
+    pair = given.tolist() if isinstance(given, np.ndarray) else given
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise PublicError(f"The bounds of {name!r} must be two numbers (low, high), not {pair!r}.")
+    if not all(isinstance(value, Real) and not isinstance(value, bool) for value in pair):
+        raise PublicError(f"The bounds of {name!r} must be numbers, but {pair!r} was given.")
+    try:
+        low, high = float(pair[0]), float(pair[1])
+    except OverflowError:
+        low = high = math.inf
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise PublicError(f"The bounds of {name!r} must be finite, not {low:g} and {high:g}.")
+    if not low < high:
+        raise PublicError(
+            f"The bounds of {name!r} are low = {low:g} and high = {high:g}: low must be less than "
+            "high."
+        )
+    with np.errstate(over="ignore", under="ignore"):
+        half = (np.float32(high) - np.float32(low)) / np.float32(2)
+    if not (half > 0 and np.isfinite(half)):
+        raise PublicError(
+            f"The bounds of {name!r}, {low!r} and {high!r}, are too close or too far apart for "
+            "32-bit numbers: express the column in another unit."
+        )
+    return low, high
+
+
+def find_bounds(
+    given: GivenBounds | Bounds,
+    shape: tuple[int, ...],
+    names: Sequence[str] | None,
+    targets: Sequence[str],
+    words: Sequence[str] | None = None,
+) -> Bounds:
+    """The bounds of a federation's columns, from what the user gave.
+
+    Args:
+        given: see `GivenBounds`.
+        shape: the shape of a row of features.
+        names: the names of the features; without them, columns are named by their positions.
+        targets: the names of the targets, if they have names.
+        words: the columns of text whose words are the features, if they are.
+    """
+    if isinstance(given, Bounds):
+        return given
+    if isinstance(given, (str, Path)):
+        given = read_bounds(given)
+    known: list[str] = []
+    if words is None and len(shape) == 1:
+        known = [str(name) for name in (range(shape[0]) if names is None else names)]
+    if not isinstance(given, Mapping):
+        given = _listed(given, known)
+    features: dict[str, Range] = {}
+    target: Range | None = None
+    for column, pair in given.items():
+        name = str(column)
+        if name in known:
+            features[name] = _pair(name, pair)
+        elif name not in targets and name != TARGET:
+            raise _no_column(name, (*known, *(targets or (TARGET,))), words or ())
+        elif target is not None:
+            raise PublicError(f"The target has bounds twice, also as {name!r}: keep one of them.")
+        else:
+            target = _pair(name, pair)
+    if not features and target is None:
+        raise PublicError("There are no bounds: give (low, high) for at least one column.")
+    in_order = tuple(features.get(name) for name in known) if features else ()
+    return Bounds(in_order, target)
+
+
+def check_bounds(bounds: Bounds, x: Any, y: Any, task: Task | None) -> Task | None:
+    """Refuse bounds of columns that are not numbers. A target with bounds is a number: its task is
+    regression, also if all targets are whole numbers."""
+    plain = isinstance(x, np.ndarray) and not isinstance(x, np.memmap)
+    if bounds.features and not (plain and x.dtype != np.uint8):
+        raise PublicError(
+            "Bounds of features need a table of numbers that fits in memory: sparse rows, pixels "
+            "(bytes) and arrays on disk cannot be scaled by them. Leave these bounds out."
+        )
+    if bounds.target is None:
+        return task
+    values = None if isinstance(y, Coded) else as_array(y, "targets")
+    if values is None or values.dtype.kind in "OSUT":
+        raise PublicError("The target is text, and bounds are for numbers: leave its bounds out.")
+    if task not in (None, "regression"):
+        raise PublicError(
+            f"Bounds are for a target of numbers, and not for {task}: leave them out."
+        )
+    if values.ndim > 1 and values.shape[1] > 1:
+        raise PublicError(
+            f"There are {values.shape[1]} targets, and only a single one may have bounds: leave "
+            "these bounds out."
+        )
+    return "regression"
+
+
+def _listed(given: Any, known: Sequence[str]) -> dict[str, Any]:
+    """The pairs of a list by the names of the columns."""
+    pairs = given.tolist() if isinstance(given, np.ndarray) else given
+    if not isinstance(pairs, (tuple, list)):
+        raise PublicError(
+            f"Bounds are a file, a mapping of columns to (low, high) or a list, not {given!r}."
+        )
+    if len(pairs) != len(known):
+        raise PublicError(
+            f"The list of bounds has {len(pairs)} entries for {len(known)} columns: give (low, "
+            "high) or None for each. The target's bounds need a mapping."
+        )
+    return {name: pair for name, pair in zip(known, pairs, strict=True) if pair is not None}
+
+
+def _no_column(name: str, known: Iterable[str], words: Sequence[str]) -> PublicError:
+    if name in words:
+        return PublicError(
+            f"The column {name!r} is text, and bounds are for numbers: leave it out."
+        )
+    known = list(known)
+    near = difflib.get_close_matches(name[:99], known, n=3)
+    shown = ", ".join(repr(column) for column in known[:20])
+    more = f" and {len(known) - 20} more" if len(known) > 20 else ""
+    hint = f"Did you mean {' or '.join(repr(column) for column in near)}? " if near else ""
+    return PublicError(
+        f"There are bounds for {name!r}, which is neither a feature nor the target. {hint}"
+        f"Columns that may have bounds are {shown}{more}."
+    )
