@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pmtl.models.exact import ClientRows
+from pmtl.models.solve import ClientRows
 from pmtl.models.flat import FlatModel
 from pmtl.models.hog import HogLinear
 from pmtl.models.library import Linear
