@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pmtl.models.solve import ClientRows
 from pmtl.models.flat import FlatModel
 from pmtl.models.hog import HogLinear
 from pmtl.models.library import Linear
 from pmtl.models.losses import Task
+from pmtl.models.solve import ClientRows
 
 
 @dataclass(frozen=True)
