@@ -158,7 +158,7 @@ def held_out_losses(
         y = rows.y.unsqueeze(1)
         outputs = y - (y - outputs) / (1 - left)
     else:
-        place = torch.cumsum(rows.mask, 1).long() % folds
+        place = (torch.cumsum(rows.mask, 1).long() - 1) % folds  # The first row is in fold 0.
         for fold in range(min(folds, rows.mask.shape[1])):
             out = (place == fold) & (rows.mask > 0)
             inside = solve(rows, centre, penalty, rows.mask * ~out, weights, ROUGHLY)
