@@ -2,7 +2,7 @@
 
 The model of client k is the exact solution of the paper's equation 3 around shared weights w̃,
 
-    W_k(w̃; κ) = argmin_W  Σ_rows loss(xᵀW, y) + ½ Σ_j κ_j ‖W_j − w̃_j‖²          (models/exact.py)
+    W_k(w̃; κ) = argmin_W  Σ_rows loss(xᵀW, y) + ½ Σ_j κ_j ‖W_j − w̃_j‖²          (models/solve.py)
 
 with κ₀ for the intercept and κ₁ for the slopes. λ of the paper is κ/n_k: a prior that is worth κ
 rows. This is partial pooling (Gelman & Hill 2007, chapter 12): κ = 0 is training alone, κ = ∞ one
@@ -40,7 +40,7 @@ from torch import Tensor
 from pmtl.algorithms.base import ExactAlgorithm, Sizes
 from pmtl.errors import PmtlError
 from pmtl.models import Layout
-from pmtl.models.exact import ClientRows, held_out_losses, solve
+from pmtl.models.solve import ClientRows, held_out_losses, solve
 
 #: Penalties (intercept, slopes) around the shared weights, and of training alone around zero.
 AROUND = [(a, b) for a in (0.1, 1.0, 10.0) for b in (1.0, 10.0, 100.0)]

@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pmtl.models.exact import ClientRows
 from pmtl.models.flat import FlatModel
 from pmtl.models.hog import HogLinear
 from pmtl.models.library import Linear
 from pmtl.models.losses import Task
+from pmtl.models.solve import ClientRows
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class LastLayer:
         return math.sqrt(self.columns) if isinstance(self.module, HogLinear) else 1.0
 
     def features(self, x: Tensor) -> Tensor:
-        """[rows, columns] what the layer reads for the rows `x`."""
+        """[rows, columns] what the layer reads for the rows `x`; no columns if it is not called."""
         if type(self.module) is Linear:
             return x.flatten(1)
         seen: list[Tensor] = []
@@ -49,7 +49,7 @@ class LastLayer:
                 self.module.eval()(x)
         finally:
             hook.remove()
-        return seen[0].flatten(1)
+        return seen[0].flatten(1) if seen else x.new_zeros(len(x), 0)
 
     def rows(
         self, task: Task, outputs: int, inputs: Tensor, targets: Tensor, real: Tensor
@@ -89,7 +89,10 @@ def last_layer(model: FlatModel, input_shape: tuple[int, ...]) -> LastLayer | No
                 x = torch.rand((3, *input_shape), dtype=like.dtype).to(like.device)
                 weights = torch.randn(model.size, dtype=like.dtype).to(like.device)
                 slopes, bias = weights[: like.numel()].view_as(like), weights[like.numel() :]
-                expected = found.features(x) @ slopes.T + bias
+                read = found.features(x)
+                if read.shape != (len(x), found.columns):
+                    return None  # It reads several places of a row, or is not called.
+                expected = read @ slopes.T + bias
                 same = torch.allclose(model.apply(weights, x), expected, rtol=1e-3, atol=1e-3)
             return found if same else None
     return None

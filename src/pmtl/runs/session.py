@@ -252,7 +252,8 @@ def _validation(
     else exact in an experiment and none in production."""
     every = config.evaluate_every
     last = state.round == federation.plan.rounds
-    if not every or not (last or state.round % every == 0):
+    due = last or (state.round % max(1, every) == 0 and not federation.algorithm.exact)
+    if not every or not due:  # Clients of an exact algorithm have models after the last round only.
         return {}
     if federation.released_metrics is not None:
         refused = budget is not None and budget.refuses(state.round, KIND) is not None

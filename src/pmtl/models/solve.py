@@ -159,11 +159,11 @@ def held_out_losses(rows: ClientRows, centre: Tensor, penalty: Tensor) -> tuple[
         y = rows.y.unsqueeze(1)
         outputs, counted = y - (y - outputs) / (1 - left), rows.mask
     else:
-        place = torch.cumsum(rows.mask, 1).long() % FOLDS
+        place = (torch.cumsum(rows.mask, 1).long() - 1) % FOLDS  # The first row is in fold 0.
         few = rows.x[0].numel() * rows.y.shape[2] <= SMALL
         counted = torch.zeros_like(rows.mask)
-        for fold in range(FOLDS if few else 1):
-            out = (place == (fold + 1) % FOLDS) & (rows.mask > 0)
+        for fold in range(min(FOLDS, rows.mask.shape[1]) if few else 1):
+            out = (place == fold) & (rows.mask > 0)
             counted = counted + out
             inside = solve(rows, centre, penalty, rows.mask * ~out, weights, ROUGHLY)
             there = _times(rows.x, inside)

@@ -1,0 +1,144 @@
+"""The page of mathematics of `pooling`, in plain NumPy: one client and one problem at a time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from itertools import product
+
+import numpy as np
+from scipy.optimize import minimize
+
+ROUNDS, VOTES, ROWS_OF_THE_VOTE = 8, 3, 100
+AROUND = [*product((0.1, 1.0, 10.0), (1.0, 10.0, 100.0)), (10.0, 1000.0), (1000.0, 1000.0)]
+ALONE = [(0.1, 1.0), (0.1, 10.0), (0.1, 100.0)]
+
+
+def quiet(round, size):
+    return np.zeros(size)
+
+
+@dataclass
+class Page:
+    """A federation with numbers (one target) or classes; `rows` are (x, y) of each client, with a
+    column of ones in x, and y as zeros and ones for classes."""
+
+    rows: list
+    reach: float
+    sigma: float = 0.0
+    noise: object = quiet  #: from a round and a size to standard normal numbers
+    classes: bool = False
+    clipped: int = 0  #: how many uploads were
+    round: int = 0
+    cells: list = field(default_factory=list)  #: what each client chose
+    leads: list = field(default_factory=list)  #: by how many nats, before the second best
+
+    def release(self, uploads):
+        """The mean of uploads of norm at most 1, with noise."""
+        norms = [np.linalg.norm(upload) for upload in uploads]
+        parts = [upload / max(1.0, norm) for upload, norm in zip(uploads, norms, strict=True)]
+        self.clipped += sum(norm > 1 for norm in norms)
+        noisy = np.mean(parts, axis=0) + self.sigma * self.noise(self.round, len(uploads[0]))
+        self.round += 1
+        return noisy
+
+    def run(self):
+        """The shared weights, and the personal weights of every client [d, outputs]."""
+        rows, size, levels = self.rows, 1.0, [0.0] * len(self.rows)
+        level = 0.0
+        if not self.classes:
+            spreads = [y.std(ddof=1) if len(y) > 1 else 0.0 for _, y in rows]
+            powers = [math.floor(math.log2(s)) + 24 if s > 0 else None for s in spreads]
+            size = 2.0 ** (fullest(self.release([mark(power) for power in powers])) - 24 + 1)
+            places = [math.floor(y.mean() / size / 2) % 64 for _, y in rows]
+            place = fullest(self.release([mark(place) for place in places]))
+            level = 2 * ((place if place < 32 else place - 64) + 0.5)
+            levels = [level + 128 * round((y.mean() / size - level) / 128) for _, y in rows]
+            rows = [(x, y / size - own) for (x, y), own in zip(rows, levels, strict=True)]
+        d, outputs = rows[0][0].shape[1], rows[0][1].shape[1]
+        shared = np.zeros((d, outputs))
+        step = self.reach / ROUNDS / (math.sqrt(2) if self.classes else 1)
+        for _ in range(ROUNDS):
+            moves = [self.solve(x, y, shared, (0.3, 3.0)) - shared for x, y in rows]
+            mean = self.release([move.ravel() / step for move in moves]).reshape(d, outputs)
+            mean -= mean.mean(1, keepdims=True) if self.classes else 0.0
+            shared = shared + step * mean
+        losses = [self.losses(x, y, shared) for x, y in rows]
+        norm = 2.0 if not self.sigma else min(2, max(0.1, 0.01 * math.sqrt(VOTES) / self.sigma))
+        ballots = [
+            (loss - loss.mean()) / norm if len(y) > 1 else 0 * loss
+            for loss, (_, y) in zip(losses, rows, strict=True)
+        ]
+        vote = norm * np.mean([self.release(ballots) for _ in range(VOTES)], axis=0)
+        vote -= vote.mean()
+        doubt = (len(vote) - 1) * (self.sigma * norm) ** 2 / VOTES / (vote**2).sum()
+        vote *= max(0.0, 1 - doubt)
+        personal = []
+        for (x, y), loss, own in zip(rows, losses, levels, strict=True):
+            score = len(y) * loss + ROWS_OF_THE_VOTE * vote
+            cell = int(np.argmin(score))
+            self.cells.append(cell)
+            self.leads.append(float(np.diff(np.sort(score)[:2])[0]))
+            weights = size * self.cell(x, y, shared, cell)
+            weights[0] += size * own
+            personal.append(weights)
+        shared = size * shared
+        shared[0] += size * level
+        return shared, personal
+
+    def cell(self, x, y, shared, number):
+        if number >= len(AROUND):
+            return self.solve(x, y, 0 * shared, ALONE[number - len(AROUND)])
+        doubt = (self.reach * self.sigma) ** 2 / ROUNDS / 2
+        return self.solve(x, y, shared, AROUND[number], doubt)
+
+    def losses(self, x, y, shared):
+        """The loss in nats on rows that were left out, for every cell."""
+        held_out = []
+        folds = 5 if self.classes else len(y)
+        for number in range(len(AROUND) + len(ALONE)):
+            total = 0.0
+            for fold in range(min(folds, len(y))):
+                out = np.arange(len(y)) % folds == fold
+                weights = self.cell(x[~out], y[~out], shared, number)
+                total += self.loss(x[out], y[out], weights)
+            held_out.append(total / len(y))
+        losses = np.array(held_out)
+        if self.classes:
+            return losses
+        squares = 2 * losses
+        return np.log(squares + 0.02 + squares.mean() / 10) / 2
+
+    def loss(self, x, y, w):
+        if not self.classes:
+            return ((x @ w - y) ** 2).sum() / 2
+        outputs = x @ w
+        return (np.log(np.exp(outputs).sum(1)) - (outputs * y).sum(1)).sum()
+
+    def solve(self, x, y, centre, pair, doubt=0.0):
+        """The paper's equation 3; a penalty is no stronger than the precision of the centre."""
+        penalty = np.array([pair[0]] + [pair[1]] * (x.shape[1] - 1))
+        penalty = 1 / (1 / (penalty * (2 if self.classes else 1)) + doubt)
+        if not self.classes:
+            matrix = x.T @ x + np.diag(penalty)
+            return centre + np.linalg.solve(matrix, x.T @ (y - x @ centre))
+
+        def value(flat):
+            w = flat.reshape(centre.shape)
+            outputs = np.exp(x @ w)
+            slope = x.T @ (outputs / outputs.sum(1, keepdims=True) - y)
+            pull = penalty[:, None] * (w - centre)
+            return self.loss(x, y, w) + (pull * (w - centre)).sum() / 2, (slope + pull).ravel()
+
+        return minimize(value, centre.ravel(), jac=True, method="BFGS").x.reshape(centre.shape)
+
+
+def mark(place):
+    bins = np.zeros(64)
+    if place is not None:
+        bins[min(63, max(0, place))] = 1
+    return bins
+
+
+def fullest(bins):
+    return int(np.argmax(bins + np.roll(bins, 1) / 2 + np.roll(bins, -1) / 2))

@@ -1,0 +1,374 @@
+"""Pooling is its page of mathematics, decides from public numbers only, and never explodes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from pooling_page import ALONE, AROUND, Page
+from weights import personal
+
+import pmtl
+from pmtl.algorithms import build_algorithm
+from pmtl.algorithms import pooling as module
+from pmtl.algorithms.base import Sizes
+from pmtl.algorithms.pooling import Pooling
+from pmtl.client.batches import LocalTraining
+from pmtl.data import FederatedData
+from pmtl.errors import PmtlError
+from pmtl.models import build_model
+from pmtl.models.solve import ClientRows
+from pmtl.privacy.clipping import clip
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.simulation import simulate
+
+NUMBERS = Sizes("regression", 1, 6, True)
+
+
+def federation(
+    m=12,
+    rows=8,
+    d=3,
+    seed=0,
+    task="regression",
+    outputs=1,
+    level=0.0,
+    size=1.0,
+    differ=0.3,
+    error=0.5,
+):
+    """Clients of which every second differs by `differ`; the first has two rows fewer."""
+    random = np.random.default_rng(seed)
+    client = np.repeat(np.arange(m), rows)[2:]
+    x = random.normal(size=(len(client), d)).astype(np.float32)
+    own = np.where(np.arange(m) % 2, differ, 0.1)[:, None, None]
+    slopes = random.normal(size=(d, outputs)) + own * random.normal(size=(m, d, outputs))
+    answers = np.einsum("nd,ndo->no", x, slopes[client]) + random.normal(size=(m, outputs))[client]
+    answers += error * random.normal(size=answers.shape)
+    if task == "classification":
+        y = answers.argmax(1) if outputs > 2 else (answers[:, 0] > 0).astype(np.int64)
+    elif task == "multilabel":
+        y = (answers > 0).astype(np.float32)
+    else:
+        y = (level + size * answers / answers.std()).astype(np.float64)
+        y = y[:, 0] if outputs == 1 else y
+    names = np.array([f"site {k:03d}" for k in client])
+    split = np.where(np.arange(len(client)) % 4 == 3, "test", "train")
+    given = {"task": task, "outputs": None if task == "regression" else max(2, outputs)}
+    return FederatedData.from_arrays(x, y, names, split, validation=0, **given)
+
+
+def rows_of(data):
+    """(x, y) of every client's training rows, as the page reads them."""
+    found = []
+    for client in range(data.m):
+        mine = data.rows("train").of(client)
+        x = np.concatenate([np.ones((len(mine), 1)), data.x[mine]], axis=1).astype(np.float64)
+        y = data.y[mine].astype(np.float64).reshape(len(mine), -1)
+        if data.task == "classification":
+            y = np.eye(data.outputs)[data.y[mine]]
+        found.append((x, y))
+    return found
+
+
+def vector(weights):
+    """A matrix, intercepts first, as the layer's vector."""
+    return np.concatenate([weights[1:].T.ravel(), weights[0]])
+
+
+# ---- the page ----
+
+
+def test_without_noise_it_is_its_page():
+    data = federation(rows=40, level=553.0, size=66.0, differ=0.5, error=1.0).scaled()
+    run = pmtl.train(data, algorithm="pooling", privacy={"epsilon": math.inf})
+    page = Page(rows_of(data), reach=4.0)
+    shared, own = page.run()
+    assert page.clipped > 0
+    assert len(set(page.cells)) > 1, "all clients chose alike: nothing was tried"
+    found = personal(run).numpy()
+    assert np.allclose(found, [vector(weights) for weights in own], rtol=1e-4, atol=1e-3)
+    published = run.views()["shared"](np.array([0]))[0].numpy()
+    assert np.allclose(published, vector(shared), rtol=1e-4, atol=1e-3)
+
+
+def simulated(data, sigma, noise, reach):
+    """A run with the noise that is given, not with the plan's own."""
+    model = build_model("auto", data.input_shape, data.outputs, data.task, 0)
+    sizes = Sizes(data.task, data.outputs, data.input_shape[0] + 1, True)
+    method = Pooling(reach=reach, share="all", target="release").settle(sizes, math.inf)
+    method = method.with_noise(sigma)
+    plan = PrivacyPlan(data.m, data.m, "full", 1.0, sigma, method.releases, 0.01)
+    made = simulate(data, model, method, plan, LocalTraining(), 0, noise=noise)
+    state = made.start()
+    list(made.rounds(state))
+    clients = np.arange(data.m)
+    return {name: view(clients).numpy() for name, view in made.views(state).items()}
+
+
+@pytest.mark.parametrize("classes", [0, 2, 3])
+def test_with_noise_it_is_its_page(classes):
+    """With enough noise that votes are doubted, and penalties are limited by it."""
+    task = "classification" if classes else "regression"
+    data = federation(m=10, rows=10, task=task, outputs=classes or 1)
+    sigma, reach = 0.02, 1.5
+
+    def draw(round, size):
+        return np.random.default_rng(round).normal(size=size)
+
+    def noise(round, shape):
+        return torch.tensor(draw(round, shape[1])).expand(shape)
+
+    found = simulated(data, sigma, noise, reach)
+    page = Page(rows_of(data), reach, sigma, draw, classes=bool(classes))
+    shared, own = page.run()
+    # Rounds and held-out losses of classes are solved only roughly.
+    close = {"rtol": 1e-4, "atol": 1e-2 if classes else 1e-4}
+    assert np.allclose(found["shared"][0], vector(shared), **close)
+    clear = np.array(page.leads) > (0.1 if classes else 1e-4)
+    assert clear.sum() >= 5
+    expected = np.array([vector(weights) for weights in own])
+    assert np.allclose(found["personal"][clear], expected[clear], **close)
+
+
+def test_its_cells_are_those_of_the_page():
+    assert [tuple(cell) for cell in module.AROUND] == AROUND
+    assert module.ALONE == ALONE
+
+
+# ---- what leaves a client ----
+
+
+def client_rows(data):
+    """The training rows of all clients, padded."""
+    rows = rows_of(data)
+    most = max(len(y) for _, y in rows)
+    x, y = (np.stack([pad(row[part], most) for row in rows]) for part in (0, 1))
+    mask = np.stack([pad(np.ones((len(y), 1)), most)[:, 0] for _, y in rows])
+    return ClientRows(data.task, *(torch.tensor(part) for part in (x, y, mask)))
+
+
+def pad(array, most):
+    return np.concatenate([array, np.zeros((most - len(array), array.shape[1]))])
+
+
+TASKS = [("regression", 1), ("regression", 3), ("classification", 2), ("classification", 4)]
+TASKS += [("multilabel", 3)]
+
+
+@pytest.mark.parametrize("share", ["all", "intercepts"])
+@pytest.mark.parametrize(("task", "outputs"), TASKS)
+def test_every_stage_uploads_what_it_says(task, outputs, share):
+    data = federation(task=task, outputs=outputs)
+    rows, sizes = client_rows(data), Sizes(task, outputs, 4, True)
+    method = Pooling(share=share, target="release").settle(sizes, 200.0)
+    assert method.releases == 11 + 2 * (task == "regression")
+    stages = [method.stage(round) for round in range(method.releases)]
+    assert stages == ["size", "level"] * (task == "regression") + ["weights"] * 8 + ["vote"] * 3
+    repeated = [method.repeats(round) for round in range(method.releases)]
+    assert repeated == [False] * (method.releases - 2) + [True] * 2
+    board = method.board_start(torch.zeros(4 * outputs)).expand(data.m, -1)
+    expected = {"weights": outputs * (4 if share == "all" else 1), "vote": 14}
+    for round, stage in enumerate(stages):
+        uploads = method.work(rows, board, round)
+        assert uploads.shape == (data.m, method.upload_size(round))
+        assert uploads.shape[1] == expected.get(stage, 64 * outputs)
+        norms = torch.linalg.vector_norm(clip(uploads, 1.0), dim=1)
+        assert (norms <= 1).all()
+        assert (norms > 0).all()
+        if stage in ("size", "level"):
+            assert torch.allclose(uploads.norm(dim=1), torch.ones(data.m).double())
+            marks = (uploads.view(data.m, outputs, 64) > 0).sum(2)
+            assert torch.equal(marks, torch.ones_like(marks)), "one bin for each output"
+        if stage == "vote":
+            assert torch.allclose(uploads.sum(1), torch.zeros(data.m).double(), atol=1e-9)
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_client_that_cannot_tell_does_not_vote(rows):
+    data = federation()
+    told = client_rows(data)
+    mask = told.mask.clone()
+    mask[3, rows:] = 0
+    told = ClientRows(told.task, told.x * mask[..., None], told.y * mask[..., None], mask)
+    method = Pooling(target="release").settle(NUMBERS_OF_3, 200.0)
+    board = method.board_start(torch.zeros(4)).expand(data.m, -1)
+    assert not method.work(told, board, 0)[3].any(), "no deviation of fewer than two rows"
+    assert method.work(told, board, 1)[3].any() == (rows == 1)
+    vote = method.work(told, board, method.releases - 1)
+    assert not vote[3].any()
+    assert vote[2].any()
+
+
+NUMBERS_OF_3 = replace(NUMBERS, columns=4)
+
+
+@pytest.mark.parametrize(
+    ("level", "size"), [(553, 66), (-3, 1), (1e-4, 1e-5), (1e6, 10), (0, 1), (-4e5, 3e5)]
+)
+def test_the_level_and_the_size_of_a_target_are_found(level, size):
+    """With noise; without them all personal models would be around zero."""
+    data = federation(m=200, rows=12, level=float(level), size=float(size)).scaled()
+    run = pmtl.train(data, algorithm="pooling", privacy=2.0, seed=1)
+    deviation = data.y.std()
+    losses = run.evaluate()["test"]
+    assert losses["personal"]["rmse"] < 0.8 * deviation
+    if abs(level) < 64 * size:
+        assert losses["shared"]["rmse"] < 1.2 * deviation
+        return
+    # Farther away, the shared model's level is known up to a multiple of 128 sizes; clients know
+    # the multiple.
+    intercept = float(run.views()["shared"](np.array([0]))[0, -1])
+    turn = 128 * 2.0 ** round(math.log2(size * 1.5))
+    off = (level - intercept) / turn
+    assert abs(off) > 1
+    assert abs(off - round(off)) * turn < deviation
+
+
+# ---- decisions from public numbers ----
+
+
+def test_it_settles_by_sizes_and_strength_alone():
+    """The same settings for two federations with the same public numbers, whatever their rows."""
+    told = []
+    for data in (federation(m=60, seed=1), federation(m=60, seed=2, level=1e5, size=1e3)):
+        run = pmtl.train(data, algorithm="pooling", privacy=1.0)
+        told.append((run.facts.releases, run.facts.plan, run.facts.shows_model))
+    assert told[0] == told[1]
+    assert Pooling().settle(NUMBERS, 30.0) == Pooling().settle(NUMBERS, 30.0)
+
+
+@pytest.mark.parametrize("task", ["regression", "classification"])
+def test_more_strength_never_gives_less(task):
+    sizes = Sizes(task, 2, 20, True)
+    settled = [Pooling().settle(sizes, strength) for strength in np.geomspace(0.1, 1e6, 200)]
+    settled.append(Pooling().settle(sizes, math.inf))
+    noise = [method.noise for method in settled]
+    assert noise == sorted(noise, reverse=True) or task == "regression"
+    shares = [method.share for method in settled]
+    assert shares == sorted(shares, reverse=True), "intercepts first, then all"
+    assert set(shares) == {"intercepts", "all"}
+    for share in ("intercepts", "all"):
+        reach = [method.reach for method in settled if method.share == share]
+        kinds = [method.target for method in settled if method.share == share]
+        for kind in set(kinds):
+            mine = [r for r, target in zip(reach, kinds, strict=True) if target == kind]
+            assert mine == sorted(mine)
+    assert {0.5, 4.0} <= {method.reach for method in settled}
+    targets = [method.target for method in settled]
+    assert targets == (sorted(targets) if task == "regression" else ["none"] * 201)
+
+
+def test_noise_is_what_the_strength_buys():
+    """σ = 2√T/(mμ): the mean moves by 2/m, T times, for μ in all."""
+    method = Pooling().settle(NUMBERS, 300.0)
+    assert method.releases == 13
+    assert method.noise == pytest.approx(2 * math.sqrt(13) / 300)
+    assert Pooling().settle(NUMBERS, math.inf).noise == 0
+
+
+def test_many_weights_at_a_small_budget_are_not_shared():
+    wide = Sizes("classification", 100, 1001, True)
+    method = Pooling().settle(wide, 100.0)
+    assert method.share == "intercepts"
+    assert method.upload_size(0) == 100
+    assert "too few to share 1,001 × 100 weights" in method.warning(200, 200, 11)
+    assert "8 for the shared intercepts" in method.in_words
+    assert Pooling(share="all").settle(wide, 100.0).upload_size(0) == 100_100
+    assert Pooling().settle(wide, 1e6).warning(200, 200, 11) is None
+
+
+def test_shared_intercepts_leave_the_slopes_at_zero():
+    data = federation(m=40)
+    run = pmtl.train(data, algorithm="pooling:share=intercepts", privacy=50.0)
+    published = run.views()["shared"](np.array([0]))[0]
+    assert not published[:-1].any()
+    assert published[-1] != 0
+    assert personal(run)[:, :-1].any()
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("pooling:target=mean", "target must be one of auto, release, own, none"),
+        ("pooling:share=slopes", "share must be one of auto, all, intercepts"),
+        ("pooling:rounds=0", "rounds and votes must be at least 1"),
+        ("pooling:votes=0", "rounds and votes must be at least 1"),
+        ("pooling:reach=-1", "reach must be a finite number"),
+        ("pooling:noise=nan", "noise must be a finite number"),
+        ("pooling:lam=1", "lam"),
+    ],
+)
+def test_bad_settings_are_refused(spec, words):
+    with pytest.raises(PmtlError, match=words):
+        build_algorithm(spec)
+
+
+def test_it_does_nothing_before_it_is_settled():
+    with pytest.raises(PmtlError, match="call settle first"):
+        Pooling().board_start(torch.zeros(3))
+    with pytest.raises(PmtlError, match="freeze the other layers"):
+        Pooling().settle(replace(NUMBERS, linear=False), 10.0)
+
+
+# ---- unusual federations ----
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 2.0, math.inf])
+@pytest.mark.parametrize(("task", "outputs"), TASKS)
+def test_every_task_gives_finite_models(task, outputs, epsilon):
+    data = federation(m=30, task=task, outputs=outputs)
+    run = pmtl.train(data, algorithm="pooling", privacy={"epsilon": epsilon})
+    assert personal(run).shape == (30, 4 * outputs)
+    assert personal(run).isfinite().all()
+    assert run.views()["alone"](np.arange(30)).isfinite().all()
+    assert all(np.isfinite(losses).all() for losses in run.client_losses("test").values())
+
+
+@pytest.mark.parametrize("task", ["regression", "classification"])
+@pytest.mark.parametrize("epsilon", [0.5, 1e4])
+def test_unusual_clients_get_finite_models(task, epsilon):
+    """A constant target, one row, a constant column, and huge values in test rows."""
+    random = np.random.default_rng(3)
+    client = np.concatenate([[0], np.repeat(np.arange(1, 40), 10)])
+    x = random.normal(size=(len(client), 3))
+    y = x[:, 0] * 5 + 100 + random.normal(size=len(client))
+    y = y if task == "regression" else (y > 100).astype(np.int64)
+    y[(client > 0) & (client < 8)] = 1
+    x[(client >= 8) & (client < 16), 1] = 7.0
+    x[:, 2] = 3.0
+    split = np.where(np.arange(len(client)) % 5 == 4, "test", "train")
+    x[(split == "test") & (client >= 8)] *= 1e12
+    names = np.array([f"c{k}" for k in client])
+    data = FederatedData.from_arrays(x, y, names, split, validation=0, task=task)
+    run = pmtl.train(data, algorithm="pooling", privacy=epsilon)
+    assert personal(run).isfinite().all()
+    losses = run.client_losses("test")
+    there = data.rows("test").counts > 0
+    assert np.isfinite(losses["personal"][there]).all()
+    assert np.nanmax(losses["personal"]) < 1e6
+    for name in ("c0", "c3", "c9", "c30"):
+        assert np.isfinite(run.predict(name, x[:9])).all()
+
+
+# ---- insurance ----
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+@pytest.mark.parametrize(("task", "outputs"), [("regression", 1), ("classification", 2)])
+@pytest.mark.parametrize("m", [60, 300])
+def test_it_does_not_lose_to_training_alone(task, outputs, m, epsilon):
+    """By more than two standard errors, paired over clients and seeds."""
+    differences = []
+    for seed in range(3):
+        data = federation(m, 16, task=task, outputs=outputs, seed=seed)
+        run = pmtl.train(data, algorithm="pooling", privacy=epsilon, seed=seed)
+        losses = run.client_losses("test")
+        differences.append(losses["personal"] - losses["alone"])
+    lost = np.concatenate(differences)
+    assert lost.mean() <= 2 * lost.std() / math.sqrt(len(lost))
+    if epsilon == 8 and m == 300:
+        assert lost.mean() < -2 * lost.std() / math.sqrt(len(lost)), "it should win here"
