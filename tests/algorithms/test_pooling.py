@@ -20,7 +20,7 @@ from pmtl.client.batches import LocalTraining
 from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
 from pmtl.models import build_model
-from pmtl.models.solve import ClientRows
+from pmtl.models.linear.solve import ClientRows
 from pmtl.privacy.clipping import clip
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.simulation import simulate

@@ -21,7 +21,7 @@ from torch import Tensor
 from pmtl.billboard import Billboard
 from pmtl.errors import PmtlError
 from pmtl.models import Batch, Layout, Task
-from pmtl.models.solve import ClientRows
+from pmtl.models.linear.solve import ClientRows
 from pmtl.spec import settle_numbers
 
 #: From a vector of weights to the gradient of the client's objective on the current batch.

@@ -2,7 +2,7 @@
 
 The model of client k is the exact solution of the paper's equation 3 around shared weights w̃,
 
-    W_k(w̃; κ) = argmin_W  Σ_rows loss(xᵀW, y) + ½ Σ_j κ_j ‖W_j − w̃_j‖²          (models/solve.py)
+    W_k(w̃; κ) = argmin_W  Σ_rows loss(xᵀW, y) + ½ Σ_j κ_j ‖W_j − w̃_j‖²   (models/linear/solve.py)
 
 with κ₀ for the intercept and κ₁ for the slopes. λ of the paper is κ/n_k: a prior that is worth κ
 rows. This is partial pooling (Gelman & Hill 2007, chapter 12): κ = 0 is training alone, κ = ∞ one
@@ -40,13 +40,17 @@ from torch import Tensor
 from pmtl.algorithms.base import ExactAlgorithm, Sizes
 from pmtl.errors import PmtlError
 from pmtl.models import Layout
-from pmtl.models.solve import ClientRows, held_out_losses, solve
+from pmtl.models.linear.cells import ALONE, AROUND, CELLS, pick, smooth_basis, variances
+from pmtl.models.linear.solve import ClientRows, held_out_losses, in_nats, solve
+from pmtl.models.linear.target import (
+    BINS,
+    in_units,
+    level_votes,
+    read_level,
+    read_size,
+    size_votes,
+)
 
-#: Penalties (intercept, slopes) around the shared weights, and of training alone around zero.
-AROUND = [(a, b) for a in (0.1, 1.0, 10.0) for b in (1.0, 10.0, 100.0)]
-AROUND += [(10.0, 1000.0), (1000.0, 1000.0)]
-ALONE = [(0.1, 1.0), (0.1, 10.0), (0.1, 100.0)]
-CELLS = len(AROUND) + len(ALONE)
 #: The penalties in the rounds, and how many rows the vote counts for.
 IN_ROUNDS, VOTE_ROWS = (0.3, 3.0), 100.0
 #: Insurance: how much more the vote is shrunk than James and Stein would, and by how many nats the
@@ -54,8 +58,6 @@ IN_ROUNDS, VOTE_ROWS = (0.3, 3.0), 100.0
 CAUTION, HANDICAP = 2.0, 2.0
 #: A vote in nats: the noise that is aimed at, and the least and largest norm for clipping it.
 VOTE_NOISE, VOTE_NORMS = 0.005, (0.05, 2.0)
-#: Histograms for the target: powers of two from 2**FIRST_POWER, and levels (cyclic).
-BINS, FIRST_POWER, LEVEL_WIDTH = 64, -24, 2.0
 #: The most noise of a release with which the target's histograms are readable.
 READABLE = 0.12
 
@@ -202,31 +204,28 @@ class Pooling(ExactAlgorithm):
         weights, target, _ = self._read(board)
         stage = self.stage(round)
         if stage == "size":
-            _, spread = _moments(rows)
-            power = torch.log2(spread).floor() - FIRST_POWER
-            return _histogram(power.clamp(0, BINS - 1), (spread > 0) & spread.isfinite())
+            return size_votes(rows)
         if stage == "level":
-            mean, _ = _moments(rows)
-            size = torch.where(target[:, 0] > 0, target[:, 0], 1.0)
-            bins = torch.remainder((mean / size / LEVEL_WIDTH).floor(), BINS)
-            return _histogram(bins, mean.isfinite() & (rows.mask.sum(1, keepdim=True) > 0))
-        scaled, _, _ = self._scaled(rows, target)
+            return level_votes(rows, target[:, 0])
+        scaled, _, _ = in_units(rows, target[:, 0], target[:, 1], self.target != "given")
         if stage == "weights":
             penalty = self._penalties([IN_ROUNDS], rows)
             solved = solve(scaled, weights.unsqueeze(1), penalty, until=(100, 1e-3))
             moved = solved[:, 0] - weights
             moved = moved[:, :1] if self.share == "intercepts" else moved
             return moved.flatten(1) / self._step
-        _, losses = self._held_out(scaled, *self._grid(weights, rows))
+        _, losses = held_out_losses(scaled, *self._grid(weights, rows))
+        losses = in_nats(rows.task, losses, self._sizes.outputs)
         ballot = (losses - losses.mean(1, keepdim=True)) / self._vote_norm
         return torch.where((rows.mask.sum(1) > 1).unsqueeze(1), ballot, 0.0)
 
     def finish(self, rows: ClientRows, board: Tensor) -> Tensor:
         weights, target, vote = self._read(board)
-        scaled, size, level = self._scaled(rows, target)
+        scaled, size, level = in_units(rows, target[:, 0], target[:, 1], self.target != "given")
         centre, penalty = self._grid(weights, rows)
-        candidates, losses = self._held_out(scaled, centre, penalty)
-        smooth = _smooth(vote)
+        candidates, losses = held_out_losses(scaled, centre, penalty)
+        losses = in_nats(rows.task, losses, self._sizes.outputs)
+        smooth = smooth_basis(vote)
         vote = vote @ smooth @ smooth.T
         known = self.noise * self._vote_norm / math.sqrt(self.votes)
         doubt = smooth.shape[1] * known**2 / vote.square().sum(1, keepdim=True).clamp(min=1e-300)
@@ -237,9 +236,9 @@ class Pooling(ExactAlgorithm):
         cells = torch.stack([score.argmin(1), own_alone], 1)
         chosen = solve(
             scaled,
-            centre=_pick(centre, cells),
-            penalty=_pick(penalty, cells),
-            start=_pick(candidates, cells),
+            centre=pick(centre, cells),
+            penalty=pick(penalty, cells),
+            start=pick(candidates, cells),
         )
         chosen = chosen * size[:, None, None]  # back to the target's own units
         chosen[:, :, 0] += level.unsqueeze(1)
@@ -253,16 +252,6 @@ class Pooling(ExactAlgorithm):
         zero = torch.zeros_like(weights)
         return torch.stack([weights] * len(AROUND) + [zero] * len(ALONE), 1), penalty
 
-    def _held_out(
-        self, scaled: ClientRows, centre: Tensor, penalty: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """The weights of every cell, and their held-out losses in nats [K, cells]."""
-        candidates, losses = held_out_losses(scaled, centre, penalty)
-        if scaled.task == "regression":  # in units of the usual error: nats, if that is noise
-            usual = losses.median(1, keepdim=True).values + 0.01 * self._sizes.outputs
-            losses = self._sizes.outputs * losses / usual / 2
-        return candidates, losses
-
     def _penalties(self, pairs: list[tuple[float, float]], rows: ClientRows) -> Tensor:
         """[K or 1, cells, d]; a penalty on both of two opposite classes counts half on their
         difference. Between wide bounds a feature varies little: there, penalties are in units of
@@ -271,7 +260,7 @@ class Pooling(ExactAlgorithm):
         every = table[:, 1:].expand(-1, self._sizes.columns).clone()
         every[:, 0] = table[:, 0]
         every = every.unsqueeze(0) * (2.0 if self._sizes.task == "classification" else 1.0)
-        return every * _variances(rows).unsqueeze(1) if self._sizes.bounded else every
+        return every * variances(rows).unsqueeze(1) if self._sizes.bounded else every
 
     @property
     def _step(self) -> float:
@@ -285,21 +274,6 @@ class Pooling(ExactAlgorithm):
         least, largest = VOTE_NORMS
         wanted = VOTE_NOISE * math.sqrt(self.votes) / self.noise if self.noise else largest
         return min(largest, max(least, wanted))
-
-    def _scaled(self, rows: ClientRows, target: Tensor) -> tuple[ClientRows, Tensor, Tensor]:
-        """The rows with (y − level)/size, and both [K, outputs]."""
-        mean, spread = _moments(rows)
-        if rows.task != "regression":
-            return rows, torch.ones_like(mean), torch.zeros_like(mean)
-        size, level = target[:, 0], target[:, 1]
-        turn = LEVEL_WIDTH * BINS  # The level is known up to multiples of a turn.
-        turns = torch.round((mean / size.clamp(min=1e-300) - level) / turn)
-        known = level if self.target == "given" else level + turn * turns
-        public = size > 0
-        level = torch.where(public, known * size, mean)
-        size = torch.where(public, size, torch.where(spread > 0, spread, 1.0))
-        y = (rows.y - level.unsqueeze(1)) / size.unsqueeze(1) * rows.mask.unsqueeze(-1)
-        return replace(rows, y=y), size, level
 
     def _to_vector(self, weights: Tensor) -> Tensor:
         """From [K, d, outputs], intercept first, to the layer's vector [K, P]."""
@@ -319,12 +293,11 @@ class Pooling(ExactAlgorithm):
         outputs = self._sizes.outputs
         stage = self.stage(round)
         if stage in ("size", "level"):
-            best, clear = self._read_histogram(update.reshape(-1, outputs, BINS))
+            votes = update.reshape(-1, outputs, BINS)
             if stage == "size":
-                target[:, 0] = torch.where(clear, 2.0 ** (best + FIRST_POWER + 1), 0.0)
+                target[:, 0] = read_size(votes, self.noise)
             else:
-                level = torch.where(best < BINS / 2, best, best - BINS) + 0.5
-                target[:, 1] = level * LEVEL_WIDTH
+                target[:, 1], clear = read_level(votes, self.noise)
                 target[:, 0] = torch.where(clear, target[:, 0], 0.0)
         elif stage == "weights":
             moved = update.reshape(len(update), -1, outputs) * self._step
@@ -336,14 +309,6 @@ class Pooling(ExactAlgorithm):
             vote = (vote * cast + update * self._vote_norm) / (cast + 1)
         board = torch.cat([weights.flatten(1), target.flatten(1), vote], 1)
         return board, {"round": memory["round"] + 1}
-
-    def _read_histogram(self, bins: Tensor) -> tuple[Tensor, Tensor]:
-        """The bin around which most of the mass is, [vectors, outputs], and whether that is more
-        than noise."""
-        around = bins + torch.roll(bins, 1, -1) / 2 + torch.roll(bins, -1, -1) / 2
-        height, best = around.max(-1)
-        noise = self.noise * math.sqrt(1.5)
-        return best.double(), height > 3.5 * noise
 
     @property
     def shows_model(self) -> bool:
@@ -380,44 +345,3 @@ TARGETS = ("auto", "given", "release", "own", "none")
 SHARES = ("auto", "all", "intercepts")
 #: All weights are shared if mμ/√(their number) is at least this.
 ENOUGH = 2.5
-
-
-def _smooth(like: Tensor) -> Tensor:
-    """[cells, 6] an orthonormal basis of smooth differences between cells: alone or not, and
-    polynomials of the logarithms of the penalties. The rest of a noisy vote is mostly noise."""
-    table = torch.tensor(AROUND + ALONE, dtype=like.dtype, device=like.device).log10()
-    alone = torch.zeros_like(table[:, :1])
-    alone[len(AROUND) :] = 1
-    a, b = table[:, :1] * (1 - alone), table[:, 1:] * (1 - alone)
-    shapes = torch.cat([alone, a, b, a * a, b * b, table[:, 1:] * alone], 1)
-    return torch.linalg.qr(shapes - shapes.mean(0)).Q
-
-
-def _moments(rows: ClientRows) -> tuple[Tensor, Tensor]:
-    """[K, outputs] the mean and the deviation of each client's targets; 0 with fewer than 2."""
-    mask, counts = rows.mask.unsqueeze(-1), rows.counts.unsqueeze(1)
-    mean = (rows.y * mask).sum(1) / counts
-    squares = ((rows.y - mean.unsqueeze(1)).square() * mask).sum(1)
-    return mean, torch.sqrt(squares / (counts - 1).clamp(min=1))
-
-
-def _variances(rows: ClientRows) -> Tensor:
-    """[K, d] the variance of each client's features, larger with few rows (as in data/scaling.py);
-    1 for the intercept and for features that are constant in the client's rows."""
-    mask, counts = rows.mask.unsqueeze(-1), rows.counts.unsqueeze(1)
-    mean = (rows.x * mask).sum(1) / counts
-    squares = ((rows.x - mean.unsqueeze(1)).square() * mask).sum(1)
-    variances = squares / counts * (1 + 3 / counts).square()
-    return torch.where(variances > 1e-6, variances, 1.0)
-
-
-def _pick(table: Tensor, cells: Tensor) -> Tensor:
-    """From [K or 1, cells, …], the `cells` [K, 2] of each client."""
-    every = torch.arange(len(cells), device=cells.device).unsqueeze(1)
-    return table.expand(len(cells), *table.shape[1:])[every, cells]
-
-
-def _histogram(bins: Tensor, there: Tensor) -> Tensor:
-    """[K, outputs · BINS]: 1/√outputs in the bin of each output, nothing where not `there`."""
-    marks = torch.nn.functional.one_hot(torch.nan_to_num(bins).long(), BINS).to(bins.dtype)
-    return (marks * there.unsqueeze(-1) / math.sqrt(bins.shape[1])).flatten(1)

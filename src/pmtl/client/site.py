@@ -21,8 +21,8 @@ from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
 from pmtl.messages import UPLOAD, RoundMessage
 from pmtl.models import FlatModel
-from pmtl.models.last_layer import last_layer
-from pmtl.models.solve import ClientRows
+from pmtl.models.linear.last_layer import last_layer
+from pmtl.models.linear.solve import ClientRows
 from pmtl.privacy.clipping import clip
 from pmtl.streams import name_keys, subseed
 

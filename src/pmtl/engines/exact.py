@@ -18,8 +18,8 @@ from pmtl.engines.base import Ints
 from pmtl.engines.feed import Feed, to_device
 from pmtl.errors import PmtlError
 from pmtl.models import FlatModel
-from pmtl.models.last_layer import last_layer
-from pmtl.models.solve import ClientRows
+from pmtl.models.linear.last_layer import last_layer
+from pmtl.models.linear.solve import ClientRows
 
 #: Floats in memory at a time, and how many penalties an algorithm may try.
 _FLOATS, _PENALTIES = 16 * 2**20, 16

@@ -19,8 +19,8 @@ from pmtl.data import Bounds, FederatedData, describe, public_warnings
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
 from pmtl.models import FlatModel
-from pmtl.models.last_layer import last_layer
 from pmtl.models.library import Linear
+from pmtl.models.linear.last_layer import last_layer
 from pmtl.privacy.accounting.validation import KIND, evaluations, with_metrics
 from pmtl.privacy.ledger.events import TRAINING
 from pmtl.privacy.ledger.ledger import Ledger

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from pmtl.models.flat import FlatModel
 from pmtl.models.hog import HogLinear
 from pmtl.models.library import Linear
+from pmtl.models.linear.solve import ClientRows
 from pmtl.models.losses import Task
-from pmtl.models.solve import ClientRows
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from pmtl.models import build_model
-from pmtl.models.last_layer import last_layer
+from pmtl.models.linear.last_layer import last_layer
 
 PIXELS = (784,)
 

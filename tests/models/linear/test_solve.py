@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from pmtl.models.solve import ROUGHLY, ClientRows, held_out_losses, row_losses, solve
+from pmtl.models.linear.solve import ROUGHLY, ClientRows, held_out_losses, row_losses, solve
 
 TASKS = ("regression", "classification", "multilabel")
 #: The task, and how many outputs: numbers, two classes, four classes, three labels.

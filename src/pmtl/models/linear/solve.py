@@ -170,3 +170,11 @@ def held_out_losses(rows: ClientRows, centre: Tensor, penalty: Tensor) -> tuple[
             outputs = torch.where(out[:, None, :, None], there, outputs)
     losses = row_losses(rows.task, outputs, rows.y.unsqueeze(1)) * counted.unsqueeze(1)
     return weights, losses.sum(2) / counted.sum(1).clamp(min=1).unsqueeze(1)
+
+
+def in_nats(task: Task, losses: Tensor, outputs: int) -> Tensor:
+    """Held-out losses [K, G] in nats: half the squared error in units of the client's usual one."""
+    if task != "regression":
+        return losses
+    usual = losses.median(1, keepdim=True).values + 0.01 * outputs
+    return outputs * losses / usual / 2

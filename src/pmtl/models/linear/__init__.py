@@ -1,0 +1,1 @@
+"""Linear models: their exact solutions, the candidates among them, and numeric targets."""

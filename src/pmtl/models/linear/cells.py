@@ -1,0 +1,42 @@
+"""The candidates for a client's penalties, from shared weights as they are to training alone."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pmtl.models.linear.solve import ClientRows
+
+#: Penalties (intercept, slopes) around the shared weights, and of training alone around zero.
+AROUND = [(a, b) for a in (0.1, 1.0, 10.0) for b in (1.0, 10.0, 100.0)]
+AROUND += [(10.0, 1000.0), (1000.0, 1000.0)]
+ALONE = [(0.1, 1.0), (0.1, 10.0), (0.1, 100.0)]
+CELLS = len(AROUND) + len(ALONE)
+
+
+def smooth_basis(like: Tensor) -> Tensor:
+    """[cells, 6] an orthonormal basis of smooth differences between cells: alone or not, and
+    polynomials of the logarithms of the penalties. The rest of a noisy vote is mostly noise."""
+    table = torch.tensor(AROUND + ALONE, dtype=like.dtype, device=like.device).log10()
+    alone = torch.zeros_like(table[:, :1])
+    alone[len(AROUND) :] = 1
+    a, b = table[:, :1] * (1 - alone), table[:, 1:] * (1 - alone)
+    shapes = torch.cat([alone, a, b, a * a, b * b, table[:, 1:] * alone], 1)
+    basis: Tensor = torch.linalg.qr(shapes - shapes.mean(0)).Q
+    return basis
+
+
+def variances(rows: ClientRows) -> Tensor:
+    """[K, d] the variance of each client's features, larger with few rows (as in data/scaling.py);
+    1 for the intercept and for features that are constant in the client's rows."""
+    mask, counts = rows.mask.unsqueeze(-1), rows.counts.unsqueeze(1)
+    mean = (rows.x * mask).sum(1) / counts
+    squares = ((rows.x - mean.unsqueeze(1)).square() * mask).sum(1)
+    variances = squares / counts * (1 + 3 / counts).square()
+    return torch.where(variances > 1e-6, variances, 1.0)
+
+
+def pick(table: Tensor, cells: Tensor) -> Tensor:
+    """From [K or 1, cells, …], the `cells` [K, 2] of each client."""
+    every = torch.arange(len(cells), device=cells.device).unsqueeze(1)
+    return table.expand(len(cells), *table.shape[1:])[every, cells]
