@@ -109,12 +109,12 @@ def simulated(data, sigma, noise, reach):
     return {name: view(clients).numpy() for name, view in made.views(state).items()}
 
 
-@pytest.mark.parametrize("classes", [0, 2, 3])
-def test_with_noise_it_is_its_page(classes):
-    """With enough noise that votes are doubted, and penalties are limited by it."""
+@pytest.mark.parametrize(("classes", "sigma"), [(0, 0.02), (2, 0.3), (3, 0.02), (3, 0.3)])
+def test_with_noise_it_is_its_page(classes, sigma):
+    """Also with so much noise that votes are doubted, and penalties are limited by it."""
     task = "classification" if classes else "regression"
     data = federation(m=10, rows=10, task=task, outputs=classes or 1)
-    sigma, reach = 0.02, 1.5
+    reach = 1.5 if sigma < 0.1 else 4.0
 
     def draw(round, size):
         return np.random.default_rng(round).normal(size=size)
@@ -132,6 +132,24 @@ def test_with_noise_it_is_its_page(classes):
     assert clear.sum() >= 5
     expected = np.array([vector(weights) for weights in own])
     assert np.allclose(found["personal"][clear], expected[clear], **close)
+
+
+def test_a_vote_that_is_no_more_than_noise_counts_for_nothing():
+    """James and Stein: with 13 free numbers of deviation s, a vote of norm below s√13 is noise."""
+    data = federation(task="classification", outputs=2)
+    rows, sizes = client_rows(data), Sizes("classification", 2, 4, True)
+    method = Pooling().settle(sizes, 40.0)
+    known = method.noise * 0.1 / math.sqrt(3)  # A vote is clipped to .1 with so much noise.
+    assert method.noise > 0.1
+
+    def owned(size):
+        board = method.board_start(torch.zeros(8)).double().unsqueeze(0)
+        board[:, :8] = torch.tensor([0.2, -0.2, 1.0, -1.0, 0.0, 0.0, 0.3, -0.3])
+        board[:, -4] = -size * known * math.sqrt(13)  # for the shared weights as they are
+        return method.finish(rows, board.expand(data.m, -1))
+
+    assert torch.equal(owned(0.9), owned(0.0))
+    assert not torch.allclose(owned(3.0), owned(0.0), atol=1e-2)
 
 
 def test_its_cells_are_those_of_the_page():
