@@ -26,6 +26,8 @@ CURVATURE: dict[Task, float] = {"regression": 1.0, "classification": 0.5, "multi
 #: Steps at most, and the largest move of a weight at which the iteration ends: to the end, and for
 #: losses that only compare penalties.
 TO_THE_END, ROUGHLY = (500, 1e-5), (60, 1e-2)
+#: What is added to the diagonal of a matrix before it is inverted, relative to its largest entry.
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,9 @@ class _Step:
             inner.diagonal(dim1=-2, dim2=-1).add_(1 / bound)
         else:
             inner = (bound * used.transpose(1, 2) @ used).unsqueeze(1) + torch.diag_embed(penalty)
+        # Rounding must not make it indefinite where columns are large and alike.
+        diagonal = inner.diagonal(dim1=-2, dim2=-1)
+        diagonal.add_(_ROUNDING * diagonal.amax(-1, keepdim=True))
         self._inverse = torch.cholesky_inverse(torch.linalg.cholesky(inner))
 
     def __call__(self, g: Tensor) -> Tensor:
