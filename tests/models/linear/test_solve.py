@@ -203,6 +203,17 @@ def test_the_gradient_is_zero_at_the_end(kind, n, d, penalties, size, separable,
     assert torch.isfinite(held_out_losses(rows, centre, penalty)[1]).all()
 
 
+@pytest.mark.parametrize(("task", "outputs"), KINDS)
+@pytest.mark.parametrize("size", [1e4, 1e8, 1e15, 1e30])
+@pytest.mark.parametrize("n", [3, 12])
+def test_large_columns_that_are_alike_give_finite_weights(task, outputs, size, n):
+    rows = rows_of(task, outputs, n=n)
+    rows.x[:, :, 1:] = size * rows.x[:, :, 1:2]
+    centre, penalty = table(4, outputs)
+    for found in (solve(rows, centre, penalty), *held_out_losses(rows, centre, penalty)):
+        assert found.isfinite().all()
+
+
 # ---- losses on rows that were left out ----
 
 

@@ -29,6 +29,8 @@ TO_THE_END, ROUGHLY = (500, 1e-5), (60, 1e-2)
 #: Every FOLDS-th row is held out together; all folds are tried for clients with at most so many
 #: numbers (rows × columns × outputs), and one for larger ones, whose rows are many.
 FOLDS, SMALL = 5, 100_000
+#: What is added to the diagonal of a matrix before it is inverted, relative to its largest entry.
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,9 @@ class _Step:
             inner.diagonal(dim1=-2, dim2=-1).add_(1 / bound)
         else:
             inner = (bound * used.transpose(1, 2) @ used).unsqueeze(1) + torch.diag_embed(penalty)
+        # Rounding must not make it indefinite where columns are large and alike.
+        diagonal = inner.diagonal(dim1=-2, dim2=-1)
+        diagonal.add_(_ROUNDING * diagonal.amax(-1, keepdim=True))
         self._inverse = torch.cholesky_inverse(torch.linalg.cholesky(inner))
 
     def __call__(self, g: Tensor) -> Tensor:
