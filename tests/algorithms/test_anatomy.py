@@ -19,7 +19,8 @@ CLUSTERS = {client: "odd" if k % 2 else "even" for k, client in enumerate(CLIENT
 OMEGA = np.eye(K) - 1 / K
 VALUE = 0.3  # of every constant
 
-every = pytest.mark.parametrize("name", ALGORITHMS)
+#: Algorithms that take steps; exact ones are in tests of their own.
+every = pytest.mark.parametrize("name", [n for n, kind in ALGORITHMS.items() if not kind.exact])
 
 
 def constants(name):
