@@ -11,7 +11,8 @@ model for all. Everything that is shared passes the gate, in T releases of equal
 1. *Target* (numbers without public bounds, 2 releases): the clients' votes for the size of the
    target, as a power of two, and for its level.
 2. *Rounds* (8 releases): w̃ ← w̃ + C · mean_k clip₁((W_k(w̃; κ) − w̃)/C) + noise. C · rounds is how
-   far w̃ can get (`reach`). It is larger the less noise there is.
+   far w̃ gets (`reach`), larger the less noise there is. C doubles after a round in which clients
+   agreed on the direction, and halves after one in which they did not.
 3. *Vote* (3 releases of one vector, averaged): client k's mean held-out loss in nats for each of 14
    cells: penalties from "the shared weights as they are" to "almost free", and training alone.
    Each client subtracts its mean over the cells.
@@ -40,7 +41,7 @@ from torch import Tensor
 from pmtl.algorithms.base import ExactAlgorithm, Sizes
 from pmtl.errors import PmtlError
 from pmtl.models import Layout
-from pmtl.models.linear.cells import ALONE, AROUND, CELLS, pick, smooth_basis, variances
+from pmtl.models.linear.cells import ALONE, AROUND, CELLS, choose, pick, variances
 from pmtl.models.linear.solve import ClientRows, held_out_losses, in_nats, solve
 from pmtl.models.linear.target import (
     BINS,
@@ -51,11 +52,10 @@ from pmtl.models.linear.target import (
     size_votes,
 )
 
-#: The penalties in the rounds, and how many rows the vote counts for.
-IN_ROUNDS, VOTE_ROWS = (0.3, 3.0), 100.0
-#: Insurance: how much more the vote is shrunk than James and Stein would, and by how many nats the
-#: shared weights have to beat training alone in a client that the vote tells nothing.
-CAUTION, HANDICAP = 2.0, 2.0
+#: The penalties in the rounds.
+IN_ROUNDS = (0.3, 3.0)
+#: The largest squared norm of a round's noise with which the step may grow.
+SHORT_NOISE = 0.05
 #: A vote in nats: the noise that is aimed at, and the least and largest norm for clipping it.
 VOTE_NOISE, VOTE_NORMS = 0.005, (0.05, 2.0)
 #: The most noise of a release with which the target's histograms are readable.
@@ -180,28 +180,31 @@ class Pooling(ExactAlgorithm):
     # ---- the billboard: shared weights, size and level of the target, vote ----
 
     def board_size(self, layout: Layout) -> int:
-        return self._sizes.outputs * (self._sizes.columns + 2) + CELLS
+        return self._sizes.outputs * (self._sizes.columns + 2) + CELLS + 2
 
     def board_start(self, common: Tensor) -> Tensor:
-        return common.new_zeros(self._sizes.outputs * (self._sizes.columns + 2) + CELLS)
+        board = common.new_zeros(self._sizes.outputs * (self._sizes.columns + 2) + CELLS + 2)
+        board[-2] = self._first_step
+        return board
 
-    def _read(self, board: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """From [K, B]: weights [K, d, outputs], size and level [K, 2, outputs], vote [K, cells].
+    def _read(self, board: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """From [K, B]: weights [K, d, outputs], size and level [K, 2, outputs], vote [K, cells],
+        C and the sum of its squares so far [K, 2].
         A size of 0 means that every client uses its own. The level is in units of the size."""
         columns, outputs = self._sizes.columns, self._sizes.outputs
-        sections = [columns * outputs, 2 * outputs, CELLS]
-        weights, target, vote = torch.split(board.double(), sections, dim=1)
+        sections = [columns * outputs, 2 * outputs, CELLS, 2]
+        weights, target, vote, steps = torch.split(board.double(), sections, dim=1)
         target = target.reshape(-1, 2, outputs)
         if self.target == "given" and self._sizes.target_range is not None:
             low, high = self._sizes.target_range  # ±2 sizes around the middle
             size, level = (high - low) / 4, 2 * (high + low) / (high - low)
             target = target.new_tensor([[size], [level]]).expand_as(target)
-        return weights.reshape(-1, columns, outputs), target, vote
+        return weights.reshape(-1, columns, outputs), target, vote, steps
 
     # ---- inside clients ----
 
     def work(self, rows: ClientRows, board: Tensor, round: int) -> Tensor:
-        weights, target, _ = self._read(board)
+        weights, target, _, steps = self._read(board)
         stage = self.stage(round)
         if stage == "size":
             return size_votes(rows)
@@ -213,27 +216,20 @@ class Pooling(ExactAlgorithm):
             solved = solve(scaled, weights.unsqueeze(1), penalty, until=(100, 1e-3))
             moved = solved[:, 0] - weights
             moved = moved[:, :1] if self.share == "intercepts" else moved
-            return moved.flatten(1) / self._step
-        _, losses = held_out_losses(scaled, *self._grid(weights, rows))
+            return moved.flatten(1) / steps[:, :1]
+        _, losses = held_out_losses(scaled, *self._grid(weights, rows, steps))
         losses = in_nats(rows.task, losses, self._sizes.outputs)
         ballot = (losses - losses.mean(1, keepdim=True)) / self._vote_norm
         return torch.where((rows.mask.sum(1) > 1).unsqueeze(1), ballot, 0.0)
 
     def finish(self, rows: ClientRows, board: Tensor) -> Tensor:
-        weights, target, vote = self._read(board)
+        weights, target, vote, steps = self._read(board)
         scaled, size, level = in_units(rows, target[:, 0], target[:, 1], self.target != "given")
-        centre, penalty = self._grid(weights, rows)
+        centre, penalty = self._grid(weights, rows, steps)
         candidates, losses = held_out_losses(scaled, centre, penalty)
         losses = in_nats(rows.task, losses, self._sizes.outputs)
-        smooth = smooth_basis(vote)
-        vote = vote @ smooth @ smooth.T
         known = self.noise * self._vote_norm / math.sqrt(self.votes)
-        doubt = smooth.shape[1] * known**2 / vote.square().sum(1, keepdim=True).clamp(min=1e-300)
-        trust = (1 - CAUTION * doubt).clamp(min=0)
-        score = rows.mask.sum(1, keepdim=True) * losses + VOTE_ROWS * trust * vote
-        score[:, : len(AROUND)] += HANDICAP * (1 - trust)
-        own_alone = losses[:, len(AROUND) :].argmin(1) + len(AROUND)
-        cells = torch.stack([score.argmin(1), own_alone], 1)
+        cells = choose(losses, rows.mask.sum(1, keepdim=True), vote, known)
         chosen = solve(
             scaled,
             centre=pick(centre, cells),
@@ -244,11 +240,12 @@ class Pooling(ExactAlgorithm):
         chosen[:, :, 0] += level.unsqueeze(1)
         return torch.cat([self._to_vector(one) for one in chosen.unbind(1)], 1)
 
-    def _grid(self, weights: Tensor, rows: ClientRows) -> tuple[Tensor, Tensor]:
+    def _grid(self, weights: Tensor, rows: ClientRows, steps: Tensor) -> tuple[Tensor, Tensor]:
         """The centres [K, cells, d, outputs] and the penalties [K or 1, cells, d] of all cells."""
-        uncertainty = (self.reach * self.noise) ** 2 / self.rounds / 2
-        around = 1 / (1 / self._penalties(AROUND, rows) + uncertainty)
-        penalty = torch.cat([around, self._penalties(ALONE, rows)], 1)
+        uncertainty = self.noise**2 * steps[:, 1] / 2
+        around = 1 / (1 / self._penalties(AROUND, rows) + uncertainty[:, None, None])
+        alone = self._penalties(ALONE, rows).expand(len(around), -1, -1)
+        penalty = torch.cat([around, alone], 1)
         zero = torch.zeros_like(weights)
         return torch.stack([weights] * len(AROUND) + [zero] * len(ALONE), 1), penalty
 
@@ -261,12 +258,6 @@ class Pooling(ExactAlgorithm):
         every[:, 0] = table[:, 0]
         every = every.unsqueeze(0) * (2.0 if self._sizes.task == "classification" else 1.0)
         return every * variances(rows).unsqueeze(1) if self._sizes.bounded else every
-
-    @property
-    def _step(self) -> float:
-        """C, the norm to which a client's move is clipped."""
-        reach = self.reach / (math.sqrt(2) if self._sizes.task == "classification" else 1.0)
-        return reach / self.rounds
 
     @property
     def _vote_norm(self) -> float:
@@ -289,7 +280,7 @@ class Pooling(ExactAlgorithm):
         self, shared: Tensor, update: Tensor, memory: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         round = int(memory["round"])
-        weights, target, vote = (part.clone() for part in self._read(shared))
+        weights, target, vote, steps = (part.clone() for part in self._read(shared))
         outputs = self._sizes.outputs
         stage = self.stage(round)
         if stage in ("size", "level"):
@@ -300,22 +291,41 @@ class Pooling(ExactAlgorithm):
                 target[:, 1], clear = read_level(votes, self.noise)
                 target[:, 0] = torch.where(clear, target[:, 0], 0.0)
         elif stage == "weights":
-            moved = update.reshape(len(update), -1, outputs) * self._step
+            moved = update.reshape(len(update), -1, outputs) * steps[:, :1, None]
             if self._sizes.task == "classification":
                 moved = moved - moved.mean(2, keepdim=True)  # noise that changes no probability
             weights[:, : moved.shape[1]] += moved
+            steps[:, 1] += steps[:, 0] ** 2
+            steps[:, 0] = self._next_step(steps[:, 0], update)
         else:
             cast = round - self._before - self.rounds
             vote = (vote * cast + update * self._vote_norm) / (cast + 1)
-        board = torch.cat([weights.flatten(1), target.flatten(1), vote], 1)
+        board = torch.cat([weights.flatten(1), target.flatten(1), vote, steps], 1)
         return board, {"round": memory["round"] + 1}
+
+    def _next_step(self, step: Tensor, update: Tensor) -> Tensor:
+        """C after a round. It doubles if the mean of moves of norm at most 1 is longer than ½, and
+        its noise is short: then clients want to go further, together. It halves, to no less than at
+        first, if the mean is shorter than ¼."""
+        noise = update.shape[1] * self.noise**2
+        length = (update.square().sum(1) - noise).clamp(min=0).sqrt()
+        longer = (length > 0.5) & (noise < SHORT_NOISE)
+        shorter = torch.where(length < 0.25, step / 2, step).clamp(min=self._first_step)
+        return torch.where(longer, 2 * step, shorter)
+
+    @property
+    def _first_step(self) -> float:
+        """C in the first round: C · rounds = reach. Weights of two opposite classes move by half
+        of their difference."""
+        reach = self.reach / (math.sqrt(2) if self._sizes.task == "classification" else 1.0)
+        return reach / self.rounds
 
     @property
     def shows_model(self) -> bool:
         return self.target != "own"  # In each client's own units it predicts nothing by itself.
 
     def published(self, shared: Tensor) -> Tensor:
-        weights, target, _ = self._read(shared)
+        weights, target, _, _ = self._read(shared)
         size, level = target[:, 0], target[:, 1]
         if self._sizes.task != "regression":
             return self._to_vector(weights).to(shared.dtype)

@@ -4,8 +4,8 @@ Features need a common size near 1. Means and deviations over *all* clients woul
 without noise. So each client uses its own training rows, which is local and free under billboard
 privacy, and keeps the two vectors beside its model.
 
-A feature that is only 0 and 1 in a client's rows becomes −1 and 1, so that it means the same for
-all clients. Any other feature is centred at its mean and divided by its deviation; if it is
+A feature that is only 0 and 1 in a client's rows becomes −1 and 1, and one that has a size near 1
+stays as it is, so that they mean the same for all clients. Any other feature is centred at its mean and divided by its deviation; if it is
 constant, it is left out (0), because a client cannot know what another value would mean. Scaled
 values are limited to ±4, so that no new row can make a prediction explode.
 
@@ -28,6 +28,8 @@ from pmtl.errors import PublicError
 
 #: A feature with a smaller relative deviation counts as constant.
 _CONSTANT = 1e-6
+#: A feature whose root mean square lies between these is kept as it is.
+_NEAR_ONE = (0.1, 3.0)
 #: A deviation of n rows is enlarged by 1 + _FEW/n: with few rows it is too small for new ones.
 _FEW = 3
 #: The largest scaled value of a feature without bounds.
@@ -83,6 +85,9 @@ def scale_by_client(
         if len(rows):  # In production a client may have none.
             centre, width = rows.mean(axis=0), rows.std(axis=0) * (1 + _FEW / len(rows))
             width = np.where(width > _CONSTANT * np.abs(rows).max(axis=0), width, np.inf)
+            size = np.sqrt(np.square(rows).mean(axis=0))
+            kept = (size > _NEAR_ONE[0]) & (size < _NEAR_ONE[1]) & np.isfinite(width)
+            centre, width = np.where(kept, 0.0, centre), np.where(kept, 1.0, width)
             binary = ((rows == 0) | (rows == 1)).all(axis=0)
             means[client] = np.where(bounded, middle, np.where(binary, 0.5, centre))
             widths[client] = np.where(bounded, half, np.where(binary, 0.5, width))

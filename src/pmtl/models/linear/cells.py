@@ -12,6 +12,30 @@ AROUND = [(a, b) for a in (0.1, 1.0, 10.0) for b in (1.0, 10.0, 100.0)]
 AROUND += [(10.0, 1000.0), (1000.0, 1000.0)]
 ALONE = [(0.1, 1.0), (0.1, 10.0), (0.1, 100.0)]
 CELLS = len(AROUND) + len(ALONE)
+#: How many rows the vote counts for.
+VOTE_ROWS = 100.0
+#: Insurance: how much more the vote is shrunk than James and Stein would, and by how many nats the
+#: shared weights have to beat training alone in a client that the vote tells nothing.
+CAUTION, HANDICAP = 2.0, 2.0
+
+
+def choose(losses: Tensor, counts: Tensor, vote: Tensor, noise: float) -> Tensor:
+    """[K, 2] the cell that each client takes, and the one that it takes without the others.
+
+    Args:
+        losses: [K, cells] the client's own held-out losses in nats.
+        counts: [K, 1] its number of rows.
+        vote: [K, cells] the published losses.
+        noise: the standard deviation of their noise.
+    """
+    smooth = smooth_basis(vote)
+    vote = vote @ smooth @ smooth.T
+    length = vote.square().sum(1, keepdim=True).clamp(min=1e-300)
+    trust = (1 - CAUTION * smooth.shape[1] * noise**2 / length).clamp(min=0)
+    score = counts * losses + VOTE_ROWS * trust * vote
+    score[:, : len(AROUND)] += HANDICAP * (1 - trust)
+    alone = losses[:, len(AROUND) :].argmin(1) + len(AROUND)
+    return torch.stack([score.argmin(1), alone], 1)
 
 
 def smooth_basis(like: Tensor) -> Tensor:
