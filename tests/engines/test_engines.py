@@ -35,6 +35,8 @@ MODELS = {
 }
 ROWS = (2, 5, 0, 3)  #: real rows of the four clients, in batches of two
 K, STEPS, BATCH, LR = len(ROWS), 3, 2, 0.05
+#: Exact algorithms take no steps (tests/engines/test_exact.py).
+BY_STEPS = [name for name, kind in ALGORITHMS.items() if not kind.exact]
 
 
 def compiled(algorithm, model, task):
@@ -83,7 +85,7 @@ def parts(trained):
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", BY_STEPS)
 def test_every_engine_computes_what_debug_computes(model, algorithm):
     """Debug is a loop over `train_client`, which tests/client/test_step.py compares with the
     algorithm called by hand."""
