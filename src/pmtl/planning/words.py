@@ -34,7 +34,8 @@ def recommendation(plan: Plan, linear: bool) -> str:
     if plan.advice == SHARE:
         return head + (
             "expect sharing to pay if the clients have something in common. It pays where more "
-            f"than {least} of an upload's norm is common to all clients.{_little(plan)}{_DEFAULT if linear else ''}"
+            f"than {least} of an upload's norm is common to all clients."
+            f"{_little(plan)}{_DEFAULT if linear else ''}"
         )
     if plan.advice != ALONE:
         return head + (
