@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
 import pytest
@@ -268,6 +268,13 @@ def test_shared_intercepts_leave_the_slopes_at_zero():
 def test_bad_settings_are_refused(spec, words):
     with pytest.raises(PmtlError, match=words):
         build_algorithm(spec)
+
+
+def test_it_is_a_frozen_dataclass_that_its_name_builds():
+    assert build_algorithm("pooling") == Pooling()
+    assert build_algorithm("pooling:votes=2,reach=1") == Pooling(votes=2, reach=1.0)
+    with pytest.raises(FrozenInstanceError):
+        Pooling().rounds = 3
 
 
 def test_it_does_nothing_before_it_is_settled():

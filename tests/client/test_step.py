@@ -11,6 +11,9 @@ from pmtl.algorithms import ALGORITHMS, build_algorithm
 from pmtl.client.step import train_client
 from pmtl.models import batch_loss, build_model
 
+#: Algorithms that take steps; exact ones are in tests of their own.
+BY_STEPS = [name for name, kind in ALGORITHMS.items() if not kind.exact]
+
 TASK, LR = "classification", 0.3
 #: Exact algorithms take no steps (tests/engines/test_exact.py).
 BY_STEPS = [name for name, kind in ALGORITHMS.items() if not kind.exact]

@@ -25,6 +25,9 @@ from pmtl.models import build_model, lowered
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.simulation import LocalTraining, simulate
 
+#: Algorithms that take steps; exact ones are in tests of their own.
+BY_STEPS = [name for name, kind in ALGORITHMS.items() if not kind.exact]
+
 #: name → input shape, outputs, task
 MODELS = {
     "logistic": ((5,), 3, "classification"),

@@ -21,6 +21,9 @@ from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.simulation import Feed, LocalTraining, evaluate, simulate
 
+#: Algorithms that take steps; exact ones are in tests of their own.
+BY_STEPS = [name for name, kind in ALGORITHMS.items() if not kind.exact]
+
 D, C, ROUNDS = 40, 3, 3
 SIZES = (6, 14, 9, 25, 5, 11)
 M = len(SIZES)

@@ -90,8 +90,8 @@ class Site:
         return {UPLOAD: clip(trained.upload.unsqueeze(0), self._clip_norm)[0].numpy()}
 
     def finish(self, message: RoundMessage) -> None:
-        """Make the client's own vector from what was published, after the last round of an exact
-        algorithm. Nothing leaves the client."""
+        """Make the client's own vector from what was published, which is in `message`, after the
+        last round of an exact algorithm. Nothing leaves the client."""
         if self._exact is not None:
             self._check(message)
             shared = torch.tensor(message.shared, dtype=self.model.start().dtype)
