@@ -15,8 +15,6 @@ from pmtl.models import batch_loss, build_model
 BY_STEPS = [name for name, kind in ALGORITHMS.items() if not kind.exact]
 
 TASK, LR = "classification", 0.3
-#: Exact algorithms take no steps (tests/engines/test_exact.py).
-BY_STEPS = [name for name, kind in ALGORITHMS.items() if not kind.exact]
 
 
 class Client:

@@ -38,8 +38,6 @@ MODELS = {
 }
 ROWS = (2, 5, 0, 3)  #: real rows of the four clients, in batches of two
 K, STEPS, BATCH, LR = len(ROWS), 3, 2, 0.05
-#: Exact algorithms take no steps (tests/engines/test_exact.py).
-BY_STEPS = [name for name, kind in ALGORITHMS.items() if not kind.exact]
 
 
 def compiled(algorithm, model, task):

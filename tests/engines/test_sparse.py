@@ -28,8 +28,6 @@ D, C, ROUNDS = 40, 3, 3
 SIZES = (6, 14, 9, 25, 5, 11)
 M = len(SIZES)
 CLOSE = {"rtol": 0, "atol": 1e-13}
-#: Exact algorithms take no steps (tests/engines/test_exact.py).
-BY_STEPS = [name for name, kind in ALGORITHMS.items() if not kind.exact]
 
 
 def table(task="classification", seed=3):

@@ -42,9 +42,6 @@ from pmtl.privacy.plan import PrivacyPlan
 from pmtl.sharing import share_part
 from pmtl.simulation import LocalTraining, simulate
 
-#: Algorithms that take steps; exact ones are in tests of their own.
-BY_STEPS = [name for name, kind in ALGORITHMS.items() if not kind.exact]
-
 MODELS = {
     "logistic": "logistic",
     "mlp": "mlp:hidden=7",
@@ -152,7 +149,7 @@ def test_with_every_model(model, engine, change, monkeypatch):
     compare(monkeypatch, base, change(base), **options)
 
 
-@pytest.mark.parametrize("algorithm", BY_STEPS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("change", [many_rows, huge_value])
 def test_with_every_algorithm(algorithm, engine, change, monkeypatch):
