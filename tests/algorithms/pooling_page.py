@@ -10,6 +10,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 ROUNDS, VOTES, ROWS_OF_THE_VOTE = 8, 3, 100
+CAUTION, HANDICAP = 2, 2
 AROUND = [*product((0.1, 1.0, 10.0), (1.0, 10.0, 100.0)), (10.0, 1000.0), (1000.0, 1000.0)]
 ALONE = [(0.1, 1.0), (0.1, 10.0), (0.1, 100.0)]
 
@@ -32,6 +33,7 @@ class Page:
     round: int = 0
     cells: list = field(default_factory=list)  #: what each client chose
     leads: list = field(default_factory=list)  #: by how many nats, before the second best
+    trust: float = 1.0  #: how much of the vote counts
 
     def release(self, uploads):
         """The mean of uploads of norm at most 1, with noise."""
@@ -64,18 +66,22 @@ class Page:
             mean -= mean.mean(1, keepdims=True) if self.classes else 0.0
             shared = shared + step * mean
         losses = [self.losses(x, y, shared) for x, y in rows]
-        norm = 2.0 if not self.sigma else min(2, max(0.1, 0.01 * math.sqrt(VOTES) / self.sigma))
+        norm = 2.0 if not self.sigma else min(2, max(0.05, 0.005 * math.sqrt(VOTES) / self.sigma))
         ballots = [
             (loss - loss.mean()) / norm if len(y) > 1 else 0 * loss
             for loss, (_, y) in zip(losses, rows, strict=True)
         ]
         vote = norm * np.mean([self.release(ballots) for _ in range(VOTES)], axis=0)
-        vote -= vote.mean()
-        doubt = (len(vote) - 1) * (self.sigma * norm) ** 2 / VOTES / (vote**2).sum()
-        vote *= max(0.0, 1 - doubt)
+        shapes = smooth_shapes()
+        vote = shapes @ np.linalg.lstsq(shapes, vote)[0]  # the nearest smooth vote
+        doubt = shapes.shape[1] * (self.sigma * norm) ** 2 / VOTES / (vote**2).sum()
+        trust = max(0.0, 1 - CAUTION * doubt)
+        self.trust = trust
+        shared_cells = np.arange(len(vote)) < len(AROUND)
         personal = []
         for (x, y), loss, own in zip(rows, losses, levels, strict=True):
-            score = len(y) * loss + ROWS_OF_THE_VOTE * vote
+            score = len(y) * loss + ROWS_OF_THE_VOTE * trust * vote
+            score += HANDICAP * (1 - trust) * shared_cells
             cell = int(np.argmin(score))
             self.cells.append(cell)
             self.leads.append(float(np.diff(np.sort(score)[:2])[0]))
@@ -106,8 +112,8 @@ class Page:
         losses = np.array(held_out)
         if self.classes:
             return losses
-        squares = 2 * losses
-        return np.log(squares + 0.02 + squares.mean() / 10) / 2
+        usual = np.sort(losses)[(len(losses) - 1) // 2] + 0.01  # the lower median
+        return losses / usual / 2
 
     def loss(self, x, y, w):
         if not self.classes:
@@ -131,6 +137,16 @@ class Page:
             return self.loss(x, y, w) + (pull * (w - centre)).sum() / 2, (slope + pull).ravel()
 
         return minimize(value, centre.ravel(), jac=True, method="BFGS").x.reshape(centre.shape)
+
+
+def smooth_shapes():
+    """[cells, 6] what a smooth vote is made of: alone or not, and polynomials of the logarithms of
+    the penalties, each with mean zero."""
+    shared = [(math.log10(a), math.log10(b)) for a, b in AROUND]
+    rows = [[0, a, b, a * a, b * b, 0] for a, b in shared]
+    rows += [[1, 0, 0, 0, 0, math.log10(b)] for _, b in ALONE]
+    shapes = np.array(rows, dtype=np.float64)
+    return shapes - shapes.mean(0)
 
 
 def mark(place):

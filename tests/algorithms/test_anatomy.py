@@ -10,7 +10,7 @@ import torch
 from torch.func import vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
-from pmtl.algorithms import ALGORITHMS, Algorithm, build_algorithm
+from pmtl.algorithms import ALGORITHMS, Algorithm, ExactAlgorithm, build_algorithm
 from pmtl.errors import PmtlError
 
 P, K, LR = 6, 5, 0.1
@@ -19,13 +19,17 @@ CLUSTERS = {client: "odd" if k % 2 else "even" for k, client in enumerate(CLIENT
 OMEGA = np.eye(K) - 1 / K
 VALUE = 0.3  # of every constant
 
-#: Algorithms that take steps; exact ones are in tests of their own.
-every = pytest.mark.parametrize("name", [n for n, kind in ALGORITHMS.items() if not kind.exact])
+every = pytest.mark.parametrize("name", ALGORITHMS)
+#: Exact algorithms take no steps; tests/algorithms/test_pooling.py has what they do instead.
+by_steps = pytest.mark.parametrize(
+    "name", [name for name, kind in ALGORITHMS.items() if not kind.exact]
+)
+#: Fields that are not numbers of any size from 0; the files of their algorithms have tests of them.
+OTHERS = ("clusters", "omega", "rounds", "votes", "target", "share", "sizes")
 
 
 def constants(name):
-    others = ("clusters", "omega")
-    return [f.name for f in dataclasses.fields(ALGORITHMS[name]) if f.name not in others]
+    return [f.name for f in dataclasses.fields(ALGORITHMS[name]) if f.name not in OTHERS]
 
 
 def make(name, **options):
@@ -98,7 +102,7 @@ def test_its_spec_line_builds_it_again(name, tmp_path):
     assert build_algorithm(built) is built
 
 
-@every
+@by_steps
 def test_its_functions_give_the_shapes_that_are_promised(name):
     algorithm = make(name)
     own, shared = owned(algorithm)[0], vectors(2)[0]
@@ -111,13 +115,17 @@ def test_its_functions_give_the_shapes_that_are_promised(name):
     assert kept.shape == own.shape == algorithm.start(shared).shape
     assert answer.shape == (P,)
     assert all(tensor.dtype == torch.float64 for tensor in (upload, kept, answer))
-    blocks = algorithm.blocks(CLIENTS)
+
+
+@every
+def test_every_client_has_a_block_of_the_billboard(name):
+    blocks = make(name).blocks(CLIENTS)
     assert blocks.shape == (K,)
     assert np.issubdtype(blocks.dtype, np.integer)
     assert set(blocks.tolist()) == set(range(int(blocks.max()) + 1))
 
 
-@every
+@by_steps
 def test_its_functions_are_pure(name):
     algorithm = make(name)
     own, shared = owned(algorithm)[0], vectors(2)[0]
@@ -135,7 +143,7 @@ def test_its_functions_are_pure(name):
     assert all(map(torch.equal, tree_leaves(state), tree_leaves(kept)))
 
 
-@every
+@by_steps
 def test_one_client_alone_and_many_under_vmap_are_the_same_bits(name):
     algorithm = make(name)
     own, shared = owned(algorithm), vectors(2)
@@ -146,7 +154,7 @@ def test_one_client_alone_and_many_under_vmap_are_the_same_bits(name):
             assert torch.equal(one, many[k])
 
 
-@every
+@by_steps
 def test_without_a_step_nothing_is_uploaded_and_nothing_is_lost(name):
     algorithm = make(name)
     own, shared = owned(algorithm)[0], vectors(2)[0]
@@ -157,7 +165,7 @@ def test_without_a_step_nothing_is_uploaded_and_nothing_is_lost(name):
     assert bool(moved.any()) == algorithm.shares
 
 
-@every
+@by_steps
 @pytest.mark.parametrize("lr", [LR, 4.0])  # 4 · 0.3 is beyond 1: the pull overshoots.
 @pytest.mark.parametrize("steps", [0, 1, 7])
 def test_its_rest_is_that_many_steps_without_a_gradient(name, steps, lr):
@@ -174,7 +182,7 @@ def test_its_rest_is_that_many_steps_without_a_gradient(name, steps, lr):
         assert torch.allclose(one, two, rtol=1e-12, atol=1e-12)
 
 
-@every
+@by_steps
 def test_it_treats_every_coordinate_by_itself(name):
     """Trained on some coordinates alone it does to them what it does to them among others."""
     algorithm = make(name)
@@ -193,6 +201,15 @@ def test_only_local_training_shares_nothing_and_it_uploads_nothing():
     assert kept.shape == (P,)
 
 
+def test_exact_algorithms_say_so_and_take_no_steps():
+    exact = [name for name, kind in ALGORITHMS.items() if kind.exact]
+    assert exact == [name for name, kind in ALGORITHMS.items() if issubclass(kind, ExactAlgorithm)]
+    assert exact == ["pooling"]
+    for name in exact:
+        with pytest.raises(NotImplementedError):
+            make(name).begin(vectors(1)[0], vectors(2)[0])
+
+
 @every
 def test_who_is_personal_says_so(name):
     """Clients without a part of their own answer with what is published, and nothing else."""
@@ -207,7 +224,9 @@ def test_its_docstring_cites_its_source(name):
     assert len(chapter.splitlines()) >= 3
     if ALGORITHMS[name].shares:  # Training alone is nobody's invention.
         source = ("AISTATS 2017", "MLSys 2020", "ICLR 2021", "ICML 2021", "ICML 2022", "TMLR 2023")
-        assert any(venue in chapter for venue in (*source, "JMLR 2005", "(Fig. 1)"))
+        assert any(
+            venue in chapter for venue in (*source, "JMLR 2005", "Gelman & Hill 2007", "(Fig. 1)")
+        )
 
 
 @every

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from pooling_data import TASKS, federation, rows_of, vector
-from pooling_page import ALONE, AROUND, Page
+from pooling_page import ALONE, AROUND, Page, smooth_shapes
 from weights import personal
 
 import pmtl
@@ -32,7 +32,7 @@ NUMBERS = Sizes("regression", 1, 6, True)
 
 
 def test_without_noise_it_is_its_page():
-    data = federation(rows=40, level=553.0, size=66.0, differ=0.5, error=1.0).scaled()
+    data = federation(rows=12, level=553.0, size=66.0).scaled()
     run = pmtl.train(data, algorithm="pooling", privacy={"epsilon": math.inf})
     page = Page(rows_of(data), reach=4.0)
     shared, own = page.run()
@@ -83,22 +83,66 @@ def test_with_noise_it_is_its_page(classes, sigma):
     assert np.allclose(found["personal"][clear], expected[clear], **close)
 
 
-def test_a_vote_that_is_no_more_than_noise_counts_for_nothing():
-    """James and Stein: with 13 free numbers of deviation s, a vote of norm below s√13 is noise."""
-    data = federation(task="classification", outputs=2)
-    rows, sizes = client_rows(data), Sizes("classification", 2, 4, True)
-    method = Pooling().settle(sizes, 40.0)
-    known = method.noise * 0.1 / math.sqrt(3)  # A vote is clipped to .1 with so much noise.
-    assert method.noise > 0.1
+class TestTheVote:
+    """James and Stein, with caution: a smooth vote has 6 free numbers of deviation s, and one of
+    norm below s√(2 · 6) counts for nothing."""
 
-    def owned(size):
-        board = method.board_start(torch.zeros(8)).double().unsqueeze(0)
-        board[:, :8] = torch.tensor([0.2, -0.2, 1.0, -1.0, 0.0, 0.0, 0.3, -0.3])
-        board[:, -4] = -size * known * math.sqrt(13)  # for the shared weights as they are
-        return method.finish(rows, board.expand(data.m, -1))
+    data = federation(rows=24, task="classification", outputs=2, differ=0.1)
+    method = Pooling().settle(Sizes("classification", 2, 4, True), 40.0)
+    page = Page(rows_of(data), method.reach, method.noise, classes=True)
+    #: One model for all rows.
+    shared = page.solve(
+        np.concatenate([x for x, _ in page.rows]),
+        np.concatenate([y for _, y in page.rows]),
+        np.zeros((4, 2)),
+        (0.3, 3.0),
+    )
 
-    assert torch.equal(owned(0.9), owned(0.0))
-    assert not torch.allclose(owned(3.0), owned(0.0), atol=1e-2)
+    def owned(self, vote):
+        """The clients' models after this vote."""
+        board = self.method.board_start(torch.zeros(8)).double().unsqueeze(0)
+        board[:, :8] = torch.tensor(self.shared.ravel())
+        board[:, -14:] = torch.tensor(vote)
+        return self.method.finish(client_rows(self.data), board.expand(self.data.m, -1))
+
+    def smooth(self, sizes):
+        """A vote for or against strong penalties on slopes, as long as so many limits."""
+        # With so much noise a vote is clipped to a norm at which its mean has a noise of .005.
+        limit = 0.005 * math.sqrt(2 * 6)
+        direction = smooth_shapes()[:, 2]
+        return -sizes * limit * direction / np.linalg.norm(direction)
+
+    def test_that_is_no_more_than_noise_counts_for_nothing(self):
+        assert 0.05 < 0.005 * math.sqrt(3) / self.method.noise < 2
+        nothing = self.owned(0 * self.smooth(1))
+        assert torch.equal(self.owned(self.smooth(0.99)), nothing)
+        assert torch.equal(self.owned(self.smooth(-0.99)), nothing)
+
+    def test_that_is_more_than_noise_counts(self):
+        found = self.owned(self.smooth(3.0))
+        assert not torch.allclose(found, self.owned(self.smooth(-3.0)), atol=1e-2)
+
+    def test_what_is_not_smooth_in_it_is_noise(self):
+        """However large it is."""
+        shapes, rough = smooth_shapes(), np.random.default_rng(0).normal(size=14)
+        rough -= rough.mean()
+        rough -= shapes @ np.linalg.lstsq(shapes, rough)[0]
+        clear = self.smooth(3.0)
+        assert np.linalg.norm(rough) > 10 * np.linalg.norm(clear)
+        assert torch.equal(self.owned(rough), self.owned(0 * rough))
+        assert torch.allclose(self.owned(clear + rough), self.owned(clear))
+
+    def test_that_says_nothing_makes_sharing_prove_itself(self):
+        """Clients take shared weights only if these are better by two nats on their own rows."""
+        nats = [len(y) * self.page.losses(x, y, self.shared) for x, y in self.page.rows]
+        leads = np.array([n[len(AROUND) :].min() - n[: len(AROUND)].min() for n in nats])
+        found = self.owned(np.zeros(14))
+        alone = (found[:, :8] == found[:, 8:]).all(1).numpy()
+        assert np.sum(leads < 1.9) > 1
+        assert np.sum((leads > 0) & (leads < 1.9)) > 0
+        assert np.sum(leads > 2.1) > 1
+        assert alone[leads < 1.9].all()
+        assert not alone[leads > 2.1].any()
 
 
 def test_its_cells_are_those_of_the_page():
@@ -256,7 +300,7 @@ def test_shared_intercepts_leave_the_slopes_at_zero():
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ("pooling:target=mean", "target must be one of auto, release, own, none"),
+        ("pooling:target=mean", "target must be one of auto, given, release, own, none"),
         ("pooling:share=slopes", "share must be one of auto, all, intercepts"),
         ("pooling:rounds=0", "rounds and votes must be at least 1"),
         ("pooling:votes=0", "rounds and votes must be at least 1"),

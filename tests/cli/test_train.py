@@ -41,9 +41,9 @@ def test_no_arguments_at_all_train_on_the_embedded_federation(here, pmtl_command
     done = pmtl_command("train", "--rounds", 2)
     assert done.status == 0, done.err
     assert "ε = 2" in done.out
-    assert "runs/pmtl-1" in done.out
+    assert "runs/run-1" in done.out
     assert done.out.splitlines()[-1].startswith("Verdict: ")
-    assert "500 clients" in (here / "runs/pmtl-1/privacy.txt").read_text()
+    assert "500 clients" in (here / "runs/run-1/privacy.txt").read_text()
 
 
 def test_a_csv_from_training_to_predictions(here, pmtl_command):

@@ -155,6 +155,31 @@ def test_the_settings_are_those_that_were_advised():
     assert tomllib.loads(pmtl.plan(900, 66, privacy=1.0).toml)["algorithm"] == "pmtl"
 
 
+@pytest.mark.parametrize("clients", [60, 900])
+def test_training_accepts_the_settings(clients, tmp_path, pmtl_command):
+    """As they are: the rounds and the clip that were planned, whatever the default method is."""
+    plan = pmtl.plan(clients, columns=10, classes=4, privacy=1.0)
+    (tmp_path / "plan.toml").write_text(plan.toml)
+    done = pmtl_command(
+        *("train", "--config", tmp_path / "plan.toml", "--data", f"synthetic:clients={clients}"),
+        *("--out", tmp_path / "run", "--evaluate-every", 0),
+    )
+    assert done.status == 0, done.err
+    facts = pmtl.load_run(tmp_path / "run").facts
+    assert facts.plan == plan.privacy
+    assert facts.algorithm.partition(":")[0] == ("local" if plan.advice == "alone" else "pmtl")
+
+
+def test_a_linear_model_is_told_that_the_default_needs_no_settings():
+    words = "The default method for linear models (pooling) needs neither rounds nor clip."
+    for model in ("auto", "logistic", "hog:cells=2"):
+        plan = pmtl.plan(2000, columns=16, model=model, privacy=2.0)
+        assert (plan.advice, words in plan.recommendation) == ("share", True)
+    assert words not in pmtl.plan(2000, columns=16, model="mlp", privacy=2.0).recommendation
+    assert words not in pmtl.plan(2000, 17, privacy=2.0).recommendation, "of unknown numbers"
+    assert words not in pmtl.plan(60, columns=16, privacy=1.0).recommendation, "alone"
+
+
 def test_without_privacy_there_is_no_noise():
     plan = pmtl.plan(5, 66, privacy=math.inf)
     assert (plan.noise, plan.vote, plan.advice) == (0, 0, "share")

@@ -34,16 +34,13 @@ from interference import (
 )
 
 import pmtl
-from pmtl.algorithms import ALGORITHMS, build_algorithm
+from pmtl.algorithms import ALGORITHMS, ExactAlgorithm, Sizes, build_algorithm
 from pmtl.models import build_model
 from pmtl.privacy.accounting.validation import metrics_plan
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.sharing import share_part
 from pmtl.simulation import LocalTraining, simulate
-
-#: Algorithms that take steps; exact ones are in tests of their own.
-BY_STEPS = [name for name, kind in ALGORITHMS.items() if not kind.exact]
 
 MODELS = {
     "logistic": "logistic",
@@ -75,7 +72,7 @@ def algorithm_of(name):
 
 
 def outcome(world, monkeypatch, data, model="logistic", algorithm="pmtl", engine="auto", **options):
-    """Run two production rounds and release metrics; everybody else's bytes."""
+    """Run two production rounds (or all releases) and release metrics; everybody else's bytes."""
     local = options.pop("local", LOCAL["steps"])
     sampling = options.pop("sampling", "poisson")
     cohort = M if sampling == "full" else 7
@@ -83,12 +80,17 @@ def outcome(world, monkeypatch, data, model="logistic", algorithm="pmtl", engine
         world.hold(patch)
         plan = PrivacyPlan(M, cohort, sampling, 0.5, 0.2, 2, 0.01)
         flat = build_model(model, data.input_shape, data.outputs, data.task, 0)
+        method = algorithm_of(algorithm)
+        if isinstance(method, ExactAlgorithm):  # It decides about rounds and clip itself.
+            sizes = Sizes(data.task, data.outputs, data.input_shape[0] + 1, linear=True)
+            method = method.settle(sizes, 50.0)
+            plan = PrivacyPlan(M, M, "full", 1.0, method.noise, method.releases, 0.01)
         share = options.pop("share", None)
         rows = torch.eye(flat.size)[:4] if share == "basis" else None
         federation = simulate(
             data,
             flat,
-            share_part(algorithm_of(algorithm), share, flat, rows),
+            share_part(method, share, flat, rows),
             plan,
             local,
             None,
@@ -147,7 +149,7 @@ def test_with_every_model(model, engine, change, monkeypatch):
     compare(monkeypatch, base, change(base), **options)
 
 
-@pytest.mark.parametrize("algorithm", BY_STEPS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("change", [many_rows, huge_value])
 def test_with_every_algorithm(algorithm, engine, change, monkeypatch):

@@ -32,7 +32,8 @@ def quick(data, algorithm="pmtl", privacy=BRIEF, **options):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_gives_every_client_a_model_and_survives_its_folder(name, small, tmp_path):
-    run = quick(small, algorithm_for(name, small), out=tmp_path / "run")
+    privacy = None if ALGORITHMS[name].exact else BRIEF  # Exact ones decide about rounds.
+    run = quick(small, algorithm_for(name, small), privacy, out=tmp_path / "run")
     again = pmtl.load_run(tmp_path / "run", data=small)
     assert again.evaluate() == run.evaluate()
     for client in small.clients:
@@ -177,7 +178,8 @@ def test_each_client_scales_by_its_own_rows_and_predicts_on_raw_ones(tmp_path):
     for k in range(data.m):
         rows = data.gather(train.of(k))[0]
         assert np.allclose(rows.mean(0), 0, atol=1e-4)
-        assert np.allclose(rows.std(0), 1, atol=1e-3)
+        # Of few rows a deviation is uncertain: it counts as larger.
+        assert np.allclose(rows.std(0), 1 / (1 + 3 / len(rows)), atol=1e-3)
     run = pmtl.train(data, privacy={"rounds": 10, "epsilon": np.inf}, out=tmp_path / "run")
     raw = x[client == "c4"]
     assert (run.predict("c4", raw) == y[client == "c4"]).mean() > 0.8

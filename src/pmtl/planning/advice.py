@@ -120,7 +120,8 @@ def plan(
         recommendation="",
         toml="",
     )
-    found = replace(found, recommendation=words.recommendation(found))
+    linear = columns is not None and sizes.is_linear(model)
+    found = replace(found, recommendation=words.recommendation(found, linear))
     return replace(found, toml=words.toml(found, request, None if columns is None else model))
 
 

@@ -15,6 +15,8 @@ from pmtl.spec import construct, parse_spec, unknown
 
 ALL, HEAD, BIASES = "all", "head", "biases"
 MOMENTS = "second moments"
+#: Models of which one linear layer is all that is trained.
+LINEAR = ("auto", "logistic", "linear", "hog")
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,11 @@ def parts_of(model: str, columns: int, classes: int) -> Parts:
             "with --parameters instead of --model."
         )
     raise unknown("model whose parameters can be counted named", name, _COUNTS)
+
+
+def is_linear(model: str) -> bool:
+    """Whether the spec names a linear model, for which pooling is the default method."""
+    return parse_spec(model)[0] in LINEAR
 
 
 def _linear(columns: int, classes: int) -> Parts:

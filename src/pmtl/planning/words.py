@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 #: Numbers for each row of a client below which others can hardly help it.
 _LITTLE = 0.02
+_DEFAULT = " The default method for linear models (pooling) needs neither rounds nor clip."
 
 
-def recommendation(plan: Plan) -> str:
-    """The advice, its reasons, and what would change it."""
+def recommendation(plan: Plan, linear: bool) -> str:
+    """The advice, its reasons, and what would change it; `linear` is whether the model is."""
     head = (
         f"With {plan.privacy.clients:,} clients and {plan.numbers:,} shared "
         f"{'number' if plan.numbers == 1 else 'numbers'} at ε = {figure(plan.epsilon)}: "
@@ -33,7 +34,8 @@ def recommendation(plan: Plan) -> str:
     if plan.advice == SHARE:
         return head + (
             "expect sharing to pay if the clients have something in common. It pays where more "
-            f"than {least} of an upload's norm is common to all clients.{_little(plan)}"
+            f"than {least} of an upload's norm is common to all clients."
+            f"{_little(plan)}{_DEFAULT if linear else ''}"
         )
     if plan.advice != ALONE:
         return head + (
@@ -109,12 +111,13 @@ def text(plan: Plan) -> str:
 
 
 def toml(plan: Plan, request: PrivacyRequest, model: str | None) -> str:
-    """The settings that the advice suggests, for `pmtl train --config`."""
+    """The settings that the advice suggests, for `pmtl train --config`: the plan is about rounds,
+    and pooling has its own."""
     import tomli_w  # Only this needs it.
 
     known = declared(TrainConfig)
     settings: dict[str, Any] = {} if model is None else {"model": model}
-    settings["algorithm"] = "local" if plan.advice == ALONE else known["algorithm"].default
+    settings["algorithm"] = "local" if plan.advice == ALONE else "pmtl"
     smaller = [
         offer.name
         for offer in plan.offers
@@ -123,6 +126,7 @@ def toml(plan: Plan, request: PrivacyRequest, model: str | None) -> str:
     if "share" in known and plan.advice not in (SHARE, ALONE) and smaller:
         settings["share"] = smaller[0]
     asked = {name: getattr(request, name) for name in declared(PrivacyRequest)}
+    asked |= {"rounds": plan.privacy.rounds, "clip": plan.privacy.clip_norm}
     settings["privacy"] = {name: value for name, value in asked.items() if value is not None}
     return f"# {_first(plan)}\n" + tomli_w.dumps(settings)
 

@@ -24,7 +24,7 @@ from pmtl.models.linear.last_layer import last_layer
 from pmtl.privacy.accounting.validation import KIND, evaluations, with_metrics
 from pmtl.privacy.ledger.events import TRAINING
 from pmtl.privacy.ledger.ledger import Ledger
-from pmtl.privacy.plan import DEFAULT_EPSILON, DEFAULT_ROUNDS, PrivacyPlan, default_delta
+from pmtl.privacy.plan import DEFAULT_EPSILON, DEFAULT_ROUNDS, PrivacyPlan
 from pmtl.privacy.statement.warnings import (
     warn_if_drowned,
     warn_of_delta,
@@ -86,8 +86,8 @@ def settle(
     else:
         from pmtl.privacy.accounting.gaussian import mu_for
 
-        delta = default_delta(data.m) if asked.delta is None else asked.delta
-        strength = data.m * mu_for(asked.target, delta)
+        checked = replace(asked, epsilon=None, noise=0.0).resolve(data.m)  # δ is a probability.
+        strength = data.m * mu_for(asked.target, checked.delta)
     return method.settle(sizes, strength)
 
 
