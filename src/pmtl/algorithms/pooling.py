@@ -43,14 +43,7 @@ from pmtl.errors import PmtlError
 from pmtl.models import Layout
 from pmtl.models.linear.cells import ALONE, AROUND, CELLS, choose, pick, variances
 from pmtl.models.linear.solve import ClientRows, held_out_losses, in_nats, solve
-from pmtl.models.linear.target import (
-    BINS,
-    in_units,
-    level_votes,
-    read_level,
-    read_size,
-    size_votes,
-)
+from pmtl.models.linear.target import BINS, in_units, level_votes, read_level, read_size, size_votes
 
 #: The penalties in the rounds.
 IN_ROUNDS = (0.3, 3.0)
@@ -100,8 +93,6 @@ class Pooling(ExactAlgorithm):
     # ---- decided before anything is spent, from public numbers ----
 
     def settle(self, sizes: Sizes, strength: float) -> Pooling:
-        """All settings for a federation. `strength` is mμ: the number of clients times the μ of
-        the whole budget (inf without noise)."""
         if not sizes.linear:
             raise PmtlError(
                 "pooling solves linear models exactly (logistic, linear, hog, or a network of "
@@ -135,7 +126,6 @@ class Pooling(ExactAlgorithm):
 
     @property
     def releases(self) -> int:
-        """T, the number of releases."""
         return self._before + self.rounds + self.votes
 
     @property
@@ -339,8 +329,6 @@ class Pooling(ExactAlgorithm):
             raise PmtlError("pooling was not settled for a federation: call settle first.")
         return self.sizes
 
-    # ---- the rest of the interface ----
-
     def start(self, shared: Tensor) -> Tensor:
         return torch.cat([shared, shared])  # the personal model, and the one trained alone
 
@@ -351,7 +339,6 @@ class Pooling(ExactAlgorithm):
         return own[own.shape[0] // 2 :]
 
 
-TARGETS = ("auto", "given", "release", "own", "none")
-SHARES = ("auto", "all", "intercepts")
+TARGETS, SHARES = ("auto", "given", "release", "own", "none"), ("auto", "all", "intercepts")
 #: All weights are shared if mμ/√(their number) is at least this.
 ENOUGH = 2.5

@@ -5,8 +5,9 @@ without noise. So each client uses its own training rows, which is local and fre
 privacy, and keeps the two vectors beside its model.
 
 A feature that is only 0 and 1 in a client's rows becomes −1 and 1, and one that has a size near 1
-stays as it is, so that they mean the same for all clients. Any other feature is centred at its mean and divided by its deviation; if it is
-constant, it is left out (0), because a client cannot know what another value would mean. Scaled
+stays as it is, so that they mean the same for all clients. Any other feature is centred at its mean
+and divided by its deviation; if it is constant, it is left out (0), because a client cannot know
+what another value would mean. Scaled
 values are limited to ±4, so that no new row can make a prediction explode.
 
 A feature with public bounds is scaled by them, the same for all clients: from low to high becomes
