@@ -6,9 +6,12 @@ STAMP := $(VENV)/.installed
 
 .PHONY: demo test check crash fuzz mutants bench bench-peers utility clean
 
+DEMO := synthetic:clients=400,features=20,classes=5,alpha=0.1,beta=0.5,samples=25,seed=3
 demo: $(STAMP)
 	rm -rf runs/demo
-	$(BIN)/pmtl compare --out runs/demo
+	$(BIN)/pmtl compare --data $(DEMO) --algorithm pooling --algorithm pmtl:lam=0.03 \
+	  --algorithm pmtl:lam=0.3 --algorithm ditto:lam=0.03 --algorithm ditto:lam=0.3 \
+	  --algorithm fedavg --algorithm local --out runs/demo
 
 test: check
 	$(BIN)/python -m pytest -n 2
