@@ -74,6 +74,7 @@ def test_with_noise_it_is_its_page(classes, sigma):
     found = simulated(data, sigma, noise, reach)
     page = Page(rows_of(data), reach, sigma, draw, classes=bool(classes))
     shared, own = page.run()
+    assert 0.5 < page.trust < (0.9 if sigma > 0.1 else 1)
     # Rounds and held-out losses of classes are solved only roughly.
     close = {"rtol": 1e-4, "atol": 1e-2 if classes else 1e-4}
     assert np.allclose(found["shared"][0], vector(shared), **close)

@@ -105,6 +105,7 @@ def test_a_network_is_linear_once_all_but_its_last_layer_is_frozen():
     model, layer = found("mlp:hidden=4", frozen="1.*")
     assert layer is not None
     assert (layer.columns, model.size) == (4, 4 * 3 + 3)
+    assert found("mlp:hidden=4", frozen="3.*")[1] is None, "a frozen layer follows"
 
 
 @pytest.mark.parametrize(
