@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 .PHONY: demo test check crash fuzz mutants bench bench-peers utility clean
 
-DEMO := synthetic:clients=400,features=20,classes=5,alpha=0.1,beta=0.5,samples=25,seed=3
+DEMO := synthetic:clients=300,features=10,classes=3,alpha=0.1,beta=0.5,samples=20,seed=3
 demo: $(STAMP)
 	rm -rf runs/demo
 	$(BIN)/pmtl compare --data $(DEMO) --algorithm pooling --algorithm pmtl:lam=0.03 \

