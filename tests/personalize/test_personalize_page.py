@@ -14,7 +14,7 @@ def test_the_left_column_is_what_the_commands_give():
     """Four of its cells anew; three of 1,232 test rows may fall otherwise on another machine."""
     table = PAGE.split("<!-- finetuned -->")[1].split("<!-- /finetuned -->")[0]
     cells = dict(re.findall(r"^\| ([^|]+?) \| ([\d.]+) \|", table, re.M))
-    run = pmtl.train("synthetic", privacy=2.0, evaluate_every=0)
+    run = pmtl.train("synthetic", algorithm="pmtl", privacy=2.0, evaluate_every=0)
     before = run.evaluate()["test"]
     found = {f"before: {view}": before[view]["accuracy"] for view in ("shared", "personal")}
     for method, start in (("kl", "shared"), ("ewc", "personal")):

@@ -157,4 +157,4 @@ def test_commands_agree_on_the_default_clip(pmtl_command):
     assert answer["clip"] == plan.clip_norm == DEFAULT_CLIP
     assert TrainConfig().privacy.resolve(50).clip_norm == DEFAULT_CLIP
     assert answer["epsilon"] == plan.epsilon()
-    assert f"default {DEFAULT_CLIP:g}" in pmtl_command("privacy", "epsilon", "--help").out
+    assert f"{DEFAULT_CLIP:g} unless" in pmtl_command("privacy", "epsilon", "--help").out
