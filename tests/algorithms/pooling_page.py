@@ -34,6 +34,7 @@ class Page:
     cells: list = field(default_factory=list)  #: what each client chose
     leads: list = field(default_factory=list)  #: by how many nats, before the second best
     trust: float = 1.0  #: how much of the vote counts
+    steps: list = field(default_factory=list)  #: C in every round
 
     def release(self, uploads):
         """The mean of uploads of norm at most 1, with noise."""
@@ -59,12 +60,15 @@ class Page:
             rows = [(x, y / size - own) for (x, y), own in zip(rows, levels, strict=True)]
         d, outputs = rows[0][0].shape[1], rows[0][1].shape[1]
         shared = np.zeros((d, outputs))
-        step = self.reach / ROUNDS / (math.sqrt(2) if self.classes else 1)
+        step = self.first_step
         for _ in range(ROUNDS):
             moves = [self.solve(x, y, shared, (0.3, 3.0)) - shared for x, y in rows]
-            mean = self.release([move.ravel() / step for move in moves]).reshape(d, outputs)
-            mean -= mean.mean(1, keepdims=True) if self.classes else 0.0
+            flat = self.release([move.ravel() / step for move in moves])
+            mean = flat.reshape(d, outputs)
+            mean = mean - mean.mean(1, keepdims=True) if self.classes else mean
             shared = shared + step * mean
+            self.steps.append(step)
+            step = self.next_step(step, flat)
         losses = [self.losses(x, y, shared) for x, y in rows]
         norm = 2.0 if not self.sigma else min(2, max(0.05, 0.005 * math.sqrt(VOTES) / self.sigma))
         ballots = [
@@ -92,10 +96,22 @@ class Page:
         shared[0] += size * level
         return shared, personal
 
+    @property
+    def first_step(self):
+        return self.reach / ROUNDS / (math.sqrt(2) if self.classes else 1)
+
+    def next_step(self, step, mean):
+        """C doubles where clients agree and there is little noise, and halves where they do not."""
+        noise = len(mean) * self.sigma**2
+        length = math.sqrt(max(0.0, mean @ mean - noise))
+        if length > 0.5 and noise < 0.05:
+            return 2 * step
+        return max(self.first_step, step / 2) if length < 0.25 else step
+
     def cell(self, x, y, shared, number):
         if number >= len(AROUND):
             return self.solve(x, y, 0 * shared, ALONE[number - len(AROUND)])
-        doubt = (self.reach * self.sigma) ** 2 / ROUNDS / 2
+        doubt = self.sigma**2 * sum(step**2 for step in self.steps) / 2
         return self.solve(x, y, shared, AROUND[number], doubt)
 
     def losses(self, x, y, shared):

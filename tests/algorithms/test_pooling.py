@@ -32,11 +32,12 @@ NUMBERS = Sizes("regression", 1, 6, True)
 
 
 def test_without_noise_it_is_its_page():
-    data = federation(rows=12, level=553.0, size=66.0).scaled()
+    data = federation(rows=12, level=553.0, size=66.0, differ=0.5).scaled()
     run = pmtl.train(data, algorithm="pooling", privacy={"epsilon": math.inf})
     page = Page(rows_of(data), reach=4.0)
     shared, own = page.run()
     assert page.clipped > 0
+    assert len(set(page.steps)) > 1, "the step never changed"
     assert len(set(page.cells)) > 1, "all clients chose alike: nothing was tried"
     found = personal(run).numpy()
     assert np.allclose(found, [vector(weights) for weights in own], rtol=1e-4, atol=1e-3)
@@ -91,6 +92,7 @@ class TestTheVote:
     data = federation(rows=24, task="classification", outputs=2, differ=0.1)
     method = Pooling().settle(Sizes("classification", 2, 4, True), 40.0)
     page = Page(rows_of(data), method.reach, method.noise, classes=True)
+    page.steps = [page.first_step] * 8
     #: One model for all rows.
     shared = page.solve(
         np.concatenate([x for x, _ in page.rows]),
@@ -103,7 +105,8 @@ class TestTheVote:
         """The clients' models after this vote."""
         board = self.method.board_start(torch.zeros(8)).double().unsqueeze(0)
         board[:, :8] = torch.tensor(self.shared.ravel())
-        board[:, -14:] = torch.tensor(vote)
+        board[:, -16:-2] = torch.tensor(vote)
+        board[:, -1] = sum(step**2 for step in self.page.steps)
         return self.method.finish(client_rows(self.data), board.expand(self.data.m, -1))
 
     def smooth(self, sizes):
@@ -230,7 +233,7 @@ def test_the_level_and_the_size_of_a_target_are_found(level, size):
     # Farther away, the shared model's level is known up to a multiple of 128 sizes; clients know
     # the multiple.
     intercept = float(run.views()["shared"](np.array([0]))[0, -1])
-    turn = 128 * 2.0 ** round(math.log2(size * 1.5))
+    turn = 128 * 2.0 ** math.floor(math.log2(size))  # or twice as much
     off = (level - intercept) / turn
     assert abs(off) > 1
     assert abs(off - round(off)) * turn < deviation

@@ -131,7 +131,7 @@ def test_a_site_keeps_its_vector_until_it_has_finished():
 def test_a_board_that_would_spoil_its_vector_is_refused(bad):
     _, _, _, sites = prepared("regression", 1)
     for act in (sites[0].answer, sites[0].finish):
-        with pytest.raises(PmtlError, match="must have 20 finite parameters"):
+        with pytest.raises(PmtlError, match="must have 22 finite parameters"):
             act(RoundMessage(0, bad))
 
 

@@ -48,6 +48,28 @@ def test_columns_without_bounds_are_scaled_by_each_client():
     assert (federation(bounds=BOUNDS, scale="client").x == data.x).all()
 
 
+def test_each_client_scales_by_its_own_training_rows():
+    """Two-valued columns become ±1, columns of a size near 1 stay, constant ones become 0, and
+    others are centred; values of new rows are limited."""
+    random = np.random.default_rng(5)
+    x = random.normal(size=(40, 5)) * [1, 1, 200, 1, 0.001] + [0, 0, 900, 0, 0]
+    x[:, 1], x[:, 3] = np.arange(40) % 2, 7.0
+    x[0, 2], x[0, 3] = 1e6, 8.0  # in a test row
+    split = np.where(np.arange(40) % 4 == 0, "test", "train")
+    client = np.repeat(["a", "b"], 20)
+    data = FederatedData.from_arrays(x, x[:, 0], client, split, validation=0, scale="client")
+    assert np.allclose(data.x[:, 0], np.clip(x[:, 0], -4, 4), atol=1e-6)
+    assert np.array_equal(data.x[:, 1], 2 * x[:, 1] - 1)
+    assert (data.x[:, 3] == 0).all()
+    assert data.x[0, 2] == 4
+    for name in ("a", "b"):
+        mine = (client == name) & (split == "train")
+        for column in (2, 4):
+            width = x[mine, column].std() * (1 + 3 / mine.sum())
+            expected = (x[mine, column] - x[mine, column].mean()) / width
+            assert np.allclose(data.x[mine, column], expected, atol=1e-4)
+
+
 def test_targets_are_clipped_in_training_and_nowhere_else():
     x, y, client, split = rows()
     y[0] = 50  # a test row

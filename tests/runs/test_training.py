@@ -177,9 +177,11 @@ def test_each_client_scales_by_its_own_rows_and_predicts_on_raw_ones(tmp_path):
     train = data.rows("train")
     for k in range(data.m):
         rows = data.gather(train.of(k))[0]
-        assert np.allclose(rows.mean(0), 0, atol=1e-4)
+        # The first column has a size near 1 and stays as it is.
+        assert np.array_equal(rows[:, 0], x[train.of(k), 0])
+        assert np.allclose(rows[:, 1:].mean(0), 0, atol=1e-4)
         # Of few rows a deviation is uncertain: it counts as larger.
-        assert np.allclose(rows.std(0), 1 / (1 + 3 / len(rows)), atol=1e-3)
+        assert np.allclose(rows[:, 1:].std(0), 1 / (1 + 3 / len(rows)), atol=1e-3)
     run = pmtl.train(data, privacy={"rounds": 10, "epsilon": np.inf}, out=tmp_path / "run")
     raw = x[client == "c4"]
     assert (run.predict("c4", raw) == y[client == "c4"]).mean() > 0.8
