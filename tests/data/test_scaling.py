@@ -183,3 +183,17 @@ def test_a_client_without_training_rows_scales_by_the_bounds():
     assert data.rows("train").counts.tolist()[1] == 0
     assert data.scaling.means[1, 0] == 50
     assert data.scaling.widths[1, 0] == 50
+
+
+@pytest.mark.filterwarnings("error")
+def test_huge_numbers_of_a_client_are_scaled_without_a_warning():
+    """In production a warning would disclose something about one client's rows."""
+    client = np.repeat(["a", "b"], 8)
+    x = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
+    x[:8, 0] = [3e38, -3e38] * 4
+    x[:8, 1] = 3e38
+    parts = np.array(["train", "test"] * 8)
+    x[1:8:2, 1] = -3e38  # constant in the training rows, and infinitely far in the others
+    data = FederatedData.from_arrays(x, np.zeros(16), client, parts, scale="client")
+    assert np.isfinite(data.x).all()
+    assert np.abs(data.x).max() <= 4

@@ -10,6 +10,7 @@ import torch
 from weights import personal
 
 import pmtl
+from pmtl.algorithms.pooling import Pooling
 from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
 from pmtl.privacy.accounting.accountant import epsilon as epsilon_of
@@ -233,3 +234,22 @@ def test_noise_can_be_given_instead_of_an_epsilon(many):
     assert run.privacy.epsilon == pytest.approx(epsilon_of(run.facts.plan), rel=1e-9)
     open_run = pmtl.train(many, algorithm="pooling", privacy={"noise": 0.0})
     assert math.isinf(open_run.privacy.epsilon)
+
+
+@pytest.mark.parametrize("sampling", ["full", "poisson", "fixed"])
+def test_clients_count_with_the_noise_that_the_gate_adds(many, sampling, monkeypatch):
+    """Also with cohorts smaller than the federation: the vote's insurance depends on it."""
+    published = []
+    step = Pooling.server_step
+
+    def watched(method, shared, update, memory):
+        published.append((method.noise, update))
+        return step(method, shared, update, memory)
+
+    monkeypatch.setattr(Pooling, "server_step", watched)
+    monkeypatch.setattr(Release, "add", lambda *given: None)  # Nothing but noise is published.
+    privacy = {"epsilon": 2.0, "sampling": sampling}
+    pmtl.train(many, privacy=privacy | ({} if sampling == "full" else {"cohort": 15}))
+    drawn = torch.cat([update.flatten() for _, update in published])
+    assert len(drawn) > 100
+    assert float(drawn.std()) == pytest.approx(published[0][0], rel=0.25)

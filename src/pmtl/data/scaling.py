@@ -58,7 +58,9 @@ class Scaling:
 
     def apply(self, client: int, x: NDArray[Any]) -> NDArray[np.float32]:
         """The rows `x` of one client, scaled."""
-        scaled = (x - self.means[client]) / self.widths[client]
+        with np.errstate(over="ignore", invalid="ignore"):  # A warning would be about one client.
+            scaled = (x - self.means[client]) / self.widths[client]
+        scaled = np.where(np.isnan(scaled), 0, scaled)  # Infinitely far, of a constant feature.
         return np.asarray(np.clip(scaled, -self.limits, self.limits), dtype=np.float32)
 
     def select(self, clients: NDArray[np.int64]) -> Scaling:
@@ -90,8 +92,9 @@ def scale_by_client(
             kept = (size > _NEAR_ONE[0]) & (size < _NEAR_ONE[1]) & np.isfinite(width)
             centre, width = np.where(kept, 0.0, centre), np.where(kept, 1.0, width)
             binary = ((rows == 0) | (rows == 1)).all(axis=0)
-            means[client] = np.where(bounded, middle, np.where(binary, 0.5, centre))
-            widths[client] = np.where(bounded, half, np.where(binary, 0.5, width))
+            with np.errstate(over="ignore"):  # Too wide for float32: as if it were constant.
+                means[client] = np.where(bounded, middle, np.where(binary, 0.5, centre))
+                widths[client] = np.where(bounded, half, np.where(binary, 0.5, width))
         mine = order[starts[client] : starts[client + 1]]
         scaled[mine] = scaling.apply(client, scaled[mine])
     return scaled, scaling

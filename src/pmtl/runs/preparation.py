@@ -225,7 +225,7 @@ def prepare(
             budget = Budget(ledger, run, plan, metrics, config.mode == "experiment")
             budget.refuse_unaffordable()
         if isinstance(method, ExactAlgorithm):
-            method = method.with_noise(plan.noise_std * plan.cohort / plan.clients)
+            method = method.with_noise(plan.noise_std)
         federation = simulate(
             data,
             model,

@@ -17,10 +17,11 @@ TURN = LEVEL_WIDTH * BINS
 
 
 def size_votes(rows: ClientRows) -> Tensor:
-    """[K, outputs · BINS]: each client marks the power of two of its targets' deviation."""
+    """[K, outputs · BINS]: each client marks the power of two of its targets' deviation. A client
+    whose deviation is outside of all bins marks none: a wrong size is worse than its own."""
     _, spread = moments(rows)
     power = torch.log2(spread).floor() - FIRST_POWER
-    return _histogram(power.clamp(0, BINS - 1), (spread > 0) & spread.isfinite())
+    return _histogram(power.clamp(0, BINS - 1), (power >= 0) & (power < BINS))
 
 
 def level_votes(rows: ClientRows, size: Tensor) -> Tensor:
