@@ -83,6 +83,7 @@ def board_of(method, seed):
     place = sizes.columns * sizes.outputs
     power = torch.randint(-8, 8, (sizes.outputs,), generator=random)
     board[:, place : place + sizes.outputs] = 2.0**power
+    board[:, -2:] = board[:, -2:].abs()  # a step, and a sum of squares
     return board
 
 
