@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from weights import personal
 
 import pmtl
@@ -253,3 +254,16 @@ def test_clients_count_with_the_noise_that_the_gate_adds(many, sampling, monkeyp
     drawn = torch.cat([update.flatten() for _, update in published])
     assert len(drawn) > 100
     assert float(drawn.std()) == pytest.approx(published[0][0], rel=0.25)
+
+
+def test_a_start_that_it_does_not_use_is_said(many, tmp_path):
+    file = tmp_path / "start.safetensors"
+    save_file({"linear.weight": torch.ones(1, 2), "linear.bias": torch.ones(1)}, file)
+    told: list[str] = []
+    run = pmtl.train(many, privacy=math.inf, init=file, warn=told.append)
+    without = pmtl.train(many, privacy=math.inf)
+    assert torch.equal(personal(run), personal(without))
+    assert any("does not use what the start has" in sentence for sentence in told)
+    told.clear()
+    pmtl.train(many, algorithm="pmtl", privacy={"rounds": 1}, init=file, warn=told.append)
+    assert not any("does not use" in sentence for sentence in told)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache, partial
@@ -110,6 +110,19 @@ def wants_scaling(method: Algorithm, data: FederatedData, model: FlatModel) -> b
         and table
         and data.x.dtype != np.uint8
     )
+
+
+def warn_of_start(method: Algorithm, model: FlatModel, start: Iterable[str]) -> list[str]:
+    """A sentence if the algorithm does not begin with trained weights that the start has."""
+    given = set(start)
+    names = [part.name for part in model.layout.parameters if part.name in given]
+    if not method.exact or not names:
+        return []
+    return [
+        f"The algorithm {method.name!r} finds {' and '.join(names)} by itself and does not use "
+        "what the start has for them: only frozen parts of a start count. Name another algorithm "
+        "(pmtl, ditto, fedavg) to begin with these weights."
+    ]
 
 
 def resolved(config: TrainConfig, plan: PrivacyPlan, metrics: PrivacyPlan | None) -> TrainConfig:

@@ -31,6 +31,7 @@ from pmtl.runs.preparation import (
     resolved,
     settle,
     wants_scaling,
+    warn_of_start,
     warnings_of,
 )
 from pmtl.runs.result import Run, rebuild_model
@@ -165,6 +166,7 @@ def start(
     if algorithm is None and config.algorithm == "auto":
         config = replace(config, algorithm=default_algorithm(config, federated, flat))
     method = build_algorithm(algorithm or config.algorithm)
+    about_start += warn_of_start(method, flat, public.start or {})
     if wants_scaling(method, federated, flat):
         federated = federated.scaled()
         config = replace(config, data=federated.source or IN_MEMORY)
