@@ -220,15 +220,14 @@ class Pooling(ExactAlgorithm):
         losses = in_nats(rows.task, losses, self._sizes.outputs)
         known = self.noise * self._vote_norm / math.sqrt(self.votes)
         cells = choose(losses, rows.mask.sum(1, keepdim=True), vote, known)
-        chosen = solve(
-            scaled,
-            centre=pick(centre, cells),
-            penalty=pick(penalty, cells),
-            start=pick(candidates, cells),
-        )
-        chosen = chosen * size[:, None, None]  # back to the target's own units
-        chosen[:, :, 0] += level.unsqueeze(1)
-        return torch.cat([self._to_vector(one) for one in chosen.unbind(1)], 1)
+        mine, alone = cells[:, :1], cells[:, 1:]
+        start = pick(candidates, mine)
+        chosen = [
+            solve(scaled, pick(centre, mine), pick(penalty, mine), start=start),
+            # By itself and from zero, so that it does not depend on what was published.
+            solve(scaled, pick(centre, alone), pick(penalty, alone)),
+        ]
+        return torch.cat([self._to_vector(_unscaled(one[:, 0], size, level)) for one in chosen], 1)
 
     def _grid(self, weights: Tensor, rows: ClientRows, steps: Tensor) -> tuple[Tensor, Tensor]:
         """The centres [K, cells, d, outputs] and the penalties [K or 1, cells, d] of all cells."""
@@ -337,6 +336,13 @@ class Pooling(ExactAlgorithm):
 
     def alone(self, own: Tensor) -> Tensor:
         return own[own.shape[0] // 2 :]
+
+
+def _unscaled(weights: Tensor, size: Tensor, level: Tensor) -> Tensor:
+    """Weights [K, d, outputs] in the target's own units."""
+    weights = weights * size.unsqueeze(1)
+    weights[:, 0] += level
+    return weights
 
 
 TARGETS, SHARES = ("auto", "given", "release", "own", "none"), ("auto", "all", "intercepts")
