@@ -6,6 +6,7 @@ import json
 import math
 import tomllib
 
+import numpy as np
 import pytest
 import weights
 from hypothesis import given
@@ -155,19 +156,41 @@ def test_the_settings_are_those_that_were_advised():
     assert tomllib.loads(pmtl.plan(900, 66, privacy=1.0).toml)["algorithm"] == "pmtl"
 
 
+@pytest.mark.parametrize("asked", [{}, {"rounds": 4}])
 @pytest.mark.parametrize("clients", [60, 900])
-def test_training_accepts_the_settings(clients, tmp_path, pmtl_command):
-    """As they are: the rounds and the clip that were planned, whatever the default method is."""
-    plan = pmtl.plan(clients, columns=10, classes=4, privacy=1.0)
+def test_training_accepts_the_settings(clients, asked, tmp_path, pmtl_command):
+    """Rounds and clip as they were planned, or pooling's own if none were asked for."""
+    plan = pmtl.plan(clients, columns=10, classes=4, privacy={"epsilon": 1.0, **asked})
     (tmp_path / "plan.toml").write_text(plan.toml)
     done = pmtl_command(
         *("train", "--config", tmp_path / "plan.toml", "--data", f"synthetic:clients={clients}"),
         *("--out", tmp_path / "run", "--evaluate-every", 0),
     )
     assert done.status == 0, done.err
-    facts = pmtl.load_run(tmp_path / "run").facts
-    assert facts.plan == plan.privacy
-    assert facts.algorithm.partition(":")[0] == ("local" if plan.advice == "alone" else "pmtl")
+    run = pmtl.load_run(tmp_path / "run")
+    algorithm = run.facts.algorithm.partition(":")[0]
+    if plan.advice == "alone":
+        assert algorithm == "local"
+    else:
+        assert algorithm == ("pmtl" if asked else "pooling")
+        assert run.privacy.epsilon == pytest.approx(1.0, rel=1e-3)
+    if algorithm != "pooling":
+        assert run.facts.plan == plan.privacy
+
+
+def test_training_on_a_raw_table_with_the_settings_does_not_diverge(tmp_path, pmtl_command):
+    random = np.random.default_rng(0)
+    lines = ["site,age,y"]
+    for row in range(3000):
+        age = 50 + 15 * random.normal()
+        lines.append(f"{row % 300},{age:.1f},{age / 10 + random.normal():.2f}")
+    (tmp_path / "rows.csv").write_text("\n".join(lines))
+    (tmp_path / "plan.toml").write_text(pmtl.plan(300, columns=1, privacy=2.0).toml)
+    done = pmtl_command(
+        *("train", "--config", tmp_path / "plan.toml", "--data", tmp_path / "rows.csv"),
+        *("--client-column", "site", "--target", "y", "--out", tmp_path / "run"),
+    )
+    assert done.status == 0, done.err
 
 
 def test_a_linear_model_is_told_that_the_default_needs_no_settings():

@@ -122,7 +122,8 @@ def plan(
     )
     linear = columns is not None and sizes.is_linear(model)
     found = replace(found, recommendation=words.recommendation(found, linear))
-    return replace(found, toml=words.toml(found, request, None if columns is None else model))
+    named = None if columns is None else model
+    return replace(found, toml=words.toml(found, request, named, linear))
 
 
 def _parts(parameters: int | None, model: str, columns: int | None, classes: int) -> sizes.Parts:

@@ -110,23 +110,26 @@ def text(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def toml(plan: Plan, request: PrivacyRequest, model: str | None) -> str:
-    """The settings that the advice suggests, for `pmtl train --config`: the plan is about rounds,
-    and pooling has its own."""
+def toml(plan: Plan, request: PrivacyRequest, model: str | None, linear: bool) -> str:
+    """The settings that the advice suggests, for `pmtl train --config`. A `linear` model is for
+    pooling, which has its own rounds and clip, unless these were asked for."""
     import tomli_w  # Only this needs it.
 
     known = declared(TrainConfig)
     settings: dict[str, Any] = {} if model is None else {"model": model}
-    settings["algorithm"] = "local" if plan.advice == ALONE else "pmtl"
+    pooling = linear and plan.advice != ALONE and request.rounds is None and request.clip is None
+    shares = "pooling" if pooling else "pmtl"
+    settings["algorithm"] = "local" if plan.advice == ALONE else shares
     smaller = [
         offer.name
         for offer in plan.offers
         if offer.noise <= MODERATE and offer.name not in (sizes.ALL, sizes.MOMENTS)
     ]
-    if "share" in known and plan.advice not in (SHARE, ALONE) and smaller:
+    if "share" in known and not pooling and plan.advice not in (SHARE, ALONE) and smaller:
         settings["share"] = smaller[0]
     asked = {name: getattr(request, name) for name in declared(PrivacyRequest)}
-    asked |= {"rounds": plan.privacy.rounds, "clip": plan.privacy.clip_norm}
+    if not pooling:
+        asked |= {"rounds": plan.privacy.rounds, "clip": plan.privacy.clip_norm}
     settings["privacy"] = {name: value for name, value in asked.items() if value is not None}
     return f"# {_first(plan)}\n" + tomli_w.dumps(settings)
 
