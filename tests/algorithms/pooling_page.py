@@ -62,7 +62,8 @@ class Page:
         shared = np.zeros((d, outputs))
         step = self.first_step
         for _ in range(ROUNDS):
-            moves = [self.solve(x, y, shared, (0.3, 3.0)) - shared for x, y in rows]
+            pair = (3.0, 3.0) if self.classes else (0.3, 3.0)
+            moves = [self.solve(x, y, shared, pair) - shared for x, y in rows]
             flat = self.release([move.ravel() / step for move in moves])
             mean = flat.reshape(d, outputs)
             mean = mean - mean.mean(1, keepdims=True) if self.classes else mean

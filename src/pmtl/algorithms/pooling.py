@@ -45,8 +45,9 @@ from pmtl.models.linear.cells import ALONE, AROUND, CELLS, choose, pick, varianc
 from pmtl.models.linear.solve import ClientRows, held_out_losses, in_nats, solve
 from pmtl.models.linear.target import BINS, in_units, level_votes, read_level, read_size, size_votes
 
-#: The penalties in the rounds.
-IN_ROUNDS = (0.3, 3.0)
+#: The penalties in the rounds, for numbers and for classes. A client that has one class only would
+#: move an almost free intercept as far as it can, whatever the others have.
+NUMBERS, CLASSES = (0.3, 3.0), (3.0, 3.0)
 #: The largest squared norm of a round's noise with which the step may grow.
 SHORT_NOISE = 0.05
 #: A vote in nats: the noise that is aimed at, and the least and largest norm for clipping it.
@@ -202,7 +203,7 @@ class Pooling(ExactAlgorithm):
             return level_votes(rows, target[:, 0])
         scaled, _, _ = in_units(rows, target[:, 0], target[:, 1], self.target != "given")
         if stage == "weights":
-            penalty = self._penalties([IN_ROUNDS], rows)
+            penalty = self._penalties([NUMBERS if rows.task == "regression" else CLASSES], rows)
             solved = solve(scaled, weights.unsqueeze(1), penalty, until=(100, 1e-3))
             moved = solved[:, 0] - weights
             moved = moved[:, :1] if self.share == "intercepts" else moved
@@ -221,9 +222,8 @@ class Pooling(ExactAlgorithm):
         known = self.noise * self._vote_norm / math.sqrt(self.votes)
         cells = choose(losses, rows.mask.sum(1, keepdim=True), vote, known)
         mine, alone = cells[:, :1], cells[:, 1:]
-        start = pick(candidates, mine)
         chosen = [
-            solve(scaled, pick(centre, mine), pick(penalty, mine), start=start),
+            solve(scaled, pick(centre, mine), pick(penalty, mine), None, pick(candidates, mine)),
             # By itself and from zero, so that it does not depend on what was published.
             solve(scaled, pick(centre, alone), pick(penalty, alone)),
         ]
