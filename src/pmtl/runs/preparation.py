@@ -80,6 +80,7 @@ def settle(
     ranges = bool(known.features), known.target
     sizes = Sizes(data.task, data.outputs, columns, layer is not None, factor, *ranges)
     if asked.noise is not None:
+        asked.resolve(data.m)  # Refuses noise that is not a number of at least 0.
         strength = math.inf if asked.noise == 0 else 2 * math.sqrt(method.releases) / asked.noise
     elif math.isinf(asked.target):
         strength = math.inf
