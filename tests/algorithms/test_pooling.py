@@ -330,3 +330,8 @@ def test_it_does_nothing_before_it_is_settled():
         Pooling().board_start(torch.zeros(3))
     with pytest.raises(PmtlError, match="freeze the other layers"):
         Pooling().settle(replace(NUMBERS, linear=False), 10.0)
+
+
+def test_what_follows_from_the_run_cannot_be_set():
+    with pytest.raises(PmtlError, match="sizes follows from the run"):
+        build_algorithm("pooling:sizes=5")

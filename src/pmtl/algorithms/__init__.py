@@ -1,5 +1,7 @@
 """One file per algorithm, each to be read beside its paper."""
 
+from dataclasses import fields
+
 from pmtl.algorithms.base import Algorithm, ExactAlgorithm, Sizes
 from pmtl.algorithms.clustered import ClusteredPMTL
 from pmtl.algorithms.ditto import Ditto
@@ -37,6 +39,9 @@ def build_algorithm(spec: str | Algorithm) -> Algorithm:
     kind = find("algorithm", name, ALGORITHMS)
     if not (isinstance(kind, type) and issubclass(kind, Algorithm)):
         raise PmtlError(f"{name!r} is not an algorithm: name a subclass of pmtl.Algorithm.")
+    for item in fields(kind):
+        if item.metadata.get("derived") and item.name in options:
+            raise PmtlError(f"{name}: {item.name} follows from the run and cannot be set.")
     return construct(kind, options, f"algorithm {name}")
 
 

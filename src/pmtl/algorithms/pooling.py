@@ -23,10 +23,9 @@ difference" (James & Stein 1961), and no penalty is stronger than the precision 
 
 Privacy: every release is the mean over all clients of a vector of norm at most 1, with Gaussian
 noise, so T releases are one `PrivacyPlan` of T rounds, also where a release depends on earlier
-ones (adaptive composition of Gaussian mechanisms: Dong, Roth & Su 2022). Scales,
-held-out losses and the choice of a cell stay in the client. W_k is a function of the client's own
-rows and of what was published, which is billboard privacy (Hsu et al. 2014, lemma 1; the paper's
-theorem 2).
+ones (adaptive composition of Gaussian mechanisms: Dong, Roth & Su 2022). Scales, held-out losses
+and the choice of a cell stay in the client. W_k is a function of the client's own rows and of what
+was published, which is billboard privacy (Hsu et al. 2014, lemma 1; the paper's theorem 2).
 """
 
 from __future__ import annotations
