@@ -10,9 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from pmtl._version import __version__
-from pmtl.cli import audit, compare, data, finetune, paper, plan, privacy, results, train
+from pmtl.cli import audit, compare, data, finetune, paper, plan, privacy, train
 from pmtl.cli.ledger import commands as ledger
 from pmtl.cli.options import warn
+from pmtl.cli.results import evaluate, predict
 from pmtl.errors import Interrupted, PmtlError, PmtlWarning, is_out_of_memory
 
 app = typer.Typer(
@@ -23,7 +24,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
-    *(plan.plan, train.train, train.resume, results.evaluate, results.predict),
+    *(plan.plan, train.train, train.resume, evaluate.evaluate, predict.predict),
     *(finetune.finetune, compare.compare, audit.audit, paper.paper),
 ):
     app.command()(command)
