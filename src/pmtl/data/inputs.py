@@ -34,7 +34,7 @@ class Inputs:
     names: tuple[str, ...] | None = None
     text: TextRule | None = None
 
-    def columns(self, table: Table, others: Container[str] = ()) -> tuple[str, ...]:
+    def columns(self, table: Table, others: Container[str | None] = ()) -> tuple[str, ...]:
         """The columns of a table that hold features. If they had no names in training, these are
         all columns but the `others`, in their order."""
         if self.text is not None:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from pmtl.data import Bounds, Rows, Scaling
 from pmtl.data.checks import as_model_input, is_sparse, row_chunks
+from pmtl.data.inputs import Inputs
 from pmtl.data.scaling import scale_by_client
 from pmtl.errors import PmtlError, PmtlWarning
 from pmtl.models import FlatModel, Task
@@ -43,8 +44,12 @@ class Models:
     bounds: Bounds | None
     clients: tuple[str, ...]
     task: Task
-    input_shape: tuple[int, ...]
+    outputs: int
+    labels: tuple[str, ...] | None  #: the names of classes or labels
+    inputs: Inputs  #: what the models read
     pixels: bool  #: whether bytes are pixels, which become numbers between 0 and 1
+    client_column: str | None  #: the name that the client column had in training
+    no_shared: str | None  #: why there is no shared model; None if there is
     none_for_new: str | None  #: why no model can answer for a new client; None if one can
 
     @cached_property
@@ -94,11 +99,13 @@ class Models:
     def new_scaling(self, x: NDArray[Any]) -> Scaling | None:
         """How a client that is not in the run scales its rows `x`: like the others, by bounds or by
         its own rows. None if the run does not scale."""
-        if self.scaling is None:
-            return None
-        some = np.array(x[rows_for_scaling(len(x))])
-        everybody = Rows(np.arange(len(some)), np.array([0, len(some)]))
-        return scale_by_client(some, np.zeros(len(some), np.int64), everybody, self.bounds)[1]
+        return None if self.scaling is None else self.scaling_of(x[rows_for_scaling(len(x))])
+
+    def scaling_of(self, rows: NDArray[Any]) -> Scaling:
+        """How a client scales that has these training rows."""
+        everybody = Rows(np.arange(len(rows)), np.array([0, len(rows)]))
+        owner = np.zeros(len(rows), dtype=np.int64)
+        return scale_by_client(np.array(rows), owner, everybody, self.bounds)[1]
 
     def answers(
         self, client: str | None, x: Any, answer: Callable[[Tensor], Tensor]
@@ -126,10 +133,10 @@ class Models:
         x = x if is_sparse(x) else np.asarray(x)
         if self.pixels and x.dtype == np.uint8:
             x = as_model_input(x)
-        if x.shape[1:] != self.input_shape:
+        shape = self.inputs.shape
+        if x.shape[1:] != shape:
             raise PmtlError(
-                f"The model needs rows of shape {self.input_shape}, but these are rows of shape "
-                f"{x.shape[1:]}."
+                f"The model needs rows of shape {shape}, but these are rows of shape {x.shape[1:]}."
             )
         return x
 

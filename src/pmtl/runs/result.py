@@ -17,9 +17,12 @@ from torch import Tensor, nn
 from pmtl import storage as files
 from pmtl.billboard import Billboard
 from pmtl.data import Bounds, FederatedData, Scaling, Split, load
+from pmtl.data.inputs import Inputs
+from pmtl.data.readers.text import TextRule
 from pmtl.errors import PmtlError, PmtlWarning
-from pmtl.models import FlatModel, build_model, predictions, probabilities
+from pmtl.models import FlatModel, build_model
 from pmtl.prediction.models import Models
+from pmtl.prediction.predicting import Predicting
 from pmtl.privacy.statement import text
 from pmtl.privacy.statement.statement import Statement, make_statement
 from pmtl.runs.config import IN_MEMORY
@@ -30,9 +33,10 @@ from pmtl.sharing import PublicInputs, build_share
 from pmtl.simulation import Feed, Metrics, Weights, evaluate
 from pmtl.simulation.custom_metrics import find_metrics
 from pmtl.simulation.evaluation import client_metrics
+from pmtl.spec import parse_spec
 
 
-class Run:
+class Run(Predicting):
     """A finished run, in memory or read from its folder.
 
     Attributes:
@@ -85,10 +89,8 @@ class Run:
     @property
     def shared(self) -> nn.Module:
         """The shared model; if there are several, see `shared_for`."""
-        if not self.facts.shows_model:
-            raise PmtlError(_NO_MODEL)
-        if not self.facts.shares:
-            raise PmtlError(f"Nothing was shared in this run of {self.facts.algorithm}.")
+        if (reason := self._no_shared()) is not None:
+            raise PmtlError(reason)
         if len(self._shared) > 1:
             raise PmtlError(
                 f"This run published {len(self._shared)} models, not one: use shared_for(client)."
@@ -110,21 +112,6 @@ class Run:
     def not_finite(self) -> str | None:
         """A sentence if some weights are infinite or NaN; else None."""
         return self.facts.not_finite
-
-    def predict(self, client: str | None, x: Any) -> NDArray[Any]:
-        """The predictions of the client's model: class numbers, 0/1 per label, or numbers.
-
-        Args:
-            client: the name of the client. None: the shared model answers for a client that is not
-                in the run. If clients scale their features, the new client's are scaled by `x`.
-            x: rows of features, an array or a sparse matrix.
-        """
-        return self._models.answers(client, x, predictions(self.facts.task))
-
-    def predict_proba(self, client: str | None, x: Any) -> NDArray[np.float32]:
-        """The probabilities of classes or labels, `[rows, classes]`; `client` and `x` as for
-        `predict`."""
-        return self._models.answers(client, x, probabilities(self.facts.task))
 
     def evaluate(self, metric: str | None = None) -> dict[str, dict[str, Metrics] | None]:
         """Metrics of the personal and the shared models on test and validation rows.
@@ -202,6 +189,7 @@ class Run:
     @cached_property
     def _models(self) -> Models:
         facts = self.facts
+        text = None if facts.text is None else TextRule.from_dict(facts.text)
         return Models(
             self._model,
             self._weights,
@@ -211,26 +199,30 @@ class Run:
             None if facts.bounds is None else Bounds.from_dict(facts.bounds),
             self.clients,
             facts.task,
-            facts.input_shape,
+            facts.outputs,
+            facts.labels,
+            Inputs(facts.input_shape, facts.feature_names, text),
             facts.pixels,
+            parse_spec(facts.data)[1].get("client"),
+            self._no_shared(),
             self._none_for_new(),
         )
 
-    def _none_for_new(self) -> str | None:
-        """Why no model can answer for a client that is not in the run, if that is so."""
-        if not self.facts.shares:
-            return (
-                f"Nothing was shared in this run of {self.facts.algorithm}, so that it has no "
-                "model for a client that is not in it."
-            )
+    def _no_shared(self) -> str | None:
         if not self.facts.shows_model:
             return _NO_MODEL
+        if not self.facts.shares:
+            return f"Nothing was shared in this run of {self.facts.algorithm}."
+        return None
+
+    def _none_for_new(self) -> str | None:
+        """Why no model can answer for a client that is not in the run, if that is so."""
         if len(self._shared) > 1 or self._billboard.mixture is not None:
             return (
                 f"This run published {len(self._shared)} models for different clients, and which "
                 "one suits a new client is not known: name a client of the run."
             )
-        return None
+        return self._no_shared()
 
     def _published(self, clients: NDArray[np.int64]) -> Tensor:
         return self._billboard.read(self._shared, clients)

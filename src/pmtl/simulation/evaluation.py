@@ -205,6 +205,27 @@ def row_squares_of(
     return found
 
 
+def row_outputs(
+    feed: Feed, model: FlatModel, weights: Weights, split: Split, clients: Ints
+) -> NDArray[np.float32]:
+    """[rows, outputs] what the clients' models say about all of their rows, client after client."""
+    rows = feed.data.rows(split)
+    counts = rows.counts[clients]
+    begin = np.cumsum(counts) - counts
+    found = np.empty((int(counts.sum()), feed.data.outputs), dtype=np.float32)
+    for group in _groups(clients, feed, model, split, in_place=False):
+        who = clients[group.places]
+        for place, real, table in _tables(feed, model, weights(who), rows, who, group, _columns):
+            at = begin[group.places, None] + np.arange(place.start, place.stop)
+            for output, values in table.items():
+                found[at[real], int(output)] = values[real]
+    return found
+
+
+def _columns(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    return {str(place): column for place, column in enumerate(outputs.flatten(1).unbind(1))}
+
+
 def _squares(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
     return {"squares": row_squares(task, outputs, targets)}
 
