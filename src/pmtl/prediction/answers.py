@@ -96,8 +96,7 @@ class Answering:
     def _compute(self, x: Any, codes: Ints) -> NDArray[np.float32]:
         models = self.models
         x = x if is_sparse(x) else self._scaled(x, codes)
-        one = self.asked.shared and len(models.shared) == 1 and models.none_for_new is None
-        m = len(models.clients)
+        one, m = self.asked.shared and models.one_for_all, len(models.clients)
         # All new clients have the same model: they are one group.
         groups = np.zeros_like(codes) + m if one else np.minimum(codes, m)
         present, owner = np.unique(groups, return_inverse=True)
@@ -153,8 +152,8 @@ def decide(models: Models, source: Source, asked: Asked) -> Answering:
     """Who answers for the rows of a source. Rows of clients that nobody asked for are refused."""
     if asked.client is not None:
         models.position(asked.client)
-    if asked.shared and models.no_shared is not None:
-        raise PmtlError(models.no_shared)
+    if asked.shared:
+        models.refuse_shared()
     counts, rows = _count(source, asked)
     if not rows:
         raise PmtlError(f"{source.where} has no rows to predict on.")
@@ -283,5 +282,6 @@ def _of_new_clients(
 def _stack(parts: list[Scaling]) -> Scaling:
     """The scalings of one client each as one; limits are the same for all."""
     names = [item.name for item in fields(Scaling) if item.name != "limits"]
+    names = [name for name in names if getattr(parts[0], name) is not None]
     joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
     return replace(parts[0], **joined)

@@ -49,8 +49,9 @@ class Models:
     inputs: Inputs  #: what the models read
     pixels: bool  #: whether bytes are pixels, which become numbers between 0 and 1
     client_column: str | None  #: the name that the client column had in training
-    no_shared: str | None  #: why there is no shared model; None if there is
-    none_for_new: str | None  #: why no model can answer for a new client; None if one can
+    unshared: str | None  #: the algorithm, if it shares nothing
+    shows_model: bool  #: whether what was published predicts by itself
+    mixed: bool  #: whether clients read mixtures of the shared vectors
 
     @cached_property
     def _positions(self) -> dict[str, int]:
@@ -88,13 +89,34 @@ class Models:
 
     def shared_module(self, client: str) -> nn.Module:
         """The shared model for a client of the run."""
+        if not self.shows_model:
+            self.refuse_shared()
         place = self.position(client)
         return self.module(self.published(np.array([place]))[0], place)
 
+    def refuse_shared(self) -> None:
+        """Refuse to use a shared model if there is none."""
+        if not self.shows_model:
+            raise PmtlError(
+                "What this run published is in each client's own units of the target, and predicts "
+                "nothing by itself: use the clients' own models."
+            )
+        if self.unshared is not None:
+            raise PmtlError(f"Nothing was shared in this run of {self.unshared}.")
+
+    @property
+    def one_for_all(self) -> bool:
+        """Whether all clients have the same shared model."""
+        return len(self.shared) == 1 and not self.mixed
+
     def refuse_new(self) -> None:
         """Refuse a client that is not in the run if no model can answer for it."""
-        if self.none_for_new is not None:
-            raise PmtlError(self.none_for_new)
+        self.refuse_shared()
+        if not self.one_for_all:
+            raise PmtlError(
+                f"This run published {len(self.shared)} models for different clients, and which "
+                "one suits a new client is not known: name a client of the run."
+            )
 
     def new_scaling(self, x: NDArray[Any]) -> Scaling | None:
         """How a client that is not in the run scales its rows `x`: like the others, by bounds or by

@@ -50,6 +50,16 @@ def write(path: Path | None, pieces: Iterable[Columns], answers: Sequence[str]) 
     return None
 
 
+def write_table(path: Path, columns: Columns) -> None:
+    """Write one table to a .csv or .parquet file; NaN becomes an empty cell."""
+    import pyarrow as pa
+
+    if path.suffix not in (".csv", ".parquet"):
+        raise PmtlError(f"{path} has no known ending: use .csv or .parquet.")
+    check_place(path)
+    write(path, [{name: pa.array(v, from_pandas=True) for name, v in columns.items()}], ())
+
+
 def _stream(partial: Path, path: Path, pieces: Iterable[Columns]) -> None:
     import pyarrow as pa
     from pyarrow import csv, parquet, types

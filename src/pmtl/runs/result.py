@@ -32,7 +32,7 @@ from pmtl.runs.personal import PersonalFile
 from pmtl.sharing import PublicInputs, build_share
 from pmtl.simulation import Feed, Metrics, Weights, evaluate
 from pmtl.simulation.custom_metrics import find_metrics
-from pmtl.simulation.evaluation import client_metrics
+from pmtl.simulation.evaluation import client_metrics, client_table
 from pmtl.spec import parse_spec
 
 
@@ -89,8 +89,7 @@ class Run(Predicting):
     @property
     def shared(self) -> nn.Module:
         """The shared model; if there are several, see `shared_for`."""
-        if (reason := self._no_shared()) is not None:
-            raise PmtlError(reason)
+        self._models.refuse_shared()
         if len(self._shared) > 1:
             raise PmtlError(
                 f"This run published {len(self._shared)} models, not one: use shared_for(client)."
@@ -104,8 +103,6 @@ class Run(Predicting):
 
     def shared_for(self, client: str) -> nn.Module:
         """The shared model for the client with this name."""
-        if not self.facts.shows_model:
-            raise PmtlError(_NO_MODEL)
         return self._models.shared_module(client)
 
     @property
@@ -117,8 +114,8 @@ class Run(Predicting):
         """Metrics of the personal and the shared models on test and validation rows.
 
         Args:
-            metric: further metrics, `package.module:function`; several joined by `+`. By default
-                those of the run.
+            metric: further measures (`auc+f1`, or `all`) and metrics of your own
+                (`package.module:function`), joined by `+`. By default those of the run.
         """
         self._refuse_exact()
         data = self.data
@@ -145,6 +142,21 @@ class Run(Predicting):
             found = client_metrics(feed, self._model, weights, split, everybody)
             losses[view] = np.where(there, found.get("loss", np.nan), np.nan)
         return losses
+
+    def per_client(self, metric: str | None = None, split: Split = "test") -> dict[str, Any]:
+        """Measures of every client, as columns (`pandas.DataFrame(run.per_client())`): `client`,
+        `rows`, `model` (personal, shared, alone) and the measures. NaN: a client has no rows or no
+        value, such as an AUC with one class.
+
+        Args:
+            metric: measures (`accuracy+auc`, `all`) and metrics of your own
+                (`package.module:function`), joined by `+`; by default all of the task.
+            split: train, validation or test.
+        """
+        self._refuse_exact()
+        chosen = find_metrics(metric or "+".join(filter(None, ("all", self.facts.metric))))
+        feed = Feed(self.data, self._shared.device, self._shared.dtype)
+        return client_table(feed, self._model, self.views(), split, chosen)
 
     def views(self) -> dict[str, Weights]:
         """Functions that give the weights of any clients' personal models and, if the run has them,
@@ -204,25 +216,10 @@ class Run(Predicting):
             Inputs(facts.input_shape, facts.feature_names, text),
             facts.pixels,
             parse_spec(facts.data)[1].get("client"),
-            self._no_shared(),
-            self._none_for_new(),
+            None if facts.shares else facts.algorithm,
+            facts.shows_model,
+            self._billboard.mixture is not None,
         )
-
-    def _no_shared(self) -> str | None:
-        if not self.facts.shows_model:
-            return _NO_MODEL
-        if not self.facts.shares:
-            return f"Nothing was shared in this run of {self.facts.algorithm}."
-        return None
-
-    def _none_for_new(self) -> str | None:
-        """Why no model can answer for a client that is not in the run, if that is so."""
-        if len(self._shared) > 1 or self._billboard.mixture is not None:
-            return (
-                f"This run published {len(self._shared)} models for different clients, and which "
-                "one suits a new client is not known: name a client of the run."
-            )
-        return self._no_shared()
 
     def _published(self, clients: NDArray[np.int64]) -> Tensor:
         return self._billboard.read(self._shared, clients)
@@ -272,11 +269,6 @@ def load_run(path: str | Path, data: FederatedData | None = None, model: Any = N
         alone,
     )
 
-
-_NO_MODEL = (
-    "What this run published is in each client's own units of the target, and predicts nothing by "
-    "itself: use personal(client)."
-)
 
 #: The warning for a production run that version 0.1 wrote.
 _UNDIVIDED = (
