@@ -52,6 +52,7 @@ class Models:
     unshared: str | None  #: the algorithm, if it shares nothing
     shows_model: bool  #: whether what was published predicts by itself
     mixed: bool  #: whether clients read mixtures of the shared vectors
+    spans: tuple[float, ...] | None  #: between which a new client's targets lie on average
 
     @cached_property
     def _positions(self) -> dict[str, int]:
@@ -116,6 +117,17 @@ class Models:
             raise PmtlError(
                 f"This run published {len(self.shared)} models for different clients, and which "
                 "one suits a new client is not known: name a client of the run."
+            )
+        if self.spans is not None:
+            pairs = zip(self.spans[::2], self.spans[1::2], strict=True)
+            listed = "; ".join(f"{low:,g} and {high:,g}" for low, high in pairs)
+            warnings.warn(
+                PmtlWarning(
+                    "The shared model is right for a new client if the mean of its targets is "
+                    f"between {listed}, because their level was published up to a multiple of that "
+                    "distance. Train with public bounds of the target (--bounds) if it may not be."
+                ),
+                stacklevel=4,
             )
 
     def new_scaling(self, x: NDArray[Any]) -> Scaling | None:

@@ -219,6 +219,7 @@ class Run(Predicting):
             None if facts.shares else facts.algorithm,
             facts.shows_model,
             self._billboard.mixture is not None,
+            facts.target_spans,
         )
 
     def _published(self, clients: NDArray[np.int64]) -> Tensor:
