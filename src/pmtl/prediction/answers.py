@@ -19,6 +19,7 @@ from pmtl.data.splits import group_rows
 from pmtl.errors import PmtlError, PmtlWarning
 from pmtl.prediction.models import FEW_ROWS, Models, refuse_diverged, rows_for_scaling
 from pmtl.prediction.source import Piece, Source
+from pmtl.progress import Bar
 from pmtl.simulation import Feed
 from pmtl.simulation.evaluation import row_outputs
 
@@ -57,6 +58,13 @@ class Asked:
             )
         if self.any_client and self.client is None:
             raise PmtlError("--any-client belongs to --client NAME: give both, or neither.")
+
+    def check(self, models: Models) -> None:
+        """Refuse a client that is not in the run, and a shared model that is not there."""
+        if self.client is not None:
+            models.position(self.client)
+        if self.shared:
+            models.refuse_shared()
 
 
 @dataclass(frozen=True)
@@ -148,15 +156,13 @@ def _unlabelled(x: Any, rows: Rows, models: Models) -> FederatedData:
     return FederatedData(x, y, names, {"test": rows}, models.task, models.outputs)
 
 
-def decide(models: Models, source: Source, asked: Asked) -> Answering:
-    """Who answers for the rows of a source. Rows of clients that nobody asked for are refused."""
-    if asked.client is not None:
-        models.position(asked.client)
-    if asked.shared:
-        models.refuse_shared()
+def decide(models: Models, source: Source, asked: Asked, bar: Bar) -> Answering:
+    """Who answers for the rows of a source. Rows of clients that nobody asked for are refused.
+    `bar` is told how many pieces will be read."""
     counts, rows = _count(source, asked)
     if not rows:
         raise PmtlError(f"{source.where} has no rows to predict on.")
+    bar.expect(-(-rows // source.size))
     names = _cleaned(counts)
     m = len(models.clients)
     if asked.client is not None:
@@ -171,7 +177,7 @@ def decide(models: Models, source: Source, asked: Asked) -> Answering:
             )
         models.refuse_new()
         made = Answering(models, asked, rows, {}, (), m)
-        return _with_scaling(made, source, {m: rows})
+        return _with_scaling(made, source, {m: rows}, bar)
     known = {raw: models.find(name) for raw, name in names.items()}
     unknown = tuple(names[raw] for raw, place in known.items() if place is None)
     codes = {raw: place for raw, place in known.items() if place is not None}
@@ -182,7 +188,7 @@ def decide(models: Models, source: Source, asked: Asked) -> Answering:
         new = [raw for raw, place in known.items() if place is None]
         added = {raw: m + place for place, raw in enumerate(new)}
         made = Answering(models, asked, rows, {**codes, **added}, unknown)
-        return _with_scaling(made, source, {added[raw]: counts[raw] for raw in new})
+        return _with_scaling(made, source, {added[raw]: counts[raw] for raw in new}, bar)
     if not asked.skip:
         raise PmtlError(
             f"{source.where} has rows of {_listed(unknown)}, not in this run: correct the names, "
@@ -239,13 +245,16 @@ def _listed(names: Iterable[str]) -> str:
     return f"the client{'s' if len(names) > 1 else ''} {shown}{more}"
 
 
-def _with_scaling(made: Answering, source: Source, counts: Mapping[int, int]) -> Answering:
-    """With the scaling of new clients, by some of their rows each."""
+def _with_scaling(
+    made: Answering, source: Source, counts: Mapping[int, int], bar: Bar
+) -> Answering:
+    """With the scaling of new clients, by some of their rows each, for which all are read."""
     models = made.models
     if models.scaling is None:
         return made
+    bar.expect(-(-made.rows // source.size) * 2)
     held: dict[int, list[NDArray[Any]]] = {code: [] for code in counts}
-    for code, rows in _of_new_clients(made, source, counts):
+    for code, rows in _of_new_clients(made, source, counts, bar):
         held[code].append(rows)
     parts = []
     for code in sorted(held):
@@ -265,18 +274,21 @@ def _with_scaling(made: Answering, source: Source, counts: Mapping[int, int]) ->
 
 
 def _of_new_clients(
-    made: Answering, source: Source, counts: Mapping[int, int]
+    made: Answering, source: Source, counts: Mapping[int, int], bar: Bar
 ) -> Iterator[tuple[int, NDArray[Any]]]:
     """The rows by which new clients scale, piece by piece."""
     chosen = {code: rows_for_scaling(count) for code, count in counts.items()}
     seen = dict.fromkeys(counts, 0)
     for piece in source.pieces():
         codes = made.of(piece)
-        for code in np.unique(codes[codes >= len(made.models.clients)]).tolist():
-            mine = np.flatnonzero(codes == code)
+        order = np.argsort(codes, kind="stable")
+        order = order[codes[order] >= len(made.models.clients)]
+        present, starts = np.unique(codes[order], return_index=True)
+        for code, mine in zip(present.tolist(), np.split(order, starts[1:]), strict=True):
             begin, seen[code] = seen[code], seen[code] + len(mine)
             ends = np.searchsorted(chosen[code], [begin, seen[code]])
             yield code, piece.x[mine[chosen[code][slice(*ends)] - begin]]
+        bar.advance()
 
 
 def _stack(parts: list[Scaling]) -> Scaling:

@@ -122,14 +122,14 @@ def predict_rows(
     target = None if out is None else Path(out)
     if target is not None:
         check_place(target)
+    asked.check(models)
     form = Form(models, _sure(models, sure, target))
     with open_rows(rows, reading) as source:
         _refuse_same_file(source, target)
         _refuse_same_names(source, form.names)
-        answering = decide(models, source, asked)
-        summary = Summary(source, answering, target)
-        total = -(-answering.rows // reading.rows)
-        with progress_bar("predicting", total, 0, progress) as bar:
+        with progress_bar("predicting", None, 0, progress) as bar:
+            answering = decide(models, source, asked, bar)
+            summary = Summary(source, answering, target)
             table = write(target, _answers(source, answering, form, summary, bar), form.names)
     return Predictions(table, summary.to_dict())
 

@@ -46,6 +46,7 @@ class Source:
     """Rows that can be read several times."""
 
     where: str  #: the name in messages
+    size: int  #: how many rows a piece has
     client_column: str | None
     kept: tuple[str, ...]  #: the columns that are carried over
     clients: Callable[[], Iterator[Coded | int]]  #: of all rows; without a column, numbers of rows
@@ -83,24 +84,24 @@ class Reading:
 def open_rows(given: Any, reading: Reading) -> Iterator[Source]:
     """Open rows: a path or `PATH:client=COLUMN`, a frame, or an array of features."""
     if not isinstance(given, (str, Path)):
-        with naming("the frame"):
-            yield _frame_source(given, reading)
+        yield _frame_source(given, reading)
         return
     path, reading = _parse(given, reading)
     if not path.is_file():
         raise PmtlError(f"There is no file {path} to predict on.")
-    with naming(str(path)):
-        if not is_table(path):
-            from pmtl.data.readers.npz import read_x
-
-            refuse_array_of_text(reading.inputs, path)
-            client = _client_array(path, reading.client_column or "client")
-            yield _array_source(read_x(path), client, str(path), reading)
-            return
+    if is_table(path):
         from pmtl.data.readers.table import open_table
 
         with open_table(path) as table:
             yield _table_source(replace(table, lenient=reading.lenient), reading)
+        return
+    from pmtl.data.readers.npz import read_x
+
+    refuse_array_of_text(reading.inputs, path)
+    with naming(str(path)):
+        client = _client_array(path, reading.client_column or "client")
+        source = _array_source(read_x(path), client, str(path), reading)
+    yield source
 
 
 def _parse(given: str | Path, reading: Reading) -> tuple[Path, Reading]:
@@ -153,7 +154,13 @@ def _table_source(table: Table, reading: Reading) -> Source:
             yield Piece(first, x, usable, names, {name: batch.column(name) for name in kept})
             first += batch.num_rows
 
-    return Source(table.where, client, kept, clients, pieces)
+    return Source(table.where, reading.rows, client, kept, clients, lambda: _named(pieces, table))
+
+
+def _named(pieces: Callable[[], Iterator[Piece]], table: Table) -> Iterator[Piece]:
+    """The pieces; an error while one is read names the table."""
+    with naming(table.where):
+        yield from pieces()
 
 
 def _client_column(table: Table, reading: Reading) -> str | None:
@@ -238,4 +245,5 @@ def _array_source(
                 columns[name] = pa.array(coded.names).take(pa.array(coded.codes))
             yield Piece(some.start, rows, usable, coded, columns)
 
-    return Source(where, None if client is None else name, kept, clients, pieces)
+    found = None if client is None else name
+    return Source(where, reading.rows, found, kept, clients, pieces)

@@ -96,6 +96,8 @@ def predict(
 def _sentence(summary: dict[str, Any], client: str | None) -> str:
     own, new, refused = (summary[key] for key in ("clients", "rows_of_new_clients", "rows_refused"))
     answered = summary["rows"] - refused
+    if not answered:
+        return f"None of the {refused:,} rows has an answer in {summary['out']}."
     if client is not None:
         who = f" of client {client}"
     elif not own:
@@ -104,7 +106,8 @@ def _sentence(summary: dict[str, Any], client: str | None) -> str:
         plural = "s" if own > 1 else ""
         kind = "the shared model for " if summary["model"] == "shared" else ""
         who = f" of {kind}{own:,} client{plural}"
-    parts = [f"{answered:,} predictions{who} are in {summary['out']}."]
+    verb = "prediction{} is" if answered == 1 else "predictions{} are"
+    parts = [f"{answered:,} {verb.format(who)} in {summary['out']}."]
     if new and own:
         parts.append(f"{new:,} of them are of the shared model, for clients not in the run.")
     if refused:
