@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 import torch
 from pyarrow import csv, parquet
+from scipy.sparse import csr_matrix
 from visits import HOSPITALS, features, trained, visits
 
 import pmtl
@@ -242,6 +243,12 @@ def test_arrays_with_and_without_clients(tmp_path, small):
     assert (written["prediction"][mine] == run.predict("site-05", small.x[mine])).all()
     run.predict_rows(tmp_path / "d.npy", tmp_path / "a.npy", client="site-05")
     assert (np.load(tmp_path / "a.npy") == run.predict("site-05", small.x)).all()
+    sparse = csr_matrix(np.where(np.abs(small.x) > 0.5, small.x, 0))
+    parts = {"x_data": sparse.data, "x_indices": sparse.indices, "x_indptr": sparse.indptr}
+    np.savez(tmp_path / "s.npz", **parts, x_shape=sparse.shape, client=client)
+    found = run.predict_rows(tmp_path / "s.npz")
+    alone = run.predict_proba("site-05", sparse.toarray()[mine])
+    np.testing.assert_allclose(found["probability of 0"][mine], alone[:, 0], rtol=1e-5)
     with pytest.raises(pmtl.PmtlError, match="no array 'who'"):
         run.predict_rows(tmp_path / "d.npz", client_column="who")
 

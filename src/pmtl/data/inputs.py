@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pmtl.data.checks import Mask, all_in_row, as_model_input, check_features, not_finite
+from pmtl.data.checks import Mask, all_in_row, as_model_input, check_features, is_sparse, not_finite
 from pmtl.data.readers.cells import Table, texts
 from pmtl.data.readers.text import Bags, TextRule, frequencies
 from pmtl.errors import PmtlError
@@ -83,8 +83,9 @@ class Inputs:
         return all_in_row(finite)
 
     def array(self, x: Any, where: str) -> Any:
-        """An array of rows, or a refusal of rows that do not fit; bytes are pixels."""
-        x = check_features(x, self.names, np.ones(x.shape[0] if x.ndim else 0, dtype=bool))
+        """The rows of an array or a sparse matrix, or a refusal of rows that do not fit."""
+        marks = np.ones(x.shape[0] if x.ndim else 0, dtype=bool)
+        x = check_features(x, self.names, None if is_sparse(x) else marks)
         if x.shape[1:] != self.shape:
             raise PmtlError(
                 f"{where} holds rows of shape {x.shape[1:]}, but the model reads {self.shape}."
@@ -93,6 +94,8 @@ class Inputs:
 
     def part(self, x: Any, rows: slice, lenient: bool = False) -> tuple[Any, Mask]:
         """Some rows of an array as the model reads them, and which of them are usable."""
+        if is_sparse(x):  # `array` refused those that are not.
+            return x[rows], np.ones(rows.stop - rows.start, dtype=bool)
         some = as_model_input(x[rows])
         return some, self.check(some, lenient, rows.start)
 

@@ -201,7 +201,7 @@ def load_features(
         if not is_table(path):
             refuse_array_of_text(inputs, path)
             x = inputs.array(read_x(path), str(path))
-            return inputs.part(x, slice(0, len(x)))[0]
+            return inputs.part(x, slice(0, x.shape[0]))[0]
         with open_table(path) as table:
             columns = inputs.columns(table)
             batches = table.batches(columns)

@@ -210,16 +210,15 @@ def _client_array(path: Path, name: str) -> NDArray[Any] | None:
     return read_array(path, name)
 
 
-def _array_source(
-    given: NDArray[Any], client: NDArray[Any] | None, where: str, reading: Reading
-) -> Source:
+def _array_source(given: Any, client: NDArray[Any] | None, where: str, reading: Reading) -> Source:
     import pyarrow as pa
 
     x = reading.inputs.array(given, where)
+    total = int(x.shape[0])
     if client is None and reading.client_column is not None:
         raise PmtlError(f"{where} has no array {reading.client_column!r} that names the clients.")
-    if client is not None and len(client) != len(x):
-        raise PmtlError(f"{where} has {len(x)} rows, but names {len(client)} clients.")
+    if client is not None and len(client) != total:
+        raise PmtlError(f"{where} has {total} rows, but names {len(client)} clients.")
     name = reading.client_column or "client"
     kept: tuple[str, ...] = () if client is None else (name,)
     if reading.keep is not None:
@@ -229,8 +228,8 @@ def _array_source(
         kept = reading.keep
 
     def slices() -> Iterator[slice]:
-        for first in range(0, len(x), reading.rows):
-            yield slice(first, min(first + reading.rows, len(x)))
+        for first in range(0, total, reading.rows):
+            yield slice(first, min(first + reading.rows, total))
 
     def clients() -> Iterator[Coded | int]:
         for some in slices():

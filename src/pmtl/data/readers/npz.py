@@ -43,14 +43,17 @@ def read_folder(path: Path, *, lenient: bool = False) -> Columns:
     return _columns(path, names, lambda name: _mapped(path / f"{name}.npy"))
 
 
-def read_x(path: Path) -> NDArray[Any]:
-    """The array of a `.npy`, or `x` of a `.npz`."""
+def read_x(path: Path) -> Any:
+    """The array of a `.npy`, or the rows of a `.npz`: `x`, or a CSR matrix of its parts."""
     if path.suffix.lower() == ".npy":
         return _mapped(path)
     x = read_array(path, "x")
-    if x is None:
+    if x is not None:
+        return x
+    parts = [part for name in SPARSE if (part := read_array(path, name)) is not None]
+    if len(parts) < len(SPARSE):
         raise PmtlError(f"{path} has no array 'x' to predict on.")
-    return x
+    return _sparse(path, *parts)
 
 
 def read_array(path: Path, name: str) -> NDArray[Any] | None:
