@@ -16,6 +16,7 @@ from scipy.sparse import csr_matrix
 from visits import HOSPITALS, features, trained, visits
 
 import pmtl
+from pmtl.data.load import load_features
 from pmtl.errors import PmtlWarning
 from pmtl.prediction import source
 
@@ -54,7 +55,8 @@ def test_each_row_is_answered_by_its_clients_model(run, small_pieces):
         "clients": HOSPITALS,
         "model": "personal",
         "client_column": "hospital",
-        "unknown_clients": [],
+        "unknown_clients": 0,
+        "first_unknown": [],
         "rows_of_new_clients": 0,
         "rows_refused": 0,
         "first_refused": [],
@@ -117,7 +119,8 @@ def test_the_shared_model_answers_for_everybody_or_for_new_clients(run, small_pi
     renamed = with_name(table, "h03", "elsewhere")
     mixed = run.predict_rows(renamed, new=True)
     theirs = mixed["hospital"] == "elsewhere"
-    assert mixed.summary["unknown_clients"] == ["elsewhere"]
+    assert mixed.summary["first_unknown"] == ["elsewhere"]
+    assert mixed.summary["unknown_clients"] == 1
     assert mixed.summary["rows_of_new_clients"] == theirs.sum() == 20
     assert mixed.summary["clients"] == HOSPITALS - 1
     alone = run.predict_proba(None, features(renamed)[theirs])
@@ -267,6 +270,53 @@ def test_a_fine_tuned_result_and_a_run_without_names(tmp_path, small):
     assert np.abs(answers - found["probability of 0"]).max() > 1e-4
     with pytest.raises(pmtl.PmtlError, match="5 columns of features"):
         run.predict_rows(frame.assign(e=0.0))
+
+
+def test_bytes_are_pixels_only_if_they_were_in_training(tmp_path):
+    x = np.random.default_rng(0).integers(0, 9, size=(60, 3))
+    client, y = np.arange(60) % 6, (x[:, 0] > 4).astype(int)
+    np.save(tmp_path / "x.npy", x.astype(np.uint8))
+    for kind in (np.float32, np.uint8):
+        data = pmtl.FederatedData.from_arrays(x.astype(kind), y, client)
+        run = pmtl.train(data, algorithm="pmtl", privacy={"noise": 0.01, "rounds": 2})
+        found = run.predict_rows(tmp_path / "x.npy", client="3")["probability of 1"]
+        np.testing.assert_allclose(found, run.predict_proba("3", x.astype(kind))[:, 1], rtol=1e-5)
+
+
+def test_text_of_many_clients_becomes_the_features_of_training(tmp_path, small_pieces):
+    words = ["socket", "host", "cable", "typo", "page"]
+    random = np.random.default_rng(0)
+    texts = [" ".join(random.choice(words, 4)) for _ in range(120)]
+    frame = pd.DataFrame(
+        {
+            "user": [f"u{k % 8}" for k in range(120)],
+            "text": texts,
+            "tag": ["net" if "host" in text else "doc" for text in texts],
+        }
+    )
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    spec = f"{tmp_path / 't.csv'}:client=user,text=text,target=tag,words=5"
+    run = pmtl.train(spec, algorithm="pmtl", privacy={"noise": 0.01, "rounds": 2})
+    found = run.predict_rows(tmp_path / "t.csv")
+    assert found.table.column_names[:2] == ["user", "tag"]
+    again = run.predict_rows(frame)
+    assert (again["probability of net"] == found["probability of net"]).all()
+    rows = load_features(tmp_path / "t.csv", (5,), run.facts.feature_names, run.data.text)
+    mine = np.flatnonzero(frame["user"] == "u3")
+    alone = run.predict_proba("u3", rows[mine])[:, 1]
+    np.testing.assert_allclose(found["probability of net"][mine], alone, rtol=1e-5)
+    with pytest.raises(pmtl.PmtlError, match=r"value is missing.*row 7"):
+        run.predict_rows(frame.assign(text=[None if k == 7 else t for k, t in enumerate(texts)]))
+
+
+def test_answers_that_were_written_are_read_from_their_file(run, tmp_path):
+    written = run.predict_rows(visits(), tmp_path / "a.parquet")
+    for ask in (written.to_pandas, lambda: written["prediction"]):
+        with pytest.raises(pmtl.PmtlError, match=r"written to .*a\.parquet"):
+            ask()
+    assert len(written) == 240
+    with pytest.raises(pmtl.PmtlError, match="Did you mean 'prediction'"):
+        run.predict_rows(visits())["predictions"]
 
 
 LARGE = """

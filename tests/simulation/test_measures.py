@@ -11,7 +11,7 @@ import torch
 import pmtl
 from pmtl.engines.feed import Feed
 from pmtl.errors import PmtlError
-from pmtl.simulation.evaluation import evaluate
+from pmtl.simulation.evaluation import evaluate, further_values
 from pmtl.simulation.measures import BINS, MEASURES, Answered, measures_of
 
 metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
@@ -68,7 +68,9 @@ def test_measures_of_classes_are_scikit_learns(classes):
 def test_measures_of_labels_are_scikit_learns():
     given = answered("multilabel", 4)
     sure, told = given.sure, given.told
+    best = sure.argmax(axis=1)
     theirs = {
+        "accuracy": lambda y, mine: np.mean(y[np.arange(len(y)), best[mine]]),
         "f1": lambda y, mine: metrics.f1_score(y, told[mine], average="macro", zero_division=0),
         "auc": lambda y, mine: metrics.roc_auc_score(y, sure[mine], average="macro"),
         "log_loss": lambda y, mine: np.mean(
@@ -212,3 +214,19 @@ def test_sparse_rows_of_text_are_measured_like_dense_ones(uneven):
         views = {"one": lambda clients: weights.expand(len(clients), -1)}
         found.append(evaluate(data, feed, model, views, "test", custom={"all": None})["one"])
     assert found[0] == pytest.approx(found[1], abs=1e-5)
+
+
+def test_processes_of_a_team_measure_their_own_clients(uneven):
+    """What they add up to is what one process finds; a process may have no client with rows."""
+    run = pmtl.train(uneven, algorithm="pmtl", privacy={"noise": 0.01, "rounds": 1})
+    feed = Feed(uneven, torch.device("cpu"), torch.float32)
+
+    def measured(clients):
+        chosen = {"auc": None, "brier": None}
+        found = further_values(
+            chosen, feed, run._model, run.views()["personal"], "test", np.array(clients, np.int64)
+        )
+        return np.stack([values for values, _, _ in found.values()])
+
+    whole, parts = measured(range(30)), [measured(range(0, 30, 2)), measured(range(1, 30, 2))]
+    np.testing.assert_allclose(parts[0] + parts[1] + measured([]), whole, rtol=1e-6)

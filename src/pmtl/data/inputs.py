@@ -14,7 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from pmtl.data.checks import Mask, all_in_row, as_model_input, check_features, is_sparse, not_finite
+from pmtl.data.checks import (
+    Mask,
+    all_in_row,
+    as_float32,
+    as_model_input,
+    check_features,
+    is_sparse,
+    not_finite,
+)
 from pmtl.data.readers.cells import Table, texts
 from pmtl.data.readers.text import Bags, TextRule, frequencies
 from pmtl.errors import PmtlError
@@ -28,11 +36,13 @@ class Inputs:
         shape: the shape of a row.
         names: the names of the features in training; None if they had none.
         text: how text became features in training, if it did.
+        pixels: whether bytes are pixels, which become numbers between 0 and 1.
     """
 
     shape: tuple[int, ...]
     names: tuple[str, ...] | None = None
     text: TextRule | None = None
+    pixels: bool = True
 
     def columns(self, table: Table, others: Container[str | None] = ()) -> tuple[str, ...]:
         """The columns of a table that hold features. If they had no names in training, these are
@@ -96,7 +106,7 @@ class Inputs:
         """Some rows of an array as the model reads them, and which of them are usable."""
         if is_sparse(x):  # `array` refused those that are not.
             return x[rows], np.ones(rows.stop - rows.start, dtype=bool)
-        some = as_model_input(x[rows])
+        some = as_model_input(x[rows]) if self.pixels else as_float32(x[rows])
         return some, self.check(some, lenient, rows.start)
 
 

@@ -47,7 +47,6 @@ class Models:
     outputs: int
     labels: tuple[str, ...] | None  #: the names of classes or labels
     inputs: Inputs  #: what the models read
-    pixels: bool  #: whether bytes are pixels, which become numbers between 0 and 1
     client_column: str | None  #: the name that the client column had in training
     unshared: str | None  #: the algorithm, if it shares nothing
     shows_model: bool  #: whether what was published predicts by itself
@@ -165,7 +164,7 @@ class Models:
 
     def _rows(self, x: Any) -> Any:
         x = x if is_sparse(x) else np.asarray(x)
-        if self.pixels and x.dtype == np.uint8:
+        if self.inputs.pixels and x.dtype == np.uint8:
             x = as_model_input(x)
         shape = self.inputs.shape
         if x.shape[1:] != shape:

@@ -18,8 +18,9 @@ from pmtl.prediction.models import Models
 from pmtl.prediction.output import check_place, write
 from pmtl.prediction.source import Piece, Reading, Source, open_rows
 from pmtl.progress import Bar, progress_bar
+from pmtl.spec import unknown
 
-#: Refused rows whose numbers a summary has.
+#: Refused rows whose numbers, and unknown clients whose names, a summary has.
 _NUMBERED = 20
 
 
@@ -38,11 +39,19 @@ class Predictions:
 
     def to_pandas(self) -> Any:
         """The table as a pandas frame."""
-        return self.table.to_pandas()
+        return self._table.to_pandas()
 
     def __getitem__(self, column: str) -> NDArray[Any]:
         """A column of the table as an array."""
-        return np.asarray(self.table.column(column).to_numpy())
+        if column not in self._table.column_names:
+            raise unknown("column of answers named", column, self._table.column_names)
+        return np.asarray(self._table.column(column).to_numpy())
+
+    @property
+    def _table(self) -> Any:
+        if self.table is None:
+            raise PmtlError(f"The answers were written to {self.summary['out']}: read them there.")
+        return self.table
 
     def __len__(self) -> int:
         return int(self.summary["rows"])
@@ -166,13 +175,14 @@ class Summary:
 
     def to_dict(self) -> dict[str, Any]:
         """What `--json` prints."""
-        asked, unknown = self._answering.asked, self._answering.unknown
+        asked, strangers = self._answering.asked, self._answering.unknown
         return {
             "rows": self._answering.rows,
             "clients": int((self._own > 0).sum()),
             "model": "shared" if asked.shared else "personal",
             "client_column": self._source.client_column,
-            "unknown_clients": list(unknown),
+            "unknown_clients": len(strangers),
+            "first_unknown": list(strangers[:_NUMBERED]),
             "rows_of_new_clients": self._new,
             "rows_refused": self._refused,
             "first_refused": self._numbers,

@@ -113,15 +113,16 @@ def further_values(
     measures = measures_of(task, (name for name, metric in custom.items() if metric is None))
     measures = {name: measure for name, measure in measures.items() if name not in known}
     found: dict[str, tuple[Floats, float | None, bool]] = {}
-    if measures:
-        with_rows = np.sort(clients[feed.data.rows(split).counts[clients] > 0])
+    with_rows = np.sort(clients[feed.data.rows(split).counts[clients] > 0])
+    if measures and len(with_rows):
         each = _answered(feed, model, weights, split, with_rows)
         whole = replace(each, owner=np.zeros_like(each.owner), clients=1)
     for name, measure in measures.items():
-        values = np.zeros(m)
+        values, all_rows = np.zeros(m), np.nan
         values[clients] = np.nan
-        values[with_rows] = measure(each)
-        found[name] = (values, float(measure(whole)[0]), name in LESS_IS_BETTER)
+        if len(with_rows):
+            values[with_rows], all_rows = measure(each), float(measure(whole)[0])
+        found[name] = (values, all_rows, name in LESS_IS_BETTER)
     for name, metric in custom.items():
         if metric is not None:
             values = custom_values(name, metric, feed, model, weights, split, clients)

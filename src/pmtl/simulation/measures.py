@@ -108,7 +108,11 @@ class Answered:
 
 
 def accuracy(given: Answered) -> Floats:
-    """The share of rows whose class is predicted."""
+    """The share of rows whose class is predicted; of labels, the share of rows that have the most
+    probable one."""
+    if given.task == "multilabel":
+        best = given.scores.argmax(axis=1)
+        return given.mean(np.take_along_axis(given.marks, best[:, None], axis=1)[:, 0])
     return given.mean((given.told == given.truth).astype(np.float64))
 
 
@@ -234,7 +238,7 @@ def _mean_where(values: Floats, there: NDArray[np.bool_]) -> Floats:
 Measure = Callable[[Answered], Floats]
 
 _OF_CLASSES = (accuracy, balanced_accuracy, f1, auc, log_loss, brier, calibration_error)
-_OF_LABELS = (f1, auc, log_loss, brier, calibration_error)
+_OF_LABELS = (accuracy, f1, auc, log_loss, brier, calibration_error)
 _OF_NUMBERS = (r2, mae, rmse)
 #: The measures of each task, by name.
 MEASURES: dict[Task, dict[str, Measure]] = {
