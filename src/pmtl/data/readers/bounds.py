@@ -110,7 +110,7 @@ def _from_table(name: str, table: Any) -> Range:
     for key in ("low", "high"):
         if key not in table:
             raise PublicError(f"The column {name!r} has no {key!r}: give low and high.")
-    return _pair(name, (table["low"], table["high"]))
+    return checked_range(name, (table["low"], table["high"]))
 
 
 def _refuse_unknown(where: str, values: Mapping[str, Any], known: tuple[str, ...]) -> None:
@@ -124,8 +124,9 @@ def _refuse_unknown(where: str, values: Mapping[str, Any], known: tuple[str, ...
             )
 
 
-def _pair(name: object, given: Any) -> Range:
-    """(low, high), which must differ and be finite also as float32, in which rows are kept."""
+def checked_range(name: object, given: Any) -> Range:
+    """The bounds (low, high) of the column `name`, which must differ and be finite also as float32,
+    in which rows are kept."""
     pair = given.tolist() if isinstance(given, np.ndarray) else given
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         raise PublicError(f"The bounds of {name!r} must be two numbers (low, high), not {pair!r}.")
@@ -182,13 +183,13 @@ def find_bounds(
     for column, pair in given.items():
         name = str(column)
         if name in known:
-            features[name] = _pair(name, pair)
+            features[name] = checked_range(name, pair)
         elif name not in targets and name != TARGET:
             raise _no_column(name, (*known, *(targets or (TARGET,))), words or ())
         elif target is not None:
             raise PublicError(f"The target has bounds twice, also as {name!r}: keep one of them.")
         else:
-            target = _pair(name, pair)
+            target = checked_range(name, pair)
     if not features and target is None:
         raise PublicError("There are no bounds: give (low, high) for at least one column.")
     in_order = tuple(features.get(name) for name in known) if features else ()
