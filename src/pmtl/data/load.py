@@ -18,7 +18,9 @@ from typing import Any
 from pmtl.data.checks import as_model_input, check_features
 from pmtl.data.federated import FederatedData
 from pmtl.data.readers.bounds import read_bounds
+from pmtl.data.readers.columns import TABLES
 from pmtl.data.readers.text import TextRule
+from pmtl.data.schema import Schema
 from pmtl.data.synthetic import synthetic
 from pmtl.errors import PmtlError, PublicError, naming
 from pmtl.plugins import entries, find
@@ -28,16 +30,14 @@ COMMON = (
     *("task", "outputs", "validation", "test", "min_rows", "clients", "largest"),
     *("scale", "bounds"),
 )
-PATHS = ("images", "vocabulary", "taglist", "bounds")
+PATHS = ("images", "vocabulary", "taglist", "bounds", "schema")
 """Options that name files or folders."""
 
 Reader = Callable[..., Mapping[str, Any]]
 
-_TABLES = ("csv", "tsv", "csv.gz", "tsv.gz", "parquet", "pq")
-
 READERS: dict[str, str] = {
     "npz": "npz:read_npz",
-    **dict.fromkeys(_TABLES, "table:read_table"),
+    **dict.fromkeys(TABLES, "table:read_table"),
     "h5": "hdf5:read_hdf5",
     "hdf5": "hdf5:read_hdf5",
     "json": "leaf:read_leaf",
@@ -74,11 +74,17 @@ def load(
 
     path, place = _places(name)
     # `source` must mean the same in every folder.
-    paths = {key: str(_places(value)[1]) for key, value in given.items() if key in PATHS}
-    source = format_spec(str(place), given | paths)
+    kept = {**given}
+    if not isinstance(kept.get("schema", ""), (str, Path)):  # It is in no file.
+        kept = {key: value for key, value in given.items() if key != "schema"}
+        kept |= {key: value for key, value in written.items() if key == "schema"}
+    paths = {key: str(_places(str(value))[1]) for key, value in kept.items() if key in PATHS}
+    source = format_spec(str(place), kept | paths)
     reader = choose_reader(path, given.pop("reader", None))
     if "bounds" in given:  # Errors in it are said before the rows are read.
         given["bounds"] = read_bounds(given["bounds"])
+    if "schema" in given:
+        given["schema"] = Schema.of(given["schema"])
     parameters = inspect.signature(reader).parameters
     if production and "lenient" not in parameters:
         raise PublicError(
@@ -180,6 +186,8 @@ def load_features(
     shape: tuple[int, ...],
     names: Sequence[str] | None,
     text: TextRule | None = None,
+    schema: Schema | Mapping[str, Any] | None = None,
+    ignore: Sequence[str] = (),
 ) -> Any:
     """Rows without targets, for prediction, as an array or a CSR matrix.
 
@@ -188,18 +196,28 @@ def load_features(
         shape: the shape of a row that the model needs.
         names: the names of the features in training; None if they had none.
         text: how text became features in training, if it did.
+        schema: the schema of the table in training (`RunFacts.schema`), if it had one. Columns that
+            it does not know are refused, and NaN is an empty cell, which the client's model fills.
+        ignore: columns that may be there, although the schema does not know them.
     """
     from pmtl.data.readers.npz import read_x
-    from pmtl.data.readers.table import read_known_columns, read_known_texts
+    from pmtl.data.readers.table import read_by_schema, read_known_columns, read_known_texts
     from pmtl.data.readers.text import Bags, frequencies
 
     path = Path(path)
     if not path.is_file():
         raise PmtlError(f"There is no file {path} to predict on.")
-    is_table = path.name.lower().endswith(tuple(f".{ending}" for ending in _TABLES))
-    if text is not None and not is_table:
-        raise PmtlError(f"{path} is not a table: this model needs text in .csv, .tsv or .parquet.")
+    is_table = path.name.lower().endswith(tuple(f".{ending}" for ending in TABLES))
+    if (text is not None or schema is not None) and not is_table:
+        needs = "a table with the columns of its schema" if text is None else "text"
+        raise PmtlError(
+            f"{path} is not a table: this model needs {needs} in .csv, .tsv or .parquet."
+        )
     with naming(str(path)):
+        if schema is not None:
+            return check_features(
+                read_by_schema(path, Schema.of(schema), ignore), names, None, True
+            )
         if text is not None:
             bags = Bags(names, text.hashed)
             for row in read_known_texts(path, text.columns):

@@ -257,6 +257,8 @@ class RunFolder:
             means, widths = torch.from_numpy(scaling.means), torch.from_numpy(scaling.widths)
             limits = torch.from_numpy(scaling.limits)
             parts = {"means": means, "widths": widths, "limits": limits}
+            if scaling.fills is not None:
+                parts["fills"] = torch.from_numpy(scaling.fills)
             written["scaling"] = files.write_tensors(self.scaling_file, parts, {}, self.key)
         save_statement(self.public, statement)
         if result is not None:
@@ -273,7 +275,8 @@ class RunFolder:
         parts, _ = files.read_tensors(self.scaling_file, written["scaling"], self.key)
         # Files of earlier versions, which knew no bounds, have no limits.
         limits = parts.get("limits", torch.full(parts["means"].shape[1:], LIMIT))
-        return Scaling(parts["means"].numpy(), parts["widths"].numpy(), limits.numpy())
+        fills = parts["fills"].numpy() if "fills" in parts else None
+        return Scaling(parts["means"].numpy(), parts["widths"].numpy(), limits.numpy(), fills)
 
 
 def save_statement(folder: Path, statement: Statement) -> None:

@@ -97,10 +97,10 @@ class Run:
             )
         if self._scaling is not None and not self._scaling.same_for_all:
             raise PmtlError(
-                "The shared model of this run needs rows that a client has scaled: use "
+                "The shared model of this run needs rows that a client has scaled or filled: use "
                 "shared_for(client)."
             )
-        return self._module(self._shared[0], 0)
+        return self._module(self._shared[0], None)
 
     def shared_for(self, client: str) -> nn.Module:
         """The shared model for the client with this name."""
@@ -213,7 +213,8 @@ class Run:
                     f"The run at {self.path} was trained on data from a Python program: give it "
                     "again, with pmtl.load_run(path, data=…)."
                 )
-            self._data = load(spec, production=self.facts.production)
+            schema = self.facts.schema
+            self._data = load(spec, production=self.facts.production, schema=schema)
         self._data = as_trained(self._data, self.facts)
         check_data(self._data, self.facts, self._key)
         return self._data
@@ -224,12 +225,11 @@ class Run:
                 "Exact metrics are private, and this is a production run: it withholds them."
             )
 
-    def _module(self, weights: Tensor, client: int) -> nn.Module:
+    def _module(self, weights: Tensor, client: int | None) -> nn.Module:
         module = self._model.with_weights(weights)
         if self._scaling is None:
             return module
-        means, widths = self._scaling.means[client], self._scaling.widths[client]
-        scale = Standardise(means, widths, self._scaling.limits).to(weights)
+        scale = Standardise(*self._scaling.of(client)).to(weights)
         return nn.Sequential(scale, module).eval()
 
     def _published(self, clients: NDArray[np.int64]) -> Tensor:

@@ -45,7 +45,7 @@ def predict(
     run = load_result(path)
     facts = run.facts
     text = None if facts.text is None else TextRule.from_dict(facts.text)
-    rows = load_features(data, facts.input_shape, facts.feature_names, text)
+    rows = load_features(data, facts.input_shape, facts.feature_names, text, facts.schema)
     answers = (run.predict_proba if probabilities else run.predict)(client, rows)
     write_answers(target, answers, facts.labels)
     typer.echo(f"{len(answers)} predictions of client {client} are in {out}.")

@@ -92,6 +92,8 @@ def read_bounds(path: str | Path) -> dict[str, Range]:
     except ValueError as error:
         raise PublicError(f"The bounds file {path} is not valid TOML: {error}.") from error
     with naming(str(path)):
+        if "version" in values:
+            return _from_schema(values)
         _refuse_unknown("a bounds file", values, ("columns",))
         columns = values.get("columns", {})
         if not isinstance(columns, dict) or not columns:
@@ -99,6 +101,15 @@ def read_bounds(path: str | Path) -> dict[str, Range]:
                 "There are no bounds: write [columns.NAME] with low and high for every column."
             )
         return {name: _from_table(name, table) for name, table in columns.items()}
+
+
+def _from_schema(values: Mapping[str, Any]) -> dict[str, Range]:
+    """The bounds of a schema's columns."""
+    from pmtl.data.schema import Schema
+
+    columns = Schema.from_dict(values).columns
+    found = {column.name: column.range for column in columns}
+    return {name: pair for name, pair in found.items() if pair is not None}
 
 
 def _from_table(name: str, table: Any) -> Range:

@@ -3,7 +3,8 @@
 `open_table` opens every table: for experiments, for production (`lenient`: see `cells.py`) and for
 prediction. A table may be larger than memory: it is read in batches, and its features move to disk
 if necessary. Text is accepted as a name (client, split, class) and in the columns of `text=`
-(`text.py`). Other text features are refused, because no encoding suits all of them.
+(`text.py`). A table with other columns than numbers is read by its schema (`data/schema/`), which
+an experiment infers if there is none.
 """
 
 from __future__ import annotations
@@ -18,12 +19,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.data.client_names import distinct, without_points
+from pmtl.data.client_names import without_points
 from pmtl.data.disk import ArrayBuilder
 from pmtl.data.readers.cells import Table, coded_names, numbers, target_numbers, texts
-from pmtl.data.readers.columns import Columns, Roles, assign_roles, missing_value, wrong_kind
+from pmtl.data.readers.columns import (
+    Columns,
+    Roles,
+    assign_roles,
+    dropped_names,
+    missing_value,
+    wrong_kind,
+)
 from pmtl.data.readers.text import Bags, TextRule
 from pmtl.data.readers.text_rows import TextRows, text_options
+from pmtl.data.schema.frames import arrow_array
+from pmtl.data.schema.infer import infer
+from pmtl.data.schema.problems import listed
+from pmtl.data.schema.rows import read_features, read_rows
+from pmtl.data.schema.schema import Schema
 from pmtl.errors import PmtlError, PublicError
 
 PARQUET_ENDINGS = (".parquet", ".pq")
@@ -78,42 +91,73 @@ def read_table(
     hash: int | None = None,
     tags: int | None = None,
     taglist: str | None = None,
+    schema: str | Path | Schema | None = None,
+    task: str | None = None,
     *,
     lenient: bool = False,
 ) -> Columns:
     """The columns of a table file; docs/data.md has the options. If `lenient`, unusable rows are
     marked instead of refused."""
     known = text_options(text, words, vocabulary, hash, tags, taglist)
+    if schema is not None and text is not None:
+        raise PublicError(
+            'text= and a schema were both given: say kind = "text" in the schema instead.'
+        )
     with open_table(path, lenient) as table:
+        if known is None:
+            return _any_columns(table, table.where, (client, target, split, drop), schema, task)
         roles = assign_roles(table.names, table.where, client, target, split, drop, text)
         return _collect(table, roles, known)
 
 
 def frame_columns(
-    frame: Any, client: str | None, target: str | None, split: str | None, drop: str | Sequence[str]
+    frame: Any,
+    client: str | None,
+    target: str | None,
+    split: str | None,
+    drop: str | Sequence[str],
+    schema: Any = None,
+    task: str | None = None,
 ) -> Columns:
-    """The columns of a pandas DataFrame (or anything with `columns` and `frame[name]`)."""
+    """The columns of a pandas or polars frame (or anything with `columns` and `frame[name]`)."""
+    given = (client, target, split, drop)
+    return _any_columns(open_frame(frame), "The frame", given, schema, task)
+
+
+def open_frame(frame: Any) -> Table:
+    """A frame as a table."""
     import pyarrow as pa
 
     def read(columns: Sequence[str]) -> list[Any]:
-        arrays = {name: _arrow_array(frame[series[name]]) for name in columns}
+        arrays = {name: arrow_array(frame[series[name]]) for name in columns}
         return [pa.RecordBatch.from_pydict(arrays)]
 
     series = {str(name): name for name in frame.columns}
-    table = Table("the frame", [str(name) for name in frame.columns], False, False, read)
-    return _collect(table, assign_roles(table.names, "The frame", client, target, split, drop))
+    return Table("the frame", [str(name) for name in frame.columns], False, False, read)
 
 
-def _arrow_array(series: Any) -> Any:
-    """A frame's column; values of mixed types become text."""
-    import pyarrow as pa
-
+def _any_columns(
+    table: Table, where: str, given: tuple[Any, ...], schema: Any, task: str | None
+) -> Columns:
+    """The columns of a table by its schema, as numbers or, in an experiment, by a schema that is
+    inferred because not all columns are numbers."""
+    client, target, split, drop = given
+    dropped = dropped_names(drop)
+    if schema is not None:
+        return read_rows(table, Schema.of(schema).with_roles(client, target, split, dropped))
+    roles = assign_roles(table.names, where, *given)
     try:
-        column = pa.array(series, from_pandas=True)
-    except (pa.ArrowException, TypeError):
-        codes, names = distinct(np.asarray(series, dtype=object), "value")
-        return pa.array(names).take(pa.array(codes))
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        return _collect(table, roles)
+    except _NotNumbers:
+        inferred = infer(table, roles, task, dropped)
+    columns = read_rows(table, inferred.schema)
+    columns["disclosed"] = inferred.disclosed
+    columns["notes"] = (inferred.decided, *columns.get("notes", ()))
+    return columns
+
+
+class _NotNumbers(PmtlError):
+    """A feature is not a number; a schema may say what it is."""
 
 
 def _collect(table: Table, roles: Roles, known: tuple[Bags, Bags | None] | None = None) -> Columns:
@@ -169,28 +213,41 @@ class _Features:
 
     def append(self, batch: Any, first: int) -> None:
         """Add a batch; `first` is the number of its first row."""
-        where, lenient = self._table.where, self._table.lenient
         x = np.empty((batch.num_rows, len(self._names)), dtype=np.float32)
         for column, name in enumerate(self._names):
-            values, text = numbers(batch.column(name), self._table, self._role, name)
-            if text.any() and not lenient:
-                raise wrong_kind(where, self._role, name, "text")
+            try:
+                values = self._numbers(batch.column(name), name, first)
+            except PmtlError as error:
+                if self._role == "feature" and not self._table.lenient:
+                    raise _NotNumbers(str(error)) from error
+                raise
             with np.errstate(over="ignore"):
                 x[:, column] = values
-            missing = np.isnan(x[:, column])
-            if missing.any() and not lenient:
-                raise missing_value(where, name, first + int(np.argmax(missing)))
         self._has_numbers |= np.isfinite(x).any(axis=0)
         self._builder.append(x)
 
+    def _numbers(self, column: Any, name: str, first: int) -> NDArray[Any]:
+        where, lenient = self._table.where, self._table.lenient
+        values, text = numbers(column, self._table, self._role, name)
+        if text.any() and not lenient:
+            raise wrong_kind(where, self._role, name, "text")
+        missing = np.isnan(values)
+        if missing.any() and not lenient:
+            raise missing_value(where, name, first + int(np.argmax(missing)))
+        return values
+
     def finish(self) -> NDArray[np.float32]:
-        """All rows; in production, a column without any number is refused."""
-        for name, filled in zip(self._names, self._has_numbers, strict=True):
-            if self._table.lenient and not filled:
-                raise PublicError(
-                    f"The column {name!r} holds no numbers: encode it as numbers, or leave it out "
-                    f"with drop={name}."
-                )
+        """All rows; in production, columns without any number are refused."""
+        pairs = zip(self._names, self._has_numbers, strict=True)
+        empty = [name for name, filled in pairs if self._table.lenient and not filled]
+        if empty:
+            one = len(empty) == 1
+            raise PublicError(
+                f"The column{'' if one else 's'} {listed(empty)} hold{'s' if one else ''} no "
+                "numbers. Production learns from nobody's rows what else a column holds: say it in "
+                "a schema (pmtl data schema, then --schema), or leave it out with "
+                f"drop={'+'.join(empty)}."
+            )
         return self._builder.finish()
 
 
@@ -206,6 +263,12 @@ def _targets(table: Table, targets: dict[str, list[Any]], usable: NDArray[np.boo
             usable &= good
         columns.append(values)
     return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
+
+
+def read_by_schema(path: Path, schema: Schema, ignore: Sequence[str] = ()) -> NDArray[np.float32]:
+    """The features of a table's rows, by the schema of training; see `read_features`."""
+    with open_table(path) as table:
+        return read_features(table, schema, ignore)
 
 
 def read_known_columns(

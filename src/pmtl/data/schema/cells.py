@@ -89,14 +89,17 @@ def distinct_texts(column: Any) -> tuple[NDArray[np.int64], list[str | None]]:
     elif types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
     encoded = column.dictionary_encode()
-    texts = [_as_text(value) for value in encoded.dictionary.to_pylist()]
+    texts = [None if value is None else as_text(value) for value in encoded.dictionary.to_pylist()]
     codes = encoded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)
     return codes.astype(np.int64), [*texts, None]
 
 
-def _as_text(value: Any) -> str | None:
-    if isinstance(value, str) or value is None:
-        return value if value is None else value.strip()
+def as_text(value: Any) -> str:
+    """A cell as it would be written in a CSV file; whole floats are written as integers."""
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace").strip()
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
@@ -148,19 +151,25 @@ def date_reader(format: str | None) -> Callable[[str], float | None]:
     or by ISO 8601. Dates of a Parquet file come as ISO 8601, whatever the format."""
 
     def parse(text: str) -> float | None:
-        if format is not None:
-            with contextlib.suppress(ValueError):
-                return days_since_epoch(datetime.datetime.strptime(text, format))
-        with contextlib.suppress(ValueError, OverflowError):
-            return days_since_epoch(datetime.datetime.fromisoformat(text))
-        return None
+        found = None if format is None else read_date(text, format)
+        return read_date(text, None) if found is None else found
 
     return parse
 
 
+def read_date(text: str, format: str | None) -> float | None:
+    """The days since 2000-01-01 of a date that is written as `format` says (None: ISO 8601), or
+    None."""
+    with contextlib.suppress(ValueError, OverflowError):
+        if format is None:
+            return days_since_epoch(datetime.datetime.fromisoformat(text))
+        return days_since_epoch(datetime.datetime.strptime(text, format))
+    return None
+
+
 def moments(days: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The month (0 to 11) and the weekday (0 is Monday) of days since 2000-01-01."""
-    whole = np.floor(np.nan_to_num(days)).astype(np.int64)
+    whole = np.floor(days).astype(np.int64)
     dates = np.datetime64(EPOCH.date()) + whole
     months = dates.astype("datetime64[M]").astype(np.int64) % 12
     return months, (whole + EPOCH.weekday()) % 7

@@ -135,9 +135,9 @@ class Encoder:
                 x[here[~known], len(column.categories or ())] = 1
         else:
             x[:, 0] = as_float32(cells.values)
-            month, weekday = moments(cells.values)
             for number, part in enumerate(column.parts):
-                angle = 2 * np.pi * (month / 12 if part == "month" else weekday / 7)[here]
+                month, weekday = moments(cells.values[here])
+                angle = 2 * np.pi * (month / 12 if part == "month" else weekday / 7)
                 x[here, 1 + 2 * number] = np.sin(angle)
                 x[here, 2 + 2 * number] = np.cos(angle)
         if column.missing == "indicator":
@@ -167,8 +167,9 @@ class Encoder:
 
         def invalid(found: _Problem) -> str:
             what = "not among its categories" if category else f"no {column.kind}"
+            what = _cells(found.count, f"that is {what}", f"that are {what}")
             return (
-                f"the column {name!r} has {_cells(found.count, 'that is', 'that are')} {what} (first in row "
+                f"the column {name!r} has {what} (first in row "
                 f"{found.row}, counting from 0: {found.example!r}): correct that, list it in "
                 f"{'categories' if category else 'missing_values'} under [columns.{name}] of a "
                 f"schema{'.' if target else f', or leave the column out with drop={name}.'}"

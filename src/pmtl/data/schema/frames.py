@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pmtl.data.schema.cells import as_text
 from pmtl.errors import PmtlError
 
 
@@ -17,8 +18,8 @@ def arrow_array(series: Any) -> Any:
     try:
         column = series if isinstance(series, pa.Array) else pa.array(series, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        values = list(series)
-        column = pa.array([None if is_missing(value) else _text(value) for value in values])
+        values = (None if is_missing(value) else as_text(value) for value in series)
+        column = pa.array(list(values), pa.string())
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
@@ -46,7 +47,3 @@ def is_missing(value: Any) -> bool:
     """Whether a value of a frame stands for none: None, NaN, and pandas' own."""
     missing = value is None or type(value).__name__ in ("NAType", "NaTType")
     return missing or (isinstance(value, float) and value != value)
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.data.readers.bounds import Bounds
+from pmtl.data.readers.bounds import Bounds, GivenBounds, checked_range, read_bounds
 from pmtl.data.schema.column import Column
 from pmtl.data.schema.problems import listed, refuse, similar
 from pmtl.errors import PublicError, naming
@@ -94,12 +94,23 @@ class Schema:
             features = tuple(pair for column in self.features for pair in column.ranges)
         return Bounds(features, target) if features or target else None
 
-    def with_bounds(self, ranges: Mapping[str, Sequence[float]]) -> Schema:
+    @property
+    def fills(self) -> bool:
+        """Whether there can be empty cells that a client has to fill."""
+        return any(
+            column.kind in ("number", "boolean", "date") and column.missing in ("fill", "indicator")
+            for column in self.features
+        )
+
+    def with_bounds(self, bounds: GivenBounds) -> Schema:
         """The schema with bounds of further columns.
 
         Args:
-            ranges: (low, high) by the names of columns; "target" is the target.
+            bounds: (low, high) by the names of columns, or a file; "target" is the target.
         """
+        ranges = read_bounds(bounds) if isinstance(bounds, (str, Path)) else bounds
+        if not isinstance(ranges, Mapping):
+            raise PublicError("With a schema, bounds are a file or a mapping of columns' names.")
         given = {str(name): pair for name, pair in ranges.items()}
         targets = [column.name for column in self.targets]
         if "target" in given and targets and not any(c.name == "target" for c in self.columns):
@@ -113,8 +124,10 @@ class Schema:
         refuse("The schema", problems)
         columns = []
         for column in self.columns:
-            low, high = given.get(column.name, (column.low, column.high))
-            columns.append(replace(column, low=low, high=high))
+            if column.name in given:
+                low, high = checked_range(column.name, given[column.name])
+                column = replace(column, low=low, high=high)
+            columns.append(column)
         return Schema(tuple(columns))
 
     def with_roles(
@@ -132,27 +145,29 @@ class Schema:
             split: the column that names the split.
             drop: columns to leave out.
         """
-        has = {"client": self.named("client"), "split": self.named("split")}
-        has["target"] = "+".join(column.name for column in self.targets) or None
-        problems = [
-            f"its {role} is {has[role]!r}, but {role}={given} was given: leave that out, or change "
-            "the schema."
-            for role, given in (("client", client), ("target", target), ("split", split))
-            if given is not None and given != has[role]
-        ]
-        dropped = set(drop)
-        names = [column.name for column in self.columns]
-        problems += [
-            f"it has no column {name!r} to drop.{similar(name, names)}"
-            for name in sorted(dropped - set(names))
-        ]
+        chosen = {"client": client, "target": target, "split": split}
+        problems, columns = [], {column.name: column for column in self.columns}
+        for role, given in chosen.items():
+            has = [column.name for column in self.columns if column.role == role]
+            names = [] if given is None else [given] if given in columns else given.split("+")
+            if has and names and names != has:
+                problems.append(
+                    f"its {role} is {'+'.join(has)!r}, but {role}={given} was given: leave that "
+                    "out, or change the schema."
+                )
+            for name in [] if has else names:
+                if role == "client" or role == "split":
+                    columns[name] = Column(name, None, role)
+                elif name in columns and columns[name].role == "feature":
+                    columns[name] = replace(columns[name], role=role, missing="refuse")
+                else:
+                    problems.append(f"it says nothing about the target {name!r}: add it.")
+        for name in drop:
+            if name not in columns:
+                problems.append(f"it has no column {name!r} to drop.{similar(name, columns)}")
+            columns[name] = Column(name, None, "dropped")
         refuse("The schema", problems)
-        return Schema(
-            tuple(
-                Column(column.name, None, "dropped") if column.name in dropped else column
-                for column in self.columns
-            )
-        )
+        return Schema(tuple(columns.values()))
 
     def encode(self, rows: Any) -> NDArray[np.float32]:
         """Rows of features, [rows, features]. NaN is a missing value that the client has to fill;
