@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from pmtl import storage as files
-from pmtl.data import Scaling
+from pmtl.data import Scaling, Schema
 from pmtl.data.scaling import LIMIT
 from pmtl.errors import PmtlError
 from pmtl.privacy.statement.statement import Statement
@@ -96,6 +96,9 @@ class RunFolder:
                     files.write_json(new.plan_file, public_facts(config, facts))
                     files.write_text(new.notes_file, _NOTES)
                 files.write_text(new.config_file, config.to_toml())
+                if facts.schema is not None:
+                    schema = Schema.from_dict(facts.schema)
+                    files.write_text(new.public / "schema.toml", schema.to_toml())
                 if public is not None and (kept := public.tensors()):
                     files.write_tensors(new.start_file, kept, {})
                 new.save_facts(facts)

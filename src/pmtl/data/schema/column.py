@@ -182,7 +182,7 @@ class Column:
             raise self._error(
                 "needs its categories: list them (categories = ['a', 'b']), or give hash = N."
             )
-        values = self.categories or ()
+        values = [value.strip() for value in self.categories or ()]  # As cells are compared.
         twice = next((value for value in values if values.count(value) > 1), None)
         if twice is not None:
             raise self._error(f"has the category {twice!r} twice.")

@@ -24,7 +24,8 @@ def to_toml(schema: Schema, notes: Mapping[str, str] | None = None, heading: str
     """
     from pmtl.data.schema.schema import VERSION
 
-    parts = [_comment(heading) + f"version = {VERSION}\n"]
+    public = "true" if schema.public else "false"
+    parts = [_comment(heading) + f"version = {VERSION}\npublic = {public}\n"]
     for column in schema.columns:
         text = tomli_w.dumps({"columns": {column.name: _values(column)}})
         # An empty table is written with its parent's name alone.

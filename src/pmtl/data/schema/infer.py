@@ -52,7 +52,10 @@ class Inferred:
 
     def __post_init__(self) -> None:
         columns = [c for c in self.schema.columns if c.role in ("feature", "target", "dropped")]
-        told = "; ".join(f"{column.name}: {self.notes[column.name]}" for column in columns)
+        alike: dict[str, list[str]] = {}
+        for column in columns:
+            alike.setdefault(self.notes[column.name], []).append(column.name)
+        told = " · ".join(f"{', '.join(names)}: {note}" for note, names in alike.items())
         self.decided = (
             f"No schema was given, so the columns were read as their cells suggest. {told}. "
             "`pmtl data schema` writes this down, to be changed and given with --schema."
@@ -180,7 +183,8 @@ def _target(profile: Profile, task: str | None, alone: bool) -> Found:
     if profile.unreadable or profile.typed == "date" or not profile.present:
         holds = profile.unreadable or ("dates" if profile.typed else "no values")
         raise wrong_kind("the table", "target", name, holds)
-    if profile.is_boolean:
+    spelled = {value.lower() for value in profile.values} <= {"true", "false"}
+    if profile.is_boolean and (spelled or not alone):  # Other words stay names of classes.
         return Found(Column(name, "boolean", "target"), "target, true or false")
     if profile.is_number and (not alone or not profile.whole or task == "regression"):
         return Found(number, "target, a number")
@@ -208,10 +212,9 @@ def _ordered(profile: Profile) -> tuple[str, ...]:
 def _on_missing(column: Column, profile: Profile) -> str:
     if not profile.missing or column.role != "feature":
         return ""
-    cells = "1 empty cell is" if profile.missing == 1 else f"{profile.missing:,} empty cells are"
     if column.kind in ("category", "text"):
-        return f" ({cells} a category of its own)"
-    return f" ({cells} filled inside each client, and marked)"
+        return f"; empty cells ({profile.missing:,}) are a category of their own"
+    return f"; empty cells ({profile.missing:,}) are filled inside each client, and marked"
 
 
 def _seen(column: Column, profile: Profile) -> str:

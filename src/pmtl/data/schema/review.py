@@ -14,9 +14,9 @@ from pmtl.spec import unknown
 
 HEADING = """\
 What the columns of {name} hold. This was inferred from the rows.
-A schema has to be public knowledge: with it, nothing about the columns is learned from the clients'
-rows. Before you use it, check every column, and take out what nobody may know without the rows: a
-category that only one client has, a column that is only sometimes empty.
+Check every column, and take out what nobody may know without the clients' rows: a category that
+only one client has, or an indicator of empty cells that only one client has. Then write
+public = true: your word that all of this is known without the rows. Production asks for it.
 Settings: kind = number, category, boolean, date or text; role = feature, target, client, split or
 dropped; low and high; categories, or hash = N; unknown = zeros, other or refuse; missing =
 indicator, fill, drop or refuse; missing_values; format and parts of dates (docs/tables.md).

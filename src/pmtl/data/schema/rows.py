@@ -16,6 +16,14 @@ from pmtl.data.schema.encode import Encoder
 from pmtl.data.schema.schema import Schema
 from pmtl.errors import PmtlError, PublicError
 
+GIVEN = (
+    "What the columns hold was said in a schema, which is public by the user's word. It must not "
+    "come from the clients' rows."
+)
+NOT_PUBLIC = (
+    "The schema of the columns does not say that it is public (public = true). Categories and "
+    "other settings that came from the clients' rows disclose something that no noise covers."
+)
 LEFT_OUT = "{:,} of {:,} rows were left out, because a cell of {} is empty."
 
 
@@ -26,6 +34,11 @@ def read_rows(table: Table, schema: Schema) -> Columns:
         table: the open table; in production (`lenient`) unusable rows are marked, not refused.
         schema: what its columns hold.
     """
+    if table.lenient and not schema.public:
+        raise PublicError(
+            "Production needs a schema that is public: check that all of it is known without the "
+            "clients' rows, and write public = true at the top of its file."
+        )
     client, split = _owner(table, schema), schema.named("split")
     schema.check_names(table.names, table.where, training=True)
     used = [column.name for column in schema.columns if column.role != "dropped"]
@@ -62,6 +75,7 @@ def read_rows(table: Table, schema: Schema) -> Columns:
         target_names=tuple(column.name for column in schema.targets),
         labels=labels,
         schema=schema,
+        disclosed=(GIVEN if schema.public else NOT_PUBLIC,),
         usable=usable if table.lenient else None,
     )
     if not table.lenient and not usable.all():

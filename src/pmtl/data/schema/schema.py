@@ -3,6 +3,7 @@
 A TOML file has a version, and a table for each column:
 
     version = 1
+    public = true    # known without looking at the clients' rows
 
     [columns.age]
     kind = "number"
@@ -34,6 +35,7 @@ from pmtl.errors import PublicError, naming
 
 #: The version of the file's form.
 VERSION = 1
+_ENTRIES = ("version", "public", "columns")
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,12 @@ class Schema:
 
     Args:
         columns: the columns, in the order of their features.
+        public: whether the user says that all of it is known without the clients' rows, which
+            production needs.
     """
 
     columns: tuple[Column, ...]
+    public: bool = False
 
     def __post_init__(self) -> None:
         problems = []
@@ -128,7 +133,7 @@ class Schema:
                 low, high = checked_range(column.name, given[column.name])
                 column = replace(column, low=low, high=high)
             columns.append(column)
-        return Schema(tuple(columns))
+        return replace(self, columns=tuple(columns))
 
     def with_roles(
         self,
@@ -167,7 +172,7 @@ class Schema:
                 problems.append(f"it has no column {name!r} to drop.{similar(name, columns)}")
             columns[name] = Column(name, None, "dropped")
         refuse("The schema", problems)
-        return Schema(tuple(columns.values()))
+        return replace(self, columns=tuple(columns.values()))
 
     def encode(self, rows: Any) -> NDArray[np.float32]:
         """Rows of features, [rows, features]. NaN is a missing value that the client has to fill;
@@ -228,6 +233,7 @@ class Schema:
         """The content of the file."""
         return {
             "version": VERSION,
+            "public": self.public,
             "columns": {column.name: column.to_dict() for column in self.columns},
         }
 
@@ -246,12 +252,13 @@ class Schema:
                 of numbers.
         """
         problems = [
-            f"it has no entry {key!r}.{similar(key, ('version', 'columns'))} Known: version, "
-            "columns."
+            f"it has no entry {key!r}.{similar(key, _ENTRIES)} Known: {', '.join(_ENTRIES)}."
             for key in values
-            if key not in ("version", "columns")
+            if key not in _ENTRIES
         ]
-        version = values.get("version", VERSION)
+        version, public = values.get("version", VERSION), values.get("public", False)
+        if not isinstance(public, bool):
+            problems.append(f"public = {public!r} is neither true nor false.")
         if version != VERSION or isinstance(version, bool):
             problems.append(
                 f"its version is {version!r}, and this version of pmtl reads version {VERSION}."
@@ -266,7 +273,7 @@ class Schema:
             except PublicError as error:
                 problems.append(str(error))
         refuse("The schema", problems)
-        return cls(tuple(columns))
+        return cls(tuple(columns), public)
 
     @classmethod
     def read(cls, path: str | Path) -> Schema:
