@@ -106,15 +106,17 @@ def test_a_run_stops_and_goes_on_with_its_own_schema(folder, monkeypatch):
     }
     whole = pmtl.train(f"{spec},scale=client", **options, out="whole")
 
-    class Stop(pmtl.Callback):
-        def after_round(self, progress):
-            if progress.round == 2:
-                raise KeyboardInterrupt
+    save = RunFolder.save_round
 
-    with pytest.raises(
-        (KeyboardInterrupt, pmtl.Interrupted if hasattr(pmtl, "Interrupted") else Exception)
-    ):
-        pmtl.train(f"{spec},scale=client", **options, out="part", callbacks=[Stop()])
+    def save_and_die(self, line):
+        save(self, line)
+        if line["round"] == 2:
+            raise SystemError("power cut")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "save_round", save_and_die)
+        with pytest.raises(SystemError):
+            pmtl.train(f"{spec},scale=client", **options, out="part")
     Path("schema.toml").write_text(given.replace('"icu"', '"intensive"'))  # The run has its own.
     resumed = pmtl.resume("part")
     assert resumed.evaluate() == whole.evaluate()
@@ -198,7 +200,8 @@ def test_production_shows_the_schema_and_nothing_of_the_rows(folder):
         content = file.read_bytes()
         assert b"empty cells" not in content
         assert b"fills" not in content
-    fills = RunFolder("run").load_scaling(run.facts.written).fills
+    kept = RunFolder.open("run")
+    fills = kept.load_scaling(kept.facts().written).fills
     assert np.array_equal(fills, run.data.scaling.fills)
     x = load_features("hospital.csv", run.facts.input_shape, None, schema=run.facts.schema)
     assert np.isnan(x).any()
