@@ -116,7 +116,7 @@ def make_config(
     if reading:
         if "data" not in values:
             raise PmtlError(
-                "--client-column, --target, --scale, --bounds and --schema need --data: give it, "
+                "--client-column, --target, --scale, --schema and --bounds need --data: give it, "
                 "too."
             )
         name, more = parse_spec(values["data"])

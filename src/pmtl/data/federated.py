@@ -342,6 +342,6 @@ class FederatedData:
         """
         from pmtl.data.readers.table import frame_columns
 
-        given = (client, target, split, drop, schema, options.get("task"))
+        given = (client, target, split, drop, schema, options.get("task"), options.get("bounds"))
         columns: dict[str, Any] = {**frame_columns(frame, *given)}
         return cls.from_arrays(**(columns | options))

@@ -13,6 +13,7 @@ from pyarrow import parquet
 
 from pmtl.data import FederatedData, load
 from pmtl.data.load import load_features
+from pmtl.data.readers.cells import Table
 from pmtl.errors import PmtlError
 
 
@@ -75,6 +76,14 @@ def test_parquet_categories_decimals_and_dates(frame, tmp_path):
     assert (dated.feature_names[-1], dated.x[0, -1]) == ("day", 32)
     texts = load(write(frame.assign(p=frame.p.astype(str).astype("category")), path))
     assert texts.x[:, 0].tolist() == frame.p.tolist()
+
+
+def test_a_large_table_shows_a_bar(capfd):
+    batch = pa.record_batch({"v": [1.0]})
+    for steps, shown in ((3, False), (40, True)):
+        table = Table("t", ["v"], False, False, lambda names, n=steps: [batch] * n, steps, True)
+        assert [first for first, _ in table.batches(["v"])] == list(range(steps))
+        assert ("reading rows" in capfd.readouterr().err) == shown
 
 
 def test_leading_zeros_of_clients_stay(tmp_path):

@@ -149,6 +149,13 @@ def test_targets(target, task, labels, kind):
     assert (data.task, data.labels) == (kind, labels)
 
 
+def test_a_target_with_bounds_is_a_number():
+    frame = pd.DataFrame({"client": ["a", "b"] * 20, "word": ["p", "q"] * 20, "score": [3, 7] * 20})
+    data = FederatedData.from_frame(frame, target="score", bounds={"score": (0, 10)})
+    assert (data.task, data.bounds.target) == ("regression", (0.0, 10.0))
+    assert data.bounds.features == ()
+
+
 def test_several_targets_with_text_features(tmp_path):
     frame = pd.DataFrame({"client": ["a", "b"] * 20, "word": ["p", "q"] * 20})
     frame = frame.assign(s=[True, False] * 20, t=[False, True] * 20, u=0.5)

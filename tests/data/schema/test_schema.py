@@ -133,7 +133,7 @@ def test_bounds_are_added_to_numbers_only():
     schema = Schema((Column("a"), Column("b", "boolean"), Column("y", role="target")))
     more = schema.with_bounds({"a": (0, 1), "target": (0, 2)})
     assert (more.bounds.features, more.bounds.target) == (((0.0, 1.0),) * 2, (0.0, 2.0))
-    for wrong, words in (({"b": (0, 1)}, "'boolean'"), ({"aa": (0, 1)}, "Did you mean 'a'")):
+    for wrong, words in (({"b": (0, 1)}, "is boolean"), ({"aa": (0, 1)}, "Did you mean 'a'")):
         with pytest.raises(PublicError, match=words):
             schema.with_bounds(wrong)
     with pytest.raises(PublicError, match="mapping"):

@@ -10,7 +10,7 @@ an experiment infers if there is none.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from pmtl.data.client_names import without_points
 from pmtl.data.disk import ArrayBuilder
+from pmtl.data.readers.bounds import TARGET, GivenBounds, read_bounds
 from pmtl.data.readers.cells import Table, coded_names, numbers, target_numbers, texts
 from pmtl.data.readers.columns import (
     Columns,
@@ -43,9 +44,9 @@ PARQUET_ENDINGS = (".parquet", ".pq")
 
 
 @contextmanager
-def open_table(path: Path, lenient: bool = False) -> Iterator[Table]:
+def open_table(path: Path, lenient: bool = False, progress: bool = False) -> Iterator[Table]:
     """Open a CSV or TSV file with a header line, or a Parquet file. If `lenient`, CSV rows with too
-    many or too few cells are left out."""
+    many or too few cells are left out; `progress` shows a bar for a large table."""
     import pyarrow as pa
     from pyarrow import csv, parquet
 
@@ -63,14 +64,16 @@ def open_table(path: Path, lenient: bool = False) -> Iterator[Table]:
     try:
         if path.name.lower().endswith(PARQUET_ENDINGS):
             with parquet.ParquetFile(path) as file:
-                names = file.schema_arrow.names
                 yield Table(
-                    *(str(path), names, False, lenient),
+                    *(str(path), file.schema_arrow.names, False, lenient),
                     read=lambda columns: file.iter_batches(columns=list(columns)),
+                    steps=file.metadata.num_rows >> 16,
+                    progress=progress,
                 )
         else:
             names = csv.open_csv(path, parse_options=parsing).schema.names
-            yield Table(str(path), names, True, lenient, read_csv)
+            steps = path.stat().st_size >> 20  # A batch is a mebibyte of text.
+            yield Table(str(path), names, True, lenient, read_csv, steps, progress)
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise PmtlError(
@@ -93,8 +96,10 @@ def read_table(
     taglist: str | None = None,
     schema: str | Path | Schema | None = None,
     task: str | None = None,
+    bounds: Any = None,
     *,
     lenient: bool = False,
+    progress: bool = False,
 ) -> Columns:
     """The columns of a table file; docs/data.md has the options. If `lenient`, unusable rows are
     marked instead of refused."""
@@ -103,9 +108,10 @@ def read_table(
         raise PublicError(
             'text= and a schema were both given: say kind = "text" in the schema instead.'
         )
-    with open_table(path, lenient) as table:
+    with open_table(path, lenient, progress) as table:
         if known is None:
-            return _any_columns(table, table.where, (client, target, split, drop), schema, task)
+            given = (client, target, split, drop)
+            return _any_columns(table, table.where, given, schema, task, bounds)
         roles = assign_roles(table.names, table.where, client, target, split, drop, text)
         return _collect(table, roles, known)
 
@@ -118,10 +124,11 @@ def frame_columns(
     drop: str | Sequence[str],
     schema: Any = None,
     task: str | None = None,
+    bounds: GivenBounds | None = None,
 ) -> Columns:
     """The columns of a pandas or polars frame (or anything with `columns` and `frame[name]`)."""
     given = (client, target, split, drop)
-    return _any_columns(open_frame(frame), "The frame", given, schema, task)
+    return _any_columns(open_frame(frame), "The frame", given, schema, task, bounds)
 
 
 def open_frame(frame: Any) -> Table:
@@ -137,7 +144,12 @@ def open_frame(frame: Any) -> Table:
 
 
 def _any_columns(
-    table: Table, where: str, given: tuple[Any, ...], schema: Any, task: str | None
+    table: Table,
+    where: str,
+    given: tuple[Any, ...],
+    schema: Any,
+    task: str | None,
+    bounds: GivenBounds | None,
 ) -> Columns:
     """The columns of a table by its schema, as numbers or, in an experiment, by a schema that is
     inferred because not all columns are numbers."""
@@ -149,6 +161,11 @@ def _any_columns(
     try:
         return _collect(table, roles)
     except _NotNumbers:
+        ranges = read_bounds(bounds) if isinstance(bounds, (str, Path)) else bounds
+        if isinstance(ranges, Mapping) and {*roles.targets, TARGET} & {
+            str(name) for name in ranges
+        }:
+            task = task or "regression"  # A target with bounds is a number.
         inferred = infer(table, roles, task, dropped)
     columns = read_rows(table, inferred.schema)
     columns["disclosed"] = inferred.disclosed

@@ -118,14 +118,25 @@ def read_numbers(column: Any, more: Collection[str] = ()) -> Cells:
     if is_time(column.type):
         empty = column.is_null().to_numpy(zero_copy_only=False)
         return Cells(np.full(len(column), np.nan), empty, ~empty)
+    if is_text(column.type):
+        column = _without_empty(column, more)
     values, wrong = numbers(column, _READER, "feature", "")
     values = np.asarray(values, dtype=np.float64)
-    if wrong.any() or (more and is_text(column.type)):
-        codes, texts = distinct_texts(column)
-        empty = np.array([is_empty(text, more) for text in texts])[codes]
-        values = np.where(empty, np.nan, values)
-        wrong = wrong & ~empty
     return Cells(values, np.isnan(values) & ~wrong, wrong)
+
+
+def _without_empty(column: Any, more: Collection[str]) -> Any:
+    """A column of text in which empty cells of every spelling are null."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    trimmed = compute.utf8_trim_whitespace(column.cast(pa.large_string()))
+    spellings = pa.array(sorted(EMPTY), pa.large_string())
+    empty = compute.is_in(compute.utf8_lower(trimmed), value_set=spellings)
+    if more:
+        further = pa.array(sorted(more), pa.large_string())
+        empty = compute.or_(empty, compute.is_in(trimmed, value_set=further))
+    return compute.if_else(empty, None, trimmed)
 
 
 def read_each(

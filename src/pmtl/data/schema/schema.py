@@ -120,11 +120,17 @@ class Schema:
         targets = [column.name for column in self.targets]
         if "target" in given and targets and not any(c.name == "target" for c in self.columns):
             given[targets[0]] = given.pop("target")
-        known = {column.name for column in self.columns}
+        known = {column.name: column.kind or column.role for column in self.columns}
         problems = [
             f"there are bounds for {name!r}, which is no column of it.{similar(name, known)}"
             for name in given
             if name not in known
+        ]
+        problems += [
+            f"there are bounds for {name!r}, which is {known[name]}: they are for numbers and dates "
+            "only, so leave them out."
+            for name in given
+            if known.get(name, "number") not in ("number", "date")
         ]
         refuse("The schema", problems)
         columns = []
