@@ -87,7 +87,7 @@ def test_python_files_and_the_command_line_have_the_same_settings():
     options = set(inspect.signature(train_command).parameters)
     assert options - {*declared(TrainConfig), *inside} == {
         *("config", "out", "callback", "as_json"),
-        *("client_column", "target", "scale", "bounds"),
+        *("client_column", "target", "scale", "bounds", "schema"),
     }
     assert {*declared(TrainConfig), *inside} <= options
 

@@ -161,8 +161,8 @@ def test_a_bad_argument_is_one_sentence_and_nothing_is_written(
 BAD_DATA = {
     "no client column": ("d.csv", "who,a,target\nx,1,0\n", ["client", "'who'"]),
     "no target column": ("d.csv", "client,a,b\nx,1,0\n", ["target", "'a'"]),
-    "text feature": ("d.csv", "client,a,target\nx,red,0\ny,blue,1\n", ["'a'", "numbers"]),
-    "empty cell": ("d.csv", "client,a,target\nx,1,0\nx,,0\n", ["'a'", "missing"]),
+    "text feature": ("d.csv", "client,a,target\nx,red,0\ny,2,1\n", ["'a'", "numbers", "'red'"]),
+    "empty target": ("d.csv", "client,a,target\nx,1,0\nx,,\n", ["'target'", "missing"]),
     "ragged": ("d.csv", "client,a,target\nx,1\n", ["d.csv"]),
     "no rows": ("d.csv", "client,a,target\n", ["no rows"]),
     "leaf users missing": (

@@ -18,16 +18,67 @@ def show(
     ],
     client_column: opt.ClientColumn = None,
     target: opt.Target = None,
+    schema: opt.SchemaFile = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Print how many clients, rows and features there are, with warnings."""
+    """Print how many clients, rows and features there are, what a table's columns hold, and
+    warnings.
+
+        pmtl data show visits.csv --client-column hospital --target outcome
+    """
     from pmtl.data import describe, load
 
-    summary = describe(load(spec, progress=not as_json, client=client_column, target=target))
+    given: dict[str, Any] = {"client": client_column, "target": target, "schema": schema}
+    summary = describe(load(spec, progress=not as_json, **given))
     if as_json:
         opt.print_json(summary)
     else:
         _print(summary)
+
+
+@app.command()
+def schema(
+    spec: Annotated[
+        str, typer.Argument(help="A table: PATH[:key=value,…] (.csv, .parquet).", metavar="SPEC")
+    ],
+    client_column: opt.ClientColumn = None,
+    target: opt.Target = None,
+    out: Annotated[
+        str | None, typer.Option(help="Where to write the schema (default: print it).")
+    ] = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Infer what the columns of a table hold, for a person to review.
+
+    The result is a TOML file with a comment for each column. Correct it, and use it:
+
+        pmtl data schema visits.csv --client-column hospital --target outcome --out schema.toml
+
+        pmtl train --data visits.csv --schema schema.toml
+    """
+    from pathlib import Path
+
+    from pmtl.data.schema.review import review
+    from pmtl.errors import PmtlError
+    from pmtl.spec import parse_spec
+    from pmtl.storage import write_text
+
+    name, given = (spec, {}) if Path(spec).exists() else parse_spec(spec)
+    options = {"client": client_column, "target": target}
+    given |= {key: value for key, value in options.items() if value is not None}
+    if out is not None and Path(out).exists():
+        raise PmtlError(f"{out} exists, and may have been reviewed: name another file with --out.")
+    found, text = review(Path(name).expanduser(), given)
+    if out is not None:
+        write_text(Path(out), text)
+    if as_json:
+        opt.print_json({"out": out, **found.schema.to_dict(), "notes": found.notes})
+    elif out is None:
+        typer.echo(text, nl=False)
+    else:
+        columns, features = len(found.schema.columns), len(found.schema.feature_names)
+        typer.echo(f"{out} describes {columns} columns, which become {features} features.")
+        typer.echo(f"Next: review {out}, then pmtl train --data {name} --schema {out}")
 
 
 @app.command()
@@ -67,10 +118,16 @@ def _print(summary: dict[str, Any]) -> None:
 
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in summary.items():
-        if name != "warnings" and value is not None:
+        if name not in ("warnings", "columns") and value is not None:
             table.add_row(f"[bold]{name.replace('_', ' ')}[/bold]", escape(_text(name, value)))
     screen = opt.console()
     screen.print(table)
+    if columns := summary.get("columns"):
+        heads = ("column", "role", "kind", "becomes", "empty cells")
+        listed = Table(*heads, box=None, pad_edge=False)
+        for column in columns:
+            listed.add_row(*(escape(str(column[key] or "")) for key in heads))
+        screen.print(listed)
     for warning in summary["warnings"]:
         screen.print(f"[yellow]![/yellow] {escape(warning)}", highlight=False, soft_wrap=True)
 

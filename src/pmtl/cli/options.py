@@ -46,6 +46,11 @@ class Reading:
         "which they are scaled.",
         panel=DATA,
     )
+    schema: str | None = option(
+        None,
+        help="A TOML file that says what the columns of a table hold; pmtl data schema writes one.",
+        panel=DATA,
+    )
 
 
 def typer_option(setting: Declared, panel: str | None = None) -> Any:
@@ -61,6 +66,7 @@ def typer_option(setting: Declared, panel: str | None = None) -> Any:
 Config = Annotated[str | None, typer.Option(help="A TOML file; options given here override it.")]
 ClientColumn = Annotated[str | None, typer_option(declared(Reading)["client_column"])]
 Target = Annotated[str | None, typer_option(declared(Reading)["target"])]
+SchemaFile = Annotated[str | None, typer_option(declared(Reading)["schema"])]
 Device = Annotated[str | None, typer_option(declared(TrainConfig)["device"])]
 Hardened = Annotated[bool | None, typer_option(declared(PrivacyRequest)["hardened"])]
 RunPath = Annotated[
@@ -110,7 +116,8 @@ def make_config(
     if reading:
         if "data" not in values:
             raise PmtlError(
-                "--client-column, --target, --scale and --bounds need --data: give it, too."
+                "--client-column, --target, --scale, --schema and --bounds need --data: give it, "
+                "too."
             )
         name, more = parse_spec(values["data"])
         values["data"] = format_spec(name, {**more, **reading})

@@ -5,6 +5,7 @@ from pmtl.data.federated import SPLITS, FederatedData, Rows, Split
 from pmtl.data.load import load
 from pmtl.data.readers.bounds import Bounds
 from pmtl.data.scaling import Scaling
+from pmtl.data.schema import Schema
 from pmtl.data.synthetic import synthetic
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "FederatedData",
     "Rows",
     "Scaling",
+    "Schema",
     "Split",
     "describe",
     "load",

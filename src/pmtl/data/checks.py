@@ -77,12 +77,14 @@ def _length(name: str, column: Any) -> int:
         ) from None
 
 
-def check_features(x: Any, names: Sequence[str] | None, usable: Mask | None = None) -> Any:
+def check_features(
+    x: Any, names: Sequence[str] | None, usable: Mask | None = None, fillable: bool = False
+) -> Any:
     """`x` as an array, a memory map or a CSR matrix of finite numbers.
 
     Arrays of other floats in memory become float32. A row with a value that is not finite is
-    refused or, with `usable`, marked there. Rows are read in chunks, so that a memory map never has
-    to fit in memory.
+    refused or, with `usable`, marked there; NaN is allowed if it is `fillable`, by the client. Rows
+    are read in chunks, so that a memory map never has to fit in memory.
     """
     sparse = is_sparse(x)
     x = x.tocsr() if sparse else as_array(x, "features")
@@ -101,7 +103,8 @@ def check_features(x: Any, names: Sequence[str] | None, usable: Mask | None = No
         return _check_sparse(x, names, usable)
     if x.dtype.kind == "f":
         for rows in row_chunks(len(x), x.nbytes // len(x)):
-            finite = np.isfinite(as_float32(x[rows]))
+            values = as_float32(x[rows])
+            finite = ~np.isinf(values) if fillable else np.isfinite(values)
             if usable is not None:
                 usable[rows] &= all_in_row(finite)
             elif not finite.all():

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pmtl.data.checks import is_sparse, row_chunks
 from pmtl.data.federated import SPLITS, FederatedData, Split
 from pmtl.data.readers.text import TextRule
+from pmtl.data.schema import Column
 
 FEW_CLIENTS = 100
 LARGE_ROWS = 30.0  #: norm of a row above which default step sizes tend to diverge
@@ -42,11 +43,30 @@ def describe(data: FederatedData, steps: bool = True) -> dict[str, Any]:
         "splits": {split: len(data.rows(split).order) for split in SPLITS},
         "warnings": _warnings(data, counts, steps),
     }
+    if data.schema is not None:
+        summary["columns"] = [_column(column) for column in data.schema.columns]
     if data.text is not None:
         summary["text"] = _text(data.text, data.feature_names)
     if is_sparse(data.x):
         summary["density"] = data.x.nnz / (data.x.shape[0] * data.x.shape[1])
     return summary
+
+
+def _column(column: Column) -> dict[str, Any]:
+    """What a column of a table is, and what it becomes."""
+    names, becomes = column.features, ""
+    if column.role == "feature":
+        becomes = names[0] if len(names) == 1 else f"{len(names)} features, {names[0]} …"
+    elif column.role == "target":
+        becomes = ", ".join(column.categories[:5]) if column.categories else ""
+    handled = column.missing if column.role in ("feature", "target") else ""
+    return {
+        "column": column.name,
+        "role": column.role,
+        "kind": column.kind,
+        "becomes": becomes,
+        "empty cells": handled,
+    }
 
 
 def _text(rule: TextRule, names: tuple[str, ...] | None) -> str:

@@ -11,8 +11,6 @@ lists of row numbers, so grouping by client or selecting clients never copies th
 from __future__ import annotations
 
 import difflib
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,12 +25,13 @@ from pmtl.data.checks import (
     check_features,
     check_lengths,
     is_sparse,
-    row_chunks,
 )
 from pmtl.data.client_names import encode, without_nobody
+from pmtl.data.fingerprint import fingerprint_of
 from pmtl.data.readers.bounds import Bounds, GivenBounds, check_bounds, find_bounds
 from pmtl.data.readers.text import TextRule
-from pmtl.data.scaling import Scaling, scale_by_client
+from pmtl.data.scaling import Scaling, fill_by_client, scale_by_client
+from pmtl.data.schema import Schema
 from pmtl.data.splits import (
     SPLITS,
     UNUSED,
@@ -79,6 +78,8 @@ class FederatedData:
         disclosed: sentences on what reading took from all clients' rows and treats as public.
         for_owner: sentences on rows that were left out or clipped, for the data's owner only.
         bounds: the public bounds of features and target, if the user gave any.
+        schema: what a table's columns hold and how they became features, if they were not all
+            numbers.
     """
 
     x: Any
@@ -95,6 +96,7 @@ class FederatedData:
     disclosed: tuple[str, ...] = ()
     for_owner: tuple[str, ...] = ()
     bounds: Bounds | None = None
+    schema: Schema | None = None
 
     @property
     def m(self) -> int:
@@ -105,6 +107,11 @@ class FederatedData:
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one row of features."""
         return tuple(int(size) for size in self.x.shape[1:])
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether features were scaled, and not only filled."""
+        return self.scaling is not None and self.scaling.scales
 
     def rows(self, split: Split) -> Rows:
         """The rows of one split."""
@@ -153,15 +160,26 @@ class FederatedData:
     def scaled(self) -> FederatedData:
         """The federation with features that were scaled by their bounds or, without bounds, by
         every client's own training rows."""
-        owner = np.full(len(self.y), -1, dtype=np.int64)
-        for rows in self.splits.values():
-            owner[rows.order] = np.repeat(np.arange(self.m), rows.counts)
-        x, scaling = scale_by_client(self.x, owner, self.rows("train"), self.bounds)
+        x, scaling = scale_by_client(self.x, self._owner, self.rows("train"), self.bounds)
+        if self.scaling is not None:
+            scaling = replace(scaling, fills=self.scaling.fills)
         source = self.source
         if source is not None:
             name, options = parse_spec(source)
             source = format_spec(name, {**options, "scale": "client"})
         return replace(self, x=x, scaling=scaling, source=source)
+
+    @property
+    def _owner(self) -> NDArray[np.int64]:
+        """The client of each row; -1 for rows that are in no split."""
+        owner = np.full(len(self.y), -1, dtype=np.int64)
+        for rows in self.splits.values():
+            owner[rows.order] = np.repeat(np.arange(self.m), rows.counts)
+        return owner
+
+    def _filled(self, bounds: Bounds | None) -> FederatedData:
+        x, scaling = fill_by_client(self.x, self._owner, self.rows("train"), bounds)
+        return replace(self, x=x, scaling=scaling)
 
     def bounded(self, bounds: Bounds) -> FederatedData:
         """The federation scaled by public bounds. Features beyond them are clipped, and the targets
@@ -191,28 +209,7 @@ class FederatedData:
 
     @cached_property
     def _fingerprint(self) -> str:
-        storage = (
-            "sparse" if is_sparse(self.x) else "uint8" if self.x.dtype == np.uint8 else "float"
-        )
-        head: list[Any] = [self.task, self.outputs, storage, self.input_shape, self.clients]
-        if self.text is not None:  # Equal numbers differ in meaning if the words differ.
-            head += [self.text.to_dict(), self.feature_names, self.labels]
-        if self.bounds is not None:
-            head += [self.bounds.to_dict()]
-        digest = hashlib.sha256(json.dumps(head).encode())
-        width = 64 if is_sparse(self.x) else int(np.prod(self.input_shape)) * 4
-        for split in SPLITS:
-            rows = self.rows(split)
-            # One digest per column, so that the size of chunks does not matter.
-            columns = [hashlib.sha256(rows.offsets.tobytes()) for _ in range(4)]
-            for chunk in row_chunks(len(rows.order), width):
-                index = rows.order[chunk]
-                parts = (self.y[index], *_canonical(self.x[index]))
-                for column, part in zip(columns, parts, strict=False):
-                    column.update(np.ascontiguousarray(part).tobytes())
-            for column in columns:
-                digest.update(column.digest())
-        return digest.hexdigest()
+        return fingerprint_of(self)
 
     @classmethod
     def from_arrays(
@@ -235,7 +232,9 @@ class FederatedData:
         feature_names: Sequence[str] | None = None,
         target_names: Sequence[str] = (),
         text: TextRule | None = None,
+        schema: Schema | None = None,
         disclosed: tuple[str, ...] = (),
+        notes: tuple[str, ...] = (),
         source: str | None = None,
         bad_rows: str = "refuse",
         usable: NDArray[np.bool_] | None = None,
@@ -262,7 +261,10 @@ class FederatedData:
             feature_names: the names of the features.
             target_names: the names of the targets.
             text: how text became features, if it did.
+            schema: how a table's columns became features, if it was a schema that decided. NaN is
+                then an empty cell, which its client fills.
             disclosed: sentences on what reading made public.
+            notes: sentences on the rows, for the data's owner only.
             source: the spec that reads the same data again.
             bad_rows: "refuse": a missing or infinite value, or an invalid class, is an error.
                 "drop" (production): its row is left out, and clients without training rows stay
@@ -281,9 +283,13 @@ class FederatedData:
             usable = np.ones(rows, dtype=bool) if usable is None else usable.copy()
         mask = usable if drops else None
         names = None if feature_names is None else tuple(feature_names)
-        x = check_features(x, names, mask)
+        x = check_features(x, names, mask, fillable=schema is not None)
         ranges = None
-        if bounds is not None:
+        if schema is not None:
+            schema = schema if bounds is None else schema.with_bounds(bounds)
+            ranges = schema.bounds
+            task = task if ranges is None else check_bounds(ranges, x, y, task)
+        elif bounds is not None:
             words = None if text is None else text.columns
             ranges = find_bounds(bounds, x.shape[1:], names, target_names, words)
             task = check_bounds(ranges, x, y, task)
@@ -303,41 +309,39 @@ class FederatedData:
             refuse_untrained(splits["train"], known)
         if min_rows > 1 or largest is not None:
             disclosed = (*disclosed, COUNTED)
-        about = (classes, names, source, None, text, disclosed, left_out)
+        about = (classes, names, source, None, text, disclosed, (*notes, *left_out), None, schema)
         made = cls(x, y, known, splits, task, outputs, *about)
+        made = made._filled(ranges) if schema is not None and schema.fills else made
         made = made if ranges is None else made.bounded(ranges)
-        return made if scale is None or made.scaling else replace(made.scaled(), source=source)
+        return made if scale is None or made.is_scaled else replace(made.scaled(), source=source)
 
     @classmethod
     def from_frame(
         cls,
         frame: Any,
-        client: str = "client",
-        target: str = "target",
+        client: str | None = None,
+        target: str | None = None,
         split: str | None = None,
         *,
         drop: str | Sequence[str] = (),
+        schema: Any = None,
         **options: Any,
     ) -> FederatedData:
-        """The federation of a pandas DataFrame; columns that are not named here are features.
+        """The federation of a pandas or polars frame; columns that are not named here are features.
 
         Args:
             frame: the rows.
-            client: the column that names the client.
-            target: the column to predict; several are written `a+b`.
+            client: the column that names the client; by default "client" or that of the schema.
+            target: the column to predict; several are written `a+b`. By default "target" or that of
+                the schema.
             split: the column with train, validation or test.
             drop: columns to leave out (a list, or `a+b`).
+            schema: what the columns hold: a `Schema`, its content or its file. Without one, it is
+                inferred if not all columns are numbers.
             **options: the options of `from_arrays`.
         """
         from pmtl.data.readers.table import frame_columns
 
-        columns: dict[str, Any] = {**frame_columns(frame, client, target, split, drop)}
+        given = (client, target, split, drop, schema, options.get("task"), options.get("bounds"))
+        columns: dict[str, Any] = {**frame_columns(frame, *given)}
         return cls.from_arrays(**(columns | options))
-
-
-def _canonical(taken: Any) -> tuple[NDArray[Any], ...]:
-    """The arrays of rows that the fingerprint is computed from."""
-    if is_sparse(taken):
-        lengths = np.diff(taken.indptr).astype(np.int64)
-        return lengths, taken.indices.astype(np.int64), as_float32(taken.data)
-    return (np.asarray(taken),) if taken.dtype == np.uint8 else (as_float32(taken),)

@@ -18,9 +18,11 @@ from typing import Any
 import numpy as np
 
 from pmtl.data.federated import FederatedData
-from pmtl.data.inputs import Inputs
 from pmtl.data.readers.bounds import read_bounds
+from pmtl.data.readers.columns import TABLES
 from pmtl.data.readers.text import TextRule
+from pmtl.data.schema import Schema
+from pmtl.data.schema.inputs import Inputs
 from pmtl.data.synthetic import synthetic
 from pmtl.errors import PmtlError, PublicError, naming
 from pmtl.plugins import entries, find
@@ -30,16 +32,14 @@ COMMON = (
     *("task", "outputs", "validation", "test", "min_rows", "clients", "largest"),
     *("scale", "bounds"),
 )
-PATHS = ("images", "vocabulary", "taglist", "bounds")
+PATHS = ("images", "vocabulary", "taglist", "bounds", "schema")
 """Options that name files or folders."""
 
 Reader = Callable[..., Mapping[str, Any]]
 
-_TABLES = ("csv", "tsv", "csv.gz", "tsv.gz", "parquet", "pq")
-
 READERS: dict[str, str] = {
     "npz": "npz:read_npz",
-    **dict.fromkeys(_TABLES, "table:read_table"),
+    **dict.fromkeys(TABLES, "table:read_table"),
     "h5": "hdf5:read_hdf5",
     "hdf5": "hdf5:read_hdf5",
     "json": "leaf:read_leaf",
@@ -76,11 +76,17 @@ def load(
 
     path, place = _places(name)
     # `source` must mean the same in every folder.
-    paths = {key: str(_places(value)[1]) for key, value in given.items() if key in PATHS}
-    source = format_spec(str(place), given | paths)
+    kept = {**given}
+    if not isinstance(kept.get("schema", ""), (str, Path)):  # It is in no file.
+        kept = {key: value for key, value in given.items() if key != "schema"}
+        kept |= {key: value for key, value in written.items() if key == "schema"}
+    paths = {key: str(_places(str(value))[1]) for key, value in kept.items() if key in PATHS}
+    source = format_spec(str(place), kept | paths)
     reader = choose_reader(path, given.pop("reader", None))
     if "bounds" in given:  # Errors in it are said before the rows are read.
         given["bounds"] = read_bounds(given["bounds"])
+    if "schema" in given:
+        given["schema"] = Schema.of(given["schema"])
     parameters = inspect.signature(reader).parameters
     if production and "lenient" not in parameters:
         raise PublicError(
@@ -182,6 +188,8 @@ def load_features(
     shape: tuple[int, ...],
     names: Sequence[str] | None,
     text: TextRule | None = None,
+    schema: Schema | Mapping[str, Any] | None = None,
+    ignore: Sequence[str] = (),
 ) -> Any:
     """Rows without targets, for prediction, as an array or a CSR matrix.
 
@@ -190,11 +198,18 @@ def load_features(
         shape: the shape of a row that the model needs.
         names: the names of the features in training; None if they had none.
         text: how text became features in training, if it did.
+        schema: the schema of the table in training (`RunFacts.schema`), if it had one. Columns that
+            it does not know are refused, and NaN is an empty cell, which the client's model fills.
+        ignore: columns that may be there, although the schema does not know them.
     """
     from pmtl.data.readers.npz import read_x
     from pmtl.data.readers.table import open_table
 
-    path, inputs = Path(path), Inputs(shape, None if names is None else tuple(names), text)
+    known = None if schema is None else Schema.of(schema)
+    path, inputs = (
+        Path(path),
+        Inputs(shape, None if names is None else tuple(names), text, schema=known),
+    )
     if not path.is_file():
         raise PmtlError(f"There is no file {path} to predict on.")
     with naming(str(path)):
@@ -203,7 +218,7 @@ def load_features(
             x = inputs.array(read_x(path), str(path))
             return inputs.part(x, slice(0, x.shape[0]))[0]
         with open_table(path) as table:
-            columns = inputs.columns(table)
+            columns = inputs.columns(table, ignore)
             batches = table.batches(columns)
             parts = [inputs.rows(batch, columns, table, first)[0] for first, batch in batches]
         if not sum(part.shape[0] for part in parts):
@@ -217,13 +232,16 @@ def load_features(
 
 def is_table(path: Path) -> bool:
     """Whether the ending of a path is that of a table."""
-    return path.name.lower().endswith(tuple(f".{ending}" for ending in _TABLES))
+    return path.name.lower().endswith(tuple(f".{ending}" for ending in TABLES))
 
 
 def refuse_array_of_text(inputs: Inputs, path: Path) -> None:
-    """Refuse a file of numbers for a model that reads text."""
-    if inputs.text is not None:
-        raise PmtlError(f"{path} is not a table: this model needs text in .csv, .tsv or .parquet.")
+    """Refuse a file of numbers for a model that reads text, or the columns of a schema."""
+    if inputs.text is not None or inputs.schema is not None:
+        needs = "text" if inputs.schema is None else "a table with the columns of its schema"
+        raise PmtlError(
+            f"{path} is not a table: this model needs {needs} in .csv, .tsv or .parquet."
+        )
 
 
 def _places(name: str) -> tuple[Path, Path]:

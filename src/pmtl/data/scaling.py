@@ -7,8 +7,11 @@ privacy, and keeps the two vectors beside its model.
 A feature that is only 0 and 1 in a client's rows becomes −1 and 1, and one that has a size near 1
 stays as it is, so that they mean the same for all clients. Any other feature is centred at its mean
 and divided by its deviation; if it is constant, it is left out (0), because a client cannot know
-what another value would mean. Scaled
-values are limited to ±4, so that no new row can make a prediction explode.
+what another value would mean. Scaled values are limited to ±4, so that no new row can make a
+prediction explode.
+
+Empty cells of a table with a schema are filled before that, with the median of the client's own
+training rows. A client keeps these values with its scaling, for new rows.
 
 A feature with public bounds is scaled by them, the same for all clients: from low to high becomes
 from −1 to 1, and values beyond are clipped.
@@ -16,16 +19,18 @@ from −1 to 1, and values beyond are clipped.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.data.checks import as_model_input
+from pmtl.data.checks import as_model_input, row_chunks
 from pmtl.data.readers.bounds import Bounds
 from pmtl.data.splits import Rows
 from pmtl.errors import PublicError
+
+Floats = NDArray[np.float32]
 
 #: A feature with a smaller relative deviation counts as constant.
 _CONSTANT = 1e-6
@@ -44,27 +49,47 @@ class Scaling:
     Args:
         means: what clients subtract from their rows, [m, *input_shape].
         widths: what they then divide by, [m, *input_shape]; inf for a constant feature.
-        limits: the largest scaled values, [*input_shape]; 1 for a feature with bounds.
+        limits: the largest scaled values, [*input_shape]; 1 for a feature with bounds, and
+            infinite if nothing is scaled.
+        fills: what clients put into empty cells before, [m, *input_shape]; None if there can be no
+            empty cells.
     """
 
     means: NDArray[np.float32]
     widths: NDArray[np.float32]
     limits: NDArray[np.float32]
+    fills: NDArray[np.float32] | None = None
+
+    @property
+    def scales(self) -> bool:
+        """Whether features are scaled, and not only filled."""
+        return bool(np.isfinite(self.limits).any())
 
     @property
     def same_for_all(self) -> bool:
         """Whether all features have bounds, so that all clients scale alike."""
-        return bool((self.limits != LIMIT).all())
+        return bool(((self.limits != LIMIT) & np.isfinite(self.limits)).all())
+
+    def of(self, client: int | None) -> tuple[Floats, Floats, Floats, Floats | None]:
+        """Means, widths, limits and fills of a client. None is anybody, if all features have
+        bounds: empty cells become their middle, which tells nothing about a client."""
+        place = 0 if client is None else client
+        fills = self.means if client is None else self.fills
+        kept = None if self.fills is None or fills is None else fills[place]
+        return self.means[place], self.widths[place], self.limits, kept
 
     def apply(self, client: int | NDArray[np.int64], x: NDArray[Any]) -> NDArray[np.float32]:
         """The rows `x`, scaled; `client` is their client, or an array with the client of each."""
+        if self.fills is not None:
+            x = np.where(np.isnan(x), self.fills[client], x)
         with np.errstate(over="ignore", invalid="ignore"):  # A warning would be about one client.
             scaled = (x - self.means[client]) / self.widths[client]
         scaled = np.where(np.isnan(scaled), 0, scaled)  # Infinitely far, of a constant feature.
         return np.asarray(np.clip(scaled, -self.limits, self.limits), dtype=np.float32)
 
     def select(self, clients: NDArray[np.int64]) -> Scaling:
-        return Scaling(self.means[clients], self.widths[clients], self.limits)
+        fills = None if self.fills is None else self.fills[clients]
+        return Scaling(self.means[clients], self.widths[clients], self.limits, fills)
 
 
 def scale_by_client(
@@ -98,6 +123,62 @@ def scale_by_client(
         mine = order[starts[client] : starts[client + 1]]
         scaled[mine] = scaling.apply(client, scaled[mine])
     return scaled, scaling
+
+
+def fill_by_client(
+    x: Any, owner: NDArray[np.int64], train: Rows, bounds: Bounds | None = None
+) -> tuple[Any, Scaling]:
+    """All rows, with empty cells (NaN) filled by the median of their owner's training rows.
+
+    A column that a client has no value of gets the middle of its bounds, or 0. The median is the
+    lower one, so that a boolean stays one.
+    """
+    middle = _from_bounds(bounds, x.shape[1:])[0]
+    m = len(train.counts)
+    fills = np.tile(middle, (m, *[1] * middle.ndim))
+    scaling = Scaling(
+        np.zeros_like(fills), np.ones_like(fills), np.full_like(middle, np.inf), fills
+    )
+    if isinstance(x, np.memmap):
+        if any(np.isnan(x[rows]).any() for rows in row_chunks(len(x), x.nbytes // len(x))):
+            raise PublicError(
+                "Empty cells are filled inside clients, which needs a table that fits in memory "
+                "(PMTL_MEMORY_LIMIT, in bytes): fill them in before."
+            )
+    else:
+        x = np.array(x)
+    for client in range(m):
+        rows = np.sort(x[train.of(client)], axis=0)  # NaN comes last.
+        if len(rows):
+            present = len(rows) - np.isnan(rows).sum(axis=0)
+            place = np.maximum(present - 1, 0) // 2
+            found = np.take_along_axis(rows, place[None], axis=0)[0]
+            fills[client] = np.where(present > 0, found, middle)
+    if not isinstance(x, np.memmap):
+        empty = np.isnan(x)
+        rows, columns = np.nonzero(empty)
+        x[empty] = np.where(owner[rows] < 0, 0, fills[owner[rows], columns])
+    return x, scaling
+
+
+def scaling_of_new_client(
+    x: NDArray[np.float32], like: Scaling, bounds: Bounds | None = None
+) -> Scaling:
+    """How a client that was not in training fills and scales its rows: by these rows alone.
+
+    Args:
+        x: the client's rows, with NaN for empty cells.
+        like: the scaling of the clients that were in training.
+        bounds: the public bounds of the features, if there are any.
+    """
+    rows, owner = Rows(np.arange(len(x)), np.array([0, len(x)])), np.zeros(len(x), dtype=np.int64)
+    fills = None
+    if like.fills is not None:
+        x, filled = fill_by_client(x, owner, rows, bounds)
+        if not like.scales:
+            return filled
+        fills = filled.fills
+    return replace(scale_by_client(x, owner, rows, bounds)[1], fills=fills)
 
 
 def _from_bounds(

@@ -30,14 +30,20 @@ class Linear(nn.Module):
 
 
 class Standardise(nn.Module):
-    """(x − mean) / width, clipped, as a client did to its rows before training."""
+    """(x − mean) / width, clipped, as a client did to its rows before training. Before that, NaN is
+    replaced by `fill`, if there is one."""
 
-    def __init__(self, mean: Floats, width: Floats, limit: Floats) -> None:
+    def __init__(
+        self, mean: Floats, width: Floats, limit: Floats, fill: Floats | None = None
+    ) -> None:
         super().__init__()
-        for name, values in (("mean", mean), ("width", width), ("limit", limit)):
-            self.register_buffer(name, torch.from_numpy(np.array(values)))
+        for name, values in (("mean", mean), ("width", width), ("limit", limit), ("fill", fill)):
+            held = None if values is None else torch.from_numpy(np.array(values))
+            self.register_buffer(name, held)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.fill is not None:
+            x = torch.where(torch.isnan(x), self.fill, x)  # type: ignore[arg-type]
         scaled = (x - self.mean) / self.width  # type: ignore[operator]
         return torch.clamp(scaled, -self.limit, self.limit)  # type: ignore[arg-type, operator]
 

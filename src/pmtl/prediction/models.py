@@ -18,10 +18,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pmtl.data import Bounds, Rows, Scaling
+from pmtl.data import Bounds, Scaling
 from pmtl.data.checks import as_model_input, is_sparse, row_chunks
-from pmtl.data.inputs import Inputs
-from pmtl.data.scaling import scale_by_client
+from pmtl.data.scaling import scaling_of_new_client
+from pmtl.data.schema.inputs import Inputs
 from pmtl.errors import PmtlError, PmtlWarning
 from pmtl.models import FlatModel, Task
 from pmtl.models.library import Standardise
@@ -71,15 +71,16 @@ class Models:
             )
         return place
 
-    def module(self, weights: Tensor, client: int, scaling: Scaling | None = None) -> nn.Module:
-        """A module with these weights and the scaling of the client at this position; `scaling`
-        replaces the run's."""
+    def module(
+        self, weights: Tensor, client: int | None, scaling: Scaling | None = None
+    ) -> nn.Module:
+        """A module with these weights and the scaling of the client at this position (None:
+        anybody, see `Scaling.of`); `scaling` replaces the run's."""
         module = self.model.with_weights(weights)
         scaling = scaling or self.scaling
         if scaling is None:
             return module
-        means, widths = scaling.means[client], scaling.widths[client]
-        scale = Standardise(means, widths, scaling.limits).to(weights)
+        scale = Standardise(*scaling.of(client)).to(weights)
         return nn.Sequential(scale, module).eval()
 
     def own_module(self, client: str) -> nn.Module:
@@ -136,9 +137,8 @@ class Models:
 
     def scaling_of(self, rows: NDArray[Any]) -> Scaling:
         """How a client scales that has these training rows."""
-        everybody = Rows(np.arange(len(rows)), np.array([0, len(rows)]))
-        owner = np.zeros(len(rows), dtype=np.int64)
-        return scale_by_client(np.array(rows), owner, everybody, self.bounds)[1]
+        assert self.scaling is not None
+        return scaling_of_new_client(np.array(rows), self.scaling, self.bounds)
 
     def answers(
         self, client: str | None, x: Any, answer: Callable[[Tensor], Tensor]

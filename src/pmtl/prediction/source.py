@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmtl.data.client_names import Coded, distinct
-from pmtl.data.inputs import Inputs, find_columns
 from pmtl.data.load import is_table, refuse_array_of_text
 from pmtl.data.readers.cells import Table, coded_names
 from pmtl.data.readers.columns import CLIENT
+from pmtl.data.schema.inputs import Inputs, find_columns
 from pmtl.errors import PmtlError, naming
 from pmtl.spec import parse_spec, unknown
 

@@ -30,7 +30,7 @@ _PUBLIC_FACTS = (
     *("id", "mode", "model", "algorithm", "shares", "personal", "relations", "parameters"),
     *("task", "outputs", "input_shape", "labels", "feature_names", "text", "disclosed", "pixels"),
     *("plan", "metrics_plan", "hardened", "clients", "blocks", "initialisation"),
-    *("frozen", "share", "shared_numbers", "public_files", "bounds"),
+    *("frozen", "share", "shared_numbers", "public_files", "bounds", "schema"),
 )
 _PUBLIC_SETTINGS = ("local", "evaluate_every", "patience")
 
@@ -71,6 +71,7 @@ class RunFacts:
     releases: str | None = None  #: what an exact algorithm released, in words
     scaled: bool = False  #: whether features were scaled
     bounds: dict[str, Any] | None = None  #: the public `Bounds` of features and target
+    schema: dict[str, Any] | None = None  #: the `Schema` of the table's columns
     shows_model: bool = True  #: whether what was published predicts by itself
     target_spans: tuple[float, ...] | None = None  #: see `Algorithm.target_spans`
     disclosed: tuple[str, ...] = ()  #: sentences on what reading the data disclosed
@@ -185,10 +186,10 @@ def fingerprint_of(data: FederatedData, key: bytes) -> str:
 def as_trained(data: FederatedData, facts: RunFacts) -> FederatedData:
     """The data with the bounds and the scaling that the run gave it, if it came without."""
     alike = data.input_shape == facts.input_shape and data.task == facts.task
-    raw = data.scaling is None and data.bounds is None and type(data.x) is np.ndarray
+    raw = not data.is_scaled and data.bounds is None and type(data.x) is np.ndarray
     if facts.bounds is not None and raw and alike:
         data = data.bounded(Bounds.from_dict(facts.bounds))
-    return data.scaled() if facts.scaled and data.scaling is None else data
+    return data.scaled() if facts.scaled and not data.is_scaled else data
 
 
 def check_data(data: FederatedData, facts: RunFacts, key: bytes = b"") -> None:

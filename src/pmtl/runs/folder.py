@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from pmtl import storage as files
-from pmtl.data import Scaling
+from pmtl.data import Scaling, Schema
 from pmtl.data.scaling import LIMIT
 from pmtl.errors import PmtlError
 from pmtl.privacy.statement.statement import Statement
@@ -96,6 +96,9 @@ class RunFolder:
                     files.write_json(new.plan_file, public_facts(config, facts))
                     files.write_text(new.notes_file, _NOTES)
                 files.write_text(new.config_file, config.to_toml())
+                if facts.schema is not None:
+                    schema = Schema.from_dict(facts.schema)
+                    files.write_text(new.public / "schema.toml", schema.to_toml())
                 if public is not None and (kept := public.tensors()):
                     files.write_tensors(new.start_file, kept, {})
                 new.save_facts(facts)
@@ -257,6 +260,8 @@ class RunFolder:
             means, widths = torch.from_numpy(scaling.means), torch.from_numpy(scaling.widths)
             limits = torch.from_numpy(scaling.limits)
             parts = {"means": means, "widths": widths, "limits": limits}
+            if scaling.fills is not None:
+                parts["fills"] = torch.from_numpy(scaling.fills)
             written["scaling"] = files.write_tensors(self.scaling_file, parts, {}, self.key)
         save_statement(self.public, statement)
         if result is not None:
@@ -273,7 +278,8 @@ class RunFolder:
         parts, _ = files.read_tensors(self.scaling_file, written["scaling"], self.key)
         # Files of earlier versions, which knew no bounds, have no limits.
         limits = parts.get("limits", torch.full(parts["means"].shape[1:], LIMIT))
-        return Scaling(parts["means"].numpy(), parts["widths"].numpy(), limits.numpy())
+        fills = parts["fills"].numpy() if "fills" in parts else None
+        return Scaling(parts["means"].numpy(), parts["widths"].numpy(), limits.numpy(), fills)
 
 
 def save_statement(folder: Path, statement: Statement) -> None:

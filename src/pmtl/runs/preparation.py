@@ -106,7 +106,7 @@ def wants_scaling(method: Algorithm, data: FederatedData, model: FlatModel) -> b
     table = isinstance(data.x, np.ndarray) and not isinstance(data.x, np.memmap)
     return (
         method.exact
-        and data.scaling is None
+        and not data.is_scaled
         and type(model.module) is Linear
         and table
         and data.x.dtype != np.uint8
@@ -196,7 +196,8 @@ def facts_of(
         feature_names=None if data.feature_names is None else tuple(data.feature_names),
         text=None if data.text is None else data.text.to_dict(),
         releases=algorithm.in_words if isinstance(algorithm, ExactAlgorithm) else None,
-        scaled=data.scaling is not None,
+        scaled=data.is_scaled,
+        schema=None if data.schema is None else data.schema.to_dict(),
         bounds=None if data.bounds is None else data.bounds.to_dict(),
         shows_model=algorithm.shows_model,
         disclosed=tuple(data.disclosed),

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from pmtl import storage as files
 from pmtl.billboard import Billboard
 from pmtl.data import Bounds, FederatedData, Scaling, Split, load
-from pmtl.data.inputs import Inputs
 from pmtl.data.readers.text import TextRule
+from pmtl.data.schema import Schema
+from pmtl.data.schema.inputs import Inputs
 from pmtl.errors import PmtlError, PmtlWarning
 from pmtl.models import FlatModel, build_model
 from pmtl.prediction.models import Models
@@ -96,10 +97,10 @@ class Run(Predicting):
             )
         if self._scaling is not None and not self._scaling.same_for_all:
             raise PmtlError(
-                "The shared model of this run needs rows that a client has scaled: use "
+                "The shared model of this run needs rows that a client has scaled or filled: use "
                 "shared_for(client)."
             )
-        return self._models.module(self._shared[0], 0)
+        return self._models.module(self._shared[0], None)
 
     def shared_for(self, client: str) -> nn.Module:
         """The shared model for the client with this name."""
@@ -187,7 +188,8 @@ class Run(Predicting):
                     f"The run at {self.path} was trained on data from a Python program: give it "
                     "again, with pmtl.load_run(path, data=…)."
                 )
-            self._data = load(spec, production=self.facts.production)
+            schema = self.facts.schema
+            self._data = load(spec, production=self.facts.production, schema=schema)
         self._data = as_trained(self._data, self.facts)
         check_data(self._data, self.facts, self._key)
         return self._data
@@ -202,6 +204,7 @@ class Run(Predicting):
     def _models(self) -> Models:
         facts = self.facts
         text = None if facts.text is None else TextRule.from_dict(facts.text)
+        schema = None if facts.schema is None else Schema.of(facts.schema)
         return Models(
             self._model,
             self._weights,
@@ -213,7 +216,7 @@ class Run(Predicting):
             facts.task,
             facts.outputs,
             facts.labels,
-            Inputs(facts.input_shape, facts.feature_names, text, facts.pixels),
+            Inputs(facts.input_shape, facts.feature_names, text, facts.pixels, schema),
             parse_spec(facts.data)[1].get("client"),
             None if facts.shares else facts.algorithm,
             facts.shows_model,

@@ -251,7 +251,7 @@ def resume(
         )
     if config.algorithm == IN_MEMORY and algorithm is None:
         raise PmtlError(f"The run at {path} needs its algorithm object again: algorithm=….")
-    federated = _load(config, show) if data is None else data
+    federated = _load(config, show, facts.schema) if data is None else data
     method = build_algorithm(algorithm or config.algorithm)
     plan, metrics = facts.plan, facts.metrics_plan
     public = folder.load_public(facts)
@@ -294,6 +294,8 @@ def _warned(run: Run) -> Run:
     return run
 
 
-def _load(config: TrainConfig, progress: bool) -> FederatedData:
-    """The data of a run; in production, no row can stop the run."""
-    return load(config.data, progress=progress, production=config.mode == "production")
+def _load(config: TrainConfig, progress: bool, schema: Any = None) -> FederatedData:
+    """The data of a run, with the `schema` of a run that is continued; in production, no row can
+    stop the run."""
+    secret = config.mode == "production"
+    return load(config.data, progress=progress, production=secret, schema=schema)

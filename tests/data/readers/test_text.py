@@ -154,7 +154,6 @@ def test_the_vocabulary_is_part_of_the_data(table, tmp_path):
         ("text=subject,target=subject", "named twice as client, target, split or text"),
         ("text=nothing,target=tag", "no text column 'nothing'"),
         ("target=tag,drop=subject+body,words=3", "words= needs text"),
-        ("target=tag", "'subject'.*holds text"),
     ],
 )
 def test_options_that_make_no_sense(table, monkeypatch, options, words):

@@ -92,6 +92,8 @@ def read_bounds(path: str | Path) -> dict[str, Range]:
     except ValueError as error:
         raise PublicError(f"The bounds file {path} is not valid TOML: {error}.") from error
     with naming(str(path)):
+        if "version" in values:
+            return _from_schema(values)
         _refuse_unknown("a bounds file", values, ("columns",))
         columns = values.get("columns", {})
         if not isinstance(columns, dict) or not columns:
@@ -99,6 +101,15 @@ def read_bounds(path: str | Path) -> dict[str, Range]:
                 "There are no bounds: write [columns.NAME] with low and high for every column."
             )
         return {name: _from_table(name, table) for name, table in columns.items()}
+
+
+def _from_schema(values: Mapping[str, Any]) -> dict[str, Range]:
+    """The bounds of a schema's columns."""
+    from pmtl.data.schema import Schema
+
+    columns = Schema.from_dict(values).columns
+    found = {column.name: column.range for column in columns}
+    return {name: pair for name, pair in found.items() if pair is not None}
 
 
 def _from_table(name: str, table: Any) -> Range:
@@ -110,7 +121,7 @@ def _from_table(name: str, table: Any) -> Range:
     for key in ("low", "high"):
         if key not in table:
             raise PublicError(f"The column {name!r} has no {key!r}: give low and high.")
-    return _pair(name, (table["low"], table["high"]))
+    return checked_range(name, (table["low"], table["high"]))
 
 
 def _refuse_unknown(where: str, values: Mapping[str, Any], known: tuple[str, ...]) -> None:
@@ -124,8 +135,9 @@ def _refuse_unknown(where: str, values: Mapping[str, Any], known: tuple[str, ...
             )
 
 
-def _pair(name: object, given: Any) -> Range:
-    """(low, high), which must differ and be finite also as float32, in which rows are kept."""
+def checked_range(name: object, given: Any) -> Range:
+    """The bounds (low, high) of the column `name`, which must differ and be finite also as float32,
+    in which rows are kept."""
     pair = given.tolist() if isinstance(given, np.ndarray) else given
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         raise PublicError(f"The bounds of {name!r} must be two numbers (low, high), not {pair!r}.")
@@ -182,13 +194,13 @@ def find_bounds(
     for column, pair in given.items():
         name = str(column)
         if name in known:
-            features[name] = _pair(name, pair)
+            features[name] = checked_range(name, pair)
         elif name not in targets and name != TARGET:
             raise _no_column(name, (*known, *(targets or (TARGET,))), words or ())
         elif target is not None:
             raise PublicError(f"The target has bounds twice, also as {name!r}: keep one of them.")
         else:
-            target = _pair(name, pair)
+            target = checked_range(name, pair)
     if not features and target is None:
         raise PublicError("There are no bounds: give (low, high) for at least one column.")
     in_order = tuple(features.get(name) for name in known) if features else ()

@@ -18,11 +18,14 @@ from numpy.typing import NDArray
 
 from pmtl.data.client_names import Coded, Vocabulary, whole
 from pmtl.data.readers.columns import missing_value, wrong_kind
+from pmtl.progress import progress_bar
 
 _WORDS = {"true": 1.0, "false": 0.0}
 _WHOLE = r"^\s*([+-]?[0-9]+|true|false)\s*$"
 #: Larger whole numbers are not exact as float64.
 _LARGEST_WHOLE = 2**53
+#: A table with as many batches takes seconds.
+_LARGE = 16
 
 
 @dataclass(frozen=True)
@@ -34,13 +37,17 @@ class Table:
     parse: bool  #: whether cells are text, also where they hold numbers
     lenient: bool  #: whether invalid cells are accepted (production)
     read: Callable[[Sequence[str]], Iterable[Any]]  #: gives columns in Arrow record batches
+    steps: int = 0  #: about how many batches there are
+    progress: bool = False  #: whether to show a progress bar for a large table
 
     def batches(self, columns: Sequence[str]) -> Iterator[tuple[int, Any]]:
         """The batches, each with the number of its first row."""
-        first = 0
-        for batch in self.read(columns):
-            yield first, batch
-            first += batch.num_rows
+        first, show = 0, self.progress and self.steps >= _LARGE
+        with progress_bar("reading rows", self.steps, show=show) as bar:
+            for batch in self.read(columns):
+                yield first, batch
+                first += batch.num_rows
+                bar.advance()
 
 
 def is_text(kind: Any) -> bool:

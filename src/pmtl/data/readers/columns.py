@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,14 @@ from pmtl.data.disk import ArrayBuilder
 from pmtl.data.readers.text import TextRule
 from pmtl.errors import PmtlError, PublicError
 
+if TYPE_CHECKING:
+    from pmtl.data.schema.schema import Schema
+
 CLIENT = ("client", "client_id")
 TARGET = ("target", "y", "label")
 SPLIT = ("split",)
+#: The endings of tables.
+TABLES = ("csv", "tsv", "csv.gz", "tsv.gz", "parquet", "pq")
 
 
 class Columns(TypedDict):
@@ -35,7 +40,9 @@ class Columns(TypedDict):
     target_names: NotRequired[tuple[str, ...]]
     labels: NotRequired[tuple[str, ...] | None]
     text: NotRequired[TextRule]
+    schema: NotRequired[Schema]
     disclosed: NotRequired[tuple[str, ...]]
+    notes: NotRequired[tuple[str, ...]]
     usable: NotRequired[NDArray[np.bool_] | None]
 
 
@@ -77,16 +84,25 @@ def assign_roles(
     twice = sorted(name for name, count in Counter(columns).items() if count > 1)
     if twice:
         raise PublicError(f"{where} has more than one column named {twice[0]!r}: rename one.")
-    dropped = [name for name in drop.split("+") if name] if isinstance(drop, str) else list(drop)
-    for name in dropped:
-        if name not in columns:
-            raise PublicError(f"{where} has no column {name!r} to drop. {_listing(columns)}")
-    client_column = _find(columns, where, "client", client, CLIENT)
-    targets = _find_several(columns, where, "target", target, TARGET)
-    split_column = None
-    if split is not None or any(name in columns and name not in dropped for name in SPLIT):
-        split_column = _find(columns, where, "split", split, SPLIT)
-    texts = () if text is None else _find_several(columns, where, "text", text, ())
+    dropped = dropped_names(drop)
+    problems = {f"column {name!r} to drop": "" for name in dropped if name not in columns}
+    has_split = split is not None or any(n in columns and n not in dropped for n in SPLIT)
+    found = {
+        role: _find_several(columns, role, given, usual, problems)
+        for role, given, usual in (
+            ("client", client, CLIENT),
+            ("target", target, TARGET),
+            *([("split", split, SPLIT)] if has_split else []),
+            *([("text", text, ())] if text is not None else []),
+        )
+    }
+    if problems:
+        remedies = "".join(f" {remedy}" for remedy in problems.values() if remedy)
+        raise PublicError(
+            f"{where} has no {' and no '.join(problems)}. {_listing(columns)}{remedies}"
+        )
+    client_column, targets = found["client"][0], found["target"]
+    split_column, texts = found.get("split", (None,))[0], found.get("text", ())
     special = [client_column, *targets, split_column, *texts]
     taken = next((name for name in special if special.count(name) > 1), None)
     if taken is not None:
@@ -103,25 +119,34 @@ def assign_roles(
     return Roles(client_column, targets, split_column, features)
 
 
+def dropped_names(drop: str | Sequence[str]) -> list[str]:
+    """The columns to leave out, from `a+b` or a list."""
+    return [name for name in drop.split("+") if name] if isinstance(drop, str) else list(drop)
+
+
 def _find_several(
-    columns: Sequence[str], where: str, role: str, given: str | None, usual: tuple[str, ...]
+    columns: Sequence[str],
+    role: str,
+    given: str | None,
+    usual: tuple[str, ...],
+    problems: dict[str, str],
 ) -> tuple[str, ...]:
-    names = [given] if given is None or given in columns else given.split("+")
-    return tuple(_find(columns, where, role, name, usual) for name in names)
-
-
-def _find(
-    columns: Sequence[str], where: str, role: str, given: str | None, usual: tuple[str, ...]
-) -> str:
-    for name in usual if given is None else (given,):
-        if name in columns:
-            return name
-    wanted = " or ".join(repr(name) for name in (usual if given is None else (given,)))
-    flag = {"client": "--client-column COLUMN, or ", "target": "--target COLUMN, or "}.get(role, "")
-    raise PublicError(
-        f"{where} has no {role} column {wanted}. {_listing(columns)} Name it with {flag}"
-        f"{role}=COLUMN in the spec."
-    )
+    """The columns of a role; what is not found is added to `problems`, with its remedy."""
+    several = role in ("target", "text") and given is not None and given not in columns
+    wanted = given.split("+") if several and given else [given]
+    found = []
+    for one in wanted:
+        names = usual if one is None else (one,)
+        name = next((name for name in names if name in columns), None)
+        if name is None:
+            quoted = " or ".join(repr(name) for name in names)
+            flag = {"client": "--client-column COLUMN, or ", "target": "--target COLUMN, or "}
+            problems[f"{role} column {quoted}"] = (
+                f"Name the {role} with {flag.get(role, '')}{role}=COLUMN in the spec."
+            )
+        else:
+            found.append(name)
+    return tuple(found)
 
 
 def _listing(columns: Sequence[str]) -> str:
@@ -133,7 +158,8 @@ def _listing(columns: Sequence[str]) -> str:
 def wrong_kind(where: str, role: str, name: str, kind: object) -> PmtlError:
     """The error for a column whose type does not fit its role; it quotes no row."""
     remedy = {
-        "feature": f"not numbers: encode it as numbers, or leave it out with drop={name}.",
+        "feature": f"not numbers: say in a schema what it holds (pmtl data schema), or leave it "
+        f"out with drop={name}.",
         "target": "not numbers: several targets in a row are columns of numbers (0 and 1 for "
         "labels) with target=a+b, or a two-dimensional y in an .npz.",
         "input": "not numbers, which the model needs.",

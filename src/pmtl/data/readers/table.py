@@ -3,12 +3,13 @@
 `open_table` opens every table: for experiments, for production (`lenient`: see `cells.py`) and for
 prediction. A table may be larger than memory: it is read in batches, and its features move to disk
 if necessary. Text is accepted as a name (client, split, class) and in the columns of `text=`
-(`text.py`). Other text features are refused, because no encoding suits all of them.
+(`text.py`). A table with other columns than numbers is read by its schema (`data/schema/`), which
+an experiment infers if there is none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,21 +17,34 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.data.client_names import distinct, without_points
+from pmtl.data.client_names import without_points
 from pmtl.data.disk import ArrayBuilder
+from pmtl.data.readers.bounds import TARGET, GivenBounds, read_bounds
 from pmtl.data.readers.cells import Table, coded_names, numbers, target_numbers, texts
-from pmtl.data.readers.columns import Columns, Roles, assign_roles, missing_value, wrong_kind
+from pmtl.data.readers.columns import (
+    Columns,
+    Roles,
+    assign_roles,
+    dropped_names,
+    missing_value,
+    wrong_kind,
+)
 from pmtl.data.readers.text import Bags, TextRule
 from pmtl.data.readers.text_rows import TextRows, text_options
+from pmtl.data.schema.frames import arrow_array
+from pmtl.data.schema.infer import infer
+from pmtl.data.schema.problems import listed
+from pmtl.data.schema.rows import read_rows
+from pmtl.data.schema.schema import Schema
 from pmtl.errors import PmtlError, PublicError
 
 PARQUET_ENDINGS = (".parquet", ".pq")
 
 
 @contextmanager
-def open_table(path: Path, lenient: bool = False) -> Iterator[Table]:
+def open_table(path: Path, lenient: bool = False, progress: bool = False) -> Iterator[Table]:
     """Open a CSV or TSV file with a header line, or a Parquet file. If `lenient`, CSV rows with too
-    many or too few cells are left out."""
+    many or too few cells are left out; `progress` shows a bar for a large table."""
     import pyarrow as pa
     from pyarrow import csv, parquet
 
@@ -48,14 +62,16 @@ def open_table(path: Path, lenient: bool = False) -> Iterator[Table]:
     try:
         if path.name.lower().endswith(PARQUET_ENDINGS):
             with parquet.ParquetFile(path) as file:
-                names = file.schema_arrow.names
                 yield Table(
-                    *(str(path), names, False, lenient),
+                    *(str(path), file.schema_arrow.names, False, lenient),
                     read=lambda columns: file.iter_batches(columns=list(columns)),
+                    steps=file.metadata.num_rows >> 16,
+                    progress=progress,
                 )
         else:
             names = csv.open_csv(path, parse_options=parsing).schema.names
-            yield Table(str(path), names, True, lenient, read_csv)
+            steps = path.stat().st_size >> 20  # A batch is a mebibyte of text.
+            yield Table(str(path), names, True, lenient, read_csv, steps, progress)
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise PmtlError(
@@ -76,23 +92,41 @@ def read_table(
     hash: int | None = None,
     tags: int | None = None,
     taglist: str | None = None,
+    schema: str | Path | Schema | None = None,
+    task: str | None = None,
+    bounds: Any = None,
     *,
     lenient: bool = False,
+    progress: bool = False,
 ) -> Columns:
     """The columns of a table file; docs/data.md has the options. If `lenient`, unusable rows are
     marked instead of refused."""
     known = text_options(text, words, vocabulary, hash, tags, taglist)
-    with open_table(path, lenient) as table:
+    if schema is not None and text is not None:
+        raise PublicError(
+            'text= and a schema were both given: say kind = "text" in the schema instead.'
+        )
+    with open_table(path, lenient, progress) as table:
+        if known is None:
+            given = (client, target, split, drop)
+            return _any_columns(table, table.where, given, schema, task, bounds)
         roles = assign_roles(table.names, table.where, client, target, split, drop, text)
         return _collect(table, roles, known)
 
 
 def frame_columns(
-    frame: Any, client: str | None, target: str | None, split: str | None, drop: str | Sequence[str]
+    frame: Any,
+    client: str | None,
+    target: str | None,
+    split: str | None,
+    drop: str | Sequence[str],
+    schema: Any = None,
+    task: str | None = None,
+    bounds: GivenBounds | None = None,
 ) -> Columns:
-    """The columns of a pandas DataFrame (or anything with `columns` and `frame[name]`)."""
-    table = frame_table(frame)
-    return _collect(table, assign_roles(table.names, "The frame", client, target, split, drop))
+    """The columns of a pandas or polars frame (or anything with `columns` and `frame[name]`)."""
+    given = (client, target, split, drop)
+    return _any_columns(frame_table(frame), "The frame", given, schema, task, bounds)
 
 
 def frame_table(frame: Any, lenient: bool = False) -> Table:
@@ -104,24 +138,44 @@ def frame_table(frame: Any, lenient: bool = False) -> Table:
     series = {str(name): name for name in names}
 
     def read(columns: Sequence[str]) -> list[Any]:
-        arrays = {name: _arrow_array(frame[series[name]]) for name in columns}
+        arrays = {name: arrow_array(frame[series[name]]) for name in columns}
         return [pa.RecordBatch.from_pydict(arrays)]
 
     return Table("the frame", [str(name) for name in names], False, lenient, read)
 
 
-def _arrow_array(series: Any) -> Any:
-    """A frame's column; values of mixed types become text."""
-    import pyarrow as pa
-
-    if isinstance(series, pa.ChunkedArray):
-        return series.combine_chunks()
+def _any_columns(
+    table: Table,
+    where: str,
+    given: tuple[Any, ...],
+    schema: Any,
+    task: str | None,
+    bounds: GivenBounds | None,
+) -> Columns:
+    """The columns of a table by its schema, as numbers or, in an experiment, by a schema that is
+    inferred because not all columns are numbers."""
+    client, target, split, drop = given
+    dropped = dropped_names(drop)
+    if schema is not None:
+        return read_rows(table, Schema.of(schema).with_roles(client, target, split, dropped))
+    roles = assign_roles(table.names, where, *given)
     try:
-        column = pa.array(series, from_pandas=True)
-    except (pa.ArrowException, TypeError):
-        codes, names = distinct(np.asarray(series, dtype=object), "value")
-        return pa.array(names).take(pa.array(codes))
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        return _collect(table, roles)
+    except _NotNumbers:
+        ranges = read_bounds(bounds) if isinstance(bounds, (str, Path)) else bounds
+        if isinstance(ranges, Mapping) and {*roles.targets, TARGET} & {
+            str(name) for name in ranges
+        }:
+            task = task or "regression"  # A target with bounds is a number.
+        inferred = infer(table, roles, task, dropped)
+    columns = read_rows(table, inferred.schema)
+    columns["disclosed"] = inferred.disclosed
+    columns["notes"] = (inferred.decided, *columns.get("notes", ()))
+    return columns
+
+
+class _NotNumbers(PmtlError):
+    """A feature is not a number; a schema may say what it is."""
 
 
 def _collect(table: Table, roles: Roles, known: tuple[Bags, Bags | None] | None = None) -> Columns:
@@ -177,18 +231,27 @@ class _Features:
 
     def append(self, batch: Any, first: int) -> None:
         """Add a batch; `first` is the number of its first row."""
-        x = number_rows(batch, first, self._table, self._names)
+        try:
+            x = number_rows(batch, first, self._table, self._names)
+        except PmtlError as error:
+            if not self._table.lenient:
+                raise _NotNumbers(str(error)) from error
+            raise
         self._has_numbers |= np.isfinite(x).any(axis=0)
         self._builder.append(x)
 
     def finish(self) -> NDArray[np.float32]:
-        """All rows; in production, a column without any number is refused."""
-        for name, filled in zip(self._names, self._has_numbers, strict=True):
-            if self._table.lenient and not filled:
-                raise PublicError(
-                    f"The column {name!r} holds no numbers: encode it as numbers, or leave it out "
-                    f"with drop={name}."
-                )
+        """All rows; in production, columns without any number are refused."""
+        pairs = zip(self._names, self._has_numbers, strict=True)
+        empty = [name for name, filled in pairs if self._table.lenient and not filled]
+        if empty:
+            one = len(empty) == 1
+            raise PublicError(
+                f"The column{'' if one else 's'} {listed(empty)} hold{'s' if one else ''} no "
+                "numbers. Production learns from nobody's rows what else a column holds: say it in "
+                "a schema (pmtl data schema, then --schema), or leave it out with "
+                f"drop={'+'.join(empty)}."
+            )
         return self._builder.finish()
 
 

@@ -90,7 +90,7 @@ class Bags:
 
     def _column(self, name: str) -> int:
         if self.hashed is not None:
-            return _hashed(name, self.hashed)
+            return hashed_column(name, self.hashed)
         if self._count is not None:
             return self._column_of.setdefault(name, len(self._column_of))
         return self._column_of.get(name, -1)
@@ -141,7 +141,7 @@ def _users(counts: Any, clients: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 @lru_cache(maxsize=1 << 18)
-def _hashed(word: str, columns: int) -> int:
+def hashed_column(word: str, columns: int) -> int:
     """The column of a word, the same on every machine (Python's `hash` is salted)."""
     digest = hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little") % columns

@@ -8,7 +8,7 @@ training.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,8 @@ from pmtl.data.checks import (
 )
 from pmtl.data.readers.cells import Table, texts
 from pmtl.data.readers.text import Bags, TextRule, frequencies
+from pmtl.data.schema.encode import Encoder
+from pmtl.data.schema.schema import Schema
 from pmtl.errors import PmtlError
 
 
@@ -37,16 +39,24 @@ class Inputs:
         names: the names of the features in training; None if they had none.
         text: how text became features in training, if it did.
         pixels: whether bytes are pixels, which become numbers between 0 and 1.
+        schema: what the columns held in training, if it had a schema. A missing cell is then NaN,
+            which the client's model fills.
     """
 
     shape: tuple[int, ...]
     names: tuple[str, ...] | None = None
     text: TextRule | None = None
     pixels: bool = True
+    schema: Schema | None = None
 
-    def columns(self, table: Table, others: Container[str | None] = ()) -> tuple[str, ...]:
+    def columns(self, table: Table, others: Collection[str | None] = ()) -> tuple[str, ...]:
         """The columns of a table that hold features. If they had no names in training, these are
-        all columns but the `others`, in their order."""
+        all columns but the `others`, in their order. A schema refuses columns that neither it nor
+        `others` names."""
+        if self.schema is not None:
+            ignore = [name for name in others if name is not None]
+            self.schema.check_names(table.names, table.where, ignore=ignore)
+            return tuple(column.name for column in self.schema.features)
         if self.text is not None:
             wanted = self.text.columns
         elif self.names is not None:
@@ -75,6 +85,8 @@ class Inputs:
         """
         from pmtl.data.readers.table import number_rows
 
+        if self.schema is not None:
+            return self._encoded(self.schema, batch, table, first)
         usable = np.ones(batch.num_rows, dtype=bool)
         if self.text is not None:
             bags = Bags(self.names, self.text.hashed)
@@ -83,6 +95,20 @@ class Inputs:
             return frequencies(bags.finish()), usable
         x = number_rows(batch, first, replace(table, parse=True), columns, "input")
         return x, self.check(x, table.lenient, first)
+
+    def _encoded(self, schema: Schema, batch: Any, table: Table, first: int) -> tuple[Any, Mask]:
+        """Features by the schema of training."""
+        encoder = Encoder(schema, table.lenient)
+        x, usable = encoder.encode(batch, first)
+        encoder.finish(table.where)
+        if not usable.all() and not table.lenient:
+            rows = first + np.flatnonzero(~usable)
+            raise PmtlError(
+                f"{table.where} has {len(rows)} rows (first row {rows[0]}, counting from 0) with "
+                "an empty cell for which the schema leaves rows out: fill it in, or remove these "
+                "rows."
+            )
+        return x, usable
 
     def check(self, x: Any, lenient: bool = False, first: int = 0) -> Mask:
         """Which of these rows are usable; if not `lenient`, one that is not is refused."""

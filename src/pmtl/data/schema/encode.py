@@ -1,0 +1,220 @@
+"""Rows of a table as features and targets, by its schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pmtl.data.checks import as_float32
+from pmtl.data.readers.text import hashed_column, tokenise
+from pmtl.data.schema.cells import (
+    Cells,
+    boolean,
+    date_reader,
+    distinct_texts,
+    find_category,
+    is_empty,
+    is_readable,
+    moments,
+    read_each,
+    read_numbers,
+)
+from pmtl.data.schema.column import Column
+from pmtl.data.schema.problems import refuse
+from pmtl.errors import PublicError
+
+if TYPE_CHECKING:
+    from pmtl.data.schema.schema import Schema
+
+
+@dataclass
+class _Problem:
+    """Cells of one column with the same fault."""
+
+    sentence: Callable[[_Problem], str]
+    count: int
+    row: int
+    example: str
+
+
+class Encoder:
+    """Encodes batch by batch, and remembers what is wrong.
+
+    Args:
+        schema: what the columns hold.
+        lenient: in production a cell that cannot be read leaves its row out, and nothing is told.
+    """
+
+    def __init__(self, schema: Schema, lenient: bool = False) -> None:
+        self._schema, self._lenient = schema, lenient
+        self._problems: dict[tuple[str, str], _Problem] = {}
+
+    def encode(self, batch: Any, first: int = 0) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Features, [rows, features], and which rows can be used; `first` is the number of the
+        batch's first row. Features are NaN where the client has to fill."""
+        usable = np.ones(batch.num_rows, dtype=bool)
+        x = np.empty((batch.num_rows, len(self._schema.feature_names)), dtype=np.float32)
+        start = 0
+        for column in self._schema.features:
+            end = start + len(column.features)
+            cells = self._column(column, batch.column(column.name))
+            x[:, start:end] = self._features(column, cells)
+            self._judge(column, cells, batch, first, usable)
+            start = end
+        return x, usable
+
+    def targets(self, batch: Any, first: int = 0) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Targets, [rows, targets] (the number of the class, for names of classes), and which rows
+        can be used."""
+        usable = np.ones(batch.num_rows, dtype=bool)
+        found = []
+        for column in self._schema.targets:
+            cells = self._column(column, batch.column(column.name))
+            self._judge(column, cells, batch, first, usable)
+            found.append(cells.values)
+        return np.stack(found, axis=1), usable
+
+    def finish(self, where: str) -> None:
+        """Refuse the rows if anything was wrong; `where` is their name."""
+        refuse(where, [p.sentence(p) for p in self._problems.values()], public=False)
+
+    def _column(self, column: Column, cells: Any) -> Cells:
+        """The cells of a column: the numbers, or the places of categories (−1: unknown)."""
+        if not is_readable(cells.type):
+            raise PublicError(
+                f"The column {column.name!r} holds {cells.type}, which is no {column.kind}: leave "
+                f"it out with drop={column.name}, or make columns of it."
+            )
+        more = column.missing_values
+        if column.kind == "number":
+            return read_numbers(cells, more)
+        if column.kind == "boolean":
+            return read_each(cells, boolean, more)
+        if column.kind == "date":
+            return read_each(cells, date_reader(column.format), more)
+        if column.kind == "text":
+            codes, texts = distinct_texts(cells)
+            missing = np.array([is_empty(text, more) for text in texts])[codes]
+            return _Texts(np.empty(len(codes)), missing, np.zeros_like(missing), codes, texts)
+        return self._categories(column, cells)
+
+    def _categories(self, column: Column, cells: Any) -> Cells:
+        codes, texts = distinct_texts(cells)
+        if column.hash is not None:
+            size, more = column.hash, column.missing_values
+            return read_each(cells, lambda text: float(hashed_column(text, size)), more)
+        places = {value.strip(): place for place, value in enumerate(column.categories or ())}
+        # A listed category counts, also if it is spelled like an empty cell.
+        found = [None if text is None else find_category(text, places) for text in texts]
+        empty = [
+            place is None and is_empty(text, column.missing_values)
+            for text, place in zip(texts, found, strict=True)
+        ]
+        values = np.array([-1.0 if place is None else place for place in found])[codes]
+        missing = np.array(empty)[codes]
+        refused = column.unknown == "refuse" or column.role == "target"
+        wrong = (values < 0) & ~missing & refused
+        return Cells(values, missing, wrong)
+
+    def _features(self, column: Column, cells: Cells) -> NDArray[np.float32]:
+        rows, width = len(cells.missing), len(column.features)
+        x = np.zeros((rows, width), dtype=np.float32)
+        here = np.flatnonzero(~cells.missing & ~cells.wrong)
+        if isinstance(cells, _Texts):
+            assert column.hash is not None
+            x[:, : column.hash] = cells.frequencies(column.hash)
+        elif column.kind == "category":
+            place = cells.values[here].astype(np.int64)
+            known = place >= 0
+            x[here[known], place[known]] = 1
+            if column.unknown == "other":
+                x[here[~known], len(column.categories or ())] = 1
+        else:
+            x[:, 0] = as_float32(cells.values)
+            for number, part in enumerate(column.parts):
+                month, weekday = moments(cells.values[here])
+                angle = 2 * np.pi * (month / 12 if part == "month" else weekday / 7)
+                x[here, 1 + 2 * number] = np.sin(angle)
+                x[here, 2 + 2 * number] = np.cos(angle)
+        if column.missing == "indicator":
+            x[:, -1] = cells.missing
+        return x
+
+    def _judge(
+        self, column: Column, cells: Cells, batch: Any, first: int, usable: NDArray[np.bool_]
+    ) -> None:
+        """Mark the rows that cannot be used and, unless `lenient`, note what is wrong."""
+        name, target = column.name, column.role == "target"
+        if column.missing in ("drop", "refuse"):
+            usable &= ~cells.missing
+        if column.missing == "refuse":
+            choices = '"drop"' if target else '"indicator", "fill" or "drop"'
+
+            def empty(found: _Problem) -> str:
+                return (
+                    f"the column {name!r} has {_cells(found.count)} without a value (first in row "
+                    f"{found.row}, counting from 0): fill in, or write missing = {choices} under "
+                    f"[columns.{name}] of a schema."
+                )
+
+            self._note(empty, column, cells.missing, batch, first)
+        usable &= ~cells.wrong
+        category = column.kind == "category"
+
+        def invalid(found: _Problem) -> str:
+            what = "not among its categories" if category else f"no {column.kind}"
+            what = _cells(found.count, f"that is {what}", f"that are {what}")
+            return (
+                f"the column {name!r} has {what} (first in row "
+                f"{found.row}, counting from 0: {found.example!r}): correct that, list it in "
+                f"{'categories' if category else 'missing_values'} under [columns.{name}] of a "
+                f"schema{'.' if target else f', or leave the column out with drop={name}.'}"
+            )
+
+        self._note(invalid, column, cells.wrong, batch, first)
+
+    def _note(
+        self,
+        sentence: Callable[[_Problem], str],
+        column: Column,
+        marked: NDArray[np.bool_],
+        batch: Any,
+        first: int,
+    ) -> None:
+        count = int(marked.sum())
+        if self._lenient or not count:
+            return
+        key = column.name, sentence.__name__
+        if key in self._problems:
+            self._problems[key].count += count
+            return
+        row = int(np.argmax(marked))
+        example = str(batch.column(column.name)[row].as_py())[:40]
+        self._problems[key] = _Problem(sentence, count, first + row, example)
+
+
+def _cells(count: int, one: str = "", many: str = "") -> str:
+    return f"a cell {one}".rstrip() if count == 1 else f"{count} cells {many}".rstrip()
+
+
+@dataclass(frozen=True)
+class _Texts(Cells):
+    """Cells whose words are hashed."""
+
+    codes: NDArray[np.int64]
+    texts: Sequence[str | None]
+
+    def frequencies(self, columns: int) -> NDArray[np.float32]:
+        """How often words of each column occur, divided by the number of words, [rows, columns]."""
+        table = np.zeros((len(self.texts), columns), dtype=np.float32)
+        for place, text in enumerate(self.texts):
+            words = tokenise(text or "")
+            for word in words:
+                table[place, hashed_column(word, columns)] += 1 / len(words)
+        x = table[self.codes]
+        x[self.missing] = 0
+        return x

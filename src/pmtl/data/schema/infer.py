@@ -1,0 +1,227 @@
+"""A schema from the rows of a table: for an experiment, or for a person to review.
+
+What is inferred here was read from all clients' rows without noise, so it is a disclosure, which
+`Inferred.disclosed` puts into words. Production never infers a schema.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pmtl.data.client_names import canonical
+from pmtl.data.readers.cells import Table
+from pmtl.data.readers.columns import Roles, wrong_kind
+from pmtl.data.schema.column import Column
+from pmtl.data.schema.problems import listed, refuse
+from pmtl.data.schema.profile import Profile
+from pmtl.data.schema.schema import Schema
+from pmtl.errors import PmtlError
+
+#: Text with more different values than the first is hashed into the second number of columns.
+#: Every column needs noise, so there are few.
+MOST_CATEGORIES, HASHED_VALUES = 30, 8
+#: A target with more classes than this is refused.
+MOST_CLASSES = 1000
+#: Whole numbers with more values than this are rather amounts than classes.
+MOST_NUMBERS = 100
+#: Text of which this share of cells is new names rows, if there are at least so many rows.
+_ID_SHARE, _ID_ROWS = 0.9, 20
+_ID_NAME = re.compile(r"(^|[_\W])(id|uid|uuid|guid|identifier)$|[a-z]I[dD]$", re.IGNORECASE)
+
+
+@dataclass
+class Inferred:
+    """A schema, and what a person should know about it.
+
+    Args:
+        schema: the schema.
+        notes: why each column is as it is, by name.
+
+    Attributes:
+        disclosed: a sentence on what was taken from all clients' rows.
+        decided: a sentence with everything that was decided.
+    """
+
+    schema: Schema
+    notes: dict[str, str]
+    disclosed: tuple[str, ...] = field(init=False)
+    decided: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        columns = [c for c in self.schema.columns if c.role in ("feature", "target", "dropped")]
+        alike: dict[str, list[str]] = {}
+        for column in columns:
+            alike.setdefault(self.notes[column.name], []).append(column.name)
+        told = " · ".join(f"{', '.join(names)}: {note}" for note, names in alike.items())
+        self.decided = (
+            f"No schema was given, so the columns were read as their cells suggest. {told}. "
+            "`pmtl data schema` writes this down, to be changed and given with --schema."
+        )
+        listing = [c.name for c in columns if c.categories and c.role == "feature"]
+        filled = [c.name for c in self.schema.features if c.missing == "indicator"]
+        more = f", the categories of {listed(listing)}" if listing else ""
+        more += f", which columns have empty cells ({listed(filled)})" if filled else ""
+        self.disclosed = (
+            f"The columns were not described beforehand. Their kinds{more} and the classes were "
+            "read from all clients' rows without noise and are treated as public: what only one "
+            "client's rows show betrays that client. A schema (--schema) avoids it.",
+        )
+
+
+class Found(NamedTuple):
+    """What a column was found to be."""
+
+    column: Column
+    note: str  #: the reason, for a person
+    problem: str = ""  #: a sentence, if an experiment must not go on with this by itself
+
+
+def infer(
+    table: Table,
+    roles: Roles,
+    task: str | None = None,
+    dropped: Sequence[str] = (),
+    review: bool = False,
+) -> Inferred:
+    """The schema that fits the rows of a table.
+
+    Args:
+        table: the open table, which is read once.
+        roles: the client, the targets, the split and the features.
+        task: the task, if it was given: whole numbers are amounts for regression.
+        dropped: columns that the user leaves out.
+        review: whether a person will correct the schema. Otherwise everything that needs a person's
+            decision is refused, at once.
+    """
+    names = [*roles.features, *roles.targets]
+    profiles = {name: Profile(name) for name in names}
+    for _, batch in table.batches(names):
+        for name, profile in profiles.items():
+            profile.add(batch.column(name))
+    columns, notes, problems = [], {}, []
+    for name in table.names:
+        if name in (roles.client, roles.split):
+            columns.append(Column(name, None, "client" if name == roles.client else "split"))
+        elif name in dropped:
+            columns.append(Column(name, None, "dropped"))
+            notes[name] = "left out, as you said"
+        elif name in profiles:
+            profile, alone = profiles[name], len(roles.targets) == 1
+            target = name in roles.targets
+            found = _target(profile, task, alone) if target else _feature(profile)
+            columns.append(found.column)
+            notes[name] = found.note + _on_missing(found.column, profile)
+            problems += [found.problem] if found.problem else []
+            if review:
+                notes[name] += _seen(found.column, profile)
+    if not review:
+        refuse(table.where, problems, public=False)
+    return Inferred(Schema(tuple(columns)), notes)
+
+
+def _feature(profile: Profile) -> Found:
+    name, values = profile.name, len(profile.values)
+    left_out = Column(name, None, "dropped")
+    missing = "indicator" if profile.missing else "fill"
+    if profile.unreadable:
+        return Found(
+            left_out,
+            f"left out, because it holds {profile.unreadable}",
+            f"the feature column {name!r} holds {profile.unreadable}, not numbers, text or dates: "
+            f"leave it out with drop={name}.",
+        )
+    if not profile.present:
+        return Found(left_out, "left out, because all cells are empty")
+    if profile.is_boolean:
+        return Found(Column(name, "boolean", missing=missing), "boolean")
+    if profile.is_number:
+        if _ID_NAME.search(name) and profile.whole and profile.distinct == 1 and values > 1:
+            return Found(left_out, "left out, because it numbers the rows")
+        return Found(Column(name, "number", missing=missing), "number")
+    if formats := profile.date_formats:
+        if len(formats) == 1:
+            column = Column(name, "date", missing=missing, format=formats[0])
+            return Found(column, "date, in days since 2000-01-01")
+        ways = ", ".join(str(format) for format in formats)
+        note = "left out, because its dates can be read in several ways"
+        return Found(left_out, f'{note} ({ways}); kind = "date" with a format says which')
+    if 2 * profile.numbers >= profile.present:
+        return _mixed(profile)
+    names_rows = profile.distinct >= _ID_SHARE and profile.present >= _ID_ROWS
+    if names_rows and profile.words < 3:
+        return Found(left_out, "left out, because nearly every row has another value")
+    if profile.words >= 4 and values > MOST_CATEGORIES:
+        return Found(
+            left_out, 'left out, because it is free text; kind = "text" and hash = 32 use its words'
+        )
+    if values > MOST_CATEGORIES:
+        column = Column(name, "category", hash=HASHED_VALUES, missing=missing)
+        return Found(column, f"category with {values} values, hashed into {HASHED_VALUES} columns")
+    column = Column(name, "category", categories=_ordered(profile), missing=missing)
+    return Found(column, f"category ({listed(column.categories or (), 5)})")
+
+
+def _mixed(profile: Profile) -> Found:
+    """Numbers with some cells of text, of which a person has to say what they mean."""
+    name, texts = profile.name, tuple(profile.texts[:20])
+    cells = "1 cell" if profile.wrong == 1 else f"{profile.wrong} cells"
+    return Found(
+        Column(name, "number", missing="indicator", missing_values=texts),
+        f"number, in which {cells} of text count as empty; check that this is right",
+        f"the feature column {name!r} is numbers, but for {cells} of text (such as "
+        f"{texts[0][:40]!r}): correct that, list it in missing_values under [columns.{name}] of a "
+        f"schema (pmtl data schema), or leave the column out with drop={name}.",
+    )
+
+
+def _target(profile: Profile, task: str | None, alone: bool) -> Found:
+    name, values = profile.name, len(profile.values)
+    number = Column(name, "number", "target")
+    if profile.unreadable or profile.typed == "date" or not profile.present:
+        holds = profile.unreadable or ("dates" if profile.typed else "no values")
+        raise wrong_kind("the table", "target", name, holds)
+    spelled = {value.lower() for value in profile.values} <= {"true", "false"}
+    if profile.is_boolean and (spelled or not alone):  # Other words stay names of classes.
+        return Found(Column(name, "boolean", "target"), "target, true or false")
+    if profile.is_number and (not alone or not profile.whole or task == "regression"):
+        return Found(number, "target, a number")
+    if not alone:
+        raise wrong_kind("the table", "target", name, "text")
+    if profile.is_number and values > MOST_NUMBERS:
+        return Found(
+            number,
+            'target, a number; if these are classes, say kind = "category" with categories',
+            f"the target column {name!r} is {values} different whole numbers: say task=regression "
+            "if they are amounts, or give a schema with its categories if they are classes.",
+        )
+    if values > MOST_CLASSES:
+        raise PmtlError(
+            f"The target column {name!r} has more than {MOST_CLASSES} classes: group them."
+        )
+    column = Column(name, "category", "target", categories=_ordered(profile))
+    return Found(column, f"target with the classes {listed(column.categories or (), 5)}")
+
+
+def _ordered(profile: Profile) -> tuple[str, ...]:
+    return tuple(canonical(profile.values))
+
+
+def _on_missing(column: Column, profile: Profile) -> str:
+    if not profile.missing or column.role != "feature":
+        return ""
+    if column.kind in ("category", "text"):
+        return f"; empty cells ({profile.missing:,}) are a category of their own"
+    return f"; empty cells ({profile.missing:,}) are filled inside each client, and marked"
+
+
+def _seen(column: Column, profile: Profile) -> str:
+    """What else a person who writes bounds should know."""
+    if column.kind != "number" or not profile.numbers:
+        return ""
+    return (
+        f"\nseen in the rows: {profile.low:g} to {profile.high:g}, which is not public; write low "
+        "and high only if you know them without the rows"
+    )

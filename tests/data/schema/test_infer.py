@@ -1,0 +1,214 @@
+"""What is inferred from rows, and what is said about it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hospital import WARDS, hospital_frame
+
+from pmtl.data import FederatedData, describe, load
+from pmtl.errors import PmtlError
+
+ROWS = 40
+
+
+def federation(**columns):
+    base = {"client": ["a", "b"] * (ROWS // 2), "target": [0, 1, 1, 0] * (ROWS // 4)}
+    frame = pd.DataFrame({**base, "word": ["p", "q"] * (ROWS // 2), **columns})
+    return FederatedData.from_frame(frame)
+
+
+def kind_of(cells):
+    schema = federation(v=cells).schema
+    (column,) = (column for column in schema.columns if column.name == "v")
+    return column.kind or column.role
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind"),
+    [
+        (np.arange(ROWS) / 7, "number"),
+        ([str(k) for k in range(ROWS)], "number"),
+        (["1", ""] * 20, "number"),
+        (["yes", "no"] * 20, "boolean"),
+        (["Yes", ""] * 20, "boolean"),
+        (["t", "f"] * 20, "boolean"),
+        (["F", "F"] * 20, "category"),
+        (["true", "1"] * 20, "boolean"),
+        ([True, None] * 20, "boolean"),
+        (["red", "blue"] * 20, "category"),
+        (pd.Categorical(["red", "blue"] * 20), "category"),
+        (["2020-01-31", "2021-02-01T10:00"] * 20, "date"),
+        (["31.01.2020", "01.02.2021"] * 20, "date"),
+        (["13/01/2020", "01/02/2021"] * 20, "date"),
+        (["01/02/2020", "03/04/2021"] * 20, "dropped"),
+        (pd.date_range("2020-01-01", periods=ROWS), "date"),
+        ([f"id-{k}" for k in range(ROWS)], "dropped"),
+        ([f"w{k // 2}{k // 4}" for k in range(ROWS)], "category"),
+        ([f"a note of some words {k}" for k in range(ROWS)], "dropped"),
+        (["", "NA"] * 20, "dropped"),
+    ],
+)
+def test_the_kind_of_a_column_is_what_its_cells_are(cells, kind):
+    assert kind_of(cells) == kind
+
+
+def test_many_values_are_hashed():
+    cells = [f"v{k % 35}" for k in range(ROWS)]
+    schema = federation(v=[*cells]).schema
+    assert schema.columns[-1].hash == 8
+    assert not any("v3" in name for name in schema.feature_names)
+
+
+def test_numbers_that_name_rows_are_left_out_by_their_name():
+    assert federation(patient_id=np.arange(ROWS)).feature_names == ("word=p", "word=q")
+    assert "width" in federation(width=np.arange(ROWS)).feature_names
+    assert "visit_id" in federation(visit_id=[1, 2] * 20).feature_names
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "pandas", "polars"])
+def test_a_messy_table_is_read_the_same_from_everywhere(kind, tmp_path):
+    frame = hospital_frame(12)
+    options = {"client": "hospital", "target": "outcome"}
+    if kind == "csv":
+        frame.to_csv(tmp_path / "t.csv", index=False)
+        data = load(tmp_path / "t.csv", **options)
+    elif kind == "parquet":
+        frame.to_parquet(tmp_path / "t.parquet")
+        data = load(tmp_path / "t.parquet", **options)
+    else:
+        data = FederatedData.from_frame(
+            pl.from_pandas(frame) if kind == "polars" else frame, **options
+        )
+    roles = {column.name: column.kind or column.role for column in data.schema.columns}
+    assert roles == {
+        "visit_id": "dropped",
+        "hospital": "client",
+        "age": "number",
+        "sugar": "number",
+        "ward": "category",
+        "smoker": "boolean",
+        "admitted": "date",
+        "doctor": "category",
+        "remark": "dropped",
+        "empty": "dropped",
+        "constant": "number",
+        "outcome": "category",
+    }
+    assert data.labels == ("died", "home")
+    assert {f"ward={ward}" for ward in WARDS} < set(data.feature_names)
+    assert np.isfinite(data.x).all()
+    assert data.fingerprint() == REFERENCE.setdefault("messy", data.fingerprint())
+
+
+REFERENCE: dict[str, str] = {}
+
+
+def test_everything_that_was_decided_and_disclosed_is_said():
+    data = FederatedData.from_frame(hospital_frame(12), "hospital", "outcome")
+    (decided,) = (note for note in data.for_owner if "No schema was given" in note)
+    for column in data.schema.columns:
+        assert column.name in decided or column.role == "client"
+    for words in (
+        "visit_id: left out, because nearly",
+        "filled inside each client",
+        "'died', 'home'",
+    ):
+        assert words in decided
+    (disclosed,) = data.disclosed
+    for words in ("categories of 'ward'", "'age', 'sugar', 'ward', 'smoker'", "without noise"):
+        assert words in disclosed
+    summary = describe(data)
+    assert disclosed in summary["warnings"]
+    assert {column["column"] for column in summary["columns"]} == set(hospital_frame(12).columns)
+    assert not data.schema.public
+
+
+def test_a_table_of_numbers_needs_no_schema_and_discloses_nothing():
+    frame = pd.DataFrame({"client": ["a", "b"] * 4, "target": [0, 1] * 4, "v": np.arange(8.0)})
+    data = FederatedData.from_frame(frame)
+    assert (data.schema, data.disclosed, data.scaling) == (None, (), None)
+
+
+@pytest.mark.parametrize(
+    ("target", "task", "labels", "kind"),
+    [
+        (["no", "yes"] * 20, None, ("no", "yes"), "classification"),
+        ([True, False] * 20, None, ("false", "true"), "classification"),
+        (["10", "9"] * 20, None, ("9", "10"), "classification"),
+        ([1, 2] * 20, "regression", None, "regression"),
+        ([0.5, 2] * 20, None, None, "regression"),
+    ],
+)
+def test_targets(target, task, labels, kind):
+    frame = pd.DataFrame({"client": ["a", "b"] * 20, "word": ["p", "q"] * 20, "target": target})
+    data = FederatedData.from_frame(frame, task=task)
+    assert (data.task, data.labels) == (kind, labels)
+
+
+def test_a_target_with_bounds_is_a_number():
+    frame = pd.DataFrame({"client": ["a", "b"] * 20, "word": ["p", "q"] * 20, "score": [3, 7] * 20})
+    data = FederatedData.from_frame(frame, target="score", bounds={"score": (0, 10)})
+    assert (data.task, data.bounds.target) == ("regression", (0.0, 10.0))
+    assert data.bounds.features == ()
+
+
+def test_several_targets_with_text_features(tmp_path):
+    frame = pd.DataFrame({"client": ["a", "b"] * 20, "word": ["p", "q"] * 20})
+    frame = frame.assign(s=[True, False] * 20, t=[False, True] * 20, u=0.5)
+    data = FederatedData.from_frame(frame, target="s+t", drop="u")
+    assert (data.task, data.labels) == ("multilabel", ("s", "t"))
+    assert FederatedData.from_frame(frame, target="s+u").task == "regression"
+
+
+def test_all_refusals_come_at_once_and_a_target_is_refused_by_name():
+    mixed = ["12", "about 3", "4", "5"] * 10
+    with pytest.raises(PmtlError) as error:
+        federation(age=mixed, size=["x", *["1"] * 39], nest=[[1]] * ROWS)
+    for words in (
+        "3 problems",
+        "'age' is numbers, but for 10 cells of text (such as 'about 3')",
+        "missing_values under [columns.age]",
+        "'size' is numbers, but for 1 cell of text",
+        "'nest' holds list",
+        "drop=nest",
+    ):
+        assert words in str(error.value)
+    with pytest.raises(PmtlError, match=r"'target'.*40 different whole|more than|task=regression"):
+        FederatedData.from_frame(
+            pd.DataFrame({"client": "a", "word": ["p", "q"] * 100, "target": np.arange(200)})
+        )
+    with pytest.raises(PmtlError, match=r"target column 'target'.*dates"):
+        federation(target=pd.date_range("2020-01-01", periods=ROWS))
+    with pytest.raises(PmtlError, match="'target' has a cell without a value"):
+        federation(target=[None, *[1] * 39])
+
+
+def test_a_client_keeps_its_median_with_its_scaling():
+    frame = pd.DataFrame(
+        {
+            "client": ["a"] * 5 + ["b"] * 5 + ["c"] * 5,
+            "split": ["train"] * 4 + ["test"] + ["train"] * 4 + ["test"] + ["train"] * 4 + ["test"],
+            "v": [1, 2, 9, None, None, 10, 20, 30, 40, None, *[None] * 5],
+            "target": [0, 1, 0, 1, 0] * 3,
+        }
+    )
+    data = FederatedData.from_frame(frame, validation=0)
+    assert data.scaling.fills[:, 0].tolist() == [2, 20, 0]  # The lower median; 0 for nothing.
+    assert data.x[[3, 4, 9, 10], 0].tolist() == [2, 2, 20, 0]
+    assert not data.is_scaled
+    bounded = FederatedData.from_frame(frame, validation=0, bounds={"v": (0, 50)})
+    assert bounded.scaling.fills[:, 0].tolist() == [2, 20, 25]
+    assert bounded.schema.bounds.features == ((0.0, 50.0), (0.0, 1.0))
+    assert bounded.x[10].tolist() == [0, 1]
+
+
+def test_a_table_larger_than_memory_with_gaps_is_told_so(tmp_path, monkeypatch):
+    table = pa.table({"client": ["a"] * 9, "v": [None, *range(8)], "target": [0, 1, 0] * 3})
+    table.to_pandas().to_csv(tmp_path / "t.csv", index=False)
+    monkeypatch.setenv("PMTL_MEMORY_LIMIT", "40")
+    with pytest.raises(PmtlError, match="PMTL_MEMORY_LIMIT"):
+        load(tmp_path / "t.csv")
