@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,10 @@ from torch import Tensor, nn
 
 from pmtl import storage as files
 from pmtl.billboard import Billboard
-from pmtl.data import FederatedData, Scaling, Split, load
-from pmtl.data.checks import as_model_input, is_sparse, row_chunks
+from pmtl.data import Bounds, FederatedData, Scaling, Split, load
 from pmtl.errors import PmtlError, PmtlWarning
 from pmtl.models import FlatModel, build_model, predictions, probabilities
-from pmtl.models.library import Standardise
+from pmtl.prediction.models import Models
 from pmtl.privacy.statement import text
 from pmtl.privacy.statement.statement import Statement, make_statement
 from pmtl.runs.config import IN_MEMORY
@@ -71,7 +71,6 @@ class Run:
         self._scaling = scaling
         self._key = key  # of the digests in `facts`
         self._alone = alone  # what clients would have without the others
-        self._positions = {client: i for i, client in enumerate(self.clients)}
 
     def personal(self, client: str) -> nn.Module:
         """The personal model of a client, a module in evaluation mode.
@@ -81,8 +80,7 @@ class Run:
         Args:
             client: the name of the client.
         """
-        position = self._position(client)
-        return self._module(self._weights(np.array([position]))[0], position)
+        return self._models.own_module(client)
 
     @property
     def shared(self) -> nn.Module:
@@ -100,56 +98,33 @@ class Run:
                 "The shared model of this run needs rows that a client has scaled: use "
                 "shared_for(client)."
             )
-        return self._module(self._shared[0], 0)
+        return self._models.module(self._shared[0], 0)
 
     def shared_for(self, client: str) -> nn.Module:
         """The shared model for the client with this name."""
         if not self.facts.shows_model:
             raise PmtlError(_NO_MODEL)
-        position = self._position(client)
-        return self._module(self._published(np.array([position]))[0], position)
+        return self._models.shared_module(client)
 
     @property
     def not_finite(self) -> str | None:
         """A sentence if some weights are infinite or NaN; else None."""
         return self.facts.not_finite
 
-    def predict(self, client: str, x: Any) -> NDArray[Any]:
+    def predict(self, client: str | None, x: Any) -> NDArray[Any]:
         """The predictions of the client's model: class numbers, 0/1 per label, or numbers.
 
         Args:
-            client: the name of the client.
+            client: the name of the client. None: the shared model answers for a client that is not
+                in the run. If clients scale their features, the new client's are scaled by `x`.
             x: rows of features, an array or a sparse matrix.
         """
-        return self._answers(client, x, predictions(self.facts.task))
+        return self._models.answers(client, x, predictions(self.facts.task))
 
-    def predict_proba(self, client: str, x: Any) -> NDArray[np.float32]:
+    def predict_proba(self, client: str | None, x: Any) -> NDArray[np.float32]:
         """The probabilities of classes or labels, `[rows, classes]`; `client` and `x` as for
         `predict`."""
-        return self._answers(client, x, probabilities(self.facts.task))
-
-    def _answers(self, client: str, x: Any, answer: Callable[[Tensor], Tensor]) -> NDArray[Any]:
-        shape = self.facts.input_shape
-        x = x if is_sparse(x) else np.asarray(x)
-        if self.facts.pixels and x.dtype == np.uint8:
-            x = as_model_input(x)
-        if x.shape[1:] != shape:
-            raise PmtlError(
-                f"The model needs rows of shape {shape}, but these are rows of shape {x.shape[1:]}."
-            )
-        module = self.personal(client).cpu().float()
-        if not all(bool(part.isfinite().all()) for part in module.parameters()):
-            raise PmtlError(
-                f"The model of client {client!r} diverged: some weights are infinite or NaN. Train "
-                "again with a smaller step (--lr) or a smaller λ."
-            )
-        with torch.no_grad():
-            if not is_sparse(x):
-                return np.asarray(answer(module(torch.from_numpy(np.array(x, np.float32)))).numpy())
-            # Sparse rows are made dense a few at a time.
-            parts = (x[rows].toarray() for rows in row_chunks(x.shape[0], 4 * x.shape[1]))
-            answers = [answer(module(torch.from_numpy(part.astype(np.float32)))) for part in parts]
-        return np.asarray(torch.cat(answers).numpy())
+        return self._models.answers(client, x, probabilities(self.facts.task))
 
     def evaluate(self, metric: str | None = None) -> dict[str, dict[str, Metrics] | None]:
         """Metrics of the personal and the shared models on test and validation rows.
@@ -224,25 +199,41 @@ class Run:
                 "Exact metrics are private, and this is a production run: it withholds them."
             )
 
-    def _module(self, weights: Tensor, client: int) -> nn.Module:
-        module = self._model.with_weights(weights)
-        if self._scaling is None:
-            return module
-        means, widths = self._scaling.means[client], self._scaling.widths[client]
-        scale = Standardise(means, widths, self._scaling.limits).to(weights)
-        return nn.Sequential(scale, module).eval()
+    @cached_property
+    def _models(self) -> Models:
+        facts = self.facts
+        return Models(
+            self._model,
+            self._weights,
+            self._published,
+            self._shared,
+            self._scaling,
+            None if facts.bounds is None else Bounds.from_dict(facts.bounds),
+            self.clients,
+            facts.task,
+            facts.input_shape,
+            facts.pixels,
+            self._none_for_new(),
+        )
+
+    def _none_for_new(self) -> str | None:
+        """Why no model can answer for a client that is not in the run, if that is so."""
+        if not self.facts.shares:
+            return (
+                f"Nothing was shared in this run of {self.facts.algorithm}, so that it has no "
+                "model for a client that is not in it."
+            )
+        if not self.facts.shows_model:
+            return _NO_MODEL
+        if len(self._shared) > 1 or self._billboard.mixture is not None:
+            return (
+                f"This run published {len(self._shared)} models for different clients, and which "
+                "one suits a new client is not known: name a client of the run."
+            )
+        return None
 
     def _published(self, clients: NDArray[np.int64]) -> Tensor:
         return self._billboard.read(self._shared, clients)
-
-    def _position(self, client: str) -> int:
-        client = str(client)
-        if client not in self._positions:
-            raise PmtlError(
-                f"There is no client {client!r} in this run; it has {len(self.clients)}, from "
-                f"{self.clients[0]!r} to {self.clients[-1]!r}."
-            )
-        return self._positions[client]
 
 
 def load_run(path: str | Path, data: FederatedData | None = None, model: Any = None) -> Run:
