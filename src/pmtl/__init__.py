@@ -68,6 +68,8 @@ __all__ = ["PmtlError", "__version__", *sorted(_HOMES)]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "sklearn":  # A package of its own, which imports scikit-learn.
+        return import_module("pmtl.sklearn")
     if name not in _HOMES:
         raise AttributeError(f"module 'pmtl' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

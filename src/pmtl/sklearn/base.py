@@ -26,7 +26,7 @@ from pmtl.runs.result import Run
 from pmtl.runs.training import train
 from pmtl.sklearn.columns import without_column
 from pmtl.sklearn.saved import Saved
-from pmtl.sklearn.search import note_fit
+from pmtl.sklearn.search import note_fit, warn_of_search
 
 #: The name of the only client if there are no groups.
 ALONE = "all rows"
@@ -45,26 +45,7 @@ _EXPECTED = ("no test rows and", "no validation rows and")
 
 
 class PMTLEstimator(BaseEstimator):  # type: ignore[misc]
-    """The base class of `PMTLClassifier` and `PMTLRegressor`.
-
-    Args:
-        epsilon: ε of one fit, for every client against all others; inf for no privacy.
-        delta: δ; 1/(10 · clients) unless given.
-        algorithm: a spec (`pmtl:lam=0.5`) or an algorithm; "auto" is pooling for linear models.
-        model: a spec (`mlp:hidden=32`) or a factory of torch modules; "auto" is linear.
-        share: what leaves a client, as for `pmtl.train`; by default the whole model.
-        bounds: public (low, high) of columns, by name or position; `"target"` is the target's.
-        privacy: further fields of `PrivacyRequest` (`{"rounds": 20, "cohort": 50}`).
-        local: a client's work in a round, fields of `LocalTraining` (`{"lr": 0.1}`).
-        group_column: the column of `X` that names the client, by name or position, instead of
-            `groups`. It is no feature.
-        ledger: the clients' ledger; every fit is charged to it.
-        mode: "experiment" (seeded) or "production" (the operating system's randomness).
-        folder: where every fit keeps its run, each in a new folder; by default in memory.
-        device: auto, cpu or cuda.
-        random_state: the seed of an experiment; None draws one, as everywhere in scikit-learn.
-        verbose: whether to show a progress bar.
-    """
+    """The base class of `PMTLClassifier` and `PMTLRegressor`."""
 
     __metadata_request__fit = {"groups": True}  # noqa: RUF012
     __metadata_request__predict = {"groups": True}  # noqa: RUF012
@@ -90,6 +71,26 @@ class PMTLEstimator(BaseEstimator):  # type: ignore[misc]
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
+        """Keep the settings; `fit` checks them.
+
+        Args:
+            epsilon: ε of one fit, for every client against all others; inf for no privacy.
+            delta: δ; 1/(10 · clients) unless given.
+            algorithm: a spec (`pmtl:lam=0.5`) or an algorithm; "auto" is pooling for linear models.
+            model: a spec (`mlp:hidden=32`) or a factory of torch modules; "auto" is linear.
+            share: what leaves a client, as for `pmtl.train`; by default the whole model.
+            bounds: public (low, high) of columns, by name or position; `"target"` is the target's.
+            privacy: further fields of `PrivacyRequest` (`{"rounds": 20, "cohort": 50}`).
+            local: a client's work in a round, fields of `LocalTraining` (`{"lr": 0.1}`).
+            group_column: the column of `X` that names the client, by name or position, instead of
+                `groups`. It is no feature.
+            ledger: the clients' ledger; every fit is charged to it.
+            mode: "experiment" (seeded) or "production" (the operating system's randomness).
+            folder: where every fit keeps its run, each in a new folder; by default in memory.
+            device: auto, cpu or cuda.
+            random_state: the seed of an experiment; None draws one, as everywhere in scikit-learn.
+            verbose: whether to show a progress bar.
+        """
         self.epsilon = epsilon
         self.delta = delta
         self.algorithm = algorithm
@@ -129,6 +130,7 @@ class PMTLEstimator(BaseEstimator):  # type: ignore[misc]
             test=0.0,
             **columns,
         )
+        announced = not alone and warn_of_search(data.m)
         self.run_ = train(
             data,
             model=self.model,
@@ -148,7 +150,7 @@ class PMTLEstimator(BaseEstimator):  # type: ignore[misc]
         self.privacy_ = self.run_.privacy
         self.groups_ = None if alone else np.array(self.run_.clients)
         if not alone:
-            note_fit(self.run_)
+            note_fit(self.run_, announced)
         return self
 
     def _privacy(self) -> dict[str, Any]:

@@ -16,12 +16,11 @@ from pmtl.sklearn.base import FLOATS, PMTLEstimator
 
 
 class PMTLClassifier(ClassifierMixin, PMTLEstimator):  # type: ignore[misc]
-    __doc__ = f"""A private, personal classifier for each group of rows.
+    """A private, personal classifier for each group of rows.
 
     With several columns of 0 and 1 as `y`, every column is a label that is predicted for itself.
 
-    {(PMTLEstimator.__doc__ or "").partition("Args:")[1]}
-    {(PMTLEstimator.__doc__ or "").partition("Args:")[2].strip()}
+    `__init__` explains the parameters.
 
     Attributes:
         classes_: the classes, sorted; with several labels the numbers of the labels.

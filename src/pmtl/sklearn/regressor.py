@@ -14,13 +14,12 @@ from pmtl.sklearn.base import FLOATS, PMTLEstimator
 
 
 class PMTLRegressor(RegressorMixin, PMTLEstimator):  # type: ignore[misc]
-    __doc__ = f"""A private, personal regression for each group of rows.
+    """A private, personal regression for each group of rows.
 
-    `bounds={{"target": (low, high)}}` (public knowledge) saves releases and lets the shared model
+    `bounds={"target": (low, high)}` (public knowledge) saves releases and lets the shared model
     answer for new groups at every ε.
 
-    {(PMTLEstimator.__doc__ or "").partition("Args:")[1]}
-    {(PMTLEstimator.__doc__ or "").partition("Args:")[2].strip()}
+    `__init__` explains the parameters.
 
     Attributes:
         groups_: the names of the groups (clients); None after a fit without groups.

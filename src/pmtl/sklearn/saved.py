@@ -1,9 +1,9 @@
 """A fitted run inside a pickle.
 
-A run with a folder is pickled *by path*: the pickle names the folder, the run and the digests of its
-files, and holds no weights. A run in memory is pickled with its weights. Training rows are never
-part of a pickle. A production run in memory is refused: its personal models belong in a folder that
-only its owner can open.
+A run with a folder is pickled *by path*: the pickle names the folder, the run and the digests of
+its files, and holds no weights. A run in memory is pickled with its weights. Training rows are
+never part of a pickle. A production run in memory is refused: its personal models belong in a
+folder that only its owner can open.
 """
 
 from __future__ import annotations
