@@ -20,12 +20,12 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from pmtl.data import FederatedData
-from pmtl.data.client_names import distinct, encode
+from pmtl.data.client_names import encode
 from pmtl.errors import PmtlError, PmtlWarning
 from pmtl.runs.result import Run
 from pmtl.runs.training import train
 from pmtl.sklearn.columns import without_column
-from pmtl.sklearn.saved import Saved
+from pmtl.sklearn.saved import SavedArrays, SavedPath, save
 from pmtl.sklearn.search import note_fit, warn_of_search
 
 #: The name of the only client if there are no groups.
@@ -120,10 +120,10 @@ class PMTLEstimator(BaseEstimator):  # type: ignore[misc]
                 )
             warnings.warn(PmtlWarning(_WITHOUT_GROUPS), stacklevel=3)
             groups = np.full(columns["x"].shape[0], ALONE)
-        check_consistent_length(columns["x"], groups)
+        check_consistent_length(columns["x"], groups := _column(groups))
         names = getattr(self, "feature_names_in_", None)
         data = FederatedData.from_arrays(
-            client=encode(_column(groups), "group"),
+            client=encode(groups, "group"),
             feature_names=None if names is None else [str(name) for name in names],
             bounds=self.bounds,
             validation=0.0,
@@ -136,7 +136,7 @@ class PMTLEstimator(BaseEstimator):  # type: ignore[misc]
             model=self.model,
             algorithm=self.algorithm,
             privacy=self._privacy(),
-            local=None if self.local is None else dict(self.local),
+            local=_fields(self.local, "local"),
             share=self.share,
             mode=self.mode,
             ledger=self.ledger,
@@ -154,7 +154,7 @@ class PMTLEstimator(BaseEstimator):  # type: ignore[misc]
         return self
 
     def _privacy(self) -> dict[str, Any]:
-        more = {} if self.privacy is None else dict(self.privacy)
+        more = _fields(self.privacy, "privacy") or {}
         known = {} if "noise" in more else {"epsilon": self.epsilon}
         twice = sorted({"epsilon", "delta"} & set(more))
         if twice:
@@ -191,11 +191,14 @@ class PMTLEstimator(BaseEstimator):  # type: ignore[misc]
                 )
             return answer(self.run_, ALONE, X)
         if groups is None:
-            warnings.warn(PmtlWarning(_SHARED_ANSWERS.format(name)), stacklevel=3)
+            warnings.warn(PmtlWarning(_SHARED_ANSWERS.format(name)), stacklevel=4)
+            self._refuse_new()
             return answer(self.run_, None, X)
-        check_consistent_length(X, groups)
-        codes, names = encode(distinct(_column(groups), "group"), "group")
+        check_consistent_length(X, groups := _column(groups))
+        codes, names = encode(groups, "group")
         known = set(self.run_.clients)
+        if not known.issuperset(names):
+            self._refuse_new()
         order = np.argsort(codes, kind="stable")
         ends = np.cumsum(np.bincount(codes, minlength=len(names)))
         answers: NDArray[Any] | None = None
@@ -207,8 +210,19 @@ class PMTLEstimator(BaseEstimator):  # type: ignore[misc]
         assert answers is not None  # There is at least one row.
         return answers
 
+    def _refuse_new(self) -> None:
+        """Refuse rows of clients that `fit` did not see, if there is no shared model for them."""
+        facts = self.run_.facts
+        if facts.shares and not facts.shows_model:
+            raise PmtlError(
+                "The clients of this fit have units of the target of their own, and there is no "
+                "shared model for other clients: pass groups=… with clients that fit saw, or fit "
+                'with public bounds of the target (bounds={"target": (low, high)}).'
+            )
+
     def _refuse_score(self) -> None:
-        if self.mode == "production":
+        check_is_fitted(self)
+        if self.run_.facts.production:
             raise PmtlError(
                 "Exact metrics are private, and this is a production run: score withholds them."
             )
@@ -216,13 +230,15 @@ class PMTLEstimator(BaseEstimator):  # type: ignore[misc]
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())
         if isinstance(state.get("run_"), Run):
-            state["run_"] = Saved.of(state["run_"])
+            state["run_"] = save(state["run_"])
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         saved = state.get("run_")
-        if isinstance(saved, Saved):
-            state = {**state, "run_": saved.restored(state.get("model"))}
+        if isinstance(saved, (SavedPath, SavedArrays)):
+            model = state["model"]
+            run = saved.restored(None if isinstance(model, str) else model)
+            state = {**state, "run_": run}
         super().__setstate__(state)
 
     def __sklearn_tags__(self) -> Any:
@@ -237,7 +253,19 @@ FLOATS = [np.float64, np.float32]
 
 def _column(groups: Any) -> Any:
     """A column of groups of any library as an array."""
+    if isinstance(groups, (str, bytes)):
+        raise PmtlError(
+            f"groups must have the client of each row, but {groups!r} was given: to name a column "
+            "of X, make the estimator with group_column=…."
+        )
     return groups.to_numpy() if hasattr(groups, "to_numpy") else np.asarray(groups)
+
+
+def _fields(given: Any, name: str) -> dict[str, Any] | None:
+    """A parameter that is a mapping of settings."""
+    if given is not None and not isinstance(given, Mapping):
+        raise PmtlError(f"{name} must be a mapping of settings, but {given!r} was given.")
+    return None if given is None else dict(given)
 
 
 def _silent(sentence: str) -> None:

@@ -30,7 +30,7 @@ class PMTLClassifier(ClassifierMixin, PMTLEstimator):  # type: ignore[misc]
         n_features_in_, feature_names_in_: the features that `fit` saw.
     """
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, *, groups: Any = None) -> Self:
         """Train a model for each group.
 
         Args:
@@ -68,7 +68,7 @@ class PMTLClassifier(ClassifierMixin, PMTLEstimator):  # type: ignore[misc]
             "labels": labels,
         }
 
-    def predict(self, X: Any, groups: Any = None) -> NDArray[Any]:
+    def predict(self, X: Any, *, groups: Any = None) -> NDArray[Any]:
         """The class of each row, or 0 and 1 for each label.
 
         Args:
@@ -81,7 +81,7 @@ class PMTLClassifier(ClassifierMixin, PMTLEstimator):  # type: ignore[misc]
             return (chances > 0.5).astype(np.int64)
         return np.asarray(self.classes_[chances.argmax(axis=1)])
 
-    def predict_proba(self, X: Any, groups: Any = None) -> NDArray[np.float64]:
+    def predict_proba(self, X: Any, *, groups: Any = None) -> NDArray[np.float64]:
         """The probability of each class, [rows, classes], or of a 1 for each label.
 
         Args:
@@ -98,7 +98,7 @@ class PMTLClassifier(ClassifierMixin, PMTLEstimator):  # type: ignore[misc]
         chances = chances[:, : len(self.classes_)]
         return np.asarray(chances / chances.sum(axis=1, keepdims=True))
 
-    def score(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> float:
+    def score(self, X: Any, y: Any, *, groups: Any = None, sample_weight: Any = None) -> float:
         """The share of rows that are predicted correctly, each by its client's model.
 
         Args:
@@ -108,7 +108,7 @@ class PMTLClassifier(ClassifierMixin, PMTLEstimator):  # type: ignore[misc]
             sample_weight: the weight of each row in the score.
         """
         self._refuse_score()
-        return float(accuracy_score(y, self.predict(X, groups), sample_weight=sample_weight))
+        return float(accuracy_score(y, self.predict(X, groups=groups), sample_weight=sample_weight))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

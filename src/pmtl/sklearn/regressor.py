@@ -28,7 +28,7 @@ class PMTLRegressor(RegressorMixin, PMTLEstimator):  # type: ignore[misc]
         n_features_in_, feature_names_in_: the features that `fit` saw.
     """
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, *, groups: Any = None) -> Self:
         """Train a model for each group.
 
         Args:
@@ -47,7 +47,7 @@ class PMTLRegressor(RegressorMixin, PMTLEstimator):  # type: ignore[misc]
             y, self._flat = column_or_1d(y, warn=True), True
         return {"x": X, "y": y, "task": "regression"}
 
-    def predict(self, X: Any, groups: Any = None) -> NDArray[np.float64]:
+    def predict(self, X: Any, *, groups: Any = None) -> NDArray[np.float64]:
         """The number, or numbers, of each row.
 
         Args:
@@ -59,7 +59,7 @@ class PMTLRegressor(RegressorMixin, PMTLEstimator):  # type: ignore[misc]
         found = found.astype(np.float64)
         return found.reshape(len(found)) if self._flat else found.reshape(len(found), -1)
 
-    def score(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> float:
+    def score(self, X: Any, y: Any, *, groups: Any = None, sample_weight: Any = None) -> float:
         """R² of the predictions, each by its client's model.
 
         Args:
@@ -69,7 +69,7 @@ class PMTLRegressor(RegressorMixin, PMTLEstimator):  # type: ignore[misc]
             sample_weight: the weight of each row in the score.
         """
         self._refuse_score()
-        return float(r2_score(y, self.predict(X, groups), sample_weight=sample_weight))
+        return float(r2_score(y, self.predict(X, groups=groups), sample_weight=sample_weight))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

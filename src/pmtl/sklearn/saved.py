@@ -27,56 +27,46 @@ from pmtl.runs.result import Run, load_run, rebuild_model
 
 
 @dataclass(frozen=True)
-class Saved:
-    """A run as a pickle holds it; of a run with a folder, only the first two fields are there."""
+class SavedPath:
+    """A run with a folder: where it is, and how to tell that it is still the same."""
+
+    path: Path
+    id: str
+    written: dict[str, str]  #: digests of the files of the result
+
+    def restored(self, factory: Any) -> Run:
+        """The run again, from its folder; `factory` makes its model if no spec names it."""
+        if not self.path.is_dir():
+            raise PmtlError(
+                f"This estimator was pickled by path, and its run at {self.path} is not there: put "
+                "the folder back, or fit again."
+            )
+        run = load_run(self.path, model=factory)
+        if (run.facts.id, run.facts.written) != (self.id, self.written):
+            raise PmtlError(
+                f"The run at {self.path} is not the one that this estimator was pickled with: put "
+                "the folder back as it was, or fit again."
+            )
+        return run
+
+
+@dataclass(frozen=True)
+class SavedArrays:
+    """A run in memory, with its weights."""
 
     facts: RunFacts
-    path: Path | None
-    statement: Statement | None = None
-    personal: NDArray[Any] | None = None  #: [clients, weights]
-    shared: NDArray[Any] | None = None  #: [blocks, weights]
-    board: dict[str, NDArray[Any]] | None = None
-    scaling: Scaling | None = None
-    metrics: tuple[dict[str, Any], ...] = ()
+    statement: Statement
+    personal: NDArray[Any]  #: [clients, weights]
+    shared: NDArray[Any]  #: [blocks, weights]
+    board: dict[str, NDArray[Any]]
+    scaling: Scaling | None
+    metrics: tuple[dict[str, Any], ...]
 
-    @classmethod
-    def of(cls, run: Run) -> Saved:
-        """The run for a pickle."""
-        if run.path is not None:
-            folder = Path(run.path).resolve()
-            return cls(RunFolder.open(folder).facts(), folder)
-        if run.facts.production:
-            raise PmtlError(
-                "A production run in memory is not pickled, because its personal models are "
-                "private: give the estimator folder=…, and the pickle names the run's folder."
-            )
-        everybody = np.arange(len(run.clients), dtype=np.int64)
-        return cls(
-            run.facts,
-            None,
-            run.privacy,
-            _array(run.views()["personal"](everybody)),
-            _array(run._shared),
-            {name: _array(part) for name, part in run._billboard.tensors().items()},
-            run._scaling,
-            tuple(run.metrics),
-        )
-
-    def restored(self, model: Any) -> Run:
-        """The run again.
-
-        Args:
-            model: the estimator's model, which is used if it is a factory and not a spec.
-        """
-        factory = None if model is None or isinstance(model, str) else model
-        if self.path is not None:
-            return self._from_folder(factory)
-        assert self.statement is not None
-        assert self.personal is not None
-        assert self.shared is not None
+    def restored(self, factory: Any) -> Run:
+        """The run again; `factory` makes its model if no spec names it."""
         personal, shared = torch.from_numpy(self.personal), torch.from_numpy(self.shared)
         blocks = np.asarray(self.facts.blocks, dtype=np.int64)
-        board = {name: torch.from_numpy(part) for name, part in (self.board or {}).items()}
+        board = {name: torch.from_numpy(part) for name, part in self.board.items()}
         flat = rebuild_model(self.facts, factory).to(torch.device("cpu"), shared.dtype)
         return Run(
             self.facts,
@@ -89,20 +79,28 @@ class Saved:
             board=Billboard.from_tensors(blocks, board),
         )
 
-    def _from_folder(self, factory: Any) -> Run:
-        assert self.path is not None
-        if not self.path.is_dir():
-            raise PmtlError(
-                f"This estimator was pickled by path, and its run at {self.path} is not there: put "
-                "the folder back, or fit again."
-            )
-        run = load_run(self.path, model=factory)
-        if (run.facts.id, run.facts.written) != (self.facts.id, self.facts.written):
-            raise PmtlError(
-                f"The run at {self.path} is not the one that this estimator was pickled with: put "
-                "the folder back as it was, or fit again."
-            )
-        return run
+
+def save(run: Run) -> SavedPath | SavedArrays:
+    """The run for a pickle."""
+    if run.path is not None:
+        path = Path(run.path).resolve()
+        facts = RunFolder.open(path).facts()
+        return SavedPath(path, facts.id, facts.written)
+    if run.facts.production:
+        raise PmtlError(
+            "A production run in memory is not pickled, because its personal models are private: "
+            "give the estimator folder=…, and the pickle names the run's folder."
+        )
+    everybody = np.arange(len(run.clients), dtype=np.int64)
+    return SavedArrays(
+        run.facts,
+        run.privacy,
+        _array(run.views()["personal"](everybody)),
+        _array(run._shared),
+        {name: _array(part) for name, part in run._billboard.tensors().items()},
+        run._scaling,
+        tuple(run.metrics),
+    )
 
 
 def _array(part: Tensor) -> NDArray[Any]:
