@@ -48,7 +48,7 @@ from pmtl.data.splits import (
 )
 from pmtl.data.targets import Task, check_targets
 from pmtl.errors import PmtlError
-from pmtl.spec import format_spec, parse_spec
+from pmtl.spec import explained, format_spec, parse_spec
 
 __all__ = ["SPLITS", "FederatedData", "Rows", "Split", "Task"]
 
@@ -215,6 +215,7 @@ class FederatedData:
         return digest.hexdigest()
 
     @classmethod
+    @explained()
     def from_arrays(
         cls,
         x: Any,

@@ -30,6 +30,7 @@ from pmtl.sharing import PublicInputs, build_share
 from pmtl.simulation import Feed, Metrics, Weights, evaluate
 from pmtl.simulation.custom_metrics import find_metrics
 from pmtl.simulation.evaluation import client_metrics
+from pmtl.spec import explained
 
 
 class Run:
@@ -236,6 +237,7 @@ class Run:
         return self._billboard.read(self._shared, clients)
 
 
+@explained()
 def load_run(path: str | Path, data: FederatedData | None = None, model: Any = None) -> Run:
     """Read a finished run.
 

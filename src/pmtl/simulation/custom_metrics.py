@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, kind_of
 from pmtl.models import Task, predictions, probabilities
 from pmtl.plugins import find
 
@@ -38,6 +38,10 @@ def find_metrics(names: str | None) -> dict[str, Metric]:
     Args:
         names: `package.module:function` or the name of an entry point; several joined by `+`.
     """
+    if names is not None and not isinstance(names, str):
+        raise PmtlError(
+            f"A metric is named package.module:function, as text, but {kind_of(names)} was given."
+        )
     found = {}
     for name in names.split("+") if names else ():
         metric = find("metric", name, {})

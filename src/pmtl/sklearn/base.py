@@ -274,4 +274,4 @@ def _silent(sentence: str) -> None:
 
 def _warn(sentence: str) -> None:
     if not any(words in sentence for words in _EXPECTED):
-        warnings.warn(PmtlWarning(sentence), stacklevel=6)
+        warnings.warn(PmtlWarning(sentence), stacklevel=7)

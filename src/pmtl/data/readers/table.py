@@ -24,7 +24,7 @@ from pmtl.data.readers.cells import Table, coded_names, numbers, target_numbers,
 from pmtl.data.readers.columns import Columns, Roles, assign_roles, missing_value, wrong_kind
 from pmtl.data.readers.text import Bags, TextRule
 from pmtl.data.readers.text_rows import TextRows, text_options
-from pmtl.errors import PmtlError, PublicError
+from pmtl.errors import PmtlError, PublicError, kind_of
 
 PARQUET_ENDINGS = (".parquet", ".pq")
 
@@ -94,6 +94,12 @@ def frame_columns(
 ) -> Columns:
     """The columns of a pandas DataFrame (or anything with `columns` and `frame[name]`)."""
     import pyarrow as pa
+
+    if not hasattr(frame, "columns"):
+        raise PublicError(
+            f"A frame of pandas or polars is needed, but {kind_of(frame)} was given: files are "
+            "read by pmtl.load(path), arrays by pmtl.FederatedData.from_arrays(x, y, client)."
+        )
 
     def read(columns: Sequence[str]) -> list[Any]:
         arrays = {name: _arrow_array(frame[series[name]]) for name in columns}
