@@ -192,8 +192,8 @@ def privacy_of(given: Any) -> PrivacyRequest:
         request: PrivacyRequest = part(PrivacyRequest, given, "privacy")
         return request
     raise PmtlError(
-        'privacy is an ε (privacy=2.0), a mapping of settings (privacy={"epsilon": 2.0, "delta": '
-        f"1e-5}}) or a pmtl.PrivacyRequest, but {kind_of(given)} was given."
+        'privacy must be an ε (2.0), a mapping of settings ({"epsilon": 2.0, "delta": 1e-5}) or a '
+        f"pmtl.PrivacyRequest, but {kind_of(given)} was given."
     )
 
 
