@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 import warnings
@@ -232,16 +233,16 @@ class TestPrivacy:
         assert spent[0] == pytest.approx(1)
         assert 1.3 < spent[1] < 2
 
-    def test_production(self, table, ledger, tmp_path):
-        made = PMTLClassifier(epsilon=3, mode="production", ledger=ledger, folder=tmp_path / "runs")
+    def test_production(self, table, ledger):
+        made = PMTLClassifier(epsilon=3, mode="production", ledger=ledger)
         made.fit(table.x, table.y, groups=table.groups)
         assert made.privacy_.mode == "production"
         assert made.privacy_.epsilon == pytest.approx(3)
-        assert made.run_.path.parent == tmp_path / "runs"
-        assert {part.name for part in made.run_.path.iterdir()} == {"public", "private"}
         assert (made.predict(table.x, groups=table.groups) == table.y).mean() > 0.9
         with pytest.raises(PmtlError, match="score withholds them"):
             made.score(table.x, table.y, groups=table.groups)
+        with pytest.raises(PmtlError, match="give the estimator folder"):
+            pickle.dumps(made)
         with pytest.raises(PmtlError, match="Production needs to know the client of each row"):
             made.fit(table.x, table.y)
 
@@ -271,7 +272,7 @@ class Block:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Block())
 import pmtl
-pmtl.train, pmtl.FederatedData
+pmtl.FederatedData
 try:
     pmtl.sklearn
 except pmtl.PmtlError as error:
