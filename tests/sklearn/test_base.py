@@ -82,6 +82,7 @@ class TestGroups:
         assert len(told) == 1
         assert "not private" in str(told[0].message)
         assert made.groups_ is None
+        assert made.privacy_.epsilon == np.inf
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert made.score(table.x, table.y) > 0.75
@@ -243,7 +244,7 @@ class TestPrivacy:
             made.score(table.x, table.y, groups=table.groups)
         with pytest.raises(PmtlError, match="give the estimator folder"):
             pickle.dumps(made)
-        with pytest.raises(PmtlError, match="Production needs to know the client of each row"):
+        with pytest.raises(PmtlError, match="need to know the client of each row"):
             made.fit(table.x, table.y)
 
     def test_random_state_repeats_a_fit_and_none_does_not(self, table):

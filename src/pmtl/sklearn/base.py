@@ -7,6 +7,7 @@ that with `sklearn.set_config(enable_metadata_routing=True)` groups reach `fit`,
 
 from __future__ import annotations
 
+import math
 import uuid
 import warnings
 from collections.abc import Callable, Mapping
@@ -22,6 +23,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from pmtl.data import FederatedData
 from pmtl.data.client_names import encode
 from pmtl.errors import PmtlError, PmtlWarning
+from pmtl.privacy.plan import PrivacyRequest
 from pmtl.runs.result import Run
 from pmtl.runs.training import train
 from pmtl.sklearn.columns import without_column
@@ -33,8 +35,8 @@ ALONE = "all rows"
 
 _WITHOUT_GROUPS = (
     "fit was called without groups, so all rows belong to one client: its model is trained on them "
-    "alone and is not private. Pass groups=… with the client of each row; inside pipelines and "
-    "searches after sklearn.set_config(enable_metadata_routing=True)."
+    "alone and is not private (ε is infinite). Pass groups=… with the client of each row; inside "
+    "pipelines and searches after sklearn.set_config(enable_metadata_routing=True)."
 )
 _SHARED_ANSWERS = (
     "{} was called without groups, so the shared model answers for all rows. Pass groups=… for the "
@@ -113,13 +115,17 @@ class PMTLEstimator(BaseEstimator):  # type: ignore[misc]
         X, groups = without_column(X, self.group_column, groups)
         columns = targets(X)
         alone = groups is None
+        privacy = self._privacy()
         if alone:
-            if self.mode == "production":
+            if self.mode == "production" or self.ledger is not None:
                 raise PmtlError(
-                    "Production needs to know the client of each row: pass groups=… to fit."
+                    "Production and a ledger need to know the client of each row: pass groups=… to "
+                    "fit."
                 )
             warnings.warn(PmtlWarning(_WITHOUT_GROUPS), stacklevel=3)
             groups = np.full(columns["x"].shape[0], ALONE)
+            PrivacyRequest(**privacy).resolve(1)  # Wrong settings are refused here, too.
+            privacy = {"epsilon": math.inf}  # Nobody is there to be protected from.
         check_consistent_length(columns["x"], groups := _column(groups))
         names = getattr(self, "feature_names_in_", None)
         data = FederatedData.from_arrays(
@@ -135,7 +141,7 @@ class PMTLEstimator(BaseEstimator):  # type: ignore[misc]
             data,
             model=self.model,
             algorithm=self.algorithm,
-            privacy=self._privacy(),
+            privacy=privacy,
             local=_fields(self.local, "local"),
             share=self.share,
             mode=self.mode,
