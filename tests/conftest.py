@@ -60,6 +60,13 @@ def silent(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
     assert capfd.readouterr() == ("", "")
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Leave the library's own warnings out of pytest's summary: small federations have many."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    told = [] if reporter is None else reporter.stats.get("warnings", [])
+    told[:] = [one for one in told if "PmtlWarning" not in one.message]
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What the fuzzing tests tried, where they were asked to try more than usual."""
     if fuzzing.TIMES > 1:

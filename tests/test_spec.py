@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 
 from pmtl.errors import PmtlError
-from pmtl.spec import construct, parse_spec, unknown
+from pmtl.spec import construct, explained, parse_spec, unknown
 
 
 @pytest.mark.parametrize(
@@ -104,3 +104,48 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_all_that_are_known():
     sentence = str(unknown("colour", "gren", ["red", "green", "blue"]))
     assert sentence == ("There is no colour 'gren'. Did you mean 'green'? Known: blue, green, red.")
     assert "Did you mean" not in str(unknown("colour", "xyz", ["red"]))
+
+
+@dataclass
+class Oven:
+    heat: int = 3
+
+
+@explained({"sugar": "bread has none"}, oven=Oven)
+def bake(flour, water=1, *, oven=None, **more):
+    return flour, water, oven, more
+
+
+@explained({"sugar": "bread has none"}, oven=Oven)
+def knead(flour, water=1, *, oven=None):
+    return flour, water, oven
+
+
+class TestExplained:
+    def test_a_right_call_is_left_alone(self):
+        assert knead(1, oven=2) == (1, 1, 2)
+        assert bake(1, 2, sugar=3) == (1, 2, None, {"sugar": 3})
+        assert knead.__name__ == "knead"
+
+    @pytest.mark.parametrize(
+        ("args", "kwargs", "sentence"),
+        [
+            ((), {}, "knead needs flour: write flour=…"),
+            ((1,), {"sugar": 2}, "knead has no argument 'sugar': bread has none"),
+            ((1,), {"heat": 2}, r'knead has no argument .heat.: oven has it: write oven=."heat"'),
+            ((1,), {"watr": 2}, "no argument of knead named 'watr'. Did you mean 'water'"),
+            ((1, 2, 3), {}, r"by place \(flour, water\) and all others by name"),
+            ((1,), {"flour": 2}, "knead got flour twice"),
+        ],
+    )
+    def test_a_wrong_call_is_a_sentence(self, args, kwargs, sentence):
+        with pytest.raises(PmtlError, match=sentence):
+            knead(*args, **kwargs)
+
+    def test_errors_inside_are_not_changed(self):
+        @explained()
+        def fail():
+            raise TypeError("inside")
+
+        with pytest.raises(TypeError, match="inside"):
+            fail()

@@ -11,6 +11,7 @@ accountant.
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -68,8 +69,12 @@ __all__ = ["PmtlError", "__version__", *sorted(_HOMES)]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "sklearn":  # A package of its own, which imports scikit-learn.
+        return import_module("pmtl.sklearn")
     if name not in _HOMES:
-        raise AttributeError(f"module 'pmtl' has no attribute {name!r}")
+        near = get_close_matches(name, __all__, n=1)
+        hint = f". Did you mean {near[0]!r}?" if near else ""
+        raise AttributeError(f"module 'pmtl' has no attribute {name!r}{hint}")
     return getattr(import_module(_HOMES[name]), name)
 
 

@@ -39,6 +39,16 @@ class Interrupted(Exception):
     """
 
 
+def kind_of(value: object) -> str:
+    """What a value is, for a message: its type, since its content may be long or private."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return repr(value)
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    name = type(value).__name__
+    return f"an {name}" if name[0].lower() in "aeio" or name == "ndarray" else f"a {name}"
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error means that memory ran out; torch says so only in its message."""
     message = str(error).lower()

@@ -14,12 +14,14 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
+from functools import wraps
 from numbers import Integral, Real
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, ParamSpec, TypeVar, get_type_hints
 from urllib.parse import quote, unquote
 
 from pmtl.errors import PmtlError
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -80,6 +82,75 @@ def unknown(what: str, given: str, known: Iterable[str]) -> PmtlError:
     near = difflib.get_close_matches(given[:99], known, n=1)  # It is slow for long texts.
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return PmtlError(f"There is no {what} {given!r}.{hint} Known: {', '.join(known)}.")
+
+
+def explained(
+    hints: Mapping[str, str] | None = None, **inside: type
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """A decorator: a call with wrong arguments is a `PmtlError` that says how to write it.
+
+    Args:
+        hints: what to write instead of arguments that one might expect.
+        **inside: dataclasses by the arguments that take their fields (`privacy=PrivacyRequest`).
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        signature = inspect.signature(function)
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                words = dict(hints or {})
+                for part, kind in inside.items():
+                    for item in fields(kind):
+                        words[item.name] = f'{part} has it: write {part}={{"{item.name}": …}}'
+                raise _wrong_call(function.__name__, signature, args, kwargs, words) from error
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+def _wrong_call(
+    name: str,
+    signature: inspect.Signature,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    hints: Mapping[str, str],
+) -> PmtlError:
+    """What is wrong with the arguments of a call."""
+    parameters = signature.parameters
+    known = [word for word in parameters if word not in ("self", "cls")]
+    for word in kwargs:
+        if word in parameters:
+            continue
+        if word in hints:
+            return PmtlError(f"{name} has no argument {word!r}: {hints[word]}.")
+        return unknown(f"argument of {name} named", word, known)
+    places = [
+        word
+        for word, item in parameters.items()
+        if item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(args) > len(places):
+        listed = ", ".join(word for word in places if word in known)
+        return PmtlError(
+            f"{name} takes its first arguments by place ({listed}) and all others by name, but "
+            f"more were given: write name=value."
+        )
+    given = [*places[: len(args)], *kwargs]
+    twice = next((word for word in given if given.count(word) > 1), None)
+    if twice is not None:
+        return PmtlError(f"{name} got {twice} twice, by place and by name: keep one of them.")
+    missing = [
+        word
+        for word, item in parameters.items()
+        if item.default is item.empty and word not in given and "VAR" not in item.kind.name
+    ]
+    return PmtlError(f"{name} needs {' and '.join(missing)}: write {missing[0]}=….")
 
 
 def construct(build: Callable[..., T], options: Mapping[str, Any], what: str, **fixed: Any) -> T:

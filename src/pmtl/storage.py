@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, kind_of
 from pmtl.jsontext import to_json
 
 if TYPE_CHECKING:  # The ledger uses this module, and must not need torch.
@@ -199,6 +199,13 @@ def exclusive(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def as_path(given: Any, what: str) -> Path:
+    """A path that a user gave; `what` says in errors what it is for."""
+    if not isinstance(given, (str, os.PathLike)):
+        raise PmtlError(f"{what} must be a path, but {kind_of(given)} was given.")
+    return Path(given)
 
 
 def replace(path: Path, write: Callable[[Path], object], opener: Opener | None = None) -> None:

@@ -62,7 +62,7 @@ class TestExperiment:
 
     def test_finite_models_are_not_spoken_of(self, small):
         with warnings.catch_warnings():
-            warnings.simplefilter("error")
+            warnings.simplefilter("error", RuntimeWarning)
             run = pmtl.train(small, privacy={"rounds": 2}, local={"steps": 1})
         assert run.not_finite is None
 

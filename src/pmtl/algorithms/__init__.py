@@ -14,7 +14,7 @@ from pmtl.algorithms.pmtl import PMTL
 from pmtl.algorithms.pooling import Pooling
 from pmtl.algorithms.ppsgd import PPSGD
 from pmtl.algorithms.related import RelatedPMTL
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, kind_of
 from pmtl.plugins import find
 from pmtl.spec import construct, parse_spec
 
@@ -27,14 +27,21 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 }
 
 
-def build_algorithm(spec: str | Algorithm) -> Algorithm:
+def build_algorithm(spec: str | Algorithm | type[Algorithm]) -> Algorithm:
     """The algorithm that a spec names; an algorithm is returned as it is.
 
     Args:
-        spec: `pmtl:lam=0.5`, `package.module:Name:key=value`, or an algorithm.
+        spec: `pmtl:lam=0.5`, `package.module:Name:key=value`, an algorithm, or its class.
     """
     if isinstance(spec, Algorithm):
         return spec
+    if isinstance(spec, type) and issubclass(spec, Algorithm):
+        return construct(spec, {}, f"algorithm {spec.__name__}")
+    if not isinstance(spec, str):
+        raise PmtlError(
+            "An algorithm is a spec (pmtl:lam=0.5) or an object such as pmtl.algorithms.Ditto(), "
+            f"but {kind_of(spec)} was given: leave it out for the default."
+        )
     name, options = parse_spec(spec)
     kind = find("algorithm", name, ALGORITHMS)
     if not (isinstance(kind, type) and issubclass(kind, Algorithm)):

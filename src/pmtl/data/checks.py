@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmtl.data.client_names import Coded
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, kind_of
 
 CHUNK_BYTES = 1 << 24
 MOST_COLUMNS = 2**28
@@ -64,6 +64,27 @@ def check_lengths(**columns: Any) -> None:
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{name} has {length}" for name, length in lengths.items())
         raise PmtlError(f"The columns differ in length: {listed}. Every row needs one of each.")
+
+
+def not_a_federation(data: Any) -> PmtlError:
+    """The error for data of another kind, which says how to make a federation of it."""
+    if hasattr(data, "columns") and hasattr(data, "shape"):
+        names = [str(name) for name in data.columns]
+        listed = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+        return PmtlError(
+            "A frame does not say which column names the client: make a federation of it with "
+            'pmtl.FederatedData.from_frame(frame, client="…", target="…"). Its columns are '
+            f"{listed}."
+        )
+    if hasattr(data, "shape") or isinstance(data, (tuple, list, dict)):
+        return PmtlError(
+            f"Data is a spec or a federation, but {kind_of(data)} was given: make a federation "
+            "with pmtl.FederatedData.from_arrays(x, y, client)."
+        )
+    return PmtlError(
+        "Data is a spec (visits.csv:client=hospital,target=outcome) or a pmtl.FederatedData, but "
+        f"{kind_of(data)} was given."
+    )
 
 
 def _length(name: str, column: Any) -> int:

@@ -47,7 +47,7 @@ from pmtl.data.splits import (
 )
 from pmtl.data.targets import Task, check_targets
 from pmtl.errors import PmtlError
-from pmtl.spec import format_spec, parse_spec
+from pmtl.spec import explained, format_spec, parse_spec
 
 __all__ = ["SPLITS", "FederatedData", "Rows", "Split", "Task"]
 
@@ -212,6 +212,7 @@ class FederatedData:
         return fingerprint_of(self)
 
     @classmethod
+    @explained()
     def from_arrays(
         cls,
         x: Any,

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from pmtl.data.checks import not_a_federation
 from pmtl.data.federated import FederatedData
 from pmtl.data.readers.bounds import read_bounds
 from pmtl.data.readers.columns import TABLES
@@ -26,7 +27,7 @@ from pmtl.data.schema.inputs import Inputs
 from pmtl.data.synthetic import synthetic
 from pmtl.errors import PmtlError, PublicError, naming
 from pmtl.plugins import entries, find
-from pmtl.spec import construct, format_spec, parse_spec, unknown
+from pmtl.spec import construct, explained, format_spec, parse_spec, unknown
 
 COMMON = (
     *("task", "outputs", "validation", "test", "min_rows", "clients", "largest"),
@@ -56,6 +57,7 @@ FOLDER_READERS: tuple[tuple[tuple[str, ...], str], ...] = (
 _ROOM = "pmtl.data.readers"
 
 
+@explained()
 def load(
     spec: str | Path, *, progress: bool = False, production: bool = False, **options: Any
 ) -> FederatedData:
@@ -68,6 +70,8 @@ def load(
             by a sentence that tells the data's owner how to see it.
         **options: options as keywords, which override those in the spec; None counts as not given.
     """
+    if not isinstance(spec, (str, Path)):
+        raise not_a_federation(spec)
     # A path may contain ":" and "=", so an existing path is not split.
     name, written = (str(spec), {}) if _exists(Path(spec)) else parse_spec(str(spec))
     given = {**written, **{key: value for key, value in options.items() if value is not None}}

@@ -68,15 +68,16 @@ def draw_parts(
     codes: NDArray[np.int64],
     clients: tuple[str, ...],
     given: Parts | None,
-    validation: float,
-    test: float,
+    validation: Any,
+    test: Any,
     each: bool = False,
 ) -> Parts:
     """The part of each row: drawn, or as `given`. If the given split has no validation rows, they
     are drawn from the training rows; with `each`, for every client that has none."""
     for name, fraction in (("validation", validation), ("test", test)):
-        if not 0 <= fraction < 1:
-            raise PmtlError(f"The {name} fraction must be in [0, 1), but {fraction} was given.")
+        number = isinstance(fraction, (int, float, np.number))
+        if not number or not 0 <= fraction < 1:
+            raise PmtlError(f"The {name} fraction must be in [0, 1), but {fraction!r} was given.")
     if validation + test >= 1:
         raise PmtlError(
             f"validation={validation} and test={test} leave no rows to train on: "

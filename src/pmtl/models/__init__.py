@@ -1,6 +1,6 @@
 """The paper's models, the losses, and a module read as a function of one flat vector."""
 
-from pmtl.models.build import MODELS, build_model
+from pmtl.models.build import MODELS, build_model, check_model
 from pmtl.models.flat import FlatModel
 from pmtl.models.layout import Layout
 from pmtl.models.likelihood import draw_targets, row_divergences, row_surprises, uniforms_per_row
@@ -28,6 +28,7 @@ __all__ = [
     "Task",
     "batch_loss",
     "build_model",
+    "check_model",
     "draw_targets",
     "floats_per_row",
     "has_convolutions",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, kind_of
 from pmtl.models.flat import FlatModel, refuse_changing_buffers
 from pmtl.models.hog import HogLinear
 from pmtl.models.layout import Traits
@@ -65,12 +66,28 @@ def build_model(
         return FlatModel(module, name, _try_out(model, input_shape, outputs))
 
 
+def check_model(model: Any) -> None:
+    """Refuse what is neither a spec nor a factory."""
+    if isinstance(model, nn.Module):
+        raise PmtlError(
+            "A model is a spec (mlp:hidden=64) or a function that makes a module, but "
+            f"{kind_of(model)} was given: write model=lambda input_shape, outputs: …, so "
+            "that the run can draw its first weights from its seed."
+        )
+    if not isinstance(model, str) and not callable(model):
+        raise PmtlError(
+            "A model is a spec (mlp:hidden=64) or a function that makes a torch module, but "
+            f"{kind_of(model)} was given."
+        )
+
+
 def _make(
     spec: str | Callable[..., nn.Module], input_shape: Shape, outputs: int, task: Task
 ) -> tuple[nn.Module, str]:
     sizes = {"input_shape": input_shape, "outputs": outputs}
     if not isinstance(spec, str):
         name = getattr(spec, "__name__", type(spec).__name__)
+        _refuse_further_parameters(spec, name)
         return _call_factory(spec, {}, sizes, name), name
     name, options = parse_spec(spec)
     better = "linear" if task == "regression" else "logistic"
@@ -99,6 +116,21 @@ def _call_factory(
     if not isinstance(module, nn.Module):
         raise PmtlError(f"The factory {name!r} returned a {type(module).__name__}, not a module.")
     return module
+
+
+def _refuse_further_parameters(factory: Callable[..., nn.Module], name: str) -> None:
+    """Refuse a factory that cannot be called with the sizes alone."""
+    try:
+        parameters = inspect.signature(factory).parameters
+    except (TypeError, ValueError):  # It has no signature: calling it will tell.
+        return
+    for word, item in parameters.items():
+        needed = item.default is item.empty and "VAR" not in item.kind.name
+        if needed and word not in ("input_shape", "outputs"):
+            raise PmtlError(
+                f"The factory {name!r} needs {word!r}, but a factory is called with input_shape "
+                "and outputs only: write model=lambda input_shape, outputs: …."
+            )
 
 
 def _try_out(model: FlatModel, input_shape: Shape, outputs: int) -> Traits:

@@ -20,12 +20,13 @@ from pmtl.runs.config import resolve_device
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.result import Run, load_run
 from pmtl.simulation import Feed, LocalTraining, Weights
-from pmtl.spec import unknown
+from pmtl.spec import explained, unknown
 
 #: What fine-tuning may begin with: the paper's "Global" and "MTL".
 STARTS = ("shared", "personal")
 
 
+@explained()
 def finetune(
     run: Run | str | Path,
     method: str = "vanilla",

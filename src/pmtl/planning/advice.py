@@ -14,7 +14,8 @@ from typing import Any
 from pmtl.errors import PmtlError
 from pmtl.planning import sizes, words, worth
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
-from pmtl.runs.config import part
+from pmtl.runs.config import privacy_of
+from pmtl.spec import explained
 
 #: The values of ρ for which `pays` has the most shared numbers that pay.
 AGREEMENTS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
@@ -62,6 +63,7 @@ class Plan:
         return words.text(self)
 
 
+@explained(privacy=PrivacyRequest)
 def plan(
     clients: int,
     parameters: int | None = None,
@@ -87,9 +89,7 @@ def plan(
     parts = _parts(parameters, model, columns, classes)
     if rows is not None:
         _positive(rows, "rows")
-    if isinstance(privacy, (int, float)) and not isinstance(privacy, bool):
-        privacy = PrivacyRequest(epsilon=float(privacy))
-    request: PrivacyRequest = part(PrivacyRequest, privacy, "privacy")
+    request = privacy_of(privacy)
     resolved = request.resolve(clients)
     epsilon = request.target if request.noise is None else resolved.epsilon()
     request = replace(request, epsilon=epsilon, noise=None)

@@ -22,7 +22,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, kind_of
 from pmtl.plugins import find
 
 
@@ -52,6 +52,15 @@ class Callback:
 
     def on_end(self, event: Event) -> None:
         """Called when the run is complete and its result is written."""
+
+
+def build_callbacks(given: Any) -> list[Callback]:
+    """Callbacks from a list of them."""
+    if isinstance(given, (str, Callback)) or not isinstance(given, Sequence):
+        raise PmtlError(
+            f"callbacks is a list, but {kind_of(given)} was given: write callbacks=[…]."
+        )
+    return [build_callback(callback) for callback in given]
 
 
 def build_callback(given: Any) -> Callback:

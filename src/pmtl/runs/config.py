@@ -8,15 +8,16 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pmtl.client.batches import LocalTraining
-from pmtl.errors import PmtlError, naming
+from pmtl.errors import PmtlError, kind_of, naming
 from pmtl.jsontext import to_json
 from pmtl.options import check_options, option, tables
 from pmtl.privacy.accounting.validation import DEFAULT_SHARE
-from pmtl.privacy.plan import PrivacyRequest
+from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
 from pmtl.spec import construct, format_spec, unknown
 from pmtl.storage import digest_of_text
 
@@ -178,6 +179,22 @@ class TrainConfig:
         import tomli_w  # Only a run with a folder needs it.
 
         return tomli_w.dumps(_given(asdict(self)))
+
+
+def privacy_of(given: Any) -> PrivacyRequest:
+    """The privacy that a Python program asks for: an ε, fields of `PrivacyRequest`, or a plan."""
+    number = isinstance(given, Real) and not isinstance(given, bool)  # True is an int to Python.
+    if number:
+        return PrivacyRequest(epsilon=float(given))
+    if isinstance(given, PrivacyPlan):
+        return PrivacyRequest.of(given)
+    if given is None or isinstance(given, (PrivacyRequest, Mapping)):
+        request: PrivacyRequest = part(PrivacyRequest, given, "privacy")
+        return request
+    raise PmtlError(
+        'privacy must be an ε (2.0), a mapping of settings ({"epsilon": 2.0, "delta": 1e-5}) or a '
+        f"pmtl.PrivacyRequest, but {kind_of(given)} was given."
+    )
 
 
 def part(kind: type[Any], value: Any, what: str) -> Any:

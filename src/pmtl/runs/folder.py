@@ -46,7 +46,7 @@ class RunFolder:
     part (production); by default the folder on disk decides."""
 
     def __init__(self, path: str | Path, divided: bool | None = None) -> None:
-        self.path = Path(path)
+        self.path = files.as_path(path, "The folder of a run")
         if divided is None:
             divided = (self.path / "private").is_dir() and not (self.path / "run.json").exists()
         self.divided = divided
@@ -111,7 +111,7 @@ class RunFolder:
     @staticmethod
     def refuse_existing(path: str | Path) -> None:
         """Refuse a path where there is a file or a folder that is not empty."""
-        path = Path(path)
+        path = files.as_path(path, "out")
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise PmtlError(
                 f"{path} exists already: choose another --out, continue it with "

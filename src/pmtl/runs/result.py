@@ -34,7 +34,7 @@ from pmtl.sharing import PublicInputs, build_share
 from pmtl.simulation import Feed, Metrics, Weights, evaluate
 from pmtl.simulation.custom_metrics import find_metrics
 from pmtl.simulation.evaluation import client_metrics, client_table
-from pmtl.spec import parse_spec
+from pmtl.spec import explained, parse_spec
 
 
 class Run(Predicting):
@@ -228,6 +228,7 @@ class Run(Predicting):
         return self._billboard.read(self._shared, clients)
 
 
+@explained()
 def load_run(path: str | Path, data: FederatedData | None = None, model: Any = None) -> Run:
     """Read a finished run.
 

@@ -15,11 +15,19 @@ from torch import nn
 
 from pmtl.algorithms import Algorithm, build_algorithm
 from pmtl.data import FederatedData, load
-from pmtl.errors import PmtlError
-from pmtl.models import build_model, start_warnings
+from pmtl.data.checks import not_a_federation
+from pmtl.errors import PmtlError, PmtlWarning, kind_of
+from pmtl.models import build_model, check_model, start_warnings
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
-from pmtl.runs.callbacks import Callback, build_callback
-from pmtl.runs.config import IN_MEMORY, TrainConfig, algorithm_spec, part, read_config
+from pmtl.runs.callbacks import Callback, build_callbacks
+from pmtl.runs.config import (
+    IN_MEMORY,
+    TrainConfig,
+    algorithm_spec,
+    part,
+    privacy_of,
+    read_config,
+)
 from pmtl.runs.facts import as_trained, check_data
 from pmtl.runs.folder import KEY_BYTES, RunFolder
 from pmtl.runs.preparation import (
@@ -39,12 +47,19 @@ from pmtl.runs.session import run_to_end
 from pmtl.sharing import PublicInputs, absolute, share_part
 from pmtl.simulation import ALONE, LocalTraining, Team
 from pmtl.simulation.custom_metrics import find_metrics
+from pmtl.spec import explained
+
+_FRAMES = (
+    "make a federation of a frame first, with pmtl.FederatedData.from_frame(frame, client=…, "
+    "target=…), or write a spec, visits.csv:client=…,target=…"
+)
 
 
+@explained({"client": _FRAMES, "target": _FRAMES}, privacy=PrivacyRequest, local=LocalTraining)
 def train(
-    data: str | FederatedData = "synthetic",
+    data: str | Path | FederatedData = "synthetic",
     model: str | Callable[..., nn.Module] = "auto",
-    algorithm: str | Algorithm = "auto",
+    algorithm: str | Algorithm | type[Algorithm] = "auto",
     privacy: PrivacyRequest | PrivacyPlan | dict[str, Any] | float | None = None,
     *,
     local: LocalTraining | dict[str, Any] | None = None,
@@ -76,7 +91,8 @@ def train(
     Args:
         data: a federation, or a spec (`visits.csv:client=hospital,target=outcome`).
         model: a spec, or a factory of modules (called with the input shape and the outputs).
-        algorithm: a spec (`pmtl:lam=0.5`), or an algorithm; "auto" is pooling for linear models.
+        algorithm: a spec (`pmtl:lam=0.5`), an algorithm or its class; "auto" is pooling for linear
+            models.
         privacy: the privacy that is asked for: an ε, or the fields of `PrivacyRequest`.
         local: a client's work in a round: the fields of `LocalTraining`.
         init: a public start: a safetensors file with the names of the model's parameters.
@@ -88,20 +104,28 @@ def train(
         out: a new folder, from which `resume` can continue; by default the run is in memory only.
         callbacks: callbacks (`pmtl.Callback`), or their names.
         progress: whether to show a progress bar.
-        warn: called with each warning, before anything is spent.
+        warn: called with each warning, before anything is spent; by default a warning of Python
+            (`PmtlWarning`).
         team: this process's rank under torchrun (`with pmtl.join_team() as team`). Every process
             calls this with the same arguments and data; the first writes and returns the result.
             Processes that differ in data, settings or code are refused.
     """
-    if isinstance(privacy, (int, float)):
-        privacy = PrivacyRequest(epsilon=float(privacy))
-    if isinstance(privacy, PrivacyPlan):
-        privacy = PrivacyRequest.of(privacy)
+    if isinstance(data, Path):
+        data = str(data)
+    if not isinstance(data, (str, FederatedData)):
+        raise not_a_federation(data)
+    check_model(model)
+    if not isinstance(algorithm, str):
+        algorithm = build_algorithm(algorithm)
+    if warn is not None and not callable(warn):
+        raise PmtlError(f"warn is a function of a sentence, but {kind_of(warn)} was given.")
+    if not isinstance(team, Team):
+        raise PmtlError(f"team comes from pmtl.join_team(), but {kind_of(team)} was given.")
     config = TrainConfig(
         data=data if isinstance(data, str) else IN_MEMORY,
         model=model if isinstance(model, str) else IN_MEMORY,
         algorithm=algorithm_spec(algorithm),
-        privacy=part(PrivacyRequest, privacy, "privacy"),
+        privacy=privacy_of(privacy),
         local=part(LocalTraining, local, "local"),
         init=None if init is None else str(init),
         frozen=frozen,
@@ -125,9 +149,14 @@ def train(
         out=out,
         callbacks=callbacks,
         progress=progress,
-        warn=warn,
+        warn=warn or _warn,
         team=team,
     )
+
+
+def _warn(sentence: str) -> None:
+    """Warn whoever called `train`, which called `start`, which calls this."""
+    warnings.warn(PmtlWarning(sentence), stacklevel=5)
 
 
 def start(
@@ -144,7 +173,7 @@ def start(
 ) -> Run:
     """Train as configured; `data`, `model` and `algorithm` replace what no spec can name."""
     show, secret = progress and team.leader, config.mode == "production"
-    called = [build_callback(callback) for callback in callbacks]
+    called = build_callbacks(callbacks)
     find_metrics(config.metric)  # An unknown metric is refused before anything is spent.
     out = out if team.leader else None
     if out is not None:
@@ -204,6 +233,7 @@ def start(
     return _warned(run)
 
 
+@explained()
 def resume(
     path: str | Path,
     data: FederatedData | None = None,
@@ -227,7 +257,7 @@ def resume(
         team: this process's rank under torchrun, as for `train`.
     """
     show = progress and team.leader
-    called = [build_callback(callback) for callback in callbacks]
+    called = build_callbacks(callbacks)
     folder = RunFolder.open(path)
     facts = folder.facts()
     if facts.complete:

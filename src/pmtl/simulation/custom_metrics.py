@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, kind_of
 from pmtl.models import Task, predictions, probabilities
 from pmtl.plugins import find
 from pmtl.simulation.measures import ALL, NAMES, measures_of
@@ -41,6 +41,10 @@ def find_metrics(names: str | None, task: Task | None = None) -> dict[str, Metri
             the names of entry points, joined by `+`.
         task: a measure that this task does not have is refused; None: it is not known yet.
     """
+    if names is not None and not isinstance(names, str):
+        raise PmtlError(
+            f"A metric is named package.module:function, as text, but {kind_of(names)} was given."
+        )
     found: dict[str, Metric | None] = {}
     for name in names.split("+") if names else ():
         metric = find("metric", name, dict.fromkeys((*NAMES, ALL)))

@@ -36,7 +36,7 @@ from pmtl.data.schema.infer import infer
 from pmtl.data.schema.problems import listed
 from pmtl.data.schema.rows import read_rows
 from pmtl.data.schema.schema import Schema
-from pmtl.errors import PmtlError, PublicError
+from pmtl.errors import PmtlError, PublicError, kind_of
 
 PARQUET_ENDINGS = (".parquet", ".pq")
 
@@ -134,6 +134,11 @@ def frame_table(frame: Any, lenient: bool = False) -> Table:
     `frame[name]`."""
     import pyarrow as pa
 
+    if not hasattr(frame, "columns"):
+        raise PublicError(
+            f"A frame of pandas or polars is needed, but {kind_of(frame)} was given: files are "
+            "read by pmtl.load(path), arrays by pmtl.FederatedData.from_arrays(x, y, client)."
+        )
     names = frame.column_names if isinstance(frame, pa.Table) else frame.columns
     series = {str(name): name for name in names}
 

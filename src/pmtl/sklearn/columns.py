@@ -1,0 +1,58 @@
+"""The column of `X` that names the client of each row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sklearn.utils import _safe_indexing
+
+from pmtl.errors import PmtlError
+from pmtl.spec import unknown
+
+
+def without_column(X: Any, column: str | int | None, groups: Any) -> tuple[Any, Any]:
+    """`X` without the column of groups, and the groups; both as given if there is no such column.
+
+    Args:
+        X: rows: a frame, an array or a sparse matrix.
+        column: the name (frames) or the position of the column, or None.
+        groups: the groups that were given besides.
+    """
+    if column is None:
+        return X, groups
+    if groups is not None:
+        raise PmtlError(
+            f"The groups were given twice, as groups=… and as group_column={column!r}: keep one."
+        )
+    if len(getattr(X, "shape", ())) != 2:
+        raise PmtlError(
+            f"group_column={column!r} needs a frame or an array of two dimensions, but X is a "
+            f"{type(X).__name__}."
+        )
+    position = _position(X, column)
+    others = [place for place in range(X.shape[1]) if place != position]
+    if not others:
+        raise PmtlError(f"X has only the column of groups, {column!r}: features are needed, too.")
+    taken = _safe_indexing(X, [position], axis=1)
+    if hasattr(taken, "toarray"):
+        taken = taken.toarray()
+    named = taken.to_numpy() if hasattr(taken, "to_numpy") else taken
+    return _safe_indexing(X, others, axis=1), named[:, 0]
+
+
+def _position(X: Any, column: str | int) -> int:
+    names = list(getattr(X, "columns", ()))
+    if isinstance(column, str):
+        if not names:
+            raise PmtlError(
+                f"group_column={column!r} is a name, but X has no column names: give a frame, or "
+                "the position of the column."
+            )
+        if column not in names:
+            raise unknown("column of X named", column, [str(name) for name in names])
+        return names.index(column)
+    if isinstance(column, bool) or not isinstance(column, int):
+        raise PmtlError(f"group_column must be a name or a position, but {column!r} was given.")
+    if not -X.shape[1] <= column < X.shape[1]:
+        raise PmtlError(f"group_column={column} was given, but X has {X.shape[1]} columns.")
+    return column % int(X.shape[1])
