@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,15 +17,15 @@ from pmtl.billboard import Billboard
 from pmtl.data import FederatedData, Scaling, Split, load
 from pmtl.data.checks import as_model_input, is_sparse, row_chunks
 from pmtl.errors import PmtlError, PmtlWarning
-from pmtl.models import FlatModel, build_model, predictions, probabilities
+from pmtl.models import FlatModel, predictions, probabilities
 from pmtl.models.library import Standardise
 from pmtl.privacy.statement import text
 from pmtl.privacy.statement.statement import Statement, make_statement
 from pmtl.runs.config import IN_MEMORY
-from pmtl.runs.facts import RunFacts, as_trained, check_data
+from pmtl.runs.facts import RunFacts, as_trained, check_data, rebuild_model
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.personal import PersonalFile
-from pmtl.sharing import PublicInputs, build_share
+from pmtl.sharing import build_share
 from pmtl.simulation import Feed, Metrics, Weights, evaluate
 from pmtl.simulation.custom_metrics import find_metrics
 from pmtl.simulation.evaluation import client_metrics
@@ -331,20 +330,3 @@ def _public_parts(facts: RunFacts) -> Iterator[str]:
         yield text.SHARED_PART.format(
             share=facts.share, numbers=facts.shared_numbers, parameters=facts.parameters
         )
-
-
-def rebuild_model(
-    facts: RunFacts, model: Any = None, public: PublicInputs | None = None
-) -> FlatModel:
-    """The run's model, from its spec or from the factory `model`, and from its `public` start."""
-    spec = model if model is not None else facts.model
-    if spec == IN_MEMORY:
-        raise PmtlError(
-            "This run's model came from a Python program: give its factory again as model=…."
-        )
-    if facts.model_folder and facts.model_folder not in sys.path:
-        sys.path.append(facts.model_folder)  # The folder of the user's own module.
-    begin = (facts.seed or 0) if facts.initialisation is None else facts.initialisation
-    init = None if public is None else public.start
-    sizes = (facts.input_shape, facts.outputs, facts.task)
-    return build_model(spec, *sizes, begin, init, facts.frozen)
