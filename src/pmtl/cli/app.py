@@ -12,6 +12,7 @@ import typer
 
 from pmtl._version import __version__
 from pmtl.cli import audit, compare, data, finetune, paper, plan, privacy, train
+from pmtl.cli.doctor import command as doctor
 from pmtl.cli.ledger import commands as ledger
 from pmtl.cli.options import warn
 from pmtl.cli.results import evaluate, export, predict
@@ -27,7 +28,7 @@ app = typer.Typer(
 )
 for command in (
     *(plan.plan, train.train, train.resume, evaluate.evaluate, predict.predict),
-    *(export.export, finetune.finetune, compare.compare, audit.audit, paper.paper),
+    *(export.export, finetune.finetune, compare.compare, audit.audit, paper.paper, doctor.doctor),
 ):
     app.command()(command)
 app.add_typer(data.app, name="data")

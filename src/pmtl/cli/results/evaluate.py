@@ -21,6 +21,8 @@ def evaluate(
 
     accuracy is over all rows, accuracy_mean is the mean over clients, and accuracy_worst_decile is
     over the tenth of the clients with the lowest accuracy.
+
+        pmtl evaluate runs/clinics-1
     """
     from pmtl.personalize.result import load_result
 

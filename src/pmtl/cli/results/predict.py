@@ -27,10 +27,13 @@ def predict(
             "--probabilities", help="Write probabilities: a column for each class or label."
         ),
     ] = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Predict new rows with one client's personal model.
 
     All rows of the file count as this client's; the feature columns are found by name.
+
+        pmtl predict runs/clinics-1 --client h003 --data new.csv --out answers.csv
     """
     from pathlib import Path
 
@@ -48,7 +51,10 @@ def predict(
     rows = load_features(data, facts.input_shape, facts.feature_names, text)
     answers = (run.predict_proba if probabilities else run.predict)(client, rows)
     write_answers(target, answers, facts.labels)
-    typer.echo(f"{len(answers)} predictions of client {client} are in {out}.")
+    if as_json:
+        opt.print_json({"client": client, "rows": len(answers), "out": out})
+    else:
+        typer.echo(f"{len(answers)} predictions of client {client} are in {out}.")
 
 
 def write_answers(path: Path, answers: NDArray[np.generic], labels: Sequence[str] | None) -> None:
