@@ -44,6 +44,11 @@ class Answering(nn.Module):
         return output_names(self.task)
 
     @property
+    def state_names(self) -> frozenset[str]:
+        """The names of its weights and of the values of its scaling."""
+        return frozenset(self.state_dict())
+
+    @property
     def finite(self) -> bool:
         """Whether all trained weights are finite."""
         return all(bool(part.isfinite().all()) for part in self.model.parameters())
@@ -72,27 +77,42 @@ def split(module: nn.Module) -> tuple[Standardise | None, nn.Module]:
 def with_public_scale(module: nn.Module) -> tuple[nn.Module, list[int]]:
     """A shared model without what belongs to the client whose scaling is in front of it.
 
-    Features with public bounds are scaled by them. The other ones have to be scaled by the client
-    that uses the model. Returns the module and the places of these features in a row.
+    Features with public bounds are scaled by them, and their empty cells become the middle. The
+    other ones have to be filled and scaled by who uses the model. Returns the module and the places
+    of the features to be scaled.
     """
     scale, model = split(module)
     if scale is None:
         return module, []
     limit = scale.get_buffer("limit")
-    own = limit == LIMIT
+    own = (limit == LIMIT) | limit.isinf()
     mean = torch.where(own, 0.0, scale.get_buffer("mean"))
     width = torch.where(own, 1.0, scale.get_buffer("width"))
-    public = Standardise(mean.numpy(), width.numpy(), limit.numpy())
-    return nn.Sequential(public, model).eval(), own.reshape(-1).nonzero().flatten().tolist()
+    parts = [mean, width, limit]
+    if getattr(scale, "fill", None) is not None:
+        parts.append(torch.where(own, torch.nan, mean))
+    public = Standardise(*(part.numpy() for part in parts))
+    places = (limit == LIMIT).reshape(-1).nonzero().flatten().tolist()
+    return nn.Sequential(public, model).eval(), places
 
 
-def probe(module: Answering, shape: tuple[int, ...], pixels: bool) -> NDArray[np.float32]:
+def probe(
+    module: Answering, shape: tuple[int, ...], pixels: bool = False, places: bool = False
+) -> NDArray[np.float32]:
     """Rows to try an export with: ordinary ones, far ones and, if the model fills missing cells,
-    missing ones. They are drawn from a fixed seed and from the model's own scaling."""
+    missing ones. They are drawn from a fixed seed and from the model's own scaling.
+
+    Args:
+        module: the model.
+        shape: the shape of a row.
+        pixels: whether features are pixels.
+        places: whether features are places in a table.
+    """
     random = np.random.default_rng(0)
     tables = [part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding)]
-    if tables:  # Features are places in a table.
-        return np.asarray(random.integers(0, min(tables), (5, *shape)), dtype=np.float32)
+    if tables or places:
+        most = min(tables, default=1)
+        return np.asarray(random.integers(0, most, (5, *shape)), dtype=np.float32)
     if pixels:
         return np.asarray(random.uniform(0, 1, (5, *shape)), dtype=np.float32)
     far = np.array([0, 1, 1, 1, 9 if module.scale is not None else 3])
@@ -107,13 +127,26 @@ def probe(module: Answering, shape: tuple[int, ...], pixels: bool) -> NDArray[np
     return np.asarray(np.concatenate([rows, missing] if filled else [rows]), dtype=np.float32)
 
 
+def finite_rows(answers: Answers) -> NDArray[np.bool_]:
+    """The rows whose answers are all finite."""
+    values = list(answers.values())[-1].astype(np.float64)  # Probabilities, if there are any.
+    return np.asarray(np.isfinite(values).reshape(len(values), -1).all(axis=1))
+
+
 def difference(expected: Answers, found: Answers, task: Task) -> float:
     """The largest difference between two models' answers; infinite if they predict otherwise.
 
-    Predictions may differ where two classes are equally probable up to `TOLERANCE`.
+    Predictions may differ where two classes are equally probable up to `TOLERANCE`. Rows for which
+    both models answer with NaN or infinity are not compared, but some have to be finite.
     """
     if any(expected[name].shape != found[name].shape for name in expected):
         return float("inf")
+    there, too = finite_rows(expected), finite_rows(found)
+    if not there.any() or (there != too).any():
+        return float("inf")
+    expected, found = (
+        {name: values[there] for name, values in one.items()} for one in (expected, found)
+    )
     if task == "regression":
         wanted, got = (one["prediction"].astype(np.float64) for one in (expected, found))
         return float((np.abs(wanted - got) / np.maximum(1.0, np.abs(wanted))).max(initial=0))

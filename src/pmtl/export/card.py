@@ -30,9 +30,15 @@ class Subject:
     format: str
     file: str  #: the model's file, or one of them
     client: str | None  #: the client whose model it is
+    state: frozenset[str]  #: the names of weights and of the values of the scaling
     count: int = 0  #: how many models there are; 0 for one client's
     scaled_by_the_user: tuple[str, ...] = ()  #: features that the user of a shared model scales
     shared: bool = False
+
+    @property
+    def scaled(self) -> bool:
+        """Whether rows are scaled or filled in front of the network."""
+        return "scale.mean" in self.state
 
     @property
     def many(self) -> bool:
@@ -188,13 +194,13 @@ def _imports(own: bool, scaled: bool) -> Iterator[str]:
             yield "from pmtl.models.library import Standardise"
 
 
-def _rebuilt(run: Run) -> str:
+def _rebuilt(run: Run, subject: Subject) -> str:
     facts = run.facts
     sizes = (facts.model, facts.input_shape, facts.outputs, facts.task)
     return (
         f"network = build_model{(*sizes, 0)!r}.module.eval()\n"
         f"network.load_state_dict(part)\nrows = torch.zeros{(2, *facts.input_shape)!r}\n"
-        f"{_SCALE if facts.scaled else ''}"
+        f"{_SCALE if subject.scaled else ''}"
         f"print(network(rows))  # {'numbers' if facts.task == 'regression' else 'logits'}"
     )
 
@@ -202,14 +208,14 @@ def _rebuilt(run: Run) -> str:
 def _how(run: Run, subject: Subject) -> str:
     facts = run.facts
     own = facts.model == IN_MEMORY or ":" in facts.model
-    scaled = "; `scale.…` of the scaling in front of it" if facts.scaled else ""
+    scaled = "; `scale.…` of the scaling in front of it" if subject.scaled else ""
     text = _HOW[subject.format].format(
         file=subject.file,
         shape=(2, *facts.input_shape),
         answers=", ".join(output_names(facts.task)),
         scale=scaled,
-        imports="\n".join(_imports(own, facts.scaled)),
-        rebuild=_OWN_NETWORK if own else _rebuilt(run),
+        imports="\n".join(_imports(own, subject.scaled)),
+        rebuild=_OWN_NETWORK if own else _rebuilt(run, subject),
     )
     notes = []
     if facts.feature_names is not None:
@@ -229,8 +235,16 @@ def _how(run: Run, subject: Subject) -> str:
             "stays; any other one is centred at its mean and divided by its deviation. The file "
             "limits them to ±4."
         )
-    elif facts.scaled and subject.format != "safetensors":
+    elif subject.scaled and subject.format != "safetensors":
         notes.append("Rows are given as they are: the scaling is inside the file.")
+    if "scale.fill" in subject.state:
+        missing = "The file fills empty cells (NaN)."
+        if subject.shared:
+            missing = (
+                "The file fills empty cells (NaN) of features with public bounds by the middle of "
+                "them; fill other ones by the median of your own rows."
+            )
+        notes.append(missing)
     return "\n\n".join((text, *notes))
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, is_out_of_memory
 from pmtl.export.answering import Answering, Answers, Array, output_names
 from pmtl.jsontext import to_json
 from pmtl.models import Task
@@ -52,13 +52,31 @@ class Format(ABC):
     def _trace(self, rows: Tensor) -> None:
         """Keep what all files of this network have in common."""
 
-    @abstractmethod
     def content(self, module: Answering, about: Mapping[str, Any]) -> bytes:
-        """The file of a model with the same network; `about` is kept in it as JSON."""
+        """The file of a model.
+
+        Args:
+            module: a model with the same network.
+            about: what is known of it, which is kept in the file as JSON.
+        """
+        with _traced(self.name):
+            return self._content(module, about)
+
+    def answers(self, content: bytes, rows: Array) -> Answers:
+        """What the model in a file answers, by the runtime that users have.
+
+        Args:
+            content: the file.
+            rows: the rows.
+        """
+        with _traced(self.name):
+            return self._answers(content, rows)
 
     @abstractmethod
-    def answers(self, content: bytes, rows: Array) -> Answers:
-        """What the model in a file answers, by the runtime that users have."""
+    def _content(self, module: Answering, about: Mapping[str, Any]) -> bytes: ...
+
+    @abstractmethod
+    def _answers(self, content: bytes, rows: Array) -> Answers: ...
 
 
 class Onnx(Format):
@@ -96,14 +114,14 @@ class Onnx(Format):
         if lost := sorted(set(self.module.state_dict()) - set(self._slots)):
             raise PmtlError(f"The graph has no place for {', '.join(lost)}.")
 
-    def content(self, module: Answering, about: Mapping[str, Any]) -> bytes:
+    def _content(self, module: Answering, about: Mapping[str, Any]) -> bytes:
         onnx, _ = _import_onnx()
         for name, value in module.state_dict().items():
             self._slots[name].CopyFrom(onnx.numpy_helper.from_array(value.numpy(), name))
         onnx.helper.set_model_props(self._proto, {KEY: to_json(about)})
         return bytes(self._proto.SerializeToString())
 
-    def answers(self, content: bytes, rows: Array) -> Answers:
+    def _answers(self, content: bytes, rows: Array) -> Answers:
         _, runtime = _import_onnx()
         options = runtime.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = 1, 3
@@ -125,17 +143,16 @@ class Torch(Format):
     def _trace(self, rows: Tensor) -> None:
         self._program = _program(self.module, rows)
 
-    def content(self, module: Answering, about: Mapping[str, Any]) -> bytes:
+    def _content(self, module: Answering, about: Mapping[str, Any]) -> bytes:
         with torch.no_grad():
             for name, value in module.state_dict().items():
                 self._program.state_dict[name].copy_(value)
         buffer = io.BytesIO()
-        with _quiet():
-            torch.export.save(self._program, buffer, extra_files={KEY: to_json(about)})
+        torch.export.save(self._program, buffer, extra_files={KEY: to_json(about)})
         return buffer.getvalue()
 
-    def answers(self, content: bytes, rows: Array) -> Answers:
-        with _quiet(), torch.no_grad():
+    def _answers(self, content: bytes, rows: Array) -> Answers:
+        with torch.no_grad():
             loaded = torch.export.load(io.BytesIO(content)).module()
             values = loaded(torch.from_numpy(rows))
         return {
@@ -151,14 +168,14 @@ class Safetensors(Format):
     def _trace(self, rows: Tensor) -> None:
         return None
 
-    def content(self, module: Answering, about: Mapping[str, Any]) -> bytes:
+    def _content(self, module: Answering, about: Mapping[str, Any]) -> bytes:
         from safetensors.torch import save
 
         # Tied weights are written once for each of their names.
         state = {name: value.clone().contiguous() for name, value in module.state_dict().items()}
         return bytes(save(state, {KEY: to_json(about), "format": "pt"}))
 
-    def answers(self, content: bytes, rows: Array) -> Answers:
+    def _answers(self, content: bytes, rows: Array) -> Answers:
         from safetensors.torch import load
 
         self.module.load_state_dict(load(content))
@@ -218,11 +235,13 @@ def _import_onnx() -> tuple[Any, Any]:
 
 @contextmanager
 def _traced(name: str) -> Iterator[None]:
-    """Turn any error of tracing a network into a sentence."""
+    """Turn any error of tracing, writing or running a network into a sentence."""
     try:
         with _quiet():
             yield
     except Exception as error:  # The user's network and the exporter may raise anything.
+        if is_out_of_memory(error):
+            raise
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise PmtlError(
             f"This model cannot be exported to {name}: {reason}. Its weights alone can always be "
