@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import stat
+from dataclasses import replace
 
 import numpy as np
 import onnxruntime
@@ -169,6 +170,14 @@ def test_in_production_a_shared_export_has_only_what_is_public(production, tmp_p
         for client in range(len(values)):
             assert values[client].astype(np.float32).tobytes() not in written
     assert str(production.path).encode() not in written
+
+
+def test_in_production_a_shared_card_does_not_tell_that_a_client_diverged(
+    production, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(production, "facts", replace(production.facts, not_finite="It diverged."))
+    pmtl.export_model(production, tmp_path / "out", shared=True, to="safetensors")
+    assert "diverged" not in (tmp_path / "out/README.md").read_text()
 
 
 def test_in_production_a_clients_export_is_for_its_owner_only(production, tmp_path):

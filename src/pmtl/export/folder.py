@@ -36,8 +36,9 @@ from pmtl.export.answering import (
     probe,
     with_public_scale,
 )
-from pmtl.export.card import Subject, model_card
+from pmtl.export.card import model_card
 from pmtl.export.formats import Format, find_format
+from pmtl.export.usage import Subject
 from pmtl.jsontext import to_json
 from pmtl.progress import Bar, progress_bar
 from pmtl.runs.folder import make_private
