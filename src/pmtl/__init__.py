@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pmtl.data import FederatedData as FederatedData
     from pmtl.data import load as load
     from pmtl.experiments.compare import compare as compare
+    from pmtl.export import Exported as Exported
+    from pmtl.export import export_model as export_model
     from pmtl.personalize.finetuning import finetune as finetune
     from pmtl.personalize.result import Finetuned as Finetuned
     from pmtl.personalize.result import load_finetuned as load_finetuned
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Algorithm": "pmtl.algorithms",
+    "Exported": "pmtl.export",
     "Callback": "pmtl.runs.callbacks",
     "FederatedData": "pmtl.data",
     "load": "pmtl.data",
@@ -55,6 +58,7 @@ _HOMES = {
     "Verdict": "pmtl.report.verdict",
     "build_algorithm": "pmtl.algorithms",
     "compare": "pmtl.experiments.compare",
+    "export_model": "pmtl.export",
     "finetune": "pmtl.personalize.finetuning",
     "join_team": "pmtl.simulation",
     "load_finetuned": "pmtl.personalize.result",

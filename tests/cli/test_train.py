@@ -140,8 +140,9 @@ BAD_ARGUMENTS = [
     (["--data", "synthetic:clients=0"], ["clients", "at least 1"]),
     (["--config", "nothing.toml"], ["nothing.toml"]),
     (["--target", "y"], ["--data"]),
-    (["--frobnicate", 1], ["No such option"]),
-    (["--rounds", "many"], ["--rounds", "integer"]),
+    (["--frobnicate", 1], ["no option --frobnicate"]),
+    (["--rounds", "many"], ["--rounds", "whole number", "'many'"]),
+    (["--device", "cuda:77"], ["cuda:77", "There is: cpu"]),
 ]
 
 

@@ -105,3 +105,24 @@ def test_a_missing_file_is_a_sentence(tmp_path):
 def test_algorithms_are_written_as_specs_where_a_line_can_hold_them():
     assert algorithm_spec(PMTL(lam=0.25)) == "pmtl:lam=0.25,server=1.0"
     assert algorithm_spec(ClusteredPMTL(clusters={"a": "1"})) == IN_MEMORY
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("epsilon = 2", r"epsilon belongs under \[privacy\]"),
+        ("rounds = 2\n[privacy]\nepsilon = 1", r"rounds belongs under \[privacy\]"),
+        ("lr = 0.1", r"lr belongs under \[local\]"),
+        ("[privacy]\nlr = 0.1", r"lr belongs under \[local\]"),
+        ('[local]\ndata = "x.csv"', "data belongs at the top"),
+        ("[privacy]\nseed = 3", "seed belongs at the top"),
+        ('client_column = "hospital"', r'write data = "FILE:client=…"'),
+        ('[privacy]\ntarget = "y"', r'write data = "FILE:target=…"'),
+        ("privacy = 2", r"privacy is a heading, .* write \[privacy\]"),
+        ("[privcy]\nepsilon = 2", "Did you mean 'privacy'"),
+    ],
+)
+def test_a_setting_in_the_wrong_place_is_pointed_to_its_own(text, words, tmp_path):
+    (tmp_path / "c.toml").write_text(text)
+    with pytest.raises(PmtlError, match=words):
+        read_config(tmp_path / "c.toml")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import fields, replace
 
 import pytest
+import torch
+from torch import nn
 
 import pmtl
 from pmtl import storage as files
-from pmtl.runs.facts import FORMAT, RunFacts
+from pmtl.errors import PmtlWarning
+from pmtl.runs.facts import FORMAT, RunFacts, rebuild_model
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +75,70 @@ def test_an_earlier_format_may_lack_what_has_a_default_and_say_more(folder):
         del values[name]
     facts = RunFacts.from_dict(values, "run.json")
     assert facts == replace(pmtl.load_run(folder).facts, noise_key=None, memory=None)
+
+
+class Bent(nn.Module):
+    """A linear layer behind a function, a constant and a frozen parameter."""
+
+    def __init__(self, columns: int, outputs: int, bend=torch.relu, level=1.0, frozen=0.5):
+        super().__init__()
+        self.bend, self.level = bend, level
+        self.fixed = nn.Parameter(torch.tensor(frozen), requires_grad=False)
+        self.head = nn.Linear(columns, outputs)
+
+    def forward(self, x):
+        return self.head(self.bend(x) * self.level * self.fixed)
+
+
+def relu(input_shape, outputs):
+    return Bent(input_shape[0], outputs)
+
+
+def other_start(input_shape, outputs):
+    made = Bent(input_shape[0], outputs)
+    nn.init.ones_(made.head.weight)
+    return made
+
+
+def sigmoid(input_shape, outputs):
+    return Bent(input_shape[0], outputs, torch.sigmoid)
+
+
+def louder(input_shape, outputs):
+    return Bent(input_shape[0], outputs, level=2.0)
+
+
+def refrozen(input_shape, outputs):
+    return Bent(input_shape[0], outputs, frozen=0.25)
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    path = tmp_path_factory.mktemp("own") / "run"
+    pmtl.train(
+        "synthetic:clients=6", relu, "pmtl", {"rounds": 1, "noise": 0}, out=path, local={"steps": 1}
+    )
+    return path
+
+
+@pytest.mark.parametrize("factory", [relu, other_start])
+def test_the_model_that_was_trained_gives_no_warning(own, factory):
+    """The weights that training began with do not matter: the trained ones replace them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert pmtl.load_run(own, model=factory)._model.changed is None
+
+
+@pytest.mark.parametrize("factory", [sigmoid, louder, refrozen])
+def test_a_model_that_changed_since_training_is_noticed(own, factory):
+    with pytest.warns(PmtlWarning, match=f"{factory.__name__}.*changed since this run was trained"):
+        run = pmtl.load_run(own, model=factory)
+    assert "train again" in run._model.changed
+
+
+def test_runs_without_a_record_of_the_model_or_of_another_python_are_read(own):
+    facts = pmtl.load_run(own, model=relu).facts
+    for known in ({"model_identity": None}, {"python": "3.2.1"}):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            rebuild_model(replace(facts, **known), sigmoid)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import warnings
 from typing import Annotated, Any
@@ -11,9 +12,11 @@ import typer
 
 from pmtl._version import __version__
 from pmtl.cli import audit, compare, data, finetune, paper, plan, privacy, train
+from pmtl.cli.doctor import command as doctor
 from pmtl.cli.ledger import commands as ledger
 from pmtl.cli.options import warn
-from pmtl.cli.results import evaluate, predict
+from pmtl.cli.results import evaluate, export, predict
+from pmtl.cli.shell.mistakes import UsageMistake, refuse_repeated, sentence_of
 from pmtl.errors import Interrupted, PmtlError, PmtlWarning, is_out_of_memory
 
 app = typer.Typer(
@@ -25,7 +28,7 @@ app = typer.Typer(
 )
 for command in (
     *(plan.plan, train.train, train.resume, evaluate.evaluate, predict.predict),
-    *(finetune.finetune, compare.compare, audit.audit, paper.paper),
+    *(export.export, finetune.finetune, compare.compare, audit.audit, paper.paper, doctor.doctor),
 ):
     app.command()(command)
 app.add_typer(data.app, name="data")
@@ -58,7 +61,7 @@ def main() -> None:
     try:
         with warnings.catch_warnings():
             _as_sentences()
-            app()
+            status = _run(sys.argv[1:])
     except PmtlError as error:
         typer.secho(f"error: {error}", fg="red", err=True)
         sys.exit(2)
@@ -73,6 +76,25 @@ def main() -> None:
         sentence = "There is not enough memory for this: use a smaller cohort, batch or model."
         typer.secho(f"error: {sentence}", fg="red", err=True)
         sys.exit(2)
+    if status:
+        sys.exit(status)
+
+
+def _run(typed: list[str]) -> int:
+    """Run a command and return its exit status."""
+    command = typer.main.get_command(app)
+    if "_PMTL_COMPLETE" not in os.environ:
+        refuse_repeated(command, typed)
+    try:
+        status = command(typed, prog_name="pmtl", standalone_mode=False)
+    except typer.Abort as error:
+        raise PmtlError("Stopped before anything was done.") from error
+    except UsageMistake as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            typer.echo(str(error))
+            return 2
+        raise PmtlError(sentence_of(error, command, typed)) from error
+    return status if isinstance(status, int) else 0
 
 
 def _as_sentences() -> None:

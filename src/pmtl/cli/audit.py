@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pmtl.cli.options import AsJson, Hardened, console, print_json
+from pmtl.cli.shell.completion import completer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +19,11 @@ if TYPE_CHECKING:
 def audit(
     context: typer.Context,
     game: Annotated[
-        str, typer.Option(help="one-round, canaries, billboard, metrics, sampler or all.")
+        str,
+        typer.Option(
+            help="one-round, canaries, billboard, metrics, sampler or all.",
+            autocompletion=completer("game"),
+        ),
     ] = "all",
     epsilon: Annotated[
         float, typer.Option(help="The claimed ε; the noise is calibrated to it.")
@@ -29,7 +34,10 @@ def audit(
     ] = None,
     sampling: Annotated[
         str | None,
-        typer.Option(help="full, poisson or fixed. [default: full if all, else poisson]"),
+        typer.Option(
+            help="full, poisson or fixed. [default: full if all, else poisson]",
+            autocompletion=completer("sampling"),
+        ),
     ] = None,
     rounds: Annotated[int, typer.Option(help="T: rounds of the games that train.")] = 3,
     trials: Annotated[
@@ -38,7 +46,11 @@ def audit(
     delta: Annotated[float | None, typer.Option(help="δ. [default: 1/(10m)]")] = None,
     seed: Annotated[int, typer.Option(help="Another seed plays other trials.")] = 0,
     mode: Annotated[
-        str, typer.Option(help="experiment (seeded) or production (the operating system's noise).")
+        str,
+        typer.Option(
+            help="experiment (seeded) or production (the operating system's noise).",
+            autocompletion=completer("mode"),
+        ),
     ] = "experiment",
     hardened: Hardened = None,
     as_json: AsJson = False,

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from pmtl.cli import options as opt
+from pmtl.cli.shell.completion import completer
 from pmtl.errors import PmtlError
 
 
@@ -19,7 +20,10 @@ from pmtl.errors import PmtlError
 def compare(
     algorithm: Annotated[
         list[str] | None,
-        typer.Option(help="An algorithm; repeatable (default: pmtl, fedavg, local)."),
+        typer.Option(
+            help="An algorithm; repeatable (default: pmtl, fedavg, local).",
+            autocompletion=completer("algorithm"),
+        ),
     ] = None,
     epsilon: Annotated[
         list[float] | None, typer.Option(help="An ε; repeatable (default: 0.5, 2, 8).")

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from pmtl.cli import options as opt
+from pmtl.cli.shell.completion import completer
 
 app = typer.Typer(help="Fetch data sets, and look at a federation of data.", no_args_is_help=True)
 
@@ -14,7 +15,12 @@ app = typer.Typer(help="Fetch data sets, and look at a federation of data.", no_
 @app.command()
 def show(
     spec: Annotated[
-        str, typer.Argument(help="PATH[:key=value,…] or synthetic[:key=value,…]", metavar="SPEC")
+        str,
+        typer.Argument(
+            help="PATH[:key=value,…] or synthetic[:key=value,…]",
+            metavar="SPEC",
+            autocompletion=completer("data"),
+        ),
     ],
     client_column: opt.ClientColumn = None,
     target: opt.Target = None,
@@ -24,7 +30,7 @@ def show(
     """Print how many clients, rows and features there are, what a table's columns hold, and
     warnings.
 
-        pmtl data show visits.csv --client-column hospital --target outcome
+    Example: pmtl data show visits.csv --client-column hospital --target outcome
     """
     from pmtl.data import describe, load
 
@@ -84,7 +90,12 @@ def schema(
 @app.command()
 def fetch(
     name: Annotated[
-        str, typer.Argument(help="femnist, femnist-nist, stackoverflow or celeba", metavar="NAME")
+        str,
+        typer.Argument(
+            help="femnist, femnist-nist, stackoverflow or celeba",
+            metavar="NAME",
+            autocompletion=completer("data set"),
+        ),
     ],
     to: Annotated[
         str | None, typer.Option(help="The folder to put it in (default: data/NAME).")
@@ -99,6 +110,8 @@ def fetch(
     Files are checked against their published SHA-256; if there is none, that of the first download
     is printed and kept beside the file. An interrupted transfer is continued. CelebA needs a
     person's agreement, so fetching it prints the steps.
+
+    Example: pmtl data fetch femnist --to data/femnist
     """
     from pmtl.data.download import fetch as download
 

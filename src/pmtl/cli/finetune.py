@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pmtl.cli import options as opt
+from pmtl.cli.shell.completion import completer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,19 +22,26 @@ ALL = "all"
 
 def finetune(
     context: typer.Context,
-    path: Annotated[str, typer.Argument(help="The folder of a finished run.", metavar="RUN")],
+    path: Annotated[
+        str,
+        typer.Argument(
+            help="The folder of a finished run.", metavar="RUN", autocompletion=completer("run")
+        ),
+    ],
     method: Annotated[
         str,
         typer.Option(
             help="vanilla, mean, kl, ewc, all four of them (all), or select: every client chooses "
-            "the best model by its own validation rows."
+            "the best model by its own validation rows.",
+            autocompletion=completer("method"),
         ),
     ] = "vanilla",
     start: Annotated[
         str | None,
         typer.Option(
             help="shared or personal: the model to start from (default: personal if the run has "
-            "such models; select tries both)."
+            "such models; select tries both).",
+            autocompletion=completer("start"),
         ),
     ] = None,
     lam: Annotated[
@@ -55,8 +63,15 @@ def finetune(
     seed: Annotated[
         int | None, typer.Option(help="The same seed gives the same bits (default: the run's).")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    engine: Annotated[str, typer.Option(help="axis, threads or auto; as for pmtl train.")] = "auto",
+    device: Annotated[
+        str, typer.Option(help="auto, cpu or cuda.", autocompletion=completer("device"))
+    ] = "auto",
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="axis, threads or auto; as for pmtl train.", autocompletion=completer("engine")
+        ),
+    ] = "auto",
     name: Annotated[
         str | None,
         typer.Option(
@@ -79,6 +94,8 @@ def finetune(
     With select, it tries all of these, the models of the run, and training alone (up to 25 times
     the steps), and keeps the best by its validation rows.
     The result is a folder that `pmtl evaluate` and `pmtl predict` read like a run's.
+
+        pmtl finetune runs/clinics-1 --method select
     """
     from pathlib import Path
 

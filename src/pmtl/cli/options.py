@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from pmtl.cli.shell.completion import completer
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
 from pmtl.options import Declared, declared, option, tables
@@ -60,7 +61,12 @@ def typer_option(setting: Declared, panel: str | None = None) -> Any:
         default = f"{setting.default:g}" if isinstance(setting.default, float) else setting.default
         help = f"{help.removesuffix('.')} (default {default})."
     about = setting.about
-    return typer.Option(help=help, rich_help_panel=about.panel or panel, metavar=about.metavar)
+    return typer.Option(
+        help=help,
+        rich_help_panel=about.panel or panel,
+        metavar=about.metavar,
+        autocompletion=completer(setting.name),
+    )
 
 
 Config = Annotated[str | None, typer.Option(help="A TOML file; options given here override it.")]
@@ -70,7 +76,12 @@ SchemaFile = Annotated[str | None, typer_option(declared(Reading)["schema"])]
 Device = Annotated[str | None, typer_option(declared(TrainConfig)["device"])]
 Hardened = Annotated[bool | None, typer_option(declared(PrivacyRequest)["hardened"])]
 RunPath = Annotated[
-    str, typer.Argument(help="The folder of a finished run, or RUN/finetuned/NAME.", metavar="RUN")
+    str,
+    typer.Argument(
+        help="The folder of a finished run, or RUN/finetuned/NAME.",
+        metavar="RUN",
+        autocompletion=completer("run"),
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, to stdout.")]
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from pmtl.cli import options as opt
+from pmtl.cli.shell.completion import completer
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import PrivacyRequest
 
@@ -20,7 +21,11 @@ def plan(
         int | None, typer.Option(help="d: how many numbers leave a client; or give --columns.")
     ] = None,
     model: Annotated[
-        str, typer.Option(help="A model of the library; its parameters are counted.")
+        str,
+        typer.Option(
+            help="A model of the library; its parameters are counted.",
+            autocompletion=completer("model"),
+        ),
     ] = "auto",
     columns: Annotated[int | None, typer.Option(help="How many numbers a row has.")] = None,
     classes: Annotated[

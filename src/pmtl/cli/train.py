@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pmtl.cli import options as opt
+from pmtl.cli.shell.completion import completer
 from pmtl.errors import PmtlError
 
 if TYPE_CHECKING:
@@ -62,7 +63,14 @@ def train(
 
 
 def resume(
-    path: Annotated[str, typer.Argument(help="The folder of a run or of a comparison.")],
+    path: Annotated[
+        str,
+        typer.Argument(
+            help="The folder of a run or of a comparison.",
+            metavar="RUN",
+            autocompletion=completer("run"),
+        ),
+    ],
     callback: Callbacks = None,
     as_json: opt.AsJson = False,
 ) -> None:
@@ -70,6 +78,8 @@ def resume(
 
     An experiment gives the same bits as if it had not been stopped. A production run continues with
     fresh noise, and rounds that were lost count as rounds of its plan.
+
+        pmtl resume runs/clinics-1
     """
     from pmtl.experiments.compare import PLAN_FILE
 

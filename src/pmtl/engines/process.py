@@ -46,6 +46,19 @@ def threads_for(work: Work) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def devices() -> list[str]:
+    """What this machine can train on, with threads or memory."""
+    threads = torch.get_num_threads()
+    found = [f"cpu ({threads} thread{'s' * (threads > 1)})"]
+    for number in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        about = torch.cuda.get_device_properties(number)
+        found.append(f"cuda:{number} ({about.name}, {about.total_memory / 2**30:.0f} GiB)")
+    if len(found) == 1:
+        built = torch.version.cuda is not None
+        found[0] += ", no CUDA device" if built else ", and a PyTorch without CUDA"
+    return found
+
+
 def peak_resident_bytes() -> int:
     """The largest amount of memory that this process has held so far."""
     try:

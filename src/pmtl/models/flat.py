@@ -35,6 +35,8 @@ class FlatModel:
         refuse_running_statistics(module)
         self.module = module
         self.name = name
+        #: A sentence if this is not the model that a run was trained with.
+        self.changed: str | None = None
         self.layout = Layout.of(module, Traits.of(module) if traits is None else traits)
         if not self.layout.parameters:
             raise PmtlError(

@@ -7,6 +7,7 @@ its SHA-256 digest. What a run itself wrote about its clients is refused.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,7 @@ def read_public(path: str | Path, what: str) -> PublicFile:
     except (OSError, ValueError) as error:  # ValueError: a null character in the path.
         reason = getattr(error, "strerror", None) or error
         raise PmtlError(f"The {what} {path} cannot be read: {reason}.") from error
+    _refuse_exported(content, path, what)
     try:
         tensors = load(content)
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
@@ -61,6 +63,20 @@ def read_public(path: str | Path, what: str) -> PublicFile:
         if value.is_floating_point() and not bool(value.isfinite().all()):
             raise PmtlError(f"The {what} {path} is not finite: {name!r} has infinite or NaN.")
     return PublicFile(path.name, hashlib.sha256(content).hexdigest(), tensors)
+
+
+def _refuse_exported(content: bytes, path: Path, what: str) -> None:
+    """Refuse a client's model that `pmtl export` wrote; what is not such a file is read later."""
+    try:
+        head = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        owner = json.loads(head["__metadata__"]["pmtl"])["private_to"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return
+    if owner is not None:
+        raise PmtlError(
+            f"The {what} {path} is the model of client {owner!r} and was made from its data, so it "
+            "is private: give a file that was made from public data only."
+        )
 
 
 def _refuse_private(path: Path, what: str) -> None:

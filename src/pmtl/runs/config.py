@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from numbers import Real
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from pmtl.client.batches import LocalTraining
 from pmtl.errors import PmtlError, kind_of, naming
 from pmtl.jsontext import to_json
-from pmtl.options import check_options, option, tables
+from pmtl.options import check_options, declared, option, tables
 from pmtl.privacy.accounting.validation import DEFAULT_SHARE
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
 from pmtl.spec import construct, format_spec, unknown
@@ -244,10 +245,42 @@ def parse_config(
 ) -> TrainConfig:
     """A configuration from a mapping; error messages name `where` it came from."""
     with naming(where):
+        _refuse_misplaced(values, kind)
         settings = dict(values)
         for name, inner, _ in tables(kind):
-            settings[name] = part(inner, values.get(name), name)
+            given = values.get(name)
+            if not isinstance(given, (Mapping, inner, NoneType)):
+                raise PmtlError(
+                    f"{name} is a heading, but {given!r} was given: write [{name}], and its "
+                    "settings below that line."
+                )
+            settings[name] = part(inner, given, name)
         return construct(kind, settings, "the configuration")
+
+
+def _refuse_misplaced(values: Mapping[str, Any], kind: type[TrainConfig]) -> None:
+    """Refuse a setting that stands under another heading of the file than its own."""
+    homes = dict.fromkeys(declared(kind), "")
+    for table, inner, _ in tables(kind):
+        homes |= dict.fromkeys(declared(inner), table)
+    parts = {"": values, **{name: values.get(name) for name, _, _ in tables(kind)}}
+    for place, part in parts.items():
+        for name in part if isinstance(part, Mapping) else ():
+            if name in _OF_DATA:
+                raise PmtlError(
+                    f"{name} is an option of the data: write data = "
+                    f'"FILE:{name.removesuffix("_column")}=…".'
+                )
+            home = homes.get(name, place)
+            if home == place or name in parts:
+                continue
+            if home:
+                raise PmtlError(f"{name} belongs under [{home}]: put it below that line.")
+            raise PmtlError(f"{name} belongs at the top, above the first [heading].")
+
+
+#: Options of commands that a file gives as a part of the data's spec.
+_OF_DATA = ("client_column", "target", "scale", "bounds")
 
 
 def merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -297,8 +330,11 @@ def resolve_device(device: str) -> str:
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
         torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        from pmtl.engines.process import devices
+
         raise PmtlError(
-            f"The device {device!r} cannot be used here: choose auto, cpu or cuda."
+            f"The device {device!r} cannot be used here. There is: {', '.join(devices())}. "
+            "--device auto uses the best of them."
         ) from error
     return device

@@ -1,8 +1,11 @@
-"""The facts of a run (`run.json`), which of them are public, and whether data fits them."""
+"""The facts of a run (`run.json`), which are public, and whether data and model fit them."""
 
 from __future__ import annotations
 
+import copy
 import platform
+import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from types import UnionType
@@ -15,11 +18,14 @@ from pmtl import storage as files
 from pmtl._version import __version__
 from pmtl.data import Bounds, FederatedData
 from pmtl.data.targets import Task
-from pmtl.errors import PmtlError, naming
+from pmtl.errors import PmtlError, PmtlWarning, naming
+from pmtl.models import FlatModel, build_model
 from pmtl.privacy.ledger.charges import from_list, to_list
 from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.runs.config import TrainConfig
+from pmtl.runs.config import IN_MEMORY, TrainConfig
+from pmtl.sharing import PublicInputs
+from pmtl.simulation import identity
 from pmtl.spec import unknown
 
 #: The format of `run.json`. Files of pmtl 0.1 have no number; fields that they lack have defaults.
@@ -64,6 +70,7 @@ class RunFacts:
     ledger: str | None = None
     ledger_id: str | None = None  #: the identity of the ledger
     model_folder: str | None = None  #: the folder of the module of the user's own model
+    model_identity: str | None = None  #: of its code and of what is not trained
     initialisation: int | None = None  #: the seed of the models' start; not in files of pmtl 0.1
     metric: str | None = None  #: metrics of the user's own
     relations: str | None = None  #: what decides which clients read an average together
@@ -216,3 +223,45 @@ def _first_difference(names: tuple[str, ...], known: tuple[str, ...]) -> str:
         if name != other:
             return f"{name!r} in place of {other!r}"
     return f"{len(names)} in place of {len(known)}"
+
+
+def rebuild_model(
+    facts: RunFacts, model: Any = None, public: PublicInputs | None = None
+) -> FlatModel:
+    """The run's model, from its spec or from the factory `model`, and from its `public` start. A
+    model that is not the one that was trained gives a warning, and says so in `changed`."""
+    spec = model if model is not None else facts.model
+    if spec == IN_MEMORY:
+        raise PmtlError(
+            "This run's model came from a Python program: give its factory again as model=…."
+        )
+    if facts.model_folder and facts.model_folder not in sys.path:
+        sys.path.append(facts.model_folder)  # The folder of the user's own module.
+    begin = (facts.seed or 0) if facts.initialisation is None else facts.initialisation
+    init = None if public is None else public.start
+    sizes = (facts.input_shape, facts.outputs, facts.task)
+    flat = build_model(spec, *sizes, begin, init, facts.frozen)
+    # Compiled code, which the identity covers, differs between versions of Python.
+    same_python = facts.python.split(".")[:2] == platform.python_version().split(".")[:2]
+    known = facts.model_identity if same_python else None
+    if known not in (None, model_identity(flat)):
+        flat.changed = _CHANGED.format(flat.name)
+        warnings.warn(PmtlWarning(flat.changed), stacklevel=3)
+    return flat
+
+
+_CHANGED = (
+    "The model {!r} changed since this run was trained: its code, or a part of it that is not "
+    "trained, is another one. The trained weights may mean nothing in it: put the code back as it "
+    "was, or train again."
+)
+
+
+def model_identity(model: FlatModel) -> str:
+    """A digest of everything that decides a model's answers, except its trained weights."""
+    module = copy.deepcopy(model.module)
+    parameters = dict(module.named_parameters())
+    with torch.no_grad():
+        for part in model.layout.parameters:
+            parameters[part.name].zero_()
+    return identity(module)

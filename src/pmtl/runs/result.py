@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Iterator
 from functools import cached_property
@@ -21,16 +20,16 @@ from pmtl.data.readers.text import TextRule
 from pmtl.data.schema import Schema
 from pmtl.data.schema.inputs import Inputs
 from pmtl.errors import PmtlError, PmtlWarning
-from pmtl.models import FlatModel, build_model
+from pmtl.models import FlatModel
 from pmtl.prediction.models import Models
 from pmtl.prediction.predicting import Predicting
 from pmtl.privacy.statement import text
 from pmtl.privacy.statement.statement import Statement, make_statement
 from pmtl.runs.config import IN_MEMORY
-from pmtl.runs.facts import RunFacts, as_trained, check_data
+from pmtl.runs.facts import RunFacts, as_trained, check_data, rebuild_model
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.personal import PersonalFile
-from pmtl.sharing import PublicInputs, build_share
+from pmtl.sharing import build_share
 from pmtl.simulation import Feed, Metrics, Weights, evaluate
 from pmtl.simulation.custom_metrics import find_metrics
 from pmtl.simulation.evaluation import client_metrics, client_table
@@ -310,20 +309,3 @@ def _public_parts(facts: RunFacts) -> Iterator[str]:
         yield text.SHARED_PART.format(
             share=facts.share, numbers=facts.shared_numbers, parameters=facts.parameters
         )
-
-
-def rebuild_model(
-    facts: RunFacts, model: Any = None, public: PublicInputs | None = None
-) -> FlatModel:
-    """The run's model, from its spec or from the factory `model`, and from its `public` start."""
-    spec = model if model is not None else facts.model
-    if spec == IN_MEMORY:
-        raise PmtlError(
-            "This run's model came from a Python program: give its factory again as model=…."
-        )
-    if facts.model_folder and facts.model_folder not in sys.path:
-        sys.path.append(facts.model_folder)  # The folder of the user's own module.
-    begin = (facts.seed or 0) if facts.initialisation is None else facts.initialisation
-    init = None if public is None else public.start
-    sizes = (facts.input_shape, facts.outputs, facts.task)
-    return build_model(spec, *sizes, begin, init, facts.frozen)

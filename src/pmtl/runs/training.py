@@ -28,7 +28,7 @@ from pmtl.runs.config import (
     privacy_of,
     read_config,
 )
-from pmtl.runs.facts import as_trained, check_data
+from pmtl.runs.facts import as_trained, check_data, model_identity, rebuild_model
 from pmtl.runs.folder import KEY_BYTES, RunFolder
 from pmtl.runs.preparation import (
     default_algorithm,
@@ -42,7 +42,7 @@ from pmtl.runs.preparation import (
     warn_of_start,
     warnings_of,
 )
-from pmtl.runs.result import Run, rebuild_model
+from pmtl.runs.result import Run
 from pmtl.runs.session import run_to_end
 from pmtl.sharing import PublicInputs, absolute, share_part
 from pmtl.simulation import ALONE, LocalTraining, Team
@@ -193,6 +193,7 @@ def start(
     flat = build_model(model or config.model, *sizes, begin, public.start, config.frozen)
     about_start = start_warnings(flat.module, public.start or {}) if config.init else []
     public = public.fitted(flat)
+    code = model_identity(flat)  # Training may change the module.
     if algorithm is None and config.algorithm == "auto":
         config = replace(config, algorithm=default_algorithm(config, federated, flat))
     method = build_algorithm(algorithm or config.algorithm)
@@ -219,6 +220,7 @@ def start(
         ledger_id = None if budget is None else budget.ledger.identity
         known: dict[str, Any] = {"id": name, "initialisation": begin, "ledger_id": ledger_id}
         known |= {"public_files": dict(public.about), "start_digest": public.digest()}
+        known |= {"model_identity": code}
         facts = facts_of(config, federation, metrics, key, **known)
         if warn is not None and team.leader:
             about_clients = [] if budget is None else budget.ledger.notices()

@@ -30,7 +30,11 @@ Data = Annotated[
 
 @app.command()
 def create(
-    path: Path, data: Data, client_column: ClientColumn = None, target: Target = None
+    path: Path,
+    data: Data,
+    client_column: ClientColumn = None,
+    target: Target = None,
+    as_json: AsJson = False,
 ) -> None:
     """Make a ledger for the clients in the data.
 
@@ -48,6 +52,9 @@ def create(
     with Ledger.create(path, _names(data, client_column, target)) as ledger:
         for sentence in ledger.notices():
             warn(sentence)
+        if as_json:
+            print_json({"ledger": str(ledger.path), "clients": ledger.clients})
+            return
         typer.echo(
             f"{ledger.path} is the ledger of {ledger.clients} clients. Nothing is spent yet; set a "
             f"limit with: pmtl ledger cap {path} --epsilon 2"
@@ -56,7 +63,11 @@ def create(
 
 @app.command()
 def clients(
-    path: Path, data: Data, client_column: ClientColumn = None, target: Target = None
+    path: Path,
+    data: Data,
+    client_column: ClientColumn = None,
+    target: Target = None,
+    as_json: AsJson = False,
 ) -> None:
     """Make the clients in the data the present clients of a ledger.
 
@@ -73,6 +84,12 @@ def clients(
         for sentence in ledger.notices():
             warn(sentence)
         ledger.name_clients()
+        if as_json:
+            print_json(
+                {"ledger": str(ledger.path), "clients": ledger.clients}
+                | {"joined": joined, "left": left}
+            )
+            return
         typer.echo(
             f"{ledger.path} now has these {ledger.clients} clients: {joined} joined, {left} left."
         )
@@ -184,6 +201,7 @@ def cap(
     force: Annotated[
         bool, typer.Option("--force", help="Raise a cap (inf removes it); this is recorded.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Set the largest ε for any client.
 
@@ -200,6 +218,10 @@ def cap(
         delta = default_delta(ledger.clients) if delta is None else delta
         ledger.cap(epsilon, delta, force=force)
         limit, spent = ledger.caps().get(delta, math.inf), ledger.filtered(delta).epsilon
+    if as_json:
+        cap = None if math.isinf(limit) else limit
+        print_json({"ledger": path, "delta": delta, "cap": cap, "spent": spent})
+        return
     text = "removed" if math.isinf(limit) else f"now ε = {limit:g}"
     typer.echo(f"The cap at δ = {delta:.3g} is {text}; {number(spent)} is spent.")
 

@@ -1,0 +1,1 @@
+"""`pmtl doctor`: what is installed and usable here."""

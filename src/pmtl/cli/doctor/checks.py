@@ -1,0 +1,177 @@
+"""What `pmtl doctor` looks at. Nothing is changed; files for trying are deleted again."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import re
+import sqlite3
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from pmtl._version import __version__
+from pmtl.errors import PmtlError
+
+#: Names to import for packages that are called otherwise.
+_MODULES = {
+    "dp-accounting": "dp_accounting",
+    "tomli-w": "tomli_w",
+    "pillow": "PIL",
+    "scikit-learn": "sklearn",
+    "vl-convert-python": "vl_convert",
+    "mlflow-skinny": "mlflow",
+}
+#: Extras that are collections of others, or for working on pmtl itself.
+_NOT_FOR_USERS = ("all", "dev", "utility")
+#: What an extra is for.
+_PURPOSES = {
+    "plot": "plots",
+    "images": "LEAF data sets that name image files",
+    "hdf5": "TensorFlow Federated's HDF5 files",
+    "datasets": "pmtl data fetch",
+    "sklearn": "scikit-learn estimators",
+    "report": "pmtl report",
+    "onnx": "pmtl export --to onnx",
+    "tensorboard": "tracking with TensorBoard",
+    "mlflow": "tracking with MLflow",
+}
+
+
+def examine(folder: str | Path = ".") -> dict[str, Any]:
+    """Everything that `pmtl doctor` reports.
+
+    Args:
+        folder: where runs and ledgers are to be written.
+    """
+    base, extras = requirements()
+    packages = [package(name) for name in base]
+    found: dict[str, Any] = {
+        "pmtl": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": packages,
+        "extras": [extra(name, needs) for name, needs in sorted(extras.items())],
+        "devices": _devices(packages),
+        "threads": os.cpu_count(),
+        "memory_bytes": _memory(),
+        "folder": {"path": str(Path(folder).resolve()), "problem": writing_problem(folder)},
+    }
+    found["problems"] = list(_problems(found))
+    return found
+
+
+def requirements() -> tuple[list[str], dict[str, list[str]]]:
+    """The packages that pmtl needs, and those that each extra adds, by its own metadata."""
+    base: list[str] = []
+    extras: dict[str, list[str]] = {}
+    try:
+        declared = metadata.requires("pmtl") or []
+    except metadata.PackageNotFoundError:
+        declared = []
+    for line in declared:
+        name = re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0].lower()
+        wanted = re.search(r"extra *== *['\"]([^'\"]+)['\"]", line)
+        if wanted is None:
+            base.append(name)
+        elif wanted[1] not in _NOT_FOR_USERS:
+            extras.setdefault(wanted[1], []).append(name)
+    return base, extras
+
+
+def package(name: str) -> dict[str, Any]:
+    """The version of a package, and why it cannot be used, if it cannot.
+
+    Args:
+        name: what pip calls it.
+    """
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return {"name": name, "version": None, "problem": "is not installed"}
+    try:
+        importlib.import_module(_MODULES.get(name, name))
+    except Exception as error:  # A broken installation may raise anything.
+        reason = str(error).splitlines()[0] if str(error) else ""
+        problem = f"cannot be imported ({type(error).__name__}: {reason})"
+        return {"name": name, "version": version, "problem": problem}
+    return {"name": name, "version": version, "problem": None}
+
+
+def extra(name: str, needs: list[str]) -> dict[str, Any]:
+    """Whether an extra can be used, and the command that installs it.
+
+    Args:
+        name: the extra.
+        needs: its packages.
+    """
+    found = [package(one) for one in needs]
+    lacking = [one["name"] for one in found if one["problem"] is not None]
+    return {
+        "name": name,
+        "for": _PURPOSES.get(name, ""),
+        "packages": found,
+        "usable": not lacking,
+        "missing": lacking,
+        "install": f"{Path(sys.executable).name} -m pip install 'pmtl[{name}]'",
+    }
+
+
+def writing_problem(folder: str | Path) -> str | None:
+    """Why no run or ledger can be written to a folder; None if they can.
+
+    Args:
+        folder: the folder.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix=".pmtl-doctor-", dir=folder) as place:
+            from pmtl.storage import take_lock, write_text
+
+            write_text(Path(place) / "run.json", "{}\n")
+            os.close(take_lock(Path(place) / "ledger.lock", "The lock is held."))
+            database = sqlite3.connect(Path(place) / "ledger.db")
+            try:
+                database.execute("CREATE TABLE entries (number INTEGER)")
+                database.commit()
+            finally:
+                database.close()
+    except (OSError, sqlite3.Error, PmtlError) as error:
+        return str(getattr(error, "strerror", None) or error).rstrip(".")
+    return None
+
+
+def _devices(packages: list[dict[str, Any]]) -> list[str]:
+    """What can be trained on; none if torch or what belongs to it cannot be imported."""
+    if any(one["name"] == "torch" and one["problem"] is not None for one in packages):
+        return []
+    from pmtl.engines.process import devices
+
+    return devices()
+
+
+def _memory() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+def _problems(found: dict[str, Any]) -> Iterator[str]:
+    """Sentences about what keeps pmtl from working at all."""
+    if not found["packages"]:
+        yield "pmtl is not installed as a package here: run `pip install pmtl`."
+    for one in found["packages"]:
+        if one["problem"] is not None:
+            yield (
+                f"The package {one['name']} {one['problem']}: run `pip install "
+                f"--force-reinstall {one['name']}`."
+            )
+    if (problem := found["folder"]["problem"]) is not None:
+        yield (
+            f"No run or ledger can be written to {found['folder']['path']} ({problem}): work in "
+            "another folder."
+        )

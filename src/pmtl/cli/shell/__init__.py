@@ -1,0 +1,1 @@
+"""The command line as people type it: completion, and mistakes in one sentence."""

@@ -1,0 +1,205 @@
+"""The model card of an export: `README.md` with YAML front matter, in Hugging Face's layout.
+
+It says only what is public, except that a client's card names the client: its own model is private
+to it, and the card says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pmtl import storage as files
+from pmtl._version import __version__
+from pmtl.errors import PmtlError
+from pmtl.export.usage import Subject, how_to_use, inline
+from pmtl.runs.result import Run
+
+
+def model_card(run: Run, subject: Subject, licence: str) -> str:
+    """The text of the card.
+
+    Args:
+        run: the run.
+        subject: which of its models were exported.
+        licence: the licence that the front matter names.
+    """
+    parts = (
+        _front_matter(run, subject, licence),
+        f"# {_title(subject)}",
+        _details(run, subject),
+        f"## Intended use\n\n{_use(run, subject)}",
+        f"## How to use it\n\n{how_to_use(run, subject)}",
+        f"## Training data\n\n{_data(run)}",
+        f"## Evaluation\n\n{_evaluation(run)}",
+        f"## Privacy\n\n{_privacy(run, subject)}",
+        f"## Limits\n\n{_limits(run, subject)}",
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def _front_matter(run: Run, subject: Subject, licence: str) -> str:
+    """YAML; every value is written as JSON, which YAML reads."""
+    facts = run.facts
+    kind = "regression" if facts.task == "regression" else "classification"
+    pipeline = "image" if facts.pixels else "text" if facts.text is not None else "tabular"
+    values: dict[str, Any] = {
+        "license": licence,
+        "library_name": "onnx" if subject.format == "onnx" else "pytorch",
+        "tags": [
+            *("federated-learning", "differential-privacy", "multi-task-learning", "pmtl"),
+            *([] if subject.shared else ["personalization"]),
+        ],
+    }
+    if (pipeline, kind) != ("image", "regression") and (pipeline, kind) != ("text", "regression"):
+        values["pipeline_tag"] = f"{pipeline}-{kind}"
+    values["metrics"] = ["rmse", "mae"] if kind == "regression" else ["accuracy"]
+    lines = (f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in values.items())
+    return "\n".join(("---", *lines, "---"))
+
+
+def _title(subject: Subject) -> str:
+    if subject.shared:
+        return "The shared model of a private federation"
+    if subject.many:
+        return f"The personal models of {subject.count:,} clients"
+    return f"The personal model of client {inline(subject.client)}"
+
+
+def _details(run: Run, subject: Subject) -> str:
+    facts = run.facts
+    rows = {
+        "network": f"{inline(facts.model)}, {facts.parameters:,} trained parameters",
+        "task": facts.task,
+        "trained by": f"pmtl {facts.pmtl}, algorithm {inline(facts.algorithm)}, {facts.mode}",
+        "format": f"{subject.format}, exported by pmtl {__version__}",
+        "privacy": f"ε = {_number(run.privacy.epsilon)}, δ = {_number(run.privacy.delta)}, "
+        f"{run.privacy.adjacency}",
+        "reads": f"`rows`: float32, any number of rows of shape {list(facts.input_shape)}",
+        "answers": _answers(run, subject),
+    }
+    table = [f"| {name} | {value} |" for name, value in rows.items()]
+    return "\n".join(("| | |", "|---|---|", *table))
+
+
+def _answers(run: Run, subject: Subject) -> str:
+    task, labels = run.facts.task, run.facts.labels
+    if task == "regression":
+        return "`prediction`: numbers"
+    if task == "multilabel":
+        return "`prediction`: 0 or 1 for each label; `probabilities` of labels"
+    text = "`prediction`: the number of the class; `probabilities` of classes"
+    named = labels is not None and subject.format == "onnx"
+    return text + ("; `class_name`: its name" if named else "")
+
+
+def _use(run: Run, subject: Subject) -> str:
+    if subject.shared:
+        text = (
+            "A start for clients that took no part, and a baseline for those that did. It was "
+            "published by the run, with noise, and it belongs to no client."
+        )
+    elif subject.many:
+        text = (
+            "Each file is the model of one client and answers best for rows of that client. "
+            "`index.json` names the file of every client. Give each client its own file only."
+        )
+    else:
+        text = (
+            "Predictions for rows of this client. It was trained for this client and may be wrong "
+            "for any other."
+        )
+    return f"{text}\n\nNot for decisions about people without somebody who answers for them."
+
+
+def _data(run: Run) -> str:
+    facts = run.facts
+    kinds = {"classification": "classes", "multilabel": "labels", "regression": "numbers"}
+    return (
+        f"{len(facts.clients):,} clients with rows of shape {list(facts.input_shape)}, and "
+        f"{facts.outputs} {kinds[facts.task]} to predict. The rows stayed with the clients, and "
+        "this card says nothing about them."
+    )
+
+
+def _evaluation(run: Run) -> str:
+    if run.facts.production:
+        released = run.released()
+        if not released:
+            return "No metrics were released: exact ones are private."
+        last = {name: value for name, value in released[-1].items() if name != "noise"}
+        return (
+            "Averages over all clients, which passed the gate and are paid for in ε (noise "
+            f"included):\n\n{_table(_flat(last))}"
+        )
+    found = _measured(run)
+    if found is None:
+        return "Not measured: run `pmtl evaluate` on the run."
+    return f"On test rows of all clients together, exact (an experiment):\n\n{_table(_flat(found))}"
+
+
+def _measured(run: Run) -> Mapping[str, Any] | None:
+    if run.path is None:
+        return None
+    try:
+        return files.read_json(Path(run.path) / "result.json").get("test")
+    except PmtlError:  # It is not there, or not as it was written.
+        return None
+
+
+_EXPERIMENT = (
+    " The run was an experiment, whose noise anybody with the seed can compute: its models are not "
+    "private."
+)
+
+_PRIVACY = {
+    "shared": "Everything in this folder was published by the run or is public knowledge.",
+    "client": "**Private to this client.** The model was made from the client's own rows, and "
+    "whoever has it may learn about them. Give this folder to the client and to nobody else. The "
+    "statement protects the other clients.",
+    "many": "**Private to each client.** A model was made from its client's own rows, and whoever "
+    "has it may learn about them. Give each client its own file and no other one; this folder is "
+    "for the owner of the run only. The statement protects the other clients.",
+}
+
+
+def _privacy(run: Run, subject: Subject) -> str:
+    kind = "shared" if subject.shared else "many" if subject.many else "client"
+    more = "" if run.facts.production else _EXPERIMENT
+    return f"{_PRIVACY[kind]}{more}\n\n```text\n{str(run.privacy).strip()}\n```"
+
+
+def _limits(run: Run, subject: Subject) -> str:
+    limits = [
+        "The file was compared with the run on a few rows that were made up: it computes what the "
+        "run computes, which says nothing about how good that is on new data.",
+        "Rows have the columns that are listed above, in that order; nothing checks it.",
+    ]
+    if run.not_finite is not None and not run.facts.production:
+        limits.append("Training diverged for some clients of this run.")
+    if subject.format == "torch":
+        limits.append(
+            "The archive is read by the version of PyTorch that wrote it, or a later one."
+        )
+    if subject.format == "safetensors":
+        limits.append("The file has weights and no network: the network's code is needed, too.")
+    return "\n".join(f"- {limit}" for limit in limits)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _table(values: Iterable[tuple[str, Any]]) -> str:
+    rows = [f"| {name.replace('_', ' ')} | {_number(value)} |" for name, value in values]
+    return "\n".join(("| | |", "|---|---:|", *rows))
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

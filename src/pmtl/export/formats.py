@@ -1,0 +1,263 @@
+"""The formats of exported models. Each is made once for a network and filled with any weights.
+
+Tracing a network takes about a second, and filling the traced graph with another client's weights
+some milliseconds: so ten thousand clients are a matter of minutes.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import logging
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pmtl.errors import PmtlError, is_out_of_memory
+from pmtl.export.answering import Answering, Answers, Array, output_names
+from pmtl.jsontext import to_json
+from pmtl.models import Task
+from pmtl.spec import unknown
+
+#: Where a file keeps what is known of its model, as JSON.
+KEY = "pmtl"
+
+
+class Format(ABC):
+    """A way to write a model.
+
+    Args:
+        module: the model whose network is traced; its weights do not matter.
+        rows: rows that it can read.
+        classes: the names of classes, if they have names.
+    """
+
+    name: ClassVar[str]
+    ending: ClassVar[str]
+
+    def __init__(self, module: Answering, rows: Array, classes: Sequence[str] | None) -> None:
+        self.module, self.classes = copy.deepcopy(module).eval().requires_grad_(False), classes
+        self.task: Task = module.task
+        with _traced(self.name):
+            self._trace(torch.from_numpy(rows))
+
+    @abstractmethod
+    def _trace(self, rows: Tensor) -> None:
+        """Keep what all files of this network have in common."""
+
+    def content(self, module: Answering, about: Mapping[str, Any]) -> bytes:
+        """The file of a model.
+
+        Args:
+            module: a model with the same network.
+            about: what is known of it, which is kept in the file as JSON.
+        """
+        with _traced(self.name):
+            return self._content(module, about)
+
+    def answers(self, content: bytes, rows: Array) -> Answers:
+        """What the model in a file answers, by the runtime that users have.
+
+        Args:
+            content: the file.
+            rows: the rows.
+        """
+        with _traced(self.name):
+            return self._answers(content, rows)
+
+    @abstractmethod
+    def _content(self, module: Answering, about: Mapping[str, Any]) -> bytes: ...
+
+    @abstractmethod
+    def _answers(self, content: bytes, rows: Array) -> Answers: ...
+
+
+class Onnx(Format):
+    """ONNX, for onnxruntime and what else reads it."""
+
+    name, ending = "onnx", ".onnx"
+
+    def _trace(self, rows: Tensor) -> None:
+        onnx = _import_onnx()[0]
+        program = _program(self.module, rows)
+        names = [*output_names(self.task)]
+        # Without optimisation every weight keeps its name and place; runtimes optimise by
+        # themselves when they load the file.
+        made = torch.onnx.export(
+            program, input_names=["rows"], output_names=names, optimize=False, verbose=False
+        )
+        assert made is not None
+        self._proto = made.model_proto  # Every access makes another one.
+        graph = self._proto.graph
+        if self.classes is not None and self.task == "classification":
+            table = np.array(self.classes, dtype=object)
+            graph.initializer.append(onnx.numpy_helper.from_array(table, "pmtl_class_names"))
+            made_by = onnx.helper.make_node(
+                "Gather", ["pmtl_class_names", "prediction"], ["class_name"]
+            )
+            graph.node.append(made_by)
+            kind = onnx.TensorProto.STRING
+            graph.output.append(onnx.helper.make_tensor_value_info("class_name", kind, ["rows"]))
+        for node in graph.node:  # They quote source code, and where it lies.
+            del node.metadata_props[:]
+        for value in (*graph.input, *graph.output):
+            value.type.tensor_type.shape.dim[0].dim_param = "rows"
+        del graph.value_info[:]
+        self._slots = {slot.name: slot for slot in graph.initializer}
+        if lost := sorted(set(self.module.state_dict()) - set(self._slots)):
+            raise PmtlError(f"The graph has no place for {', '.join(lost)}.")
+
+    def _content(self, module: Answering, about: Mapping[str, Any]) -> bytes:
+        onnx, _ = _import_onnx()
+        for name, value in module.state_dict().items():
+            self._slots[name].CopyFrom(onnx.numpy_helper.from_array(value.numpy(), name))
+        onnx.helper.set_model_props(self._proto, {KEY: to_json(about)})
+        return bytes(self._proto.SerializeToString())
+
+    def _answers(self, content: bytes, rows: Array) -> Answers:
+        _, runtime = _import_onnx()
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads, options.log_severity_level = 1, 3
+        session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        names = [output.name for output in session.get_outputs()]
+        found = dict(zip(names, session.run(None, {"rows": rows}), strict=True))
+        if self.classes is not None and self.task == "classification":
+            told = [self.classes[place] for place in found["prediction"]]
+            if found.pop("class_name").tolist() != told:
+                raise PmtlError("The names of classes in the ONNX file are not the run's.")
+        return found
+
+
+class Torch(Format):
+    """The archive of torch.export, for PyTorch without the network's source code."""
+
+    name, ending = "torch", ".pt2"
+
+    def _trace(self, rows: Tensor) -> None:
+        self._program = _program(self.module, rows)
+
+    def _content(self, module: Answering, about: Mapping[str, Any]) -> bytes:
+        with torch.no_grad():
+            for name, value in module.state_dict().items():
+                self._program.state_dict[name].copy_(value)
+        buffer = io.BytesIO()
+        torch.export.save(self._program, buffer, extra_files={KEY: to_json(about)})
+        return buffer.getvalue()
+
+    def _answers(self, content: bytes, rows: Array) -> Answers:
+        with torch.no_grad():
+            loaded = torch.export.load(io.BytesIO(content)).module()
+            values = loaded(torch.from_numpy(rows))
+        return {
+            name: value.numpy() for name, value in zip(self.module.outputs, values, strict=True)
+        }
+
+
+class Safetensors(Format):
+    """Weights only: `model.…` of the network, `scale.…` of the client's scaling."""
+
+    name, ending = "safetensors", ".safetensors"
+
+    def _trace(self, rows: Tensor) -> None:
+        return None
+
+    def _content(self, module: Answering, about: Mapping[str, Any]) -> bytes:
+        from safetensors.torch import save
+
+        # Tied weights are written once for each of their names.
+        state = {name: value.clone().contiguous() for name, value in module.state_dict().items()}
+        return bytes(save(state, {KEY: to_json(about), "format": "pt"}))
+
+    def _answers(self, content: bytes, rows: Array) -> Answers:
+        from safetensors.torch import load
+
+        self.module.load_state_dict(load(content))
+        return self.module.answers(rows)
+
+
+FORMATS: dict[str, type[Format]] = {kind.name: kind for kind in (Onnx, Torch, Safetensors)}
+
+
+def find_format(name: str) -> type[Format]:
+    """The format of this name; a missing package is a sentence."""
+    if name not in FORMATS:
+        raise unknown("format", name, FORMATS)
+    if name == "onnx":
+        _import_onnx()
+    return FORMATS[name]
+
+
+def read_about(content: bytes, name: str) -> dict[str, Any]:
+    """What a file of the format `name` says of its model."""
+    if name == "onnx":
+        onnx, _ = _import_onnx()
+        props = onnx.load_from_string(content).metadata_props
+        text = {prop.key: prop.value for prop in props}[KEY]
+    elif name == "torch":
+        extra: dict[str, Any] = {KEY: ""}
+        with _quiet():
+            torch.export.load(io.BytesIO(content), extra_files=extra)
+        text = extra[KEY]
+    else:
+        length = int.from_bytes(content[:8], "little")
+        text = json.loads(content[8 : 8 + length])["__metadata__"][KEY]
+    return dict(json.loads(text))
+
+
+def _program(module: Answering, rows: Tensor) -> Any:
+    """The traced network, for any number of rows and without places in source files."""
+    batch = {0: torch.export.Dim("rows")}
+    program = torch.export.export(module, (rows,), dynamic_shapes={"rows": batch})
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)
+    return program
+
+
+def _import_onnx() -> tuple[Any, Any]:
+    try:
+        import onnx
+        import onnxruntime
+        import onnxscript  # noqa: F401  torch.onnx needs it.
+    except ImportError as error:
+        raise PmtlError(
+            f"Exports to ONNX need the package {error.name!r}: run `pip install 'pmtl[onnx]'`, or "
+            "use --to torch."
+        ) from error
+    return onnx, onnxruntime
+
+
+@contextmanager
+def _traced(name: str) -> Iterator[None]:
+    """Turn any error of tracing, writing or running a network into a sentence."""
+    try:
+        with _quiet():
+            yield
+    except Exception as error:  # The user's network and the exporter may raise anything.
+        if is_out_of_memory(error):
+            raise
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise PmtlError(
+            f"This model cannot be exported to {name}: {reason}. Its weights alone can always be "
+            "exported: use --to safetensors."
+        ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's own warnings, which are not about the user's model."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,161 @@
+"""How to use an exported model: the part of its card with code that runs in its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pmtl.export.answering import output_names
+from pmtl.runs.config import IN_MEMORY
+from pmtl.runs.result import Run
+
+#: How many names of features or classes a card lists.
+_MOST_NAMES = 20
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a card is about."""
+
+    format: str
+    file: str  #: the model's file, or one of them
+    client: str | None  #: the client whose model it is
+    state: frozenset[str]  #: the names of weights and of the values of the scaling
+    count: int = 0  #: how many models there are; 0 for one client's
+    scaled_by_the_user: tuple[str, ...] = ()  #: features that the user of a shared model scales
+    shared: bool = False
+
+    @property
+    def scaled(self) -> bool:
+        """Whether rows are scaled or filled in front of the network."""
+        return "scale.mean" in self.state
+
+    @property
+    def many(self) -> bool:
+        """Whether the folder has the models of many clients."""
+        return self.client is None and not self.shared
+
+
+_HOW = {
+    "onnx": """\
+```python
+import numpy as np
+import onnxruntime
+
+session = onnxruntime.InferenceSession("{file}")
+rows = np.zeros({shape}, dtype=np.float32)
+answers = session.run(None, {{"rows": rows}})
+print(dict(zip([output.name for output in session.get_outputs()], answers)))
+```""",
+    "torch": """\
+```python
+import torch
+
+model = torch.export.load("{file}").module()
+print(model(torch.zeros{shape}))  # {answers}
+```""",
+    "safetensors": """\
+The file has the weights by name: `model.…` of the network{scale}. Its metadata says what they are
+for.
+
+```python
+{imports}
+
+weights = load_file("{file}")
+part = {{name[6:]: value for name, value in weights.items() if name.startswith("model.")}}
+{rebuild}
+```""",
+}
+
+
+_OWN_NETWORK = """\
+# The network is the owner's own module: module.load_state_dict(part)
+print({name: tuple(value.shape) for name, value in part.items()})"""
+
+_SCALE = """\
+scale = {name[6:]: value.numpy() for name, value in weights.items() if name.startswith("scale.")}
+rows = Standardise(**scale)(rows)
+"""
+
+
+def _imports(own: bool, scaled: bool) -> Iterator[str]:
+    if not own:
+        yield "import torch"
+    yield "from safetensors.torch import load_file"
+    if not own:
+        yield "\nfrom pmtl.models import build_model"
+        if scaled:
+            yield "from pmtl.models.library import Standardise"
+
+
+def _rebuilt(run: Run, subject: Subject) -> str:
+    facts = run.facts
+    sizes = (facts.model, facts.input_shape, facts.outputs, facts.task)
+    return (
+        f"network = build_model{(*sizes, 0)!r}.module.eval()\n"
+        f"network.load_state_dict(part)\nrows = torch.zeros{(2, *facts.input_shape)!r}\n"
+        f"{_SCALE if subject.scaled else ''}"
+        f"print(network(rows))  # {'numbers' if facts.task == 'regression' else 'logits'}"
+    )
+
+
+def how_to_use(run: Run, subject: Subject) -> str:
+    """The section of a card with code to run and notes on what to give to it.
+
+    Args:
+        run: the run.
+        subject: which of its models were exported.
+    """
+    facts = run.facts
+    own = facts.model == IN_MEMORY or ":" in facts.model
+    scaled = "; `scale.…` of the scaling in front of it" if subject.scaled else ""
+    text = _HOW[subject.format].format(
+        file=subject.file,
+        shape=(2, *facts.input_shape),
+        answers=", ".join(output_names(facts.task)),
+        scale=scaled,
+        imports="\n".join(_imports(own, subject.scaled)),
+        rebuild=_OWN_NETWORK if own else _rebuilt(run, subject),
+    )
+    notes = []
+    if facts.feature_names is not None:
+        notes.append(f"The columns of a row, in this order: {names(facts.feature_names)}.")
+    if facts.labels is not None:
+        notes.append(f"The classes, from 0: {names(facts.labels)}.")
+    if facts.pixels:
+        notes.append("Pixels are numbers between 0 and 1.")
+    if facts.text is not None:
+        notes.append("`text.json` says how a text becomes a row.")
+    if getattr(facts, "schema", None) is not None:
+        notes.append("`schema.json` says how the columns of a table become a row.")
+    if subject.scaled_by_the_user:
+        notes.append(
+            f"Before this model, scale {names(subject.scaled_by_the_user)} by rows of your own: "
+            "0 and 1 become −1 and 1; a feature of a size near 1 (root mean square from 0.1 to 3) "
+            "stays; any other one is centred at its mean and divided by its deviation. The file "
+            "limits them to ±4."
+        )
+    elif subject.scaled and subject.format != "safetensors":
+        notes.append("Rows are given as they are: the scaling is inside the file.")
+    if "scale.fill" in subject.state:
+        missing = "The file fills empty cells (NaN)."
+        if subject.shared:
+            missing = (
+                "The file fills empty cells (NaN) of features with public bounds by the middle of "
+                "them; fill other ones by the median of your own rows."
+            )
+        notes.append(missing)
+    return "\n\n".join((text, *notes))
+
+
+def names(every: Sequence[str]) -> str:
+    """The first of these names, as code within a line."""
+    shown = ", ".join(inline(name) for name in every[:_MOST_NAMES])
+    more = len(every) - _MOST_NAMES
+    return shown if more <= 0 else f"{shown} and {more:,} more (all are in `model.json`)"
+
+
+def inline(text: str | None) -> str:
+    """Any text as code within a line of Markdown."""
+    plain = " ".join(str(text).split()).replace("`", "'").replace("|", "\\|")
+    return f"`{plain}`"

@@ -1,0 +1,54 @@
+"""Every command has an example in its help, and `--json` if it prints a result."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+import typer
+
+from pmtl.cli.app import app
+
+
+def walk(command, path=("pmtl",)):
+    """All commands with their paths, without groups."""
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        yield path, command
+        return
+    for name, one in inner.items():
+        yield from walk(one, (*path, name))
+
+
+COMMANDS = {" ".join(path): command for path, command in walk(typer.main.get_command(app))}
+
+
+def examples(path):
+    """The lines of a command's help that call it."""
+    lines = [line.strip() for line in (COMMANDS[path].help or "").splitlines()]
+    called = [line.removeprefix("Example: ") for line in lines]
+    return [line for line in called if line.startswith(path)]
+
+
+def test_the_commands_are_found():
+    assert {"pmtl train", "pmtl doctor", "pmtl export", "pmtl ledger show"} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_the_help_has_an_example_whose_options_exist(path):
+    assert examples(path), f"{path} --help has no line that begins with {path!r}"
+    known = {name for one in COMMANDS[path].params for name in (*one.opts, *one.secondary_opts)}
+    for line in examples(path):
+        used = [word.partition("=")[0] for word in shlex.split(line) if word.startswith("--")]
+        assert set(used) <= known, line
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_results_can_be_had_as_json(path):
+    assert "--json" in {name for one in COMMANDS[path].params for name in one.opts}
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_every_option_and_argument_is_explained(path):
+    silent = [one.name for one in COMMANDS[path].params if not getattr(one, "help", None)]
+    assert [name for name in silent if name != "help"] == []
