@@ -13,7 +13,7 @@ from pmtl._version import __version__
 from pmtl.cli import audit, compare, data, finetune, paper, plan, privacy, train
 from pmtl.cli.ledger import commands as ledger
 from pmtl.cli.options import warn
-from pmtl.cli.results import evaluate, predict
+from pmtl.cli.results import evaluate, predict, report
 from pmtl.errors import Interrupted, PmtlError, PmtlWarning, is_out_of_memory
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app = typer.Typer(
 )
 for command in (
     *(plan.plan, train.train, train.resume, evaluate.evaluate, predict.predict),
+    report.report,
     *(finetune.finetune, compare.compare, audit.audit, paper.paper),
 ):
     app.command()(command)

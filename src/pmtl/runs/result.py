@@ -25,6 +25,7 @@ from pmtl.privacy.statement.statement import Statement, make_statement
 from pmtl.runs.config import IN_MEMORY
 from pmtl.runs.facts import RunFacts, as_trained, check_data
 from pmtl.runs.folder import RunFolder
+from pmtl.runs.metrics_file import released
 from pmtl.runs.personal import PersonalFile
 from pmtl.sharing import PublicInputs, build_share
 from pmtl.simulation import Feed, Metrics, Weights, evaluate
@@ -197,11 +198,7 @@ class Run:
     def released(self) -> list[dict[str, Any]]:
         """The average metrics that passed the gate, one entry for each evaluation, with the
         standard deviation of its noise; empty without released metrics."""
-        return [
-            {"round": line["round"], **line["validation"], "noise": line["noise"]}
-            for line in self.metrics
-            if "noise" in line
-        ]
+        return released(self.metrics)
 
     @property
     def data(self) -> FederatedData:

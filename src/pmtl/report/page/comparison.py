@@ -1,0 +1,146 @@
+"""The comparison on a page: of several runs, or the results of `pmtl compare`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pmtl import storage as files
+from pmtl.errors import PmtlError
+from pmtl.report.page.charts import Chart, score_chart
+from pmtl.report.page.part import Part
+from pmtl.report.tables import comparison_cells, selection_cells, selection_note
+from pmtl.runs.metrics_file import released
+
+RESULT_FILE = "results.json"
+_UNFINISHED = "comparison.json"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of words and numbers."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a page shows of a comparison."""
+
+    title: str
+    sentences: list[str]
+    tables: list[Table]
+    chart: Chart | None
+
+
+def is_comparison(path: Path) -> bool:
+    """Whether a folder is that of a comparison."""
+    return (path / _UNFINISHED).exists() or (path / RESULT_FILE).exists()
+
+
+def read_comparison(path: Path) -> Comparison:
+    """The comparison in a folder.
+
+    Args:
+        path: the folder that `pmtl compare` wrote.
+    """
+    if not (path / RESULT_FILE).exists():
+        raise PmtlError(
+            f"The comparison at {path} is not finished: continue it with `pmtl resume {path}`."
+        )
+    results = files.read_json(path / RESULT_FILE)
+    metric, summary = results["metric"], results["summary"]
+    rows = []
+    for entry in summary:
+        epsilon = math.inf if entry["epsilon"] is None else float(entry["epsilon"])
+        score = (entry.get("test_personal") or {}).get(metric)
+        if score is not None and math.isfinite(epsilon) and score["mean"] is not None:
+            mean, std = float(score["mean"]), float(score["std"])
+            spread = {"low": mean - std, "high": mean + std} if entry["seeds"] > 1 else {}
+            rows.append({"method": entry["algorithm"], "epsilon": epsilon, "score": mean, **spread})
+    header, cells = comparison_cells(results)
+    tables = [Table("Mean ± standard deviation over seeds", header, cells)]
+    prices = selection_cells(results)
+    if prices[1]:
+        tables.append(Table("What choosing between settings would cost", *prices))
+    sentences = [
+        *results["verdict"]["sentence"].split("\n"),
+        f"{results['clients']} clients; ε holds for each single run. Choosing between runs on "
+        "these clients' data would cost more.",
+        selection_note(results),
+        _alone(summary, metric),
+    ]
+    return Comparison(
+        title=f"Comparison {path.resolve().name}",
+        sentences=[sentence for sentence in sentences if sentence],
+        tables=tables,
+        chart=score_chart(rows, f"test {metric}", f"Test {metric} against ε") if rows else None,
+    )
+
+
+def compare_parts(parts: Sequence[Part]) -> Comparison:
+    """Several runs side by side.
+
+    Args:
+        parts: the runs.
+    """
+    rows, scores = [], []
+    for part in parts:
+        name, value, noise = _score(part)
+        epsilon = part.statement.epsilon
+        shown = "unknown" if epsilon is None else "∞" if math.isinf(epsilon) else f"{epsilon:.4g}"
+        score = "withheld" if value is None else f"{name} {value:.4f}{noise}"
+        cells = [part.name, part.algorithm, f"{part.clients:,}", part.mode, shown, score]
+        rows.append([*cells, part.headline()[0]])
+        if value is not None and epsilon is not None and math.isfinite(epsilon) and not noise:
+            scores.append({"method": part.name, "epsilon": epsilon, "score": value, "what": name})
+    header = ["run", "algorithm", "clients", "mode", "ε", "score", "verdict"]
+    alike = len({score["what"] for score in scores}) == 1
+    title = "Scores of the runs against ε"
+    return Comparison(
+        title="The runs side by side",
+        sentences=[
+            "ε holds for each single run. Together the runs cost more, and so does choosing "
+            "between them by their scores (pmtl privacy selection)."
+        ],
+        tables=[Table("The runs", header, rows)],
+        chart=score_chart(scores, scores[0]["what"], title) if alike and len(scores) > 1 else None,
+    )
+
+
+def _score(part: Part) -> tuple[str, float | None, str]:
+    """The name and the value of a run's score, and the noise in it."""
+    views = part.scores.get("test") or part.scores.get("validation")
+    if views:
+        split, values = (
+            "test" if part.scores.get("test") else "validation",
+            next(iter(views.values())),
+        )
+        name = next((name for name in ("accuracy", "rmse") if name in values), "loss")
+        return f"{split} {name}", values[name] if math.isfinite(values[name]) else None, ""
+    averages = released(part.lines)
+    if not averages:
+        return "", None, ""
+    last = averages[-1]
+    values = last.get("personal") or last.get("shared") or {}
+    name = next((name for name in ("accuracy_mean", "loss_mean") if name in values), None)
+    if name is None:
+        return "", None, ""
+    words = f"validation {name.removesuffix('_mean')}, mean of clients"
+    return words, float(values[name]), f" ± {last['noise'][name]:.2g}"
+
+
+def _alone(summary: list[dict[str, Any]], metric: str) -> str:
+    lines = [
+        f"{entry['algorithm']} {entry['test_personal'][metric]['mean']:.3f}"
+        for entry in summary
+        if entry["epsilon"] is None and "test_personal" in entry
+    ]
+    if not lines:
+        return ""
+    return f"Without an ε, since nothing is shared (test {metric}): {', '.join(lines)}."
