@@ -71,9 +71,9 @@ PRODUCTION = (
     "metrics were withheld; the metrics that are shown passed the gate. The run's folder has two "
     "parts. All of public/ may be handed out: the shared model (shared.safetensors), the plan and "
     "the public settings (plan.json), this statement (privacy.txt, privacy.json) and the released "
-    "metrics (metrics.jsonl, metrics.csv). Nothing of private/ may: the clients' own models, their scalings, "
-    "the checkpoint and the record of the run. Only the owner of the run can open it. Each client "
-    "gets its own model and nobody else's."
+    "metrics (metrics.jsonl, metrics.csv). Nothing of private/ may: the clients' own models, their "
+    "scalings, the checkpoint and the record of the run. Only the owner of the run can open it. "
+    "Each client gets its own model and nobody else's."
 )
 
 

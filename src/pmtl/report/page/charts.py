@@ -9,14 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pmtl.errors import PmtlError
 from pmtl.report.page.clients import Clients
 from pmtl.report.verdict import NAMES, named
-
-if TYPE_CHECKING:
-    import altair
 
 Rows = list[dict[str, Any]]
 
@@ -24,6 +21,7 @@ Rows = list[dict[str, Any]]
 _COLOURS = [f"var(--line-{number})" for number in range(1, 9)]
 _SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "stroke"]
 _HEIGHT = 260
+_POINT = {"filled": True, "size": 80, "opacity": 1}
 #: The most points of one line.
 MOST_POINTS = 300
 #: How much longer than half of the clients' losses the longest may be on an even axis.
@@ -149,7 +147,7 @@ def views_chart(scores: dict[str, dict[str, float]], split: str) -> Chart:
         split: the rows of the metrics.
     """
     alt = load_altair()
-    rows = [
+    rows: Rows = [
         {"view": NAMES.get(view, view), "loss": values["loss"]}
         for view, values in scores.items()
         if _finite(values["loss"])
@@ -210,45 +208,63 @@ def clients_chart(clients: Clients) -> Chart:
 
 
 def score_chart(rows: Rows, score: str, title: str) -> Chart:
-    """Scores against ε, a line for each method.
+    """Scores against ε, a line for each method; dashed for methods without ε.
 
     Args:
-        rows: `method`, `epsilon`, `score`, and `low` and `high` where scores vary over seeds.
+        rows: `method`, `epsilon` (None if nothing is shared), `score`, and `low` and `high` where
+            scores vary over seeds.
         score: what the score is called.
         title: the heading.
     """
     alt = load_altair()
     methods = list(dict.fromkeys(row["method"] for row in rows))
-    wide = len({row["epsilon"] for row in rows}) > 1
-    x = alt.X("epsilon:Q", title="ε (smaller is more private)")
-    if wide and min(row["epsilon"] for row in rows) > 0:
-        x = x.scale(type="log", nice=False, padding=16)
-    y = alt.Y("score:Q", title=score, scale=alt.Scale(zero=False))
-    base = alt.Chart(alt.Data(values=rows)).encode(x=x, color=_colour(alt, methods))
-    shape = alt.Scale(domain=methods, range=_SHAPES)
-    chart = base.mark_line().encode(y=y) + base.mark_point(filled=True, size=70).encode(
-        y=y,
-        shape=alt.Shape("method:N", title=None, scale=shape),
-        tooltip=["method:N", "epsilon:Q", alt.Tooltip("score:Q", format=".4f")],
-    )
-    if any("low" in row for row in rows):
-        chart = chart + base.mark_rule().encode(y=alt.Y("low:Q"), y2="high:Q")
-    told = "; ".join(f"{r['method']} at ε = {r['epsilon']:g}: {r['score']:.3f}" for r in rows[:12])
+    colour = _colour(alt, methods)
+    with_epsilon = [row for row in rows if row["epsilon"] is not None]
+    epsilons = {row["epsilon"] for row in with_epsilon}
+    shown = ["method:N", "epsilon:Q", alt.Tooltip("score:Q", format=".4f")]
+    if len(epsilons) < 2:  # No axis of ε: one place for each method.
+        place = alt.Y("method:N", title=None, sort=None, axis=alt.Axis(labelLimit=180))
+        base = alt.Chart(alt.Data(values=rows)).encode(y=place, color=colour.legend(None))
+        value = {"title": score, "scale": alt.Scale(zero=False)}
+        chart = base.mark_point(**_POINT).encode(x=alt.X("score:Q", **value), tooltip=shown)
+        if any("low" in row for row in rows):
+            chart = chart + base.mark_rule().encode(x=alt.X("low:Q", **value), x2="high:Q")
+        height = 60 + 32 * len(methods)
+    else:
+        x = alt.X("epsilon:Q", title="ε (smaller is more private)")
+        if min(epsilons) > 0:
+            x = x.scale(type="log", nice=False, padding=16)
+        y = alt.Y("score:Q", title=score, scale=alt.Scale(zero=False))
+        base = alt.Chart(alt.Data(values=with_epsilon)).encode(x=x, color=colour)
+        shape = alt.Shape("method:N", title=None, scale=alt.Scale(domain=methods, range=_SHAPES))
+        points = base.mark_point(**_POINT).encode(y=y, shape=shape, tooltip=shown)
+        chart = base.mark_line().encode(y=y) + points
+        if any("low" in row for row in with_epsilon):
+            chart = chart + base.mark_rule().encode(y=alt.Y("low:Q"), y2="high:Q")
+        alone = alt.Data(values=[row for row in rows if row["epsilon"] is None])
+        dashed = alt.Chart(alone).mark_rule(strokeDash=[6, 4], strokeWidth=2)
+        chart = chart + dashed.encode(y=y, color=colour, tooltip=shown)
+        height = 320
+    told = [f"{row['method']} at ε = {_epsilon(row)}: {row['score']:.3f}" for row in rows]
     return Chart(
         title=title,
-        about=f"Chart of {score} against ε. {told}{'; …' if len(rows) > 12 else ''}.",
-        spec=_finished(chart, height=320),
+        about=f"Chart of {score} against ε. {'; '.join(told[:12])}{'; …' * (len(told) > 12)}.",
+        spec=_finished(chart, height),
         header=["method", "ε", score, "±"],
         cells=[
             [
                 row["method"],
-                f"{row['epsilon']:.4g}",
+                _epsilon(row),
                 f"{row['score']:.4f}",
                 f"{row['high'] - row['score']:.4f}" if "high" in row else "",
             ]
             for row in rows
         ],
     )
+
+
+def _epsilon(row: dict[str, Any]) -> str:
+    return "0 (nothing is shared)" if row["epsilon"] is None else f"{row['epsilon']:.4g}"
 
 
 def load_altair() -> Any:
@@ -260,9 +276,7 @@ def load_altair() -> Any:
     return altair
 
 
-def _lines(
-    alt: Any, rows: Rows, field: str, unit: str, title: str, legend: bool = True
-) -> altair.Chart:
+def _lines(alt: Any, rows: Rows, field: str, unit: str, title: str, legend: bool = True) -> Any:
     names = [row["line"] for row in rows]
     colour = _colour(alt, names, "line") if legend else alt.value(_COLOURS[0])
     shown = ["round:Q", alt.Tooltip(f"{field}:Q", format=".4f")]

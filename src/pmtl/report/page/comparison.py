@@ -26,6 +26,7 @@ class Table:
     title: str
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
+    words: int = 1  #: the number of columns that are words
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Comparison:
     sentences: list[str]
     tables: list[Table]
     chart: Chart | None
+    folder: bool = True  #: whether it is a folder of `pmtl compare`
 
 
 def is_comparison(path: Path) -> bool:
@@ -55,14 +57,7 @@ def read_comparison(path: Path) -> Comparison:
         )
     results = files.read_json(path / RESULT_FILE)
     metric, summary = results["metric"], results["summary"]
-    rows = []
-    for entry in summary:
-        epsilon = math.inf if entry["epsilon"] is None else float(entry["epsilon"])
-        score = (entry.get("test_personal") or {}).get(metric)
-        if score is not None and math.isfinite(epsilon) and score["mean"] is not None:
-            mean, std = float(score["mean"]), float(score["std"])
-            spread = {"low": mean - std, "high": mean + std} if entry["seeds"] > 1 else {}
-            rows.append({"method": entry["algorithm"], "epsilon": epsilon, "score": mean, **spread})
+    rows = [row for entry in summary if (row := _row(entry, metric)) is not None]
     header, cells = comparison_cells(results)
     tables = [Table("Mean ± standard deviation over seeds", header, cells)]
     prices = selection_cells(results)
@@ -73,7 +68,6 @@ def read_comparison(path: Path) -> Comparison:
         f"{results['clients']} clients; ε holds for each single run. Choosing between runs on "
         "these clients' data would cost more.",
         selection_note(results),
-        _alone(summary, metric),
     ]
     return Comparison(
         title=f"Comparison {path.resolve().name}",
@@ -89,7 +83,8 @@ def compare_parts(parts: Sequence[Part]) -> Comparison:
     Args:
         parts: the runs.
     """
-    rows, scores = [], []
+    rows: list[list[str]] = []
+    scores: list[dict[str, Any]] = []
     for part in parts:
         name, value, noise = _score(part)
         epsilon = part.statement.epsilon
@@ -98,7 +93,8 @@ def compare_parts(parts: Sequence[Part]) -> Comparison:
         cells = [part.name, part.algorithm, f"{part.clients:,}", part.mode, shown, score]
         rows.append([*cells, part.headline()[0]])
         if value is not None and epsilon is not None and math.isfinite(epsilon) and not noise:
-            scores.append({"method": part.name, "epsilon": epsilon, "score": value, "what": name})
+            of = {"method": part.name, "epsilon": float(f"{epsilon:.4g}")}
+            scores.append({**of, "score": value, "what": name})
     header = ["run", "algorithm", "clients", "mode", "ε", "score", "verdict"]
     alike = len({score["what"] for score in scores}) == 1
     title = "Scores of the runs against ε"
@@ -108,7 +104,8 @@ def compare_parts(parts: Sequence[Part]) -> Comparison:
             "ε holds for each single run. Together the runs cost more, and so does choosing "
             "between them by their scores (pmtl privacy selection)."
         ],
-        tables=[Table("The runs", header, rows)],
+        tables=[Table("The runs", header, rows, words=len(header))],
+        folder=False,
         chart=score_chart(scores, scores[0]["what"], title) if alike and len(scores) > 1 else None,
     )
 
@@ -128,19 +125,20 @@ def _score(part: Part) -> tuple[str, float | None, str]:
         return "", None, ""
     last = averages[-1]
     values = last.get("personal") or last.get("shared") or {}
-    name = next((name for name in ("accuracy_mean", "loss_mean") if name in values), None)
-    if name is None:
+    name = next((name for name in ("accuracy_mean", "loss_mean") if name in values), "")
+    if not name:
         return "", None, ""
     words = f"validation {name.removesuffix('_mean')}, mean of clients"
     return words, float(values[name]), f" ± {last['noise'][name]:.2g}"
 
 
-def _alone(summary: list[dict[str, Any]], metric: str) -> str:
-    lines = [
-        f"{entry['algorithm']} {entry['test_personal'][metric]['mean']:.3f}"
-        for entry in summary
-        if entry["epsilon"] is None and "test_personal" in entry
-    ]
-    if not lines:
-        return ""
-    return f"Without an ε, since nothing is shared (test {metric}): {', '.join(lines)}."
+def _row(entry: dict[str, Any], metric: str) -> dict[str, Any] | None:
+    """A line of the summary for the chart; None without a finite score or with an infinite ε."""
+    score = (entry.get("test_personal") or {}).get(metric) or {"mean": None}
+    epsilon = None if entry["epsilon"] is None else float(entry["epsilon"])
+    if score["mean"] is None or (epsilon is not None and math.isinf(epsilon)):
+        return None
+    mean, spread = float(score["mean"]), {}
+    if entry["seeds"] > 1:
+        spread = {"low": mean - float(score["std"]), "high": mean + float(score["std"])}
+    return {"method": entry["algorithm"], "epsilon": epsilon, "score": mean, **spread}

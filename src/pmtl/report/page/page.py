@@ -34,7 +34,7 @@ Promise.all(Object.entries(specs).map(([id, spec]) =>
   vegaEmbed(document.getElementById(id), spec, options)
 )).then(() => {
   // The element around a drawing has its description.
-  for (const svg of document.querySelectorAll(".chart svg")) svg.setAttribute("aria-hidden", "true");
+  for (const svg of document.querySelectorAll(".chart svg")) svg.ariaHidden = "true";
   document.documentElement.dataset.drawn = "yes";
 });
 window.addEventListener("beforeprint", () => {
@@ -130,7 +130,7 @@ def render(parts: Sequence[Part], comparisons: Sequence[Comparison]) -> str:
     compared = [{"about": each, "chart": placed(each.chart)} for each in comparisons]
     script, style = _script(), (_HERE / "style.css").read_text(encoding="utf-8")
     numbers = to_json(specs).replace("<", "\\u003c")  # Nothing in it can end the script element.
-    return _template().render(
+    text: str = _template().render(
         title=_title(parts, comparisons),
         runs=shown,
         comparisons=compared,
@@ -141,6 +141,7 @@ def render(parts: Sequence[Part], comparisons: Sequence[Comparison]) -> str:
         policy=_policy(script),
         version=__version__,
     )
+    return text
 
 
 def _part(given: str | Path | Run) -> Part:
@@ -181,11 +182,13 @@ def _curves(part: Part) -> list[Chart]:
 
 
 def _title(parts: Sequence[Part], comparisons: Sequence[Comparison]) -> str:
-    if len(parts) == 1:
-        return f"Report on the run {parts[0].name}"
-    if parts:
-        return f"Report on {len(parts)} runs"
-    return "Report on a comparison" if len(comparisons) == 1 else "Report on comparisons"
+    names = [part.name for part in parts]
+    folders = [each.title for each in comparisons if each.folder]
+    if len(names) > 1:
+        names = [f"{len(names)} runs"]
+    elif names:
+        names = [f"the run {names[0]}"]
+    return f"Report on {' and '.join([*names, *(name[:1].lower() + name[1:] for name in folders)])}"
 
 
 @cache

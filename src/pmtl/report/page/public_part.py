@@ -107,8 +107,8 @@ def _commands(plan: PrivacyPlan, shares: bool) -> Pairs:
         return [("A production run is not repeated. Nothing left a client here.", "")]
     check = (
         f"pmtl privacy epsilon --clients {plan.clients} --cohort {plan.cohort} "
-        f"--sampling {shlex.quote(plan.sampling)} --clip {plan.clip_norm:g} --noise {plan.noise_std!r} "
-        f"--rounds {plan.rounds} --delta {plan.delta!r}"
+        f"--sampling {shlex.quote(plan.sampling)} --clip {plan.clip_norm:g} "
+        f"--noise {plan.noise_std!r} --rounds {plan.rounds} --delta {plan.delta!r}"
     )
     about = f"{_PRODUCTION} The ε of training alone, without released metrics"
     return [(about, check), ("What all runs on these clients cost", "pmtl ledger show LEDGER")]
