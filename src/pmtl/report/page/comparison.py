@@ -17,6 +17,10 @@ from pmtl.runs.metrics_file import released
 
 RESULT_FILE = "results.json"
 _UNFINISHED = "comparison.json"
+_OTHER_DATA = (
+    "These runs have different data, or data that cannot be compared here: their scores do not say "
+    "which of them is better."
+)
 
 
 @dataclass(frozen=True)
@@ -97,16 +101,19 @@ def compare_parts(parts: Sequence[Part]) -> Comparison:
             scores.append({**of, "score": value, "what": name})
     header = ["run", "algorithm", "clients", "mode", "ε", "score", "verdict"]
     alike = len({score["what"] for score in scores}) == 1
-    title = "Scores of the runs against ε"
+    known = {part.data_key() for part in parts}
     return Comparison(
         title="The runs side by side",
         sentences=[
             "ε holds for each single run. Together the runs cost more, and so does choosing "
-            "between them by their scores (pmtl privacy selection)."
+            "between them by their scores (pmtl privacy selection).",
+            *([_OTHER_DATA] if len(known) > 1 else []),
         ],
         tables=[Table("The runs", header, rows, words=len(header))],
         folder=False,
-        chart=score_chart(scores, scores[0]["what"], title) if alike and len(scores) > 1 else None,
+        chart=score_chart(scores, scores[0]["what"], "Scores of the runs")
+        if alike and len(scores) > 1
+        else None,
     )
 
 

@@ -33,8 +33,6 @@ const specs = JSON.parse(document.getElementById("charts").textContent);
 Promise.all(Object.entries(specs).map(([id, spec]) =>
   vegaEmbed(document.getElementById(id), spec, options)
 )).then(() => {
-  // The element around a drawing has its description.
-  for (const svg of document.querySelectorAll(".chart svg")) svg.ariaHidden = "true";
   document.documentElement.dataset.drawn = "yes";
 });
 window.addEventListener("beforeprint", () => {

@@ -58,6 +58,11 @@ class Part:
         head, _, rest = self.verdict.sentence.removeprefix("Verdict: ").partition(". ")
         return f"{head[:1].upper()}{head[1:]}.", rest
 
+    def data_key(self) -> tuple[tuple[str, str], ...]:
+        """The sizes of the data; runs on the same data have the same."""
+        names = ("clients", "samples", "features", "task", "splits")
+        return tuple(pair for pair in self.data if pair[0] in names)
+
     @property
     def has_curve(self) -> bool:
         """Whether the loss of a round means something: not if the algorithm is exact."""
