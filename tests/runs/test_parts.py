@@ -32,7 +32,14 @@ from pmtl.privacy.statement.text import PRODUCTION
 from pmtl.runs.facts import versions
 from pmtl.runs.folder import RunFolder
 
-PUBLIC = {"metrics.jsonl", "plan.json", "privacy.json", "privacy.txt", "shared.safetensors"}
+PUBLIC = {
+    "metrics.csv",
+    "metrics.jsonl",
+    "plan.json",
+    "privacy.json",
+    "privacy.txt",
+    "shared.safetensors",
+}
 OPTIONS = {
     "privacy": {"epsilon": 2.0, "rounds": 4, "cohort": 6},
     "local": {"steps": 1},

@@ -31,9 +31,10 @@ from pmtl.sharing import PublicInputs, build_share
 from pmtl.simulation import Feed, Metrics, Weights, evaluate
 from pmtl.simulation.custom_metrics import find_metrics
 from pmtl.simulation.evaluation import client_metrics
+from pmtl.views.run_view import RunView
 
 
-class Run:
+class Run(RunView):
     """A finished run, in memory or read from its folder.
 
     Attributes:

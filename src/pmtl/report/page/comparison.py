@@ -34,7 +34,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparisonPart:
     """What a page shows of a comparison."""
 
     title: str
@@ -49,7 +49,7 @@ def is_comparison(path: Path) -> bool:
     return (path / _UNFINISHED).exists() or (path / RESULT_FILE).exists()
 
 
-def read_comparison(path: Path) -> Comparison:
+def read_comparison(path: Path) -> ComparisonPart:
     """The comparison in a folder.
 
     Args:
@@ -73,7 +73,7 @@ def read_comparison(path: Path) -> Comparison:
         "these clients' data would cost more.",
         selection_note(results),
     ]
-    return Comparison(
+    return ComparisonPart(
         title=f"Comparison {path.resolve().name}",
         sentences=[sentence for sentence in sentences if sentence],
         tables=tables,
@@ -81,7 +81,7 @@ def read_comparison(path: Path) -> Comparison:
     )
 
 
-def compare_parts(parts: Sequence[Part]) -> Comparison:
+def compare_parts(parts: Sequence[Part]) -> ComparisonPart:
     """Several runs side by side.
 
     Args:
@@ -102,7 +102,7 @@ def compare_parts(parts: Sequence[Part]) -> Comparison:
     header = ["run", "algorithm", "clients", "mode", "ε", "score", "verdict"]
     alike = len({score["what"] for score in scores}) == 1
     known = {part.data_key() for part in parts}
-    return Comparison(
+    return ComparisonPart(
         title="The runs side by side",
         sentences=[
             "ε holds for each single run. Together the runs cost more, and so does choosing "

@@ -18,7 +18,12 @@ from pmtl.personalize.result import Finetuned, load_result
 from pmtl.progress import progress_bar
 from pmtl.report.page import charts, privacy
 from pmtl.report.page.charts import Chart
-from pmtl.report.page.comparison import Comparison, compare_parts, is_comparison, read_comparison
+from pmtl.report.page.comparison import (
+    ComparisonPart,
+    compare_parts,
+    is_comparison,
+    read_comparison,
+)
 from pmtl.report.page.part import Part, experiment_part
 from pmtl.report.page.public_part import is_public, public_part
 from pmtl.report.tables import score_cells
@@ -69,7 +74,7 @@ def write_report(
         raise PmtlError("A report needs at least one run: give the folder of a run.")
     charts.load_altair()
     parts: list[Part] = []
-    comparisons: list[Comparison] = []
+    comparisons: list[ComparisonPart] = []
     with progress_bar("reporting", len(runs) + 1, 0, progress) as bar:
         for given in runs:
             path = None if isinstance(given, Run) else Path(given)
@@ -92,7 +97,7 @@ def write_report(
     )
 
 
-def render(parts: Sequence[Part], comparisons: Sequence[Comparison]) -> str:
+def render(parts: Sequence[Part], comparisons: Sequence[ComparisonPart]) -> str:
     """The text of the page.
 
     Args:
@@ -179,7 +184,7 @@ def _curves(part: Part) -> list[Chart]:
     return found
 
 
-def _title(parts: Sequence[Part], comparisons: Sequence[Comparison]) -> str:
+def _title(parts: Sequence[Part], comparisons: Sequence[ComparisonPart]) -> str:
     names = [part.name for part in parts]
     folders = [each.title for each in comparisons if each.folder]
     if len(names) > 1:
