@@ -213,7 +213,7 @@ def test_the_public_part_holds_what_the_statement_lists_and_nothing_else(finishe
     assert {file.name for file in folder.path.iterdir()} == {"public", "private"}
     assert {file.name for file in folder.public.iterdir()} == PUBLIC
     public, _, private = PRODUCTION.partition("Nothing of private/ may")
-    assert set(re.findall(r"[\w.]+\.(?:txt|jsonl?|safetensors)", public)) == PUBLIC
+    assert set(re.findall(r"[\w.]+\.(?:txt|csv|jsonl?|safetensors)", public)) == PUBLIC
     assert "own models" in private
     assert "Each client gets its own model" in private
     said = " ".join(folder.statement_file.read_text().split())
