@@ -120,6 +120,7 @@ def render(parts: Sequence[Part], comparisons: Sequence[ComparisonPart]) -> str:
             "id": f"run-{number}",
             "verdict": part.headline(),
             "quotes": privacy.quotes(part.statement),
+            "caution": privacy.caution(part.statement),
             "meaning": privacy.meaning(part.statement),
             "guarantees": privacy.guarantee_rows(part.statement),
             "statement": privacy.paragraphs(part.statement),

@@ -45,7 +45,10 @@ def quotes(statement: Statement) -> list[Quote]:
     if statement.attacker_right is not None:
         chance = text.percent(statement.attacker_right)
         found.append(
-            Quote(chance, "how often an attacker is right at most about a client; a coin: 50%")
+            Quote(
+                chance,
+                "of an attacker's guesses about a client are right at most; of blind ones, 50%",
+            )
         )
     return found
 
@@ -75,6 +78,20 @@ def meaning(statement: Statement) -> list[str]:
         "better for both; 0 would be no influence at all."
     )
     return paragraphs
+
+
+def caution(statement: Statement) -> str:
+    """What is to be known before a number is quoted; empty if nothing.
+
+    Args:
+        statement: the run's statement.
+    """
+    if statement.mode != "experiment" or statement.plan is None:
+        return ""
+    return (
+        "This was a seeded experiment. The numbers describe the mechanism, and hold for real "
+        "clients only in a production run."
+    )
 
 
 def paragraphs(statement: Statement) -> list[tuple[str, str]]:
