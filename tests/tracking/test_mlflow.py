@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 import pmtl
@@ -79,9 +81,13 @@ def test_production_tells_what_is_public(folder, small, tmp_path):
     assert not any(name in found.data.params for name in ("data", "ledger", "clients", "device"))
 
 
-def test_an_address_that_cannot_be_used_is_a_sentence(tmp_path):
+def test_an_address_that_cannot_be_used_is_a_sentence(folder, tmp_path):
     with pytest.raises(PmtlError, match="MLflow at nosuch://place cannot be used"):
         build_callback("mlflow:uri=nosuch://place")
+    before = dict(os.environ)
+    with pytest.raises(PmtlError, match=r"MLflow at http://127\.0\.0\.1:9 cannot be used"):
+        build_callback("mlflow:uri=http://127.0.0.1:9")  # Nobody listens there.
+    assert dict(os.environ) == before
     (tmp_path / "file").write_text("")
     with pytest.raises(PmtlError, match="cannot be used"):
         build_callback(f"mlflow:uri={tmp_path / 'file'}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlparse
 
@@ -17,6 +19,21 @@ TAG = "pmtl.run"
 _AT_A_TIME = 100
 #: MLflow's limit for the length of a parameter.
 _LONGEST = 500
+#: MLflow's settings for the first request.
+_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
+
+
+@contextmanager
+def _few_retries() -> Iterator[None]:
+    """Let a server that is not there be an error in seconds, not in minutes. Later, while a run is
+    under way, MLflow tries as often as it does."""
+    set_here = {name: value for name, value in _PATIENCE.items() if name not in os.environ}
+    os.environ.update(set_here)
+    try:
+        yield
+    finally:
+        for name in set_here:
+            del os.environ[name]
 
 
 class MLflow(Callback):
@@ -42,8 +59,9 @@ class MLflow(Callback):
             ) from error
         try:
             self._client: Any = MlflowClient(tracking_uri=uri)
-            known = self._client.get_experiment_by_name(experiment)
-            made = known.experiment_id if known else self._client.create_experiment(experiment)
+            with _few_retries():
+                known = self._client.get_experiment_by_name(experiment)
+                made = known.experiment_id if known else self._client.create_experiment(experiment)
         except (MlflowException, ImportError, OSError) as error:
             raise PmtlError(
                 f"MLflow at {uri} cannot be used ({str(error).partition(chr(10))[0]}): give the "

@@ -41,7 +41,8 @@ class RunView:
         run: Any = self
         place = "in memory" if run.path is None else f"in {run.path}"
         cost = epsilon_words(run.privacy.epsilon, run.privacy.delta)
-        return f"<{_title(run)}, {len(run.clients):,} clients, {cost}, {place}>"
+        clients = "1 client" if len(run.clients) == 1 else f"{len(run.clients):,} clients"
+        return f"<{_title(run)}, {clients}, {cost}, {place}>"
 
     def _repr_html_(self) -> str:
         run: Any = self

@@ -15,6 +15,7 @@ import pmtl
 from pmtl.errors import PmtlError
 from pmtl.personalize.finetuning import finetune
 from pmtl.report.page.page import write_report
+from pmtl.report.page.part import experiment_part
 from pmtl.report.page.privacy import epsilon_by_round, quotes
 from pmtl.runs.result import load_run
 
@@ -171,6 +172,8 @@ def test_a_production_runs_object_and_its_private_results_show_nothing_more(made
     tuned = finetune(run, "mean", steps=1)
     with pytest.raises(PmtlError, match="not public"):
         write_report([tuned], tmp_path / "c.html")
+    with pytest.raises(PmtlError, match="only its public part may be shown"):
+        experiment_part(run)
     with pytest.raises(PmtlError, match="only the private part"):
         write_report([made.production / "private"], tmp_path / "c.html")
     assert not (tmp_path / "c.html").exists()
@@ -237,6 +240,7 @@ def test_mistakes_are_sentences(made, tmp_path, pmtl_command, monkeypatch):
     unfinished = tmp_path / "unfinished"
     shutil.copytree(made.production, unfinished)
     (unfinished / "public/privacy.json").unlink()
+    (tmp_path / "a.html").mkdir()
     cut = tmp_path / "cut"
     cut.mkdir()
     (cut / "comparison.json").write_text("{}")
@@ -247,7 +251,8 @@ def test_mistakes_are_sentences(made, tmp_path, pmtl_command, monkeypatch):
     for arguments, sentence in {
         ("nowhere",): "There is no run at nowhere",
         (made.experiment, "--out", "report.pdf"): "does not end in .html",
-        (made.experiment, "--out", "missing/folder/r.html"): "missing/folder",
+        (made.experiment, "--out", "missing/folder/r.html"): "There is no folder missing/folder",
+        (made.experiment, "--out", "a.html"): "a.html is a folder",
         (unfinished,): "is not finished: continue it with `pmtl resume",
         (cut,): "is not finished",
         (damaged,): "privacy.json is damaged",

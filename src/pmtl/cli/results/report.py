@@ -13,7 +13,7 @@ def report(
     runs: Annotated[
         list[str],
         typer.Argument(
-            help="Folders of finished runs, fine-tuned results or comparisons.", metavar="RUN..."
+            help="Folders of finished runs, fine-tuned results or comparisons.", metavar="RUN"
         ),
     ],
     out: Annotated[str, typer.Option(help="The page to write, .html.")] = "report.html",

@@ -70,6 +70,9 @@ def write_report(
     target = Path(out)
     if target.suffix.lower() not in (".html", ".htm"):
         raise PmtlError(f"{out} does not end in .html: a report is an HTML page.")
+    if target.is_dir() or not target.parent.is_dir():
+        wrong = f"{out} is a folder" if target.is_dir() else f"There is no folder {target.parent}"
+        raise PmtlError(f"{wrong}: choose another place for the report with --out.")
     if not runs:
         raise PmtlError("A report needs at least one run: give the folder of a run.")
     charts.load_altair()

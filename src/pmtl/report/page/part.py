@@ -187,6 +187,8 @@ def _gains(run: Run, judged: Verdict) -> dict[str, Any]:
     gains = who_gains(run.clients, losses, split)
     if gains is not None:
         return {"gains": gains}
+    if len(losses) > 1:
+        return {"no_gains": "No client has a finite loss of both models that could be compared."}
     return {"no_gains": "Every client has only one model here: there is nothing to compare."}
 
 
