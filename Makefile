@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check crash fuzz mutants bench bench-peers utility clean
+.PHONY: demo test check crash fuzz mutants bench bench-peers utility pictures clean
 
 DEMO := synthetic:clients=300,features=10,classes=3,alpha=0.1,beta=0.5,samples=20,seed=3
 demo: $(STAMP)
@@ -49,6 +49,10 @@ utility: $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[utility]"
 	$(BIN)/python benchmarks/utility/run.py
 	$(BIN)/python benchmarks/utility/page.py
+
+# The pictures of docs/report.md, taken in chromium.
+pictures: $(STAMP)
+	$(BIN)/python benchmarks/pictures.py
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -1,9 +1,14 @@
-"""A progress bar on standard error, for anything that may take more than two seconds."""
+"""A progress bar on standard error, in a notebook as HTML, for anything that may take more than two
+seconds."""
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import escape
+from importlib import import_module
 from typing import Any
 
 
@@ -25,12 +30,64 @@ class Bar:
             self._display.update(self._task, total=total)
 
 
+def notebook() -> bool:
+    """Whether this is a Jupyter kernel, which shows HTML."""
+    if "ipykernel" not in sys.modules:
+        return False
+    shell: Any = import_module("IPython").get_ipython()
+    return "IPKernelApp" in getattr(shell, "config", {})
+
+
+class _NotebookDisplay:
+    """A bar as HTML that replaces itself; it needs no widgets."""
+
+    def __init__(self, what: str, total: int | None, done: int) -> None:
+        self._what, self._total, self._done, self._note = what, total, done, ""
+        self._drawn = time.monotonic()
+        self._library: Any = import_module("IPython.display")
+        shown = self._library.HTML(self.text())
+        self._handle = self._library.display(shown, display_id=True)
+
+    def update(self, _task: Any, advance: int, note: str | None = None) -> None:
+        """As rich's; it draws at most five times a second."""
+        self._done += advance
+        self._note = self._note if note is None else note
+        if time.monotonic() - self._drawn > 0.2:
+            self.draw()
+
+    def draw(self) -> None:
+        """Show how far it is now."""
+        self._drawn = time.monotonic()
+        self._handle.update(self._library.HTML(self.text()))
+
+    def text(self) -> str:
+        """The bar; one without a total only moves."""
+        what, note = escape(self._what), escape(self._note)
+        far = "" if self._total is None else f' value="{self._done}" max="{self._total}"'
+        count = f"{self._done}" if self._total is None else f"{self._done}/{self._total}"
+        bar = f'<progress aria-label="{what}"{far}></progress>'
+        return f"<div>{what} {bar} {count} {note}</div>"
+
+
+@contextmanager
+def _notebook_bar(what: str, total: int | None, done: int) -> Iterator[Bar]:
+    display = _NotebookDisplay(what, total, done)
+    try:
+        yield Bar(display)
+    finally:
+        display.draw()
+
+
 @contextmanager
 def progress_bar(what: str, total: int | None, done: int = 0, show: bool = True) -> Iterator[Bar]:
     """Show a bar for `total` units of `what`, of which `done` are done already. None: `expect` says
     how many there are."""
     if not show:
         yield Bar()
+        return
+    if notebook():
+        with _notebook_bar(what, total, done) as bar:
+            yield bar
         return
     from rich import progress as rich
     from rich.console import Console

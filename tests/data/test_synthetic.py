@@ -128,3 +128,12 @@ class TestClusters:
     def test_at_least_one(self):
         with pytest.raises(PmtlError, match="clusters of synthetic must be at least 1"):
             synthetic(clusters=0)
+
+
+def test_scale_is_an_option_since_runs_write_it_into_their_source():
+    data = load("synthetic:clients=5,scale=client")
+    assert data.scaling is not None
+    assert data.fingerprint() == load("synthetic:clients=5").scaled().fingerprint()
+    assert load(data.source).fingerprint() == data.fingerprint()
+    with pytest.raises(PmtlError, match="There is no scale 'all'"):
+        load("synthetic:scale=all")

@@ -32,7 +32,14 @@ from pmtl.privacy.statement.text import PRODUCTION
 from pmtl.runs.facts import versions
 from pmtl.runs.folder import RunFolder
 
-PUBLIC = {"metrics.jsonl", "plan.json", "privacy.json", "privacy.txt", "shared.safetensors"}
+PUBLIC = {
+    "metrics.csv",
+    "metrics.jsonl",
+    "plan.json",
+    "privacy.json",
+    "privacy.txt",
+    "shared.safetensors",
+}
 OPTIONS = {
     "privacy": {"epsilon": 2.0, "rounds": 4, "cohort": 6},
     "local": {"steps": 1},
@@ -206,7 +213,7 @@ def test_the_public_part_holds_what_the_statement_lists_and_nothing_else(finishe
     assert {file.name for file in folder.path.iterdir()} == {"public", "private"}
     assert {file.name for file in folder.public.iterdir()} == PUBLIC
     public, _, private = PRODUCTION.partition("Nothing of private/ may")
-    assert set(re.findall(r"[\w.]+\.(?:txt|jsonl?|safetensors)", public)) == PUBLIC
+    assert set(re.findall(r"[\w.]+\.(?:txt|csv|jsonl?|safetensors)", public)) == PUBLIC
     assert "own models" in private
     assert "Each client gets its own model" in private
     said = " ".join(folder.statement_file.read_text().split())

@@ -50,6 +50,7 @@ def test_the_folder_holds_what_the_documentation_lists(small, tmp_path):
         "config.toml",
         "run.json",
         "metrics.jsonl",
+        "metrics.csv",
         "checkpoint.safetensors",
         "personal.safetensors",
         "shared.safetensors",

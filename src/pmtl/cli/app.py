@@ -15,7 +15,7 @@ from pmtl.cli import audit, compare, data, finetune, paper, plan, privacy, train
 from pmtl.cli.doctor import command as doctor
 from pmtl.cli.ledger import commands as ledger
 from pmtl.cli.options import warn
-from pmtl.cli.results import evaluate, export, predict
+from pmtl.cli.results import evaluate, export, predict, report
 from pmtl.cli.shell.mistakes import UsageMistake, refuse_repeated, sentence_of
 from pmtl.errors import Interrupted, PmtlError, PmtlWarning, is_out_of_memory
 
@@ -28,7 +28,8 @@ app = typer.Typer(
 )
 for command in (
     *(plan.plan, train.train, train.resume, evaluate.evaluate, predict.predict),
-    *(export.export, finetune.finetune, compare.compare, audit.audit, paper.paper, doctor.doctor),
+    *(report.report, export.export, finetune.finetune, compare.compare, audit.audit),
+    *(paper.paper, doctor.doctor),
 ):
     app.command()(command)
 app.add_typer(data.app, name="data")

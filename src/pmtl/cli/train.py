@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 Callbacks = Annotated[
     list[str] | None,
-    typer.Option(help="A pmtl.Callback, package.module:Name; may be given several times."),
+    typer.Option(
+        help="tensorboard, mlflow (with options: mlflow:uri=FOLDER) or a pmtl.Callback of your "
+        "own, package.module:Name; may be given several times."
+    ),
 ]
 
 
@@ -104,10 +107,16 @@ def resume(
 
 def report(run: Run, as_json: bool) -> None:
     """Print the result of a run; infinite or NaN weights are an error after that."""
+    from pmtl.report.curve import draw_curve
     from pmtl.report.run_verdict import verdict
 
     scores = {} if run.facts.production else run.evaluate()
     judged = verdict(run)
+    try:
+        curve = draw_curve(run)
+    except PmtlError as error:  # The run is complete; only its picture is missing.
+        curve = None
+        opt.warn(f"There is no picture of the learning curve: {error}")
     if as_json:
         opt.print_json(
             {
@@ -120,6 +129,7 @@ def report(run: Run, as_json: bool) -> None:
                 "released": run.released(),
                 "memory": run.facts.memory,
                 "verdict": judged.to_dict(),
+                "curve": None if curve is None else str(curve),
                 **scores,
             }
         )

@@ -78,13 +78,17 @@ def _text(rule: TextRule, names: tuple[str, ...] | None) -> str:
 
 def public_warnings(data: FederatedData) -> list[str]:
     """Warnings that depend only on public numbers: what reading disclosed, and few clients."""
-    warnings = [*data.disclosed]
-    if data.m < FEW_CLIENTS:
-        warnings.append(
-            f"With only {data.m} clients, hiding one of them needs much noise: expect weak "
-            "accuracy or weak privacy."
-        )
-    return warnings
+    return [*data.disclosed, *warn_of_few_clients(data.m)]
+
+
+def warn_of_few_clients(m: int) -> list[str]:
+    """A sentence if there are few clients; else nothing."""
+    if m >= FEW_CLIENTS:
+        return []
+    return [
+        f"With only {m} clients, hiding one of them needs much noise: expect weak accuracy or weak "
+        "privacy."
+    ]
 
 
 def _warnings(data: FederatedData, counts: NDArray[Any], steps: bool) -> list[str]:

@@ -29,6 +29,7 @@ from pmtl.experiments.result_cache import Result, ResultCache
 from pmtl.models import build_model
 from pmtl.privacy.accounting import selection
 from pmtl.privacy.plan import PrivacyRequest, check_epsilon
+from pmtl.report.comparison import Comparison
 from pmtl.report.verdict import Floats
 from pmtl.runs.config import IN_MEMORY, TrainConfig, parse_config, resolve_device
 from pmtl.runs.folder import RunFolder
@@ -101,7 +102,7 @@ class Cell:
 
 def compare(
     grid: Grid, out: str | Path, data: FederatedData | None = None, *, progress: bool = False
-) -> dict[str, Any]:
+) -> Comparison:
     """Compare algorithms.
 
     Args:
@@ -129,7 +130,7 @@ def compare(
 
 def resume_comparison(
     out: str | Path, data: FederatedData | None = None, *, progress: bool = False
-) -> dict[str, Any]:
+) -> Comparison:
     """Finish the remaining runs of a comparison; arguments and result are those of `compare`."""
     values = files.read_json(Path(out) / PLAN_FILE)
     base = parse_config(values["base"], str(Path(out) / PLAN_FILE))
@@ -156,7 +157,7 @@ def _check(grid: Grid, data: FederatedData) -> None:
         replace(base.privacy, epsilon=epsilon).resolve(data.m)
 
 
-def _run(grid: Grid, out: Path, data: FederatedData, show: bool) -> dict[str, Any]:
+def _run(grid: Grid, out: Path, data: FederatedData, show: bool) -> Comparison:
     cells = grid.cells()
     with graceful_stop() as stop:
         runner = CellRunner(grid.base, out / "runs", data, stop)
@@ -177,7 +178,7 @@ def _run(grid: Grid, out: Path, data: FederatedData, show: bool) -> dict[str, An
         results, data, grid.base.privacy, partial(runner.losses, grid.seeds)
     )
     files.write_json(out / RESULT_FILE, results)
-    return results
+    return Comparison(results)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 from pmtl.data import Split
 from pmtl.personalize.methods import SELECT
 from pmtl.personalize.result import Finetuned
+from pmtl.privacy.plan import PrivacyPlan
 from pmtl.report.verdict import (
     ALONE,
     EITHER,
@@ -29,6 +30,10 @@ _INSIDE = (
     "The clients' choices happened inside them and cost nothing; these exact scores are for "
     "experiments, and no ε covers a decision that is made by them."
 )
+_CHOSEN_INSIDE = (
+    "This is production: clients chose inside themselves, and nobody looked at their scores, which "
+    "cost nothing."
+)
 _MISSING = "Training alone was not measured here: pmtl compare with --algorithm local does that."
 
 
@@ -43,7 +48,9 @@ def verdict(run: Run) -> Verdict:
         run: a finished run, or a fine-tuned result.
     """
     if run.facts.production:
-        return _released(run)
+        if isinstance(run, Finetuned):
+            return _nothing(_CHOSEN_INSIDE)
+        return released_verdict(run.released(), run.facts.metrics_plan, run.facts.plan.clients)
     tuned = isinstance(run, Finetuned)
     # Clients chose by validation rows, so that these no longer tell how good the choice is.
     order: tuple[Split, ...] = ("test", "validation") if tuned else ("validation", "test")
@@ -91,29 +98,31 @@ def _nothing(why: str) -> Verdict:
     return Verdict(UNKNOWN, f"Verdict: nothing can be said. {why}")
 
 
-def _released(run: Run) -> Verdict:
-    """What the last released averages allow: their noise is known, the clients' luck is not."""
-    if isinstance(run, Finetuned):
-        return _nothing(
-            "This is production: clients chose inside themselves, and nobody looked at their "
-            "scores, which cost nothing."
-        )
-    released: list[dict[str, Any]] = run.released()
+def released_verdict(
+    released: list[dict[str, Any]], plan: PrivacyPlan | None, clients: int
+) -> Verdict:
+    """What the last released averages allow: their noise is known, the clients' luck is not.
+
+    Args:
+        released: the averages, as `Run.released` gives them.
+        plan: the plan of their release.
+        clients: the number of clients.
+    """
     if not released:
         return _nothing(
             "This is production, and no metrics were released: nobody looked at any score, which "
             "cost nothing."
         )
     cost = "The ε of the run covers the released averages"
-    if run.facts.metrics_plan is not None:
-        cost += f", which cost ε = {run.facts.metrics_plan.epsilon():.2g} by themselves"
+    if plan is not None:
+        cost += f", which cost ε = {plan.epsilon():.2g} by themselves"
     last, cost = released[-1], f"{cost}."
     views = [view for view in ("personal", ALONE, "shared") if view in last]
     if len(views) < 2:
         return _nothing(f"Only the loss of {named(views[0])} was released. {cost}")
     loss, other_loss = (float(last[view]["loss_mean"]) for view in views[:2])
     error = math.sqrt(2) * float(last["noise"]["loss_mean"])  # Both have independent noise.
-    clients, gain = run.facts.plan.clients, other_loss - loss
+    gain = other_loss - loss
     paired = Paired(views[0], views[1], clients, loss, other_loss, gain, error, 1.96 * error)
     winner = paired.winner
     head = f"use {named(winner)}" if winner else "no difference beyond the noise"

@@ -20,19 +20,27 @@ def _table(columns: Sequence[str], left: int = 1, **style: Any) -> Table:
     return table
 
 
-def metrics_table(scores: dict[str, Any]) -> Table:
-    """The metrics of one run: a row per split and view."""
+def score_cells(scores: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: the metrics of one run, a row per split and view."""
     lines = [
         (split, view, values)
         for split, views in scores.items()
         for view, values in (views or {}).items()
     ]
-    if not lines:
+    names = list(lines[0][2]) if lines else []
+    return ["rows", "model", *(name.replace("_", " ") for name in names)], [
+        [split, view, *(f"{values[name]:.4f}" for name in names)] for split, view, values in lines
+    ]
+
+
+def metrics_table(scores: dict[str, Any]) -> Table:
+    """The metrics of one run: a row per split and view."""
+    header, rows = score_cells(scores)
+    if not rows:
         return _table([], title="There are no validation or test rows to measure on.")
-    names = list(lines[0][2])
-    table = _table(["rows", "model", *(name.replace("_", " ") for name in names)], left=0)
-    for split, view, values in lines:
-        table.add_row(split, view, *(f"{values[name]:.4f}" for name in names))
+    table = _table(header, left=0)
+    for row in rows:
+        table.add_row(*row)
     return table
 
 

@@ -7,7 +7,8 @@
 
     pmtl.train("visits.csv", callbacks=[Plot()])
 
-On the command line a callback is named: `pmtl train --callback my_package.plots:Plot`.
+On the command line a callback is named: `pmtl train --callback my_package.plots:Plot`. The library
+has `tensorboard` and `mlflow` (`pmtl/tracking/`).
 
 In production a callback gets only what is public: the line in `public/metrics.jsonl` and the shared
 model. An error in a callback ends the run after a checkpoint, from which `resume` continues.
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from pmtl.errors import PmtlError, kind_of
 from pmtl.plugins import find
+from pmtl.spec import construct, parse_spec
 
 
 @dataclass(frozen=True)
@@ -63,11 +65,27 @@ def build_callbacks(given: Any) -> list[Callback]:
     return [build_callback(callback) for callback in given]
 
 
+#: The library's own callbacks, which are imported when they are named.
+LIBRARY = {
+    "tensorboard": "pmtl.tracking.tensorboard:TensorBoard",
+    "mlflow": "pmtl.tracking.mlflow:MLflow",
+}
+
+
 def build_callback(given: Any) -> Callback:
-    """A callback from an object, a class or a name (`package.module:Name`, or an entry point)."""
-    found = find("callback", given, {}) if isinstance(given, str) else given
+    """A callback from an object, a class or a name: `tensorboard`, `mlflow:uri=…`, the name of an
+    entry point, or `package.module:Name`, each with options (`NAME:key=value`)."""
+    found, options = given, dict[str, str]()
+    if isinstance(given, str):
+        name, options = parse_spec(given)
+        found = find("callback", LIBRARY.get(name) or name, LIBRARY)
     try:
-        made = found() if isinstance(found, type) else found
+        if isinstance(given, str) and isinstance(found, type):
+            made = construct(found, options, f"callback {name}")
+        else:
+            made = found() if isinstance(found, type) else found
+    except PmtlError:
+        raise
     except Exception as error:  # The user's code may raise anything.
         raise PmtlError(f"The callback {given!r} cannot be made ({_words(error)}).") from error
     if not isinstance(made, Callback):

@@ -31,6 +31,7 @@ from pmtl.runs.metrics_file import MetricsFile
 from pmtl.runs.personal import Personal, write_personal
 from pmtl.sharing import PublicInputs
 from pmtl.simulation import CHECKS, RunState
+from pmtl.views.frames import csv_text
 
 KEY_BYTES = 32
 _NOTES = (
@@ -66,6 +67,7 @@ class RunFolder:
         self.notes_file = self.private / "notes.txt"  # In production only.
         self.plan_file = self.public / "plan.json"  # In production only.
         self.metrics_file = self.public / "metrics.jsonl"
+        self.table_file = self.public / "metrics.csv"  # The same, when the run is complete.
         self.shared_file = self.public / "shared.safetensors"
         self.start_file = self.public / "start.safetensors"  # With a public start or basis only.
         self.statement_file = self.public / "privacy.txt"
@@ -264,6 +266,7 @@ class RunFolder:
                 parts["fills"] = torch.from_numpy(scaling.fills)
             written["scaling"] = files.write_tensors(self.scaling_file, parts, {}, self.key)
         save_statement(self.public, statement)
+        files.write_text(self.table_file, csv_text(self.metrics.lines()))
         if result is not None:
             files.write_json(self.result_file, result)
         self.save_facts(replace(facts, written=written))

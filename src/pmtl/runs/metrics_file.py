@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,3 +64,13 @@ class MetricsFile:
             return ""
         except (OSError, UnicodeDecodeError):
             raise self.damaged() from None
+
+
+def released(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The average metrics that passed the gate, one entry for each evaluation, with the standard
+    deviation of its noise; empty without released metrics."""
+    return [
+        {"round": line["round"], **line["validation"], "noise": line["noise"]}
+        for line in lines
+        if "noise" in line
+    ]

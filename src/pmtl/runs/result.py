@@ -28,15 +28,17 @@ from pmtl.privacy.statement.statement import Statement, make_statement
 from pmtl.runs.config import IN_MEMORY
 from pmtl.runs.facts import RunFacts, as_trained, check_data, rebuild_model
 from pmtl.runs.folder import RunFolder
+from pmtl.runs.metrics_file import released
 from pmtl.runs.personal import PersonalFile
 from pmtl.sharing import build_share
 from pmtl.simulation import Feed, Metrics, Weights, evaluate
 from pmtl.simulation.custom_metrics import find_metrics
 from pmtl.simulation.evaluation import client_metrics, client_table
 from pmtl.spec import explained, parse_spec
+from pmtl.views.run_view import RunView
 
 
-class Run(Predicting):
+class Run(Predicting, RunView):
     """A finished run, in memory or read from its folder.
 
     Attributes:
@@ -171,11 +173,7 @@ class Run(Predicting):
     def released(self) -> list[dict[str, Any]]:
         """The average metrics that passed the gate, one entry for each evaluation, with the
         standard deviation of its noise; empty without released metrics."""
-        return [
-            {"round": line["round"], **line["validation"], "noise": line["noise"]}
-            for line in self.metrics
-            if "noise" in line
-        ]
+        return released(self.metrics)
 
     @property
     def data(self) -> FederatedData:

@@ -21,9 +21,9 @@ from pmtl.billboard import Billboard
 from pmtl.data import Scaling
 from pmtl.errors import PmtlError
 from pmtl.privacy.statement.statement import Statement
-from pmtl.runs.facts import RunFacts
+from pmtl.runs.facts import RunFacts, rebuild_model
 from pmtl.runs.folder import RunFolder
-from pmtl.runs.result import Run, load_run, rebuild_model
+from pmtl.runs.result import Run, load_run
 
 
 @dataclass(frozen=True)

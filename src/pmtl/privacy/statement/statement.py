@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from pmtl.errors import PmtlError
 from pmtl.privacy.accounting import composition
 from pmtl.privacy.accounting.validation import KIND
 from pmtl.privacy.ledger.charges import to_list
@@ -53,6 +55,28 @@ class Statement:
             if values[name] is None:
                 del values[name]
         return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Statement:
+        """The statement that `to_dict` wrote, read from JSON, which has no infinity.
+
+        Args:
+            values: the content of `privacy.json`.
+        """
+        known = {field.name for field in fields(cls)}
+        try:
+            given = {name: _number(value) for name, value in values.items() if name in known}
+            for name in ("not_covered", "charged"):
+                given[name] = tuple(given[name])
+            given["guarantees"] = tuple(
+                Guarantee(**{name: _number(value) for name, value in each.items()})
+                for each in given["guarantees"]
+            )
+            return cls(**given)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise PmtlError(
+                f"This is not a privacy statement of this version of pmtl ({error})."
+            ) from error
 
     def __str__(self) -> str:
         return text.in_full(self)
@@ -140,6 +164,10 @@ def make_statement(
         afterwards=text.FINETUNED if finetuned else None,
         releases=releases if shares else None,
     )
+
+
+def _number(value: Any) -> Any:
+    return math.inf if value == "inf" else value
 
 
 def _count(charged: Mapping[GaussianEvent, int], kind: str) -> int:

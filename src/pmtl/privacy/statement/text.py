@@ -71,9 +71,9 @@ PRODUCTION = (
     "metrics were withheld; the metrics that are shown passed the gate. The run's folder has two "
     "parts. All of public/ may be handed out: the shared model (shared.safetensors), the plan and "
     "the public settings (plan.json), this statement (privacy.txt, privacy.json) and the released "
-    "metrics (metrics.jsonl). Nothing of private/ may: the clients' own models, their scalings, "
-    "the checkpoint and the record of the run. Only the owner of the run can open it. Each client "
-    "gets its own model and nobody else's."
+    "metrics (metrics.jsonl, metrics.csv). Nothing of private/ may: the clients' own models, their "
+    "scalings, the checkpoint and the record of the run. Only the owner of the run can open it. "
+    "Each client gets its own model and nobody else's."
 )
 
 
@@ -81,12 +81,12 @@ def in_full(statement: Statement) -> str:
     """The whole statement as text."""
     paragraphs = [
         "PRIVACY STATEMENT",
-        _headline(statement),
+        headline(statement),
         *_table(statement),
         f"Who is protected: {statement.unit}",
         f"Against whom: {statement.adversary}",
-        f"How it was reached: {_mechanism(statement)}",
-        *_population(statement),
+        f"How it was reached: {mechanism(statement)}",
+        *population(statement),
         *([] if statement.afterwards is None else [statement.afterwards]),
         EXPERIMENT if statement.mode == "experiment" else PRODUCTION,
         "What is not covered:",
@@ -99,7 +99,8 @@ def in_full(statement: Statement) -> str:
     return text + "\n" + "\n".join(items) + "\n"
 
 
-def _headline(statement: Statement) -> str:
+def headline(statement: Statement) -> str:
+    """The guarantee in a few sentences."""
     epsilon, delta = statement.epsilon, statement.delta
     if statement.plan is None:
         return "ε = 0: every client trained alone, and no model used the rows of another client."
@@ -111,7 +112,7 @@ def _headline(statement: Statement) -> str:
     if statement.attacker_right is not None:
         attacker = (
             "An attacker who has to say which of two data sets a client has, both equally likely "
-            f"before, is right at most {_percent(statement.attacker_right)} of the time; guessing "
+            f"before, is right at most {percent(statement.attacker_right)} of the time; guessing "
             "is right half of the time. This follows from the formal guarantee. "
         )
     return (
@@ -143,7 +144,7 @@ def _table(statement: Statement) -> list[str]:
         "         δ   ε, replaced     ε, left out   hits at 1% false alarms",
         *(
             f"{g.delta:10.3g}   {g.epsilon:11.4g}   {g.zero_out:13.4g}   "
-            f"{_percent(g.attacker_hits):>23}"
+            f"{percent(g.attacker_hits):>23}"
             for g in guarantees
         ),
     ]
@@ -151,18 +152,20 @@ def _table(statement: Statement) -> list[str]:
         f"Each line holds. An attacker who may raise a false alarm in {FALSE_ALARMS:.0%} of cases "
         "recognises the client's data set in at most the share of cases in the last column. By "
         "itself, the first pair (ε, δ) would allow an attacker who has to choose between two data "
-        f"sets to be right {_percent(guarantees[0].attacker_right)} of the time; all pairs hold at "
-        f"once, and together they give the {_percent(statement.attacker_right)} above. "
+        f"sets to be right {percent(guarantees[0].attacker_right)} of the time; all pairs hold at "
+        f"once, and together they give the {percent(statement.attacker_right)} above. "
         '"Left out" is the ε for leaving the client\'s data out instead of replacing it.'
     )
     return ["\n".join(lines), meaning]
 
 
-def _percent(chance: float) -> str:
+def percent(chance: float) -> str:
+    """A bound on a chance, in words."""
     return f"{math.ceil(1e4 * chance) / 100:.2f}%"  # a bound is rounded up
 
 
-def _mechanism(statement: Statement) -> str:
+def mechanism(statement: Statement) -> str:
+    """How the guarantee was reached."""
     if statement.plan is None:
         return "every client trained alone."
     plan = PrivacyPlan.from_dict(statement.plan)
@@ -186,7 +189,8 @@ def _mechanism(statement: Statement) -> str:
     )
 
 
-def _population(statement: Statement) -> list[str]:
+def population(statement: Statement) -> list[str]:
+    """What all runs on these clients cost together, if a ledger says so."""
     if statement.population_epsilon is None:
         return []
     sentence = (

@@ -1,0 +1,145 @@
+"""The privacy part of a page: for a privacy officer, the number to quote first."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pmtl.privacy.accounting import composition
+from pmtl.privacy.ledger.charges import from_list
+from pmtl.privacy.statement import text
+from pmtl.privacy.statement.statement import Statement
+
+#: The most points of the curve of ε.
+_POINTS = 25
+
+
+@dataclass(frozen=True)
+class Quote:
+    """A number to quote, and what it is."""
+
+    number: str
+    about: str
+
+
+def quotes(statement: Statement) -> list[Quote]:
+    """The numbers to quote, the most important one first.
+
+    Args:
+        statement: the run's statement.
+    """
+    if statement.plan is None:
+        return [Quote("ε = 0", "Nothing left a client.")]
+    if statement.epsilon is None:
+        return [Quote("ε unknown", f"ε was {statement.accountant}.")]
+    if math.isinf(statement.epsilon):
+        return [Quote("NOT PRIVATE", "ε is infinite: there was no noise or no clipping.")]
+    run = Quote(
+        f"ε = {statement.epsilon:.4g}",
+        f"at δ = {statement.delta:.3g}: this run, for each client with the whole of its data",
+    )
+    found = [run]
+    if statement.population_epsilon is not None:
+        total = f"at δ = {statement.delta:.3g}: all runs on these clients together, by their ledger"
+        found.insert(0, Quote(f"ε = {statement.population_epsilon:.4g}", total))
+    if statement.attacker_right is not None:
+        chance = text.percent(statement.attacker_right)
+        found.append(
+            Quote(
+                chance,
+                "of an attacker's guesses about a client are right at most; of blind ones, 50%",
+            )
+        )
+    return found
+
+
+def meaning(statement: Statement) -> list[str]:
+    """What the numbers mean, with an example: paragraphs.
+
+    Args:
+        statement: the run's statement.
+    """
+    if statement.plan is None or statement.epsilon is None or math.isinf(statement.epsilon):
+        return [text.headline(statement)]
+    epsilon = statement.epsilon
+    odds = math.exp(min(epsilon, 700.0))
+    paragraphs = []
+    if statement.attacker_right is not None:
+        paragraphs.append(
+            "For example: somebody knows the data of all other clients, sees everything that this "
+            "run published, and holds two data sets, one of which is a certain client's. Both are "
+            "equally likely. Guessing names the right one in 50 of 100 cases; with all that was "
+            f"published it is at most {math.ceil(1e4 * statement.attacker_right) / 100:g} of 100."
+        )
+    paragraphs.append(
+        f"ε bounds how much can be concluded about one client: whatever is seen is at most e^ε = "
+        f"{odds:.3g} times as likely with the client's data as with any other data in its place. "
+        f"With a probability of at most δ = {statement.delta:.3g} this may fail. Smaller is "
+        "better for both; 0 would be no influence at all."
+    )
+    return paragraphs
+
+
+def caution(statement: Statement) -> str:
+    """What is to be known before a number is quoted; empty if nothing.
+
+    Args:
+        statement: the run's statement.
+    """
+    if statement.mode != "experiment" or statement.plan is None:
+        return ""
+    return (
+        "This was a seeded experiment. The numbers describe the mechanism, and hold for real "
+        "clients only in a production run."
+    )
+
+
+def paragraphs(statement: Statement) -> list[tuple[str, str]]:
+    """The rest of the statement: headings and sentences.
+
+    Args:
+        statement: the run's statement.
+    """
+    mode = text.EXPERIMENT if statement.mode == "experiment" else text.PRODUCTION
+    found = [
+        ("Who is protected", statement.unit),
+        ("Against whom", statement.adversary),
+        ("How it was reached", text.mechanism(statement)),
+        *(("All runs together", sentence) for sentence in text.population(statement)),
+        *([] if statement.afterwards is None else [("Fine-tuning", statement.afterwards)]),
+        ("What kind of run this was", mode),
+    ]
+    return [(heading, words[:1].upper() + words[1:]) for heading, words in found]
+
+
+def guarantee_rows(statement: Statement) -> list[list[str]]:
+    """The table of guarantees: δ, ε replaced, ε left out, hits at 1% false alarms.
+
+    Args:
+        statement: the run's statement.
+    """
+    return [
+        [f"{g.delta:.3g}", f"{g.epsilon:.4g}", f"{g.zero_out:.4g}", text.percent(g.attacker_hits)]
+        for g in statement.guarantees
+        if math.isfinite(g.epsilon)
+    ]
+
+
+def epsilon_by_round(statement: Statement) -> list[dict[str, float]]:
+    """ε after some of the rounds, the last included; empty if it is not finite or not known.
+    Everything that was charged counts in equal parts for each round.
+
+    Args:
+        statement: the run's statement.
+    """
+    if not statement.charged or statement.epsilon is None or math.isinf(statement.epsilon):
+        return []
+    events, last = from_list(statement.charged), statement.rounds
+    steps = min(last, _POINTS)
+    rounds = sorted({math.ceil(last * step / steps) for step in range(1, steps + 1)})
+    found = []
+    for round in rounds:
+        so_far = {event: math.ceil(count * round / last) for event, count in events.items()}
+        epsilon = composition.epsilon(so_far, statement.delta)
+        found.append({"round": round, "epsilon": epsilon})
+    return found

@@ -1,0 +1,114 @@
+"""The part of a page about a production run, made from the files in its `public/` folder alone.
+
+Nothing else of the run is opened, so nothing private can be shown. Names of clients are public, but
+nobody needs them here, and they are left out.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from pmtl import storage as files
+from pmtl.data.describe import warn_of_few_clients
+from pmtl.errors import PmtlError, naming
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.privacy.statement.statement import Statement
+from pmtl.report.page.part import Pairs, Part, data_pairs, flat, plan_warnings
+from pmtl.report.run_verdict import released_verdict
+from pmtl.runs.metrics_file import MetricsFile, released
+
+#: The settings of `plan.json` that a page shows.
+_SHOWN = (
+    *("mode", "model", "algorithm", "parameters", "share", "shared_numbers", "frozen", "hardened"),
+    *("plan", "metrics_plan", "local", "evaluate_every", "patience"),
+)
+_PRODUCTION = (
+    "A production run is not repeated: its noise is kept nowhere. These check its numbers."
+)
+_WITHHELD = (
+    "What single clients gain is private. This page shows only what the run published, and every "
+    "client can compare its own models inside itself (pmtl finetune --method select)."
+)
+
+
+def is_public(path: Path) -> bool:
+    """Whether a folder is a production run, or the public part of one."""
+    return _public(path) is not None
+
+
+def _public(path: Path) -> Path | None:
+    if (path / "run.json").exists():
+        return None
+    return next(
+        (place for place in (path / "public", path) if (place / "plan.json").exists()), None
+    )
+
+
+def public_part(path: Path) -> Part:
+    """The part of a production run.
+
+    Args:
+        path: the run's folder, or a copy of its `public/` folder.
+    """
+    folder = _public(path)
+    if folder is None:
+        raise PmtlError(f"{path} is not a production run: it has no public/plan.json.")
+    if not (folder / "privacy.json").exists():
+        raise PmtlError(
+            f"The run at {path} is not finished: continue it with `pmtl resume {path}`."
+        )
+    facts = files.read_json(folder / "plan.json")
+    with naming(str(folder / "privacy.json")):
+        statement = Statement.from_dict(files.read_json(folder / "privacy.json"))
+    with naming(str(folder / "plan.json")):
+        plan = PrivacyPlan.from_dict(facts["plan"])
+        given = facts["metrics_plan"]
+        metrics = None if given is None else PrivacyPlan.from_dict(given)
+    lines = MetricsFile(folder / "metrics.jsonl", b"").lines()
+    place = folder.resolve()
+    return Part(
+        name=place.parent.name if place.name == "public" else place.name,
+        algorithm=facts["algorithm"],
+        model=facts["model"],
+        clients=plan.clients,
+        mode=facts["mode"],
+        statement=statement,
+        verdict=released_verdict(released(lines), metrics, plan.clients),
+        lines=lines,
+        data=_data(facts, plan),
+        settings=flat({name: facts.get(name) for name in _SHOWN}),
+        commands=_commands(plan, facts["shares"]),
+        warnings=_warnings(facts, plan, metrics),
+        no_gains=_WITHHELD,
+    )
+
+
+def _data(facts: dict[str, Any], plan: PrivacyPlan) -> Pairs:
+    counted = "classes" if facts["task"] == "classification" else "outputs"
+    return data_pairs(
+        {
+            "clients": plan.clients,
+            "features": facts["input_shape"],
+            "task": facts["task"],
+            counted: facts["outputs"],
+        }
+    )
+
+
+def _warnings(facts: dict[str, Any], plan: PrivacyPlan, metrics: PrivacyPlan | None) -> list[str]:
+    about_plan = plan_warnings(plan, metrics) if facts["shares"] else []
+    return [*facts["disclosed"], *warn_of_few_clients(plan.clients), *about_plan]
+
+
+def _commands(plan: PrivacyPlan, shares: bool) -> Pairs:
+    if not shares:
+        return [("A production run is not repeated. Nothing left a client here.", "")]
+    check = (
+        f"pmtl privacy epsilon --clients {plan.clients} --cohort {plan.cohort} "
+        f"--sampling {shlex.quote(plan.sampling)} --clip {plan.clip_norm:g} "
+        f"--noise {plan.noise_std!r} --rounds {plan.rounds} --delta {plan.delta!r}"
+    )
+    about = f"{_PRODUCTION} The ε of training alone, without released metrics"
+    return [(about, check), ("What all runs on these clients cost", "pmtl ledger show LEDGER")]

@@ -1,0 +1,83 @@
+"""What both trackers are told of a run."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pmtl import storage as files
+from pmtl.runs.callbacks import Event
+from pmtl.views.frames import flat_row
+
+#: What is not a setting, or long, in `plan.json`.
+_NO_SETTING = ("clients", "blocks", "feature_names", "labels", "disclosed", "text", "bounds", "id")
+
+
+def scalars(event: Event) -> dict[str, float]:
+    """The finite numbers of the last round's line; names are paths such as
+    `validation.personal.loss`.
+
+    Args:
+        event: the state of the run.
+    """
+    values = {name: value for name, value in event.metrics.items() if name != "round"}
+    return {
+        name: float(value)
+        for name, value in flat_row(values).items()
+        if isinstance(value, (int, float)) and math.isfinite(value)
+    }
+
+
+def run_name(path: Path | None) -> str:
+    """What a tracker calls a run: the name of its folder.
+
+    Args:
+        path: the run's folder or its public part, if it has one.
+    """
+    if path is None:
+        return "run"
+    path = path.resolve()
+    return path.parent.name if path.name == "public" else path.name
+
+
+def run_id(path: Path | None) -> str | None:
+    """The run's own identity, by which a resumed run is recognised.
+
+    Args:
+        path: the run's folder or its public part, if it has one.
+    """
+    for name in ("plan.json", "run.json"):
+        if path is not None and (path / name).exists():
+            return str(files.read_json(path / name)["id"])
+    return None
+
+
+def settings(path: Path | None) -> dict[str, str]:
+    """The settings that may be shown: of an experiment all, in production the public ones.
+
+    Args:
+        path: the run's folder or its public part, if it has one.
+    """
+    if path is None:
+        return {}
+    if (path / "plan.json").exists():
+        plan = files.read_json(path / "plan.json")
+        values: dict[str, Any] = {k: v for k, v in plan.items() if k not in _NO_SETTING}
+    elif (path / "config.toml").exists():
+        values = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+    else:
+        return {}
+    return {name: str(value) for name, value in flat_row(values).items() if value is not None}
+
+
+def statement(path: Path | None) -> dict[str, Any] | None:
+    """The content of `privacy.json`, which is there when the run is complete.
+
+    Args:
+        path: the run's folder or its public part, if it has one.
+    """
+    if path is None or not (path / "privacy.json").exists():
+        return None
+    return files.read_json(path / "privacy.json")

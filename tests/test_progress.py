@@ -1,0 +1,62 @@
+"""Progress and results in a notebook, executed by a real kernel."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pmtl.progress import _NotebookDisplay, progress_bar
+
+SOURCE = Path(__file__).parents[1] / "src"
+TRAIN = """
+import pmtl
+run = pmtl.train("synthetic:clients=8", algorithm="pmtl", privacy={"rounds": 3}, progress=True)
+run
+"""
+FRAME = 'run.to_frame("clients")'
+
+
+def test_a_notebook_trains_with_a_bar_and_shows_the_run(monkeypatch, tmp_path):
+    nbformat = pytest.importorskip("nbformat")
+    nbclient = pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")])
+    )
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    cells = [nbformat.v4.new_code_cell(text) for text in (TRAIN, FRAME)]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    nbclient.NotebookClient(notebook, timeout=200, kernel_name="python3").execute()
+    bar, run = notebook.cells[0].outputs
+    assert bar.output_type == "display_data"
+    assert 'aria-label="training" value="3" max="3"' in bar.data["text/html"]
+    assert "3/3 validation accuracy" in bar.data["text/html"]
+    assert run.data["text/plain"].startswith("<Run of pmtl")
+    assert "<strong>Run of pmtl" in run.data["text/html"]
+    frame = notebook.cells[1].outputs[0]
+    assert "loss_personal" in frame.data["text/plain"]
+    assert frame.data["text/html"].count("<tr>") == 8
+
+
+def test_outside_of_a_notebook_the_bar_is_on_standard_error(capsys):
+    with progress_bar("counting", 2) as bar:
+        bar.advance()
+        bar.advance("done <b>")
+    shown = capsys.readouterr()
+    assert "counting" in shown.err
+    assert "2/2" in shown.err
+    assert shown.out == ""
+
+
+def test_what_a_bar_says_is_escaped():
+    bar = object.__new__(_NotebookDisplay)
+    bar._what, bar._total, bar._done, bar._note = "<i>", 4, 1, "<b>"
+    assert bar.text() == (
+        '<div>&lt;i&gt; <progress aria-label="&lt;i&gt;" value="1" max="4"></progress> 1/4 '
+        "&lt;b&gt;</div>"
+    )
+    bar._total = None
+    assert '"></progress> 1 ' in bar.text()
