@@ -21,8 +21,9 @@ class Bar:
 
 
 @contextmanager
-def progress_bar(what: str, total: int, done: int = 0, show: bool = True) -> Iterator[Bar]:
-    """Show a bar for `total` units of `what`, of which `done` are done already."""
+def progress_bar(what: str, total: int | None, done: int = 0, show: bool = True) -> Iterator[Bar]:
+    """Show a bar for `total` units of `what`, of which `done` are done already; without a total,
+    that work goes on."""
     if not show:
         yield Bar()
         return

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from pmtl.experiments import compare as comparison
 from pmtl.experiments.compare import Grid, compare
+from pmtl.experiments.sweep.summary import prices
 from pmtl.privacy.accounting import selection
 from pmtl.privacy.plan import PrivacyRequest
 from pmtl.report.tables import comparison_markdown
@@ -88,8 +88,8 @@ def test_without_a_choice_no_price_is_shown(tmp_path, pmtl_command):
     assert json.loads((tmp_path / "out/results.json").read_text())["selection"] == []
     assert "settings" not in done.out + (tmp_path / "out/table.md").read_text()
     # What shares nothing has no ε: its clients choose for themselves.
-    alone = [{"algorithm": f"alone:steps={n}", "epsilon": None} for n in (1, 2)]
-    assert comparison._selection(alone, PrivacyRequest(), 20) == []
+    alone = [{"method": "alone", "epsilon": None} for _ in range(2)]
+    assert prices(alone, lambda line: PrivacyRequest().resolve(20)) == []
 
 
 def test_resume_on_the_command_line_knows_comparisons(tmp_path, pmtl_command):

@@ -78,10 +78,7 @@ def resume(
             raise PmtlError(
                 "A comparison has many runs and takes no callbacks: leave out --callback."
             )
-        from pmtl.cli.compare import finish
-        from pmtl.experiments.compare import resume_comparison
-
-        finish(resume_comparison(path, progress=True), Path(path), as_json)
+        _resume_comparison(Path(path), as_json)
         return
     from pmtl.runs.training import resume as resume_run
     from pmtl.simulation import join_team
@@ -90,6 +87,19 @@ def resume(
         run = resume_run(path, callbacks=callback or (), progress=True, team=team)
         if team.leader:
             report(run, as_json)
+
+
+def _resume_comparison(path: Path, as_json: bool) -> None:
+    from pmtl import storage as files
+    from pmtl.cli.compare import finish, finish_choice
+    from pmtl.experiments.compare import PLAN_FILE, resume_comparison
+
+    if files.read_json(path / PLAN_FILE).get("select"):
+        from pmtl.experiments.sweep.choice import resume_selection
+
+        finish_choice(resume_selection(path, progress=True), path, as_json)
+    else:
+        finish(resume_comparison(path, progress=True), path, as_json)
 
 
 def report(run: Run, as_json: bool) -> None:

@@ -195,8 +195,7 @@ class Run:
         return views
 
     def released(self) -> list[dict[str, Any]]:
-        """The average metrics that passed the gate, one entry for each evaluation, with the
-        standard deviation of its noise; empty without released metrics."""
+        """The averages that passed the gate, by evaluation, with the noise's standard deviation."""
         return [
             {"round": line["round"], **line["validation"], "noise": line["noise"]}
             for line in self.metrics
@@ -319,6 +318,7 @@ def statement_of(facts: RunFacts, finetuned: bool = False) -> Statement:
         disclosed=(*facts.disclosed, *_public_parts(facts)),
         relations=facts.relations,
         releases=facts.releases,
+        choice=facts.choice,
     )
 
 
