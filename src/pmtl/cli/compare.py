@@ -87,6 +87,8 @@ def compare(
     chosen: dict[str, Any] = {"seeds": tuple(range(first, first + count))}
     if algorithm or config:  # A configuration names its algorithm.
         chosen["algorithms"] = tuple(algorithm or [base.algorithm])
+    elif select:  # What shares nothing can be chosen by each client for itself.
+        chosen["algorithms"] = ("pmtl", "fedavg")
     if epsilon or select:
         chosen["epsilons"] = tuple(epsilon or [DEFAULT_EPSILON])
     made = Grid(base=base, axes=axes, **(chosen | listed))
@@ -115,7 +117,10 @@ def _listed(axes: dict[str, tuple[str, ...]], given: dict[str, Any]) -> dict[str
         try:
             listed[f"{name}s"] = tuple(kind(value) for value in values)
         except ValueError as error:
-            raise PmtlError(f"The grid has {name}={','.join(values)}: {error}.") from error
+            wanted = "whole numbers" if kind is int else "numbers"
+            raise PmtlError(
+                f"The grid has {name}={','.join(values)}, but its values must be {wanted}."
+            ) from error
     return listed
 
 

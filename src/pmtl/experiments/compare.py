@@ -197,6 +197,8 @@ def build(config: TrainConfig, data: FederatedData) -> tuple[FlatModel, PublicIn
 
 
 def _check_jobs(grid: Grid, jobs: int) -> None:
+    if jobs < 1:
+        raise PmtlError(f"jobs must be at least 1, but {jobs} was given.")
     if jobs > 1 and grid.base.ledger is not None:
         raise PmtlError(
             "A ledger has one writer, so its runs are made one after the other: leave out --jobs, "

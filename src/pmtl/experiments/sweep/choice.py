@@ -33,7 +33,7 @@ from pmtl.experiments.compare import RESULT_FILE, build, check, read_plan, settl
 from pmtl.experiments.sweep.grid import Candidate, Cell, Grid, config_of
 from pmtl.privacy.accounting import selection
 from pmtl.privacy.noise import seeded_source
-from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
+from pmtl.privacy.plan import LEAST_EPSILON, PrivacyPlan, PrivacyRequest
 from pmtl.progress import progress_bar
 from pmtl.runs.config import TrainConfig
 from pmtl.runs.folder import RunFolder, save_statement
@@ -96,8 +96,9 @@ def select(
     _refuse(grid, federated)
     grid, federated = settled(grid, federated)
     check(grid, federated, all_of_them=True)
+    terms = terms_of(grid, federated)
     write_plan(grid, out, federated, select=True)
-    return _choose(grid, out, federated, progress)
+    return _choose(grid, terms, out, federated, progress)
 
 
 def resume_selection(
@@ -111,7 +112,7 @@ def resume_selection(
     grid = read_plan(out)
     federated = load(grid.base.data) if data is None else data
     grid, federated = settled(grid, federated)
-    return _choose(grid, out, federated, progress)
+    return _choose(grid, terms_of(grid, federated), out, federated, progress)
 
 
 def _refuse(grid: Grid, data: FederatedData) -> None:
@@ -159,14 +160,13 @@ class Tried(NamedTuple):
     path: Path
 
 
-def _choose(grid: Grid, out: Path, data: FederatedData, show: bool) -> dict[str, Any]:
+def _choose(grid: Grid, terms: Terms, out: Path, data: FederatedData, show: bool) -> dict[str, Any]:
     (seed,), tried = grid.seeds, out / TRIED
     shutil.rmtree(tried, ignore_errors=True)
     best: Tried | None = None
     try:
         # The bar has no numbers, since the number of runs is secret.
         with progress_bar("choosing", None, show=show):
-            terms = terms_of(grid, data)
             for number, candidate in enumerate(_draw(grid.candidates(), terms.shape, seed)):
                 cell = Cell(candidate, terms.epsilon, subseed(seed, "try", number))
                 path = tried / str(number)
@@ -241,6 +241,8 @@ def terms_of(grid: Grid, data: FederatedData) -> Terms:
     low, high, guess = 0.0, target, target / 2
     found: Terms | None = None
     for _ in range(_MOST_GUESSES):
+        if guess < LEAST_EPSILON:
+            break
         terms = _terms(grid, data, guess)
         price = terms.report["publish_best"]
         if price <= target:

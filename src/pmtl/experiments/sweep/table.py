@@ -69,4 +69,5 @@ class Comparison(dict[str, Any]):
 def _settings(row: dict[str, Any]) -> dict[str, Any]:
     """The settings of a run's algorithm, by names such as `pmtl:lam`, and those that vary."""
     method, options = parse_spec(row["algorithm"])
-    return {f"{method}:{key}": value for key, value in options.items()} | row["settings"]
+    own: dict[str, Any] = {f"{method}:{key}": value for key, value in options.items()}
+    return {**own, **row["settings"]}
