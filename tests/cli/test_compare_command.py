@@ -133,7 +133,7 @@ def test_a_private_choice_says_what_it_covers(tmp_path, pmtl_command):
         *("--grid", "lr=0.05,0.5", "--epsilon", 2, "--select", "--out", tmp_path / "out"),
     )
     assert done.status == 0, done.err
-    results = json.loads((tmp_path / "out/results.json").read_text())
+    results = json.loads((tmp_path / "out/choice.json").read_text())
     assert f"Chosen among 2 settings: {results['chosen']}" in done.out
     assert f"ε = {results['epsilon']:.4g} at δ = 0.005 covers the run and the choice" in done.out
     assert results["protocol"] in done.out
@@ -151,22 +151,6 @@ def test_settings_of_the_grid_that_are_lists_of_options(tmp_path, pmtl_command):
     assert {run["epsilon"] for run in runs} == {1.0, "inf", None}
     assert {run["seed"] for run in runs} == {3, 5}
     assert len(runs) == 2 * 2 + 2
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("compare", "--lr", "0.1", "--lr", "0.3"),
-        ("compare", "--lr=0.1", "--lr", "0.1"),
-        ("train", "--epsilon", "1", "--epsilon", "2"),
-        ("train", "--hardened", "--no-hardened"),
-        ("privacy", "selection", "--clients", "5", "--clients", "6", "--candidates", "2"),
-    ],
-)
-def test_no_option_silently_wins_over_another_one(command, pmtl_command):
-    refused = pmtl_command(*command)
-    assert refused.status == 2
-    assert "is given 2 times: keep one of them." in refused.err
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import typer
 from pmtl._version import __version__
 from pmtl.cli import audit, compare, data, finetune, paper, plan, privacy, train
 from pmtl.cli.ledger import commands as ledger
-from pmtl.cli.options import Command, warn
+from pmtl.cli.options import warn
 from pmtl.cli.results import evaluate, predict
 from pmtl.errors import Interrupted, PmtlError, PmtlWarning, is_out_of_memory
 
@@ -28,9 +28,6 @@ for command in (
     *(finetune.finetune, compare.compare, audit.audit, paper.paper),
 ):
     app.command()(command)
-for group in (app, data.app, ledger.app, privacy.app):
-    for registered in group.registered_commands:
-        registered.cls = Command  # No option wins silently over another one.
 app.add_typer(data.app, name="data")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(privacy.app, name="privacy")

@@ -6,13 +6,11 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from typer.core import TyperCommand
 
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
@@ -24,7 +22,7 @@ from pmtl.spec import format_spec, parse_spec
 if TYPE_CHECKING:
     from rich.console import Console
 
-Function = TypeVar("Function", bound=Callable[..., None])
+Command = TypeVar("Command", bound=Callable[..., None])
 
 
 @dataclass(frozen=True)
@@ -71,26 +69,11 @@ RunPath = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, to stdout.")]
 
 
-class Command(TyperCommand):
-    """A command that refuses an option that is given twice, instead of using the last one. Options
-    that take several values, and plain flags, may be repeated."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        _, _, order = self.make_parser(ctx).parse_args([*args])
-        for parameter, times in Counter(order).items():
-            flag = getattr(parameter, "is_flag", False) and not parameter.secondary_opts
-            single = not (flag or getattr(parameter, "multiple", False) or parameter.nargs == -1)
-            if times > 1 and single:
-                name = max(parameter.opts, key=len)
-                raise PmtlError(f"{name} is given {times} times: keep one of them.")
-        return super().parse_args(ctx, args)
-
-
-def with_settings(*left_out: str, kind: type = TrainConfig) -> Callable[[Function], Function]:
+def with_settings(*left_out: str, kind: type = TrainConfig) -> Callable[[Command], Command]:
     """Replace the `**settings` of a command by an option for each setting of `kind` that is not
     left out. An option that is not given is None."""
 
-    def decorate(command: Function) -> Function:
+    def decorate(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)
         own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         made = [parameter for parameter in _parameters(kind) if parameter.name not in left_out]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,14 +72,7 @@ def resume(
     An experiment gives the same bits as if it had not been stopped. A production run continues with
     fresh noise, and rounds that were lost count as rounds of its plan.
     """
-    from pmtl.experiments.compare import PLAN_FILE
-
-    if (Path(path) / PLAN_FILE).exists():
-        if callback:
-            raise PmtlError(
-                "A comparison has many runs and takes no callbacks: leave out --callback."
-            )
-        _resume_comparison(Path(path), as_json)
+    if _resume_comparison(Path(path), callback or (), as_json):
         return
     from pmtl.runs.training import resume as resume_run
     from pmtl.simulation import join_team
@@ -89,17 +83,24 @@ def resume(
             report(run, as_json)
 
 
-def _resume_comparison(path: Path, as_json: bool) -> None:
-    from pmtl import storage as files
+def _resume_comparison(path: Path, callbacks: Sequence[str], as_json: bool) -> bool:
+    """Continue a comparison or a private choice; returns whether the folder is one."""
+    from pmtl.experiments.compare import PLAN_FILE
+    from pmtl.experiments.sweep import choice
+
+    chosen = (path / choice.PLAN_FILE).exists()
+    if not chosen and not (path / PLAN_FILE).exists():
+        return False
+    if callbacks:
+        raise PmtlError("A comparison has many runs and takes no callbacks: leave out --callback.")
     from pmtl.cli.compare import finish, finish_choice
-    from pmtl.experiments.compare import PLAN_FILE, resume_comparison
+    from pmtl.experiments.compare import resume_comparison
 
-    if files.read_json(path / PLAN_FILE).get("select"):
-        from pmtl.experiments.sweep.choice import resume_selection
-
-        finish_choice(resume_selection(path, progress=True), path, as_json)
+    if chosen:
+        finish_choice(choice.resume_selection(path, progress=True), path, as_json)
     else:
         finish(resume_comparison(path, progress=True), path, as_json)
+    return True
 
 
 def report(run: Run, as_json: bool) -> None:

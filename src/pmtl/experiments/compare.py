@@ -17,7 +17,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -77,7 +76,7 @@ def compare(
     grid, federated = settled(grid, federated)
     check(grid, federated)
     _check_jobs(grid, jobs)
-    write_plan(grid, out, federated)
+    write_plan(grid, out / PLAN_FILE, federated)
     return _run(grid, out, federated, jobs, progress)
 
 
@@ -85,41 +84,40 @@ def resume_comparison(
     out: str | Path, data: FederatedData | None = None, *, jobs: int = 1, progress: bool = False
 ) -> Comparison:
     """Finish the remaining runs of a comparison; arguments and result are those of `compare`."""
-    grid = read_plan(Path(out))
+    grid = read_plan(Path(out) / PLAN_FILE)
     federated = load(grid.base.data) if data is None else data
     grid, federated = settled(grid, federated)
     _check_jobs(grid, jobs)
     return _run(grid, Path(out), federated, jobs, progress)
 
 
-def write_plan(grid: Grid, out: Path, data: FederatedData, **more: Any) -> None:
+def write_plan(grid: Grid, file: Path, data: FederatedData) -> None:
     """Write what is compared, so that it can be resumed.
 
     Args:
         grid: what is compared.
-        out: the folder.
+        file: a file in a new folder.
         data: the federation.
-        more: further entries.
     """
-    with files.disk_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
-    plan = asdict(grid) | more
+    with files.disk_errors(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    plan = asdict(grid)
     plan["base"]["data"] = data.source or IN_MEMORY
-    files.write_json(out / PLAN_FILE, plan)
+    files.write_json(file, plan)
 
 
-def read_plan(out: Path) -> Grid:
-    """What the comparison in a folder compares.
+def read_plan(file: Path) -> Grid:
+    """What `write_plan` wrote.
 
     Args:
-        out: the folder.
+        file: the file.
     """
-    values = files.read_json(out / PLAN_FILE)
+    values = files.read_json(file)
     return Grid(
         tuple(values["algorithms"]),
         tuple(float(epsilon) for epsilon in values["epsilons"]),
         tuple(values["seeds"]),
-        parse_config(values["base"], str(out / PLAN_FILE)),
+        parse_config(values["base"], str(file)),
         values.get("axes", {}),
     )
 

@@ -14,7 +14,9 @@ from pmtl.experiments.sweep import choice
 from pmtl.experiments.sweep.choice import noisy_score, resume_selection, select, terms_of
 from pmtl.experiments.sweep.grid import Cell, Grid, config_of
 from pmtl.privacy.accounting import selection
+from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyRequest
+from pmtl.runs.arrears import charge_missing
 from pmtl.runs.config import TrainConfig
 from pmtl.runs.result import load_run
 from pmtl.runs.training import start
@@ -69,12 +71,12 @@ def test_the_run_with_the_best_noisy_score_is_kept(chosen, data):
 
 def test_nothing_is_left_of_the_others_or_of_their_number(chosen):
     results, out = chosen
-    assert {path.name for path in out.iterdir()} == {"best", "comparison.json", "results.json"}
-    written = (out / "results.json").read_text() + (out / "comparison.json").read_text()
+    assert {path.name for path in out.iterdir()} == {"best", "selection.json", "choice.json"}
+    written = (out / "choice.json").read_text() + (out / "selection.json").read_text()
     drawn = choice._draw(grid().candidates(), terms_of(grid(), load(SPEC)).shape, 0)
     assert f": {len(drawn)}," not in written
     assert set(results) == {
-        *("select", "candidates", "chosen", "score", "score_noise", "run", "epsilon", "delta"),
+        *("candidates", "chosen", "score", "score_noise", "run", "epsilon", "delta"),
         *("one_run", "runs_drawn", "chance_of_no_choice", "protocol", "test", "validation"),
     }
 
@@ -171,7 +173,7 @@ def test_a_choice_that_was_stopped_keeps_nothing_and_begins_again(
         patch.setattr(choice, "_try", stop_at_second)
         with pytest.raises(Interrupted, match="all that was tried is deleted"):
             select(grid(), tmp_path / "cut")
-    assert [path.name for path in (tmp_path / "cut").iterdir()] == ["comparison.json"]
+    assert [path.name for path in (tmp_path / "cut").iterdir()] == ["selection.json"]
     done = pmtl_command("resume", tmp_path / "cut", "--json")
     assert done.status == 0, done.err
     again = json.loads(done.out)
@@ -201,6 +203,15 @@ def test_what_the_protocol_does_not_allow_is_refused_before_anything(changes, wo
         select(grid(**changes), tmp_path / "out")
     assert words in str(refused.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_chosen_run_is_not_charged_as_if_it_were_the_only_one(chosen, data, tmp_path):
+    _, out = chosen
+    Ledger.create(tmp_path / "ledger.db", data.clients).close()
+    with pytest.raises(PmtlError, match="the best of a secret number of runs"):
+        charge_missing(tmp_path / "ledger.db", out / "best")
+    with Ledger.open(tmp_path / "ledger.db", write=False) as ledger:
+        assert not ledger.events()
 
 
 def test_production_is_refused():

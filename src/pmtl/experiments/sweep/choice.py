@@ -29,7 +29,7 @@ from pmtl import storage as files
 from pmtl.algorithms import build_algorithm
 from pmtl.data import FederatedData, load
 from pmtl.errors import Interrupted, PmtlError
-from pmtl.experiments.compare import RESULT_FILE, build, check, read_plan, settled, write_plan
+from pmtl.experiments.compare import build, check, read_plan, settled, write_plan
 from pmtl.experiments.sweep.grid import Candidate, Cell, Grid, config_of
 from pmtl.privacy.accounting import selection
 from pmtl.privacy.noise import seeded_source
@@ -44,6 +44,7 @@ from pmtl.sharing import share_part
 from pmtl.simulation import ReleasedMetrics, metric_bounds
 from pmtl.streams import subseed
 
+PLAN_FILE, RESULT_FILE = "selection.json", "choice.json"
 BEST, TRIED = "best", "trying"
 #: The guarantee is stated at the plan's δ and at these, where they are smaller.
 _DELTAS = (1e-5, 1e-6)
@@ -81,12 +82,12 @@ def select(
 
     Args:
         grid: the settings, with one ε, which is that of the whole choice, and one seed.
-        out: a new folder for the best run, in `best`, and `results.json`.
+        out: a new folder for the best run, in `best`, and `choice.json`.
         data: the federation, if `grid.base.data` does not name it.
         progress: whether to show that work goes on.
 
     Returns:
-        The content of `results.json`: what was `chosen`, its noisy `score`, the cost of the choice
+        The content of `choice.json`: what was `chosen`, its noisy `score`, the cost of the choice
         and its terms. Neither the number of runs nor anything about the others is in it.
     """
     out = Path(out)
@@ -97,7 +98,7 @@ def select(
     grid, federated = settled(grid, federated)
     check(grid, federated, all_of_them=True)
     terms = terms_of(grid, federated)
-    write_plan(grid, out, federated, select=True)
+    write_plan(grid, out / PLAN_FILE, federated)
     return _choose(grid, terms, out, federated, progress)
 
 
@@ -109,7 +110,7 @@ def resume_selection(
     out = Path(out)
     if (out / RESULT_FILE).exists():
         raise PmtlError(f"The choice at {out} is complete: there is nothing left to resume.")
-    grid = read_plan(out)
+    grid = read_plan(out / PLAN_FILE)
     federated = load(grid.base.data) if data is None else data
     grid, federated = settled(grid, federated)
     return _choose(grid, terms_of(grid, federated), out, federated, progress)
@@ -312,7 +313,6 @@ def _publish(tried: Path, best: Path, terms: Terms) -> None:
 def _results(grid: Grid, terms: Terms, best: Tried | None) -> dict[str, Any]:
     delta, epsilon = terms.price[0]
     return {
-        "select": True,
         "candidates": [str(candidate) for candidate in grid.candidates()],
         "chosen": None if best is None else str(best.candidate),
         "score": None if best is None else best.score,
