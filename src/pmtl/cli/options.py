@@ -15,7 +15,6 @@ import typer
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
 from pmtl.options import Declared, declared, option, tables
-from pmtl.privacy.plan import PrivacyRequest
 from pmtl.runs.config import DATA, TrainConfig, merge, parse_config, read_values
 from pmtl.spec import format_spec, parse_spec
 
@@ -62,7 +61,6 @@ Config = Annotated[str | None, typer.Option(help="A TOML file; options given her
 ClientColumn = Annotated[str | None, typer_option(declared(Reading)["client_column"])]
 Target = Annotated[str | None, typer_option(declared(Reading)["target"])]
 Device = Annotated[str | None, typer_option(declared(TrainConfig)["device"])]
-Hardened = Annotated[bool | None, typer_option(declared(PrivacyRequest)["hardened"])]
 RunPath = Annotated[
     str, typer.Argument(help="The folder of a finished run, or RUN/finetuned/NAME.", metavar="RUN")
 ]
