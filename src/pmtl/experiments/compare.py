@@ -24,7 +24,7 @@ from pmtl import storage as files
 from pmtl.algorithms import build_algorithm
 from pmtl.data import FederatedData, Split, load
 from pmtl.engines.process import graceful_stop
-from pmtl.errors import Interrupted, PmtlError
+from pmtl.errors import Interrupted, PmtlError, is_out_of_memory
 from pmtl.experiments.compare_verdict import verdicts
 from pmtl.experiments.result_cache import Result, ResultCache
 from pmtl.experiments.sweep.grid import Candidate, Cell, Grid, config_of
@@ -32,6 +32,7 @@ from pmtl.experiments.sweep.summary import Row, prices, summarise
 from pmtl.experiments.sweep.table import Comparison
 from pmtl.models import FlatModel, build_model
 from pmtl.privacy.plan import PrivacyPlan
+from pmtl.progress import progress_bar
 from pmtl.report.verdict import Floats
 from pmtl.runs.config import IN_MEMORY, TrainConfig, parse_config, resolve_device
 from pmtl.runs.folder import RunFolder
@@ -227,8 +228,9 @@ def _run(grid: Grid, out: Path, data: FederatedData, jobs: int, show: bool) -> C
         raise PmtlError(rows[0]["error"])
     results = Comparison(task=data.task, clients=data.m, runs=rows, **summarise(rows, data.task))
     plan_of = partial(runner.plan, grid.seeds)
-    results["selection"] = prices(results["summary"], plan_of)
-    results["verdict"] = verdicts(results, data, plan_of, partial(runner.losses, grid.seeds))
+    with progress_bar("pricing", None, show=show and len(results["summary"]) > 1):
+        results["selection"] = prices(results["summary"], plan_of)
+        results["verdict"] = verdicts(results, data, plan_of, partial(runner.losses, grid.seeds))
     files.write_json(out / RESULT_FILE, results)
     results.write_csv(out)
     return results
@@ -262,6 +264,10 @@ class CellRunner:
                 return _row(cell, start(config, data=self.data, out=path))
             except PmtlError as error:
                 return {"error": str(error)}
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                return {"error": "There was not enough memory for this run."}
 
     def plan(self, seeds: Sequence[int], line: Row) -> PrivacyPlan:
         """The privacy plan of the runs of a line; seeds do not matter to it."""

@@ -268,7 +268,7 @@ def _terms(grid: Grid, data: FederatedData, epsilon: float) -> Terms:
     known: dict[PrivacyRequest, PrivacyPlan] = {}
     plans = Counter(_plan(config_of(grid.base, cell), data, known) for cell in cells)
     report = selection.report_of(plans)
-    mixture, score = selection.releases(plans)
+    mixture, score = selection.releases(plans, report["one_run"])
     shape = next(eta for eta, name in selection.SHAPES.items() if name == report["runs_drawn"])
     delta = report["delta"]
     price = [(delta, report["publish_best"])]

@@ -194,7 +194,8 @@ def parse_axes(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
     axes: dict[str, tuple[str, ...]] = {}
     for text in texts:
         name, equals, values = text.partition("=")
-        name, parts = name.strip().replace("-", "_"), [part.strip() for part in values.split(",")]
+        name, parts = name.strip(), [part.strip() for part in values.split(",")]
+        name = name if ":" in name else name.replace("-", "_")
         if not equals or not name or not all(parts):
             raise PmtlError(
                 f"The grid cannot be read at {text!r}: write a setting and its values, such as "

@@ -166,7 +166,8 @@ def report_of(plans: Mapping[PrivacyPlan, int]) -> dict[str, Any]:
     plan, candidates = next(iter(plans)), sum(plans.values())
     if any((other.clients, other.delta) != (plan.clients, plan.delta) for other in plans):
         raise PmtlError("A choice is priced for the same clients and the same δ in all its runs.")
-    mixture, score = releases(plans)
+    one_run = max(accountant.epsilon(each) for each in plans)
+    mixture, score = releases(plans, one_run)
     together: Counter[GaussianEvent] = Counter()
     for each, count in zip(mixture, plans.values(), strict=True):
         together.update({event: count * times for event, times in each.items()})
@@ -177,7 +178,7 @@ def report_of(plans: Mapping[PrivacyPlan, int]) -> dict[str, Any]:
         "adjacency": plan.adjacency,
         "sampling": plan.sampling,
         "candidates": candidates,
-        "one_run": max(accountant.epsilon(each) for each in plans),
+        "one_run": one_run,
         "one_run_with_score": max(composition.epsilon(each, plan.delta) for each in mixture),
         "publish_best": chosen,
         "publish_all": composition.epsilon(together, plan.delta),
@@ -188,11 +189,11 @@ def report_of(plans: Mapping[PrivacyPlan, int]) -> dict[str, Any]:
     }
 
 
-def releases(plans: Iterable[PrivacyPlan]) -> tuple[list[Events], GaussianEvent]:
+def releases(plans: Iterable[PrivacyPlan], one_run: float) -> tuple[list[Events], GaussianEvent]:
     """What one run with each of the plans releases, and the release of its score, which is the same
-    for all of them."""
+    for all of them; `one_run` is the largest ε of the plans."""
     plans = list(plans)
-    score = validation_release(plans[0], max(accountant.epsilon(plan) for plan in plans))
+    score = validation_release(plans[0], one_run)
     return [{GaussianEvent.of(plan): plan.rounds, score: 1} for plan in plans], score
 
 
