@@ -214,6 +214,27 @@ def test_a_chosen_run_is_not_charged_as_if_it_were_the_only_one(chosen, data, tm
         assert not ledger.events()
 
 
+def test_a_choice_between_methods_of_other_plans_is_priced_by_what_they_run(data, tmp_path):
+    """Pooling decides its releases itself: the price is that of the releases that are made."""
+    between = grid(algorithms=("pmtl", "pooling"), axes={"rounds": (1, 3)}, epsilons=(8.0,))
+    terms = terms_of(between, data)
+    assert len(terms.plans) == len(set(terms.plans.values())) == 3
+    results = select(between, tmp_path / "out")
+    run = load_run(tmp_path / "out/best", data)
+    chosen = next(c for c in terms.plans if str(c) == results["chosen"])
+    assert run.facts.plan == terms.plans[chosen]
+
+
+def test_a_run_with_releases_that_were_not_priced_is_not_published(data, tmp_path, monkeypatch):
+    def with_less_noise(config, **options):
+        return start(replace(config, privacy=replace(config.privacy, epsilon=9.0)), **options)
+
+    monkeypatch.setattr(choice, "start", with_less_noise)
+    with pytest.raises(PmtlError, match="other releases than were priced"):
+        select(grid(), tmp_path / "out")
+    assert not (tmp_path / "out/best").exists()
+
+
 def test_production_is_refused():
     with pytest.raises(PmtlError, match="no entry for a private choice"):
         grid(base=replace(BASE, mode="production", ledger="l.db"))

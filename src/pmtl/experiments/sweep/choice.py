@@ -19,6 +19,7 @@ import math
 import shutil
 import warnings
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,6 +62,7 @@ class Terms:
         price: the ε of the whole choice, at δ and at smaller ones: pairs of δ and ε.
         shape: the shape of the distribution of the number of runs.
         score: the plan of the release of one run's score.
+        plans: the plan of each candidate's run.
         report: `selection.report_of` for these runs.
     """
 
@@ -68,6 +70,7 @@ class Terms:
     price: tuple[tuple[float, float], ...]
     shape: float
     score: PrivacyPlan
+    plans: Mapping[Candidate, PrivacyPlan]
     report: dict[str, Any]
 
 
@@ -97,7 +100,8 @@ def select(
     _refuse(grid, federated)
     grid, federated = settled(grid, federated)
     check(grid, federated, all_of_them=True)
-    terms = terms_of(grid, federated)
+    with progress_bar("pricing", None, show=progress):
+        terms = terms_of(grid, federated)
     write_plan(grid, out / PLAN_FILE, federated)
     return _choose(grid, terms, out, federated, progress)
 
@@ -171,7 +175,7 @@ def _choose(grid: Grid, terms: Terms, out: Path, data: FederatedData, show: bool
             for number, candidate in enumerate(_draw(grid.candidates(), terms.shape, seed)):
                 cell = Cell(candidate, terms.epsilon, subseed(seed, "try", number))
                 path = tried / str(number)
-                score = _try(config_of(grid.base, cell), path, data, terms.score)
+                score = _try(config_of(grid.base, cell), path, data, terms)
                 worse: Path | None = path
                 if best is None or score > best.score:
                     worse, best = best and best.path, Tried(score, candidate, path)
@@ -200,12 +204,17 @@ def _draw(candidates: list[Candidate], shape: float, seed: int) -> list[Candidat
     return [candidates[place] for place in random.integers(len(candidates), size=runs)]
 
 
-def _try(config: TrainConfig, path: Path, data: FederatedData, plan: PrivacyPlan) -> float:
+def _try(config: TrainConfig, path: Path, data: FederatedData, terms: Terms) -> float:
     """The noisy score of a run, which is made in the folder `path`."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Training diverged", RuntimeWarning)
         run = start(config, data=data, out=path)
-    return noisy_score(run, data, plan, config.privacy.loss_bound)
+    if run.facts.plan not in terms.plans.values() or run.facts.metrics_plan is not None:
+        raise PmtlError(
+            "A run of this choice made other releases than were priced, so nothing is published. "
+            "This is an error in pmtl: please report it."
+        )
+    return noisy_score(run, data, terms.score, config.privacy.loss_bound)
 
 
 def noisy_score(
@@ -264,18 +273,19 @@ def terms_of(grid: Grid, data: FederatedData) -> Terms:
 
 
 def _terms(grid: Grid, data: FederatedData, epsilon: float) -> Terms:
-    cells = [Cell(each, epsilon, grid.seeds[0]) for each in grid.candidates()]
+    cells = [Cell(candidate, epsilon, grid.seeds[0]) for candidate in grid.candidates()]
     known: dict[PrivacyRequest, PrivacyPlan] = {}
-    plans = Counter(_plan(config_of(grid.base, cell), data, known) for cell in cells)
+    each = {cell.candidate: _plan(config_of(grid.base, cell), data, known) for cell in cells}
+    plans = Counter(each.values())
     report = selection.report_of(plans)
     mixture, score = selection.releases(plans, report["one_run"])
     shape = next(eta for eta, name in selection.SHAPES.items() if name == report["runs_drawn"])
     delta = report["delta"]
     price = [(delta, report["publish_best"])]
-    for other in (each for each in _DELTAS if each < delta):
+    for other in (smaller for smaller in _DELTAS if smaller < delta):
         price.append((other, selection.epsilon(mixture, other, len(cells), shape)))
     how = (score.clients, score.cohort, score.sampling, score.clip_norm, score.noise_std)
-    return Terms(epsilon, tuple(price), shape, PrivacyPlan(*how, 1, delta), report)
+    return Terms(epsilon, tuple(price), shape, PrivacyPlan(*how, 1, delta), each, report)
 
 
 def _plan(
