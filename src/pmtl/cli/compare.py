@@ -53,11 +53,10 @@ def compare(
     as_json: opt.AsJson = False,
     **settings: Any,
 ) -> None:
-    """Run several algorithms and settings at several ε with several seeds; writes a table, CSV,
-    JSON and a plot.
+    """Compare algorithms and settings at several ε; writes a table, CSV, JSON and a plot.
 
-    If a method has several settings, validation rows choose among them and test rows report. It
-    also says what such a choice would cost.
+    Every combination is run with several seeds. If a method has several settings, validation rows
+    choose among them and test rows report. It also says what such a choice would cost.
 
         pmtl compare --data visits.csv --algorithm pmtl --algorithm fedavg --epsilon 1 --epsilon 4
 
@@ -155,7 +154,7 @@ def finish(results: Any, folder: Path, as_json: bool) -> None:
 
 
 def _show(results: dict[str, Any], folder: Path, about_plot: str) -> None:
-    from pmtl.report.tables import comparison_tables, failure_notes, selection_note
+    from pmtl.report.tables import comparison_tables, run_notes, selection_note
 
     console = opt.console()
     for table in comparison_tables(results):
@@ -165,7 +164,7 @@ def _show(results: dict[str, Any], folder: Path, about_plot: str) -> None:
         "single run. Choosing between runs on these clients' data would cost more.",
         soft_wrap=True,
     )
-    for note in (*failure_notes(results), selection_note(results)):
+    for note in (*run_notes(results), selection_note(results)):
         if note:
             console.print(note, soft_wrap=True, markup=False)
     # Paths are not wrapped, and their brackets are not markup.

@@ -227,6 +227,7 @@ def _run(grid: Grid, out: Path, data: FederatedData, jobs: int, show: bool) -> C
     if all("error" in row for row in rows):
         raise PmtlError(rows[0]["error"])
     results = Comparison(task=data.task, clients=data.m, runs=rows, **summarise(rows, data.task))
+    results["notes"] = grid.notes()
     plan_of = partial(runner.plan, grid.seeds)
     with progress_bar("pricing", None, show=show and len(results["summary"]) > 1):
         results["selection"] = prices(results["summary"], plan_of)

@@ -91,9 +91,9 @@ def _result(entry: dict[str, Any], metric: str) -> str:
     return f"{text} ({entry['failed']} failed)" if entry["failed"] else text
 
 
-def failure_notes(results: dict[str, Any]) -> list[str]:
-    """A sentence for each reason why runs failed or diverged."""
-    notes = []
+def run_notes(results: dict[str, Any]) -> list[str]:
+    """What methods do not use, and a sentence for each reason why runs failed or diverged."""
+    notes = [*results.get("notes", [])]
     for failure in results["failures"]:
         names = failure["names"]
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
@@ -150,7 +150,7 @@ def comparison_tables(results: dict[str, Any]) -> list[Table]:
 def comparison_markdown(results: dict[str, Any]) -> str:
     """The same in Markdown, with the note on the choices below."""
     parts = [markdown_table(header, rows) for header, rows in _filled(results)]
-    notes = (*failure_notes(results), selection_note(results))
+    notes = (*run_notes(results), selection_note(results))
     return "\n\n".join(part for part in (*parts, *notes) if part) + "\n"
 
 

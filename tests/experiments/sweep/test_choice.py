@@ -11,14 +11,15 @@ import pytest
 from pmtl.data import load
 from pmtl.errors import Interrupted, PmtlError
 from pmtl.experiments.sweep import choice
-from pmtl.experiments.sweep.choice import noisy_score, resume_selection, select, terms_of
+from pmtl.experiments.sweep.choice import noisy_score, resume_selection, select
 from pmtl.experiments.sweep.grid import Cell, Grid, config_of
+from pmtl.experiments.sweep.terms import terms_of
 from pmtl.privacy.accounting import selection
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyRequest
 from pmtl.runs.arrears import charge_missing
 from pmtl.runs.config import TrainConfig
-from pmtl.runs.result import load_run
+from pmtl.runs.result import load_run, statement_of
 from pmtl.runs.training import start
 from pmtl.simulation import LocalTraining, metric_bounds
 from pmtl.streams import subseed
@@ -101,7 +102,7 @@ def test_the_epsilon_that_is_asked_for_covers_the_choice(chosen, data):
     assert written["epsilon"] == results["epsilon"]
     # The attacker's bound follows from the choice's ε, too, and is worse than the run's alone.
     alone = replace(run.facts, choice=None)
-    assert run.privacy.attacker_right > choice.statement_of(alone).attacker_right
+    assert run.privacy.attacker_right > statement_of(alone).attacker_right
     deltas = [guarantee.delta for guarantee in run.privacy.guarantees]
     epsilons = [guarantee.epsilon for guarantee in run.privacy.guarantees]
     assert deltas == sorted(deltas, reverse=True)

@@ -45,6 +45,13 @@ def test_a_setting_that_an_algorithm_does_not_use_is_not_varied_for_it():
     assert (privacy.rounds, privacy.clip, privacy.epsilon) == (None, None, 1.0)
 
 
+def test_what_a_method_does_not_use_is_said():
+    base = TrainConfig(privacy=PrivacyRequest(rounds=5))
+    grid = Grid(("pmtl", "pooling"), base=base, axes={"lr": (0.1, 0.3), "cohort": (5, 9)})
+    assert grid.notes() == ["pooling does not use rounds and lr: the others do."]
+    assert Grid(("pmtl", "fedavg"), base=base).notes() == []
+
+
 def test_a_setting_replaces_the_one_that_it_excludes():
     assert with_settings(TrainConfig(), {"epochs": 2}).local == LocalTraining(epochs=2)
     assert with_settings(TrainConfig(), {}) == TrainConfig()

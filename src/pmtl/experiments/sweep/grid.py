@@ -175,6 +175,23 @@ class Grid:
             chosen = {key: show(value) for key, value in zip(keys, values, strict=True)}
             yield format_spec(method, {**options, **chosen}) if chosen else algorithm
 
+    def notes(self) -> list[str]:
+        """Sentences about settings that were given and that a method does not use."""
+        given = [name for name in _DECIDED if getattr(self.base.privacy, name) is not None]
+        given += [name for name in self.axes if ":" not in name]
+        notes = []
+        for method in dict.fromkeys(parse_spec(algorithm)[0] for algorithm in self.algorithms):
+            unused = unused_by(build_algorithm(next(self._specs_of(method))))
+            if names := [name for name in given if name in unused]:
+                notes.append(f"{method} does not use {' and '.join(names)}: the others do.")
+        return notes
+
+    def _specs_of(self, method: str) -> Iterator[str]:
+        """All specs of a method."""
+        for algorithm in self.algorithms:
+            if parse_spec(algorithm)[0] == method:
+                yield from self._specs(algorithm)
+
     def cells(self) -> list[Cell]:
         """All runs; an algorithm that shares nothing has no ε and is run once for each seed."""
         cells = []
