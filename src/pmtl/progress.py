@@ -48,9 +48,12 @@ class _NotebookDisplay:
         shown = self._library.HTML(self.text())
         self._handle = self._library.display(shown, display_id=True)
 
-    def update(self, _task: Any, advance: int, note: str | None = None) -> None:
+    def update(
+        self, _task: Any, advance: int = 0, note: str | None = None, total: int | None = None
+    ) -> None:
         """As rich's; it draws at most five times a second."""
         self._done += advance
+        self._total = self._total if total is None else total
         self._note = self._note if note is None else note
         if time.monotonic() - self._drawn > 0.2:
             self.draw()

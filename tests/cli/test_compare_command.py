@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from pmtl.experiments import compare as comparison
 from pmtl.experiments.compare import Grid, compare
+from pmtl.experiments.sweep.summary import prices
 from pmtl.privacy.accounting import selection
 from pmtl.privacy.plan import PrivacyRequest
 from pmtl.report.tables import comparison_markdown
@@ -88,8 +88,8 @@ def test_without_a_choice_no_price_is_shown(tmp_path, pmtl_command):
     assert json.loads((tmp_path / "out/results.json").read_text())["selection"] == []
     assert "settings" not in done.out + (tmp_path / "out/table.md").read_text()
     # What shares nothing has no ε: its clients choose for themselves.
-    alone = [{"algorithm": f"alone:steps={n}", "epsilon": None} for n in (1, 2)]
-    assert comparison._selection(alone, PrivacyRequest(), 20) == []
+    alone = [{"method": "alone", "epsilon": None} for _ in range(2)]
+    assert prices(alone, lambda line: PrivacyRequest().resolve(20)) == []
 
 
 def test_resume_on_the_command_line_knows_comparisons(tmp_path, pmtl_command):
@@ -100,9 +100,71 @@ def test_resume_on_the_command_line_knows_comparisons(tmp_path, pmtl_command):
     assert (tmp_path / "out/comparison.png").exists()
 
 
+def test_a_grid_is_run_and_told_as_a_table_with_its_price(tmp_path, pmtl_command, monkeypatch):
+    """With an algorithm of one's own, several --grid and a cell that cannot be run."""
+    (tmp_path / "own_method.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from pmtl.algorithms import PMTL\n"
+        "@dataclass(frozen=True)\n"
+        "class Own(PMTL):\n"
+        "    name = 'own'\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    done = pmtl_command(
+        *("compare", "--data", SPEC, "--steps", 2, "--seeds", 1, "--epsilon", 4),
+        *("--algorithm", "own_method:Own", "--grid", "own_method:Own:lam=0.1,1"),
+        *("--grid", "cohort=20,21", "--grid", "rounds=1", "--out", "out"),
+    )
+    assert done.status == 0, done.err
+    assert "own_method:Own:lam=0.1, cohort=20, rounds=1" in done.out
+    assert "own_method:Own, 2 settings: the best published" in done.out
+    assert "cohort=21, rounds=1: A cohort of 21 cannot be drawn" in done.out
+    assert "warning: 2 of 4 runs failed or diverged" in done.err
+    header, *lines = (tmp_path / "out/results.csv").read_text().splitlines()
+    assert header.startswith("run,name,method,algorithm,own_method:Own:lam,cohort,rounds,epsilon")
+    assert len(lines) > 4
+    results = json.loads((tmp_path / "out/results.json").read_text())
+    assert results["selection"][0]["candidates"] == 2
+
+
+def test_a_private_choice_says_what_it_covers(tmp_path, pmtl_command):
+    done = pmtl_command(
+        *("compare", "--data", SPEC, "--rounds", 1, "--steps", 1, "--algorithm", "pmtl"),
+        *("--grid", "lr=0.05,0.5", "--epsilon", 2, "--select", "--out", tmp_path / "out"),
+    )
+    assert done.status == 0, done.err
+    results = json.loads((tmp_path / "out/choice.json").read_text())
+    assert f"Chosen among 2 settings: {results['chosen']}" in done.out
+    assert f"ε = {results['epsilon']:.4g} at δ = 0.005 covers the run and the choice" in done.out
+    assert results["protocol"] in done.out
+    assert "pmtl:" not in done.out.replace(results["chosen"], "")
+
+
+def test_settings_of_the_grid_that_are_lists_of_options(tmp_path, pmtl_command):
+    done = pmtl_command(
+        *("compare", "--data", SPEC, "--rounds", 1, "--steps", 1, "--json"),
+        *("--grid", "algorithm=pmtl,local", "--grid", "epsilon=1,inf", "--grid", "seed=3,5"),
+        *("--out", tmp_path / "out"),
+    )
+    assert done.status == 0, done.err
+    runs = json.loads(done.out)["runs"]
+    assert {run["epsilon"] for run in runs} == {1.0, "inf", None}
+    assert {run["seed"] for run in runs} == {3, 5}
+    assert len(runs) == 2 * 2 + 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["--grid", "lr=.1,.3", "--lr", "1"], "by --lr and by --grid"),
+        (["--grid", "epsilon=1,2", "--epsilon", "1"], "by an option and by --grid"),
+        (["--grid", "seed=1,2", "--seeds", "1"], "by an option and by --grid"),
+        (["--grid", "epsilon=1,x"], "its values must be numbers"),
+        (["--grid", "lrr=1"], "Did you mean 'lr'?"),
+        (["--grid", "cohort=21,22"], "cohort of 21"),
+        (["--jobs", "0"], "at least 1"),
+        (["--jobs", "2", "--ledger", "l.db"], "A ledger has one writer"),
+        (["--select", "--jobs", "2", "--grid", "lr=1,2"], "one run after the other"),
         (["--algorithm", "nothing"], "no algorithm 'nothing'"),
         (["--epsilon", "-1"], "greater than 0"),
         (["--seeds", "0"], "at least one"),
@@ -114,3 +176,4 @@ def test_mistakes_are_sentences(arguments, words, tmp_path, pmtl_command):
     assert refused.status == 2
     assert words in refused.err
     assert "Traceback" not in refused.err
+    assert not (tmp_path / "out").exists()

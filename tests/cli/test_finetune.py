@@ -35,8 +35,21 @@ def test_all_methods_in_one_table(run, pmtl_command):
     assert evaluated["test"]["shared"] == report["test"]["shared"]
 
 
-def test_all_methods_may_be_tried_again_under_another_name(run, pmtl_command):
+def test_all_methods_go_on_where_some_are_done(run, pmtl_command):
     assert pmtl_command("finetune", run, "--steps", 1).status == 0
+    kept = run / "finetuned/vanilla-personal"
+    before = (kept / "personal.safetensors").read_bytes()
+    done = pmtl_command("finetune", run, "--method", "all", "--steps", 3, "--json")
+    assert done.status == 0, done.err
+    assert f"{kept} exists already and is kept as it is: vanilla is not done again" in done.err
+    names = [f"{method}-personal" for method in ("mean", "kl", "ewc")]
+    report = json.loads(done.out)
+    assert report["finetuned"] == [str(run / "finetuned" / name) for name in names]
+    assert (kept / "personal.safetensors").read_bytes() == before
+
+
+def test_all_methods_may_be_tried_again_under_another_name(run, pmtl_command):
+    assert pmtl_command("finetune", run, "--method", "all", "--steps", 1).status == 0
     refused = pmtl_command("finetune", run, "--method", "all", "--steps", 1)
     assert refused.status == 2
     assert "choose another --name" in refused.err

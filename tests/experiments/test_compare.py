@@ -8,16 +8,13 @@ import pytest
 
 from pmtl.data import load
 from pmtl.errors import Interrupted, PmtlError
-from pmtl.experiments import compare as comparison
 from pmtl.experiments.compare import CellRunner, Grid, compare, resume_comparison
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyRequest
-from pmtl.report.tables import selection_cells
 from pmtl.runs.config import TrainConfig
 from pmtl.simulation import LocalTraining
 
 SPEC = "synthetic:clients=20,samples=12"
-INF = float("inf")
 
 
 def grid(**changes):
@@ -45,44 +42,6 @@ def test_means_and_deviations_are_over_seeds(tmp_path):
     assert line["test_personal"]["accuracy"]["mean"] == pytest.approx(mean)
     deviation = (sum((value - mean) ** 2 for value in values)) ** 0.5
     assert line["test_personal"]["accuracy"]["std"] == pytest.approx(deviation)
-
-
-def test_validation_chooses_and_test_only_reports():
-    def line(algorithm, validation, test):
-        entry = {"algorithm": algorithm, "epsilon": 1.0}
-        entry["validation_personal"] = {"accuracy": {"mean": validation}}
-        entry["test_personal"] = {"accuracy": {"mean": test}}
-        return entry
-
-    chosen = comparison._choose(
-        [line("pmtl:lam=1", 0.7, 0.5), line("pmtl:lam=2", 0.6, 0.9)], "accuracy"
-    )
-    assert [entry["algorithm"] for entry in chosen] == ["pmtl:lam=1"]
-
-
-def test_algorithms_of_ones_own_are_grouped_by_their_whole_name():
-    def line(algorithm, accuracy):
-        scores = {"accuracy": {"mean": accuracy}}
-        return {"algorithm": algorithm, "epsilon": 1.0, "test_personal": scores}
-
-    names = ("own.module:One:lam=1", "own.module:One:lam=2", "own.module:Two")
-    lines = [line(name, 0.5 + number / 10) for number, name in enumerate(names)]
-    chosen = comparison._choose(lines, "accuracy")
-    assert [(entry["method"], entry["algorithm"]) for entry in chosen] == [
-        ("own.module:One", "own.module:One:lam=2"),
-        ("own.module:Two", "own.module:Two"),
-    ]
-    prices = comparison._selection(lines, PrivacyRequest(rounds=2), 20)
-    assert [(price["method"], price["candidates"]) for price in prices] == [("own.module:One", 2)]
-
-
-def test_no_privacy_has_an_infinite_price_and_the_order_of_epsilons_does_not_matter():
-    lines = [{"algorithm": f"pmtl:lam={lam}", "epsilon": e} for lam in (1, 2) for e in (INF, 2.0)]
-    results = {"selection": comparison._selection(lines, PrivacyRequest(rounds=2), 20)}
-    header, rows = selection_cells(results)
-    assert header[1:] == ["one run: 2", "one run: inf"]
-    assert [row[2] for row in rows] == ["∞", "∞"]
-    assert 2 < float(rows[0][1]) < 4
 
 
 def test_a_comparison_goes_on_where_it_stopped(tmp_path, monkeypatch):

@@ -24,19 +24,22 @@ INF = float("inf")
 def line(algorithm, epsilon, validation, test):
     scores = {"validation_personal": validation, "test_personal": test}
     means = {name: {"loss": {"mean": value}} for name, value in scores.items()}
-    return {"algorithm": algorithm, "epsilon": epsilon, "method": algorithm, **means}
+    return {"name": algorithm, "epsilon": epsilon, "method": algorithm, **means}
 
 
-def judged(lines, losses, spec=SPEC, privacy=None):
+def judged(lines, losses, spec=SPEC):
     """The verdict, and what was measured on which rows."""
     asked = []
 
-    def measure(algorithm, epsilon, split):
-        asked.append((algorithm, epsilon, split))
-        return np.atleast_2d(losses[algorithm] + np.linspace(0, 0.01, 20))
+    def measure(line, split):
+        asked.append((line["name"], line["epsilon"], split))
+        return np.atleast_2d(losses[line["name"]] + np.linspace(0, 0.01, 20))
+
+    def plan_of(line):
+        return PrivacyRequest(rounds=3, epsilon=line["epsilon"]).resolve(20)
 
     results = {"summary": lines, "chosen": lines}
-    return verdicts(results, load(spec), privacy or PrivacyRequest(rounds=3), measure), asked
+    return verdicts(results, load(spec), plan_of, measure), asked
 
 
 def test_validation_picks_and_test_rows_judge():

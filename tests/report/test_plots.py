@@ -96,6 +96,40 @@ def test_rounds_are_on_the_axis_of_rounds():
     }
 
 
+@pytest.mark.parametrize(
+    ("means", "start", "end"),
+    [
+        ((0.1, 0.6), 0.0, 0.63),  # Half of the axis would be left out at most: it starts at 0.
+        ((0.861, 0.864), 0.762, 0.962),  # A difference of .003 looks small.
+        ((0.99, 1.0), 0.8, 1.0),
+        ((0.55, 0.75), 0.53, 0.77),
+    ],
+)
+def test_an_axis_of_accuracies_does_not_exaggerate(means, start, end):
+    rows = [{"ε": 1 + at, "PMTL": {"mean": mean, "std": 0.01}} for at, mean in enumerate(means)]
+    _, axes = drawn(plots._against_epsilon, rows)
+    low, high = axes.get_ylim()
+    assert (low, high) == pytest.approx((start, end), abs=0.02)
+    assert high - low >= 0.2 - 1e-9
+    cut = f"(axis starts at {low:.2g}, not at 0)"
+    assert (cut in axes.get_ylabel()) == (low > 0)
+
+
+def test_an_axis_of_errors_says_where_it_starts():
+    _, axes = drawn(lambda axes, rows: axes.plot([1, 2], rows), [5.0, 5.1])
+    plots._value_axis(axes, "test rmse", accuracy=False)
+    low, high = axes.get_ylim()
+    assert high - low == pytest.approx(0.2 * 5.1, rel=0.02)
+    assert axes.get_ylabel() == f"test rmse (axis starts at {low:.2g}, not at 0)"
+
+
+def test_bars_start_at_zero():
+    _, axes = drawn(plots._bars, BARS)
+    assert axes.get_ylim() == (0, 1)
+    assert axes.get_ylabel() == "test accuracy"
+    assert {bar.get_y() for bar in axes.patches} == {0}
+
+
 def test_where_all_runs_failed_there_is_no_legend():
     figure, _ = drawn(plots._bars, [{"ε": 0.8, "before": None}])
     assert figure.legends == []

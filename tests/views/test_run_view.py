@@ -68,7 +68,7 @@ def test_a_comparison_shows_its_table(tmp_path):
     shown = found._repr_html_()
     assert shown.count("<table>") == 2, "the scores, and what choosing costs"
     assert "Verdict at ε = 1" in shown
-    runs = found.to_frame()
+    runs = found.to_frame("runs")
     assert isinstance(runs, pandas.DataFrame)
     assert len(runs) == 6
     assert runs["test.personal.accuracy"].tolist() == [

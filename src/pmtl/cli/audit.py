@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pmtl.cli.options import AsJson, Hardened, console, print_json
+from pmtl.cli.options import AsJson, console, print_json, with_settings
 from pmtl.cli.shell.completion import completer
+from pmtl.privacy.plan import PrivacyRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from pmtl.audit import AuditResult, AuditSetup
 
 
+@with_settings(
+    *("epsilon", "noise", "clip", "rounds", "metrics", "loss_bound"), kind=PrivacyRequest
+)
 def audit(
     context: typer.Context,
     game: Annotated[
@@ -29,21 +33,10 @@ def audit(
         float, typer.Option(help="The claimed ε; the noise is calibrated to it.")
     ] = 2.0,
     clients: Annotated[int, typer.Option(help="m: how many clients the federation has.")] = 20,
-    cohort: Annotated[
-        int | None, typer.Option(help="q: clients of a round. [default: all]")
-    ] = None,
-    sampling: Annotated[
-        str | None,
-        typer.Option(
-            help="full, poisson or fixed. [default: full if all, else poisson]",
-            autocompletion=completer("sampling"),
-        ),
-    ] = None,
     rounds: Annotated[int, typer.Option(help="T: rounds of the games that train.")] = 3,
     trials: Annotated[
         int, typer.Option(help="Trials of the one-round game; other games in proportion.")
     ] = 4000,
-    delta: Annotated[float | None, typer.Option(help="δ. [default: 1/(10m)]")] = None,
     seed: Annotated[int, typer.Option(help="Another seed plays other trials.")] = 0,
     mode: Annotated[
         str,
@@ -52,8 +45,8 @@ def audit(
             autocompletion=completer("mode"),
         ),
     ] = "experiment",
-    hardened: Hardened = None,
     as_json: AsJson = False,
+    **settings: Any,
 ) -> None:
     """Attack our own training: does an attack prove a larger ε than the claimed one?
 

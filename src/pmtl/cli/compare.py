@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,55 +10,122 @@ import typer
 from pmtl.cli import options as opt
 from pmtl.cli.shell.completion import completer
 from pmtl.errors import PmtlError
+from pmtl.privacy.plan import DEFAULT_EPSILON
 
 
 @opt.with_settings(
-    *("algorithm", "epsilon", "noise", "hardened", "metrics", "loss_bound", "mode", "seed"),
+    *("algorithm", "epsilon", "noise", "hardened", "metrics", "mode", "seed"),
     *("evaluate_every", "patience", "checkpoint_seconds"),
 )
 def compare(
     algorithm: Annotated[
         list[str] | None,
         typer.Option(
-            help="An algorithm; repeatable (default: pmtl, fedavg, local).",
+            help="An algorithm, also package.module:Name; repeatable (default: pmtl, fedavg, "
+            "local).",
             autocompletion=completer("algorithm"),
         ),
     ] = None,
     epsilon: Annotated[
         list[float] | None, typer.Option(help="An ε; repeatable (default: 0.5, 2, 8).")
     ] = None,
-    seeds: Annotated[int, typer.Option(help="How many seeds, counted from --seed.")] = 3,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A setting and its values, lr=0.1,0.3, or those of an algorithm, "
+            "pmtl:lam=0.1,1; repeatable: all combinations are run."
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="How many seeds, counted from --seed (default 3).")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="The first seed (default 0).")] = None,
+    select: Annotated[
+        bool,
+        typer.Option(
+            "--select",
+            help="Choose privately: only the best run is kept, and --epsilon covers the choice.",
+        ),
+    ] = False,
     config: opt.Config = None,
     out: Annotated[
         str | None, typer.Option(help="A new folder; runs/compare-N unless given.")
     ] = None,
+    jobs: Annotated[int, typer.Option(help="How many runs are made at once.")] = 1,
     as_json: opt.AsJson = False,
     **settings: Any,
 ) -> None:
-    """Run several algorithms at several ε with several seeds; writes a table, JSON and a plot.
+    """Compare algorithms and settings at several ε; writes a table, CSV, JSON and a plot.
 
-    If an algorithm is given with several settings (pmtl:lam=0.1, pmtl:lam=0.3), validation rows
+    Every combination is run with several seeds. If a method has several settings, validation rows
     choose among them and test rows report. It also says what such a choice would cost.
 
         pmtl compare --data visits.csv --algorithm pmtl --algorithm fedavg --epsilon 1 --epsilon 4
+
+        pmtl compare --data visits.csv --grid lr=0.1,0.3 --grid pmtl:lam=0.03,0.3 --epsilon 2
+
+    With --select the choice itself is private: a random number of runs is made, and nothing but
+    the best of them, by a noisy score, is kept.
+
+        pmtl compare --data visits.csv --algorithm pmtl --grid lr=0.1,0.3 --epsilon 2 --select
     """
+    from pmtl.experiments.sweep.grid import Grid, parse_axes
+
+    axes = parse_axes(grid or [])
+    listed = _listed(
+        axes, {"algorithm": algorithm, "epsilon": epsilon, "seed": seeds if seed is None else seed}
+    )
+    if twice := [name for name in axes if settings.get(name) is not None]:
+        name = twice[0]
+        raise PmtlError(
+            f"{name} is given by --{name.replace('_', '-')} and by --grid: keep one of them."
+        )
     base = opt.make_config(config, settings)
     from pmtl.cli.train import free_folder
-    from pmtl.experiments.compare import Grid
-    from pmtl.experiments.compare import compare as run_comparison
 
     first = (base.seed or 0) if seed is None else seed
-    grid = Grid(base=base, seeds=tuple(range(first, first + seeds)))
+    count = (1 if select else 3) if seeds is None else seeds
+    chosen: dict[str, Any] = {"seeds": tuple(range(first, first + count))}
     if algorithm or config:  # A configuration names its algorithm.
-        grid = replace(grid, algorithms=tuple(algorithm or [base.algorithm]))
-    if epsilon:
-        grid = replace(grid, epsilons=tuple(epsilon))
+        chosen["algorithms"] = tuple(algorithm or [base.algorithm])
+    elif select:  # What shares nothing can be chosen by each client for itself.
+        chosen["algorithms"] = ("pmtl", "fedavg")
+    if epsilon or select:
+        chosen["epsilons"] = tuple(epsilon or [DEFAULT_EPSILON])
+    made = Grid(base=base, axes=axes, **(chosen | listed))
     folder = Path(out or free_folder("compare"))
-    finish(run_comparison(grid, folder, progress=True), folder, as_json)
+    if select:
+        from pmtl.experiments.sweep.choice import select as choose
+
+        if jobs != 1:
+            raise PmtlError("A private choice makes one run after the other: leave out --jobs.")
+        finish_choice(choose(made, folder, progress=True), folder, as_json)
+        return
+    from pmtl.experiments.compare import compare as run_comparison
+
+    finish(run_comparison(made, folder, jobs=jobs, progress=True), folder, as_json)
 
 
-def finish(results: dict[str, Any], folder: Path, as_json: bool) -> None:
+def _listed(axes: dict[str, tuple[str, ...]], given: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """The axes that are lists of a grid (algorithms, epsilons, seeds), taken out of `axes`."""
+    listed: dict[str, tuple[Any, ...]] = {}
+    for name, kind in (("algorithm", str), ("epsilon", float), ("seed", int)):
+        values = axes.pop(name, None)
+        if values is None:
+            continue
+        if given[name] is not None:
+            raise PmtlError(f"{name} is given by an option and by --grid: keep one of them.")
+        try:
+            listed[f"{name}s"] = tuple(kind(value) for value in values)
+        except ValueError as error:
+            wanted = "whole numbers" if kind is int else "numbers"
+            raise PmtlError(
+                f"The grid has {name}={','.join(values)}, but its values must be {wanted}."
+            ) from error
+    return listed
+
+
+def finish(results: Any, folder: Path, as_json: bool) -> None:
     """Write the table and the plot, and show them."""
     from pmtl import storage as files
     from pmtl.report.plots import plot_comparison
@@ -77,17 +143,20 @@ def finish(results: dict[str, Any], folder: Path, as_json: bool) -> None:
         opt.print_json({"folder": str(folder), **results})
     else:
         _show(results, folder, about_plot)
-    if wrong := [row["run"] for row in results["runs"] if row.get("not_finite")]:
+    wrong = [row["run"] for row in results["runs"] if row.get("not_finite") or "error" in row]
+    if len(wrong) == len(results["runs"]):
         raise PmtlError(
             f"Training diverged in {len(wrong)} of {len(results['runs'])} runs ("
             f"{', '.join(wrong[:3])}{', …' * (len(wrong) > 3)}): their models are not finite, and "
             "their scores mean nothing. Scale the features to about 1 (--scale client), or use a "
             "smaller step (--lr) or a smaller λ."
         )
+    if wrong:
+        opt.warn(f"{len(wrong)} of {len(results['runs'])} runs failed or diverged; see above.")
 
 
 def _show(results: dict[str, Any], folder: Path, about_plot: str) -> None:
-    from pmtl.report.tables import comparison_tables, selection_note
+    from pmtl.report.tables import comparison_tables, run_notes, selection_note
 
     console = opt.console()
     for table in comparison_tables(results):
@@ -97,9 +166,35 @@ def _show(results: dict[str, Any], folder: Path, about_plot: str) -> None:
         "single run. Choosing between runs on these clients' data would cost more.",
         soft_wrap=True,
     )
-    if note := selection_note(results):
-        console.print(note, soft_wrap=True)
+    for note in (*run_notes(results), selection_note(results)):
+        if note:
+            console.print(note, soft_wrap=True, markup=False)
     # Paths are not wrapped, and their brackets are not markup.
     verdict = results["verdict"]["sentence"]
     lines = (about_plot, f"Table, numbers and all runs: {folder}", verdict)
     console.print(*lines, sep="\n", soft_wrap=True, markup=False)
+
+
+def finish_choice(results: dict[str, Any], folder: Path, as_json: bool) -> None:
+    """Show what was chosen, and what the choice cost."""
+    if as_json:
+        opt.print_json({"folder": str(folder), **results})
+        return
+    count, chosen = len(results["candidates"]), results["chosen"]
+    if chosen is None:
+        found = (
+            "No run was drawn, so nothing was chosen, and nothing is published. The ε below is "
+            "spent nevertheless: drawing again with another seed costs it again."
+        )
+    else:
+        found = (
+            f"Chosen among {count} settings: {chosen}, with a validation score of "
+            f"{results['score']:.3f} ± {results['score_noise']:.3f} (the noise; 1 is best)."
+        )
+    cost = (
+        f"ε = {results['epsilon']:.4g} at δ = {results['delta']:.3g} covers the run and the "
+        f"choice; each run was trained at ε = {results['one_run']:.4g}."
+    )
+    where = f"The run: {folder / results['run']}" if results["run"] else f"Everything: {folder}"
+    lines = (found, cost, results["protocol"], where)
+    opt.console().print(*lines, sep="\n", soft_wrap=True, markup=False)

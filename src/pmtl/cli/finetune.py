@@ -9,6 +9,7 @@ import typer
 
 from pmtl.cli import options as opt
 from pmtl.cli.shell.completion import completer
+from pmtl.client.batches import LocalTraining
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 ALL = "all"
 
 
+@opt.with_settings("steps", "halve_every", kind=LocalTraining)
 def finetune(
-    context: typer.Context,
     path: Annotated[
         str,
         typer.Argument(
@@ -55,17 +56,10 @@ def finetune(
         int | None,
         typer.Option(help="Steps of SGD (default 10); select tries them and 5 times as many."),
     ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(help="Passes over a client's rows; instead of --steps.")
-    ] = None,
-    batch: Annotated[int, typer.Option(help="Rows of a step; 0 for all rows.")] = 10,
-    lr: Annotated[float, typer.Option(help="η, the step size.")] = 0.1,
     seed: Annotated[
         int | None, typer.Option(help="The same seed gives the same bits (default: the run's).")
     ] = None,
-    device: Annotated[
-        str, typer.Option(help="auto, cpu or cuda.", autocompletion=completer("device"))
-    ] = "auto",
+    device: opt.Device = None,
     engine: Annotated[
         str,
         typer.Option(
@@ -81,6 +75,7 @@ def finetune(
     ] = None,
     out: Annotated[str | None, typer.Option(help="Another folder; instead of --name.")] = None,
     as_json: opt.AsJson = False,
+    **settings: Any,
 ) -> None:
     """Let every client of a finished run train its model further; it costs no privacy.
 
@@ -103,7 +98,7 @@ def finetune(
     from pmtl.personalize.finetuning import finetune as tune
     from pmtl.personalize.finetuning import folder_of
     from pmtl.personalize.methods import METHODS, SELECT, build_method
-    from pmtl.personalize.result import refuse_existing
+    from pmtl.personalize.result import is_free, refuse_existing
     from pmtl.runs.result import load_run
     from pmtl.spec import unknown
 
@@ -115,20 +110,25 @@ def finetune(
         raise unknown("method of fine-tuning", method, [*METHODS, SELECT, ALL])
     run = load_run(path)
     methods = list(METHODS) if method == ALL else [method]
-    strengths = [None if method == ALL and one == "vanilla" else lam for one in methods]
-    places: list[Path] = []
-    for one, strength in zip(methods, strengths, strict=True):
+    tasks: list[tuple[str, float | None, Path]] = []
+    for one in methods:
         # Everything is checked before the first method runs.
+        strength = None if method == ALL and one == "vanilla" else lam
         if one in METHODS:
             build_method(one, strength)
         called = f"{name}-{one}" if name and method == ALL else name
-        places.append(folder_of(run, one, start, called) if out is None else Path(out))
-        refuse_existing(places[-1])
-    same = ("start", "steps", "epochs", "batch", "lr", "seed", "device", "engine")
-    settings = {option: context.params[option] for option in same}
+        place = folder_of(run, one, start, called) if out is None else Path(out)
+        tasks.append((one, strength, place))
+    missing = [task for task in tasks if is_free(task[2])]
+    if not missing:
+        refuse_existing(tasks[0][2])
+    for one, _, place in (task for task in tasks if task not in missing):
+        opt.warn(f"{place} exists already and is kept as it is: {one} is not done again.")
+    settings |= {"start": start, "steps": steps, "seed": seed, "device": device, "engine": engine}
+    settings = {option: value for option, value in settings.items() if value is not None}
     done: list[Finetuned] = []
     try:
-        for one, strength, place in zip(methods, strengths, places, strict=True):
+        for one, strength, place in missing:
             done.append(tune(run, one, lam=strength, out=place, progress=True, **settings))
     except KeyboardInterrupt:
         kept = ", ".join(str(tuned.path) for tuned in done) or "nothing"

@@ -16,7 +16,6 @@ from pmtl.cli.shell.completion import completer
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
 from pmtl.options import Declared, declared, option, tables
-from pmtl.privacy.plan import PrivacyRequest
 from pmtl.runs.config import DATA, TrainConfig, merge, parse_config, read_values
 from pmtl.spec import format_spec, parse_spec
 
@@ -74,7 +73,6 @@ ClientColumn = Annotated[str | None, typer_option(declared(Reading)["client_colu
 Target = Annotated[str | None, typer_option(declared(Reading)["target"])]
 SchemaFile = Annotated[str | None, typer_option(declared(Reading)["schema"])]
 Device = Annotated[str | None, typer_option(declared(TrainConfig)["device"])]
-Hardened = Annotated[bool | None, typer_option(declared(PrivacyRequest)["hardened"])]
 RunPath = Annotated[
     str,
     typer.Argument(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,17 +85,7 @@ def resume(
 
         pmtl resume runs/clinics-1
     """
-    from pmtl.experiments.compare import PLAN_FILE
-
-    if (Path(path) / PLAN_FILE).exists():
-        if callback:
-            raise PmtlError(
-                "A comparison has many runs and takes no callbacks: leave out --callback."
-            )
-        from pmtl.cli.compare import finish
-        from pmtl.experiments.compare import resume_comparison
-
-        finish(resume_comparison(path, progress=True), Path(path), as_json)
+    if _resume_comparison(Path(path), callback or (), as_json):
         return
     from pmtl.runs.training import resume as resume_run
     from pmtl.simulation import join_team
@@ -103,6 +94,26 @@ def resume(
         run = resume_run(path, callbacks=callback or (), progress=True, team=team)
         if team.leader:
             report(run, as_json)
+
+
+def _resume_comparison(path: Path, callbacks: Sequence[str], as_json: bool) -> bool:
+    """Continue a comparison or a private choice; returns whether the folder is one."""
+    from pmtl.experiments.compare import PLAN_FILE
+    from pmtl.experiments.sweep import choice
+
+    chosen = (path / choice.PLAN_FILE).exists()
+    if not chosen and not (path / PLAN_FILE).exists():
+        return False
+    if callbacks:
+        raise PmtlError("A comparison has many runs and takes no callbacks: leave out --callback.")
+    from pmtl.cli.compare import finish, finish_choice
+    from pmtl.experiments.compare import resume_comparison
+
+    if chosen:
+        finish_choice(choice.resume_selection(path, progress=True), path, as_json)
+    else:
+        finish(resume_comparison(path, progress=True), path, as_json)
+    return True
 
 
 def report(run: Run, as_json: bool) -> None:

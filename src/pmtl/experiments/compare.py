@@ -1,21 +1,22 @@
-"""Algorithms × ε × seeds: every cell is an ordinary run, and a comparison can be resumed.
+"""Algorithms × settings × ε × seeds: every cell is an ordinary run; comparisons can be resumed.
 
-If several settings of one algorithm are given (`pmtl:lam=0.1`, `pmtl:lam=0.3`), validation rows
-choose one for each ε, and test rows report. This choice uses exact scores of private data, which
-the ε of a single run does not cover: a comparison is an experiment. `selection` in the results says
-what the choice would cost (`privacy/accounting/selection.py`). Seeds are repetitions, not
-candidates.
+If several settings of one algorithm are given (`pmtl:lam=0.1`, `pmtl:lam=0.3`, or a grid),
+validation rows choose one for each ε, and test rows report. This choice uses exact scores of
+private data, which the ε of a single run does not cover: a comparison is an experiment. `selection`
+in the results says what the choice would cost (`privacy/accounting/selection.py`), and
+`sweep/choice.py` makes one that is paid for. Seeds are repetitions, not candidates. A run that
+fails is a sentence in the results and does not stop the others.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import Counter, defaultdict
+import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,162 +24,217 @@ from pmtl import storage as files
 from pmtl.algorithms import build_algorithm
 from pmtl.data import FederatedData, Split, load
 from pmtl.engines.process import graceful_stop
-from pmtl.errors import Interrupted, PmtlError
+from pmtl.errors import Interrupted, PmtlError, is_out_of_memory
 from pmtl.experiments.compare_verdict import verdicts
 from pmtl.experiments.result_cache import Result, ResultCache
-from pmtl.models import build_model
-from pmtl.privacy.accounting import selection
-from pmtl.privacy.plan import PrivacyRequest, check_epsilon
-from pmtl.report.comparison import Comparison
+from pmtl.experiments.sweep.grid import Candidate, Cell, Grid, config_of
+from pmtl.experiments.sweep.summary import Row, prices, summarise
+from pmtl.experiments.sweep.table import Comparison
+from pmtl.models import FlatModel, build_model
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.progress import progress_bar
 from pmtl.report.verdict import Floats
 from pmtl.runs.config import IN_MEMORY, TrainConfig, parse_config, resolve_device
 from pmtl.runs.folder import RunFolder
+from pmtl.runs.preparation import default_algorithm, wants_scaling
 from pmtl.runs.result import Run, load_run
 from pmtl.runs.training import resume, start, with_absolute_paths
 from pmtl.sharing import PublicInputs, share_part
 from pmtl.simulation import check_engine
-from pmtl.spec import parse_spec
-from pmtl.streams import name_key
+
+__all__ = ["Cell", "CellRunner", "Grid", "compare", "resume_comparison"]
 
 PLAN_FILE = "comparison.json"
 RESULT_FILE = "results.json"
 
 
-@dataclass(frozen=True)
-class Grid:
-    """What is compared, and the settings that all runs share.
-
-    Args:
-        algorithms: Specs of algorithms, such as `pmtl:lam=0.1`.
-        epsilons: The ε of the runs; ∞ means no privacy.
-        seeds: The seeds; one run for each.
-        base: All other settings.
-    """
-
-    algorithms: tuple[str, ...] = ("pmtl", "fedavg", "local")
-    epsilons: tuple[float, ...] = (0.5, 2.0, 8.0)
-    seeds: tuple[int, ...] = (0, 1, 2)
-    base: TrainConfig = field(default_factory=TrainConfig)
-
-    def __post_init__(self) -> None:
-        if not (self.algorithms and self.epsilons and self.seeds):
-            raise PmtlError("A comparison needs at least one algorithm, one ε and one seed.")
-        for name in ("algorithms", "epsilons", "seeds"):  # Without duplicates.
-            object.__setattr__(self, name, tuple(dict.fromkeys(getattr(self, name))))
-        for epsilon in self.epsilons:
-            check_epsilon(epsilon)
-        if self.base.mode != "experiment":
-            raise PmtlError(
-                "A comparison is an experiment: it uses exact metrics of every run. Leave the mode "
-                "out."
-            )
-        if self.base.privacy.epsilon is not None or self.base.privacy.noise is not None:
-            raise PmtlError("A comparison sets ε itself: leave epsilon and noise out of privacy.")
-
-    def cells(self) -> list[Cell]:
-        """All runs; an algorithm that shares nothing has no ε and is run once for each seed."""
-        cells = []
-        for algorithm in self.algorithms:
-            epsilons = self.epsilons if build_algorithm(algorithm).shares else (None,)
-            cells += [Cell(algorithm, e, s) for e in epsilons for s in self.seeds]
-        return cells
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One run of the grid; `epsilon` is None for an algorithm that shares nothing."""
-
-    algorithm: str
-    epsilon: float | None
-    seed: int
-
-    def __str__(self) -> str:
-        """The name of its folder: a readable name, with a key if that may be ambiguous."""
-        name = "".join(c if c.isalnum() or c in "._=-" else "-" for c in self.algorithm)
-        budget = "" if self.epsilon is None else f"-eps{self.epsilon!r}"
-        key = "" if name == self.algorithm else f"-{name_key(self.algorithm) % 16**6:06x}"
-        return f"{name}{key}{budget}-seed{self.seed}"
-
-
 def compare(
-    grid: Grid, out: str | Path, data: FederatedData | None = None, *, progress: bool = False
+    grid: Grid,
+    out: str | Path,
+    data: FederatedData | None = None,
+    *,
+    jobs: int = 1,
+    progress: bool = False,
 ) -> Comparison:
-    """Compare algorithms.
+    """Compare algorithms and settings.
 
     Args:
         grid: What is compared.
-        out: A new folder for all runs and `results.json`.
+        out: A new folder for all runs, `results.json` and `results.csv`.
         data: The federation, if `grid.base.data` does not name it.
+        jobs: How many runs are made at once, each in a process of its own.
         progress: Whether to show a progress bar.
 
     Returns:
         The content of `results.json`: `runs`, their `summary` over seeds, the setting `chosen` by
-        validation for each method, what that `selection` would cost, and the `verdict`.
+        validation for each method, what that `selection` would cost, `failures` and the `verdict`.
+        `to_frame()` gives one line for each run, split, view and metric.
     """
     out = Path(out)
     RunFolder.refuse_existing(out)
     grid = replace(grid, base=with_absolute_paths(grid.base))
     federated = load(grid.base.data) if data is None else data
-    _check(grid, federated)
-    with files.disk_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
-    plan = asdict(grid)
-    plan["base"]["data"] = federated.source or IN_MEMORY
-    files.write_json(out / PLAN_FILE, plan)
-    return _run(grid, out, federated, progress)
+    grid, federated = settled(grid, federated)
+    check(grid, federated)
+    _check_jobs(grid, jobs)
+    write_plan(grid, out / PLAN_FILE, federated)
+    return _run(grid, out, federated, jobs, progress)
 
 
 def resume_comparison(
-    out: str | Path, data: FederatedData | None = None, *, progress: bool = False
+    out: str | Path, data: FederatedData | None = None, *, jobs: int = 1, progress: bool = False
 ) -> Comparison:
     """Finish the remaining runs of a comparison; arguments and result are those of `compare`."""
-    values = files.read_json(Path(out) / PLAN_FILE)
-    base = parse_config(values["base"], str(Path(out) / PLAN_FILE))
-    grid = Grid(
+    grid = read_plan(Path(out) / PLAN_FILE)
+    federated = load(grid.base.data) if data is None else data
+    grid, federated = settled(grid, federated)
+    _check_jobs(grid, jobs)
+    return _run(grid, Path(out), federated, jobs, progress)
+
+
+def write_plan(grid: Grid, file: Path, data: FederatedData) -> None:
+    """Write what is compared, so that it can be resumed.
+
+    Args:
+        grid: what is compared.
+        file: a file in a new folder.
+        data: the federation.
+    """
+    with files.disk_errors(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    plan = asdict(grid)
+    plan["base"]["data"] = data.source or IN_MEMORY
+    files.write_json(file, plan)
+
+
+def read_plan(file: Path) -> Grid:
+    """What `write_plan` wrote.
+
+    Args:
+        file: the file.
+    """
+    values = files.read_json(file)
+    return Grid(
         tuple(values["algorithms"]),
         tuple(float(epsilon) for epsilon in values["epsilons"]),
         tuple(values["seeds"]),
-        base,
+        parse_config(values["base"], str(file)),
+        values.get("axes", {}),
     )
-    return _run(grid, Path(out), load(base.data) if data is None else data, progress)
 
 
-def _check(grid: Grid, data: FederatedData) -> None:
-    """Refuse what no cell can run, before anything is written."""
+def settled(grid: Grid, data: FederatedData) -> tuple[Grid, FederatedData]:
+    """The grid with the algorithm that `auto` means, and the data as all its runs read them: scaled
+    inside the clients if any of the methods needs that.
+
+    Args:
+        grid: what is compared.
+        data: the federation.
+    """
     base = grid.base
-    public = PublicInputs.read(base.init, base.share)
+    if "auto" in grid.algorithms:
+        default = default_algorithm(base, data, build(base, data)[0])
+        names = (default if name == "auto" else name for name in grid.algorithms)
+        grid = replace(grid, algorithms=tuple(names))
+    for candidate in grid.candidates():
+        method = build_algorithm(candidate.algorithm)
+        if not method.exact:
+            continue
+        try:
+            model, _ = build(config_of(base, Cell(candidate, None, 0)), data)
+        except PmtlError:
+            continue  # `check` tells.
+        if wants_scaling(method, data, model):
+            return grid, data.scaled()
+    return grid, data
+
+
+def check(grid: Grid, data: FederatedData, *, all_of_them: bool = False) -> None:
+    """Refuse what cannot be run, before anything is written. If a grid is given, only what no
+    candidate can run is refused: the failure of a single one is a result.
+
+    Args:
+        grid: what is compared.
+        data: the federation.
+        all_of_them: whether every candidate has to be possible.
+    """
+    errors = []
+    candidates = grid.candidates()
+    for candidate in candidates:
+        try:
+            _check(config_of(grid.base, Cell(candidate, None, 0)), data)
+        except PmtlError as error:
+            if not grid.axes or all_of_them:
+                raise
+            errors.append(error)
+    if len(errors) == len(candidates):
+        raise errors[0]
+    if not grid.axes:
+        for epsilon in grid.epsilons:
+            replace(grid.base.privacy, epsilon=epsilon).resolve(data.m)
+
+
+def _check(config: TrainConfig, data: FederatedData) -> None:
+    model, public = build(config, data)
+    method = share_part(build_algorithm(config.algorithm), config.share, model, public.rows)
+    method.billboard(data.clients)
+    check_engine(config.engine, config.compile, resolve_device(config.device))
+    config.privacy.resolve(data.m)  # Its ε is ∞, so that nothing is calibrated.
+
+
+def build(config: TrainConfig, data: FederatedData) -> tuple[FlatModel, PublicInputs]:
+    """The model of a run, and what it takes from public files.
+
+    Args:
+        config: the configuration of the run.
+        data: the federation.
+    """
+    public = PublicInputs.read(config.init, config.share)
     sizes = (data.input_shape, data.outputs, data.task)
-    model = build_model(base.model, *sizes, seed=0, init=public.start, frozen=base.frozen)
-    rows = public.fitted(model).rows
-    for algorithm in grid.algorithms:
-        share_part(build_algorithm(algorithm), base.share, model, rows).billboard(data.clients)
-    check_engine(base.engine, base.compile, resolve_device(base.device))
-    for epsilon in grid.epsilons:
-        replace(base.privacy, epsilon=epsilon).resolve(data.m)
+    model = build_model(config.model, *sizes, seed=0, init=public.start, frozen=config.frozen)
+    return model, public.fitted(model)
 
 
-def _run(grid: Grid, out: Path, data: FederatedData, show: bool) -> Comparison:
+def _check_jobs(grid: Grid, jobs: int) -> None:
+    if jobs < 1:
+        raise PmtlError(f"jobs must be at least 1, but {jobs} was given.")
+    if jobs > 1 and grid.base.ledger is not None:
+        raise PmtlError(
+            "A ledger has one writer, so its runs are made one after the other: leave out --jobs, "
+            "or the ledger."
+        )
+
+
+def _run(grid: Grid, out: Path, data: FederatedData, jobs: int, show: bool) -> Comparison:
     cells = grid.cells()
-    with graceful_stop() as stop:
+    with ExitStack() as stack:
+        # Processes end at once after Ctrl-C; one process ends after the round.
+        stop = stack.enter_context(graceful_stop()) if jobs == 1 else None
         runner = CellRunner(grid.base, out / "runs", data, stop)
-        cache: ResultCache[Cell] = ResultCache(runner.read, runner.do, "comparing", show=show)
+        cache = ResultCache(runner.read, runner.do, "comparing", jobs, show)
         for cell in cells:
             cache.get(cell)
         try:
             cache.fill()
-        except Interrupted:
+        except (Interrupted, KeyboardInterrupt) as error:
+            if jobs == 1 and isinstance(error, KeyboardInterrupt):
+                raise
             done = f"{len(cells) - len(cache.missing)} of {len(cells)}"
             raise Interrupted(
                 f"Stopped after {done} runs; continue with `pmtl resume {out}`."
             ) from None
-    rows = [cache.get(cell) for cell in cells]
-    results = {"task": data.task, "clients": data.m, "runs": rows, **_summaries(rows, data.task)}
-    results["selection"] = _selection(results["summary"], grid.base.privacy, data.m)
-    results["verdict"] = verdicts(
-        results, data, grid.base.privacy, partial(runner.losses, grid.seeds)
-    )
+    rows = [cache.get(cell) or _failed(cell, cache.failures[str(cell)]) for cell in cells]
+    if all("error" in row for row in rows):
+        raise PmtlError(rows[0]["error"])
+    results = Comparison(task=data.task, clients=data.m, runs=rows, **summarise(rows, data.task))
+    results["notes"] = grid.notes()
+    plan_of = partial(runner.plan, grid.seeds)
+    with progress_bar("pricing", None, show=show and len(results["summary"]) > 1):
+        results["selection"] = prices(results["summary"], plan_of)
+        results["verdict"] = verdicts(results, data, plan_of, partial(runner.losses, grid.seeds))
     files.write_json(out / RESULT_FILE, results)
-    return Comparison(results)
+    results.write_csv(out)
+    return results
 
 
 @dataclass(frozen=True)
@@ -188,7 +244,7 @@ class CellRunner:
     base: TrainConfig
     folder: Path
     data: FederatedData
-    stop: threading.Event  #: set when the user asked to stop
+    stop: threading.Event | None  #: set when the user asked to stop; None in a process of many
 
     def read(self, cell: Cell) -> Result | None:
         path = self.folder / str(cell)
@@ -197,34 +253,44 @@ class CellRunner:
         return _row(cell, load_run(path, self.data))
 
     def do(self, cell: Cell) -> Result:
-        if self.stop.is_set():
+        if self.stop is not None and self.stop.is_set():
             raise Interrupted
         path = self.folder / str(cell)
-        if path.exists():
-            return _row(cell, resume(path, self.data))
-        epsilon = float("inf") if cell.epsilon is None else cell.epsilon
-        config = replace(
-            self.base,
-            algorithm=cell.algorithm,
-            privacy=replace(self.base.privacy, epsilon=epsilon),
-            seed=cell.seed,
-        )
-        return _row(cell, start(config, data=self.data, out=path))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Training diverged", RuntimeWarning)
+            try:
+                if path.exists():
+                    return _row(cell, resume(path, self.data))
+                config = config_of(self.base, cell)
+                return _row(cell, start(config, data=self.data, out=path))
+            except PmtlError as error:
+                return {"error": str(error)}
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                return {"error": "There was not enough memory for this run."}
 
-    def losses(
-        self, seeds: Sequence[int], algorithm: str, epsilon: float | None, split: Split
-    ) -> Floats:
+    def plan(self, seeds: Sequence[int], line: Row) -> PrivacyPlan:
+        """The privacy plan of the runs of a line; seeds do not matter to it."""
+        return RunFolder.open(self._runs(seeds, line)[0]).facts().plan
+
+    def losses(self, seeds: Sequence[int], line: Row, split: Split) -> Floats:
         """[seeds, m] the losses of the clients' models in finished runs."""
-        cells = [Cell(algorithm, epsilon, seed) for seed in seeds]
-        runs = [load_run(self.folder / str(cell), self.data) for cell in cells]
+        runs = [load_run(path, self.data) for path in self._runs(seeds, line)]
         return np.stack([run.client_losses(split)["personal"] for run in runs])
+
+    def _runs(self, seeds: Sequence[int], line: Row) -> list[Path]:
+        """The folders of a line's finished runs."""
+        candidate = Candidate(line["algorithm"], tuple(line["settings"].items()))
+        paths = [self.folder / str(Cell(candidate, line["epsilon"], seed)) for seed in seeds]
+        return [path for path in paths if path.exists() and RunFolder(path).facts().complete]
 
 
 def _row(cell: Cell, run: Run) -> Result:
     assert run.path is not None
     file = RunFolder(run.path).result_file
     return {
-        **asdict(cell),
+        **cell.to_dict(),
         "privacy_epsilon": run.privacy.epsilon,
         "run": run.path.name,
         "not_finite": run.not_finite,
@@ -232,67 +298,5 @@ def _row(cell: Cell, run: Run) -> Result:
     }
 
 
-def _summaries(rows: list[dict[str, Any]], task: str) -> dict[str, Any]:
-    """Mean and standard deviation over seeds, and the setting that validation chose."""
-    metric = "rmse" if task == "regression" else "accuracy"
-    groups: defaultdict[tuple[str, float | None], list[Result]] = defaultdict(list)
-    for row in rows:
-        groups[row["algorithm"], row["epsilon"]].append(row)
-    order = [row["algorithm"] for row in rows]
-    summary = []
-    for algorithm, epsilon in sorted(groups, key=lambda key: (order.index(key[0]), key[1] or 0.0)):
-        runs = groups[algorithm, epsilon]
-        line: dict[str, Any] = {"algorithm": algorithm, "epsilon": epsilon, "seeds": len(runs)}
-        for split in ("test", "validation"):
-            for view in ("personal", "shared"):
-                values = [run[split][view] for run in runs if run[split] and view in run[split]]
-                if values:
-                    line[f"{split}_{view}"] = _spread(values)
-        summary.append(line)
-    return {"metric": metric, "summary": summary, "chosen": _choose(summary, metric)}
-
-
-def _spread(values: list[dict[str, float]]) -> dict[str, dict[str, float]]:
-    """For each metric the mean and the sample standard deviation over seeds (0 for one seed)."""
-    # In a file, numbers that are not finite are null: float() makes them NaN.
-    table = {name: np.array([value[name] for value in values], float) for name in values[0]}
-    return {
-        name: {"mean": float(v.mean()), "std": float(v.std(ddof=1)) if len(v) > 1 else 0.0}
-        for name, v in table.items()
-    }
-
-
-def _method(algorithm: str) -> str:
-    """The algorithm's name without its settings."""
-    return parse_spec(algorithm)[0]
-
-
-def _choose(summary: list[dict[str, Any]], metric: str) -> list[dict[str, Any]]:
-    """The best setting of each method at each ε."""
-    sign = -1 if metric == "rmse" else 1
-    chosen: dict[tuple[str, float | None], dict[str, Any]] = {}
-    for line in summary:
-        key = (_method(line["algorithm"]), line["epsilon"])
-        split = "validation" if "validation_personal" in line else "test"
-
-        def value(entry: dict[str, Any], split: str = split) -> float:
-            return float(sign * entry[f"{split}_personal"][metric]["mean"])
-
-        if key not in chosen or value(line) > value(chosen[key]):
-            chosen[key] = line
-    return [{"method": name, **line} for (name, _), line in chosen.items()]
-
-
-def _selection(
-    summary: list[dict[str, Any]], privacy: PrivacyRequest, clients: int
-) -> list[dict[str, Any]]:
-    """What choosing a method's setting would cost at each ε, if several settings were given. If
-    nothing is shared (ε is None), each client can choose for itself, which is free."""
-    settings = Counter((_method(line["algorithm"]), line["epsilon"]) for line in summary)
-    prices = []
-    for (method, epsilon), candidates in settings.items():
-        if epsilon is not None and candidates > 1:
-            plan = replace(privacy, epsilon=epsilon).resolve(clients)
-            price = selection.report(plan, candidates)
-            prices.append({"method": method, "epsilon": epsilon, **price})
-    return prices
+def _failed(cell: Cell, error: str) -> Row:
+    return {**cell.to_dict(), "run": str(cell), "error": error}

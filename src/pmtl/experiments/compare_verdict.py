@@ -9,33 +9,33 @@ the verdict says so. Acting on the table costs more than the ε of one run:
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pmtl.data import FederatedData, Split
+from pmtl.experiments.sweep.summary import Plans
 from pmtl.privacy.accounting import selection
-from pmtl.privacy.plan import PrivacyRequest
 from pmtl.report.verdict import ALONE, Floats, Verdict, judge
 
-#: From an algorithm, its ε and rows to the losses of its personal models, `[seeds, m]`.
-Losses = Callable[[str, float | None, Split], Floats]
 Line = dict[str, Any]
+#: From a line of the summary and rows to the losses of its personal models, `[seeds, m]`.
+Losses = Callable[[Line, Split], Floats]
 
 
 def verdicts(
-    results: dict[str, Any], data: FederatedData, privacy: PrivacyRequest, losses: Losses
+    results: dict[str, Any], data: FederatedData, plan_of: Plans, losses: Losses
 ) -> dict[str, Any]:
     """The verdict of a comparison, for `results.json`.
 
     Args:
         results: `summary` and `chosen`, as `compare` returns them.
         data: the federation.
-        privacy: the settings that all runs share.
-        losses: measures an algorithm's models.
+        plan_of: gives the plan of a line's runs.
+        losses: measures the models of a line's runs.
 
     Returns:
         `sentence`, and under `at` one verdict for each ε.
@@ -45,7 +45,7 @@ def verdicts(
     alone = [line for line in results["chosen"] if line["epsilon"] is None]
     for epsilon in sorted({line["epsilon"] for line in sharing}):
         rivals = [line for line in sharing if line["epsilon"] == epsilon]
-        judged = _at(rivals + alone, len(rivals), results["summary"], data, privacy, losses)
+        judged = _at(rivals + alone, len(rivals), results["summary"], data, plan_of, losses)
         entries.append({"epsilon": epsilon, **judged.to_dict()})
     if not entries:
         why = "Nothing was shared, so there is nothing to compare training alone with."
@@ -65,7 +65,7 @@ def _at(
     sharing: int,
     summary: list[Line],
     data: FederatedData,
-    privacy: PrivacyRequest,
+    plan_of: Plans,
     losses: Losses,
 ) -> Verdict:
     """The verdict at one ε; the first `sharing` of the lines share."""
@@ -73,14 +73,16 @@ def _at(
     validated = bool(data.rows("validation").counts.sum())
     ranked = sorted(lines[:sharing], key=lambda line: _mean_loss(line, validated))
     ours = ranked[0]
-    own = {ours["algorithm"]: losses(ours["algorithm"], ours["epsilon"], rows)}
+    own = {ours["name"]: losses(ours, rows)}
     if alone := lines[sharing:]:
         best = min(alone, key=lambda line: _mean_loss(line, validated))
-        own[ALONE] = losses(best["algorithm"], best["epsilon"], rows)
+        own[ALONE] = losses(best, rows)
     elif len(ranked) > 1:
-        own[ranked[1]["algorithm"]] = losses(ranked[1]["algorithm"], ranked[1]["epsilon"], rows)
+        own[ranked[1]["name"]] = losses(ranked[1], rows)
     epsilon = ours["epsilon"]
-    settings = [line for line in summary if line["epsilon"] in (epsilon, None)]
+    settings = [
+        line for line in summary if line["epsilon"] in (epsilon, None) and line.get("seeds", 1)
+    ]
     same_rows = rows == "validation" or not validated
     picked = len(settings) > len(own) and same_rows
     chosen = f"These {rows} rows also picked what is compared here." if picked else ""
@@ -89,7 +91,7 @@ def _at(
         own,
         _counts(data, rows),
         rows=rows,
-        cost=_cost(len(settings), epsilon, privacy, data.m),
+        cost=_cost(settings, epsilon, plan_of),
         chosen=chosen,
         remark=remark,
     )
@@ -104,17 +106,20 @@ def _mean_loss(line: Line, validated: bool) -> float:
     split = "validation" if validated and "validation_personal" in line else "test"
     views = line.get(f"{split}_personal")
     value = math.nan if views is None else float(views["loss"]["mean"])
-    return value if math.isfinite(value) else math.inf
+    return value if math.isfinite(value) and not line.get("diverged") else math.inf
 
 
-def _cost(candidates: int, epsilon: float, privacy: PrivacyRequest, clients: int) -> str:
-    """What it would cost to act on the table."""
+def _cost(candidates: list[Line], epsilon: float, plan_of: Plans) -> str:
+    """What it would cost to act on the table. What shares nothing counts like the first of the
+    others: its score is released, too."""
     exact = "This table shows exact scores, which no ε covers."
-    if candidates < 2 or math.isinf(epsilon):
+    if len(candidates) < 2 or math.isinf(epsilon):
         return exact
-    price = selection.report(replace(privacy, epsilon=epsilon).resolve(clients), candidates)
+    plans = Counter(plan_of(line) for line in candidates if line["epsilon"] is not None)
+    plans[next(iter(plans))] += len(candidates) - sum(plans.values())
+    price = selection.report_of(plans)
     return (
-        f"{exact} Picking one of the {candidates} candidates by private scores instead would cost "
-        f"at most ε = {price['publish_best']:.3g} with only the best run published, and "
+        f"{exact} Picking one of the {len(candidates)} candidates by private scores instead would "
+        f"cost at most ε = {price['publish_best']:.3g} with only the best run published, and "
         f"ε = {price['publish_all']:.3g} with all of them (pmtl privacy selection)."
     )

@@ -155,9 +155,14 @@ def save_finetuned(tuned: Finetuned, path: str | Path) -> Finetuned:
 
 def refuse_existing(path: str | Path) -> None:
     """Refuse a `path` that exists, unless it is an empty folder."""
-    path = Path(path)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if not is_free(path):
         raise PmtlError(f"{path} exists already: choose another --name, or delete it first.")
+
+
+def is_free(path: str | Path) -> bool:
+    """Whether there is nothing at `path` but, perhaps, an empty folder."""
+    path = Path(path)
+    return not path.exists() or (path.is_dir() and not any(path.iterdir()))
 
 
 def load_finetuned(

@@ -6,20 +6,10 @@ from typing import Any
 
 from pmtl.report.tables import comparison_cells, selection_cells
 from pmtl.views import html
-from pmtl.views.frames import columns_of, flat_row, make_frame
 
 
-class Comparison(dict[str, Any]):
-    """The content of `results.json`."""
-
-    def to_frame(self, what: str = "runs") -> Any:
-        """A table: a pandas DataFrame or, where pandas is not installed, a pyarrow Table.
-
-        Args:
-            what: "runs", one row for each run, or "summary", means and deviations over seeds.
-        """
-        rows = self["summary" if what == "summary" else "runs"]
-        return make_frame(columns_of(flat_row(row) for row in rows))
+class ComparisonView(dict[str, Any]):
+    """The content of `results.json`, and how it looks."""
 
     def __repr__(self) -> str:
         algorithms = ", ".join(dict.fromkeys(row["algorithm"] for row in self["summary"]))

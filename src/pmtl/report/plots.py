@@ -33,7 +33,7 @@ def plot_comparison(results: dict[str, Any], path: Path) -> None:
         x = [places[epsilon] for epsilon in epsilons]
         axes.errorbar(x, means, deviations, marker="o", capsize=3, label=method)
     axes.set_xlabel("ε (client-level, replace-one; smaller is more private)")
-    axes.set_ylabel(f"test {metric}")
+    _value_axis(axes, f"test {metric}", metric == "accuracy")
     axes.set_title(f"{results['clients']} clients, mean ± standard deviation over seeds")
     axes.grid(alpha=0.25)
     axes.legend(frameon=False)
@@ -75,16 +75,36 @@ def _epsilon_axis(axes: Any, epsilons: Sequence[float]) -> dict[float, float]:
     return places
 
 
+def _value_axis(axes: Any, label: str, accuracy: bool = True) -> None:
+    """Limits that do not exaggerate: the axis of points starts at 0, or else says where it starts
+    and covers at least a fifth of the values (an accuracy: of 1), so that a difference too small to
+    matter does not fill the picture. To be called when everything is drawn."""
+    low, high = axes.get_ylim()
+    low, high = max(0.0, low), min(1.0, high) if accuracy else high
+    least = 0.2 if accuracy else 0.2 * high
+    if high - low < least:
+        middle = (low + high) / 2
+        low, high = middle - least / 2, middle + least / 2
+        shift = min(0.0, 1.0 - high) if accuracy else 0.0
+        low, high = max(0.0, low + shift), high + shift
+    if low <= high / 2:
+        low = 0.0
+    axes.set_ylim(low, high)
+    axes.set_ylabel(label if low == 0 else f"{label} (axis starts at {low:.2g}, not at 0)")
+
+
 def _loss_and_epsilon(axes: Any, rows: Rows) -> None:
     """Fig. 2: the loss falls on the left axis, ε rises on the right one."""
     rounds = [row["rounds"] for row in rows]
     axes.plot(rounds, [row["training loss"] for row in rows], color="tab:orange", label="loss")
     axes.set_xlabel("communication rounds")
-    axes.set_ylabel("average training loss", color="tab:orange")
+    _value_axis(axes, "average training loss", accuracy=False)
+    axes.yaxis.label.set_color("tab:orange")
     right = axes.twinx()
     for counting, style in (("ours", "-"), ("paper's", "--")):
         values = [row[f"ε, {counting}"] for row in rows]
         right.plot(rounds, values, style, color="tab:blue", label=f"ε, {counting}")
+    right.set_ylim(bottom=0)
     right.set_ylabel("ε", color="tab:blue")
     right.legend(frameon=False, loc="upper center")
 
@@ -142,6 +162,7 @@ def _bars(axes: Any, rows: Rows) -> None:
         heights, spreads = [v["mean"] for v in values], [v["std"] for v in values]
         axes.bar(places, heights, width, yerr=spreads, label=name)
     axes.set_xticks(range(len(rows)), [_label(row) for row in rows], fontsize="small")
+    axes.set_ylim(0, 1)  # The length of a bar is its value.
     _finish(axes, "test accuracy", grid=False)
 
 
@@ -151,7 +172,7 @@ def _accuracies(rows: Rows) -> list[str]:
 
 
 def _finish(axes: Any, ylabel: str, grid: bool = True) -> None:
-    axes.set_ylabel(ylabel)
+    _value_axis(axes, ylabel)
     if grid:
         axes.grid(alpha=0.25)
     if axes.get_legend_handles_labels()[0]:  # There are none if all runs failed.

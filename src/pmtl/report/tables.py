@@ -77,15 +77,36 @@ def comparison_cells(results: dict[str, Any]) -> tuple[list[str], list[list[str]
     rows: dict[str, dict[float | None, str]] = {}
     for entry in results["summary"]:
         epsilon = None if entry["epsilon"] is None else float(entry["epsilon"])
-        value = entry["test_personal"][metric] if "test_personal" in entry else None
-        text = "no test rows" if value is None else f"{value['mean']:.3f} ± {value['std']:.3f}"
-        rows.setdefault(entry["algorithm"], {})[epsilon] = text
+        rows.setdefault(entry["name"], {})[epsilon] = _result(entry, metric)
     return header, [
         [name, *(cells.get(epsilon, cells.get(None, "")) for epsilon in epsilons)]
         if epsilons
         else [name, cells[None]]
         for name, cells in rows.items()
     ]
+
+
+def _result(entry: dict[str, Any], metric: str) -> str:
+    """The cell of one candidate at one ε."""
+    if not entry["seeds"]:
+        return "failed"
+    if entry["diverged"]:
+        return "diverged"
+    if "test_personal" not in entry:
+        return "no test rows"
+    value = entry["test_personal"][metric]
+    text = f"{value['mean']:.3f} ± {value['std']:.3f}"
+    return f"{text} ({entry['failed']} failed)" if entry["failed"] else text
+
+
+def run_notes(results: dict[str, Any]) -> list[str]:
+    """What methods do not use, and a sentence for each reason why runs failed or diverged."""
+    notes = [*results.get("notes", [])]
+    for failure in results["failures"]:
+        names = failure["names"]
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        notes.append(f"{'; '.join(names[:3])}{more}: {failure['sentence']}")
+    return notes
 
 
 def selection_cells(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
@@ -116,7 +137,8 @@ def selection_note(results: dict[str, Any]) -> str:
         "score with noise from the gate; nobody, clients included, sees anything but the run with "
         "the best noisy score. All published: every setting is run once, and everybody may see "
         "every model and noisy score, as clients do that receive the models while they train. "
-        "Seeds are repetitions, not candidates. Details are in results.json, under selection."
+        "`pmtl compare --select` makes the first of these choices. Seeds are repetitions, not "
+        "candidates. Details are in results.json, under selection."
     )
 
 
@@ -136,7 +158,8 @@ def comparison_tables(results: dict[str, Any]) -> list[Table]:
 def comparison_markdown(results: dict[str, Any]) -> str:
     """The same in Markdown, with the note on the choices below."""
     parts = [markdown_table(header, rows) for header, rows in _filled(results)]
-    return "\n\n".join(part for part in (*parts, selection_note(results)) if part) + "\n"
+    notes = (*run_notes(results), selection_note(results))
+    return "\n\n".join(part for part in (*parts, *notes) if part) + "\n"
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

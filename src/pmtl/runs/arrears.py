@@ -35,6 +35,11 @@ def charge_missing(ledger: str | Path, path: str | Path) -> dict[str, Any]:
         facts = folder.facts()
         if not facts.shares:
             raise PmtlError(f"The run at {path} published nothing: there is nothing to charge.")
+        if facts.choice is not None:
+            raise PmtlError(
+                f"The run at {path} is the best of a secret number of runs, and a ledger has no "
+                "entry for that: its own releases alone would be too little."
+            )
         checkpoint = folder.checkpoint()
         if checkpoint is not None:
             files.read_tensors(folder.checkpoint_file, key=folder.key)  # This checks the digest.

@@ -7,7 +7,7 @@ from pmtl.simulation.evaluation import Metrics, Weights, evaluate
 from pmtl.simulation.identity import identity
 from pmtl.simulation.owned.row_file import RowFile, digest_rows, private
 from pmtl.simulation.owned.store import CHECKS, Store
-from pmtl.simulation.released_metrics import metric_bounds
+from pmtl.simulation.released_metrics import ReleasedMetrics, metric_bounds
 from pmtl.simulation.round_report import RoundReport
 from pmtl.simulation.rounds import RunState, Simulation
 from pmtl.simulation.simulate import simulate
@@ -21,6 +21,7 @@ __all__ = [
     "Feed",
     "LocalTraining",
     "Metrics",
+    "ReleasedMetrics",
     "RoundReport",
     "RowFile",
     "RunState",

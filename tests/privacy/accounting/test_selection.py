@@ -55,6 +55,42 @@ def test_the_number_of_runs_has_its_mean_and_its_chance_of_no_choice(mean, shape
     assert selection.chance_of_no_choice(mean, shape) == pytest.approx(chances[:2].sum(), rel=1e-9)
 
 
+@pytest.mark.parametrize("shape", selection.SHAPES)
+@pytest.mark.parametrize("mean", [2, 10])
+def test_the_number_of_runs_is_drawn_from_the_distribution_that_is_priced(mean, shape):
+    random = np.random.default_rng(11)
+    drawn = [selection.draw_number_of_runs(mean, shape, random) for _ in range(4000)]
+    chances = number_of_runs(mean, shape)
+    few = chances[: 3 * mean]
+    counted = np.bincount(np.minimum(drawn, len(few)), minlength=len(few) + 1)
+    expected = 4000 * np.append(few, 1 - few.sum())
+    common = expected > 5
+    statistic = ((counted - expected)[common] ** 2 / expected[common]).sum()
+    assert stats.chi2.sf(statistic, common.sum()) > 1e-3
+    assert not counted[expected < 1e-9].any()
+
+
+def test_one_candidate_is_drawn_once_and_other_shapes_are_refused():
+    random = np.random.default_rng(0)
+    assert {selection.draw_number_of_runs(1, 0.0, random) for _ in range(50)} == {1}
+    with pytest.raises(PmtlError, match="was given"):
+        selection.draw_number_of_runs(3, 1.0, random)
+
+
+@pytest.mark.parametrize("shape", selection.SHAPES)
+def test_a_choice_between_different_plans_costs_at_least_that_between_equal_ones(shape):
+    """At any order the divergence of a mixture is at most the largest: for each plan the price is
+    at least that of runs with this plan alone, and for equal plans it is the same."""
+    one, two = {event("full", 9.0): 4}, {event("poisson", 4.0): 30}
+    together = epsilon([one, two], 1e-3, 6, shape)
+    alone = [epsilon(each, 1e-3, 6, shape) for each in (one, two)]
+    assert together >= max(alone)
+    assert epsilon([one, one], 1e-3, 6, shape) == alone[0]
+    plans = [PrivacyPlan(100, 100, "full", 1.0, 1.0, 2, delta) for delta in (0.1, 0.2)]
+    with pytest.raises(PmtlError, match="same clients and the same δ"):
+        selection.report_of(dict.fromkeys(plans, 1))
+
+
 def test_one_candidate_is_one_run():
     for shape in (0.0, 0.5, 1.0):
         assert selection.chance_of_no_choice(1, shape) == 1

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +94,7 @@ def secret(z: float, rate: float, orders: Floats) -> Floats:
     return np.minimum(divergences, known(z, rate, orders))
 
 
+@lru_cache(maxsize=2**16)  # A comparison prices the same plans several times.
 def _log_moment(order: float, shift: float, rate: float) -> float:
     """log ∫ P^λ·Q^(1−λ) for the two mixtures in units of the noise, so that N(0, 1) is shifted by
     ±a = ±1/z. An upper bound; inf if it would need too many points.

@@ -16,16 +16,19 @@ run's ε does not count. Two ways to choose have a proven cost:
   where K has a truncated negative binomial distribution of shape η and parameter γ, for any λ̂ ≥ 1,
   or a Poisson distribution, if one run is (log(1 + 1/(λ−1)), δ̂)-private.
 
-The second is what `epsilon` computes. It holds if all runs take place on one trusted machine and
-only the best leaves it. **Clients who receive the models of every run have seen the others**: for
-them `publish_all` is the cost. The distribution of K must be fixed beforehand and may be known. The
-cheapest of `SHAPES` depends on the plan and not on data, so we may choose it.
+The second is what `epsilon` computes. If the settings differ in rounds, cohort or noise, one run is
+a mixture of them, and D(λ) and δ̂ are at most the largest among them. It holds if all runs take
+place on one trusted machine and only the best leaves it. **Clients who receive the models of every
+run have seen the others**: for them `publish_all` is the cost. The distribution of K must be fixed
+beforehand and may be known. The cheapest of `SHAPES` depends on the plan and not on data, so we may
+choose it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,10 +45,12 @@ MOST_CANDIDATES = 1_000_000
 SHAPES = {LOGARITHMIC: "logarithmic", POISSON: "Poisson"}
 """The shapes η. Logarithmic is the cheapest for many candidates, Poisson for few."""
 
+#: The releases of one run (training and score), or of the run with each of the settings.
+Events = Mapping[GaussianEvent, int]
+Mixture = Events | Sequence[Events]
 
-def epsilon(
-    events: Mapping[GaussianEvent, int], delta: float, candidates: int, shape: float | None = None
-) -> float:
+
+def epsilon(events: Mixture, delta: float, candidates: int, shape: float | None = None) -> float:
     """ε at δ of publishing the best of K runs, E K = `candidates`, each of which makes all `events`
     (training and score), replace-one; for the shape η, or for the cheapest of `SHAPES`."""
     if shape is None:
@@ -53,9 +58,7 @@ def epsilon(
     return _epsilons(events, delta, candidates, [shape])[shape]
 
 
-def cheapest(
-    events: Mapping[GaussianEvent, int], delta: float, candidates: int
-) -> tuple[float, float]:
+def cheapest(events: Mixture, delta: float, candidates: int) -> tuple[float, float]:
     """The least ε over `SHAPES`, and the shape that has it."""
     return min((value, eta) for eta, value in _epsilons(events, delta, candidates, SHAPES).items())
 
@@ -67,16 +70,17 @@ def publish_all(events: Mapping[GaussianEvent, int], delta: float, candidates: i
 
 
 def _epsilons(
-    events: Mapping[GaussianEvent, int], delta: float, candidates: int, shapes: Iterable[float]
+    events: Mixture, delta: float, candidates: int, shapes: Iterable[float]
 ) -> dict[float, float]:
     """ε for each shape, at least that of one run: its bound may be the looser one, and a choice
     must not look cheaper than no choice."""
     _check(candidates, shapes)
-    one_run = composition.epsilon(events, delta)
-    divergences = renyi.curve(events)
+    mixture = [events] if isinstance(events, Mapping) else events
+    one_run = max(composition.epsilon(each, delta) for each in mixture)
+    divergences = np.max([renyi.curve(each) for each in mixture], axis=0)
     if not divergences.any():
         return dict.fromkeys(shapes, 0.0)  # Nothing is published.
-    mu = composition.largest_mu(events)
+    mu = max(composition.largest_mu(each) for each in mixture)
 
     def value(shape: float) -> float:
         if candidates == 1 and shape < POISSON:
@@ -148,10 +152,26 @@ def report(plan: PrivacyPlan, candidates: int) -> dict[str, Any]:
     - `publish_best`: the best of a random number of such runs, under `protocol`;
     - `publish_all`: all of them, public.
     """
-    one_run = accountant.epsilon(plan)
-    score = validation_release(plan, one_run)
-    events = {GaussianEvent.of(plan): plan.rounds, score: 1}
-    chosen, shape = cheapest(events, plan.delta, candidates)
+    _check(candidates, [])
+    return report_of({plan: candidates})
+
+
+def report_of(plans: Mapping[PrivacyPlan, int]) -> dict[str, Any]:
+    """The cost of choosing between runs with several plans, as `report` has it; `one_run` is that
+    of the most expensive.
+
+    Args:
+        plans: the plans, all for the same clients and δ, and how many candidates have each.
+    """
+    plan, candidates = next(iter(plans)), sum(plans.values())
+    if any((other.clients, other.delta) != (plan.clients, plan.delta) for other in plans):
+        raise PmtlError("A choice is priced for the same clients and the same δ in all its runs.")
+    one_run = max(accountant.epsilon(each) for each in plans)
+    mixture, score = releases(plans, one_run)
+    together: Counter[GaussianEvent] = Counter()
+    for each, count in zip(mixture, plans.values(), strict=True):
+        together.update({event: count * times for event, times in each.items()})
+    chosen, shape = cheapest(mixture, plan.delta, candidates)
     chance = chance_of_no_choice(candidates, shape)
     return {
         "delta": plan.delta,
@@ -159,14 +179,40 @@ def report(plan: PrivacyPlan, candidates: int) -> dict[str, Any]:
         "sampling": plan.sampling,
         "candidates": candidates,
         "one_run": one_run,
-        "one_run_with_score": composition.epsilon(events, plan.delta),
+        "one_run_with_score": max(composition.epsilon(each, plan.delta) for each in mixture),
         "publish_best": chosen,
-        "publish_all": publish_all(events, plan.delta, candidates),
+        "publish_all": composition.epsilon(together, plan.delta),
         "runs_drawn": SHAPES[shape],
         "chance_of_no_choice": chance,
         "score_noise": score.noise_std,
         "protocol": in_words(candidates, SHAPES[shape], chance, score.noise_std),
     }
+
+
+def releases(plans: Iterable[PrivacyPlan], one_run: float) -> tuple[list[Events], GaussianEvent]:
+    """What one run with each of the plans releases, and the release of its score, which is the same
+    for all of them; `one_run` is the largest ε of the plans."""
+    plans = list(plans)
+    score = validation_release(plans[0], one_run)
+    return [{GaussianEvent.of(plan): plan.rounds, score: 1} for plan in plans], score
+
+
+def draw_number_of_runs(candidates: int, shape: float, random: np.random.Generator) -> int:
+    """K, the number of runs, with E K = `candidates`. Poisson may give 0: then nothing is
+    published.
+
+    Args:
+        candidates: the number of settings.
+        shape: one of `SHAPES`.
+        random: where K comes from; it must be independent of the data and secret.
+    """
+    _check(candidates, [shape])
+    if shape == POISSON:
+        return int(random.poisson(candidates))
+    if shape != LOGARITHMIC:
+        raise PmtlError(f"The number of runs is drawn for {SHAPES}, but {shape!r} was given.")
+    stop = math.exp(-_log_inverse_gamma(candidates, LOGARITHMIC))  # γ
+    return 1 if candidates == 1 else int(random.logseries(1 - stop))
 
 
 def in_words(candidates: int, runs_drawn: str, chance: float, score_noise: float) -> str:

@@ -50,4 +50,10 @@ class Guarantee:
         """The point at δ for all these releases together."""
         epsilon = composition.epsilon(events, delta)
         zero_out = composition.epsilon(events, delta, sensitivity=1)
-        return cls(delta, epsilon, zero_out, success(epsilon, delta), hits(epsilon, delta))
+        return cls.at(epsilon, delta, zero_out)
+
+    @classmethod
+    def at(cls, epsilon: float, delta: float, zero_out: float | None = None) -> Guarantee:
+        """The point (ε, δ). Leaving a client out costs at most what replacing it costs."""
+        left_out = epsilon if zero_out is None else zero_out
+        return cls(delta, epsilon, left_out, success(epsilon, delta), hits(epsilon, delta))

@@ -47,11 +47,12 @@ class Statement:
     population_filter: float | None = None  #: the same, however the settings were chosen
     afterwards: str | None = None  #: about fine-tuning after the run
     releases: str | None = None  #: what the rounds released, if it was not one model after another
+    chosen: str | None = None  #: how this run was chosen among others, if that is paid for
 
     def to_dict(self) -> dict[str, Any]:
         """The statement as plain values, its text included."""
         values = asdict(self) | {"text": str(self)}
-        for name in ("afterwards", "releases"):
+        for name in ("afterwards", "releases", "chosen"):
             if values[name] is None:
                 del values[name]
         return values
@@ -97,6 +98,7 @@ def make_statement(
     disclosed: tuple[str, ...] = (),
     relations: str | None = None,
     releases: str | None = None,
+    choice: Mapping[str, Any] | None = None,
 ) -> Statement:
     """The statement of a run.
 
@@ -115,6 +117,8 @@ def make_statement(
         disclosed: sentences about what reading the data revealed about all clients.
         relations: what defines which clients are related, if anything does.
         releases: what the rounds released, in words, if it was not one model after the other.
+        choice: what choosing this run among others cost: pairs of δ and ε under `costs`, which
+            replace those of the run, and the `protocol` in words.
     """
     if charged is None:
         charged = {GaussianEvent.of(plan): plan.rounds} if shares else {}
@@ -122,6 +126,10 @@ def make_statement(
             charged |= {GaussianEvent.of(metrics, KIND): metrics.rounds}
     plan = replace(plan, rounds=max(1, _count(charged, TRAINING) if shares else plan.rounds))
     guarantees = _guarantees(charged, plan.delta) if charged else ()
+    attacker_right = (1 + composition.distance(charged)) / 2 if guarantees else None
+    if choice is not None:
+        guarantees = tuple(Guarantee.at(epsilon, delta) for delta, epsilon in choice["costs"])
+        attacker_right = min(guarantee.attacker_right for guarantee in guarantees)
     if shares:
         report = _account(plan)
         adversary = report.get("holds_against", EVERYBODY) + "."
@@ -129,7 +137,7 @@ def make_statement(
             text.OWN_MODEL if personal else None,
             *disclosed,
             text.RELATIONS.format(what=relations) if relations is not None else None,
-            *(text.PUBLIC, text.SERVER, text.CHOOSING),
+            *(text.PUBLIC, text.SERVER, text.CHOOSING if choice is None else text.CHOOSING_MORE),
             None if hardened else text.FLOATS,
             text.TIMING,
         ]
@@ -158,11 +166,12 @@ def make_statement(
         metrics=replace(metrics, rounds=released).to_dict() if metrics and released else None,
         charged=tuple(to_list(charged)),
         guarantees=guarantees,
-        attacker_right=(1 + composition.distance(charged)) / 2 if guarantees else None,
+        attacker_right=attacker_right,
         population_epsilon=population_epsilon,
         population_filter=population_filter,
         afterwards=text.FINETUNED if finetuned else None,
         releases=releases if shares else None,
+        chosen=None if choice is None else text.CHOSEN.format(**choice),
     )
 
 

@@ -53,6 +53,15 @@ CHOOSING = (
     "Settings that were chosen by looking at results on these clients' data cost privacy that is "
     "not counted here; `pmtl privacy selection` says how much."
 )
+CHOOSING_MORE = (
+    "Settings that were chosen by looking at results on these clients' data in any other way than "
+    "the choice above cost privacy that is not counted here."
+)
+CHOSEN = (
+    "How it was chosen: this run is the best of a random number of runs between {candidates} "
+    "settings, and the ε above covers the choice; the run by itself is ε = {one_run:.4g}. "
+    "{protocol}"
+)
 FINETUNED = (
     "Fine-tuning and choosing inside a client: free. Every client continued from the published "
     "models with its own rows only, and nothing was sent or published, so the run's guarantee also "
@@ -86,6 +95,7 @@ def in_full(statement: Statement) -> str:
         f"Who is protected: {statement.unit}",
         f"Against whom: {statement.adversary}",
         f"How it was reached: {mechanism(statement)}",
+        *([] if statement.chosen is None else [statement.chosen]),
         *population(statement),
         *([] if statement.afterwards is None else [statement.afterwards]),
         EXPERIMENT if statement.mode == "experiment" else PRODUCTION,

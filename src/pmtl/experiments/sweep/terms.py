@@ -1,0 +1,110 @@
+"""What is fixed before a private choice: what each run releases, and what all of it costs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pmtl.algorithms import build_algorithm
+from pmtl.data import FederatedData
+from pmtl.errors import PmtlError
+from pmtl.experiments.compare import build
+from pmtl.experiments.sweep.grid import Candidate, Cell, Grid, config_of
+from pmtl.privacy.accounting import selection
+from pmtl.privacy.plan import LEAST_EPSILON, PrivacyPlan, PrivacyRequest
+from pmtl.runs.config import TrainConfig
+from pmtl.runs.preparation import plans_of, settle
+from pmtl.sharing import share_part
+
+#: The guarantee is stated at the plan's δ and at these, where they are smaller.
+_DELTAS = (1e-5, 1e-6)
+#: How near to the ε that is asked for the price comes; it is never above.
+_NEAR, _MOST_GUESSES = 1e-3, 25
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What is fixed before anything is drawn.
+
+    Args:
+        epsilon: the ε of each run by itself.
+        price: the ε of the whole choice, at δ and at smaller ones: pairs of δ and ε.
+        shape: the shape of the distribution of the number of runs.
+        score: the plan of the release of one run's score.
+        plans: the plan of each candidate's run.
+        report: `selection.report_of` for these runs.
+    """
+
+    epsilon: float
+    price: tuple[tuple[float, float], ...]
+    shape: float
+    score: PrivacyPlan
+    plans: Mapping[Candidate, PrivacyPlan]
+    report: dict[str, Any]
+
+
+def terms_of(grid: Grid, data: FederatedData) -> Terms:
+    """The terms with the largest ε of a run with which the whole choice costs at most what was
+    asked for.
+
+    Args:
+        grid: what is chosen between, with the ε of the whole choice.
+        data: the federation.
+    """
+    (target,) = grid.epsilons
+    low, high, guess = 0.0, target, target / 2
+    found: Terms | None = None
+    for _ in range(_MOST_GUESSES):
+        if guess < LEAST_EPSILON:
+            break
+        terms = _terms(grid, data, guess)
+        price = terms.report["publish_best"]
+        if price <= target:
+            low, found = guess, terms
+            if price >= (1 - _NEAR) * target:
+                break
+        else:
+            high = guess
+        guess *= (1 - _NEAR / 2) * target / price  # The price is almost proportional.
+        if not low < guess < high:
+            guess = (low + high) / 2
+    if found is None:
+        raise PmtlError(
+            f"No private choice between {len(grid.candidates())} settings costs as little as ε = "
+            f"{target:g}: ask for a larger ε, or for fewer settings."
+        )
+    return found
+
+
+def _terms(grid: Grid, data: FederatedData, epsilon: float) -> Terms:
+    cells = [Cell(candidate, epsilon, grid.seeds[0]) for candidate in grid.candidates()]
+    known: dict[PrivacyRequest, PrivacyPlan] = {}
+    each = {cell.candidate: _plan(config_of(grid.base, cell), data, known) for cell in cells}
+    plans = Counter(each.values())
+    report = selection.report_of(plans)
+    mixture, score = selection.releases(plans, report["one_run"])
+    shape = next(eta for eta, name in selection.SHAPES.items() if name == report["runs_drawn"])
+    delta = report["delta"]
+    price = [(delta, report["publish_best"])]
+    for other in (smaller for smaller in _DELTAS if smaller < delta):
+        price.append((other, selection.epsilon(mixture, other, len(cells), shape)))
+    how = (score.clients, score.cohort, score.sampling, score.clip_norm, score.noise_std)
+    return Terms(epsilon, tuple(price), shape, PrivacyPlan(*how, 1, delta), each, report)
+
+
+def _plan(
+    config: TrainConfig, data: FederatedData, known: dict[PrivacyRequest, PrivacyPlan]
+) -> PrivacyPlan:
+    """The plan of a run, as `train` makes it. Without an exact algorithm it depends on the privacy
+    that is asked for only, and is looked up in `known`."""
+    method = build_algorithm(config.algorithm)
+    if not method.exact and config.privacy in known:
+        return known[config.privacy]
+    model, public = build(config, data)
+    shared = share_part(settle(method, config, data, model), config.share, model, public.rows)
+    plan = plans_of(config, data, shared)[0]
+    if not method.exact:
+        known[config.privacy] = plan
+    return plan
