@@ -23,11 +23,11 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
 from pmtl.federation.messages import Message
-from pmtl.federation.secure import shares
-from pmtl.federation.secure.identity import Identity
-from pmtl.federation.secure.protocol import SiteMasking, unmasked
 from pmtl.privacy.grid import Grid
 from pmtl.privacy.plan import PrivacyPlan
+from pmtl.secure_aggregation import shares
+from pmtl.secure_aggregation.identity import Identity
+from pmtl.secure_aggregation.protocol import SiteMasking, unmasked
 
 SIZES, SITES = (1_000, 10_000, 100_000, 1_000_000), (3, 10, 30)
 DAY = datetime.timedelta(days=1)

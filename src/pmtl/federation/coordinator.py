@@ -53,7 +53,7 @@ class Job:
         config: the settings; data and ledger are those of the sites and of the server.
         sites: the sites that take part; all that the transport knows unless given.
         summed: whether sites send the sum of their clients' uploads.
-        secure: whether sites hide their uploads from the server (`federation/secure/`).
+        secure: whether sites hide their uploads from the server (`secure_aggregation/`).
         colluders: how many sites may collude with the server; a third unless given.
         round_seconds: how long sites may take for a round.
         join_seconds: how long sites may take to join and to get ready.
@@ -182,7 +182,7 @@ class Coordinator:
         """How many sites may collude with the server; None without secure aggregation."""
         if not self.job.secure:
             return None
-        from pmtl.federation.secure.shares import default_colluders
+        from pmtl.secure_aggregation.shares import default_colluders
 
         given, sites = self.job.colluders, len(self.sites)
         colluders = default_colluders(sites) if given is None else given

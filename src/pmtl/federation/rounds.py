@@ -1,7 +1,7 @@
 """One round of a federation, at the server: ask all sites, add up, publish.
 
 Without secure aggregation the server adds the sites' clipped uploads and draws the noise. With it,
-sites add masks and shares of the noise (`federation/secure/`), and a round is charged before it
+sites add masks and shares of the noise (`secure_aggregation/`), and a round is charged before it
 begins: it may be abandoned, and stays charged.
 """
 
@@ -98,9 +98,9 @@ class Rounds:
     def _secure(
         self, state: ServerState, counted: Mapping[str, int], colluders: int
     ) -> set[str] | None:
-        from pmtl.federation.secure import shares
-        from pmtl.federation.secure.protocol import unmasked
         from pmtl.privacy.grid import Grid
+        from pmtl.secure_aggregation import shares
+        from pmtl.secure_aggregation.protocol import unmasked
 
         server, attempt = self.server, secrets.token_hex(16)
         headers = {site: self._header(state, attempt, counted[site]) for site in self._members}

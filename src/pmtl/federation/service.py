@@ -39,8 +39,8 @@ from pmtl.runs.preparation import wants_scaling
 from pmtl.sharing import PublicInputs
 
 if TYPE_CHECKING:
-    from pmtl.federation.secure.identity import Identity
-    from pmtl.federation.secure.protocol import SiteMasking
+    from pmtl.secure_aggregation.identity import Identity
+    from pmtl.secure_aggregation.protocol import SiteMasking
 
 LOG = logging.getLogger("pmtl.federation")
 SETTINGS = Path("local") / "pmtl-site.toml"
@@ -54,7 +54,7 @@ def open_site(kit: Path, name: str) -> Handler:
         kit: the folder of the kit.
         name: the site's name, from its certificate.
     """
-    from pmtl.federation.secure.identity import Identity
+    from pmtl.secure_aggregation.identity import Identity
 
     settings = read_settings(kit / SETTINGS)
     return SiteService(name, settings, partial(Identity.read, name, kit / "startup")).handle
@@ -207,7 +207,7 @@ class SiteService:
         return Message("masked", _answering(message), {"masked": masked})
 
     def _hiding(self) -> SiteMasking:
-        from pmtl.federation.secure.protocol import SiteMasking
+        from pmtl.secure_aggregation.protocol import SiteMasking
 
         if self._masking is None:
             if self._identity is None:

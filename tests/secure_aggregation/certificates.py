@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from pmtl.federation.secure.identity import Identity
+from pmtl.secure_aggregation.identity import Identity
 
 DAY = datetime.timedelta(days=1)
 

@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pmtl.errors import PublicError
-from pmtl.federation.secure import shares
-from pmtl.federation.secure.identity import Attempt, Identity, SignedKey
-from pmtl.federation.secure.masks import mask
 from pmtl.privacy.grid import Grid
 from pmtl.privacy.noise import Source, system_source
+from pmtl.secure_aggregation import shares
+from pmtl.secure_aggregation.identity import Attempt, Identity, SignedKey
+from pmtl.secure_aggregation.masks import mask
 
 
 class SiteMasking:

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 from pmtl.errors import PublicError
-from pmtl.federation.secure.identity import Attempt, SignedKey
+from pmtl.secure_aggregation.identity import Attempt, SignedKey
 
 Masks = NDArray[np.uint64]
 
