@@ -25,7 +25,7 @@ def audit(
     game: Annotated[
         str,
         typer.Option(
-            help="one-round, canaries, billboard, metrics, sampler or all.",
+            help="one-round, canaries, billboard, metrics, sampler, server or all.",
             autocompletion=completer("game"),
         ),
     ] = "all",

@@ -296,6 +296,7 @@ def statement_of(facts: RunFacts, finetuned: bool = False) -> Statement:
         relations=facts.relations,
         releases=facts.releases,
         choice=facts.choice,
+        sites=facts.secure,
     )
 
 

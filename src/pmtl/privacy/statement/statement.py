@@ -99,6 +99,7 @@ def make_statement(
     relations: str | None = None,
     releases: str | None = None,
     choice: Mapping[str, Any] | None = None,
+    sites: tuple[int, ...] | None = None,
 ) -> Statement:
     """The statement of a run.
 
@@ -119,6 +120,7 @@ def make_statement(
         releases: what the rounds released, in words, if it was not one model after the other.
         choice: what choosing this run among others cost: pairs of δ and ε under `costs`, which
             replace those of the run, and the `protocol` in words.
+        sites: with secure aggregation, how many sites there were, and how many may collude.
     """
     if charged is None:
         charged = {GaussianEvent.of(plan): plan.rounds} if shares else {}
@@ -137,7 +139,8 @@ def make_statement(
             text.OWN_MODEL if personal else None,
             *disclosed,
             text.RELATIONS.format(what=relations) if relations is not None else None,
-            *(text.PUBLIC, text.SERVER, text.CHOOSING if choice is None else text.CHOOSING_MORE),
+            *(text.PUBLIC, _about_server(plan, sites)),
+            text.CHOOSING if choice is None else text.CHOOSING_MORE,
             None if hardened else text.FLOATS,
             text.TIMING,
         ]
@@ -177,6 +180,18 @@ def make_statement(
 
 def _number(value: Any) -> Any:
     return math.inf if value == "inf" else value
+
+
+def _about_server(plan: PrivacyPlan, sites: tuple[int, ...] | None) -> str:
+    """What the server sees of uploads."""
+    if sites is None:
+        return text.SERVER
+    from pmtl.privacy.accounting import accountant
+
+    there, colluders = sites
+    noise = plan.noise_std * math.sqrt(there / (there - colluders))
+    outsiders = accountant.epsilon(replace(plan, noise_std=noise))
+    return text.HIDDEN.format(sites=there, colluders=colluders, outsiders=outsiders)
 
 
 def _count(charged: Mapping[GaussianEvent, int], kind: str) -> int:
