@@ -1,0 +1,135 @@
+"""The server's side of the transport: messages to sites and their answers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any
+
+from nvflare.apis.signal import Signal
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
+from nvflare.fuel.f3.message import Message
+
+CHANNEL = "pmtl"
+ASK, PING, ECHO = "ask", "ping", "echo"
+_PING_SECONDS = 3.0
+
+
+class CellTransport:
+    """A `Transport` over NVFLARE's cells.
+
+    A request goes to the cell with the site's name, and only the holder of the site's certificate
+    has that name. Its answer is found by a random number that no other site sees. Payloads are bytes
+    and are not decoded by NVFLARE.
+    """
+
+    def __init__(
+        self,
+        cell: Any,
+        sites: tuple[str, ...],
+        registered: Callable[[], frozenset[str]],
+        stop: threading.Event | None = None,
+    ) -> None:
+        """
+        Args:
+            cell: NVFLARE's cell of the job's process.
+            sites: the names of all sites.
+            registered: the names of the sites that the server knows to be connected.
+            stop: ends all waiting.
+        """
+        self.sites = sites
+        self.asked = 0  #: how many times sites were asked
+        self._cell, self._registered, self._stop = cell, registered, stop or threading.Event()
+        self._threads = ThreadPoolExecutor(max_workers=2 * len(sites), thread_name_prefix="ask")
+
+    def present(self) -> frozenset[str]:
+        """The sites that are connected now: those that are registered and answer at once."""
+        known = self._registered() & frozenset(self.sites)
+        return frozenset(self._send(dict.fromkeys(known, b""), _PING_SECONDS, PING, None))
+
+    def ask(
+        self,
+        messages: Mapping[str, bytes],
+        deadline: float,
+        wait_for: frozenset[str] | None = None,
+    ) -> dict[str, bytes]:
+        """Send each site its message and return the answers that came within `deadline` seconds.
+
+        Args:
+            messages: the message of each site, by name.
+            deadline: seconds.
+            wait_for: return as soon as these sites have answered; by default all that are asked.
+        """
+        self.asked += 1
+        return self._send(messages, deadline, ASK, wait_for)
+
+    def echo(self, messages: Mapping[str, bytes], deadline: float) -> dict[str, bytes]:
+        """What sites received, for measuring; no part of a site's work is done.
+
+        Args:
+            messages: the message of each site, by name.
+            deadline: seconds.
+        """
+        self.asked += 1
+        return self._send(messages, deadline, ECHO, None)
+
+    def close(self) -> None:
+        """End the threads; answers that are still awaited are dropped."""
+        self._stop.set()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _send(
+        self,
+        messages: Mapping[str, bytes],
+        deadline: float,
+        topic: str,
+        wait_for: frozenset[str] | None,
+    ) -> dict[str, bytes]:
+        if unknown := set(messages) - set(self.sites):
+            raise ValueError(f"no site has the name {sorted(unknown)[0]!r}")
+        end = time.monotonic() + deadline
+        late = Signal()
+        waiting: dict[Future[bytes | None], str] = {
+            self._threads.submit(self._request, site, content, deadline, topic, late): site
+            for site, content in messages.items()
+        }
+        wanted = frozenset(messages) if wait_for is None else wait_for & frozenset(messages)
+        answers: dict[str, bytes] = {}
+        while waiting and wanted & frozenset(waiting.values()) and not self._stop.is_set():
+            left = end - time.monotonic()
+            if left <= 0:
+                break
+            done, _ = wait(waiting, timeout=min(left, 0.2), return_when=FIRST_COMPLETED)
+            for future in done:
+                site = waiting.pop(future)
+                if (answer := future.result()) is not None:
+                    answers[site] = answer
+        late.trigger(True)  # What is still under way is dropped.
+        return answers
+
+    def _request(
+        self, site: str, content: bytes, deadline: float, topic: str, late: Signal
+    ) -> bytes | None:
+        if late.triggered:
+            return None
+        try:
+            reply = self._cell.send_request(
+                channel=CHANNEL,
+                topic=topic,
+                target=site,
+                request=Message({}, content),
+                timeout=deadline,
+                optional=True,
+                abort_signal=late,
+            )
+        except Exception:  # A site that cannot be reached does not answer.
+            return None
+        headers = reply.headers or {}
+        code = headers.get(MessageHeaderKey.RETURN_CODE, ReturnCode.OK)
+        origin = headers.get(MessageHeaderKey.ORIGIN, site)
+        if code != ReturnCode.OK or origin != site or late.triggered:
+            return None
+        content = reply.payload
+        return bytes(content) if isinstance(content, bytes | bytearray | memoryview) else None

@@ -1,0 +1,188 @@
+"""The server's or a site's NVFLARE process, without NVFLARE's shell scripts.
+
+`python -m pmtl.federation.nvflare.process KIT` is the process itself; `supervise` starts it, starts
+it again after a crash, and ends it with all its children.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pmtl.errors import PmtlError
+from pmtl.federation.nvflare.extra import need_nvflare
+from pmtl.federation.nvflare.policy import role_of, write_policy
+
+_GRACE = 15.0  # Seconds that a process has to end by itself.
+_CRASHES, _WITHIN = 5, 300.0  # It is given up after so many crashes within so many seconds.
+
+
+def supervise(kit: Path, say: Callable[[str], None]) -> None:
+    """Run a kit's process until Ctrl-C or SIGTERM; start it again when it crashes.
+
+    Args:
+        kit: the server's or a site's kit.
+        say: is called with sentences on what happens.
+    """
+    need_nvflare()
+    write_policy(kit)
+    asked = threading.Event()
+    before = {
+        number: signal.signal(number, lambda *_: asked.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    crashes: list[float] = []
+    try:
+        while not asked.is_set():
+            child = _start(kit)
+            while child.poll() is None and not asked.wait(0.2):
+                pass
+            if asked.is_set():
+                break
+            _end(child)  # Its children, if it left any.
+            now = time.monotonic()
+            crashes = [*(t for t in crashes if now - t < _WITHIN), now]
+            log = kit / "log.txt"
+            if len(crashes) >= _CRASHES:
+                raise PmtlError(
+                    f"The process ended {_CRASHES} times within {_WITHIN:g} seconds, at last with "
+                    f"status {child.returncode}: read {log}."
+                )
+            say(f"The process ended with status {child.returncode} ({log}); it starts again.")
+            asked.wait(2.0 ** len(crashes) / 2)
+    finally:
+        if "child" in locals():
+            _end(child)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _start(kit: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", __name__, str(kit), "--parent", str(os.getpid())]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End a process and all its children: politely, and after a while by force."""
+    import psutil
+
+    family = []
+    try:
+        family = psutil.Process(child.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        pass
+    if child.poll() is None:
+        child.terminate()
+        try:
+            child.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+    for process in psutil.wait_procs(family, timeout=3)[1]:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            pass
+
+
+def run(kit: Path, parent: int | None) -> int:
+    """NVFLARE's process of a kit, in this process.
+
+    Args:
+        kit: the server's or a site's kit.
+        parent: the process that started this one; without it, this one ends.
+    """
+    server = role_of(kit) == "server"
+    end = _end_server if server else _end_site
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=end).start())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if parent is not None:
+        threading.Thread(target=_follow, args=(parent, end), daemon=True).start()
+    from nvflare.fuel.f3.mpm import MainProcessMonitor
+
+    arguments = argparse.Namespace(workspace=str(kit.resolve()), local_rank=0)
+    arguments.set = ["secure_train=true", "org=pmtl", "config_folder=config"]
+    if server:
+        from nvflare.private.fed.app.server import server_train as train
+        from nvflare.private.fed.server import job_runner
+
+        arguments.fed_server = "fed_server.json"
+        replies = job_runner.check_client_replies
+        # No site gets a part of the job, which NVFLARE takes for a failure.
+        job_runner.check_client_replies = lambda client_sites, **more: (
+            replies(client_sites=client_sites, **more) if client_sites else []
+        )
+    else:
+        from nvflare.private.fed.app.client import client_train as train
+
+        arguments.fed_client = "fed_client.json"
+        arguments.set += [f"uid={_name(kit)}", "heart_beat_interval=4"]
+        agent = train.create_admin_agent
+        # A site takes no commands: NVFLARE's would deploy apps, start them and use a shell, and
+        # whether they are authorised is what the server says.
+        train.create_admin_agent = lambda _, client, engine: agent([], client, engine)
+    return int(MainProcessMonitor.run(train.main, run_dir=arguments.workspace, args=arguments) or 0)
+
+
+def _name(kit: Path) -> str:
+    """The name in a site's certificate."""
+    from nvflare.fuel.f3.cellnet.identity import get_cert_common_name_from_file
+
+    return str(get_cert_common_name_from_file(str(kit / "startup/client.crt")))
+
+
+def _end_site() -> None:
+    from pmtl.federation.nvflare.site import CLIENTS
+
+    def leave() -> None:
+        for client in CLIENTS:
+            client.close()
+
+    _within(leave, 3.0)
+    os._exit(0)
+
+
+def _end_server() -> None:
+    from pmtl.federation.nvflare.guard import ENGINES
+
+    def stop() -> None:
+        for engine in ENGINES:
+            for job in list(engine.run_processes):
+                engine.abort_app_on_server(job)
+            while engine.run_processes:
+                time.sleep(0.1)
+
+    _within(stop, _GRACE - 3.0)
+    os._exit(0)
+
+
+def _within(task: Callable[[], Any], seconds: float) -> None:
+    thread = threading.Thread(target=task, daemon=True)
+    thread.start()
+    thread.join(seconds)
+
+
+def _follow(parent: int, end: Callable[[], None]) -> None:
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    end()
+
+
+def _main() -> int:
+    parser = argparse.ArgumentParser(description="NVFLARE's process of a kit.")
+    parser.add_argument("kit", type=Path)
+    parser.add_argument("--parent", type=int)
+    asked = parser.parse_args()
+    return run(asked.kit, asked.parent)
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

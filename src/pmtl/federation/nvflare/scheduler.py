@@ -1,0 +1,88 @@
+"""Which jobs the server runs: those of pmtl, one at a time, and only in its own process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.job_def import JobMetaKey, RunStatus
+from nvflare.apis.job_scheduler_spec import DispatchInfo, JobSchedulerSpec
+from nvflare.apis.utils.job_utils import get_event_job_id
+
+from pmtl.federation.nvflare.job import refusal
+
+
+class Scheduler(JobSchedulerSpec, FLComponent):  # type: ignore[misc]
+    """Takes the oldest job that has our definition. Sites get no part of it: NVFLARE would end the job
+    when a site's job process crashes, and cannot start it at a site that comes back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._running: set[str] = set()
+        self._lock = threading.Lock()
+
+    def handle_event(self, event_type: str, fl_ctx: Any) -> None:
+        """Keep account of the job that runs.
+
+        Args:
+            event_type: NVFLARE's event.
+            fl_ctx: its context.
+        """
+        if event_type in {EventType.JOB_COMPLETED, EventType.JOB_ABORTED}:
+            self.remove_scheduled_job(get_event_job_id(fl_ctx))
+
+    def schedule_job(
+        self, job_manager: Any, job_candidates: list[Any], fl_ctx: Any
+    ) -> tuple[Any, dict[str, Any] | None]:
+        """The job to run next, if any, and that the server alone runs it.
+
+        Args:
+            job_manager: NVFLARE's store of jobs.
+            job_candidates: the jobs that wait.
+            fl_ctx: NVFLARE's context.
+        """
+        for job in sorted(job_candidates, key=lambda j: j.meta.get(JobMetaKey.SUBMIT_TIME.value, 0)):
+            if reason := refusal(job_manager.get_content(job.meta, fl_ctx)):
+                self._refuse(job_manager, job, reason, fl_ctx)
+                continue
+            with self._lock:
+                if self._running:
+                    return None, None
+                self._running.add(job.job_id)
+            self._note(job, "scheduled")
+            return job, {"server": DispatchInfo("app", {}, None)}
+        return None, None
+
+    def _refuse(self, job_manager: Any, job: Any, reason: str, fl_ctx: Any) -> None:
+        self.log_error(fl_ctx, f"Job {job.job_id} is refused: {reason}.", fire_event=False)
+        self._note(job, f"refused: {reason}")
+        keys = (JobMetaKey.SCHEDULE_HISTORY, JobMetaKey.SCHEDULE_COUNT)
+        job_manager.refresh_meta(job, [key.value for key in keys], fl_ctx)
+        job_manager.set_status(job.job_id, RunStatus.FINISHED_CANT_SCHEDULE, fl_ctx)
+
+    @staticmethod
+    def _note(job: Any, what: str) -> None:
+        job.meta[JobMetaKey.SCHEDULE_HISTORY.value] = [what]
+        job.meta[JobMetaKey.SCHEDULE_COUNT.value] = 1
+        job.meta[JobMetaKey.LAST_SCHEDULE_TIME.value] = time.time()
+
+    def restore_scheduled_job(self, job_id: str) -> None:
+        """NVFLARE's call for a job that it restores.
+
+        Args:
+            job_id: the job.
+        """
+        with self._lock:
+            self._running.add(job_id)
+
+    def remove_scheduled_job(self, job_id: str) -> None:
+        """NVFLARE's call for a job that has ended.
+
+        Args:
+            job_id: the job.
+        """
+        with self._lock:
+            self._running.discard(job_id)
