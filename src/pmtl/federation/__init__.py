@@ -1,1 +1,0 @@
-"""The same algorithms between organisations: one server, and sites that keep their rows."""
