@@ -62,6 +62,18 @@ class Grid:
         squares = steps.square().sum(dim=1, keepdim=True)
         return torch.where(squares <= 4**self.bits, steps, 0)
 
+    def keep_short(self, steps: Tensor, uploads: int = 1) -> Tensor:
+        """Rows `[K, P]` of whole steps; one that is longer than so many `uploads` together can be
+        counts as zero."""
+        most = uploads * 2**self.bits
+        # A rough check first: otherwise the integers could overflow.
+        rough = steps.double().square().sum(dim=1, keepdim=True)
+        steps = torch.where(rough <= most**2 * (1 + 1e-9), steps, 0)
+        if 2 * most**2 >= 2**63:  # A sum of many uploads, which is bounded only roughly.
+            return steps
+        squares = steps.square().sum(dim=1, keepdim=True)
+        return torch.where(squares <= most**2, steps, 0)
+
 
 @dataclass(frozen=True)
 class GridNoise:

@@ -58,6 +58,16 @@ def _vector(message: Mapping[str, Any], size: int) -> Tensor:
     return cast(Tensor, sent.detach())
 
 
+def _unseen(tally: Tally, clients: NDArray[np.int64]) -> list[int]:
+    """The positions of the clients whose uploads were not added yet, which they are now."""
+    fresh = []
+    for place, client in enumerate(clients.tolist()):
+        if client not in tally.seen:
+            tally.seen.add(client)
+            fresh.append(place)
+    return fresh
+
+
 class Tally:
     """The clipped sum of one round. It is private: only `Release.publish` may use it."""
 
@@ -148,11 +158,7 @@ class Release:
 
     def add(self, tally: Tally, clients: NDArray[np.int64], uploads: Tensor) -> None:
         """Clip the uploads `[K, P]` of `clients` and add each to its block, once."""
-        fresh = []
-        for place, client in enumerate(clients.tolist()):
-            if client not in tally.seen:
-                tally.seen.add(client)
-                fresh.append(place)
+        fresh = _unseen(tally, clients)
         workspace = _CARD_WORKSPACE if uploads.is_cuda else _WORKSPACE
         wide = 1 if self.billboard.mixture is None else self.blocks
         step = max(1, workspace // (8 * wide * max(1, uploads.shape[1])))
@@ -175,6 +181,43 @@ class Release:
                 mine = np.flatnonzero(blocks == block)
                 part = clipped if len(mine) == len(clipped) else clipped[mine.tolist()]
                 tally.sum[block] += part.sum(dim=0)
+
+    def add_steps(self, tally: Tally, clients: NDArray[np.int64], steps: Tensor) -> None:
+        """Add uploads `[K, P]` that sites have brought to the grid (`Grid.snap`), each once. One
+        that is too long counts as zero.
+
+        Args:
+            tally: the sum of the round.
+            clients: the clients whose uploads these are.
+            steps: whole numbers of steps.
+        """
+        fresh = _unseen(tally, clients)
+        sound = self._grid.keep_short(steps[fresh])
+        blocks = torch.from_numpy(self.billboard.blocks[clients[fresh]])
+        tally.sum.index_add_(0, blocks.to(tally.sum.device), sound.to(tally.sum.device))
+
+    def add_sum(self, tally: Tally, clients: NDArray[np.int64], total: Tensor) -> None:
+        """Add the sum `[P]` of the uploads of one site's clients, which the site has clipped.
+
+        That every client's part is clipped is the site's word. Here the whole is bounded: a sum
+        that is longer than its clients could make it counts as zero.
+
+        Args:
+            tally: the sum of the round.
+            clients: the clients that were drawn at the site.
+            total: the sum in whole steps of the grid.
+        """
+        if self.blocks != 1:
+            raise PmtlError("Sites can send sums only if all clients read one shared model.")
+        fresh = _unseen(tally, clients)
+        if len(fresh) == len(clients):  # Otherwise a part of it was counted before.
+            tally.sum[0] += self._grid.keep_short(total.unsqueeze(0), len(clients))[0]
+
+    @property
+    def _grid(self) -> Grid:
+        if not isinstance(self._noise, GridNoise) or self.billboard.mixture is not None:
+            raise PmtlError("This gate does not compute in whole numbers of steps.")
+        return self._noise.grid
 
     def average(self, tally: Tally) -> Tensor:
         """The average before noise: private, with sensitivity 2γ/q."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -13,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from pmtl.algorithms import Algorithm, ExactAlgorithm, Sizes
-from pmtl.client.batches import LocalTraining
+from pmtl.algorithms import Algorithm, ExactAlgorithm
+from pmtl.billboard import Billboard
 from pmtl.data import Bounds, FederatedData, describe, public_warnings
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
@@ -34,6 +33,7 @@ from pmtl.privacy.statement.warnings import (
 from pmtl.runs.budget import Budget
 from pmtl.runs.config import TrainConfig, resolve_device
 from pmtl.runs.facts import RunFacts, fingerprint_of, versions
+from pmtl.server.settle import settle_algorithm, sizes_of, usual_algorithm
 from pmtl.sharing import named
 from pmtl.simulation import Simulation, Team, device_of, identity, metric_bounds, simulate
 
@@ -65,40 +65,16 @@ def settle(
     method: Algorithm, config: TrainConfig, data: FederatedData, model: FlatModel
 ) -> Algorithm:
     """The algorithm with all that it decides from public numbers: clients, sizes and budget."""
-    if not isinstance(method, ExactAlgorithm):
-        return method
-    asked = config.privacy
-    if asked.rounds is not None or asked.clip is not None:
-        raise PmtlError(
-            f"The algorithm {method.name!r} decides itself how often it releases what, and how "
-            f"uploads are clipped: leave rounds and clip out, or use {method.name}:rounds=…."
-        )
-    layer = last_layer(model, data.input_shape)
-    columns = 0 if layer is None else layer.columns + 1
-    factor = 1.0 if layer is None else layer.factor
     known = data.bounds or Bounds()
     ranges = bool(known.features), known.target
-    sizes = Sizes(data.task, data.outputs, columns, layer is not None, factor, *ranges)
-    if asked.noise is not None:
-        asked.resolve(data.m)  # Refuses noise that is not a number of at least 0.
-        strength = math.inf if asked.noise == 0 else 2 * math.sqrt(method.releases) / asked.noise
-    elif math.isinf(asked.target):
-        strength = math.inf
-    else:
-        from pmtl.privacy.accounting.gaussian import mu_for
-
-        checked = replace(asked, epsilon=None, noise=0.0).resolve(data.m)  # δ is a probability.
-        strength = data.m * mu_for(asked.target, checked.delta)
-    return method.settle(sizes, strength)
+    sizes = sizes_of(model, data.input_shape, data.task, data.outputs, *ranges)
+    return settle_algorithm(method, config.privacy, data.m, sizes)
 
 
 def default_algorithm(config: TrainConfig, data: FederatedData, model: FlatModel) -> str:
-    """What `algorithm=auto` means: pooling for linear models, unless settings of Algorithm 1 were
-    given."""
-    asked = config.privacy
-    steps = asked.rounds is not None or asked.clip is not None or config.local != LocalTraining()
+    """What `algorithm=auto` means for this run."""
     linear = last_layer(model, data.input_shape) is not None
-    return "pooling" if linear and not steps and config.share is None else "pmtl"
+    return usual_algorithm(config.privacy, config.local, config.share, linear)
 
 
 def wants_scaling(method: Algorithm, data: FederatedData, model: FlatModel) -> bool:
@@ -169,13 +145,17 @@ def warnings_of(federation: Simulation, metrics: PrivacyPlan | None, secret: boo
 
 def facts_of(
     config: TrainConfig,
-    federation: Simulation,
+    data: FederatedData,
+    model: FlatModel,
+    algorithm: Algorithm,
+    board: Billboard,
+    plan: PrivacyPlan,
     metrics: PrivacyPlan | None,
     key: bytes,
     **more: Any,
 ) -> RunFacts:
-    """What is known of a new run. The digest of the data is made with `key`."""
-    data, algorithm, board = federation.data, federation.algorithm, federation.server.billboard
+    """What is known of a new run. The digest of the data is made with `key`; `more` are facts that
+    do not follow from the others."""
     return RunFacts(
         mode=config.mode,
         ledger=config.ledger,
@@ -201,20 +181,17 @@ def facts_of(
         shows_model=algorithm.shows_model,
         disclosed=tuple(data.disclosed),
         pixels=bool(data.x.dtype == np.uint8),
-        parameters=federation.model.size,
+        parameters=model.size,
         frozen=config.frozen,
         share=named(config.share),
-        shared_numbers=None
-        if config.share is None
-        else algorithm.board_size(federation.model.layout),
-        plan=federation.plan,
+        shared_numbers=None if config.share is None else algorithm.board_size(model.layout),
+        plan=plan,
         metrics_plan=metrics,
         hardened=bool(config.privacy.hardened),
         fingerprint=fingerprint_of(data, key),
         clients=tuple(data.clients),
         blocks=tuple(board.blocks.tolist()),
         board=board.digest(),
-        noise_key=None if config.seed is None else federation.noise_key.text,
         **more,
     )
 

@@ -189,7 +189,10 @@ def start(
         ledger_id = None if budget is None else budget.ledger.identity
         known: dict[str, Any] = {"id": name, "initialisation": begin, "ledger_id": ledger_id}
         known |= {"public_files": dict(public.about), "start_digest": public.digest()}
-        facts = facts_of(config, federation, metrics, key, **known)
+        known["noise_key"] = None if config.seed is None else federation.noise_key.text
+        what = federation.data, federation.model, federation.algorithm
+        board = federation.server.billboard
+        facts = facts_of(config, *what, board, federation.plan, metrics, key, **known)
         if warn is not None and team.leader:
             about_clients = [] if budget is None else budget.ledger.notices()
             usual = warnings_of(federation, metrics, secret)

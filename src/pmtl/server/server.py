@@ -144,6 +144,34 @@ class Server:
                 upload = {}  # It counts as zero.
         self.gate.receive(tally, client, round, upload)
 
+    def receive_site(
+        self, tally: Tally, clients: NDArray[np.int64], uploads: NDArray[Any], summed: bool
+    ) -> None:
+        """Add what one site of many clients sent; what does not fit counts as zero.
+
+        Args:
+            tally: the sum of the round.
+            clients: the site's clients that were drawn.
+            uploads: `[K, U]`, one row for each of them, or `[U]` if `summed`: whole steps of the
+                grid at a hardened gate, clipped numbers otherwise.
+            summed: whether the site sent the sum of its clients' uploads.
+        """
+        if not tally.cohort.issuperset(clients.tolist()):
+            raise PmtlError("Only clients that were drawn may be counted.")
+        size = tally.sum.shape[1]
+        wanted = (size,) if summed else (len(clients), size)
+        whole = tally.sum.dtype == torch.int64 and self.billboard.mixture is None
+        kinds = "i" if whole else "f"
+        if uploads.shape != wanted or uploads.dtype.kind not in kinds:
+            uploads = np.zeros(wanted, dtype=np.int64 if whole else np.float64)
+        given = torch.from_numpy(np.array(uploads, dtype=np.int64 if whole else np.float64))
+        if summed:
+            self.gate.add_sum(tally, clients, given)
+        elif whole:
+            self.gate.add_steps(tally, clients, given)
+        else:
+            self.gate.add(tally, clients, given)
+
     def add(self, tally: Tally, clients: NDArray[np.int64], uploads: Tensor) -> None:
         """Clip and add the uploads `[K, P]` of several clients."""
         self.gate.add(tally, clients, uploads)

@@ -69,7 +69,8 @@ class Sites:
         self._rounds = rounds
         self._exact: ExactEngine | None = None
         if isinstance(algorithm, ExactAlgorithm):
-            self._exact = ExactEngine(algorithm, model, feed, one_by_one=in_place)
+            alone = in_place or engine == "debug"
+            self._exact = ExactEngine(algorithm, model, feed, one_by_one=alone)
         self._sparse: SparseTrainer | None = None
         if engine != "debug" and self._exact is None and SparseTrainer.fits(algorithm, model, feed):
             self._sparse = SparseTrainer(algorithm, model, data.task, feed, in_place)

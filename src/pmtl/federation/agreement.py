@@ -1,0 +1,183 @@
+"""What the sites of a run agree on: how rows look, who the clients are, and the plan.
+
+All of it is public. Server and sites derive the algorithm from it alike (`Agreement.algorithm`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from pmtl.algorithms import Algorithm, ExactAlgorithm, build_algorithm
+from pmtl.errors import PmtlError
+from pmtl.models import FlatModel, Task, build_model
+from pmtl.models.linear.last_layer import last_layer
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.runs.config import TrainConfig, parse_config
+from pmtl.server.settle import settle_algorithm, sizes_of, usual_algorithm
+from pmtl.sharing import PublicInputs, share_part
+
+if TYPE_CHECKING:
+    from pmtl.data import FederatedData
+
+
+@dataclass(frozen=True)
+class Columns:
+    """How the rows of all sites look."""
+
+    input_shape: tuple[int, ...]
+    task: Task
+    outputs: int
+    labels: tuple[str, ...] | None
+    feature_names: tuple[str, ...] | None
+    bounded: bool = False  #: whether features have public bounds
+    target_range: tuple[float, float] | None = None  #: public bounds of a numeric target
+
+    @classmethod
+    def of(cls, data: FederatedData) -> Columns:
+        """Of a site's data."""
+        bounds = data.bounds
+        return cls(
+            tuple(data.input_shape),
+            data.task,
+            data.outputs,
+            data.labels,
+            data.feature_names,
+            bounds is not None and bool(bounds.features),
+            None if bounds is None else bounds.target,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Columns:
+        """The inverse of `to_dict`, for values that came as JSON."""
+        known = {item.name for item in fields(cls)}
+        if set(values) != known:
+            raise PmtlError("A site does not say how its rows look: it has another version.")
+        plain: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+        }
+        return cls(**plain)
+
+    def difference(self, other: Columns) -> str | None:
+        """The first difference in words; None if there is none."""
+        for item in fields(self):
+            mine, its = getattr(self, item.name), getattr(other, item.name)
+            if mine != its:
+                return f"{item.name.replace('_', ' ')}: {_short(mine)} and {_short(its)}"
+        return None
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 200 else f"{text[:197]}…"
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """A run that all its sites have joined."""
+
+    run: str  #: the identity of the run
+    config: TrainConfig
+    columns: Columns
+    clients: tuple[str, ...]  #: the names of all clients, sorted; a site's are SITE/CLIENT
+    plan: PrivacyPlan
+    initialisation: int  #: the seed of the common start
+
+    @classmethod
+    def make(
+        cls,
+        run: str,
+        config: TrainConfig,
+        columns: Columns,
+        clients: tuple[str, ...],
+        initialisation: int,
+        public: PublicInputs,
+    ) -> Agreement:
+        """The agreement with the plan that follows from the settings."""
+        # Metrics do not leave sites.
+        config = replace(config, privacy=replace(config.privacy, metrics=0.0), evaluate_every=0)
+        model = _model(config, columns, initialisation, public)
+        if config.model == "auto":
+            config = replace(config, model=model.name)
+        if config.algorithm == "auto":
+            linear = last_layer(model, columns.input_shape) is not None
+            method = usual_algorithm(config.privacy, config.local, config.share, linear)
+            config = replace(config, algorithm=method)
+        asked = config.privacy
+        settled = _settled(config, columns, len(clients), model)
+        if isinstance(settled, ExactAlgorithm):
+            asked = replace(asked, rounds=settled.releases, clip=1.0)
+        plan = asked.resolve(len(clients))
+        hardened = plan.private if config.privacy.hardened is None else config.privacy.hardened
+        config = replace(
+            config, privacy=replace(config.privacy, hardened=hardened, delta=plan.delta)
+        )
+        return cls(run, config, columns, clients, plan, initialisation)
+
+    @property
+    def hardened(self) -> bool:
+        """Whether the gate computes in whole numbers."""
+        return bool(self.config.privacy.hardened)
+
+    def model(self, public: PublicInputs) -> FlatModel:
+        """The model with the common start; `public` is the public start or basis."""
+        return _model(self.config, self.columns, self.initialisation, public)
+
+    def algorithm(self, model: FlatModel, public: PublicInputs) -> Algorithm:
+        """The algorithm with all settings, bound to the model."""
+        method = _settled(self.config, self.columns, len(self.clients), model)
+        method = share_part(method, self.config.share, model, public.rows)
+        if isinstance(method, ExactAlgorithm):
+            method = method.with_noise(self.plan.noise_std)
+        return method.bind(model.layout)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "run": self.run,
+            "config": asdict(self.config),
+            "columns": self.columns.to_dict(),
+            "clients": list(self.clients),
+            "plan": self.plan.to_dict(),
+            "initialisation": self.initialisation,
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Agreement:
+        """The inverse of `to_dict`, checked."""
+        try:
+            return cls(
+                str(values["run"]),
+                parse_config(values["config"], "the run's settings"),
+                Columns.from_dict(values["columns"]),
+                tuple(str(name) for name in values["clients"]),
+                PrivacyPlan.from_dict(values["plan"]),
+                int(values["initialisation"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise PmtlError(
+                f"The server's message is refused: it is no agreement ({error})."
+            ) from error
+
+
+def _model(
+    config: TrainConfig, columns: Columns, initialisation: int, public: PublicInputs
+) -> FlatModel:
+    sizes = columns.input_shape, columns.outputs, columns.task
+    return build_model(config.model, *sizes, initialisation, public.start, config.frozen)
+
+
+def _settled(config: TrainConfig, columns: Columns, clients: int, model: FlatModel) -> Algorithm:
+    sizes = sizes_of(
+        model,
+        columns.input_shape,
+        columns.task,
+        columns.outputs,
+        columns.bounded,
+        columns.target_range,
+    )
+    return settle_algorithm(build_algorithm(config.algorithm), config.privacy, clients, sizes)

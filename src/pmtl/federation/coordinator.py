@@ -1,0 +1,347 @@
+"""The server's part of a federation: it runs one job with the sites that a transport reaches.
+
+A round is: draw, ask all sites, add what came in time, charge, publish, checkpoint. Every site gets
+the same message at the same time, whether its clients were drawn or not, and the divisor is
+constant, whoever answers. A site that misses a deadline is asked again, but not waited for, until
+it answers.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pmtl._version import __version__
+from pmtl.algorithms import Algorithm
+from pmtl.errors import Interrupted, PmtlError
+from pmtl.federation.agreement import Agreement, Columns
+from pmtl.federation.messages import REFUSED, Message
+from pmtl.federation.server_folder import ServerFolder, ServerRun
+from pmtl.federation.transport import Transport
+from pmtl.jsontext import to_json
+from pmtl.privacy.ledger.events import TRAINING
+from pmtl.privacy.noise import Source, seeded_source, system_source
+from pmtl.runs.budget import Budget
+from pmtl.runs.config import TrainConfig, parse_config
+from pmtl.server import Server
+from pmtl.server.server import ServerState
+from pmtl.sharing import PublicInputs
+
+AT_THE_SERVER = "(at the server)"
+#: Seconds that sites have for reading their data and for one round.
+JOIN_SECONDS, ROUND_SECONDS = 300.0, 600.0
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What an operator asks for.
+
+    Args:
+        run: the identity of the run.
+        config: the settings; data and ledger are those of the sites and of the server.
+        sites: the sites that take part; all that the transport knows unless given.
+        summed: whether sites send the sum of their clients' uploads.
+        round_seconds: how long sites may take for a round.
+        join_seconds: how long sites may take to join and to get ready.
+    """
+
+    run: str
+    config: TrainConfig
+    sites: tuple[str, ...] = ()
+    summed: bool = False
+    round_seconds: float = ROUND_SECONDS
+    join_seconds: float = JOIN_SECONDS
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Job:
+        """The inverse of `to_dict`, checked."""
+        given = dict(values)
+        try:
+            config = parse_config(given.pop("config"), "the job")
+            return cls(config=config, sites=tuple(given.pop("sites", ())), **given)
+        except (KeyError, TypeError) as error:
+            raise PmtlError(f"The job cannot be read: {error}.") from error
+
+
+def run_job(
+    job: Mapping[str, Any],
+    transport: Transport,
+    folder: Path,
+    stop: threading.Event,
+    tell: Tell = lambda sentence: None,
+) -> None:
+    """Run a job to its end, or continue one that was stopped.
+
+    Args:
+        job: `Job.to_dict()`.
+        transport: reaches the sites.
+        folder: the server's folder: its ledger, and a folder for each run.
+        stop: set to stop after the current round.
+        tell: called with sentences about the progress, all public.
+    """
+    Coordinator(Job.from_dict(job), transport, ServerFolder(folder), stop, tell).run()
+
+
+class Coordinator:
+    """Runs one job."""
+
+    def __init__(
+        self,
+        job: Job,
+        transport: Transport,
+        folder: ServerFolder,
+        stop: threading.Event | None = None,
+        tell: Tell = lambda sentence: None,
+        source: Source | None = None,
+    ) -> None:
+        """
+        Args:
+            job: what is asked for.
+            transport: reaches the sites.
+            folder: the server's folder.
+            stop: set to stop after the current round.
+            tell: called with sentences about the progress, all public.
+            source: where noise gets its random words from, for tests.
+        """
+        self.job, self.transport, self.folder = job, transport, folder
+        self.sites = job.sites or transport.sites
+        self._stop = stop or threading.Event()
+        self._tell = tell
+        self._source = source
+        self._late: set[str] = set()  # Sites that missed the last deadline.
+        if unknown := sorted(set(self.sites) - set(transport.sites)):
+            raise PmtlError(f"The federation has no site {unknown[0]!r}.")
+
+    def run(self) -> None:
+        """Run the job to its end."""
+        run = self.folder.run(self.job.run)
+        public = PublicInputs.read(self.job.config.init, self.job.config.share)
+        if not run.exists:
+            agreement, key = self._invite(public)
+            public = public.fitted(agreement.model(public))
+            run.create(agreement, public, key)
+        agreement, public, key = run.read()
+        model = agreement.model(public)
+        algorithm = agreement.algorithm(model, public)
+        with ExitStack() as stack:
+            stack.enter_context(run.lock())
+            budget = self._budget(agreement, algorithm, stack)
+            server = self._server(agreement, algorithm, budget, key)
+            members = {site: _members(agreement.clients, site) for site in self.sites}
+            state, counted = run.load(server.start(model.start()), members, budget)
+            self._start(agreement, server, public)
+            self._rounds(run, server, state, members, counted, budget)
+            self._finish(server, state, members, counted)
+            run.finish(agreement, algorithm, server, state, budget)
+        self._tell(f"The run {agreement.run} is finished.")
+
+    def _invite(self, public: PublicInputs) -> tuple[Agreement, str]:
+        """Ask all sites who their clients are, and make the plan. Nothing is spent by it."""
+        config = replace(self.job.config, data="(at the sites)", init=None, device="cpu")
+        ledger = AT_THE_SERVER if config.mode == "production" else None
+        config = replace(config, ledger=ledger)
+        header = {"config": asdict(config), "version": __version__}
+        answers = self._ask_all("joined", Message("invite", header))
+        columns = {site: Columns.from_dict(a.header["columns"]) for site, a in answers.items()}
+        first = self.sites[0]
+        for site in self.sites[1:]:
+            if difference := columns[first].difference(columns[site]):
+                raise PmtlError(
+                    f"The rows of the sites {first!r} and {site!r} look different ({difference}). "
+                    "Give all sites the same schema."
+                )
+        clients = [name for site in self.sites for name in _own(answers[site], site)]
+        begin = secrets.randbits(63) if config.seed is None else config.seed
+        agreement = Agreement.make(
+            self.job.run, config, columns[first], tuple(sorted(clients)), begin, public
+        )
+        prints = {site: answers[site].header.get("fingerprint") for site in self.sites}
+        return agreement, to_json([agreement.to_dict(), prints])
+
+    def _budget(
+        self, agreement: Agreement, algorithm: Algorithm, stack: ExitStack
+    ) -> Budget | None:
+        if not algorithm.shares:
+            return None
+        ledger = stack.enter_context(self.folder.ledger(agreement.clients))
+        experiment = agreement.config.mode == "experiment"
+        budget = Budget(ledger, agreement.run, agreement.plan, None, experiment)
+        budget.refuse_unaffordable()
+        return budget
+
+    def _server(
+        self, agreement: Agreement, algorithm: Algorithm, budget: Budget | None, key: str
+    ) -> Server:
+        seed = agreement.config.seed
+        source = system_source if seed is None else seeded_source(seed, key)
+        return Server(
+            agreement.clients,
+            algorithm,
+            agreement.plan,
+            seed,
+            source=self._source or source,
+            hardened=agreement.hardened,
+            charge=None if budget is None else partial(budget.charge, kind=TRAINING),
+        )
+
+    def _start(self, agreement: Agreement, server: Server, public: PublicInputs) -> None:
+        whole = agreement.hardened and server.billboard.mixture is None
+        if self.job.summed and (not whole or server.billboard.size > 1):
+            raise PmtlError(
+                "Sites can send sums only to a hardened gate, and if all clients read one shared "
+                "model: leave summed out."
+            )
+        header = {"agreement": agreement.to_dict(), "version": __version__, "whole": whole}
+        arrays = {f"public.{name}": value.numpy() for name, value in public.tensors().items()}
+        self._ask_all("ready", Message("start", header, arrays))
+        self._tell(
+            f"{len(self.sites)} sites with {len(agreement.clients)} clients take part in run "
+            f"{agreement.run}: {agreement.config.algorithm}, {agreement.plan.rounds} releases."
+        )
+
+    def _rounds(
+        self,
+        run: ServerRun,
+        server: Server,
+        state: ServerState,
+        members: Mapping[str, NDArray[np.int64]],
+        counted: dict[str, int],
+        budget: Budget | None,
+    ) -> None:
+        while state.round < server.plan.rounds:
+            if self._stop.is_set():
+                raise Interrupted(
+                    f"Stopped after round {state.round} of {server.plan.rounds}; continue the run "
+                    "with --resume."
+                )
+            if budget is not None and (reason := budget.refuses(state.round)):
+                run.stopped(reason)
+                self._tell(f"Stopped early. {reason}")
+                return
+            tally = server.open(state)
+            attempt = secrets.token_hex(8)
+            messages = {}
+            for site, clients in members.items():
+                mask = np.isin(clients, list(tally.cohort)).astype(np.uint8)
+                header = {"run": self.job.run, "round": state.round, "attempt": attempt}
+                header |= {"counted": counted[site], "summed": self.job.summed}
+                arrays = {**_shown(server, state, clients), "drawn": mask}
+                messages[site] = Message("round", header, arrays).to_bytes()
+            answered = self._collect(messages, state.round, attempt)
+            for site, uploads in answered.items():
+                clients = members[site]
+                drawn = np.isin(clients, list(tally.cohort))
+                secret = server.plan.scheme.coins_are_secret and not self.job.summed
+                rows = uploads[drawn] if secret and len(uploads) == len(clients) else uploads
+                server.receive_site(tally, clients[drawn], rows, self.job.summed)
+            server.publish(tally, state)
+            counted.update(dict.fromkeys(answered, state.round - 1))
+            run.save(state, counted, budget)
+            self._tell(f"Round {state.round} of {server.plan.rounds} is published.")
+
+    def _collect(
+        self, messages: Mapping[str, bytes], round: int, attempt: str
+    ) -> dict[str, NDArray[Any]]:
+        """The uploads of the sites that answered this attempt in time."""
+        waited = frozenset(messages) - self._late
+        answers = self.transport.ask(messages, self.job.round_seconds, waited or None)
+        uploads: dict[str, NDArray[Any]] = {}
+        for site, content in answers.items():
+            try:
+                answer = Message.from_bytes(content)
+            except PmtlError:
+                answer = Message(REFUSED, {"sentence": "It sent something that is no message."})
+            header = answer.header
+            fresh = header.get("round") == round and header.get("attempt") == attempt
+            if answer.kind == "uploads" and fresh and "uploads" in answer.arrays:
+                uploads[site] = answer.arrays["uploads"]
+            else:
+                self._tell(f"Site {site!r}, round {round + 1}: {_sentence(answer)}")
+        for site in sorted(set(messages) - set(uploads) - self._late):
+            self._tell(f"Site {site!r} did not answer round {round + 1}; it counts as zero.")
+        for site in sorted(self._late & set(uploads)):
+            self._tell(f"Site {site!r} is back.")
+        self._late = set(messages) - set(uploads)
+        return uploads
+
+    def _finish(
+        self,
+        server: Server,
+        state: ServerState,
+        members: Mapping[str, NDArray[np.int64]],
+        counted: Mapping[str, int],
+    ) -> None:
+        """Send the end to all sites. One that does not answer makes its models when it is back and
+        the run is resumed."""
+        messages = {}
+        for site, clients in members.items():
+            header = {"run": self.job.run, "counted": counted[site], "rounds": state.round}
+            messages[site] = Message("finish", header, _shown(server, state, clients)).to_bytes()
+        answers = self.transport.ask(messages, self.job.round_seconds)
+        done = {site for site, a in answers.items() if Message.from_bytes(a).kind == "done"}
+        for site in sorted(set(messages) - done):
+            self._tell(f"Site {site!r} did not confirm the end: resume the run when it is back.")
+
+    def _ask_all(self, kind: str, message: Message) -> dict[str, Message]:
+        """Send one message to all sites, all of which must answer with this kind."""
+        content = message.to_bytes()
+        answers = self.transport.ask(dict.fromkeys(self.sites, content), self.job.join_seconds)
+        read = {site: Message.from_bytes(answer) for site, answer in answers.items()}
+        reasons = [
+            f"{site}: {_sentence(read[site])}" if site in read else f"{site} does not answer"
+            for site in self.sites
+            if site not in read or read[site].kind != kind
+        ]
+        if reasons:
+            raise PmtlError(f"The run cannot start. {'; '.join(reasons)}")
+        return read
+
+
+def _sentence(answer: Message) -> str:
+    if answer.kind == REFUSED:
+        return str(answer.header.get("sentence", "It refuses."))[:500]
+    return "It sent an answer that was not asked for."
+
+
+def _own(answer: Message, site: str) -> list[str]:
+    """The names of a site's clients, which must be in its own namespace."""
+    names = [str(name) for name in answer.header["clients"]]
+    foreign = [name for name in names if name != site and not name.startswith(f"{site}/")]
+    if foreign or not names or len(set(names)) != len(names):
+        raise PmtlError(f"Site {site!r} names clients that are not its own, or none.")
+    return names
+
+
+def _members(clients: tuple[str, ...], site: str) -> NDArray[np.int64]:
+    """The numbers of a site's clients."""
+    mine = [k for k, c in enumerate(clients) if c == site or c.startswith(f"{site}/")]
+    return np.array(mine, dtype=np.int64)
+
+
+def _shown(
+    server: Server, state: ServerState, clients: NDArray[np.int64]
+) -> dict[str, NDArray[Any]]:
+    """What the clients of a site read: the vectors, and which of them each client reads."""
+    board = server.billboard
+    if board.mixture is None:
+        used, reads = np.unique(board.blocks[clients], return_inverse=True)
+        shared = state.shared[torch.from_numpy(used)]
+    else:
+        shared = board.read(state.shared, clients, one_by_one=True)
+        reads = np.arange(len(clients))
+    return {"shared": shared.cpu().numpy(), "reads": reads.astype(np.int64)}

@@ -1,0 +1,167 @@
+"""What a site agrees to. It decides this itself, in a file that nobody else can change.
+
+    [site]
+    data = "visits.csv:client=hospital,target=outcome"
+    folder = "models"
+
+    [limits]
+    epsilon = 4
+    models = ["logistic", "linear"]
+
+A run that asks for more is refused by the site, before it trains.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from pmtl._version import __version__
+from pmtl.algorithms import ALGORITHMS
+from pmtl.errors import PmtlError, PublicError, naming
+from pmtl.federation.agreement import Agreement
+from pmtl.models import MODELS
+from pmtl.spec import parse_spec, unknown
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most that a run may ask of a site.
+
+    Args:
+        epsilon: the largest ε of one run.
+        delta: the largest δ of one run.
+        total_epsilon: the largest sum of the ε of all runs that this site took part in.
+        clip: the largest clip norm.
+        rounds: the largest number of rounds.
+        clients: the least number of clients of the whole federation.
+        models: the names of models that may be trained.
+        algorithms: the names of algorithms that may be run.
+        version: the version of pmtl that the server must have.
+        sums: whether the server must accept a sum in place of one upload for each client.
+    """
+
+    epsilon: float = 4.0
+    delta: float = 0.05
+    total_epsilon: float = math.inf
+    clip: float = math.inf
+    rounds: int = 10_000
+    clients: int = 2
+    models: tuple[str, ...] = tuple(MODELS)
+    algorithms: tuple[str, ...] = tuple(name for name in ALGORITHMS if name != "naive_joint")
+    version: str = __version__
+    sums: bool = False
+
+    def check(self, agreement: Agreement, version: str, spent: float = 0.0) -> None:
+        """Refuse what is beyond the limits, with sentences that are public.
+
+        Args:
+            agreement: the run.
+            version: the version of pmtl at the server.
+            spent: the sum of the ε of earlier runs at this site.
+        """
+        plan, config = agreement.plan, agreement.config
+        epsilon = plan.epsilon()
+        algorithm, model = parse_spec(config.algorithm)[0], parse_spec(config.model)[0]
+        over = [
+            (version != self.version, f"version {version} of pmtl, but allows {self.version}"),
+            (
+                epsilon > self.epsilon * (1 + 1e-9),
+                f"ε = {epsilon:.4g}, but allows {self.epsilon:g}",
+            ),
+            (plan.delta > self.delta, f"δ = {plan.delta:.3g}, but allows {self.delta:g}"),
+            (
+                plan.clip_norm > self.clip,
+                f"a clip norm of {plan.clip_norm:g}, but allows {self.clip:g}",
+            ),
+            (plan.rounds > self.rounds, f"{plan.rounds} rounds, but allows {self.rounds}"),
+            (plan.clients < self.clients, f"{plan.clients} clients, but needs {self.clients}"),
+            (model not in self.models, f"the model {model!r}, but allows {_listed(self.models)}"),
+            (
+                algorithm not in self.algorithms,
+                f"the algorithm {algorithm!r}, but allows {_listed(self.algorithms)}",
+            ),
+            (
+                spent + epsilon > self.total_epsilon * (1 + 1e-9),
+                f"ε = {epsilon:.4g} after runs of {spent:.4g} together, but allows "
+                f"{self.total_epsilon:g}",
+            ),
+        ]
+        reasons = [reason for is_over, reason in over if is_over]
+        if reasons:
+            raise PublicError(
+                f"This site's limits do not allow the run: it asks for {'; '.join(reasons)}."
+            )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+@dataclass(frozen=True)
+class SiteSettings:
+    """A site's own file.
+
+    Args:
+        data: the spec of the site's rows; paths are relative to the file.
+        folder: where personal models are kept.
+        one_client: whether all rows belong to one client, which has the site's name.
+        limits: what the site agrees to.
+    """
+
+    data: str
+    folder: Path
+    one_client: bool = False
+    limits: Limits = Limits()
+
+
+def read_settings(path: Path) -> SiteSettings:
+    """Read a site's file; every mistake in it is a sentence."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PmtlError(f"The site's settings {path} cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
+        raise PmtlError(f"The site's settings {path} are not valid TOML: {error}.") from error
+    with naming(str(path)):
+        for key in values:
+            if key not in ("site", "limits"):
+                raise unknown("section", key, ("site", "limits"))
+        site = _table(values, "site", ("data", "folder", "one_client"))
+        if not isinstance(site.get("data"), str) or not isinstance(site.get("folder"), str):
+            raise PmtlError("The section [site] needs data and folder, both texts.")
+        folder = path.parent / site["folder"]
+        return SiteSettings(site["data"], folder, bool(site.get("one_client")), _limits(values))
+
+
+def _limits(values: Mapping[str, Any]) -> Limits:
+    table = _table(values, "limits", [item.name for item in fields(Limits)])
+    given: dict[str, Any] = {}
+    for name, value in table.items():
+        default = getattr(Limits(), name)
+        if isinstance(default, tuple):
+            fits = isinstance(value, list) and all(isinstance(item, str) for item in value)
+            given[name] = tuple(value) if fits else None
+        elif isinstance(default, (bool, str)):
+            fits = isinstance(value, type(default))
+            given[name] = value
+        else:
+            fits = isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+            given[name] = value
+        if not fits:
+            raise PmtlError(f"The limit {name} cannot be {value!r}.")
+    return Limits(**given)
+
+
+def _table(values: Mapping[str, Any], name: str, known: Sequence[str]) -> Mapping[str, Any]:
+    table = values.get(name, {})
+    if not isinstance(table, Mapping):
+        raise PmtlError(f"[{name}] must be a section.")
+    for key in table:
+        if key not in known:
+            raise unknown(f"entry of [{name}] named", key, known)
+    return table

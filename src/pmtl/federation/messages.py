@@ -1,0 +1,68 @@
+"""The messages of a federation as bytes: a kind, a header of plain values, and named arrays.
+
+They are safetensors with a JSON header, which hold numbers and no code: received bytes are never
+unpickled.
+
+| from the server | answer |
+|---|---|
+| `invite`: the settings of a run | `joined`: the site's clients, and how its rows look |
+| `start`: plan, clients, columns | `ready` |
+| `round`: what clients read, and which of them were drawn | `uploads` |
+| `finish`: what was published at the end | `done` |
+
+Any of them may be answered by `refused`, with a sentence that is public.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save
+
+from pmtl.errors import PmtlError
+from pmtl.jsontext import to_json
+from pmtl.messages import from_bytes
+
+REFUSED = "refused"
+_LONGEST_HEADER = 64 * 2**20
+_NAME = "pmtl"
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message."""
+
+    kind: str
+    header: Mapping[str, Any] = field(default_factory=dict)  #: plain values, as in JSON
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        """The message as bytes."""
+        whole = {name: np.ascontiguousarray(array) for name, array in self.arrays.items()}
+        return save(whole, metadata={_NAME: to_json({"kind": self.kind, **self.header})})
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Message:
+        """The message that `to_bytes` wrote; anything else is refused."""
+        arrays = from_bytes(content)  # It checks the form of the whole.
+        length = int.from_bytes(content[:8], "little")
+        try:
+            if length > _LONGEST_HEADER:
+                raise ValueError("the header is too long")
+            header = json.loads(json.loads(content[8 : 8 + length])["__metadata__"][_NAME])
+            kind = header.pop("kind")
+            if not isinstance(kind, str):
+                raise ValueError("the kind is not text")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise PmtlError(f"A message cannot be read: {error}.") from error
+        return cls(kind, header, arrays)
+
+
+def refusal(sentence: str) -> Message:
+    """The answer of a site that refuses; the sentence must be public."""
+    return Message(REFUSED, {"sentence": sentence})

@@ -1,0 +1,126 @@
+"""The folder of a run at a site: as `pmtl train` writes it, with the site's own clients only.
+
+`pmtl predict`, `evaluate`, `finetune` and `export` work on it without the server.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pmtl.algorithms import Algorithm
+from pmtl.billboard import Billboard
+from pmtl.data import FederatedData
+from pmtl.federation.agreement import Agreement
+from pmtl.federation.training import Training
+from pmtl.models import FlatModel
+from pmtl.privacy.ledger.events import GaussianEvent
+from pmtl.runs.config import IN_MEMORY
+from pmtl.runs.folder import KEY_BYTES, RunFolder
+from pmtl.runs.personal import Personal
+from pmtl.runs.preparation import facts_of
+from pmtl.runs.result import statement_of
+from pmtl.sharing import PublicInputs
+
+
+class RunResult:
+    """Writes the folder of one run at a site."""
+
+    def __init__(
+        self,
+        path: Path,
+        agreement: Agreement,
+        data: FederatedData,
+        model: FlatModel,
+        public: PublicInputs,
+    ) -> None:
+        """
+        Args:
+            path: the folder.
+            agreement: the run.
+            data: the site's rows as they are trained on, with the site's own names of clients.
+            model: the model with the common start.
+            public: the public start or basis.
+        """
+        self.path = path
+        self._agreement, self._data = agreement, data
+        self._model, self._public = model, public
+
+    def create(self, algorithm: Algorithm) -> None:
+        """Make the folder, unless it exists."""
+        if self.path.exists():
+            return
+        agreement, data = self._agreement, self._data
+        # The ledger is the server's; its name here says so.
+        ledger = "(at the server)" if agreement.config.mode == "production" else None
+        config = replace(
+            agreement.config, data=data.source or IN_MEMORY, ledger=ledger, device="cpu"
+        )
+        key = secrets.token_bytes(KEY_BYTES) if config.mode == "production" else b""
+        board = Billboard(np.zeros(data.m, dtype=np.int64))
+        facts = facts_of(
+            *(config, data, self._model, algorithm, board, agreement.plan, None, key),
+            id=agreement.run,
+            initialisation=agreement.initialisation,
+            public_files=dict(self._public.about),
+            start_digest=self._public.digest(),
+        )
+        RunFolder.create(self.path, config, facts, key, self._public)
+        for sentence in data.for_owner:
+            self.note(sentence)
+
+    def note(self, sentence: str) -> None:
+        """Add a sentence for the owner of the site's data only."""
+        folder = RunFolder.open(self.path)
+        if folder.divided:
+            folder.note(sentence)
+
+    def write(
+        self,
+        training: Training,
+        around: Tensor,
+        vectors: Tensor,
+        blocks: NDArray[np.int64],
+        rounds: int,
+    ) -> None:
+        """Write the personal models, what was published, and the statement.
+
+        Args:
+            training: the clients.
+            around: `[m, P]`, what clients read at the end.
+            vectors: `[V, P]`, what was published of it.
+            blocks: `[m]`, which of the vectors each client reads.
+            rounds: how many rounds were published.
+        """
+        folder, algorithm = RunFolder.open(self.path), training.algorithm
+        weights, alone = training.weights(around), training.alone()
+        seen = training.store.seen
+        shown = algorithm.published(vectors)
+        begun = training.store.start.expand(len(vectors), -1)
+        unseen = shown
+        if not algorithm.exact:
+            unseen = torch.vmap(algorithm.predict)(begun, vectors)
+        models = {}
+        if algorithm.personal:
+            models["personal"] = Personal(seen, unseen, weights)
+        if alone is not None:
+            models["alone"] = Personal(seen, torch.zeros_like(shown), alone)
+        facts = folder.facts()
+        events = {GaussianEvent.of(facts.plan): rounds} if facts.shares else None
+        board = Billboard(blocks)
+        facts = replace(
+            facts,
+            state="complete",
+            blocks=tuple(blocks.tolist()),
+            board=board.digest(),
+            charged=events,
+        )
+        published = {"weights": shown if algorithm.exact else vectors}
+        statement = statement_of(facts)
+        folder.save_result(facts, models, published, self._data.scaling, statement, None)

@@ -1,0 +1,293 @@
+"""A site's part of a federation: it answers the server's messages (`messages.py`).
+
+Rows, personal models and reasons of failures stay here. What leaves is the clients' names, how rows
+look, and clipped uploads.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pmtl._version import __version__
+from pmtl.data import FederatedData, load
+from pmtl.data.splits import Rows
+from pmtl.errors import PmtlError, PublicError
+from pmtl.federation.agreement import Agreement, Columns
+from pmtl.federation.limits import SiteSettings, read_settings
+from pmtl.federation.messages import Message, refusal
+from pmtl.federation.result import RunResult
+from pmtl.federation.site_folder import RunStateFiles, SiteFolder
+from pmtl.federation.training import Training
+from pmtl.federation.transport import Handler
+from pmtl.runs.config import TrainConfig, parse_config
+from pmtl.runs.preparation import wants_scaling
+from pmtl.sharing import PublicInputs
+
+LOG = logging.getLogger("pmtl.federation")
+SETTINGS = Path("local") / "pmtl-site.toml"
+PUBLIC = "public."  #: the prefix of a public start's arrays
+
+
+def open_site(kit: Path, name: str) -> Handler:
+    """The handler of a site whose settings lie in its start-up kit.
+
+    Args:
+        kit: the folder of the kit.
+        name: the site's name, from its certificate.
+    """
+    return SiteService(name, read_settings(kit / SETTINGS)).handle
+
+
+@dataclass
+class OpenRun:
+    """A run that this site takes part in."""
+
+    agreement: Agreement
+    training: Training
+    files: RunStateFiles
+    result: RunResult
+    counted: int  #: the last round in which an upload of this site was counted
+    answered: int  #: the last round that was answered
+    attempt: str  #: the attempt of that answer
+
+
+class SiteService:
+    """Answers messages for the site `name`."""
+
+    def __init__(self, name: str, settings: SiteSettings) -> None:
+        self.name = name
+        self.settings = settings
+        self.folder = SiteFolder(settings.folder)
+        self._data: dict[bool, FederatedData] = {}
+        self._open: OpenRun | None = None
+        self._kinds: dict[str, Callable[[Message], Message]] = {
+            "invite": self._invite,
+            "start": self._start,
+            "round": self._round,
+            "finish": self._finish,
+        }
+
+    def handle(self, content: bytes) -> bytes:
+        """The answer to a message. An error becomes a refusal; what is private in it goes to this
+        site's own log."""
+        try:
+            message = Message.from_bytes(content)
+            if message.kind not in self._kinds:
+                raise PublicError("This site does not know such a message.")
+            answer = self._kinds[message.kind](message)
+        except PublicError as error:
+            LOG.warning("Refused: %s", error)
+            answer = refusal(str(error))
+        except Exception as error:  # Whatever it is, it may quote rows.
+            LOG.exception("A message of the server failed: %s", error)
+            answer = refusal("This site could not answer. Its own log says why.")
+        return answer.to_bytes()
+
+    def _invite(self, message: Message) -> Message:
+        """Say who this site's clients are and how its rows look."""
+        header = message.header
+        if header["version"] != self.settings.limits.version:
+            raise PublicError(
+                f"The server has version {header['version']} of pmtl, and this site allows "
+                f"{self.settings.limits.version}."
+            )
+        data = self._load(_config(header["config"]))
+        known: dict[str, Any] = {"clients": list(self._named(data)), "version": __version__}
+        known["columns"] = Columns.of(data).to_dict()
+        if _config(header["config"]).mode == "experiment":
+            known["fingerprint"] = data.fingerprint()  # A part of the noise's key.
+        return Message("joined", known)
+
+    def _start(self, message: Message) -> Message:
+        """Check the run against this site's limits, and prepare it."""
+        header = message.header
+        agreement = Agreement.from_dict(header["agreement"])
+        state = self.folder.state(agreement.run)
+        agreed = {"agreement": agreement.to_dict(), "whole": bool(header["whole"])}
+        if state.exists:
+            if state.agreed() != files_form(agreed):
+                raise PublicError("This site knows a run of this name that was agreed otherwise.")
+        elif self.folder.result(agreement.run).exists():
+            return Message("ready")
+        else:
+            spent = self.folder.spent(agreement.run)
+            self.settings.limits.check(agreement, header["version"], spent)
+            self._check_clients(agreement)
+            public = {
+                name.removeprefix(PUBLIC): torch.from_numpy(np.array(array))
+                for name, array in message.arrays.items()
+                if name.startswith(PUBLIC)
+            }
+            self.folder.charge(agreement.run, agreement.plan.epsilon())
+            state.create(agreed, public)
+        self._run(agreement.run)
+        return Message("ready")
+
+    def _round(self, message: Message) -> Message:
+        """Train the clients that were drawn, and answer with their uploads."""
+        header, run = message.header, self._run(str(message.header["run"]))
+        round, attempt = int(header["round"]), str(header["attempt"])
+        again = round == run.answered and attempt == run.attempt
+        if round <= max(run.counted, int(header["counted"])) or round < run.answered or again:
+            raise PublicError(f"Round {round} was answered already.")
+        self._decide(run, int(header["counted"]))
+        around = _reads(message.arrays, run.training.data.m)
+        drawn = _array(message.arrays, "drawn", "u", 1)
+        if drawn.shape != (run.training.data.m,):
+            raise PublicError("The server's message does not fit this site's clients.")
+        chosen = np.flatnonzero(drawn).astype(np.int64)
+        uploads = run.training.train(round, chosen, around)
+        assert run.training.pending is not None
+        run.files.save_pending(run.training.pending, attempt)
+        run.answered, run.attempt = round, attempt
+        sent = self._as_sent(run, chosen, uploads, bool(header["summed"]))
+        return Message("uploads", {"round": round, "attempt": attempt}, {"uploads": sent})
+
+    def _as_sent(
+        self, run: OpenRun, drawn: NDArray[np.int64], uploads: Tensor, summed: bool
+    ) -> NDArray[Any]:
+        """Uploads as they leave: the sum, or one row for each client that was drawn. Where coins
+        are secret the answer has a row for every client, so that its size tells nothing."""
+        if summed:
+            return uploads.sum(dim=0).numpy()
+        sent = uploads
+        if run.agreement.plan.scheme.coins_are_secret:
+            sent = uploads.new_zeros(run.training.data.m, uploads.shape[1])
+            sent[torch.from_numpy(drawn)] = uploads
+        # A step is at most 2^24, so 32 bits hold it.
+        return sent.numpy() if sent.is_floating_point() else sent.to(torch.int32).numpy()
+
+    def _finish(self, message: Message) -> Message:
+        """Make the personal models from what was published, and write them."""
+        name = str(message.header["run"])
+        if not self.folder.state(name).exists and self.folder.result(name).exists():
+            return Message("done")
+        run = self._run(name)
+        self._decide(run, int(message.header["counted"]))
+        around = _reads(message.arrays, run.training.data.m)
+        run.training.finish(around)
+        vectors = torch.from_numpy(_array(message.arrays, "shared", "f", 2))
+        blocks = _array(message.arrays, "reads", "iu", 1).astype(np.int64)
+        run.result.write(run.training, around, vectors, blocks, int(message.header["rounds"]))
+        run.files.remove()
+        self._open = None
+        return Message("done")
+
+    def _decide(self, run: OpenRun, counted: int) -> None:
+        if run.training.decide(counted):
+            run.files.save_owned(run.training, counted)
+        else:
+            run.files.drop_pending()
+        run.counted = max(run.counted, counted)
+
+    def _run(self, name: str) -> OpenRun:
+        """The run of this name, opened from disk if it is not open."""
+        if self._open is None or self._open.agreement.run != name:
+            state = self.folder.state(name)
+            if not state.exists:
+                raise PublicError("This site does not take part in this run.")
+            self._open = self._opened(state)
+        return self._open
+
+    def _opened(self, state: RunStateFiles) -> OpenRun:
+        agreed = state.agreed()
+        agreement = Agreement.from_dict(agreed["agreement"])
+        public = PublicInputs.from_tensors(state.public())
+        model = agreement.model(public)
+        algorithm = agreement.algorithm(model, public)
+        data = self._load(agreement.config)
+        self._check_clients(agreement)
+        if wants_scaling(algorithm, data, model):
+            data = data.scaled()
+        result = RunResult(self.folder.result(agreement.run), agreement, data, model, public)
+        result.create(algorithm)
+        seed = agreement.config.seed
+        training = Training(
+            agreement,
+            replace(data, clients=self._named(data)),
+            model,
+            algorithm,
+            secrets.randbits(63) if seed is None else seed,
+            bool(agreed["whole"]),
+            result.note,
+        )
+        counted, answered, attempt = state.load(training)
+        return OpenRun(agreement, training, state, result, counted, answered, attempt)
+
+    def _load(self, config: TrainConfig) -> FederatedData:
+        """This site's rows, read once."""
+        production = config.mode == "production"
+        if production not in self._data:
+            data = load(self.settings.data, production=production)
+            self._data[production] = _as_one(data, self.name) if self.settings.one_client else data
+        return self._data[production]
+
+    def _named(self, data: FederatedData) -> tuple[str, ...]:
+        """The clients' names as the server knows them."""
+        if self.settings.one_client:
+            return (self.name,)
+        return tuple(f"{self.name}/{client}" for client in data.clients)
+
+    def _check_clients(self, agreement: Agreement) -> None:
+        """Refuse a run that is about other clients or columns than this site has."""
+        data = self._load(agreement.config)
+        mine = self._named(data)
+        prefix = f"{self.name}/"
+        named = [c for c in agreement.clients if c == self.name or c.startswith(prefix)]
+        if tuple(named) != mine:
+            raise PublicError("The run names other clients of this site than this site has.")
+        if difference := Columns.of(data).difference(agreement.columns):
+            raise PublicError(f"The run's columns are not this site's ({difference}).")
+
+
+def files_form(values: dict[str, Any]) -> dict[str, Any]:
+    """Values as they are read from a JSON file."""
+    import json
+
+    from pmtl.jsontext import to_json
+
+    form: dict[str, Any] = json.loads(to_json(values))
+    return form
+
+
+def _config(values: Any) -> TrainConfig:
+    return parse_config(values, "the run's settings")
+
+
+def _as_one(data: FederatedData, name: str) -> FederatedData:
+    """All rows as those of one client."""
+    splits = {
+        split: Rows(rows.order, np.array([0, len(rows.order)]))
+        for split, rows in data.splits.items()
+    }
+    return replace(data, clients=(name,), splits=splits, source=None)
+
+
+def _array(arrays: Any, name: str, kinds: str, dimensions: int) -> NDArray[Any]:
+    found = arrays.get(name)
+    if found is None or found.dtype.kind not in kinds or found.ndim != dimensions:
+        raise PublicError(f"The server's message is refused: {name!r} is missing or no such array.")
+    return np.array(found)
+
+
+def _reads(arrays: Any, clients: int) -> Tensor:
+    """[m, P] what each client reads: a row of `shared`, by its number in `reads`."""
+    vectors = _array(arrays, "shared", "f", 2)
+    reads = _array(arrays, "reads", "iu", 1).astype(np.int64)
+    inside = len(reads) == clients and ((reads >= 0) & (reads < len(vectors))).all()
+    if not inside or not np.isfinite(vectors).all():
+        raise PublicError("The server's message is refused: what clients read is not valid.")
+    return torch.from_numpy(vectors)[torch.from_numpy(reads)]
+
+
+__all__ = ["PmtlError", "SiteService", "open_site"]

@@ -1,0 +1,168 @@
+"""A site's clients in one run: local training, what they upload, and what they own.
+
+What a round changes is *pending* until the server says that the site's upload was counted: an
+update that was not aggregated does not change any personal model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.func import vmap
+
+from pmtl.algorithms import Algorithm, ExactAlgorithm
+from pmtl.data import FederatedData
+from pmtl.engines.feed import Feed
+from pmtl.federation.agreement import Agreement
+from pmtl.models import FlatModel
+from pmtl.privacy.clipping import clip
+from pmtl.privacy.grid import Grid
+from pmtl.simulation.fault_isolation import isolated
+from pmtl.simulation.owned.store import Store
+from pmtl.simulation.sites import Sites
+
+CPU = torch.device("cpu")
+#: Sites with so many clients train one after the other: to the same bits as `engine=debug`.
+_FEW_CLIENTS = 256
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Pending:
+    """What a round would change."""
+
+    round: int
+    clients: Ints  #: positions of the clients that were trained
+    kept: Tensor  #: [K, own] what they would own
+
+
+class Training:
+    """The clients of one site, in one run."""
+
+    def __init__(
+        self,
+        agreement: Agreement,
+        data: FederatedData,
+        model: FlatModel,
+        algorithm: Algorithm,
+        seed: int,
+        whole: bool,
+        tell_owner: Callable[[str], None],
+    ) -> None:
+        """
+        Args:
+            agreement: the run.
+            data: the rows of this site's clients, with the names that the server knows.
+            model: the model with the common start.
+            algorithm: the algorithm with all settings.
+            seed: decides the batches; in production a secret random number of this site.
+            whole: whether uploads are whole steps of the grid, for a hardened gate.
+            tell_owner: called with sentences for the owner of the site's data only.
+        """
+        self.data, self.model, self.algorithm = data, model, algorithm
+        self.store = Store.fresh(data.m, algorithm.start(model.start()))
+        self.pending: Pending | None = None
+        self._plan, self._whole = agreement.plan, whole
+        self._tell_owner = tell_owner
+        self._trains = data.rows("train").counts > 0
+        self._sites = Sites(
+            data,
+            Feed(data, CPU, torch.float32),
+            model,
+            algorithm,
+            agreement.config.local,
+            seed,
+            engine="threads" if data.m <= _FEW_CLIENTS else "auto",
+            cohort=data.m,
+            largest=None,
+            rounds=agreement.plan.rounds,
+            in_place=True,  # Nobody's numbers depend on other clients, to the last bit.
+        )
+
+    def train(self, round: int, drawn: Ints, around: Tensor) -> Tensor:
+        """The uploads `[K, U]` of the clients that were drawn, clipped. A client that fails counts
+        as zero, and keeps what it has.
+
+        Args:
+            round: counted from 0.
+            drawn: positions of the clients.
+            around: `[m, P]`, what this site's clients read.
+        """
+        size = self.algorithm.upload_size(round) or around.shape[1]
+        uploads = torch.zeros(len(drawn), size, dtype=torch.float64)
+        own = self.store.gather(drawn)
+        kept = own.clone()
+        lr = self._sites.local.lr_at(round)
+
+        def work(places: Ints) -> tuple[Tensor, Tensor]:
+            chosen = torch.from_numpy(places)
+            clients = drawn[places]
+            read = around[torch.from_numpy(clients)]
+            done = self._sites.train_clients(clients, own[chosen], read, round, lr)
+            return done.kept, done.uploads
+
+        for piece in self._sites.pieces(np.flatnonzero(self._trains[drawn])):
+            for places, (after, sent) in isolated(piece, work, self._failed(drawn, round)):
+                chosen = torch.from_numpy(places)
+                kept[chosen] = after
+                uploads[chosen] = clip(sent, self._plan.clip_norm, one_by_one=True)
+        self.pending = Pending(round, drawn, kept)
+        return Grid.of(self._plan).snap(uploads) if self._whole else uploads
+
+    def decide(self, counted: int) -> bool:
+        """Keep or drop what is pending; returns whether anything changed.
+
+        Args:
+            counted: the last round in which this site's upload was counted, −1 if none.
+        """
+        pending, self.pending = self.pending, None
+        if pending is None or pending.round != counted:
+            return False
+        self.store.scatter(pending.clients, pending.kept)
+        return True
+
+    def finish(self, around: Tensor) -> None:
+        """Let every client make its model from what was published, if the algorithm does that
+        after the last release; `around` [m, P] is what clients read."""
+        if not isinstance(self.algorithm, ExactAlgorithm):
+            return
+        everybody = np.arange(self.data.m, dtype=np.int64)
+
+        def solve(clients: Ints) -> Tensor:
+            return self._sites.finish_clients(clients, around[torch.from_numpy(clients)])
+
+        for piece in self._sites.pieces(everybody):
+            for clients, own in isolated(piece, solve, self._failed(everybody, self._plan.rounds)):
+                self.store.scatter(clients, own)
+
+    def weights(self, around: Tensor) -> Callable[[Ints], Tensor]:
+        """A function that gives the weights with which any clients predict."""
+
+        def of(clients: Ints) -> Tensor:
+            predict = vmap(self.algorithm.predict)
+            own, read = self.store.gather(clients), around[torch.from_numpy(clients)]
+            pairs = zip(torch.split(own, 1), torch.split(read, 1), strict=True)
+            return torch.cat([predict(mine.clone(), its.clone()) for mine, its in pairs])
+
+        return of
+
+    def alone(self) -> Callable[[Ints], Tensor] | None:
+        """The same for what clients would have without the others, if the algorithm knows it."""
+        if not isinstance(self.algorithm, ExactAlgorithm):
+            return None
+        each = vmap(self.algorithm.alone)
+        return lambda clients: each(self.store.gather(clients))
+
+    def _failed(self, clients: Ints, round: int) -> Callable[[int, Exception], None]:
+        def tell(place: int, error: Exception) -> None:
+            self._tell_owner(
+                f"Round {round}: client {self.data.clients[clients[place]]!r} could not be trained "
+                f"({type(error).__name__}: {error}). It counts as zero."
+            )
+
+        return tell

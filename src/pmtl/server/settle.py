@@ -1,0 +1,85 @@
+"""What is decided from public numbers before the first round: the algorithm and its settings.
+
+A simulation and the server of a real federation decide alike. Nothing here sees a row.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from pmtl.algorithms import Algorithm, ExactAlgorithm, Sizes
+from pmtl.errors import PmtlError
+from pmtl.models import FlatModel, Task
+from pmtl.models.linear.last_layer import last_layer
+from pmtl.privacy.plan import PrivacyRequest
+
+
+def sizes_of(
+    model: FlatModel,
+    input_shape: tuple[int, ...],
+    task: Task,
+    outputs: int,
+    bounded: bool = False,
+    target_range: tuple[float, float] | None = None,
+) -> Sizes:
+    """The public numbers from which an exact algorithm decides.
+
+    Args:
+        model: the model.
+        input_shape: the shape of a row.
+        task: classification, multilabel or regression.
+        outputs: how many numbers a model answers with.
+        bounded: whether features have public bounds.
+        target_range: the public bounds of a numeric target.
+    """
+    layer = last_layer(model, input_shape)
+    columns = 0 if layer is None else layer.columns + 1
+    factor = 1.0 if layer is None else layer.factor
+    return Sizes(task, outputs, columns, layer is not None, factor, bounded, target_range)
+
+
+def settle_algorithm(
+    method: Algorithm, asked: PrivacyRequest, clients: int, sizes: Sizes
+) -> Algorithm:
+    """The algorithm with all that it decides from public numbers.
+
+    Args:
+        method: the algorithm as it was asked for.
+        asked: the privacy that was asked for.
+        clients: m, the number of clients.
+        sizes: from `sizes_of`.
+    """
+    if not isinstance(method, ExactAlgorithm):
+        return method
+    if asked.rounds is not None or asked.clip is not None:
+        raise PmtlError(
+            f"The algorithm {method.name!r} decides itself how often it releases what, and how "
+            f"uploads are clipped: leave rounds and clip out, or use {method.name}:rounds=…."
+        )
+    if asked.noise is not None:
+        asked.resolve(clients)  # Refuses noise that is not a number of at least 0.
+        strength = math.inf if asked.noise == 0 else 2 * math.sqrt(method.releases) / asked.noise
+    elif math.isinf(asked.target):
+        strength = math.inf
+    else:
+        from pmtl.privacy.accounting.gaussian import mu_for
+
+        checked = replace(asked, epsilon=None, noise=0.0).resolve(clients)  # δ is a probability.
+        strength = clients * mu_for(asked.target, checked.delta)
+    return method.settle(sizes, strength)
+
+
+def usual_algorithm(asked: PrivacyRequest, local: Any, share: str | None, linear: bool) -> str:
+    """What `algorithm=auto` means: pooling for linear models, unless settings of Algorithm 1 were
+    given.
+
+    Args:
+        asked: the privacy that was asked for.
+        local: what a client does in a round (`LocalTraining`).
+        share: which part of the model leaves a client, if not the whole.
+        linear: whether the model is linear.
+    """
+    steps = asked.rounds is not None or asked.clip is not None or local != type(local)()
+    return "pooling" if linear and not steps and share is None else "pmtl"
