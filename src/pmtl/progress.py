@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,3 +38,19 @@ def progress_bar(what: str, total: int, done: int = 0, show: bool = True) -> Ite
     )
     with rich.Progress(*columns, console=Console(stderr=True)) as display:
         yield Bar(display, display.add_task(what, total=total, completed=done, note=""))
+
+
+@contextmanager
+def spinner(what: str) -> Iterator[Callable[[str], None]]:
+    """Show that `what` goes on, if it is not known how long; call the result with what is new."""
+    from rich import progress as rich
+    from rich.console import Console
+
+    columns = (
+        rich.SpinnerColumn(),
+        rich.TextColumn("{task.description}"),
+        rich.TimeElapsedColumn(),
+    )
+    with rich.Progress(*columns, console=Console(stderr=True), transient=True) as display:
+        task = display.add_task(what, total=None)
+        yield lambda note: display.update(task, description=f"{what}: {note}")

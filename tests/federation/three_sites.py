@@ -45,9 +45,7 @@ def services(tables: dict[str, Path], folder: Path, **limits: Any) -> dict[str, 
     """The services of the sites."""
     allowed = Limits(**{"epsilon": 100.0, **limits})
     return {
-        site: SiteService(
-            site, SiteSettings(f"{path}:validation=0", folder / site, limits=allowed)
-        )
+        site: SiteService(site, SiteSettings(f"{path}:validation=0", folder / site, limits=allowed))
         for site, path in tables.items()
     }
 

@@ -15,9 +15,8 @@ from typing import Any
 from pmtl.errors import PmtlError
 from pmtl.federation.nvflare.extra import need_nvflare
 from pmtl.federation.nvflare.job import write_job
-from pmtl.federation.nvflare.policy import ADMIN, check_role
+from pmtl.federation.nvflare.policy import ADMIN, OUTCOME, PROGRESS, check_role
 
-PROGRESS = "pmtl_progress"  #: the question for a job's progress
 _CONNECT = 10.0  # Seconds to reach the server.
 #: What NVFLARE calls the states of a job, and what we call them.
 STATES = {
@@ -28,6 +27,7 @@ STATES = {
     "FINISHED:ABORTED": "stopped",
     "FINISHED:CAN_NOT_SCHEDULE": "refused",
 }
+_GOING_ON = {"waiting", "starting", "running"}
 
 
 class Administrator:
@@ -56,7 +56,10 @@ class Administrator:
             jobs = self._session.list_jobs(detailed=True)
         connected = sorted(client.name for client in system.client_info)
         found = [self._job(meta) for meta in jobs]
-        return {"connected": connected, "jobs": sorted(found, key=lambda job: job["submitted"])[::-1]}
+        return {
+            "connected": connected,
+            "jobs": sorted(found, key=lambda job: job["submitted"])[::-1],
+        }
 
     def job(self, number: str) -> dict[str, Any]:
         """A job's state, and its progress while it runs.
@@ -94,19 +97,24 @@ class Administrator:
     def _job(self, meta: Mapping[str, Any]) -> dict[str, Any]:
         status = str(meta.get("status", ""))
         state = STATES.get(status, "failed" if status.startswith("FINISHED") else status.lower())
-        job = {
+        job: dict[str, Any] = {
             "job": meta.get("job_id"),
             "state": state,
-            "ended": status.startswith(("FINISHED", "FAILED", "ABANDONED")),
-            "submitted": str(meta.get("submit_time_iso") or meta.get("submit_time") or ""),
+            "submitted": str(meta.get("submit_time_iso") or ""),
             "duration": str(meta.get("duration") or ""),
+            "sentence": "",
         }
+        outcome = meta.get(OUTCOME)
         if state == "refused":
-            job["reason"] = "; ".join(str(x) for x in meta.get("schedule_history") or ())
+            job["sentence"] = "; ".join(str(part) for part in meta.get("schedule_history") or ())
         if state == "running":
-            with contextlib.suppress(Exception):  # It may have ended meanwhile.
-                job["progress"] = self._session.do_app_command(str(job["job"]), PROGRESS, None)
-        return job
+            with contextlib.suppress(Exception):  # It begins, or has ended meanwhile.
+                shown = self._session.do_app_command(str(job["job"]), PROGRESS, None)
+                outcome = shown.pop("outcome", None)
+                job |= shown
+        if outcome:
+            job |= {"state": outcome["state"], "sentence": outcome["sentence"]}
+        return job | {"ended": job["state"] not in _GOING_ON}
 
 
 @contextlib.contextmanager
@@ -131,11 +139,11 @@ def administrator(kit: Path) -> Iterator[Administrator]:
                 f"The server at {place['host']}:{place['port']} does not answer ({_short(error)}). Is "
                 "pmtl federation server running there, and is this the kit of the same federation?"
             ) from error
-        try:
-            yield Administrator(session)
-        finally:
-            with contextlib.suppress(Exception):
-                session.close()
+    try:
+        yield Administrator(session)
+    finally:
+        with contextlib.suppress(Exception), contextlib.redirect_stdout(said):
+            session.close()
 
 
 @contextlib.contextmanager

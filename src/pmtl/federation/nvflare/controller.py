@@ -12,14 +12,12 @@ from typing import Any
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.impl.controller import Controller
 
-from pmtl.errors import PmtlError
+from pmtl.errors import Interrupted, PmtlError
 from pmtl.federation.nvflare.cells import CellTransport
 from pmtl.federation.nvflare.echo import run_echo
 from pmtl.federation.nvflare.job import SETTINGS, read_job
-from pmtl.federation.nvflare.policy import site_names
+from pmtl.federation.nvflare.policy import OUTCOMES, PROGRESS, WORK, site_names
 
-PROGRESS = "pmtl_progress"  #: the administrator's question for a job's progress
-PROGRESS_FILE = "progress.json"  #: in the run's folder; what it has is public
 _log = logging.getLogger(__name__)
 
 
@@ -28,8 +26,8 @@ class PmtlController(Controller):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self._folder: Path | None = None
         self._transport: CellTransport | None = None
+        self._shown: dict[str, Any] = {"sentence": "The job begins."}
         self._began = time.monotonic()
 
     def start_controller(self, fl_ctx: Any) -> None:
@@ -50,17 +48,15 @@ class PmtlController(Controller):  # type: ignore[misc]
             self._transport.close()
 
     def control_flow(self, abort_signal: Any, fl_ctx: Any) -> None:
-        """Run the job; an error is a sentence in the server's log and in the run's folder.
+        """Run the job, and put down how it ended; its sentences are public.
 
         Args:
             abort_signal: whether the job is to stop.
             fl_ctx: NVFLARE's context.
         """
         engine, workspace = fl_ctx.get_engine(), fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
-        kit, job_id = Path(workspace.get_root_dir()), fl_ctx.get_job_id()
-        job = read_job(Path(workspace.get_app_config_dir(job_id)) / SETTINGS)
-        self._folder = kit / "runs" / job["name"]
-        self._folder.parent.mkdir(mode=0o700, exist_ok=True)
+        kit, number = Path(workspace.get_root_dir()), fl_ctx.get_job_id()
+        job = read_job(Path(workspace.get_app_config_dir(number)) / SETTINGS)
         ended, stop = threading.Event(), threading.Event()
 
         def watch() -> None:
@@ -69,35 +65,50 @@ class PmtlController(Controller):  # type: ignore[misc]
                     stop.set()
                     return
 
-        threading.Thread(target=watch, daemon=True).start()
-
         def registered() -> frozenset[str]:
-            clients = engine._retrieve_clients_data(job_id) or {}
+            clients = engine._retrieve_clients_data(number) or {}
             return frozenset(client.name for client in clients.values())
 
-        cell = engine.get_cell() or engine.server.cell
-        self._transport = CellTransport(cell, site_names(kit), registered, stop)
-        outcome: dict[str, Any] = {"state": "finished"}
+        threading.Thread(target=watch, daemon=True).start()
+        self._transport = CellTransport(engine.server.cell, site_names(kit), registered, stop)
+        outcome = {"state": "failed", "sentence": "An unexpected error; see the server's log."}
         try:
-            if "echo" in job:
-                run_echo(job, self._transport, self._folder, stop)
-            else:
-                from pmtl.federation.coordinator import run_job
-
-                run_job(job, self._transport, self._folder, stop)
-            if stop.is_set():
-                outcome = {"state": "stopped"}
+            self._run(job, kit / WORK, stop)
+            outcome = {"state": "finished", "sentence": self._shown["sentence"]}
+        except Interrupted as why:
+            outcome = {"state": "stopped", "sentence": str(why)}
         except PmtlError as error:
             _log.error("The run ended with an error: %s", error)
-            outcome = {"state": "failed", "error": str(error)}
-            raise
-        except Exception:
-            outcome = {"state": "failed", "error": "An unexpected error; see the server's log."}
+            outcome = {"state": "failed", "sentence": str(error)}
             raise
         finally:
             ended.set()
             self._transport.close()
-            _write_outcome(kit, job_id, {"run": job["name"], **outcome})
+            self._shown |= {"outcome": outcome}
+            _write(kit / OUTCOMES / f"{number}.json", outcome)
+
+    def _run(self, job: dict[str, Any], folder: Path, stop: threading.Event) -> None:
+        assert self._transport is not None
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if "echo" in job:
+            run_echo(job, self._transport, folder / "echo" / job["name"], stop, self._tell)
+            return
+        from pmtl.federation.coordinator import run_job
+
+        name, known = job["name"], (folder / "runs" / job["name"]).exists()
+        if job["job"].get("run") != name:
+            raise PmtlError("The job names two runs.")
+        if known != bool(job.get("resume")):
+            raise PmtlError(
+                f"The server has a run {name}: continue it with --resume, or give another --name."
+                if known
+                else f"The server has no run {name} that could be resumed: leave out --resume."
+            )
+        run_job(job["job"], self._transport, folder, stop, self._tell)
+
+    def _tell(self, sentence: str) -> None:
+        _log.info(sentence)
+        self._shown["sentence"] = sentence
 
     def process_result_of_unknown_task(self, *arguments: Any, **more: Any) -> None:
         """There are no tasks: sites are asked through cells."""
@@ -105,14 +116,9 @@ class PmtlController(Controller):  # type: ignore[misc]
     def _progress(self, topic: str, data: Any, fl_ctx: Any) -> dict[str, Any]:
         """What the administrator may see while the job runs."""
         asked = 0 if self._transport is None else self._transport.asked
-        shown: dict[str, Any] = {"asked": asked, "seconds": round(time.monotonic() - self._began, 1)}
-        if self._folder is not None and (file := self._folder / PROGRESS_FILE).is_file():
-            shown |= json.loads(file.read_text(encoding="utf-8"))
-        return shown
+        return {**self._shown, "asked": asked, "seconds": round(time.monotonic() - self._began, 1)}
 
 
-def _write_outcome(kit: Path, job_id: str, outcome: dict[str, Any]) -> None:
-    """Where the server keeps how a job ended: NVFLARE has only a code for it."""
-    folder = kit / "nvflare/outcomes"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (folder / f"{job_id}.json").write_text(json.dumps(outcome), encoding="utf-8")
+def _write(file: Path, outcome: dict[str, Any]) -> None:
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file.write_text(json.dumps(outcome), encoding="utf-8")

@@ -6,7 +6,7 @@ import json
 import resource
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,20 @@ _WAIT = 60.0  # Seconds for sites to connect.
 
 
 def run_echo(
-    job: Mapping[str, Any], transport: CellTransport, folder: Path, stop: threading.Event
+    job: Mapping[str, Any],
+    transport: CellTransport,
+    folder: Path,
+    stop: threading.Event,
+    tell: Callable[[str], None],
 ) -> None:
     """Send `bytes` random bytes to each site, `rounds` times, and write what came back.
 
     Args:
         job: its `echo` has `bytes`, `rounds` and `deadline` (seconds).
         transport: to the sites.
-        folder: the run's folder.
+        folder: where the results are written.
         stop: ends the job early.
+        tell: is called with sentences about the progress.
     """
     asked = job["echo"]
     size, rounds, deadline = int(asked["bytes"]), int(asked["rounds"]), float(asked["deadline"])
@@ -48,7 +53,7 @@ def run_echo(
         seconds = time.monotonic() - began
         wrong = [site for site, answer in answers.items() if answer != content]
         results.append({"seconds": seconds, "answered": sorted(answers), "wrong": wrong})
-        _write(folder / "progress.json", {"round": number + 1, "rounds": rounds})
+        tell(f"Echo {number + 1} of {rounds}: {len(answers)} sites answered in {seconds:.3f} s.")
         _write(folder / FILE, {"bytes": size, "rounds": results, "peak_bytes": _peak()})
 
 

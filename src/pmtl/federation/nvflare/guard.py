@@ -38,13 +38,12 @@ class Guard(FLComponent):  # type: ignore[misc]
             event_type: NVFLARE's event.
             fl_ctx: its context.
         """
-        cell = fl_ctx.get_engine().get_cell()
-        if event_type == EventType.SYSTEM_BOOTSTRAP and cell is not None:
-            workspace = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
+        if event_type == EventType.SYSTEM_BOOTSTRAP:
+            engine, workspace = fl_ctx.get_engine(), fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
             self.sites = frozenset(site_names(Path(workspace.get_root_dir())))
-            ENGINES.append(fl_ctx.get_engine())
-            cell.core_cell.add_incoming_filter(channel="*", topic="*", cb=self.check)
-            _log.info("The guard lets in the sites %s.", ", ".join(sorted(self.sites)))
+            engine.get_cell().core_cell.add_incoming_filter(channel="*", topic="*", cb=self.check)
+            ENGINES.append(engine)
+            _log.info("The server waits for the sites %s.", ", ".join(sorted(self.sites)))
 
     def check(self, message: Any) -> Any:
         """A reply that refuses the message, or None.

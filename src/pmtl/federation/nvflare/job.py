@@ -12,13 +12,14 @@ from typing import Any
 
 from pmtl.errors import PmtlError
 from pmtl.federation.nvflare.policy import CONTROLLER
+from pmtl.spec import parse_spec
 
 FOLDER = "pmtl"  #: the job's folder, and its name
 SETTINGS = "pmtl.json"
 LARGEST_SETTINGS = 2**20  #: bytes
 #: With which the submitter's side signs every folder.
 _SIGNATURES = {".__nvfl_sig.json", ".__nvfl_submitter.crt"}
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.I)
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.I)
 _META = {
     "name": FOLDER,
     "deploy_map": {"app": ["@ALL"]},  # The scheduler deploys it to the server alone.
@@ -42,7 +43,7 @@ def check_run_name(name: str) -> str:
     """
     if not _NAME.fullmatch(name):
         raise PmtlError(
-            f"{name!r} is no name for a run: use 1 to 64 letters, digits, dots, hyphens and "
+            f"{name!r} is no name for a run: use 1 to 64 letters, digits, hyphens and "
             "underscores, and begin with a letter or a digit."
         )
     return name
@@ -52,10 +53,11 @@ def write_job(job: Mapping[str, Any], folder: Path) -> Path:
     """Write the job definition into `folder` and return its path.
 
     Args:
-        job: the settings: `name` of the run, and what the coordinator reads.
+        job: the `name` of the run, whether to `resume` it, and `job` (the coordinator's) or `echo`.
         folder: an empty folder.
     """
     check_run_name(str(job["name"]))
+    _refuse_code(job)
     content = json.dumps(dict(job), indent=2, allow_nan=False)
     if len(content.encode()) > LARGEST_SETTINGS:
         raise PmtlError(f"The settings of the run are longer than {LARGEST_SETTINGS} bytes.")
@@ -115,4 +117,25 @@ def _settings(content: bytes) -> dict[str, Any]:
     if not isinstance(job, dict) or not isinstance(job.get("name"), str):
         raise PmtlError("The job's settings have no name of a run.")
     check_run_name(job["name"])
+    _refuse_code(job)
     return job
+
+
+def _refuse_code(job: Mapping[str, Any]) -> None:
+    """A run's settings may name code only of the library: `package.module:Name` would be imported
+    by the server."""
+    asked = job.get("job", {})
+    config = asked.get("config", {}) if isinstance(asked, dict) else {}
+    privacy = config.get("privacy") if isinstance(config, dict) else None
+    for table, key in ((config, "model"), (config, "algorithm"), (config, "metric")):
+        _refuse_plugin(table, key)
+    _refuse_plugin(privacy, "sampling")
+
+
+def _refuse_plugin(table: Any, key: str) -> None:
+    value = table.get(key) if isinstance(table, dict) else None
+    if isinstance(value, str) and ":" in parse_spec(value)[0]:
+        raise PmtlError(
+            f"A federation does not import code that a job names, and the {key} is {value!r}: use "
+            "one of the library's."
+        )

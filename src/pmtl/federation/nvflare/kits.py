@@ -21,7 +21,9 @@ from pmtl.federation.nvflare.policy import ADMIN, SITES_FILE, write_policy
 
 PORT = 8002
 SCHEME = "tcp"
-_HOST = re.compile(r"(?=.{1,63}$)([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]*[a-z0-9])?", re.I)
+_HOST = re.compile(
+    r"(?=.{1,63}$)([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]*[a-z0-9])?", re.I
+)
 _SITE = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}", re.I)
 _RESERVED = {"server", "admin", "ca", "client", "all", "relay", "simulator_server", "none"}
 

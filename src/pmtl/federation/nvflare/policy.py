@@ -17,6 +17,10 @@ from pmtl.errors import PmtlError
 CONTROLLER = "pmtl.federation.nvflare.controller.PmtlController"
 LARGEST_MESSAGE = 2**30  #: bytes; 268 million float32
 ADMIN = "admin@pmtl.local"  #: the name in the administrator's certificate
+WORK = "federation"  #: in the server's kit: the ledger and the runs
+PROGRESS = "pmtl_progress"  #: the administrator's question for a job's progress
+OUTCOMES = "nvflare/outcomes"  #: in the kit: how jobs ended, for which NVFLARE has only a code
+OUTCOME = "pmtl_outcome"  #: the same in a job's description
 SITES_FILE = "pmtl-sites.json"  #: in the server's kit: the names of all sites
 _HERE = "pmtl.federation.nvflare"
 _ROLES = ("project_admin", "org_admin", "lead", "member")

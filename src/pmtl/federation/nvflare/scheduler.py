@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from nvflare.apis.event_type import EventType
@@ -13,10 +15,13 @@ from nvflare.apis.job_scheduler_spec import DispatchInfo, JobSchedulerSpec
 from nvflare.apis.utils.job_utils import get_event_job_id
 
 from pmtl.federation.nvflare.job import refusal
+from pmtl.federation.nvflare.policy import OUTCOME, OUTCOMES
 
 
 class Scheduler(JobSchedulerSpec, FLComponent):  # type: ignore[misc]
-    """Takes the oldest job that has our definition. Sites get no part of it: NVFLARE would end the job
+    """Takes the oldest job that has our definition.
+
+    Sites get no part of it: NVFLARE would end the job
     when a site's job process crashes, and cannot start it at a site that comes back."""
 
     def __init__(self) -> None:
@@ -32,7 +37,9 @@ class Scheduler(JobSchedulerSpec, FLComponent):  # type: ignore[misc]
             fl_ctx: its context.
         """
         if event_type in {EventType.JOB_COMPLETED, EventType.JOB_ABORTED}:
-            self.remove_scheduled_job(get_event_job_id(fl_ctx))
+            number = get_event_job_id(fl_ctx)
+            self.remove_scheduled_job(number)
+            _keep_outcome(number, fl_ctx)
 
     def schedule_job(
         self, job_manager: Any, job_candidates: list[Any], fl_ctx: Any
@@ -44,7 +51,13 @@ class Scheduler(JobSchedulerSpec, FLComponent):  # type: ignore[misc]
             job_candidates: the jobs that wait.
             fl_ctx: NVFLARE's context.
         """
-        for job in sorted(job_candidates, key=lambda j: j.meta.get(JobMetaKey.SUBMIT_TIME.value, 0)):
+        with self._lock:
+            running = list(self._running)
+        for number in running:  # Its process ends some seconds after its work.
+            _keep_outcome(number, fl_ctx)
+        for job in sorted(
+            job_candidates, key=lambda j: j.meta.get(JobMetaKey.SUBMIT_TIME.value, 0)
+        ):
             if reason := refusal(job_manager.get_content(job.meta, fl_ctx)):
                 self._refuse(job_manager, job, reason, fl_ctx)
                 continue
@@ -86,3 +99,12 @@ class Scheduler(JobSchedulerSpec, FLComponent):  # type: ignore[misc]
         """
         with self._lock:
             self._running.discard(job_id)
+
+
+def _keep_outcome(number: str, fl_ctx: Any) -> None:
+    """Put down in the job's description how it ended, for the administrator."""
+    engine = fl_ctx.get_engine()
+    file = Path(engine.args.workspace) / OUTCOMES / f"{number}.json"
+    if file.is_file():
+        outcome = json.loads(file.read_text(encoding="utf-8"))
+        engine.get_component("job_manager").update_meta(number, {OUTCOME: outcome}, fl_ctx)

@@ -46,17 +46,29 @@ class SiteService(FLComponent):  # type: ignore[misc]
         for topic, answer in ((ASK, self._ask), (PING, self._ping), (ECHO, self._echo)):
             engine.get_cell().register_request_cb(channel=CHANNEL, topic=topic, cb=answer)
         _log.info("Site %s is connected and waits for the server's messages.", self._name)
+        threading.Thread(target=self._prepare, daemon=True).start()
+
+    def _prepare(self) -> None:
+        """Open the site before it is asked, which takes seconds, so that mistakes show at once."""
+        try:
+            with self._lock:
+                self._open()
+        except PmtlError as error:
+            _log.error("This site cannot take part: %s", error)
+
+    def _open(self) -> Handler:
+        if self._handler is None:
+            from pmtl.federation.service import open_site
+
+            self._handler = open_site(self._kit, self._name)
+        return self._handler
 
     def _ask(self, message: Any) -> Any:
         if not _from_server(message):
             return make_reply(ReturnCode.UNAUTHENTICATED)
         try:
             with self._lock:
-                if self._handler is None:
-                    from pmtl.federation.service import open_site
-
-                    self._handler = open_site(self._kit, self._name)
-                answer = self._handler(bytes(message.payload or b""))
+                answer = self._open()(bytes(message.payload or b""))
         except PmtlError as error:
             _log.error("A message of the server could not be answered: %s", error)
             return make_reply(ReturnCode.PROCESS_EXCEPTION)  # The reason stays in this log.
