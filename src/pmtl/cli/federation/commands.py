@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pmtl.federation.nvflare.admin import Administrator
 
 app = typer.Typer(
-    help="Train between organisations: each keeps its rows and its models, a server the shared one.",
+    help="Train between organisations: each keeps its rows and models, a server the shared one.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -155,8 +155,8 @@ def run(
     """Ask the server for a run, and show its progress.
 
     The run goes on if this command ends: see pmtl federation status and stop. The shared model is
-    then in the server's kit, federation/runs/NAME/public, and each site's personal models in its own
-    kit, models/NAME.
+    then in the server's kit, federation/runs/NAME/public, and each site's personal models in its
+    own kit, models/NAME.
 
     Example: pmtl federation run KITS/admin --epsilon 2 --name first
     """
@@ -236,7 +236,7 @@ def stop(
     with administrator(kit) as admin:
         going_on = [found["job"] for found in admin.status()["jobs"] if not found["ended"]]
         number = job or (going_on[-1] if going_on else None)
-        if number not in going_on:
+        if number is None or number not in going_on:
             raise PmtlError(
                 "No job is under way." if job is None else f"Job {job} is not under way."
             )

@@ -136,8 +136,8 @@ def administrator(kit: Path) -> Iterator[Administrator]:
             session = new_secure_session(ADMIN, str(kit.resolve()), timeout=_CONNECT)
         except Exception as error:
             raise PmtlError(
-                f"The server at {place['host']}:{place['port']} does not answer ({_short(error)}). Is "
-                "pmtl federation server running there, and is this the kit of the same federation?"
+                f"The server at {place['host']}:{place['port']} does not answer ({_short(error)}). "
+                "Is pmtl federation server running there, with a kit of the same federation?"
             ) from error
     try:
         yield Administrator(session)

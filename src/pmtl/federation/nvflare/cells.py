@@ -21,8 +21,8 @@ class CellTransport:
     """A `Transport` over NVFLARE's cells.
 
     A request goes to the cell with the site's name, and only the holder of the site's certificate
-    has that name. Its answer is found by a random number that no other site sees. Payloads are bytes
-    and are not decoded by NVFLARE.
+    has that name. Its answer is found by a random number that no other site sees. Payloads are
+    bytes and are not decoded by NVFLARE.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """What the server lets pass between cells, NVFLARE's endpoints.
 
 A connection is bound to its certificate's name by mutual TLS. NVFLARE does not bind a message's
-origin to its connection, lets a site write to other sites, and answers maintenance requests, such as
-stopping a cell, from any site. The guard closes these three.
+origin to its connection, lets a site write to other sites, and answers maintenance requests, such
+as stopping a cell, from any site. The guard closes these three.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`pmtl federation provision`: a start-up kit for the server, each site and the administrator.
 
-NVFLARE makes the certificates and the start-up files. What it may do is then written by `policy.py`;
-its shell scripts are left out, because processes are started by `pmtl federation`.
+NVFLARE makes the certificates and the start-up files. What it may do is then written by
+`policy.py`; its shell scripts are left out, because `pmtl federation` starts the processes.
 """
 
 from __future__ import annotations

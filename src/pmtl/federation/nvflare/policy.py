@@ -7,7 +7,6 @@ is moved, and a changed file has no effect.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,7 @@ def write_policy(kit: Path) -> None:
     for name, content in contents.items():
         new = local / f".{name}.new"
         new.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        os.replace(new, local / name)
+        new.replace(local / name)
 
 
 def role_of(kit: Path) -> str:
@@ -78,11 +77,12 @@ def check_role(kit: Path, wanted: str) -> None:
         raise PmtlError(f"There is no folder {kit}: make kits with pmtl federation provision.")
     if (role := role_of(kit)) != wanted:
         raise PmtlError(
-            f"{kit} is the kit of {_ARTICLES[role]}; this command needs that of {_ARTICLES[wanted]}."
+            f"{kit} is the kit of {_OWNERS[role]}, and this command needs that of "
+            f"{_OWNERS[wanted]}."
         )
 
 
-_ARTICLES = {"server": "the server", "site": "a site", "admin": "the administrator"}
+_OWNERS = {"server": "the server", "site": "a site", "admin": "the administrator"}
 
 
 def site_names(kit: Path) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ it again after a crash, and ends it with all its children.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import subprocess
@@ -75,10 +76,8 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     import psutil
 
     family = []
-    try:
+    with contextlib.suppress(psutil.NoSuchProcess):
         family = psutil.Process(child.pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        pass
     if child.poll() is None:
         child.terminate()
         try:
@@ -87,10 +86,8 @@ def _end(child: subprocess.Popen[bytes]) -> None:
             child.kill()
             child.wait()
     for process in psutil.wait_procs(family, timeout=3)[1]:
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-        except psutil.NoSuchProcess:
-            pass
 
 
 def run(kit: Path, parent: int | None) -> int:
