@@ -14,7 +14,8 @@ from nvflare.fuel.f3.message import Message
 
 CHANNEL = "pmtl"
 ASK, PING, ECHO = "ask", "ping", "echo"
-_PING_SECONDS = 3.0
+_PING_SECONDS, _PING_EVERY = 3.0, 2.0
+_GIVE_UP = 30.0  # Seconds without a sign of life, after which an answer is not awaited any longer.
 
 
 class CellTransport:
@@ -42,12 +43,11 @@ class CellTransport:
         self.sites = sites
         self.asked = 0  #: how many times sites were asked
         self._cell, self._registered, self._stop = cell, registered, stop or threading.Event()
-        self._threads = ThreadPoolExecutor(max_workers=2 * len(sites), thread_name_prefix="ask")
+        self._threads = ThreadPoolExecutor(max_workers=4 * len(sites), thread_name_prefix="ask")
 
     def present(self) -> frozenset[str]:
         """The sites that are connected now: those that are registered and answer at once."""
-        known = self._registered() & frozenset(self.sites)
-        return frozenset(self._send(dict.fromkeys(known, b""), _PING_SECONDS, PING, None))
+        return frozenset(self._ping(self._registered() & frozenset(self.sites)))
 
     def ask(
         self,
@@ -56,6 +56,9 @@ class CellTransport:
         wait_for: frozenset[str] | None = None,
     ) -> dict[str, bytes]:
         """Send each site its message and return the answers that came within `deadline` seconds.
+
+        An answer is not awaited any longer if the site's process has ended: it was started again
+        since, or gives no sign of life for 30 seconds.
 
         Args:
             messages: the message of each site, by name.
@@ -89,25 +92,46 @@ class CellTransport:
     ) -> dict[str, bytes]:
         if unknown := set(messages) - set(self.sites):
             raise ValueError(f"no site has the name {sorted(unknown)[0]!r}")
-        end = time.monotonic() + deadline
+        begun = time.monotonic()
         late = Signal()
-        waiting: dict[Future[bytes | None], str] = {
-            self._threads.submit(self._request, site, content, deadline, topic, late): site
-            for site, content in messages.items()
+        alive = self._ping(frozenset(messages), min(deadline, _PING_SECONDS))
+        waiting = {
+            self._threads.submit(self._request, site, messages[site], deadline, topic, late): site
+            for site in alive
         }
-        wanted = frozenset(messages) if wait_for is None else wait_for & frozenset(messages)
+        watch = _Watch(alive)
+        wanted = frozenset(messages) if wait_for is None else wait_for
         answers: dict[str, bytes] = {}
-        while waiting and wanted & frozenset(waiting.values()) and not self._stop.is_set():
-            left = end - time.monotonic()
-            if left <= 0:
+        pings: Future[dict[str, bytes]] | None = None
+        while wanted & (frozenset(waiting.values()) - watch.lost) and not self._stop.is_set():
+            if (left := begun + deadline - time.monotonic()) <= 0:
                 break
             done, _ = wait(waiting, timeout=min(left, 0.2), return_when=FIRST_COMPLETED)
             for future in done:
                 site = waiting.pop(future)
                 if (answer := future.result()) is not None:
                     answers[site] = answer
+            if pings is None:
+                if watch.due():
+                    asked = frozenset(waiting.values())
+                    pings = self._threads.submit(self._ping, asked)
+            elif pings.done():
+                watch.heard(asked, pings.result())
+                pings = None
         late.trigger(True)  # What is still under way is dropped.
         return answers
+
+    def _ping(self, sites: frozenset[str], seconds: float = _PING_SECONDS) -> dict[str, bytes]:
+        """The number of each site's process, of the sites that answer at once."""
+        late = Signal()
+        asked = {
+            site: self._threads.submit(self._request, site, b"", seconds, PING, late)
+            for site in sites
+        }
+        wait(asked.values(), timeout=seconds)
+        late.trigger(True)
+        found = {site: future.result() for site, future in asked.items() if future.done()}
+        return {site: number for site, number in found.items() if number}
 
     def _request(
         self, site: str, content: bytes, deadline: float, topic: str, late: Signal
@@ -133,3 +157,31 @@ class CellTransport:
             return None
         content = reply.payload
         return bytes(content) if isinstance(content, bytes | bytearray | memoryview) else None
+
+
+class _Watch:
+    """Which of the sites that are awaited have lost what they were asked."""
+
+    def __init__(self, alive: Mapping[str, bytes]) -> None:
+        self.lost: frozenset[str] = frozenset()
+        self._alive = dict(alive)
+        self._heard = dict.fromkeys(alive, time.monotonic())
+        self._next = time.monotonic() + _PING_EVERY
+
+    def due(self) -> bool:
+        """Whether it is time to ping again."""
+        if time.monotonic() < self._next:
+            return False
+        self._next = time.monotonic() + _PING_EVERY
+        return True
+
+    def heard(self, asked: frozenset[str], numbers: Mapping[str, bytes]) -> None:
+        """What the sites that were pinged have answered."""
+        now = time.monotonic()
+        self._heard |= dict.fromkeys(numbers, now)
+        self.lost |= {
+            site
+            for site in asked
+            if now - self._heard[site] > _GIVE_UP
+            or (site in numbers and numbers[site] != self._alive[site])
+        }

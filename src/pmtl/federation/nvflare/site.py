@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 from pathlib import Path
 from typing import Any
@@ -29,24 +30,25 @@ class SiteService(FLComponent):  # type: ignore[misc]
         self._lock = threading.Lock()
         self._handler: Handler | None = None
         self._kit, self._name = Path(), ""
+        self._instance = secrets.token_bytes(16)  # Another one after a restart.
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
-        """Begin when the site has registered with the server.
+        """Begin before the site registers with the server.
 
         Args:
             event_type: NVFLARE's event.
             fl_ctx: its context.
         """
-        if event_type != EventType.SYSTEM_START:
-            return
         engine = fl_ctx.get_engine()
-        self._kit = Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_ROOT))
-        self._name = str(engine.client_name)
-        CLIENTS.append(engine.client)
-        for topic, answer in ((ASK, self._ask), (PING, self._ping), (ECHO, self._echo)):
-            engine.get_cell().register_request_cb(channel=CHANNEL, topic=topic, cb=answer)
-        _log.info("Site %s is connected and waits for the server's messages.", self._name)
-        threading.Thread(target=self._prepare, daemon=True).start()
+        if event_type == EventType.SYSTEM_BOOTSTRAP:
+            self._kit = Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_ROOT))
+            self._name = str(engine.client_name)
+            CLIENTS.append(engine.client)
+            for topic, answer in ((ASK, self._ask), (PING, self._ping), (ECHO, self._echo)):
+                engine.get_cell().register_request_cb(channel=CHANNEL, topic=topic, cb=answer)
+            threading.Thread(target=self._prepare, daemon=True).start()
+        elif event_type == EventType.SYSTEM_START:
+            _log.info("Site %s is connected and waits for the server's messages.", self._name)
 
     def _prepare(self) -> None:
         """Open the site before it is asked, which takes seconds, so that mistakes show at once."""
@@ -65,7 +67,7 @@ class SiteService(FLComponent):  # type: ignore[misc]
 
     def _ask(self, message: Any) -> Any:
         if not _from_server(message):
-            return make_reply(ReturnCode.UNAUTHENTICATED)
+            return _unknown()
         try:
             with self._lock:
                 answer = self._open()(bytes(message.payload or b""))
@@ -78,7 +80,9 @@ class SiteService(FLComponent):  # type: ignore[misc]
         return make_reply(ReturnCode.OK, body=answer)
 
     def _ping(self, message: Any) -> Any:
-        return make_reply(ReturnCode.OK, body=b"") if _from_server(message) else _unknown()
+        return (
+            make_reply(ReturnCode.OK, body=self._instance) if _from_server(message) else _unknown()
+        )
 
     def _echo(self, message: Any) -> Any:
         if not _from_server(message):
