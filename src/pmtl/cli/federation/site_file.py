@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from pmtl.errors import PmtlError
+from pmtl.federation.nvflare.policy import SITE_FILE
 from pmtl.spec import format_spec, parse_spec
 
-FILE = Path("local/pmtl-site.toml")
 _FILES = ("schema", "bounds")  # Options of a data spec that name files.
 
 
@@ -32,7 +32,7 @@ def write_site_file(
         models: where models are kept.
         one_client: whether all rows belong to one client.
     """
-    file = kit / FILE
+    file = kit / SITE_FILE
     given = {key: value for key, value in reading.items() if value is not None}
     if data is None:
         if given or limits or models or one_client:
@@ -57,9 +57,6 @@ def write_site_file(
     from pmtl.storage import write_text
 
     write_text(file, tomli_w.dumps(values))
-    from pmtl.federation.limits import read_settings
-
-    read_settings(file)  # A mistake is a sentence now, and not when the server asks.
 
 
 def _found(path: str, option: str) -> str:

@@ -46,12 +46,12 @@ class Administrator:
         Args:
             job: the settings, as JSON takes them.
         """
-        with tempfile.TemporaryDirectory() as folder, _sentences("submit the job"):
+        with tempfile.TemporaryDirectory() as folder, _sentences("take the job"):
             return str(self._session.submit_job(str(write_job(job, Path(folder)))))
 
     def status(self) -> dict[str, Any]:
         """The sites that are connected, and all jobs, newest first."""
-        with _sentences("ask for the status"):
+        with _sentences("show its status"):
             system = self._session.get_system_info()
             jobs = self._session.list_jobs(detailed=True)
         connected = sorted(client.name for client in system.client_info)
@@ -67,7 +67,7 @@ class Administrator:
         Args:
             number: the job.
         """
-        with _sentences("ask for the job"):
+        with _sentences("show the job"):
             return self._job(self._session.get_job_meta(number))
 
     def stop(self, number: str) -> None:

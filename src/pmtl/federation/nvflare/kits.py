@@ -63,7 +63,7 @@ def parse_server(server: str) -> tuple[str, int]:
         server: as it was given.
     """
     host, _, port = server.partition(":")
-    if not _HOST.fullmatch(host):
+    if not _HOST.fullmatch(host) or "/" in port:
         raise PmtlError(
             f"--server {server!r} is no host name: give the name by which all sites reach the "
             "server, at most 63 letters, digits, dots and hyphens, as in fl.example.org or "

@@ -20,6 +20,7 @@ WORK = "federation"  #: in the server's kit: the ledger and the runs
 PROGRESS = "pmtl_progress"  #: the administrator's question for a job's progress
 OUTCOMES = "nvflare/outcomes"  #: in the kit: how jobs ended, for which NVFLARE has only a code
 OUTCOME = "pmtl_outcome"  #: the same in a job's description
+SITE_FILE = Path("local/pmtl-site.toml")  #: in a site's kit: its rows and its limits
 SITES_FILE = "pmtl-sites.json"  #: in the server's kit: the names of all sites
 _HERE = "pmtl.federation.nvflare"
 _ROLES = ("project_admin", "org_admin", "lead", "member")

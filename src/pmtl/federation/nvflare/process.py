@@ -20,9 +20,10 @@ from typing import Any
 
 from pmtl.errors import PmtlError
 from pmtl.federation.nvflare.extra import need_nvflare
-from pmtl.federation.nvflare.policy import role_of, write_policy
+from pmtl.federation.nvflare.policy import SITE_FILE, role_of, write_policy
 
 _GRACE = 15.0  # Seconds that a process has to end by itself.
+_MISTAKE = 2  # The status of a process that said in a sentence why it cannot start.
 _CRASHES, _WITHIN = 5, 300.0  # It is given up after so many crashes within so many seconds.
 
 
@@ -48,6 +49,8 @@ def supervise(kit: Path, say: Callable[[str], None]) -> None:
                 pass
             if asked.is_set():
                 break
+            if child.returncode == _MISTAKE:
+                sys.exit(_MISTAKE)  # It has said what is wrong.
             _end(child)  # Its children, if it left any.
             now = time.monotonic()
             crashes = [*(t for t in crashes if now - t < _WITHIN), now]
@@ -108,25 +111,45 @@ def run(kit: Path, parent: int | None) -> int:
     arguments = argparse.Namespace(workspace=str(kit.resolve()), local_rank=0)
     arguments.set = ["secure_train=true", "org=pmtl", "config_folder=config"]
     if server:
-        from nvflare.private.fed.app.server import server_train as train
-        from nvflare.private.fed.server import job_runner
-
         arguments.fed_server = "fed_server.json"
-        replies = job_runner.check_client_replies
-        # No site gets a part of the job, which NVFLARE takes for a failure.
-        job_runner.check_client_replies = lambda client_sites, **more: (
-            replies(client_sites=client_sites, **more) if client_sites else []
-        )
+        main = _server_main()
     else:
-        from nvflare.private.fed.app.client import client_train as train
-
         arguments.fed_client = "fed_client.json"
         arguments.set += [f"uid={_name(kit)}", "heart_beat_interval=4"]
-        agent = train.create_admin_agent
-        # A site takes no commands: NVFLARE's would deploy apps, start them and use a shell, and
-        # whether they are authorised is what the server says.
-        train.create_admin_agent = lambda _, client, engine: agent([], client, engine)
-    return int(MainProcessMonitor.run(train.main, run_dir=arguments.workspace, args=arguments) or 0)
+        main = _site_main(kit)
+    return int(MainProcessMonitor.run(main, run_dir=arguments.workspace, args=arguments) or 0)
+
+
+def _server_main() -> Any:
+    """NVFLARE's server, with two of its functions changed; its version is pinned."""
+    from nvflare.fuel.f3.cellnet.net_manager import NetManager
+    from nvflare.fuel.hci.reg import CommandModuleSpec
+    from nvflare.private.fed.app.server.server_train import main
+    from nvflare.private.fed.server import job_runner
+
+    replies = job_runner.check_client_replies
+    # No site gets a part of the job, which NVFLARE takes for a failure.
+    job_runner.check_client_replies = lambda client_sites, **more: (
+        replies(client_sites=client_sites, **more) if client_sites else []
+    )
+    # These commands inspect and stop the network, and NVFLARE does not ask who may give them.
+    NetManager.get_spec = lambda self: CommandModuleSpec(name="cellnet", cmd_specs=[])
+    return main
+
+
+def _site_main(kit: Path) -> Any:
+    """NVFLARE's client, which takes no commands: they would deploy apps, start them and use a
+    shell, and whether they are authorised is what the server says."""
+    from nvflare.private.fed.app.client import client_train
+
+    if (kit / SITE_FILE).is_file():  # Without it, the site can only echo.
+        from pmtl.federation.nvflare.site import HANDLERS
+        from pmtl.federation.service import open_site
+
+        HANDLERS.append(open_site(kit, _name(kit)))
+    agent = client_train.create_admin_agent
+    client_train.create_admin_agent = lambda _, client, engine: agent([], client, engine)
+    return client_train.main
 
 
 def _name(kit: Path) -> str:
@@ -178,7 +201,11 @@ def _main() -> int:
     parser.add_argument("kit", type=Path)
     parser.add_argument("--parent", type=int)
     asked = parser.parse_args()
-    return run(asked.kit, asked.parent)
+    try:
+        return run(asked.kit, asked.parent)
+    except PmtlError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return _MISTAKE
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ class Scheduler(JobSchedulerSpec, FLComponent):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._running: set[str] = set()
+        self._begun = False
         self._lock = threading.Lock()
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
@@ -51,6 +52,9 @@ class Scheduler(JobSchedulerSpec, FLComponent):  # type: ignore[misc]
             job_candidates: the jobs that wait.
             fl_ctx: NVFLARE's context.
         """
+        if not self._begun:
+            self._begun = True
+            self._abandon(job_manager, fl_ctx)
         with self._lock:
             running = list(self._running)
         for number in running:  # Its process ends some seconds after its work.
@@ -68,6 +72,16 @@ class Scheduler(JobSchedulerSpec, FLComponent):  # type: ignore[misc]
             self._note(job, "scheduled")
             return job, {"server": DispatchInfo("app", {}, None)}
         return None, None
+
+    def _abandon(self, job_manager: Any, fl_ctx: Any) -> None:
+        """Jobs of an earlier process of the server have ended with it."""
+        for job in job_manager.get_jobs_by_status(
+            [RunStatus.RUNNING, RunStatus.DISPATCHED], fl_ctx
+        ):
+            sentence = "The server ended while the run was under way: continue it with --resume."
+            outcome = {"state": "failed", "sentence": sentence}
+            job_manager.update_meta(job.job_id, {OUTCOME: outcome}, fl_ctx)
+            job_manager.set_status(job.job_id, RunStatus.ABANDONED, fl_ctx)
 
     def _refuse(self, job_manager: Any, job: Any, reason: str, fl_ctx: Any) -> None:
         self.log_error(fl_ctx, f"Job {job.job_id} is refused: {reason}.", fire_event=False)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from pathlib import Path
 from typing import Any
 
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
-from nvflare.apis.fl_constant import FLContextKey
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.utils import make_reply
 
 from pmtl.errors import PmtlError
 from pmtl.federation.nvflare.cells import ASK, CHANNEL, ECHO, PING
+from pmtl.federation.nvflare.policy import SITE_FILE
 from pmtl.federation.transport import Handler
 
+HANDLERS: list[Handler] = []  #: the handler of this process's site, which `process.py` opens
 CLIENTS: list[Any] = []  #: NVFLARE's client of this process, for its end
 _log = logging.getLogger(__name__)
 
@@ -28,8 +28,7 @@ class SiteService(FLComponent):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._lock = threading.Lock()
-        self._handler: Handler | None = None
-        self._kit, self._name = Path(), ""
+        self._handler = HANDLERS[-1] if HANDLERS else _no_rows
         self._instance = secrets.token_bytes(16)  # Another one after a restart.
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
@@ -41,36 +40,20 @@ class SiteService(FLComponent):  # type: ignore[misc]
         """
         engine = fl_ctx.get_engine()
         if event_type == EventType.SYSTEM_BOOTSTRAP:
-            self._kit = Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_ROOT))
-            self._name = str(engine.client_name)
             CLIENTS.append(engine.client)
             for topic, answer in ((ASK, self._ask), (PING, self._ping), (ECHO, self._echo)):
                 engine.get_cell().register_request_cb(channel=CHANNEL, topic=topic, cb=answer)
-            threading.Thread(target=self._prepare, daemon=True).start()
         elif event_type == EventType.SYSTEM_START:
-            _log.info("Site %s is connected and waits for the server's messages.", self._name)
-
-    def _prepare(self) -> None:
-        """Open the site before it is asked, which takes seconds, so that mistakes show at once."""
-        try:
-            with self._lock:
-                self._open()
-        except PmtlError as error:
-            _log.error("This site cannot take part: %s", error)
-
-    def _open(self) -> Handler:
-        if self._handler is None:
-            from pmtl.federation.service import open_site
-
-            self._handler = open_site(self._kit, self._name)
-        return self._handler
+            _log.info(
+                "Site %s is connected and waits for the server's messages.", engine.client_name
+            )
 
     def _ask(self, message: Any) -> Any:
         if not _from_server(message):
             return _unknown()
         try:
             with self._lock:
-                answer = self._open()(bytes(message.payload or b""))
+                answer = self._handler(bytes(message.payload or b""))
         except PmtlError as error:
             _log.error("A message of the server could not be answered: %s", error)
             return make_reply(ReturnCode.PROCESS_EXCEPTION)  # The reason stays in this log.
@@ -88,6 +71,10 @@ class SiteService(FLComponent):  # type: ignore[misc]
         if not _from_server(message):
             return _unknown()
         return make_reply(ReturnCode.OK, body=bytes(message.payload or b""))
+
+
+def _no_rows(content: bytes) -> bytes:
+    raise PmtlError(f"This site has no {SITE_FILE}: start it with pmtl federation site.")
 
 
 def _unknown() -> Any:
