@@ -40,8 +40,8 @@ class Cell:
         )
 
 
-def _transport(cell, **more):
-    return CellTransport(cell, SITES, lambda: frozenset(SITES), **more)
+def _transport(cell):
+    return CellTransport(cell, SITES, lambda: frozenset(SITES))
 
 
 def _slow(seconds):
@@ -113,10 +113,9 @@ def test_a_site_without_a_sign_of_life_is_not_awaited(monkeypatch):
     assert 0.5 < time.monotonic() - began < 5
 
 
-def test_stop_ends_the_waiting():
-    stop = threading.Event()
-    transport = _transport(Cell(a=_slow(30)), stop=stop)
-    threading.Timer(0.3, stop.set).start()
+def test_closing_ends_the_waiting():
+    transport = _transport(Cell(a=_slow(30)))
+    threading.Timer(0.3, transport.close).start()
     began = time.monotonic()
     assert transport.ask({"a": b"x"}, 25) == {}
     assert time.monotonic() - began < 5

@@ -225,9 +225,12 @@ def status(kit: AdminKit, as_json: opt.AsJson = False) -> None:
 def stop(
     kit: AdminKit,
     job: Annotated[str | None, typer.Option(help="The job (default the one that runs).")] = None,
+    now: Annotated[
+        bool, typer.Option("--now", help="Do not wait for the end of the round.")
+    ] = False,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Stop a run; what was published stays, and it can be resumed.
+    """Stop a run after its round; what was published stays, and it can be resumed.
 
     Example: pmtl federation stop KITS/admin
     """
@@ -240,7 +243,7 @@ def stop(
             raise PmtlError(
                 "No job is under way." if job is None else f"Job {job} is not under way."
             )
-        admin.stop(number)
+        admin.stop(number, now)
         follow(admin, number, True, as_json, "")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from pmtl.errors import PmtlError
 from pmtl.federation.nvflare.extra import need_nvflare
 from pmtl.federation.nvflare.job import write_job
-from pmtl.federation.nvflare.policy import ADMIN, OUTCOME, PROGRESS, check_role
+from pmtl.federation.nvflare.policy import ADMIN, OUTCOME, PROGRESS, STOP, check_role
 
 _CONNECT = 10.0  # Seconds to reach the server.
 #: What NVFLARE calls the states of a job, and what we call them.
@@ -70,13 +70,20 @@ class Administrator:
         with _sentences("show the job"):
             return self._job(self._session.get_job_meta(number))
 
-    def stop(self, number: str) -> None:
+    def stop(self, number: str, now: bool = False) -> None:
         """Stop a job; what it has published stays.
 
         Args:
             number: the job.
+            now: do not wait for the end of its round.
         """
         with _sentences("stop the job"):
+            try:
+                if not now:
+                    self._session.do_app_command(number, STOP, None)
+                    return
+            except Exception:  # It does not run yet, or does not answer.
+                pass
             self._session.abort_job(number)
 
     def wait(self, number: str, seconds: float | None = None) -> Iterator[dict[str, Any]]:

@@ -31,18 +31,16 @@ class CellTransport:
         cell: Any,
         sites: tuple[str, ...],
         registered: Callable[[], frozenset[str]],
-        stop: threading.Event | None = None,
     ) -> None:
         """
         Args:
             cell: NVFLARE's cell of the job's process.
             sites: the names of all sites.
             registered: the names of the sites that the server knows to be connected.
-            stop: ends all waiting.
         """
         self.sites = sites
         self.asked = 0  #: how many times sites were asked
-        self._cell, self._registered, self._stop = cell, registered, stop or threading.Event()
+        self._cell, self._registered, self._closed = cell, registered, threading.Event()
         self._threads = ThreadPoolExecutor(max_workers=4 * len(sites), thread_name_prefix="ask")
 
     def present(self) -> frozenset[str]:
@@ -80,7 +78,7 @@ class CellTransport:
 
     def close(self) -> None:
         """End the threads; answers that are still awaited are dropped."""
-        self._stop.set()
+        self._closed.set()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _send(
@@ -103,7 +101,7 @@ class CellTransport:
         wanted = frozenset(messages) if wait_for is None else wait_for
         answers: dict[str, bytes] = {}
         pings: Future[dict[str, bytes]] | None = None
-        while wanted & (frozenset(waiting.values()) - watch.lost) and not self._stop.is_set():
+        while wanted & (frozenset(waiting.values()) - watch.lost) and not self._closed.is_set():
             if (left := begun + deadline - time.monotonic()) <= 0:
                 break
             done, _ = wait(waiting, timeout=min(left, 0.2), return_when=FIRST_COMPLETED)

@@ -11,14 +11,17 @@ from typing import Any
 
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.impl.controller import Controller
+from nvflare.fuel.f3.cellnet import cell
 
 from pmtl.errors import Interrupted, PmtlError
 from pmtl.federation.nvflare.cells import CellTransport
 from pmtl.federation.nvflare.echo import run_echo
 from pmtl.federation.nvflare.job import SETTINGS, read_job
-from pmtl.federation.nvflare.policy import OUTCOMES, PROGRESS, WORK, site_names
+from pmtl.federation.nvflare.policy import OUTCOMES, PROGRESS, STOP, WORK, site_names
 
 _log = logging.getLogger(__name__)
+# NVFLARE ends the job's process when a peer says that a message was too large; any site could.
+cell._is_server_job_cell = lambda about: False
 
 
 class PmtlController(Controller):  # type: ignore[misc]
@@ -29,6 +32,7 @@ class PmtlController(Controller):  # type: ignore[misc]
         self._transport: CellTransport | None = None
         self._shown: dict[str, Any] = {"sentence": "The job begins."}
         self._began = time.monotonic()
+        self._stop = threading.Event()
 
     def start_controller(self, fl_ctx: Any) -> None:
         """Answer the administrator's questions.
@@ -36,7 +40,9 @@ class PmtlController(Controller):  # type: ignore[misc]
         Args:
             fl_ctx: NVFLARE's context.
         """
-        fl_ctx.get_engine().register_app_command(PROGRESS, self._progress)
+        engine = fl_ctx.get_engine()
+        engine.register_app_command(PROGRESS, self._progress)
+        engine.register_app_command(STOP, self._stop_after_round)
 
     def stop_controller(self, fl_ctx: Any) -> None:
         """End what waits for sites.
@@ -57,7 +63,7 @@ class PmtlController(Controller):  # type: ignore[misc]
         engine, workspace = fl_ctx.get_engine(), fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
         kit, number = Path(workspace.get_root_dir()), fl_ctx.get_job_id()
         job = read_job(Path(workspace.get_app_config_dir(number)) / SETTINGS)
-        ended, stop = threading.Event(), threading.Event()
+        ended, stop = threading.Event(), self._stop
 
         def watch() -> None:
             while not ended.wait(0.2):
@@ -70,7 +76,7 @@ class PmtlController(Controller):  # type: ignore[misc]
             return frozenset(client.name for client in clients.values())
 
         threading.Thread(target=watch, daemon=True).start()
-        self._transport = CellTransport(engine.server.cell, site_names(kit), registered, stop)
+        self._transport = CellTransport(engine.server.cell, site_names(kit), registered)
         outcome = {"state": "failed", "sentence": "An unexpected error; see the server's log."}
         try:
             self._run(job, kit / WORK, stop)
@@ -112,6 +118,11 @@ class PmtlController(Controller):  # type: ignore[misc]
 
     def process_result_of_unknown_task(self, *arguments: Any, **more: Any) -> None:
         """There are no tasks: sites are asked through cells."""
+
+    def _stop_after_round(self, topic: str, data: Any, fl_ctx: Any) -> dict[str, Any]:
+        """Stop when the round that is under way is published: none is lost."""
+        self._stop.set()
+        return {"stops": True}
 
     def _progress(self, topic: str, data: Any, fl_ctx: Any) -> dict[str, Any]:
         """What the administrator may see while the job runs."""

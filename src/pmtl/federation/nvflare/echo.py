@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pmtl.errors import PmtlError
+from pmtl.errors import Interrupted, PmtlError
 from pmtl.federation.nvflare.cells import CellTransport
 from pmtl.federation.nvflare.policy import LARGEST_MESSAGE
 
@@ -46,7 +46,7 @@ def run_echo(
     results = []
     for number in range(rounds):
         if stop.is_set():
-            break
+            raise Interrupted(f"Stopped after {number} of {rounds} echoes.")
         messages = dict.fromkeys(transport.sites, content)
         began = time.monotonic()
         answers = transport.echo(messages, deadline)
