@@ -7,6 +7,7 @@
 | `billboard` | a training run, by one client's data | all other clients' models |
 | `metrics` | the metrics' gate, by the worst pair of values | released averages |
 | `sampler` | the draw of cohorts | all other clients' participation |
+| `server` | secure aggregation | all masked uploads, and what a colluding site knows |
 
 A game plays a list of scenarios, the worst cases we know. Its bound is the worst of all scenarios
 and holds with the stated confidence for all together: a correct implementation is refuted with
@@ -16,6 +17,7 @@ probability at most 0.001 per game. An attack that fails proves nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from importlib.util import find_spec
 
 from pmtl.audit.billboard import billboard
 from pmtl.audit.canaries import canaries
@@ -23,7 +25,20 @@ from pmtl.audit.gate import one_round
 from pmtl.audit.metrics import metrics
 from pmtl.audit.result import AuditResult, AuditSetup
 from pmtl.audit.sampler import sampler
+from pmtl.errors import PmtlError
 from pmtl.spec import unknown
+
+
+def server(setup: AuditSetup) -> AuditResult:
+    """The game of secure aggregation, which needs the package cryptography."""
+    if not _HAS_CRYPTOGRAPHY:
+        raise PmtlError(
+            "The game 'server' needs the package cryptography: pip install 'pmtl[federation]'."
+        )
+    from pmtl.audit.server import server as play
+
+    return play(setup)
+
 
 GAMES: dict[str, Callable[[AuditSetup], AuditResult]] = {
     "one-round": one_round,
@@ -31,15 +46,17 @@ GAMES: dict[str, Callable[[AuditSetup], AuditResult]] = {
     "billboard": billboard,
     "metrics": metrics,
     "sampler": sampler,
+    "server": server,
 }
 
 EVERY = "all"
+_HAS_CRYPTOGRAPHY = find_spec("cryptography") is not None
 
 
 def chosen(game: str) -> tuple[str, ...]:
     """The games of this name: one, or all."""
     if game == EVERY:
-        return tuple(GAMES)
+        return tuple(game for game in GAMES if game != "server" or _HAS_CRYPTOGRAPHY)
     if game not in GAMES:
         raise unknown("game", game, [*GAMES, EVERY])
     return (game,)

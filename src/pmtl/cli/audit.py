@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def audit(
     context: typer.Context,
     game: Annotated[
-        str, typer.Option(help="one-round, canaries, billboard, metrics, sampler or all.")
+        str, typer.Option(help="one-round, canaries, billboard, metrics, sampler, server or all.")
     ] = "all",
     epsilon: Annotated[
         float, typer.Option(help="The claimed ε; the noise is calibrated to it.")

@@ -5,6 +5,7 @@ All of it is public. Server and sites derive the algorithm from it alike (`Agree
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -87,6 +88,7 @@ class Agreement:
     clients: tuple[str, ...]  #: the names of all clients, sorted; a site's are SITE/CLIENT
     plan: PrivacyPlan
     initialisation: int  #: the seed of the common start
+    colluders: int | None = None  #: with secure aggregation: how many sites may collude
 
     @classmethod
     def make(
@@ -97,6 +99,7 @@ class Agreement:
         clients: tuple[str, ...],
         initialisation: int,
         public: PublicInputs,
+        colluders: int | None = None,
     ) -> Agreement:
         """The agreement with the plan that follows from the settings."""
         # Metrics do not leave sites.
@@ -117,12 +120,31 @@ class Agreement:
         config = replace(
             config, privacy=replace(config.privacy, hardened=hardened, delta=plan.delta)
         )
-        return cls(run, config, columns, clients, plan, initialisation)
+        return cls(run, config, columns, clients, plan, initialisation, colluders)
 
     @property
     def hardened(self) -> bool:
         """Whether the gate computes in whole numbers."""
         return bool(self.config.privacy.hardened)
+
+    @property
+    def sites(self) -> frozenset[str]:
+        """The names of the sites."""
+        return frozenset(client.partition("/")[0] for client in self.clients)
+
+    @property
+    def secure(self) -> tuple[int, int] | None:
+        """With secure aggregation: how many sites there are, and how many may collude."""
+        return None if self.colluders is None else (len(self.sites), self.colluders)
+
+    @property
+    def noise_std(self) -> float:
+        """The noise on an average that is published. In shares it is more than the plan's, which
+        is what remains if some sites collude with the server."""
+        if self.secure is None:
+            return self.plan.noise_std
+        sites, colluders = self.secure
+        return self.plan.noise_std * math.sqrt(sites / (sites - colluders))
 
     def model(self, public: PublicInputs) -> FlatModel:
         """The model with the common start; `public` is the public start or basis."""
@@ -133,7 +155,7 @@ class Agreement:
         method = _settled(self.config, self.columns, len(self.clients), model)
         method = share_part(method, self.config.share, model, public.rows)
         if isinstance(method, ExactAlgorithm):
-            method = method.with_noise(self.plan.noise_std)
+            method = method.with_noise(self.noise_std)
         return method.bind(model.layout)
 
     def to_dict(self) -> dict[str, Any]:
@@ -144,6 +166,7 @@ class Agreement:
             "clients": list(self.clients),
             "plan": self.plan.to_dict(),
             "initialisation": self.initialisation,
+            "colluders": self.colluders,
         }
 
     @classmethod
@@ -157,6 +180,7 @@ class Agreement:
                 tuple(str(name) for name in values["clients"]),
                 PrivacyPlan.from_dict(values["plan"]),
                 int(values["initialisation"]),
+                None if values["colluders"] is None else int(values["colluders"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise PmtlError(

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from pmtl._version import __version__
 from pmtl.algorithms import Algorithm
 from pmtl.errors import Interrupted, PmtlError
 from pmtl.federation.agreement import Agreement, Columns
-from pmtl.federation.messages import REFUSED, Message
+from pmtl.federation.messages import Message
+from pmtl.federation.rounds import Rounds, sentence_of, shown_to
 from pmtl.federation.server_folder import ServerFolder, ServerRun
 from pmtl.federation.transport import Transport
 from pmtl.jsontext import to_json
@@ -53,6 +53,8 @@ class Job:
         config: the settings; data and ledger are those of the sites and of the server.
         sites: the sites that take part; all that the transport knows unless given.
         summed: whether sites send the sum of their clients' uploads.
+        secure: whether sites hide their uploads from the server (`secure_aggregation/`).
+        colluders: how many sites may collude with the server; a third unless given.
         round_seconds: how long sites may take for a round.
         join_seconds: how long sites may take to join and to get ready.
     """
@@ -61,6 +63,8 @@ class Job:
     config: TrainConfig
     sites: tuple[str, ...] = ()
     summed: bool = False
+    secure: bool = False
+    colluders: int | None = None
     round_seconds: float = ROUND_SECONDS
     join_seconds: float = JOIN_SECONDS
 
@@ -123,7 +127,6 @@ class Coordinator:
         self._stop = stop or threading.Event()
         self._tell = tell
         self._source = source
-        self._late: set[str] = set()  # Sites that missed the last deadline.
         if unknown := sorted(set(self.sites) - set(transport.sites)):
             raise PmtlError(f"The federation has no site {unknown[0]!r}.")
 
@@ -145,7 +148,8 @@ class Coordinator:
             members = {site: _members(agreement.clients, site) for site in self.sites}
             state, counted = run.load(server.start(model.start()), members, budget)
             self._start(agreement, server, public)
-            self._rounds(run, server, state, members, counted, budget)
+            rounds = Rounds(agreement, server, self.transport, members, self.job, self._tell)
+            self._rounds(run, rounds, state, counted, budget)
             self._finish(server, state, members, counted)
             run.finish(agreement, algorithm, server, state, budget)
         self._tell(f"The run {agreement.run} is finished.")
@@ -168,10 +172,26 @@ class Coordinator:
         clients = [name for site in self.sites for name in _own(answers[site], site)]
         begin = secrets.randbits(63) if config.seed is None else config.seed
         agreement = Agreement.make(
-            self.job.run, config, columns[first], tuple(sorted(clients)), begin, public
-        )
+            self.job.run, config, columns[first], tuple(sorted(clients)), begin, public,
+            self._colluders(),
+        )  # fmt: skip
         prints = {site: answers[site].header.get("fingerprint") for site in self.sites}
         return agreement, to_json([agreement.to_dict(), prints])
+
+    def _colluders(self) -> int | None:
+        """How many sites may collude with the server; None without secure aggregation."""
+        if not self.job.secure:
+            return None
+        from pmtl.secure_aggregation.shares import default_colluders
+
+        given, sites = self.job.colluders, len(self.sites)
+        colluders = default_colluders(sites) if given is None else given
+        if not 0 <= colluders <= sites - 2:
+            raise PmtlError(
+                f"Secure aggregation with {sites} sites can stand at most {max(sites - 2, 0)} "
+                f"colluding ones, but {colluders} was given."
+            )
+        return colluders
 
     def _budget(
         self, agreement: Agreement, algorithm: Algorithm, stack: ExitStack
@@ -179,8 +199,9 @@ class Coordinator:
         if not algorithm.shares:
             return None
         ledger = stack.enter_context(self.folder.ledger(agreement.clients))
-        experiment = agreement.config.mode == "experiment"
-        budget = Budget(ledger, agreement.run, agreement.plan, None, experiment)
+        # Sites draw new noise in every attempt, so that no attempt repeats another one.
+        repeats = agreement.config.mode == "experiment" and agreement.colluders is None
+        budget = Budget(ledger, agreement.run, agreement.plan, None, repeats)
         budget.refuse_unaffordable()
         return budget
 
@@ -201,11 +222,14 @@ class Coordinator:
 
     def _start(self, agreement: Agreement, server: Server, public: PublicInputs) -> None:
         whole = agreement.hardened and server.billboard.mixture is None
-        if self.job.summed and (not whole or server.billboard.size > 1):
+        summed = self.job.summed or agreement.colluders is not None
+        if summed and (not whole or server.billboard.size > 1):
             raise PmtlError(
                 "Sites can send sums only to a hardened gate, and if all clients read one shared "
-                "model: leave summed out."
+                "model: leave out summed and secure aggregation."
             )
+        if agreement.colluders is not None and agreement.plan.cohort < agreement.plan.clients:
+            raise PmtlError("With secure aggregation all clients take part: leave cohort out.")
         header = {"agreement": agreement.to_dict(), "version": __version__, "whole": whole}
         arrays = {f"public.{name}": value.numpy() for name, value in public.tensors().items()}
         self._ask_all("ready", Message("start", header, arrays))
@@ -217,67 +241,28 @@ class Coordinator:
     def _rounds(
         self,
         run: ServerRun,
-        server: Server,
+        rounds: Rounds,
         state: ServerState,
-        members: Mapping[str, NDArray[np.int64]],
         counted: dict[str, int],
         budget: Budget | None,
     ) -> None:
-        while state.round < server.plan.rounds:
+        plan = rounds.server.plan
+        while state.round < plan.rounds:
             if self._stop.is_set():
                 raise Interrupted(
-                    f"Stopped after round {state.round} of {server.plan.rounds}; continue the run "
-                    "with --resume."
+                    f"Stopped after round {state.round} of {plan.rounds}; continue the run with "
+                    "--resume."
                 )
             if budget is not None and (reason := budget.refuses(state.round)):
                 run.stopped(reason)
                 self._tell(f"Stopped early. {reason}")
                 return
-            tally = server.open(state)
-            attempt = secrets.token_hex(8)
-            messages = {}
-            for site, clients in members.items():
-                mask = np.isin(clients, list(tally.cohort)).astype(np.uint8)
-                header = {"run": self.job.run, "round": state.round, "attempt": attempt}
-                header |= {"counted": counted[site], "summed": self.job.summed}
-                arrays = {**_shown(server, state, clients), "drawn": mask}
-                messages[site] = Message("round", header, arrays).to_bytes()
-            answered = self._collect(messages, state.round, attempt)
-            for site, uploads in answered.items():
-                clients = members[site]
-                drawn = np.isin(clients, list(tally.cohort))
-                secret = server.plan.scheme.coins_are_secret and not self.job.summed
-                rows = uploads[drawn] if secret and len(uploads) == len(clients) else uploads
-                server.receive_site(tally, clients[drawn], rows, self.job.summed)
-            server.publish(tally, state)
+            answered = rounds.advance(state, counted)
+            if answered is None:
+                continue  # The attempt was abandoned; it stays charged.
             counted.update(dict.fromkeys(answered, state.round - 1))
             run.save(state, counted, budget)
-            self._tell(f"Round {state.round} of {server.plan.rounds} is published.")
-
-    def _collect(
-        self, messages: Mapping[str, bytes], round: int, attempt: str
-    ) -> dict[str, NDArray[Any]]:
-        """The uploads of the sites that answered this attempt in time."""
-        waited = frozenset(messages) - self._late
-        answers = self.transport.ask(messages, self.job.round_seconds, waited or None)
-        uploads: dict[str, NDArray[Any]] = {}
-        for site, content in answers.items():
-            try:
-                answer = Message.from_bytes(content)
-            except PmtlError:
-                answer = Message(REFUSED, {"sentence": "It sent something that is no message."})
-            header = answer.header
-            fresh = header.get("round") == round and header.get("attempt") == attempt
-            if answer.kind == "uploads" and fresh and "uploads" in answer.arrays:
-                uploads[site] = answer.arrays["uploads"]
-            else:
-                self._tell(f"Site {site!r}, round {round + 1}: {_sentence(answer)}")
-        for site in sorted(set(messages) - set(uploads) - self._late):
-            self._tell(f"Site {site!r} did not answer round {round + 1}; it counts as zero.")
-        for site in sorted(self._late & set(uploads)):
-            self._tell(f"Site {site!r} is back.")
-        self._late = set(messages) - set(uploads)
-        return uploads
+            self._tell(f"Round {state.round} of {plan.rounds} is published.")
 
     def _finish(
         self,
@@ -291,7 +276,7 @@ class Coordinator:
         messages = {}
         for site, clients in members.items():
             header = {"run": self.job.run, "counted": counted[site], "rounds": state.round}
-            messages[site] = Message("finish", header, _shown(server, state, clients)).to_bytes()
+            messages[site] = Message("finish", header, shown_to(server, state, clients)).to_bytes()
         answers = self.transport.ask(messages, self.job.round_seconds)
         done = {site for site, a in answers.items() if Message.from_bytes(a).kind == "done"}
         for site in sorted(set(messages) - done):
@@ -303,19 +288,13 @@ class Coordinator:
         answers = self.transport.ask(dict.fromkeys(self.sites, content), self.job.join_seconds)
         read = {site: Message.from_bytes(answer) for site, answer in answers.items()}
         reasons = [
-            f"{site}: {_sentence(read[site])}" if site in read else f"{site} does not answer"
+            f"{site}: {sentence_of(read[site])}" if site in read else f"{site} does not answer"
             for site in self.sites
             if site not in read or read[site].kind != kind
         ]
         if reasons:
             raise PmtlError(f"The run cannot start. {'; '.join(reasons)}")
         return read
-
-
-def _sentence(answer: Message) -> str:
-    if answer.kind == REFUSED:
-        return str(answer.header.get("sentence", "It refuses."))[:500]
-    return "It sent an answer that was not asked for."
 
 
 def _own(answer: Message, site: str) -> list[str]:
@@ -331,17 +310,3 @@ def _members(clients: tuple[str, ...], site: str) -> NDArray[np.int64]:
     """The numbers of a site's clients."""
     mine = [k for k, c in enumerate(clients) if c == site or c.startswith(f"{site}/")]
     return np.array(mine, dtype=np.int64)
-
-
-def _shown(
-    server: Server, state: ServerState, clients: NDArray[np.int64]
-) -> dict[str, NDArray[Any]]:
-    """What the clients of a site read: the vectors, and which of them each client reads."""
-    board = server.billboard
-    if board.mixture is None:
-        used, reads = np.unique(board.blocks[clients], return_inverse=True)
-        shared = state.shared[torch.from_numpy(used)]
-    else:
-        shared = board.read(state.shared, clients, one_by_one=True)
-        reads = np.arange(len(clients))
-    return {"shared": shared.cpu().numpy(), "reads": reads.astype(np.int64)}

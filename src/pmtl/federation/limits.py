@@ -42,7 +42,8 @@ class Limits:
         models: the names of models that may be trained.
         algorithms: the names of algorithms that may be run.
         version: the version of pmtl that the server must have.
-        sums: whether the server must accept a sum in place of one upload for each client.
+        secure: whether the site takes part only with secure aggregation.
+        colluders: with it, the least number of colluding sites that it must stand.
     """
 
     epsilon: float = 4.0
@@ -54,7 +55,8 @@ class Limits:
     models: tuple[str, ...] = tuple(MODELS)
     algorithms: tuple[str, ...] = tuple(name for name in ALGORITHMS if name != "naive_joint")
     version: str = __version__
-    sums: bool = False
+    secure: bool = False
+    colluders: int = 0
 
     def check(self, agreement: Agreement, version: str, spent: float = 0.0) -> None:
         """Refuse what is beyond the limits, with sentences that are public.
@@ -91,6 +93,11 @@ class Limits:
                 f"{self.total_epsilon:g}",
             ),
         ]
+        if self.secure:
+            stands = agreement.colluders
+            over.append((stands is None, "plain uploads, but needs secure aggregation"))
+            too_few = stands is not None and stands < self.colluders
+            over.append((too_few, f"{stands} colluding sites, but needs {self.colluders}"))
         reasons = [reason for is_over, reason in over if is_over]
         if reasons:
             raise PublicError(
@@ -150,7 +157,7 @@ def _limits(values: Mapping[str, Any]) -> Limits:
             fits = isinstance(value, type(default))
             given[name] = value
         else:
-            fits = isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+            fits = isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
             given[name] = value
         if not fits:
             raise PmtlError(f"The limit {name} cannot be {value!r}.")

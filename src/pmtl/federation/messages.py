@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, PublicError
 from pmtl.jsontext import to_json
 from pmtl.messages import from_bytes
 
@@ -61,6 +61,29 @@ class Message:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise PmtlError(f"A message cannot be read: {error}.") from error
         return cls(kind, header, arrays)
+
+    def array(self, name: str, kinds: str, dimensions: int) -> NDArray[Any]:
+        """A copy of an array that must be there.
+
+        Args:
+            name: its name.
+            kinds: the kinds of numbers that it may hold (NumPy's letters).
+            dimensions: how many dimensions it has.
+        """
+        found = self.arrays.get(name)
+        if found is None or found.dtype.kind not in kinds or found.ndim != dimensions:
+            raise PublicError(f"A message is refused: it has no such array {name!r}.")
+        return np.array(found)
+
+    def reads(self, clients: int) -> NDArray[Any]:
+        """[m, P] what each of a site's `clients` reads: a row of `shared`, by its number in
+        `reads`."""
+        vectors = self.array("shared", "f", 2)
+        rows = self.array("reads", "iu", 1).astype(np.int64)
+        inside = len(rows) == clients and ((rows >= 0) & (rows < len(vectors))).all()
+        if not inside or not np.isfinite(vectors).all():
+            raise PublicError("A message is refused: what clients read is not valid.")
+        return np.asarray(vectors[rows])
 
 
 def refusal(sentence: str) -> Message:

@@ -70,6 +70,7 @@ class RunResult:
             initialisation=agreement.initialisation,
             public_files=dict(self._public.about),
             start_digest=self._public.digest(),
+            secure=agreement.secure,
         )
         RunFolder.create(self.path, config, facts, key, self._public)
         for sentence in data.for_owner:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmtl import storage as files
-from pmtl.algorithms import Algorithm
+from pmtl.algorithms import Algorithm, ExactAlgorithm
 from pmtl.errors import PmtlError
 from pmtl.federation.agreement import Agreement
 from pmtl.privacy.ledger.ledger import Ledger
@@ -145,6 +145,8 @@ class ServerRun:
             population_epsilon=spent.get("population_epsilon"),
             population_filter=spent.get("population_filter"),
             relations=algorithm.relations,
+            releases=algorithm.in_words if isinstance(algorithm, ExactAlgorithm) else None,
+            sites=agreement.secure,
         )
         with files.disk_errors(self.public):
             self.public.mkdir(exist_ok=True)

@@ -6,12 +6,14 @@ look, and clipped uploads.
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,7 +23,7 @@ from torch import Tensor
 from pmtl._version import __version__
 from pmtl.data import FederatedData, load
 from pmtl.data.splits import Rows
-from pmtl.errors import PmtlError, PublicError
+from pmtl.errors import PublicError
 from pmtl.federation.agreement import Agreement, Columns
 from pmtl.federation.limits import SiteSettings, read_settings
 from pmtl.federation.messages import Message, refusal
@@ -29,9 +31,16 @@ from pmtl.federation.result import RunResult
 from pmtl.federation.site_folder import RunStateFiles, SiteFolder
 from pmtl.federation.training import Training
 from pmtl.federation.transport import Handler
+from pmtl.jsontext import to_json
+from pmtl.privacy.grid import Grid
+from pmtl.privacy.noise import Source, system_source
 from pmtl.runs.config import TrainConfig, parse_config
 from pmtl.runs.preparation import wants_scaling
 from pmtl.sharing import PublicInputs
+
+if TYPE_CHECKING:
+    from pmtl.secure_aggregation.identity import Identity
+    from pmtl.secure_aggregation.protocol import SiteMasking
 
 LOG = logging.getLogger("pmtl.federation")
 SETTINGS = Path("local") / "pmtl-site.toml"
@@ -45,7 +54,10 @@ def open_site(kit: Path, name: str) -> Handler:
         kit: the folder of the kit.
         name: the site's name, from its certificate.
     """
-    return SiteService(name, read_settings(kit / SETTINGS)).handle
+    from pmtl.secure_aggregation.identity import Identity
+
+    settings = read_settings(kit / SETTINGS)
+    return SiteService(name, settings, partial(Identity.read, name, kit / "startup")).handle
 
 
 @dataclass
@@ -64,9 +76,24 @@ class OpenRun:
 class SiteService:
     """Answers messages for the site `name`."""
 
-    def __init__(self, name: str, settings: SiteSettings) -> None:
+    def __init__(
+        self,
+        name: str,
+        settings: SiteSettings,
+        identity: Callable[[], Identity] | None = None,
+        source: Source = system_source,
+    ) -> None:
+        """
+        Args:
+            name: the site's name, from its certificate.
+            settings: the site's own file.
+            identity: reads the site's certificate, for secure aggregation.
+            source: where shares of noise get their random words from; another one is for tests.
+        """
         self.name = name
         self.settings = settings
+        self._identity, self._source = identity, source
+        self._masking: SiteMasking | None = None
         self.folder = SiteFolder(settings.folder)
         self._data: dict[bool, FederatedData] = {}
         self._open: OpenRun | None = None
@@ -74,6 +101,8 @@ class SiteService:
             "invite": self._invite,
             "start": self._start,
             "round": self._round,
+            "key": self._key,
+            "masked": self._masked,
             "finish": self._finish,
         }
 
@@ -115,7 +144,7 @@ class SiteService:
         state = self.folder.state(agreement.run)
         agreed = {"agreement": agreement.to_dict(), "whole": bool(header["whole"])}
         if state.exists:
-            if state.agreed() != files_form(agreed):
+            if state.agreed() != json.loads(to_json(agreed)):
                 raise PublicError("This site knows a run of this name that was agreed otherwise.")
         elif self.folder.result(agreement.run).exists():
             return Message("ready")
@@ -123,6 +152,8 @@ class SiteService:
             spent = self.folder.spent(agreement.run)
             self.settings.limits.check(agreement, header["version"], spent)
             self._check_clients(agreement)
+            if agreement.colluders is not None:
+                self._hiding()  # Refuses a site without a certificate.
             public = {
                 name.removeprefix(PUBLIC): torch.from_numpy(np.array(array))
                 for name, array in message.arrays.items()
@@ -135,23 +166,74 @@ class SiteService:
 
     def _round(self, message: Message) -> Message:
         """Train the clients that were drawn, and answer with their uploads."""
-        header, run = message.header, self._run(str(message.header["run"]))
-        round, attempt = int(header["round"]), str(header["attempt"])
-        again = round == run.answered and attempt == run.attempt
-        if round <= max(run.counted, int(header["counted"])) or round < run.answered or again:
-            raise PublicError(f"Round {round} was answered already.")
-        self._decide(run, int(header["counted"]))
-        around = _reads(message.arrays, run.training.data.m)
-        drawn = _array(message.arrays, "drawn", "u", 1)
+        run = self._run(str(message.header["run"]))
+        if run.agreement.colluders is not None:
+            raise PublicError("This run hides uploads from the server: they do not leave in plain.")
+        self._check_round(run, message)
+        drawn = message.array("drawn", "u", 1)
         if drawn.shape != (run.training.data.m,):
             raise PublicError("The server's message does not fit this site's clients.")
         chosen = np.flatnonzero(drawn).astype(np.int64)
-        uploads = run.training.train(round, chosen, around)
+        uploads = self._trained(run, message, chosen)
+        sent = self._as_sent(run, chosen, uploads, bool(message.header["summed"]))
+        return Message("uploads", _answering(message), {"uploads": sent})
+
+    def _key(self, message: Message) -> Message:
+        """Make a key for an attempt of a round with secure aggregation."""
+        run = self._run(str(message.header["run"]))
+        self._check_round(run, message)
+        header = message.header
+        signed = self._hiding().key(run.agreement.run, int(header["round"]), str(header["attempt"]))
+        return Message("key", {**_answering(message), "signed": signed.to_dict()})
+
+    def _masked(self, message: Message) -> Message:
+        """Train all clients, and answer with their sum, a share of the noise, and masks."""
+        header, run = message.header, self._run(str(message.header["run"]))
+        colluders, plan = run.agreement.colluders, run.agreement.plan
+        if colluders is None:
+            raise PublicError("This run was agreed without secure aggregation.")
+        self._check_round(run, message)
+        attempt = str(header["attempt"])
+        given = run.agreement.run, int(header["round"]), attempt
+        keys = self._hiding().check(*given, header["keys"], run.agreement.sites)
+        # Whatever the server charges, no more leaves this site than the plan pays for.
+        if run.files.count_release() > plan.rounds:
+            raise PublicError(
+                f"This site has answered {plan.rounds} times, all that the plan pays for."
+            )
+        everybody = np.arange(run.training.data.m, dtype=np.int64)
+        total = self._trained(run, message, everybody).sum(dim=0)
+        masked = self._hiding().masked(keys, total, Grid.of(plan), colluders)
+        return Message("masked", _answering(message), {"masked": masked})
+
+    def _hiding(self) -> SiteMasking:
+        from pmtl.secure_aggregation.protocol import SiteMasking
+
+        if self._masking is None:
+            if self._identity is None:
+                raise PublicError("This site has no certificate for secure aggregation.")
+            self._masking = SiteMasking(self._identity(), self._source)
+        return self._masking
+
+    def _check_round(self, run: OpenRun, message: Message) -> None:
+        """Refuse a round that was counted, or an attempt that was answered."""
+        round, attempt = int(message.header["round"]), str(message.header["attempt"])
+        again = round == run.answered and attempt == run.attempt
+        old = round <= max(run.counted, int(message.header["counted"])) or round < run.answered
+        if old or again:
+            raise PublicError(f"Round {round} was answered already.")
+
+    def _trained(self, run: OpenRun, message: Message, clients: NDArray[np.int64]) -> Tensor:
+        """The uploads of a round; what it would change is pending, and on disk."""
+        header = message.header
+        self._decide(run, int(header["counted"]))
+        round, attempt = int(header["round"]), str(header["attempt"])
+        around = torch.from_numpy(message.reads(run.training.data.m))
+        uploads = run.training.train(round, clients, around)
         assert run.training.pending is not None
         run.files.save_pending(run.training.pending, attempt)
         run.answered, run.attempt = round, attempt
-        sent = self._as_sent(run, chosen, uploads, bool(header["summed"]))
-        return Message("uploads", {"round": round, "attempt": attempt}, {"uploads": sent})
+        return uploads
 
     def _as_sent(
         self, run: OpenRun, drawn: NDArray[np.int64], uploads: Tensor, summed: bool
@@ -174,10 +256,10 @@ class SiteService:
             return Message("done")
         run = self._run(name)
         self._decide(run, int(message.header["counted"]))
-        around = _reads(message.arrays, run.training.data.m)
+        around = torch.from_numpy(message.reads(run.training.data.m))
         run.training.finish(around)
-        vectors = torch.from_numpy(_array(message.arrays, "shared", "f", 2))
-        blocks = _array(message.arrays, "reads", "iu", 1).astype(np.int64)
+        vectors = torch.from_numpy(message.array("shared", "f", 2))
+        blocks = message.array("reads", "iu", 1).astype(np.int64)
         run.result.write(run.training, around, vectors, blocks, int(message.header["rounds"]))
         run.files.remove()
         self._open = None
@@ -250,14 +332,9 @@ class SiteService:
             raise PublicError(f"The run's columns are not this site's ({difference}).")
 
 
-def files_form(values: dict[str, Any]) -> dict[str, Any]:
-    """Values as they are read from a JSON file."""
-    import json
-
-    from pmtl.jsontext import to_json
-
-    form: dict[str, Any] = json.loads(to_json(values))
-    return form
+def _answering(message: Message) -> dict[str, Any]:
+    """The header of an answer: which attempt of which round it is for."""
+    return {"round": int(message.header["round"]), "attempt": str(message.header["attempt"])}
 
 
 def _config(values: Any) -> TrainConfig:
@@ -271,23 +348,3 @@ def _as_one(data: FederatedData, name: str) -> FederatedData:
         for split, rows in data.splits.items()
     }
     return replace(data, clients=(name,), splits=splits, source=None)
-
-
-def _array(arrays: Any, name: str, kinds: str, dimensions: int) -> NDArray[Any]:
-    found = arrays.get(name)
-    if found is None or found.dtype.kind not in kinds or found.ndim != dimensions:
-        raise PublicError(f"The server's message is refused: {name!r} is missing or no such array.")
-    return np.array(found)
-
-
-def _reads(arrays: Any, clients: int) -> Tensor:
-    """[m, P] what each client reads: a row of `shared`, by its number in `reads`."""
-    vectors = _array(arrays, "shared", "f", 2)
-    reads = _array(arrays, "reads", "iu", 1).astype(np.int64)
-    inside = len(reads) == clients and ((reads >= 0) & (reads < len(vectors))).all()
-    if not inside or not np.isfinite(vectors).all():
-        raise PublicError("The server's message is refused: what clients read is not valid.")
-    return torch.from_numpy(vectors)[torch.from_numpy(reads)]
-
-
-__all__ = ["PmtlError", "SiteService", "open_site"]

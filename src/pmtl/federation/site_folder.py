@@ -122,6 +122,14 @@ class RunStateFiles:
                 training.pending = Pending(answered, parts["clients"].numpy(), parts["kept"])
         return counted, answered, attempt
 
+    def count_release(self) -> int:
+        """Count an answer with secure aggregation, on disk before it is made; returns how many
+        there were with it."""
+        file = self.path / "releases.json"
+        count = 1 + (files.read_json(file)["count"] if file.exists() else 0)
+        files.write_json(file, {"count": count})
+        return int(count)
+
     def remove(self) -> None:
         """Remove the state of a run whose result is written."""
         shutil.rmtree(self.path, ignore_errors=True)

@@ -213,6 +213,29 @@ class Release:
         if len(fresh) == len(clients):  # Otherwise a part of it was counted before.
             tally.sum[0] += self._grid.keep_short(total.unsqueeze(0), len(clients))[0]
 
+    def charge(self, round: int) -> None:
+        """Charge a round whose noise the sites will add. To be called before they are asked for
+        their uploads, once for each attempt."""
+        if self._charge is not None:
+            self._charge(round)
+
+    def add_noisy_sum(self, tally: Tally, total: Tensor, reach: float) -> None:
+        """Take the sum of all sites, noise included, as the round's sum.
+
+        Args:
+            tally: the sum of the round, still empty.
+            total: `[P]`, whole steps of the grid.
+            reach: how far beyond the clients' longest sum noise can go, in steps. A number beyond
+                that comes from a site that sent nonsense, and the attempt is refused.
+        """
+        most = self.plan.clients * 2**self._grid.bits + reach
+        if self.blocks != 1 or tally.seen or total.shape != tally.sum[0].shape:
+            raise PmtlError("This sum does not fit the round.")
+        if bool((total.double().abs() > most).any()):
+            raise PmtlError("The sum of the sites is not possible: a site sent nonsense.")
+        tally.seen.update(range(self.plan.clients))
+        tally.sum[0] += total
+
     @property
     def _grid(self) -> Grid:
         if not isinstance(self._noise, GridNoise) or self.billboard.mixture is not None:
@@ -225,12 +248,16 @@ class Release:
         divisors = self._divisors.to(tally.sum.device, non_blocking=True)
         return unit * tally.sum.to(torch.float64) / divisors
 
-    def publish(self, tally: Tally, shared: Tensor, step: ServerStep = torch.add) -> Tensor:
+    def publish(
+        self, tally: Tally, shared: Tensor, step: ServerStep = torch.add, noisy: bool = False
+    ) -> Tensor:
         """Charge the round, draw its noise, and return the next billboard.
 
         Args:
             tally: the round's clipped sum.
             shared: the billboard before the round.
+            noisy: whether the sites added the noise, in shares. Such a round was charged before
+                they did.
             step: makes the next billboard from `shared` and the noisy average, both in float64.
                 It uses only public values, so it costs no privacy.
         """
@@ -244,6 +271,9 @@ class Release:
                 f"Round {tally.round} was published already: no round gets its noise twice."
             )
         self._published.add(tally.round)
+        if noisy:
+            update = self.average(tally).to(shared.device)
+            return step(shared.to(torch.float64), update).to(shared.dtype)
         if self._charge is not None:
             self._charge(tally.round)  # Before the noise exists, so no release is ever uncharged.
         update = self._noisy(tally).to(shared.device)

@@ -80,6 +80,7 @@ class RunFacts:
     shared_numbers: int | None = None  #: how many numbers that part has
     public_files: dict[str, Any] = field(default_factory=dict)  #: names and digests of public files
     start_digest: str | None = None  #: of `start.safetensors`, the copy of what these files hold
+    secure: tuple[int, ...] | None = None  #: with secure aggregation: sites, and colluding ones
     pmtl: str = __version__
     python: str = platform.python_version()
     torch: str = torch.__version__

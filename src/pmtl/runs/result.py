@@ -319,6 +319,7 @@ def statement_of(facts: RunFacts, finetuned: bool = False) -> Statement:
         disclosed=(*facts.disclosed, *_public_parts(facts)),
         relations=facts.relations,
         releases=facts.releases,
+        sites=facts.secure,
     )
 
 

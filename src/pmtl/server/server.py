@@ -176,12 +176,13 @@ class Server:
         """Clip and add the uploads `[K, P]` of several clients."""
         self.gate.add(tally, clients, uploads)
 
-    def publish(self, tally: Tally, state: ServerState) -> None:
+    def publish(self, tally: Tally, state: ServerState, noisy: bool = False) -> None:
         """Charge the round, add noise, and let the algorithm's server make its step.
 
         Args:
             tally: the sum of the round that comes next.
             state: is moved to after the round.
+            noisy: whether the sites added the noise (`Release.publish`).
         """
         if tally.round != state.round or state.round >= self.plan.rounds:
             raise PmtlError(
@@ -193,7 +194,7 @@ class Server:
             after, state.memory = self._step(shared, update, state.memory)
             return after
 
-        state.shared = self.gate.publish(tally, state.shared, step)
+        state.shared = self.gate.publish(tally, state.shared, step, noisy)
         state.round += 1
 
     def rehearse(self, state: ServerState) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -73,6 +74,7 @@ def make_statement(
     disclosed: tuple[str, ...] = (),
     relations: str | None = None,
     releases: str | None = None,
+    sites: tuple[int, ...] | None = None,
 ) -> Statement:
     """The statement of a run.
 
@@ -91,6 +93,7 @@ def make_statement(
         disclosed: sentences about what reading the data revealed about all clients.
         relations: what defines which clients are related, if anything does.
         releases: what the rounds released, in words, if it was not one model after the other.
+        sites: with secure aggregation, how many sites there were, and how many may collude.
     """
     if charged is None:
         charged = {GaussianEvent.of(plan): plan.rounds} if shares else {}
@@ -105,7 +108,7 @@ def make_statement(
             text.OWN_MODEL if personal else None,
             *disclosed,
             text.RELATIONS.format(what=relations) if relations is not None else None,
-            *(text.PUBLIC, text.SERVER, text.CHOOSING),
+            *(text.PUBLIC, _about_server(plan, sites), text.CHOOSING),
             None if hardened else text.FLOATS,
             text.TIMING,
         ]
@@ -140,6 +143,18 @@ def make_statement(
         afterwards=text.FINETUNED if finetuned else None,
         releases=releases if shares else None,
     )
+
+
+def _about_server(plan: PrivacyPlan, sites: tuple[int, ...] | None) -> str:
+    """What the server sees of uploads."""
+    if sites is None:
+        return text.SERVER
+    from pmtl.privacy.accounting import accountant
+
+    there, colluders = sites
+    noise = plan.noise_std * math.sqrt(there / (there - colluders))
+    outsiders = accountant.epsilon(replace(plan, noise_std=noise))
+    return text.HIDDEN.format(sites=there, colluders=colluders, outsiders=outsiders)
 
 
 def _count(charged: Mapping[GaussianEvent, int], kind: str) -> int:

@@ -49,6 +49,14 @@ FLOATS = (
 )
 TIMING = "How long a round took is not hidden; the times in the ledger show it."
 SERVER = "The server is trusted with the clipped uploads; they are not encrypted against it."
+HIDDEN = (
+    "Uploads were hidden from the server: the {sites} sites added masks that cancel in their sum, "
+    "and shares of the noise. The ε above holds against a curious or active server together with "
+    "up to {colluders} of the sites; against those who see only what was published it is "
+    "ε = {outsiders:.4g}. Not against more colluding sites, nor against sites that send nonsense: "
+    "that a site clips each of its clients is the site's word. This protocol has not been reviewed "
+    "from outside yet."
+)
 CHOOSING = (
     "Settings that were chosen by looking at results on these clients' data cost privacy that is "
     "not counted here; `pmtl privacy selection` says how much."

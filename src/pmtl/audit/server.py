@@ -1,0 +1,123 @@
+"""The server game: what a server that colludes with a site finds out with secure aggregation.
+
+Three sites take part, and one of them gives the server its key and its share of the noise. One
+client of an honest site uploads +γu or −γu for a fixed direction u; all others upload zero. The
+server has every masked upload. It may drop a site that has sent, or look at one site alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pmtl.audit.estimators import Floats
+from pmtl.audit.result import AuditResult, AuditSetup, Finding, seed_of
+from pmtl.privacy.clipping import clip
+from pmtl.privacy.grid import Grid
+from pmtl.privacy.noise import Words, rounded, seeded_source, system_source
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.secure_aggregation import shares
+from pmtl.secure_aggregation.identity import Attempt, SignedKey
+from pmtl.secure_aggregation.masks import mask
+from pmtl.secure_aggregation.protocol import unmasked
+
+GAME = "server"
+_SIZE = 8
+_SITES, _COLLUDERS = ("a", "b", "c"), 1
+_VICTIM, _HONEST, _COLLUDING = _SITES
+
+
+class Attack:
+    """One attempt, and all that the server has of it."""
+
+    def __init__(self, plan: PrivacyPlan, upload: Tensor, seed: int | None) -> None:
+        grid = Grid.of(plan)
+        self.scale = shares.scale(grid, len(_SITES), _COLLUDERS)
+        self.attempt = Attempt("audit", "run", 0, "attempt")
+        # In an experiment keys are seeded, too: the same seed plays the same game.
+        secret = {
+            site: X25519PrivateKey.from_private_bytes(_source(seed, f"key of {site}")(4).tobytes())
+            for site in _SITES
+        }
+        self.keys = {
+            site: SignedKey(site, key.public_key().public_bytes_raw(), b"", b"")
+            for site, key in secret.items()
+        }
+        steps = grid.snap(clip(upload.unsqueeze(0), plan.clip_norm))[0]
+        self.sent: dict[str, NDArray[np.uint64]] = {}
+        for site in _SITES:
+            share = rounded(_source(seed, f"share of {site}"), (_SIZE,), self.scale)
+            total = share + (steps if site == _VICTIM else 0)
+            hidden = mask(site, secret[site], self.keys, self.attempt, _SIZE)
+            self.sent[site] = total.numpy().view(np.uint64) + hidden
+            if site == _COLLUDING:
+                self.its_share, self.its_secret = share, secret[site]
+
+    def whole_sum(self) -> Tensor:
+        """The sum of all, less the share of the colluding site."""
+        return self._read(self.sent) - self.its_share
+
+    def without_colluding(self) -> Tensor:
+        """An abandoned attempt: the colluding site did not answer, and gives its masks away."""
+        honest = {site: numbers for site, numbers in self.sent.items() if site != _COLLUDING}
+        masks = mask(_COLLUDING, self.its_secret, self.keys, self.attempt, _SIZE)
+        return self._read(honest | {_COLLUDING: masks})
+
+    def one_site(self) -> Tensor:
+        """The victim's site alone, less its masks with the colluding site."""
+        pair = {site: self.keys[site] for site in (_VICTIM, _COLLUDING)}
+        # Bound to the cohort of two, as if the server had mixed cohorts.
+        masks = mask(_COLLUDING, self.its_secret, pair, self.attempt, _SIZE)
+        return self._read({_VICTIM: self.sent[_VICTIM], _COLLUDING: masks})
+
+    @staticmethod
+    def _read(numbers: dict[str, NDArray[np.uint64]]) -> Tensor:
+        total = unmasked(numbers, _SIZE)
+        assert total is not None
+        return total
+
+
+def _source(seed: int | None, what: str) -> Words:
+    """Random words; in production from the operating system."""
+    return system_source(0) if seed is None else seeded_source(seed, what)(0)
+
+
+SCENARIOS: dict[str, Callable[[Attack], Tensor]] = {
+    "the sum, less the colluding site's share": Attack.whole_sum,
+    "an abandoned attempt, with the colluding site's masks": Attack.without_colluding,
+    "one site's upload, less a mask of another cohort": Attack.one_site,
+}
+
+
+def server(setup: AuditSetup) -> AuditResult:
+    """Play all scenarios."""
+    plan = setup.plan(1, full_participation=True)
+    findings = []
+    for place, (name, look) in enumerate(SCENARIOS.items()):
+        bits = np.arange(int(setup.trials * (0.15 if place else 0.5))) % 2 == 1
+        scores = play(plan, look, bits, seed_of(setup.noise_seed, GAME + name, 0))
+        findings.append(Finding.of(name, setup, plan, scores, bits, len(SCENARIOS)))
+    return AuditResult.of(GAME, setup, findings, setup.claimed_delta)
+
+
+def play(
+    plan: PrivacyPlan,
+    look: Callable[[Attack], Tensor],
+    bits: NDArray[np.bool_],
+    seed: int | None,
+) -> Floats:
+    """One score for every trial; a true bit plays +γu."""
+    direction = torch.ones(_SIZE, dtype=torch.float64) / math.sqrt(_SIZE)
+    scores = np.empty(len(bits))
+    for trial, bit in enumerate(bits.tolist()):
+        upload = (1 if bit else -1) * plan.clip_norm * direction
+        own = None if seed is None else seed_of(seed, GAME, trial)
+        found = look(Attack(plan, upload, own)).double()
+        scores[trial] = float(found.sum()) / math.sqrt(_SIZE)
+    return scores

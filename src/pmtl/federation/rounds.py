@@ -1,0 +1,197 @@
+"""One round of a federation, at the server: ask all sites, add up, publish.
+
+Without secure aggregation the server adds the sites' clipped uploads and draws the noise. With it,
+sites add masks and shares of the noise (`secure_aggregation/`), and a round is charged before it
+begins: it may be abandoned, and stays charged.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pmtl.errors import PmtlError
+from pmtl.federation.agreement import Agreement
+from pmtl.federation.messages import REFUSED, Message
+from pmtl.federation.transport import Transport
+from pmtl.server import Server
+from pmtl.server.server import ServerState
+
+Members = Mapping[str, NDArray[np.int64]]
+
+#: How many deviations of noise a sum may have; more come from a site that sends nonsense.
+_DEVIATIONS = 40
+
+
+class Settings(Protocol):
+    """What a job decides about rounds."""
+
+    @property
+    def summed(self) -> bool: ...
+
+    @property
+    def round_seconds(self) -> float: ...
+
+
+class Rounds:
+    """The rounds of one run."""
+
+    def __init__(
+        self,
+        agreement: Agreement,
+        server: Server,
+        transport: Transport,
+        members: Members,
+        job: Settings,
+        tell: Callable[[str], None],
+    ) -> None:
+        """
+        Args:
+            agreement: the run.
+            server: its gate, sampler and billboard.
+            transport: reaches the sites.
+            members: the numbers of each site's clients.
+            job: whether sites send sums, and how long they may take.
+            tell: called with sentences about the progress, all public.
+        """
+        self.server = server
+        self._agreement, self._transport, self._members = agreement, transport, members
+        self._job, self._tell = job, tell
+        self._late: set[str] = set()  # Sites that missed the last deadline.
+
+    def advance(self, state: ServerState, counted: Mapping[str, int]) -> set[str] | None:
+        """Make one round; returns the sites that were counted, or None if it was abandoned.
+
+        Args:
+            state: where the server stands; it is moved on.
+            counted: the last round in which each site was counted.
+        """
+        if self._agreement.colluders is None:
+            return self._plain(state, counted)
+        return self._secure(state, counted, self._agreement.colluders)
+
+    def _plain(self, state: ServerState, counted: Mapping[str, int]) -> set[str]:
+        server, summed = self.server, self._job.summed
+        tally = server.open(state)
+        attempt = secrets.token_hex(8)
+        messages = {}
+        for site, clients in self._members.items():
+            mask = np.isin(clients, list(tally.cohort)).astype(np.uint8)
+            header = self._header(state, attempt, counted[site]) | {"summed": summed}
+            arrays = {**shown_to(server, state, clients), "drawn": mask}
+            messages[site] = Message("round", header, arrays)
+        answered = self._collect(messages, "uploads", state.round, attempt)
+        for site, uploads in answered.items():
+            clients = self._members[site]
+            drawn = np.isin(clients, list(tally.cohort))
+            secret = server.plan.scheme.coins_are_secret and not summed
+            rows = uploads[drawn] if secret and len(uploads) == len(clients) else uploads
+            server.receive_site(tally, clients[drawn], rows, summed)
+        server.publish(tally, state)
+        return set(answered)
+
+    def _secure(
+        self, state: ServerState, counted: Mapping[str, int], colluders: int
+    ) -> set[str] | None:
+        from pmtl.privacy.grid import Grid
+        from pmtl.secure_aggregation import shares
+        from pmtl.secure_aggregation.protocol import unmasked
+
+        server, attempt = self.server, secrets.token_hex(16)
+        headers = {site: self._header(state, attempt, counted[site]) for site in self._members}
+        asked = {site: Message("key", header) for site, header in headers.items()}
+        keys = self._collect(asked, "key", state.round, attempt, "signed")
+        if len(keys) < colluders + 2:
+            raise PmtlError(
+                f"Only {len(keys)} sites are there, and secure aggregation against {colluders} "
+                f"colluding ones needs {colluders + 2}: continue the run when more are back."
+            )
+        tally = server.open(state)
+        server.gate.charge(state.round)  # From here on, something may be learned.
+        messages = {}
+        for site in keys:
+            header = headers[site] | {"keys": [keys[other] for other in sorted(keys)]}
+            messages[site] = Message("masked", header, shown_to(server, state, self._members[site]))
+        answered = self._collect(messages, "masked", state.round, attempt)
+        if set(answered) != set(keys):
+            missing = ", ".join(sorted(set(keys) - set(answered)))
+            self._tell(
+                f"Round {state.round + 1} was abandoned, because {missing} did not answer. It "
+                "stays charged; a new attempt begins with the sites that are there."
+            )
+            return None
+        total = unmasked(answered, tally.sum.shape[1])
+        if total is None:
+            self._tell(f"Round {state.round + 1} was abandoned: a site sent nonsense.")
+            return None
+        grid = Grid.of(server.plan)
+        noise = shares.scale(grid, len(keys), colluders) * len(keys) ** 0.5
+        try:
+            server.gate.add_noisy_sum(tally, total, _DEVIATIONS * noise)
+        except PmtlError as error:
+            self._tell(f"Round {state.round + 1} was abandoned. {error}")
+            return None
+        server.publish(tally, state, noisy=True)
+        return set(answered)
+
+    def _header(self, state: ServerState, attempt: str, counted: int) -> dict[str, Any]:
+        run = self._agreement.run
+        return {"run": run, "round": state.round, "attempt": attempt, "counted": counted}
+
+    def _collect(
+        self,
+        messages: Mapping[str, Message],
+        kind: str,
+        round: int,
+        attempt: str,
+        entry: str | None = None,
+    ) -> dict[str, Any]:
+        """What the sites answered to this attempt in time: the array of this `kind`, or the `entry`
+        of the header."""
+        content = {site: message.to_bytes() for site, message in messages.items()}
+        waited = frozenset(messages) - self._late
+        answers = self._transport.ask(content, self._job.round_seconds, waited or None)
+        found: dict[str, Any] = {}
+        for site, given in answers.items():
+            try:
+                answer = Message.from_bytes(given)
+            except PmtlError:
+                answer = Message(REFUSED, {"sentence": "It sent something that is no message."})
+            header, there = answer.header, answer.arrays if entry is None else answer.header
+            fresh = header.get("round") == round and header.get("attempt") == attempt
+            if site in messages and answer.kind == kind and fresh and (entry or kind) in there:
+                found[site] = there[entry or kind]
+            else:
+                self._tell(f"Site {site!r}, round {round + 1}: {sentence_of(answer)}")
+        for site in sorted(set(messages) - set(found) - self._late):
+            self._tell(f"Site {site!r} did not answer round {round + 1}; it counts as zero.")
+        for site in sorted(self._late & set(found)):
+            self._tell(f"Site {site!r} is back.")
+        self._late = (self._late - set(messages)) | (set(messages) - set(found))
+        return found
+
+
+def sentence_of(answer: Message) -> str:
+    """What a site says if it does not answer what was asked."""
+    if answer.kind == REFUSED:
+        return str(answer.header.get("sentence", "It refuses."))[:500]
+    return "It sent an answer that was not asked for."
+
+
+def shown_to(
+    server: Server, state: ServerState, clients: NDArray[np.int64]
+) -> dict[str, NDArray[Any]]:
+    """What the clients of a site read: the vectors, and which of them each client reads."""
+    board = server.billboard
+    if board.mixture is None:
+        used, reads = np.unique(board.blocks[clients], return_inverse=True)
+        shared = state.shared[torch.from_numpy(used)]
+    else:
+        shared = board.read(state.shared, clients, one_by_one=True)
+        reads = np.arange(len(clients))
+    return {"shared": shared.cpu().numpy(), "reads": reads.astype(np.int64)}

@@ -1,0 +1,77 @@
+"""Noise in shares: every site adds a part, so that nobody knows all of it.
+
+A share is N(0, s²) rounded to whole steps of the grid, drawn exactly (`noise.rounded`). N sites
+take part, and up to c of them may collude with the server: they subtract their own shares. The
+other n = N − c shares remain, with s = z·2ᵇ/√n steps, where z is the plan's noise multiplier and 2ᵇ
+steps the longest upload.
+
+*What they are worth.* Let X₁ … Xₙ be the unrounded shares and U₁ … Uₙ independent and uniform on
+[−½, ½]. Rounding X gives k with the probability that is the density of X + U at k. The sum of the
+rounded shares therefore has the characteristic function (Σⱼ γ(t + 2πj))ⁿ, where γ is that of X + U.
+The rounded value of ΣX + U₁ + … + Uₙ₋₁ has Σⱼ γ(t + 2πj)ⁿ. For |t| ≤ π the two differ only by terms
+with j ≠ 0, of at most e^(−π²s²/2). So up to a total variation distance that `distance` bounds, the
+adversary sees S + ΣX with further independent noise, rounded: a true Gaussian mechanism with
+multiplier z, processed further. ε is that of the plan. With s ≥ 32 the distance is below 10⁻²⁰⁰⁰.
+
+Outsiders, for whom all N shares are noise, see a multiplier of z·√(N/n): that is what it costs.
+"""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from pmtl.errors import PmtlError
+from pmtl.privacy.grid import Grid
+from pmtl.privacy.noise import Words, rounded
+
+#: The smallest share, in steps.
+LEAST = 32.0
+
+
+def default_colluders(sites: int) -> int:
+    """A third of the sites, rounded down."""
+    return sites // 3
+
+
+def scale(grid: Grid, sites: int, colluders: int) -> float:
+    """s, the standard deviation of one share in steps.
+
+    Args:
+        grid: the grid of the plan.
+        sites: N, the number of sites of the attempt.
+        colluders: c, how many of them may collude with the server.
+    """
+    if not 0 <= colluders <= sites - 2:
+        raise PmtlError(
+            f"With {sites} sites at most {max(sites - 2, 0)} may collude, but {colluders} was "
+            "given: two honest sites are needed to hide one of them."
+        )
+    share = grid.noise / math.sqrt(sites - colluders)
+    if share < LEAST:
+        raise PmtlError(
+            f"A share of the noise would be {share:.3g} steps of the grid, and {LEAST:g} are "
+            "needed: use more noise (a smaller ε) or fewer sites."
+        )
+    return share
+
+
+def draw(words: Words, size: int, scale: float) -> Tensor:
+    """One site's share: `size` whole numbers of steps."""
+    return rounded(words, (size,), scale)
+
+
+def log10_distance(scale: float, sites: int, numbers: int) -> float:
+    """The logarithm (base 10) of a bound on the total variation distance in the proof above, for
+    `numbers` released numbers.
+
+    For one number: |pmf − pmf'| ≤ B = 2ⁿ⁺¹·4·e^(−π²s²/2) everywhere, since each factor
+    Σⱼ γ(t + 2πj) is within 4·e^(−π²s²/2) of γ(t), and |γ| ≤ 1. Over |k| ≤ K = 8ns² that sums to at
+    most (2K + 1)·B, and both have less than 2n·e^(−K²/(4ns²)) beyond.
+    """
+    log_b = (sites + 3) * math.log(2) - math.pi**2 * scale**2 / 2
+    reach = 8 * sites * scale**2
+    inside = math.log(2 * reach + 1) + log_b
+    outside = math.log(4 * sites) - reach**2 / (4 * sites * scale**2)
+    return (max(inside, outside) + math.log(2) + math.log(numbers)) / math.log(10)
