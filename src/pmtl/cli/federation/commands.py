@@ -136,6 +136,12 @@ def run(
     summed: Annotated[
         bool, typer.Option("--summed", help="Sites send the sum of their clients' uploads.")
     ] = False,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="Sites hide their uploads from the server.")
+    ] = False,
+    colluders: Annotated[
+        int | None, typer.Option(help="With --secure: sites that may collude with the server.")
+    ] = None,
     only: Annotated[
         list[str] | None, typer.Option("--site", help="A site that takes part (default all).")
     ] = None,
@@ -171,8 +177,13 @@ def run(
     if settings.get("mode") == "production":
         settings["ledger"] = "(at the server)"
     asked = opt.make_config(config, settings)
-    job = {"run": name, "config": asdict(asked), "sites": only or [], "summed": summed}
-    job["round_seconds"] = round_seconds
+    job: dict[str, Any] = {
+        "run": name,
+        "config": asdict(asked),
+        "sites": only or [],
+        "summed": summed,
+    }
+    job |= {"secure": secure, "colluders": colluders, "round_seconds": round_seconds}
     with administrator(kit) as admin:
         number = admin.submit({"name": name, "resume": resume, "job": job})
         follow(

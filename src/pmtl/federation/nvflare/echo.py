@@ -53,7 +53,9 @@ def run_echo(
         seconds = time.monotonic() - began
         wrong = [site for site, answer in answers.items() if answer != content]
         results.append({"seconds": seconds, "answered": sorted(answers), "wrong": wrong})
-        tell(f"Echo {number + 1} of {rounds}: {len(answers)} sites answered in {seconds:.3f} s.")
+        del answers  # Else they would be kept while the next ones arrive.
+        count = len(results[-1]["answered"])
+        tell(f"Echo {number + 1} of {rounds}: {count} sites answered in {seconds:.3f} s.")
         _write(folder / FILE, {"bytes": size, "rounds": results, "peak_bytes": _peak()})
 
 

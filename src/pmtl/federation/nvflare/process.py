@@ -71,7 +71,11 @@ def supervise(kit: Path, say: Callable[[str], None]) -> None:
 
 def _start(kit: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", __name__, str(kit), "--parent", str(os.getpid())]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    # Threads with memory of their own would keep several times the size of a large message.
+    environment = {"MALLOC_ARENA_MAX": "2", **os.environ}
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, start_new_session=True, env=environment
+    )
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
