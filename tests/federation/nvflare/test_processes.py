@@ -22,21 +22,27 @@ from pmtl import storage as files
 from pmtl.federation.nvflare.kits import provision
 from pmtl.runs.result import load_run
 
+PAGE = HERE.parents[2] / "docs/federation-nvflare.md"
 SETTINGS = ("--algorithm", "pmtl:lam=0.3", "--epsilon", 8, "--rounds", 3, "--steps", 2,
             "--batch", 4, "--hardened", "--seed", 3)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory):
-    """A server and three sites, all processes of their own."""
+    """A server and three sites, started by the commands of the page."""
     folder = tmp_path_factory.mktemp("federation")
-    limits = folder / "limits.toml"
-    limits.write_text("[limits]\nepsilon = 100\n")
-    reading = ("--client-column", "client", "--target", "target", "--limits", limits)
+    (folder / "limits.toml").write_text("[limits]\nepsilon = 100\n")
+    tables = write_tables(folder / "tables")
     with loopback(folder) as made:
-        made.start("server")
-        for site, table in write_tables(folder / "tables").items():
-            made.start(site, "--data", f"{table}:validation=0", *reading)
+        lines = [line for line in PAGE.read_text().splitlines() if " kits/" in line]
+        for line in (line for line in lines if line.startswith("pmtl federation s")):
+            _, _, role, kit, *options = line.split()
+            if role in {"server", "site"}:
+                for site, table in tables.items():
+                    options = [o.replace(f"{site}.csv", f"{table}:validation=0") for o in options]
+                options = [o.replace("limits.toml", str(folder / o)) for o in options]
+                made.start(kit.removeprefix("kits/"), *options)
+        assert set(made.processes) == {"server", "a", "b", "c"}
         made.connected()
         yield made
 
