@@ -117,13 +117,18 @@ def site(
     Example: pmtl federation site KITS/north --data visits.csv --client-column ward --target outcome
     """
     from pmtl.cli.federation.site_file import write_site_file
-    from pmtl.federation.nvflare.policy import check_role
+    from pmtl.federation.nvflare.policy import check_role, server_address
     from pmtl.federation.nvflare.process import supervise
 
     check_role(kit, "site")
     reading = {"client": client_column, "target": target, "schema": schema, "scale": scale}
     write_site_file(kit, data, {**reading, "bounds": bounds}, limits, models, one_client)
-    typer.echo(f"The site of {kit} starts; Ctrl-C ends it. Its log is {kit / 'log.txt'}.", err=True)
+    host, port = server_address(kit)
+    typer.echo(
+        f"The site of {kit} starts and connects to {host}:{port} when the server is there; Ctrl-C "
+        f"ends it. Its log is {kit / 'log.txt'}.",
+        err=True,
+    )
     supervise(kit, opt.warn)
     typer.echo("The site has ended.", err=True)
 

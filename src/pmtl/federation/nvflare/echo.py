@@ -43,7 +43,7 @@ def run_echo(
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _wait_for_all(transport, stop)
     content = np.random.default_rng(0).bytes(size)
-    results = []
+    results: list[dict[str, Any]] = []
     for number in range(rounds):
         if stop.is_set():
             raise Interrupted(f"Stopped after {number} of {rounds} echoes.")

@@ -86,6 +86,18 @@ def check_role(kit: Path, wanted: str) -> None:
 _OWNERS = {"server": "the server", "site": "a site", "admin": "the administrator"}
 
 
+def server_address(kit: Path) -> tuple[str, int]:
+    """The host and the port of the server, from its kit or a site's.
+
+    Args:
+        kit: the folder of the kit.
+    """
+    name = "fed_server" if role_of(kit) == "server" else "fed_client"
+    known = json.loads((kit / "startup" / f"{name}.json").read_text(encoding="utf-8"))
+    host, _, port = str(known["servers"][0]["service"]["target"]).partition(":")
+    return host, int(port)
+
+
 def site_names(kit: Path) -> tuple[str, ...]:
     """The names of all sites, from the server's kit.
 

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,7 +21,8 @@ from typing import Any
 
 from pmtl.errors import PmtlError
 from pmtl.federation.nvflare.extra import need_nvflare
-from pmtl.federation.nvflare.policy import SITE_FILE, role_of, write_policy
+from pmtl.federation.nvflare.policy import SITE_FILE, role_of, server_address, write_policy
+from pmtl.storage import exclusive
 
 _GRACE = 15.0  # Seconds that a process has to end by itself.
 _MISTAKE = 2  # The status of a process that said in a sentence why it cannot start.
@@ -35,7 +37,28 @@ def supervise(kit: Path, say: Callable[[str], None]) -> None:
         say: is called with sentences on what happens.
     """
     need_nvflare()
-    write_policy(kit)
+    with exclusive(kit / ".lock"):
+        if role_of(kit) == "server":
+            _check_port(kit)
+        write_policy(kit)
+        _keep_running(kit, say)
+
+
+def _check_port(kit: Path) -> None:
+    """Refuse a port that is taken: NVFLARE would try again for ever."""
+    host, port = server_address(kit)
+    local = host == "localhost" or host.startswith("127.")
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1" if local else "", port))
+        except OSError as error:
+            raise PmtlError(
+                f"The server cannot listen on port {port} ({error.strerror}): end what uses it."
+            ) from error
+
+
+def _keep_running(kit: Path, say: Callable[[str], None]) -> None:
     asked = threading.Event()
     before = {
         number: signal.signal(number, lambda *_: asked.set())
@@ -70,7 +93,7 @@ def supervise(kit: Path, say: Callable[[str], None]) -> None:
 
 
 def _start(kit: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", __name__, str(kit), "--parent", str(os.getpid())]
+    command = [sys.executable, "-P", "-m", __name__, str(kit), "--parent", str(os.getpid())]
     # Threads with memory of their own would keep several times the size of a large message.
     environment = {"MALLOC_ARENA_MAX": "2", **os.environ}
     return subprocess.Popen(
