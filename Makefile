@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check crash fuzz mutants bench bench-peers utility pictures clean
+.PHONY: demo test check crash federation-faults fuzz mutants bench bench-peers utility pictures clean
 
 DEMO := synthetic:clients=300,features=10,classes=3,alpha=0.1,beta=0.5,samples=20,seed=3
 demo: $(STAMP)
@@ -20,6 +20,10 @@ test: check
 CAMPAIGNS ?= 20
 crash: $(STAMP)
 	$(BIN)/python tests/runs/campaign.py $(CAMPAIGNS)
+
+# Killed, frozen and restarted processes of a federation, some minutes.
+federation-faults: $(STAMP)
+	$(BIN)/python -m pytest -p no:xdist tests/federation/nvflare/faults.py
 
 # The fuzzing tests with FUZZ times as many inputs, others each time, and a count of them.
 FUZZ ?= 20

@@ -35,6 +35,8 @@ def run(code: str, *blocked: str) -> str:
         ["--help"],
         ["train", "--help"],
         ["finetune", "--help"],
+        ["federation", "--help"],
+        ["federation", "run", "--help"],
         ["privacy", "epsilon", "--clients", "50", "--noise", "0.1", "--rounds", "3"],
         ["privacy", "noise", "--clients", "50", "--cohort", "9", "--epsilon", "1", "--rounds", "3"],
         ["plan", "--clients", "50", "--columns", "9", "--cohort", "9", "--epsilon", "1"],

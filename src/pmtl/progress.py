@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from html import escape
 from importlib import import_module
@@ -104,3 +104,19 @@ def progress_bar(what: str, total: int | None, done: int = 0, show: bool = True)
     )
     with rich.Progress(*columns, console=Console(stderr=True)) as display:
         yield Bar(display, display.add_task(what, total=total, completed=done, note=""))
+
+
+@contextmanager
+def spinner(what: str) -> Iterator[Callable[[str], None]]:
+    """Show that `what` goes on, if it is not known how long; call the result with what is new."""
+    from rich import progress as rich
+    from rich.console import Console
+
+    columns = (
+        rich.SpinnerColumn(),
+        rich.TextColumn("{task.description}"),
+        rich.TimeElapsedColumn(),
+    )
+    with rich.Progress(*columns, console=Console(stderr=True), transient=True) as display:
+        task = display.add_task(what, total=None)
+        yield lambda note: display.update(task, description=f"{what}: {note}")

@@ -13,6 +13,7 @@ import typer
 from pmtl._version import __version__
 from pmtl.cli import audit, compare, data, finetune, paper, plan, privacy, train
 from pmtl.cli.doctor import command as doctor
+from pmtl.cli.federation import commands as federation
 from pmtl.cli.ledger import commands as ledger
 from pmtl.cli.options import warn
 from pmtl.cli.results import evaluate, export, predict, report
@@ -33,6 +34,7 @@ for command in (
 ):
     app.command()(command)
 app.add_typer(data.app, name="data")
+app.add_typer(federation.app, name="federation")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(privacy.app, name="privacy")
 

@@ -1,0 +1,1 @@
+"""`pmtl federation`: the same algorithms between organisations."""

@@ -1,0 +1,292 @@
+"""The commands `pmtl federation provision, server, site, run, status, stop` and `check`."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pmtl.cli import options as opt
+from pmtl.errors import PmtlError
+
+if TYPE_CHECKING:
+    from pmtl.federation.nvflare.admin import Administrator
+
+app = typer.Typer(
+    help="Train between organisations: each keeps its rows and models, a server the shared one.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+ServerKit = Annotated[Path, typer.Argument(metavar="KIT", help="The server's kit, KITS/server.")]
+SiteKit = Annotated[Path, typer.Argument(metavar="KIT", help="This site's kit, KITS/NAME.")]
+AdminKit = Annotated[Path, typer.Argument(metavar="KIT", help="The administrator's kit.")]
+#: What sites and the server decide, or what has no meaning between organisations.
+NOT_HERE = (
+    *("data", "client_column", "target", "scale", "bounds", "schema", "ledger", "device"),
+    *("engine", "compile", "evaluate_every", "metric", "metrics", "patience", "loss_bound"),
+    "checkpoint_seconds",
+)
+
+
+@app.command()
+def provision(
+    server: Annotated[
+        str, typer.Option(metavar="HOST[:PORT]", help="How sites reach the server. Port 8002.")
+    ],
+    site: Annotated[list[str], typer.Option(help="A site's name; once for each site.")],
+    out: Annotated[Path, typer.Option(help="The folder of all kits; it must not exist.")],
+    as_json: opt.AsJson = False,
+) -> None:
+    """Make a start-up kit for the server, for each site and for the administrator.
+
+    Hand each kit to its owner over a safe way, and keep OUT/ca secret: whoever has it can make
+    certificates. Certificates are valid for 360 days.
+
+    Example: pmtl federation provision --server fl.example.org --site north --site south --out KITS
+    """
+    from pmtl.federation.nvflare.kits import provision as make
+
+    made = make(server, site, out)
+    if as_json:
+        opt.print_json(made)
+        return
+    typer.echo(f"{out} has the kits of the server, of {len(site)} sites and of the administrator.")
+    typer.echo(f"At the server: pmtl federation server {shlex.quote(made['server'])}")
+    typer.echo(
+        f"At a site: pmtl federation site {shlex.quote(made[site[0]])} --data FILE "
+        "--client-column NAME --target NAME"
+    )
+    typer.echo(f"Then: pmtl federation run {shlex.quote(made['admin'])} --epsilon 2")
+
+
+@app.command()
+def server(kit: ServerKit) -> None:
+    """Run the server, until Ctrl-C.
+
+    It listens on one port, keeps the ledger and the runs in KIT/federation, and writes KIT/log.txt.
+    A run that is under way is stopped after its round, and can be resumed.
+
+    Example: pmtl federation server KITS/server
+    """
+    from pmtl.federation.nvflare.policy import check_role
+    from pmtl.federation.nvflare.process import supervise
+
+    check_role(kit, "server")
+    typer.echo(
+        f"The server of {kit} starts; Ctrl-C ends it. Its log is {kit / 'log.txt'}.", err=True
+    )
+    supervise(kit, opt.warn)
+    typer.echo("The server has ended.", err=True)
+
+
+@app.command()
+def site(
+    kit: SiteKit,
+    data: Annotated[
+        str | None, typer.Option(metavar="SPEC", help="This site's rows, as in pmtl train.")
+    ] = None,
+    client_column: opt.ClientColumn = None,
+    target: opt.Target = None,
+    schema: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="What the columns hold; the same at all sites."),
+    ] = None,
+    scale: Annotated[str | None, typer.Option(help="As in pmtl train.")] = None,
+    bounds: Annotated[str | None, typer.Option(metavar="FILE", help="As in pmtl train.")] = None,
+    limits: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What this site agrees to: TOML, with [limits]."),
+    ] = None,
+    models: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where models are kept (default KIT/models)."),
+    ] = None,
+    one_client: Annotated[
+        bool, typer.Option("--one-client", help="All rows are those of one client, the site.")
+    ] = False,
+) -> None:
+    """Run a site, until Ctrl-C.
+
+    The site answers the server's messages within its limits: it refuses runs that ask for more. It
+    needs no open port. What is given here is kept in KIT/local/pmtl-site.toml; without --data that
+    file is used as it is.
+
+    Example: pmtl federation site KITS/north --data visits.csv --client-column ward --target outcome
+    """
+    from pmtl.cli.federation.site_file import write_site_file
+    from pmtl.federation.nvflare.policy import check_role, server_address
+    from pmtl.federation.nvflare.process import supervise
+
+    check_role(kit, "site")
+    reading = {"client": client_column, "target": target, "schema": schema, "scale": scale}
+    write_site_file(kit, data, {**reading, "bounds": bounds}, limits, models, one_client)
+    host, port = server_address(kit)
+    typer.echo(
+        f"The site of {kit} starts and connects to {host}:{port} when the server is there; Ctrl-C "
+        f"ends it. Its log is {kit / 'log.txt'}.",
+        err=True,
+    )
+    supervise(kit, opt.warn)
+    typer.echo("The site has ended.", err=True)
+
+
+@app.command()
+@opt.with_settings(*NOT_HERE)
+def run(
+    kit: AdminKit,
+    name: Annotated[str, typer.Option(help="The name of the run.")] = "run",
+    summed: Annotated[
+        bool, typer.Option("--summed", help="Sites send the sum of their clients' uploads.")
+    ] = False,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="Sites hide their uploads from the server.")
+    ] = False,
+    colluders: Annotated[
+        int | None, typer.Option(help="With --secure: sites that may collude with the server.")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--site", help="A site that takes part (default all).")
+    ] = None,
+    round_seconds: Annotated[
+        float, typer.Option(help="How long the server waits for a site's answer.")
+    ] = 600.0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue a run that was stopped.")
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Whether to wait for the end.")
+    ] = True,
+    config: opt.Config = None,
+    as_json: opt.AsJson = False,
+    **settings: Any,
+) -> None:
+    """Ask the server for a run, and show its progress.
+
+    The run goes on if this command ends: see pmtl federation status and stop. The shared model is
+    then in the server's kit, federation/runs/NAME/public, and each site's personal models in its
+    own kit, models/NAME.
+
+    Example: pmtl federation run KITS/admin --epsilon 2 --name first
+    """
+    from dataclasses import asdict
+
+    from pmtl.federation.nvflare.admin import administrator
+    from pmtl.federation.nvflare.job import check_run_name
+
+    check_run_name(name)
+    if not round_seconds > 0:
+        raise PmtlError(f"--round-seconds {round_seconds:g} is no time: give a positive number.")
+    if settings.get("mode") == "production":
+        settings["ledger"] = "(at the server)"
+    asked = opt.make_config(config, settings)
+    job: dict[str, Any] = {
+        "run": name,
+        "config": asdict(asked),
+        "sites": only or [],
+        "summed": summed,
+    }
+    job |= {"secure": secure, "colluders": colluders, "round_seconds": round_seconds}
+    with administrator(kit) as admin:
+        number = admin.submit({"name": name, "resume": resume, "job": job})
+        follow(
+            admin, number, wait, as_json, f"The server has the result in federation/runs/{name}."
+        )
+
+
+@app.command()
+def check(
+    kit: AdminKit,
+    size: Annotated[int, typer.Option("--bytes", help="Bytes to each site and back.")] = 4_000_000,
+    rounds: Annotated[int, typer.Option(help="How many times.")] = 3,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Send bytes to all sites and back: does everybody answer, and how quickly?
+
+    No site's rows are read, and nothing is spent.
+
+    Example: pmtl federation check KITS/admin
+    """
+    import secrets
+
+    from pmtl.federation.nvflare.admin import administrator
+
+    echo = {"bytes": size, "rounds": rounds, "deadline": 60.0}
+    with administrator(kit) as admin:
+        number = admin.submit({"name": f"check-{secrets.token_hex(4)}", "echo": echo})
+        follow(admin, number, True, as_json, "All sites that answered are counted above.")
+
+
+@app.command()
+def status(kit: AdminKit, as_json: opt.AsJson = False) -> None:
+    """Show which sites are connected, and the jobs.
+
+    Example: pmtl federation status KITS/admin
+    """
+    from pmtl.federation.nvflare.admin import administrator
+
+    with administrator(kit) as admin:
+        found = admin.status()
+    if as_json:
+        opt.print_json(found)
+        return
+    typer.echo(f"Connected sites: {', '.join(found['connected']) or 'none'}.")
+    rows = [(j["job"], j["state"], j["submitted"][:19], j["sentence"]) for j in found["jobs"]]
+    opt.print_table("Jobs, newest first", ("job", "state", "submitted", "last"), rows)
+
+
+@app.command()
+def stop(
+    kit: AdminKit,
+    job: Annotated[str | None, typer.Option(help="The job (default the one that runs).")] = None,
+    now: Annotated[
+        bool, typer.Option("--now", help="Do not wait for the end of the round.")
+    ] = False,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Stop a run after its round; what was published stays, and it can be resumed.
+
+    Example: pmtl federation stop KITS/admin
+    """
+    from pmtl.federation.nvflare.admin import administrator
+
+    with administrator(kit) as admin:
+        going_on = [found["job"] for found in admin.status()["jobs"] if not found["ended"]]
+        number = job or (going_on[-1] if going_on else None)
+        if number is None or number not in going_on:
+            raise PmtlError(
+                "No job is under way." if job is None else f"Job {job} is not under way."
+            )
+        admin.stop(number, now)
+        follow(admin, number, True, as_json, "")
+
+
+def follow(admin: Administrator, number: str, wait: bool, as_json: bool, end: str) -> None:
+    """Show a job's progress until it has ended; a job that failed is an error.
+
+    Args:
+        admin: the session.
+        number: the job.
+        wait: whether to wait for the end.
+        as_json: whether to print the last state as JSON.
+        end: a sentence for a job that finished.
+    """
+    from pmtl.progress import spinner
+
+    state: dict[str, Any] = {"job": number, "state": "waiting", "sentence": "", "ended": False}
+    if wait:
+        with spinner(f"Job {number[:8]}") as note:
+            for state in admin.wait(number):
+                note(f"{state['state']}. {state['sentence']}")
+    if as_json:
+        opt.print_json(state)
+    elif state["state"] == "finished":
+        typer.echo(f"{state['sentence']} {end}".strip())
+    elif state["state"] == "stopped":
+        typer.echo(state["sentence"] or "The job is stopped.")
+    elif not state["ended"]:
+        typer.echo(f"Job {number} is submitted.")
+    if state["ended"] and state["state"] not in {"finished", "stopped"}:
+        raise PmtlError(state["sentence"] or "The run failed; the server's log says why.")

@@ -1,0 +1,80 @@
+"""A site's own file, `KIT/local/pmtl-site.toml`, from the options of `pmtl federation site`."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pmtl.errors import PmtlError
+from pmtl.federation.nvflare.policy import SITE_FILE
+from pmtl.spec import format_spec, parse_spec
+
+_FILES = ("schema", "bounds")  # Options of a data spec that name files.
+
+
+def write_site_file(
+    kit: Path,
+    data: str | None,
+    reading: Mapping[str, str | None],
+    limits: Path | None,
+    models: Path | None,
+    one_client: bool,
+) -> None:
+    """Write the file, or check that it is there if no data is given.
+
+    Args:
+        kit: the site's kit.
+        data: the spec of the site's rows.
+        reading: further options of that spec.
+        limits: a TOML file with [limits].
+        models: where models are kept.
+        one_client: whether all rows belong to one client.
+    """
+    file = kit / SITE_FILE
+    given = {key: value for key, value in reading.items() if value is not None}
+    if data is None:
+        if given or limits or models or one_client:
+            raise PmtlError("The site's other options need --data: give it, too.")
+        if not file.is_file():
+            raise PmtlError(f"A site needs rows: give --data, which is then kept in {file}.")
+        return
+    name, options = parse_spec(data)
+    place = _found(name, "--data")
+    for key in _FILES:
+        if key in given:
+            given[key] = _found(given[key], f"--{key}")
+    site: dict[str, Any] = {
+        "data": format_spec(place, {**options, **given}),
+        "folder": str((models or kit / "models").resolve()),
+    }
+    if one_client:
+        site["one_client"] = True
+    values = {"site": site, "limits": _limits(limits)}
+    import tomli_w
+
+    from pmtl.storage import write_text
+
+    write_text(file, tomli_w.dumps(values))
+
+
+def _found(path: str, option: str) -> str:
+    found = Path(path).expanduser()
+    if not found.exists():
+        raise PmtlError(f"{option} {path}: there is no such file.")
+    return str(found.resolve())
+
+
+def _limits(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PmtlError(f"--limits {path} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise PmtlError(f"--limits {path} is not valid TOML: {error}.") from error
+    if set(values) != {"limits"} or not isinstance(values["limits"], dict):
+        raise PmtlError(f"--limits {path} must have one section, [limits].")
+    return dict(values["limits"])

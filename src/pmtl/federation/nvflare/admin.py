@@ -1,0 +1,169 @@
+"""What the administrator does over the network: submit a job, watch it, stop it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pmtl.errors import PmtlError
+from pmtl.federation.nvflare.extra import need_nvflare
+from pmtl.federation.nvflare.job import write_job
+from pmtl.federation.nvflare.policy import ADMIN, OUTCOME, PROGRESS, STOP, check_role
+
+_CONNECT = 10.0  # Seconds to reach the server.
+#: What NVFLARE calls the states of a job, and what we call them.
+STATES = {
+    "SUBMITTED": "waiting",
+    "DISPATCHED": "starting",
+    "RUNNING": "running",
+    "FINISHED:COMPLETED": "finished",
+    "FINISHED:ABORTED": "stopped",
+    "FINISHED:CAN_NOT_SCHEDULE": "refused",
+}
+_GOING_ON = {"waiting", "starting", "running"}
+
+
+class Administrator:
+    """A session with the server."""
+
+    def __init__(self, session: Any) -> None:
+        """
+        Args:
+            session: NVFLARE's session.
+        """
+        self._session = session
+
+    def submit(self, job: Mapping[str, Any]) -> str:
+        """Submit a job and return its number.
+
+        Args:
+            job: the settings, as JSON takes them.
+        """
+        with tempfile.TemporaryDirectory() as folder, _sentences("take the job"):
+            return str(self._session.submit_job(str(write_job(job, Path(folder)))))
+
+    def status(self) -> dict[str, Any]:
+        """The sites that are connected, and all jobs, newest first."""
+        with _sentences("show its status"):
+            system = self._session.get_system_info()
+            jobs = self._session.list_jobs(detailed=True)
+        connected = sorted(client.name for client in system.client_info)
+        found = [self._job(meta) for meta in jobs]
+        return {
+            "connected": connected,
+            "jobs": sorted(found, key=lambda job: job["submitted"])[::-1],
+        }
+
+    def job(self, number: str) -> dict[str, Any]:
+        """A job's state, and its progress while it runs.
+
+        Args:
+            number: the job.
+        """
+        with _sentences("show the job"):
+            return self._job(self._session.get_job_meta(number))
+
+    def stop(self, number: str, now: bool = False) -> None:
+        """Stop a job; what it has published stays.
+
+        Args:
+            number: the job.
+            now: do not wait for the end of its round.
+        """
+        with _sentences("stop the job"):
+            try:
+                if not now:
+                    self._session.do_app_command(number, STOP, None)
+                    return
+            except Exception:  # It does not run yet, or does not answer.
+                pass
+            self._session.abort_job(number)
+
+    def wait(self, number: str, seconds: float | None = None) -> Iterator[dict[str, Any]]:
+        """A job's state again and again, until it has ended.
+
+        Args:
+            number: the job.
+            seconds: at most; without it, as long as it takes.
+        """
+        end = None if seconds is None else time.monotonic() + seconds
+        while True:
+            state = self.job(number)
+            yield state
+            if state["ended"] or (end is not None and time.monotonic() > end):
+                return
+            time.sleep(0.5)
+
+    def _job(self, meta: Mapping[str, Any]) -> dict[str, Any]:
+        status = str(meta.get("status", ""))
+        state = STATES.get(status, "failed" if status.startswith("FINISHED") else status.lower())
+        job: dict[str, Any] = {
+            "job": meta.get("job_id"),
+            "state": state,
+            "submitted": str(meta.get("submit_time_iso") or ""),
+            "duration": str(meta.get("duration") or ""),
+            "sentence": "",
+        }
+        outcome = meta.get(OUTCOME)
+        if state == "refused":
+            job["sentence"] = "; ".join(str(part) for part in meta.get("schedule_history") or ())
+        if state == "running":
+            with contextlib.suppress(Exception):  # It begins, or has ended meanwhile.
+                shown = self._session.do_app_command(str(job["job"]), PROGRESS, None)
+                outcome = shown.pop("outcome", None)
+                job |= shown
+        if outcome:
+            job |= {"state": outcome["state"], "sentence": outcome["sentence"]}
+        return job | {"ended": job["state"] not in _GOING_ON}
+
+
+@contextlib.contextmanager
+def administrator(kit: Path) -> Iterator[Administrator]:
+    """A session with the server of a federation.
+
+    Args:
+        kit: the administrator's kit.
+    """
+    need_nvflare()
+    check_role(kit, "admin")
+    from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+    place = json.loads((kit / "startup/fed_admin.json").read_text(encoding="utf-8"))["admin"]
+    logging.getLogger("nvflare").setLevel(logging.CRITICAL)  # Errors are sentences of ours.
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        try:
+            session = new_secure_session(ADMIN, str(kit.resolve()), timeout=_CONNECT)
+        except Exception as error:
+            raise PmtlError(
+                f"The server at {place['host']}:{place['port']} does not answer ({_short(error)}). "
+                "Is pmtl federation server running there, with a kit of the same federation?"
+            ) from error
+    try:
+        yield Administrator(session)
+    finally:
+        with contextlib.suppress(Exception), contextlib.redirect_stdout(said):
+            session.close()
+
+
+@contextlib.contextmanager
+def _sentences(what: str) -> Iterator[None]:
+    """Errors of NVFLARE's session as sentences."""
+    try:
+        yield
+    except PmtlError:
+        raise
+    except Exception as error:
+        raise PmtlError(f"The server did not {what}: {_short(error)}.") from error
+
+
+def _short(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text[:300].rstrip(".")

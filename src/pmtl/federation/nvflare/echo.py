@@ -1,0 +1,76 @@
+"""A job that sends bytes to all sites and back: is everybody there, and how quick is it?"""
+
+from __future__ import annotations
+
+import json
+import resource
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pmtl.errors import Interrupted, PmtlError
+from pmtl.federation.nvflare.cells import CellTransport
+from pmtl.federation.nvflare.policy import LARGEST_MESSAGE
+
+FILE = "echo.json"
+_WAIT = 60.0  # Seconds for sites to connect.
+
+
+def run_echo(
+    job: Mapping[str, Any],
+    transport: CellTransport,
+    folder: Path,
+    stop: threading.Event,
+    tell: Callable[[str], None],
+) -> None:
+    """Send `bytes` random bytes to each site, `rounds` times, and write what came back.
+
+    Args:
+        job: its `echo` has `bytes`, `rounds` and `deadline` (seconds).
+        transport: to the sites.
+        folder: where the results are written.
+        stop: ends the job early.
+        tell: is called with sentences about the progress.
+    """
+    asked = job["echo"]
+    size, rounds, deadline = int(asked["bytes"]), int(asked["rounds"]), float(asked["deadline"])
+    if not (0 <= size <= LARGEST_MESSAGE and 0 < rounds <= 10**6 and 0 < deadline <= 3600):
+        raise PmtlError("An echo has 0 to 2^30 bytes, 1 to 10^6 rounds, up to 3600 seconds each.")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _wait_for_all(transport, stop)
+    content = np.random.default_rng(0).bytes(size)
+    results: list[dict[str, Any]] = []
+    for number in range(rounds):
+        if stop.is_set():
+            raise Interrupted(f"Stopped after {number} of {rounds} echoes.")
+        messages = dict.fromkeys(transport.sites, content)
+        began = time.monotonic()
+        answers = transport.echo(messages, deadline)
+        seconds = time.monotonic() - began
+        wrong = [site for site, answer in answers.items() if answer != content]
+        results.append({"seconds": seconds, "answered": sorted(answers), "wrong": wrong})
+        del answers  # Else they would be kept while the next ones arrive.
+        count = len(results[-1]["answered"])
+        tell(f"Echo {number + 1} of {rounds}: {count} sites answered in {seconds:.3f} s.")
+        _write(folder / FILE, {"bytes": size, "rounds": results, "peak_bytes": _peak()})
+
+
+def _wait_for_all(transport: CellTransport, stop: threading.Event) -> None:
+    end = time.monotonic() + _WAIT
+    while transport.present() != frozenset(transport.sites):
+        if stop.wait(0.2) or time.monotonic() > end:
+            return
+
+
+def _peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _write(file: Path, content: Any) -> None:
+    new = file.with_name(f".{file.name}.new")
+    new.write_text(json.dumps(content), encoding="utf-8")
+    new.replace(file)

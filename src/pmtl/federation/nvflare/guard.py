@@ -1,0 +1,96 @@
+"""What the server lets pass between cells, NVFLARE's endpoints.
+
+A connection is bound to its certificate's name by mutual TLS. NVFLARE does not bind a message's
+origin to its connection, lets a site write to other sites, and answers maintenance requests, such
+as stopping a cell, from any site. The guard closes these three.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import FLContextKey
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessagePropKey, ReturnCode
+from nvflare.fuel.f3.cellnet.utils import make_reply
+
+from pmtl.federation.nvflare.policy import ADMIN, site_names
+
+_MAINTENANCE = "_net_manager"  # NVFLARE's channel for requests to list, measure and stop cells.
+ENGINES: list[Any] = []  #: the engine of this process, for its end
+_log = logging.getLogger(__name__)
+
+
+class Guard(FLComponent):  # type: ignore[misc]
+    """Refuses messages at the server's process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sites: frozenset[str] = frozenset()
+
+    def handle_event(self, event_type: str, fl_ctx: Any) -> None:
+        """Begin with the server.
+
+        Args:
+            event_type: NVFLARE's event.
+            fl_ctx: its context.
+        """
+        if event_type == EventType.SYSTEM_BOOTSTRAP:
+            engine, workspace = fl_ctx.get_engine(), fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
+            self.sites = frozenset(site_names(Path(workspace.get_root_dir())))
+            engine.get_cell().core_cell.add_incoming_filter(channel="*", topic="*", cb=self.check)
+            ENGINES.append(engine)
+            _log.info("The server waits for the sites %s.", ", ".join(sorted(self.sites)))
+
+    def check(self, message: Any) -> Any:
+        """A reply that refuses the message, or None.
+
+        Args:
+            message: what arrived at the server's process, for it or to be passed on.
+        """
+        endpoint = str(message.get_prop(MessagePropKey.ENDPOINT).name)
+        reason = self.reason(
+            endpoint,
+            message.get_prop(MessagePropKey.COMMON_NAME),
+            str(message.get_header(MessageHeaderKey.ORIGIN)),
+            str(message.get_header(MessageHeaderKey.DESTINATION)),
+            str(message.get_header(MessageHeaderKey.CHANNEL)),
+        )
+        if reason is None:
+            return None
+        _log.error("A message of %s is refused: %s.", endpoint, reason)
+        return make_reply(ReturnCode.UNAUTHENTICATED, error=reason)
+
+    def reason(
+        self, endpoint: str, certified: str | None, origin: str, destination: str, channel: str
+    ) -> str | None:
+        """Why a message is refused, or None.
+
+        Args:
+            endpoint: whose connection it came over.
+            certified: the name in the connection's certificate; None inside the server's machine.
+            origin: who sent it, as the message says.
+            destination: to whom.
+            channel: NVFLARE's channel.
+        """
+        if _within(endpoint, "server"):
+            return None  # A process of this server.
+        administrator = endpoint.startswith("_admin_")
+        if certified != (ADMIN if administrator else endpoint):
+            return f"its certificate is that of {certified!r}"
+        if not administrator and endpoint not in self.sites:
+            return "no site of this federation has this name"
+        if not _within(origin, endpoint):
+            return f"it says that it comes from {origin!r}"
+        if not _within(destination, "server"):
+            return f"it is for {destination!r}, and only the server may be written to"
+        if channel == _MAINTENANCE:
+            return "sites have no right to maintain the network"
+        return None
+
+
+def _within(name: str, of: str) -> bool:
+    return name == of or name.startswith(f"{of}.")

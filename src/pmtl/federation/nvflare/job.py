@@ -1,0 +1,141 @@
+"""The job that NVFLARE runs: always the same definition, with the run's settings as data."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pmtl.errors import PmtlError
+from pmtl.federation.nvflare.policy import CONTROLLER
+from pmtl.spec import parse_spec
+
+FOLDER = "pmtl"  #: the job's folder, and its name
+SETTINGS = "pmtl.json"
+LARGEST_SETTINGS = 2**20  #: bytes
+#: With which the submitter's side signs every folder.
+_SIGNATURES = {".__nvfl_sig.json", ".__nvfl_submitter.crt"}
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.I)
+_META = {
+    "name": FOLDER,
+    "deploy_map": {"app": ["@ALL"]},  # The scheduler deploys it to the server alone.
+    "resource_spec": {},
+    "min_clients": 1,
+}
+_SERVER = {"format_version": 2, "workflows": [{"id": "pmtl", "path": CONTROLLER, "args": {}}]}
+_SITE = {"format_version": 2, "executors": []}  # NVFLARE wants one; no site ever gets it.
+_FIXED = {
+    "meta.json": _META,
+    "app/config/config_fed_server.json": _SERVER,
+    "app/config/config_fed_client.json": _SITE,
+}
+
+
+def check_run_name(name: str) -> str:
+    """The name of a run, which is a folder in the server's kit.
+
+    Args:
+        name: as it was given.
+    """
+    if not _NAME.fullmatch(name):
+        raise PmtlError(
+            f"{name!r} is no name for a run: use 1 to 64 letters, digits, hyphens and "
+            "underscores, and begin with a letter or a digit."
+        )
+    return name
+
+
+def write_job(job: Mapping[str, Any], folder: Path) -> Path:
+    """Write the job definition into `folder` and return its path.
+
+    Args:
+        job: the `name` of the run, whether to `resume` it, and `job` (the coordinator's) or `echo`.
+        folder: an empty folder.
+    """
+    check_run_name(str(job["name"]))
+    _refuse_code(job)
+    content = json.dumps(dict(job), indent=2, allow_nan=False)
+    if len(content.encode()) > LARGEST_SETTINGS:
+        raise PmtlError(f"The settings of the run are longer than {LARGEST_SETTINGS} bytes.")
+    made = folder / FOLDER
+    (made / "app/config").mkdir(parents=True)
+    for name, fixed in _FIXED.items():
+        (made / name).write_text(json.dumps(fixed, indent=2), encoding="utf-8")
+    (made / "app/config" / SETTINGS).write_text(content, encoding="utf-8")
+    return made
+
+
+def read_job(file: Path) -> dict[str, Any]:
+    """The settings of a job that was deployed.
+
+    Args:
+        file: the file with the settings.
+    """
+    return _settings(file.read_bytes())
+
+
+def refusal(archive: bytes | None) -> str | None:
+    """Why a submitted job is not run, or None: it must have our definition and nothing else.
+
+    Args:
+        archive: the job as the server received it, a zip file.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(archive or b"")) as opened:
+            files = {i.filename: i for i in opened.infolist() if not i.is_dir()}
+            signatures = {name for name in files if name.rpartition("/")[2] in _SIGNATURES}
+            folders = {i.filename for i in opened.infolist() if i.is_dir()}
+            own = f"app/config/{SETTINGS}"
+            wanted = {f"{FOLDER}/{name}" for name in (*_FIXED, own)}
+            if more := ((set(files) - signatures) ^ wanted):
+                return f"it has other files than a job of pmtl: {sorted(more)[0]!r}"
+            allowed = {f"{FOLDER}/", f"{FOLDER}/app/", f"{FOLDER}/app/config/"}
+            if more := (folders | {f"{name.rpartition('/')[0]}/" for name in signatures}) - allowed:
+                return f"it has other folders than a job of pmtl: {sorted(more)[0]!r}"
+            if any(info.file_size > LARGEST_SETTINGS for info in files.values()):
+                return "it has a file that is too long"
+            for name, fixed in _FIXED.items():
+                if json.loads(opened.read(f"{FOLDER}/{name}")) != fixed:
+                    return f"its {name} is not that of pmtl"
+            _settings(opened.read(f"{FOLDER}/{own}"))
+    except PmtlError as error:
+        return str(error)
+    except (ValueError, KeyError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+        return f"it cannot be read: {error}"
+    return None
+
+
+def _settings(content: bytes) -> dict[str, Any]:
+    try:
+        job = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise PmtlError(f"The job's settings cannot be read: {error}.") from error
+    if not isinstance(job, dict) or not isinstance(job.get("name"), str):
+        raise PmtlError("The job's settings have no name of a run.")
+    check_run_name(job["name"])
+    _refuse_code(job)
+    return job
+
+
+def _refuse_code(job: Mapping[str, Any]) -> None:
+    """A run's settings may name code only of the library: `package.module:Name` would be imported
+    by the server."""
+    asked = job.get("job", {})
+    config = asked.get("config", {}) if isinstance(asked, dict) else {}
+    privacy = config.get("privacy") if isinstance(config, dict) else None
+    for table, key in ((config, "model"), (config, "algorithm"), (config, "metric")):
+        _refuse_plugin(table, key)
+    _refuse_plugin(privacy, "sampling")
+
+
+def _refuse_plugin(table: Any, key: str) -> None:
+    value = table.get(key) if isinstance(table, dict) else None
+    if isinstance(value, str) and ":" in parse_spec(value)[0]:
+        raise PmtlError(
+            f"A federation does not import code that a job names, and the {key} is {value!r}: use "
+            "one of the library's."
+        )

@@ -1,0 +1,239 @@
+"""The server's or a site's NVFLARE process, without NVFLARE's shell scripts.
+
+`python -m pmtl.federation.nvflare.process KIT` is the process itself; `supervise` starts it, starts
+it again after a crash, and ends it with all its children.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pmtl.errors import PmtlError
+from pmtl.federation.nvflare.extra import need_nvflare
+from pmtl.federation.nvflare.policy import SITE_FILE, role_of, server_address, write_policy
+from pmtl.storage import exclusive
+
+_GRACE = 15.0  # Seconds that a process has to end by itself.
+_MISTAKE = 2  # The status of a process that said in a sentence why it cannot start.
+_CRASHES, _WITHIN = 5, 300.0  # It is given up after so many crashes within so many seconds.
+
+
+def supervise(kit: Path, say: Callable[[str], None]) -> None:
+    """Run a kit's process until Ctrl-C or SIGTERM; start it again when it crashes.
+
+    Args:
+        kit: the server's or a site's kit.
+        say: is called with sentences on what happens.
+    """
+    need_nvflare()
+    with exclusive(kit / ".lock"):
+        if role_of(kit) == "server":
+            _check_port(kit)
+        write_policy(kit)
+        _keep_running(kit, say)
+
+
+def _check_port(kit: Path) -> None:
+    """Refuse a port that is taken: NVFLARE would try again for ever."""
+    host, port = server_address(kit)
+    local = host == "localhost" or host.startswith("127.")
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1" if local else "", port))
+        except OSError as error:
+            raise PmtlError(
+                f"The server cannot listen on port {port} ({error.strerror}): end what uses it."
+            ) from error
+
+
+def _keep_running(kit: Path, say: Callable[[str], None]) -> None:
+    asked = threading.Event()
+    before = {
+        number: signal.signal(number, lambda *_: asked.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    crashes: list[float] = []
+    try:
+        while not asked.is_set():
+            child = _start(kit)
+            while child.poll() is None and not asked.wait(0.2):
+                pass
+            if asked.is_set():
+                break
+            if child.returncode == _MISTAKE:
+                sys.exit(_MISTAKE)  # It has said what is wrong.
+            _end(child)  # Its children, if it left any.
+            now = time.monotonic()
+            crashes = [*(t for t in crashes if now - t < _WITHIN), now]
+            log = kit / "log.txt"
+            if len(crashes) >= _CRASHES:
+                raise PmtlError(
+                    f"The process ended {_CRASHES} times within {_WITHIN:g} seconds, at last with "
+                    f"status {child.returncode}: read {log}."
+                )
+            say(f"The process ended with status {child.returncode} ({log}); it starts again.")
+            asked.wait(2.0 ** len(crashes) / 2)
+    finally:
+        if "child" in locals():
+            _end(child)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _start(kit: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-P", "-m", __name__, str(kit), "--parent", str(os.getpid())]
+    # Threads with memory of their own would keep several times the size of a large message.
+    environment = {"MALLOC_ARENA_MAX": "2", **os.environ}
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, start_new_session=True, env=environment
+    )
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End a process and all its children: politely, and after a while by force."""
+    import psutil
+
+    family = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        family = psutil.Process(child.pid).children(recursive=True)
+    if child.poll() is None:
+        child.terminate()
+        try:
+            child.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+    for process in psutil.wait_procs(family, timeout=3)[1]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def run(kit: Path, parent: int | None) -> int:
+    """NVFLARE's process of a kit, in this process.
+
+    Args:
+        kit: the server's or a site's kit.
+        parent: the process that started this one; without it, this one ends.
+    """
+    server = role_of(kit) == "server"
+    end = _end_server if server else _end_site
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=end).start())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if parent is not None:
+        threading.Thread(target=_follow, args=(parent, end), daemon=True).start()
+    from nvflare.fuel.f3.mpm import MainProcessMonitor
+
+    arguments = argparse.Namespace(workspace=str(kit.resolve()), local_rank=0)
+    arguments.set = ["secure_train=true", "org=pmtl", "config_folder=config"]
+    if server:
+        arguments.fed_server = "fed_server.json"
+        main = _server_main()
+    else:
+        arguments.fed_client = "fed_client.json"
+        arguments.set += [f"uid={_name(kit)}", "heart_beat_interval=4"]
+        main = _site_main(kit)
+    return int(MainProcessMonitor.run(main, run_dir=arguments.workspace, args=arguments) or 0)
+
+
+def _server_main() -> Any:
+    """NVFLARE's server, with two of its functions changed; its version is pinned."""
+    from nvflare.fuel.f3.cellnet.net_manager import NetManager
+    from nvflare.fuel.hci.reg import CommandModuleSpec
+    from nvflare.private.fed.app.server.server_train import main
+    from nvflare.private.fed.server import job_runner
+
+    replies = job_runner.check_client_replies
+    # No site gets a part of the job, which NVFLARE takes for a failure.
+    job_runner.check_client_replies = lambda client_sites, **more: (
+        replies(client_sites=client_sites, **more) if client_sites else []
+    )
+    # These commands inspect and stop the network, and NVFLARE does not ask who may give them.
+    NetManager.get_spec = lambda self: CommandModuleSpec(name="cellnet", cmd_specs=[])
+    return main
+
+
+def _site_main(kit: Path) -> Any:
+    """NVFLARE's client, which takes no commands: they would deploy apps, start them and use a
+    shell, and whether they are authorised is what the server says."""
+    from nvflare.private.fed.app.client import client_train
+
+    if (kit / SITE_FILE).is_file():  # Without it, the site can only echo.
+        from pmtl.federation.nvflare.site import HANDLERS
+        from pmtl.federation.service import open_site
+
+        HANDLERS.append(open_site(kit, _name(kit)))
+    agent = client_train.create_admin_agent
+    client_train.create_admin_agent = lambda _, client, engine: agent([], client, engine)
+    return client_train.main
+
+
+def _name(kit: Path) -> str:
+    """The name in a site's certificate."""
+    from nvflare.fuel.f3.cellnet.identity import get_cert_common_name_from_file
+
+    return str(get_cert_common_name_from_file(str(kit / "startup/client.crt")))
+
+
+def _end_site() -> None:
+    from pmtl.federation.nvflare.site import CLIENTS
+
+    def leave() -> None:
+        for client in CLIENTS:
+            client.close()
+
+    _within(leave, 3.0)
+    os._exit(0)
+
+
+def _end_server() -> None:
+    from pmtl.federation.nvflare.guard import ENGINES
+
+    def stop() -> None:
+        for engine in ENGINES:
+            for job in list(engine.run_processes):
+                engine.abort_app_on_server(job)
+            while engine.run_processes:
+                time.sleep(0.1)
+
+    _within(stop, _GRACE - 3.0)
+    os._exit(0)
+
+
+def _within(task: Callable[[], Any], seconds: float) -> None:
+    thread = threading.Thread(target=task, daemon=True)
+    thread.start()
+    thread.join(seconds)
+
+
+def _follow(parent: int, end: Callable[[], None]) -> None:
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    end()
+
+
+def _main() -> int:
+    parser = argparse.ArgumentParser(description="NVFLARE's process of a kit.")
+    parser.add_argument("kit", type=Path)
+    parser.add_argument("--parent", type=int)
+    asked = parser.parse_args()
+    try:
+        return run(asked.kit, asked.parent)
+    except PmtlError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return _MISTAKE
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

@@ -1,0 +1,90 @@
+"""A site's side of the transport: a component of NVFLARE's main process at the site."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from typing import Any
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_component import FLComponent
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
+from nvflare.fuel.f3.cellnet.utils import make_reply
+
+from pmtl.errors import PmtlError
+from pmtl.federation.nvflare.cells import ASK, CHANNEL, ECHO, PING
+from pmtl.federation.nvflare.policy import SITE_FILE
+from pmtl.federation.transport import Handler
+
+HANDLERS: list[Handler] = []  #: the handler of this process's site, which `process.py` opens
+CLIENTS: list[Any] = []  #: NVFLARE's client of this process, for its end
+_log = logging.getLogger(__name__)
+
+
+class SiteService(FLComponent):  # type: ignore[misc]
+    """Passes the server's messages to the site's handler, one at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+        self._handler = HANDLERS[-1] if HANDLERS else _no_rows
+        self._instance = secrets.token_bytes(16)  # Another one after a restart.
+
+    def handle_event(self, event_type: str, fl_ctx: Any) -> None:
+        """Begin before the site registers with the server.
+
+        Args:
+            event_type: NVFLARE's event.
+            fl_ctx: its context.
+        """
+        engine = fl_ctx.get_engine()
+        if event_type == EventType.SYSTEM_BOOTSTRAP:
+            CLIENTS.append(engine.client)
+            for topic, answer in ((ASK, self._ask), (PING, self._ping), (ECHO, self._echo)):
+                engine.get_cell().register_request_cb(channel=CHANNEL, topic=topic, cb=answer)
+        elif event_type == EventType.SYSTEM_START:
+            _log.info(
+                "Site %s is connected and waits for the server's messages.", engine.client_name
+            )
+
+    def _ask(self, message: Any) -> Any:
+        if not _from_server(message):
+            return _unknown()
+        try:
+            with self._lock:
+                answer = self._handler(bytes(message.payload or b""))
+        except PmtlError as error:
+            _log.error("A message of the server could not be answered: %s", error)
+            return make_reply(ReturnCode.PROCESS_EXCEPTION)  # The reason stays in this log.
+        except Exception:
+            _log.exception("A message of the server could not be answered.")
+            return make_reply(ReturnCode.PROCESS_EXCEPTION)
+        return make_reply(ReturnCode.OK, body=answer)
+
+    def _ping(self, message: Any) -> Any:
+        return (
+            make_reply(ReturnCode.OK, body=self._instance) if _from_server(message) else _unknown()
+        )
+
+    def _echo(self, message: Any) -> Any:
+        if not _from_server(message):
+            return _unknown()
+        return make_reply(ReturnCode.OK, body=bytes(message.payload or b""))
+
+
+def _no_rows(content: bytes) -> bytes:
+    raise PmtlError(f"This site has no {SITE_FILE}: start it with pmtl federation site.")
+
+
+def _unknown() -> Any:
+    return make_reply(ReturnCode.UNAUTHENTICATED)
+
+
+def _from_server(message: Any) -> bool:
+    """Whether a message is of a job of the server; the server's guard checks that, too."""
+    origin = str(message.get_header(MessageHeaderKey.ORIGIN, ""))
+    if origin.startswith("server."):
+        return True
+    _log.error("A message that is not of the server's job is refused: it comes from %r.", origin)
+    return False

@@ -1,0 +1,134 @@
+"""Kits that let nobody in but their owners."""
+
+from __future__ import annotations
+
+import json
+import stat
+
+import pytest
+
+pytest.importorskip("nvflare", reason="NVFLARE is an extra: pip install 'pmtl[federation]'")
+
+from cryptography import x509
+
+from pmtl.errors import PmtlError
+from pmtl.federation.nvflare.kits import parse_server, provision
+from pmtl.federation.nvflare.policy import check_role, role_of, site_names, write_policy
+
+
+@pytest.fixture(scope="module")
+def kits(tmp_path_factory):
+    out = tmp_path_factory.mktemp("provision") / "kits"
+    return out, provision("fl.example.org:9000", ["north", "south_2"], out)
+
+
+def _certificate(file):
+    return x509.load_pem_x509_certificate(file.read_bytes())
+
+
+def test_each_participant_has_its_own_kit_and_certificate(kits):
+    out, made = kits
+    assert set(made) == {"server", "north", "south_2", "admin", "ca"}
+    names = {"server/startup/server.crt": "fl.example.org", "north/startup/client.crt": "north",
+             "south_2/startup/client.crt": "south_2",
+             "admin/startup/client.crt": "admin@pmtl.local"}  # fmt: skip
+    root = _certificate(out / "ca/rootCA.pem")
+    for file, name in names.items():
+        certificate = _certificate(out / file)
+        certificate.verify_directly_issued_by(root)
+        (found,) = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+        assert found.value == name
+    assert site_names(out / "server") == ("north", "south_2")
+    assert [role_of(out / name) for name in ("server", "north", "admin")] == [
+        "server", "site", "admin",
+    ]  # fmt: skip
+
+
+def test_private_keys_are_for_their_owner_and_there_is_one_in_each_kit(kits):
+    out, made = kits
+    keys = sorted(out.rglob("*.key"))
+    assert [str(key.relative_to(out).parts[0]) for key in keys] == sorted(made)
+    for key in keys:
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+        assert stat.S_IMODE((out / key.relative_to(out).parts[0]).stat().st_mode) == 0o700
+    texts = [file for file in out.rglob("*") if file.is_file() and file.suffix != ".key"]
+    assert not [file for file in texts if "PRIVATE KEY" in file.read_text()]
+
+
+def test_what_nvflare_may_do(kits):
+    out, _ = kits
+    server, site = (
+        {f.name: json.loads(f.read_text()) for f in (out / name / "local").glob("*.json")}
+        for name in ("server", "north")
+    )
+    resources = server["resources.json"]
+    assert resources["class_list_enforcement_mode"] == "enforce"
+    assert resources["class_allow_list"] == ["pmtl.federation.nvflare.controller.PmtlController"]
+    assert str(out.resolve()) in json.dumps(resources)
+    assert "/tmp/nvflare" not in json.dumps(resources)
+    lead = server["authorization.json"]["permissions"].pop("lead")
+    allowed = {right for right, who in lead.items() if who != "none"}
+    assert allowed == {"submit_job", "manage_job", "view", "app_command"}
+    assert set(server["authorization.json"]["permissions"].values()) == {"none"}
+    assert set(site["authorization.json"]["permissions"].values()) == {"none"}
+    assert site["resources.json"]["class_allow_list"] == []
+    assert site["resources.json"]["allow_log_streaming"] is False
+    assert site["comm_config.json"]["allow_adhoc_conns"] is False
+    started = json.loads((out / "server/startup/fed_server.json").read_text())
+    assert started["require_signed_jobs"] is True
+    assert started["servers"][0]["connection_security"] == "mtls"
+    assert not list(out.rglob("*.sh"))
+
+
+def test_a_changed_policy_is_written_anew_and_custom_code_is_refused(kits):
+    out, _ = kits
+    file = out / "south_2/local/authorization.json"
+    before = file.read_text()
+    file.write_text('{"format_version": "1.0", "permissions": {"project_admin": "any"}}')
+    write_policy(out / "south_2")
+    assert file.read_text() == before
+    (out / "south_2/local/more__p_resources.json").write_text("{}")
+    with pytest.raises(PmtlError, match="more than a kit's files"):
+        write_policy(out / "south_2")
+
+
+@pytest.mark.parametrize(
+    ("server", "sites", "sentence"),
+    [
+        ("fl.example.org:0", ["a"], "no valid port"),
+        ("fl.example.org:http", ["a"], "no valid port"),
+        ("::1", ["a"], "no host name"),
+        ("https://fl.example.org", ["a"], "no host name"),
+        ("", ["a"], "no host name"),
+        ("h", [], "at least one site"),
+        ("h", ["a", "A"], "twice"),
+        ("h", ["server"], "reserved"),
+        ("h", ["../a"], "no name for a site"),
+        ("h", ["a.b"], "no name for a site"),
+        ("h", ["a" * 41], "no name for a site"),
+    ],
+)
+def test_mistakes_are_sentences_and_leave_nothing(tmp_path, server, sites, sentence):
+    with pytest.raises(PmtlError, match=sentence):
+        provision(server, sites, tmp_path / "kits")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_exists_is_refused(tmp_path):
+    (tmp_path / "kits").mkdir()
+    with pytest.raises(PmtlError, match="exists"):
+        provision("h", ["a"], tmp_path / "kits")
+
+
+def test_the_port_may_be_left_out():
+    assert parse_server("10.0.0.5") == ("10.0.0.5", 8002)
+
+
+def test_another_kit_than_the_command_needs_is_refused(kits, tmp_path):
+    out, _ = kits
+    with pytest.raises(PmtlError, match="is the kit of a site, and this command needs that of the"):
+        check_role(out / "north", "server")
+    with pytest.raises(PmtlError, match="is no kit"):
+        check_role(out, "server")
+    with pytest.raises(PmtlError, match="There is no folder"):
+        check_role(tmp_path / "none", "admin")
