@@ -1,4 +1,4 @@
-"""The commands `pmtl federation provision, server, site, run, status, stop` and `check`."""
+"""The commands `pmtl federation demo, provision, server, site, run, status, stop` and `check`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pmtl.cli import options as opt
+from pmtl.cli.federation.demo import demo
 from pmtl.errors import PmtlError
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+
+app.command()(demo)
 
 ServerKit = Annotated[Path, typer.Argument(metavar="KIT", help="The server's kit, KITS/server.")]
 SiteKit = Annotated[Path, typer.Argument(metavar="KIT", help="This site's kit, KITS/NAME.")]
@@ -142,10 +145,11 @@ def run(
         bool, typer.Option("--summed", help="Sites send the sum of their clients' uploads.")
     ] = False,
     secure: Annotated[
-        bool, typer.Option("--secure", help="Sites hide their uploads from the server.")
+        bool, typer.Option("--secure-aggregation", help="Sites hide their uploads from the server.")
     ] = False,
     colluders: Annotated[
-        int | None, typer.Option(help="With --secure: sites that may collude with the server.")
+        int | None,
+        typer.Option(help="With --secure-aggregation: sites that may collude with the server."),
     ] = None,
     only: Annotated[
         list[str] | None, typer.Option("--site", help="A site that takes part (default all).")
