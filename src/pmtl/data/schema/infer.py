@@ -29,7 +29,7 @@ MOST_CLASSES = 1000
 MOST_NUMBERS = 100
 #: Text of which this share of cells is new names rows, if there are at least so many rows.
 _ID_SHARE, _ID_ROWS = 0.9, 20
-_ID_NAME = re.compile(r"(^|[_\W])(id|uid|uuid|guid|identifier)$|[a-z]I[dD]$", re.IGNORECASE)
+_ID_NAME = re.compile(r"(?i:(^|[_\W])(id|uid|uuid|guid|identifier)$)|[a-z](Id|ID)$")
 
 
 @dataclass
@@ -148,6 +148,14 @@ def _feature(profile: Profile) -> Found:
         ways = ", ".join(str(format) for format in formats)
         note = "left out, because its dates can be read in several ways"
         return Found(left_out, f'{note} ({ways}); kind = "date" with a format says which')
+    if profile.with_commas:
+        return Found(
+            left_out,
+            "left out, because its numbers are written with a comma",
+            f"the feature column {name!r} is numbers written with a comma (such as "
+            f"{profile.texts[0][:40]!r}): write them with a point and without thousands "
+            f"separators, or leave the column out with drop={name}.",
+        )
     if 2 * profile.numbers >= profile.present:
         return _mixed(profile)
     names_rows = profile.distinct >= _ID_SHARE and profile.present >= _ID_ROWS

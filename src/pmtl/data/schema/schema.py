@@ -127,8 +127,8 @@ class Schema:
             if name not in known
         ]
         problems += [
-            f"there are bounds for {name!r}, which is {known[name]}: they are for numbers and dates "
-            "only, so leave them out."
+            f"there are bounds for {name!r}, which is {known[name]}: they are for numbers and "
+            "dates only, so leave them out."
             for name in given
             if known.get(name, "number") not in ("number", "date")
         ]
@@ -190,15 +190,13 @@ class Schema:
         Args:
             rows: an Arrow table or batch, a pandas or polars frame, or a mapping of columns.
         """
-        from pmtl.data.schema.encode import Encoder
+        from pmtl.data.readers.cells import Table
         from pmtl.data.schema.frames import as_batch
+        from pmtl.data.schema.rows import read_features
 
         batch = as_batch(rows)
-        self.check_names(batch.schema.names, "The rows")
-        encoder = Encoder(self)
-        x, _ = encoder.encode(batch)
-        encoder.finish("The rows")
-        return x
+        table = Table("The frame", batch.schema.names, False, False, lambda names: [batch])
+        return read_features(table, self)
 
     def check_names(
         self, names: Sequence[str], where: str, training: bool = False, ignore: Sequence[str] = ()
@@ -258,7 +256,7 @@ class Schema:
                 of numbers.
         """
         problems = [
-            f"it has no entry {key!r}.{similar(key, _ENTRIES)} Known: {', '.join(_ENTRIES)}."
+            f"it has no entry {key!r}.{similar(str(key), _ENTRIES)} Known: {', '.join(_ENTRIES)}."
             for key in values
             if key not in _ENTRIES
         ]
