@@ -185,6 +185,8 @@ def test_all_refusals_come_at_once_and_a_target_is_refused_by_name():
         )
     with pytest.raises(PmtlError, match=r"target column 'target'.*dates"):
         federation(target=pd.date_range("2020-01-01", periods=ROWS))
+    with pytest.raises(PmtlError, match=r"target column 'target'.*dates"):
+        federation(target=["2020-01-01", "2020-01-03"] * 20)
     with pytest.raises(PmtlError, match="'target' has a cell without a value"):
         federation(target=[None, *[1] * 39])
 

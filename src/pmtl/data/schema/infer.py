@@ -188,9 +188,14 @@ def _mixed(profile: Profile) -> Found:
 def _target(profile: Profile, task: str | None, alone: bool) -> Found:
     name, values = profile.name, len(profile.values)
     number = Column(name, "number", "target")
-    if profile.unreadable or profile.typed == "date" or not profile.present:
-        holds = profile.unreadable or ("dates" if profile.typed else "no values")
-        raise wrong_kind("the table", "target", name, holds)
+    if profile.unreadable:
+        raise wrong_kind("the table", "target", name, profile.unreadable)
+    if profile.date_formats or not profile.present:
+        holds = "dates" if profile.present else "no values"
+        raise PmtlError(
+            f"The target column {name!r} holds {holds}: make a number or classes of it, or name "
+            "another with --target."
+        )
     spelled = {value.lower() for value in profile.values} <= {"true", "false"}
     if profile.is_boolean and (spelled or not alone):  # Other words stay names of classes.
         return Found(Column(name, "boolean", "target"), "target, true or false")

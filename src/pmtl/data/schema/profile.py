@@ -118,8 +118,8 @@ class Profile:
     @property
     def date_formats(self) -> list[str | None]:
         """The formats in which all cells are dates."""
-        if self.typed == "date":
-            return [None]
+        if self.typed:
+            return [None] if self.typed == "date" else []
         return self.formats if self.wrong and self.values and not self.numbers else []
 
     @property

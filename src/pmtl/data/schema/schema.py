@@ -228,9 +228,9 @@ class Schema:
             if count > 1 and name in needed
         ]
         if free:
-            unknown = f"the schema does not know {listed(free)}."
-            problems.append(f"{unknown}{similar(free[0], known)} Remove such columns from the file")
-            problems[-1] += ', or add them to the schema with role = "dropped".'
+            unknown = f"the schema does not know {listed(free)}.{similar(free[0], known)}"
+            remedy = ', or add them to the schema with role = "dropped".' if training else "."
+            problems.append(f"{unknown} Remove such columns from the file{remedy}")
         refuse(where, problems)
 
     def to_dict(self) -> dict[str, Any]:
