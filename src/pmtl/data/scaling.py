@@ -78,8 +78,8 @@ class Scaling:
         kept = None if self.fills is None or fills is None else fills[place]
         return self.means[place], self.widths[place], self.limits, kept
 
-    def apply(self, client: int, x: NDArray[Any]) -> NDArray[np.float32]:
-        """The rows `x` of one client, scaled."""
+    def apply(self, client: int | NDArray[np.int64], x: NDArray[Any]) -> NDArray[np.float32]:
+        """The rows `x`, scaled; `client` is their client, or an array with the client of each."""
         if self.fills is not None:
             x = np.where(np.isnan(x), self.fills[client], x)
         with np.errstate(over="ignore", invalid="ignore"):  # A warning would be about one client.

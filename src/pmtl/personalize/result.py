@@ -66,7 +66,8 @@ class Finetuned(Run):
             run._data,
             path,
             run._scaling,
-            key=run._key,
+            run._billboard,
+            run._key,
         )
 
     def views(self) -> dict[str, Weights]:

@@ -73,6 +73,7 @@ class RunFacts:
     bounds: dict[str, Any] | None = None  #: the public `Bounds` of features and target
     schema: dict[str, Any] | None = None  #: the `Schema` of the table's columns
     shows_model: bool = True  #: whether what was published predicts by itself
+    target_spans: tuple[float, ...] | None = None  #: see `Algorithm.target_spans`
     disclosed: tuple[str, ...] = ()  #: sentences on what reading the data disclosed
     board: str | None = None  #: the digest of the billboard
     noise_key: str | None = None  #: everything that an experiment's noise depends on

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ from torch import Tensor, nn
 
 from pmtl import storage as files
 from pmtl.billboard import Billboard
-from pmtl.data import FederatedData, Scaling, Split, load
-from pmtl.data.checks import as_model_input, is_sparse, row_chunks
+from pmtl.data import Bounds, FederatedData, Scaling, Schema, Split, load
+from pmtl.data.readers.text import TextRule
+from pmtl.data.schema.inputs import Inputs
 from pmtl.errors import PmtlError, PmtlWarning
-from pmtl.models import FlatModel, build_model, predictions, probabilities
-from pmtl.models.library import Standardise
+from pmtl.models import FlatModel, build_model
+from pmtl.prediction.models import Models
+from pmtl.prediction.predicting import Predicting
 from pmtl.privacy.statement import text
 from pmtl.privacy.statement.statement import Statement, make_statement
 from pmtl.runs.config import IN_MEMORY
@@ -29,10 +32,11 @@ from pmtl.runs.personal import PersonalFile
 from pmtl.sharing import PublicInputs, build_share
 from pmtl.simulation import Feed, Metrics, Weights, evaluate
 from pmtl.simulation.custom_metrics import find_metrics
-from pmtl.simulation.evaluation import client_metrics
+from pmtl.simulation.evaluation import client_metrics, client_table
+from pmtl.spec import parse_spec
 
 
-class Run:
+class Run(Predicting):
     """A finished run, in memory or read from its folder.
 
     Attributes:
@@ -71,7 +75,6 @@ class Run:
         self._scaling = scaling
         self._key = key  # of the digests in `facts`
         self._alone = alone  # what clients would have without the others
-        self._positions = {client: i for i, client in enumerate(self.clients)}
 
     def personal(self, client: str) -> nn.Module:
         """The personal model of a client, a module in evaluation mode.
@@ -81,16 +84,12 @@ class Run:
         Args:
             client: the name of the client.
         """
-        position = self._position(client)
-        return self._module(self._weights(np.array([position]))[0], position)
+        return self._models.own_module(client)
 
     @property
     def shared(self) -> nn.Module:
         """The shared model; if there are several, see `shared_for`."""
-        if not self.facts.shows_model:
-            raise PmtlError(_NO_MODEL)
-        if not self.facts.shares:
-            raise PmtlError(f"Nothing was shared in this run of {self.facts.algorithm}.")
+        self._models.refuse_shared()
         if len(self._shared) > 1:
             raise PmtlError(
                 f"This run published {len(self._shared)} models, not one: use shared_for(client)."
@@ -100,63 +99,23 @@ class Run:
                 "The shared model of this run needs rows that a client has scaled or filled: use "
                 "shared_for(client)."
             )
-        return self._module(self._shared[0], None)
+        return self._models.module(self._shared[0], None)
 
     def shared_for(self, client: str) -> nn.Module:
         """The shared model for the client with this name."""
-        if not self.facts.shows_model:
-            raise PmtlError(_NO_MODEL)
-        position = self._position(client)
-        return self._module(self._published(np.array([position]))[0], position)
+        return self._models.shared_module(client)
 
     @property
     def not_finite(self) -> str | None:
         """A sentence if some weights are infinite or NaN; else None."""
         return self.facts.not_finite
 
-    def predict(self, client: str, x: Any) -> NDArray[Any]:
-        """The predictions of the client's model: class numbers, 0/1 per label, or numbers.
-
-        Args:
-            client: the name of the client.
-            x: rows of features, an array or a sparse matrix.
-        """
-        return self._answers(client, x, predictions(self.facts.task))
-
-    def predict_proba(self, client: str, x: Any) -> NDArray[np.float32]:
-        """The probabilities of classes or labels, `[rows, classes]`; `client` and `x` as for
-        `predict`."""
-        return self._answers(client, x, probabilities(self.facts.task))
-
-    def _answers(self, client: str, x: Any, answer: Callable[[Tensor], Tensor]) -> NDArray[Any]:
-        shape = self.facts.input_shape
-        x = x if is_sparse(x) else np.asarray(x)
-        if self.facts.pixels and x.dtype == np.uint8:
-            x = as_model_input(x)
-        if x.shape[1:] != shape:
-            raise PmtlError(
-                f"The model needs rows of shape {shape}, but these are rows of shape {x.shape[1:]}."
-            )
-        module = self.personal(client).cpu().float()
-        if not all(bool(part.isfinite().all()) for part in module.parameters()):
-            raise PmtlError(
-                f"The model of client {client!r} diverged: some weights are infinite or NaN. Train "
-                "again with a smaller step (--lr) or a smaller λ."
-            )
-        with torch.no_grad():
-            if not is_sparse(x):
-                return np.asarray(answer(module(torch.from_numpy(np.array(x, np.float32)))).numpy())
-            # Sparse rows are made dense a few at a time.
-            parts = (x[rows].toarray() for rows in row_chunks(x.shape[0], 4 * x.shape[1]))
-            answers = [answer(module(torch.from_numpy(part.astype(np.float32)))) for part in parts]
-        return np.asarray(torch.cat(answers).numpy())
-
     def evaluate(self, metric: str | None = None) -> dict[str, dict[str, Metrics] | None]:
         """Metrics of the personal and the shared models on test and validation rows.
 
         Args:
-            metric: further metrics, `package.module:function`; several joined by `+`. By default
-                those of the run.
+            metric: further measures (`auc+f1`, or `all`) and metrics of your own
+                (`package.module:function`), joined by `+`. By default those of the run.
         """
         self._refuse_exact()
         data = self.data
@@ -183,6 +142,21 @@ class Run:
             found = client_metrics(feed, self._model, weights, split, everybody)
             losses[view] = np.where(there, found.get("loss", np.nan), np.nan)
         return losses
+
+    def per_client(self, metric: str | None = None, split: Split = "test") -> dict[str, Any]:
+        """Measures of every client, as columns (`pandas.DataFrame(run.per_client())`): `client`,
+        `rows`, `model` (personal, shared, alone) and the measures. NaN: a client has no rows or no
+        value, such as an AUC with one class.
+
+        Args:
+            metric: measures (`accuracy+auc`, `all`) and metrics of your own
+                (`package.module:function`), joined by `+`; by default all of the task.
+            split: train, validation or test.
+        """
+        self._refuse_exact()
+        chosen = find_metrics(metric or "+".join(filter(None, ("all", self.facts.metric))))
+        feed = Feed(self.data, self._shared.device, self._shared.dtype)
+        return client_table(feed, self._model, self.views(), split, chosen)
 
     def views(self) -> dict[str, Weights]:
         """Functions that give the weights of any clients' personal models and, if the run has them,
@@ -225,24 +199,32 @@ class Run:
                 "Exact metrics are private, and this is a production run: it withholds them."
             )
 
-    def _module(self, weights: Tensor, client: int | None) -> nn.Module:
-        module = self._model.with_weights(weights)
-        if self._scaling is None:
-            return module
-        scale = Standardise(*self._scaling.of(client)).to(weights)
-        return nn.Sequential(scale, module).eval()
+    @cached_property
+    def _models(self) -> Models:
+        facts = self.facts
+        text = None if facts.text is None else TextRule.from_dict(facts.text)
+        schema = None if facts.schema is None else Schema.from_dict(facts.schema)
+        return Models(
+            self._model,
+            self._weights,
+            self._published,
+            self._shared,
+            self._scaling,
+            None if facts.bounds is None else Bounds.from_dict(facts.bounds),
+            self.clients,
+            facts.task,
+            facts.outputs,
+            facts.labels,
+            Inputs(facts.input_shape, facts.feature_names, text, facts.pixels, schema),
+            parse_spec(facts.data)[1].get("client") if schema is None else schema.named("client"),
+            None if facts.shares else facts.algorithm,
+            facts.shows_model,
+            self._billboard.mixture is not None,
+            facts.target_spans,
+        )
 
     def _published(self, clients: NDArray[np.int64]) -> Tensor:
         return self._billboard.read(self._shared, clients)
-
-    def _position(self, client: str) -> int:
-        client = str(client)
-        if client not in self._positions:
-            raise PmtlError(
-                f"There is no client {client!r} in this run; it has {len(self.clients)}, from "
-                f"{self.clients[0]!r} to {self.clients[-1]!r}."
-            )
-        return self._positions[client]
 
 
 def load_run(path: str | Path, data: FederatedData | None = None, model: Any = None) -> Run:
@@ -289,11 +271,6 @@ def load_run(path: str | Path, data: FederatedData | None = None, model: Any = N
         alone,
     )
 
-
-_NO_MODEL = (
-    "What this run published is in each client's own units of the target, and predicts nothing by "
-    "itself: use personal(client)."
-)
 
 #: The warning for a production run that version 0.1 wrote.
 _UNDIVIDED = (

@@ -9,10 +9,8 @@ an experiment infers if there is none.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,19 +126,22 @@ def frame_columns(
 ) -> Columns:
     """The columns of a pandas or polars frame (or anything with `columns` and `frame[name]`)."""
     given = (client, target, split, drop)
-    return _any_columns(open_frame(frame), "The frame", given, schema, task, bounds)
+    return _any_columns(frame_table(frame), "The frame", given, schema, task, bounds)
 
 
-def open_frame(frame: Any) -> Table:
-    """A frame as a table."""
+def frame_table(frame: Any, lenient: bool = False) -> Table:
+    """A frame as an open table: pandas, polars, an Arrow table, or anything with `columns` and
+    `frame[name]`."""
     import pyarrow as pa
+
+    names = frame.column_names if isinstance(frame, pa.Table) else frame.columns
+    series = {str(name): name for name in names}
 
     def read(columns: Sequence[str]) -> list[Any]:
         arrays = {name: arrow_array(frame[series[name]]) for name in columns}
         return [pa.RecordBatch.from_pydict(arrays)]
 
-    series = {str(name): name for name in frame.columns}
-    return Table("the frame", [str(name) for name in frame.columns], False, False, read)
+    return Table("the frame", [str(name) for name in names], False, lenient, read)
 
 
 def _any_columns(
@@ -223,35 +224,21 @@ def _collect(table: Table, roles: Roles, known: tuple[Bags, Bags | None] | None 
 class _Features:
     """Collects columns of numbers batch by batch."""
 
-    def __init__(self, table: Table, names: Sequence[str], role: str = "feature") -> None:
-        self._table, self._names, self._role = table, names, role
+    def __init__(self, table: Table, names: Sequence[str]) -> None:
+        self._table, self._names = table, names
         self._builder = ArrayBuilder((len(names),), np.float32)
         self._has_numbers = np.zeros(len(names), dtype=bool)
 
     def append(self, batch: Any, first: int) -> None:
         """Add a batch; `first` is the number of its first row."""
-        x = np.empty((batch.num_rows, len(self._names)), dtype=np.float32)
-        for column, name in enumerate(self._names):
-            try:
-                values = self._numbers(batch.column(name), name, first)
-            except PmtlError as error:
-                if self._role == "feature" and not self._table.lenient:
-                    raise _NotNumbers(str(error)) from error
-                raise
-            with np.errstate(over="ignore"):
-                x[:, column] = values
+        try:
+            x = number_rows(batch, first, self._table, self._names)
+        except PmtlError as error:
+            if not self._table.lenient:
+                raise _NotNumbers(str(error)) from error
+            raise
         self._has_numbers |= np.isfinite(x).any(axis=0)
         self._builder.append(x)
-
-    def _numbers(self, column: Any, name: str, first: int) -> NDArray[Any]:
-        where, lenient = self._table.where, self._table.lenient
-        values, text = numbers(column, self._table, self._role, name)
-        if text.any() and not lenient:
-            raise wrong_kind(where, self._role, name, "text")
-        missing = np.isnan(values)
-        if missing.any() and not lenient:
-            raise missing_value(where, name, first + int(np.argmax(missing)))
-        return values
 
     def finish(self) -> NDArray[np.float32]:
         """All rows; in production, columns without any number are refused."""
@@ -266,6 +253,24 @@ class _Features:
                 f"drop={'+'.join(empty)}."
             )
         return self._builder.finish()
+
+
+def number_rows(
+    batch: Any, first: int, table: Table, names: Sequence[str], role: str = "feature"
+) -> NDArray[np.float32]:
+    """[rows, names] the numbers of a batch, whose first row has the number `first`. An empty cell
+    or text is refused; in production it is NaN."""
+    x = np.empty((batch.num_rows, len(names)), dtype=np.float32)
+    for column, name in enumerate(names):
+        values, text = numbers(batch.column(name), table, role, name)
+        if text.any() and not table.lenient:
+            raise wrong_kind(table.where, role, name, "text")
+        with np.errstate(over="ignore"):
+            x[:, column] = values
+        missing = np.isnan(x[:, column])
+        if missing.any() and not table.lenient:
+            raise missing_value(table.where, name, first + int(np.argmax(missing)))
+    return x
 
 
 def _targets(table: Table, targets: dict[str, list[Any]], usable: NDArray[np.bool_]) -> Any:
@@ -286,36 +291,3 @@ def read_by_schema(path: Path, schema: Schema, ignore: Sequence[str] = ()) -> ND
     """The features of a table's rows, by the schema of training; see `read_features`."""
     with open_table(path) as table:
         return read_features(table, schema, ignore)
-
-
-def read_known_columns(
-    path: Path, shape: tuple[int, ...], names: Sequence[str] | None
-) -> NDArray[np.float32]:
-    """The features of a table's rows; columns that are not among the `names` of training are
-    ignored. Without names, all columns are features."""
-    with open_table(path) as table:
-        if names is None and (len(table.names),) != shape:
-            raise PmtlError(f"{path} has {len(table.names)} columns, but the model reads {shape}.")
-        names = table.names if names is None else names
-        _find_columns(table, names)
-        features = _Features(replace(table, parse=True), names, role="input")
-        for first, batch in table.batches(names):
-            features.append(batch, first)
-        return features.finish()
-
-
-def read_known_texts(path: Path, names: Sequence[str]) -> Iterator[str]:
-    """The texts of a table's rows, from the columns that training used."""
-    with open_table(path) as table:
-        _find_columns(table, names)
-        for first, batch in table.batches(names):
-            yield from texts(batch, names, table, first, np.ones(batch.num_rows, dtype=bool))
-
-
-def _find_columns(table: Table, names: Sequence[str]) -> None:
-    counts = Counter(table.names)
-    for name in names:
-        if not counts[name]:
-            raise PmtlError(f"{table.where} lacks the feature column {name!r} that training used.")
-        if counts[name] > 1:
-            raise PmtlError(f"{table.where} has more than one column named {name!r}: rename one.")
