@@ -165,13 +165,17 @@ def _table_source(table: Table, reading: Reading) -> Source:
             yield Piece(first, x, usable, names, {name: batch.column(name) for name in kept})
             first += batch.num_rows
 
-    return Source(table.where, reading.rows, client, kept, clients, lambda: _named(pieces, table))
+    return Source(table.where, reading.rows, client, kept, clients, _named(table.where, pieces))
 
 
-def _named(pieces: Callable[[], Iterator[Piece]], table: Table) -> Iterator[Piece]:
-    """The pieces; an error while one is read names the table."""
-    with naming(table.where):
-        yield from pieces()
+def _named(where: str, pieces: Callable[[], Iterator[Piece]]) -> Callable[[], Iterator[Piece]]:
+    """The same pieces; an error while one is read says where."""
+
+    def named() -> Iterator[Piece]:
+        with naming(where):
+            yield from pieces()
+
+    return named
 
 
 def _client_column(table: Table, reading: Reading) -> str | None:
@@ -259,4 +263,4 @@ def _array_source(given: Any, client: NDArray[Any] | None, where: str, reading: 
             yield Piece(some.start, rows, usable, coded, columns)
 
     found = None if client is None else name
-    return Source(where, reading.rows, found, kept, clients, pieces)
+    return Source(where, reading.rows, found, kept, clients, _named(where, pieces))

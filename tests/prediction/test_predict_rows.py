@@ -186,6 +186,19 @@ def test_a_row_that_cannot_be_read_is_named_or_left_without_an_answer(run, tmp_p
         run.predict_rows(tmp_path / "new.csv")
 
 
+def test_a_row_of_an_array_that_is_not_finite(run, tmp_path, small_pieces):
+    x = features(visits())
+    x[[50, 99], 1] = np.nan, np.inf
+    np.save(tmp_path / "x.npy", x)
+    with pytest.raises(pmtl.PmtlError, match=r"x\.npy.*row 50, column 'dose'"):
+        run.predict_rows(tmp_path / "x.npy", client="h03")
+    found = run.predict_rows(tmp_path / "x.npy", client="h03", skip=True)
+    assert found.summary["first_refused"] == [50, 99]
+    rest = np.setdiff1d(np.arange(240), [50, 99])
+    sure = run.predict_proba("h03", x[rest])[:, 0]
+    np.testing.assert_allclose(found[SURE[0]][rest].astype(float), sure, rtol=1e-5)
+
+
 def test_columns_are_found_by_name_in_any_order(run):
     table = visits(seed=7)
     turned = table.select(["outcome", "dose", "hospital", "id", "age"])
