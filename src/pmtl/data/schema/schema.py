@@ -229,7 +229,9 @@ class Schema:
         ]
         if free:
             unknown = f"the schema does not know {listed(free)}.{similar(free[0], known)}"
-            remedy = ', or add them to the schema with role = "dropped".' if training else "."
+            remedy = ", or carry them over with --keep."
+            if training:
+                remedy = ', or add them to the schema with role = "dropped".'
             problems.append(f"{unknown} Remove such columns from the file{remedy}")
         refuse(where, problems)
 
