@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pmtl.algorithms import Algorithm as Algorithm
     from pmtl.algorithms import build_algorithm as build_algorithm
     from pmtl.data import FederatedData as FederatedData
+    from pmtl.data import Schema as Schema
     from pmtl.data import load as load
     from pmtl.experiments.compare import compare as compare
     from pmtl.export import Exported as Exported
@@ -55,6 +56,7 @@ _HOMES = {
     "PrivacyPlan": "pmtl.privacy.plan",
     "PrivacyRequest": "pmtl.privacy.plan",
     "Run": "pmtl.runs.result",
+    "Schema": "pmtl.data",
     "Verdict": "pmtl.report.verdict",
     "build_algorithm": "pmtl.algorithms",
     "compare": "pmtl.experiments.compare",

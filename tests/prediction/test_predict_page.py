@@ -39,7 +39,8 @@ def test_the_commands_and_the_code_work_in_their_order(tmp_path, monkeypatch, pm
         if "--json" in command:
             assert json.loads(done.out)
     assert Path("clients.csv").read_text().startswith('"client","rows","model","accuracy","auc"')
-    values = {"pmtl": pmtl, "rows": features(visits(seed=1))}
+    new = visits(seed=1)
+    values = {"pmtl": pmtl, "rows": features(new), "names": new.column("hospital").to_pylist()}
     for code in blocks("python"):
         exec(compile(code, "predict.md", "exec"), values)
     assert capfd.readouterr().out.startswith("12 [")

@@ -186,6 +186,19 @@ def test_a_row_that_cannot_be_read_is_named_or_left_without_an_answer(run, tmp_p
         run.predict_rows(tmp_path / "new.csv")
 
 
+def test_a_row_of_an_array_that_is_not_finite(run, tmp_path, small_pieces):
+    x = features(visits())
+    x[[50, 99], 1] = np.nan, np.inf
+    np.save(tmp_path / "x.npy", x)
+    with pytest.raises(pmtl.PmtlError, match=r"x\.npy.*row 50, column 'dose'"):
+        run.predict_rows(tmp_path / "x.npy", client="h03")
+    found = run.predict_rows(tmp_path / "x.npy", client="h03", skip=True)
+    assert found.summary["first_refused"] == [50, 99]
+    rest = np.setdiff1d(np.arange(240), [50, 99])
+    sure = run.predict_proba("h03", x[rest])[:, 0]
+    np.testing.assert_allclose(found[SURE[0]][rest].astype(float), sure, rtol=1e-5)
+
+
 def test_columns_are_found_by_name_in_any_order(run):
     table = visits(seed=7)
     turned = table.select(["outcome", "dose", "hospital", "id", "age"])
@@ -221,7 +234,8 @@ def test_other_mistakes_are_sentences(run, tmp_path):
         (table.append_column("prediction", table.column("id")), "also the name of an answer"),
         (table.drop_columns(["age"]), "lacks the feature column 'age'"),
         (table.slice(0, 0), "no rows to predict on"),
-        (features(table), r"not ndarray.*predict\(client, x\)"),
+        (features(table).tolist(), "a frame or an array, not list"),
+        (features(table), "no column that names the client"),
         (f"{tmp_path / 'new.csv'}:clients=5", "named 'clients'"),
         (tmp_path / "old.csv", "There is no file"),
     ):
@@ -254,6 +268,20 @@ def test_arrays_with_and_without_clients(tmp_path, small):
     np.testing.assert_allclose(found["probability of 0"][mine], alone[:, 0], rtol=1e-5)
     with pytest.raises(pmtl.PmtlError, match="no array 'who'"):
         run.predict_rows(tmp_path / "d.npz", client_column="who")
+
+
+def test_an_array_with_the_clients_of_its_rows(run, small_pieces):
+    table = visits(seed=8)
+    named = table.column("hospital").to_pylist()
+    found = run.predict_rows(features(table), clients=named)
+    assert columns(found.table) == columns(run.predict_rows(table).table)
+    assert found["client"].tolist() == named
+    with pytest.raises(pmtl.PmtlError, match="240 rows, but names 239 clients"):
+        run.predict_rows(features(table), clients=named[1:])
+    with pytest.raises(pmtl.PmtlError, match="has a client column"):
+        run.predict_rows(table, clients=named)
+    with pytest.raises(pmtl.PmtlError, match=r"shape \(1,\)"):
+        run.predict_rows(features(table)[:, :1], clients=named)
 
 
 def test_a_fine_tuned_result_and_a_run_without_names(tmp_path, small):

@@ -56,8 +56,7 @@ def test_a_messy_table_is_trained_predicted_and_described_by_commands(folder, pm
     assert len(answers) == (new.hospital == "h07").sum()
     assert set(answers) <= {"died", "home"}
     done = pmtl_command("evaluate", "run", "--json")
-    again = json.loads(done.out)["test"]["personal"]  # It has more measures.
-    assert {name: again[name] for name in scores["personal"]} == scores["personal"]
+    assert json.loads(done.out)["test"]["personal"].items() >= scores["personal"].items()
 
     done = pmtl_command("data", "show", "hospital.csv", *data)
     for words in ("ward", "category", "5 features, ward=general", "visit_id", "dropped"):

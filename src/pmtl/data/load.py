@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from pmtl.data.checks import not_a_federation
+from pmtl.data.checks import check_features, not_a_federation
 from pmtl.data.federated import FederatedData
 from pmtl.data.readers.bounds import read_bounds
 from pmtl.data.readers.columns import TABLES
@@ -212,13 +212,11 @@ def load_features(
         ignore: columns that may be there, although the schema does not know them.
     """
     from pmtl.data.readers.npz import read_x
-    from pmtl.data.readers.table import open_table
+    from pmtl.data.readers.table import open_table, read_by_schema
 
     known = None if schema is None else Schema.of(schema)
-    path, inputs = (
-        Path(path),
-        Inputs(shape, None if names is None else tuple(names), text, schema=known),
-    )
+    path = Path(path)
+    inputs = Inputs(shape, None if names is None else tuple(names), text, schema=known)
     if not path.is_file():
         raise PmtlError(f"There is no file {path} to predict on.")
     with naming(str(path)):
@@ -226,6 +224,9 @@ def load_features(
             refuse_array_of_text(inputs, path)
             x = inputs.array(read_x(path), str(path))
             return inputs.part(x, slice(0, x.shape[0]))[0]
+        if inputs.schema is not None:
+            x = read_by_schema(path, inputs.schema, ignore)
+            return check_features(x, names, fillable=True)
         with open_table(path) as table:
             columns = inputs.columns(table, ignore)
             batches = table.batches(columns)
@@ -245,7 +246,7 @@ def is_table(path: Path) -> bool:
 
 
 def refuse_array_of_text(inputs: Inputs, path: Path) -> None:
-    """Refuse a file of numbers for a model that reads text, or the columns of a schema."""
+    """Refuse a file of numbers for a model that reads text or the columns of a schema."""
     if inputs.text is not None or inputs.schema is not None:
         needs = "text" if inputs.schema is None else "a table with the columns of its schema"
         raise PmtlError(

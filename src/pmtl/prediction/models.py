@@ -74,8 +74,8 @@ class Models:
     def module(
         self, weights: Tensor, client: int | None, scaling: Scaling | None = None
     ) -> nn.Module:
-        """A module with these weights and the scaling of the client at this position (None:
-        anybody, see `Scaling.of`); `scaling` replaces the run's."""
+        """A module with these weights and the scaling of the client at this position (None: of
+        anybody, if all scale alike); `scaling` replaces the run's."""
         module = self.model.with_weights(weights)
         scaling = scaling or self.scaling
         if scaling is None:
@@ -163,6 +163,8 @@ class Models:
         return np.asarray(torch.cat(answers).numpy())
 
     def _rows(self, x: Any) -> Any:
+        if self.inputs.schema is not None and hasattr(x, "columns"):
+            x = self.inputs.schema.encode(x)
         x = x if is_sparse(x) else np.asarray(x)
         if self.inputs.pixels and x.dtype == np.uint8:
             x = as_model_input(x)

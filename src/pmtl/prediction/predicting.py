@@ -45,6 +45,7 @@ class Predicting(ABC):
         rows: Any,
         out: str | Path | None = None,
         *,
+        clients: Any = None,
         client: str | None = None,
         new: bool = False,
         shared: bool = False,
@@ -61,8 +62,10 @@ class Predicting(ABC):
         found by the name that it had in training.
 
         Args:
-            rows: a path, `PATH:client=COLUMN`, or a frame (pandas, polars, Arrow).
+            rows: a path, `PATH:client=COLUMN`, a frame (pandas, polars, Arrow), or an array or
+                sparse matrix of features.
             out: a file for the answers: .csv, .parquet, .npz or .npy. None: they are returned.
+            clients: the client of each row of an array.
             client: the client whose model answers for all rows. Rows that the client column gives
                 to other clients are refused.
             new: the shared model answers for clients that are not in the run, and for all rows if
@@ -79,6 +82,6 @@ class Predicting(ABC):
         models = self._models
         known = (models.client_column,) if models.client_column else CLIENT
         kept = None if keep is None else tuple(keep)
-        reading = Reading(models.inputs, known, client_column, kept, lenient=skip)
+        reading = Reading(models.inputs, known, client_column, kept, lenient=skip, clients=clients)
         asked = Asked(client, new, shared, any_client, skip)
         return predict_rows(models, rows, reading, asked, out, probabilities, progress)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pmtl.data.checks import is_sparse
 from pmtl.data.client_names import Coded, distinct
 from pmtl.data.load import is_table, refuse_array_of_text
 from pmtl.data.readers.cells import Table, coded_names
@@ -64,6 +65,7 @@ class Reading:
         keep: the columns that are carried over; by default all that are not features.
         lenient: whether rows that cannot be read are marked instead of refused.
         drop: columns that are not carried over by default.
+        clients: the client of each row of an array.
     """
 
     inputs: Inputs
@@ -71,7 +73,8 @@ class Reading:
     client_column: str | None = None
     keep: tuple[str, ...] | None = None
     lenient: bool = False
-    drop: tuple[str, ...] = field(default=())
+    drop: tuple[str, ...] = ()
+    clients: Any = None
 
     @property
     def rows(self) -> int:
@@ -83,6 +86,15 @@ class Reading:
 @contextmanager
 def open_rows(given: Any, reading: Reading) -> Iterator[Source]:
     """Open rows: a path or `PATH:client=COLUMN`, a frame, or an array of features."""
+    if isinstance(given, np.ndarray) or is_sparse(given):
+        clients = None if reading.clients is None else np.asarray(reading.clients)
+        yield _array_source(given, clients, "the array", reading)
+        return
+    if reading.clients is not None:
+        raise PmtlError(
+            "clients=… names the clients of an array's rows; a file or a frame has a client column "
+            "(client_column=…)."
+        )
     if not isinstance(given, (str, Path)):
         yield _frame_source(given, reading)
         return
@@ -120,8 +132,7 @@ def _parse(given: str | Path, reading: Reading) -> tuple[Path, Reading]:
 def _frame_source(given: Any, reading: Reading) -> Source:
     if not hasattr(given, "columns"):
         raise PmtlError(
-            f"Rows to predict on are a file or a frame, not {type(given).__name__}: for an array "
-            "of features use predict(client, x)."
+            f"Rows to predict on are a file, a frame or an array, not {type(given).__name__}."
         )
     from pmtl.data.readers.table import frame_table
 
@@ -154,13 +165,17 @@ def _table_source(table: Table, reading: Reading) -> Source:
             yield Piece(first, x, usable, names, {name: batch.column(name) for name in kept})
             first += batch.num_rows
 
-    return Source(table.where, reading.rows, client, kept, clients, lambda: _named(pieces, table))
+    return Source(table.where, reading.rows, client, kept, clients, _named(table.where, pieces))
 
 
-def _named(pieces: Callable[[], Iterator[Piece]], table: Table) -> Iterator[Piece]:
-    """The pieces; an error while one is read names the table."""
-    with naming(table.where):
-        yield from pieces()
+def _named(where: str, pieces: Callable[[], Iterator[Piece]]) -> Callable[[], Iterator[Piece]]:
+    """The same pieces; an error while one is read says where."""
+
+    def named() -> Iterator[Piece]:
+        with naming(where):
+            yield from pieces()
+
+    return named
 
 
 def _client_column(table: Table, reading: Reading) -> str | None:
@@ -168,7 +183,10 @@ def _client_column(table: Table, reading: Reading) -> str | None:
         if reading.client_column not in table.names:
             raise unknown(f"column of {table.where} named", reading.client_column, table.names)
         return reading.client_column
+    schema = reading.inputs.schema
     features = reading.inputs.names or ()
+    if schema is not None:
+        features = tuple(column.name for column in schema.features)
     found = (name for name in reading.client_names if name in table.names and name not in features)
     return next(found, None)
 
@@ -245,4 +263,4 @@ def _array_source(given: Any, client: NDArray[Any] | None, where: str, reading: 
             yield Piece(some.start, rows, usable, coded, columns)
 
     found = None if client is None else name
-    return Source(where, reading.rows, found, kept, clients, pieces)
+    return Source(where, reading.rows, found, kept, clients, _named(where, pieces))

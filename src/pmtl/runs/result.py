@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from pmtl import storage as files
 from pmtl.billboard import Billboard
-from pmtl.data import Bounds, FederatedData, Scaling, Split, load
+from pmtl.data import Bounds, FederatedData, Scaling, Schema, Split, load
 from pmtl.data.readers.text import TextRule
-from pmtl.data.schema import Schema
 from pmtl.data.schema.inputs import Inputs
 from pmtl.errors import PmtlError, PmtlWarning
 from pmtl.models import FlatModel
@@ -201,7 +200,7 @@ class Run(Predicting, RunView):
     def _models(self) -> Models:
         facts = self.facts
         text = None if facts.text is None else TextRule.from_dict(facts.text)
-        schema = None if facts.schema is None else Schema.of(facts.schema)
+        schema = None if facts.schema is None else Schema.from_dict(facts.schema)
         return Models(
             self._model,
             self._weights,
@@ -214,7 +213,7 @@ class Run(Predicting, RunView):
             facts.outputs,
             facts.labels,
             Inputs(facts.input_shape, facts.feature_names, text, facts.pixels, schema),
-            parse_spec(facts.data)[1].get("client"),
+            parse_spec(facts.data)[1].get("client") if schema is None else schema.named("client"),
             None if facts.shares else facts.algorithm,
             facts.shows_model,
             self._billboard.mixture is not None,

@@ -65,7 +65,8 @@ def test_many_values_are_hashed():
 
 def test_numbers_that_name_rows_are_left_out_by_their_name():
     assert federation(patient_id=np.arange(ROWS)).feature_names == ("word=p", "word=q")
-    assert "width" in federation(width=np.arange(ROWS)).feature_names
+    assert federation(rowID=np.arange(ROWS)).feature_names == ("word=p", "word=q")
+    assert "paid" in federation(paid=np.arange(ROWS)).feature_names
     assert "visit_id" in federation(visit_id=[1, 2] * 20).feature_names
 
 
@@ -167,9 +168,10 @@ def test_several_targets_with_text_features(tmp_path):
 def test_all_refusals_come_at_once_and_a_target_is_refused_by_name():
     mixed = ["12", "about 3", "4", "5"] * 10
     with pytest.raises(PmtlError) as error:
-        federation(age=mixed, size=["x", *["1"] * 39], nest=[[1]] * ROWS)
+        federation(age=mixed, size=["x", *["1"] * 39], nest=[[1]] * ROWS, price=["1,5", "3"] * 20)
     for words in (
-        "3 problems",
+        "4 problems",
+        "'price' is numbers written with a comma (such as '1,5')",
         "'age' is numbers, but for 10 cells of text (such as 'about 3')",
         "missing_values under [columns.age]",
         "'size' is numbers, but for 1 cell of text",
@@ -183,6 +185,8 @@ def test_all_refusals_come_at_once_and_a_target_is_refused_by_name():
         )
     with pytest.raises(PmtlError, match=r"target column 'target'.*dates"):
         federation(target=pd.date_range("2020-01-01", periods=ROWS))
+    with pytest.raises(PmtlError, match=r"target column 'target'.*dates"):
+        federation(target=["2020-01-01", "2020-01-03"] * 20)
     with pytest.raises(PmtlError, match="'target' has a cell without a value"):
         federation(target=[None, *[1] * 39])
 

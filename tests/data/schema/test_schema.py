@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import tomllib
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from pmtl.data.readers.bounds import read_bounds
 from pmtl.data.schema import Column, Schema
+from pmtl.data.schema.column import KINDS, MISSING, ROLES, UNKNOWN
 from pmtl.errors import PublicError
 
 FILE = """
@@ -89,6 +91,29 @@ def test_any_schema_is_read_as_it_was_written(tables, public):
     assert Schema.from_dict(tomllib.loads(schema.to_toml())) == schema
     assert Schema.from_dict(schema.to_dict()) == schema
     assert len(set(schema.feature_names)) == len(schema.feature_names)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | texts | st.dates() | st.datetimes(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+settings_of_columns = st.dictionaries(
+    st.sampled_from([item.name for item in fields(Column) if item.name != "name"]) | texts,
+    values | st.sampled_from([*ROLES, *KINDS, *MISSING, *UNKNOWN]),
+    max_size=4,
+)
+
+
+@given(values | st.dictionaries(texts, settings_of_columns | values, max_size=3), values)
+def test_whatever_stands_in_a_schema_it_is_read_or_refused_in_a_sentence(tables, more):
+    for content in ({"columns": tables}, {"version": more, "public": more, "columns": tables}):
+        try:
+            made = Schema.from_dict(content)
+        except PublicError:
+            continue
+        assert Schema.from_dict(made.to_dict()) == made
+        tomllib.loads(made.to_toml())
 
 
 @pytest.mark.parametrize(

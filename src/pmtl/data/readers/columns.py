@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pmtl.data.client_names import Coded, Vocabulary
 from pmtl.data.disk import ArrayBuilder
 from pmtl.data.readers.text import TextRule
+from pmtl.data.schema.problems import similar
 from pmtl.errors import PmtlError, PublicError
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def assign_roles(
         )
     }
     if problems:
-        remedies = "".join(f" {remedy}" for remedy in problems.values() if remedy)
+        remedies = "".join(f" {remedy.strip()}" for remedy in problems.values() if remedy)
         raise PublicError(
             f"{where} has no {' and no '.join(problems)}. {_listing(columns)}{remedies}"
         )
@@ -141,9 +142,8 @@ def _find_several(
         if name is None:
             quoted = " or ".join(repr(name) for name in names)
             flag = {"client": "--client-column COLUMN, or ", "target": "--target COLUMN, or "}
-            problems[f"{role} column {quoted}"] = (
-                f"Name the {role} with {flag.get(role, '')}{role}=COLUMN in the spec."
-            )
+            remedy = f"Name the {role} with {flag.get(role, '')}{role}=COLUMN in the spec."
+            problems[f"{role} column {quoted}"] = f"{similar(names[0], columns)} {remedy}"
         else:
             found.append(name)
     return tuple(found)

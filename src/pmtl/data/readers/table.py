@@ -290,3 +290,9 @@ def _targets(table: Table, targets: dict[str, list[Any]], usable: NDArray[np.boo
             usable &= good
         columns.append(values)
     return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
+
+
+def read_by_schema(path: Path, schema: Schema, ignore: Sequence[str] = ()) -> NDArray[np.float32]:
+    """The features of a table's rows, by the schema of training; see `read_features`."""
+    with open_table(path) as table:
+        return read_features(table, schema, ignore)

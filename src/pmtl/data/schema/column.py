@@ -84,7 +84,10 @@ class Column:
         if (self.low is None) != (self.high is None):
             raise self._error("has one of low and high: give both, or none.")
         if self.low is not None and self.high is not None:
-            low, high = checked_range(self.name, (_days(self.low), _days(self.high)))
+            pair: tuple[Any, Any] = (self.low, self.high)
+            if self.kind == "date":
+                pair = (_days(self.low), _days(self.high))
+            low, high = checked_range(self.name, pair)
             object.__setattr__(self, "low", low)
             object.__setattr__(self, "high", high)
         self._check_format()
@@ -151,7 +154,7 @@ class Column:
         for key in values:
             if key not in known:
                 raise PublicError(
-                    f"the column {name!r} has no setting {key!r}.{similar(key, known)} Known: "
+                    f"the column {name!r} has no setting {key!r}.{similar(str(key), known)} Known: "
                     f"{', '.join(known)}. A column's name with a point needs quotes."
                 )
         settled: dict[str, Any] = {

@@ -13,6 +13,8 @@ def arrow_array(series: Any) -> Any:
     """A column as an Arrow array; values of mixed types become text."""
     import pyarrow as pa
 
+    if isinstance(series, pa.ChunkedArray):
+        return series.combine_chunks()
     if hasattr(series, "to_arrow"):  # A polars series.
         series = series.to_arrow()
     held = isinstance(series, (pa.Array, pa.ChunkedArray))

@@ -29,7 +29,7 @@ MOST_CLASSES = 1000
 MOST_NUMBERS = 100
 #: Text of which this share of cells is new names rows, if there are at least so many rows.
 _ID_SHARE, _ID_ROWS = 0.9, 20
-_ID_NAME = re.compile(r"(^|[_\W])(id|uid|uuid|guid|identifier)$|[a-z]I[dD]$", re.IGNORECASE)
+_ID_NAME = re.compile(r"(?i:(^|[_\W])(id|uid|uuid|guid|identifier)$)|[a-z](Id|ID)$")
 
 
 @dataclass
@@ -148,6 +148,14 @@ def _feature(profile: Profile) -> Found:
         ways = ", ".join(str(format) for format in formats)
         note = "left out, because its dates can be read in several ways"
         return Found(left_out, f'{note} ({ways}); kind = "date" with a format says which')
+    if profile.with_commas:
+        return Found(
+            left_out,
+            "left out, because its numbers are written with a comma",
+            f"the feature column {name!r} is numbers written with a comma (such as "
+            f"{profile.texts[0][:40]!r}): write them with a point and without thousands "
+            f"separators, or leave the column out with drop={name}.",
+        )
     if 2 * profile.numbers >= profile.present:
         return _mixed(profile)
     names_rows = profile.distinct >= _ID_SHARE and profile.present >= _ID_ROWS
@@ -180,9 +188,14 @@ def _mixed(profile: Profile) -> Found:
 def _target(profile: Profile, task: str | None, alone: bool) -> Found:
     name, values = profile.name, len(profile.values)
     number = Column(name, "number", "target")
-    if profile.unreadable or profile.typed == "date" or not profile.present:
-        holds = profile.unreadable or ("dates" if profile.typed else "no values")
-        raise wrong_kind("the table", "target", name, holds)
+    if profile.unreadable:
+        raise wrong_kind("the table", "target", name, profile.unreadable)
+    if profile.date_formats or not profile.present:
+        holds = "dates" if profile.present else "no values"
+        raise PmtlError(
+            f"The target column {name!r} holds {holds}: make a number or classes of it, or name "
+            "another with --target."
+        )
     spelled = {value.lower() for value in profile.values} <= {"true", "false"}
     if profile.is_boolean and (spelled or not alone):  # Other words stay names of classes.
         return Found(Column(name, "boolean", "target"), "target, true or false")

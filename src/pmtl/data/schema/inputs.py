@@ -1,8 +1,8 @@
 """Rows of a file as a finished model reads them.
 
 `Inputs.rows` is the one place where cells of a new table become features, for one batch of rows at
-a time: columns are found by the names they had in training, and text becomes words by the rule of
-training.
+a time: columns are found by the names they had in training, text becomes words by the rule of
+training, and other columns become numbers by the schema of training.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pmtl.data.checks import (
 from pmtl.data.readers.cells import Table, texts
 from pmtl.data.readers.text import Bags, TextRule, frequencies
 from pmtl.data.schema.encode import Encoder
+from pmtl.data.schema.rows import refuse_dropped
 from pmtl.data.schema.schema import Schema
 from pmtl.errors import PmtlError
 
@@ -39,8 +40,8 @@ class Inputs:
         names: the names of the features in training; None if they had none.
         text: how text became features in training, if it did.
         pixels: whether bytes are pixels, which become numbers between 0 and 1.
-        schema: what the columns held in training, if it had a schema. A missing cell is then NaN,
-            which the client's model fills.
+        schema: the schema of the table in training, if it had one. NaN is then an empty cell, which
+            the client's model fills.
     """
 
     shape: tuple[int, ...]
@@ -51,11 +52,11 @@ class Inputs:
 
     def columns(self, table: Table, others: Collection[str | None] = ()) -> tuple[str, ...]:
         """The columns of a table that hold features. If they had no names in training, these are
-        all columns but the `others`, in their order. A schema refuses columns that neither it nor
-        `others` names."""
+        all columns but the `others`, in their order. With a schema, any but the `others` that it
+        does not know are refused."""
         if self.schema is not None:
-            ignore = [name for name in others if name is not None]
-            self.schema.check_names(table.names, table.where, ignore=ignore)
+            known = [name for name in others if name is not None]
+            self.schema.check_names(table.names, table.where, ignore=known)
             return tuple(column.name for column in self.schema.features)
         if self.text is not None:
             wanted = self.text.columns
@@ -86,7 +87,12 @@ class Inputs:
         from pmtl.data.readers.table import number_rows
 
         if self.schema is not None:
-            return self._encoded(self.schema, batch, table, first)
+            encoder = Encoder(self.schema, table.lenient)
+            x, usable = encoder.encode(batch, first)
+            encoder.finish(table.where)
+            if not table.lenient:
+                refuse_dropped(table.where, first + np.flatnonzero(~usable))
+            return x, usable & self.check(x, table.lenient, first)
         usable = np.ones(batch.num_rows, dtype=bool)
         if self.text is not None:
             bags = Bags(self.names, self.text.hashed)
@@ -96,23 +102,11 @@ class Inputs:
         x = number_rows(batch, first, replace(table, parse=True), columns, "input")
         return x, self.check(x, table.lenient, first)
 
-    def _encoded(self, schema: Schema, batch: Any, table: Table, first: int) -> tuple[Any, Mask]:
-        """Features by the schema of training."""
-        encoder = Encoder(schema, table.lenient)
-        x, usable = encoder.encode(batch, first)
-        encoder.finish(table.where)
-        if not usable.all() and not table.lenient:
-            rows = first + np.flatnonzero(~usable)
-            raise PmtlError(
-                f"{table.where} has {len(rows)} rows (first row {rows[0]}, counting from 0) with "
-                "an empty cell for which the schema leaves rows out: fill it in, or remove these "
-                "rows."
-            )
-        return x, usable
-
     def check(self, x: Any, lenient: bool = False, first: int = 0) -> Mask:
         """Which of these rows are usable; if not `lenient`, one that is not is refused."""
         finite = np.isfinite(x) if x.dtype.kind == "f" else np.ones(x.shape, dtype=bool)
+        if self.schema is not None:
+            finite |= np.isnan(x)
         if not lenient and not finite.all():
             row, *place = np.argwhere(~finite)[0]
             raise not_finite(x[(row, *place)], first + int(row), np.array(place), self.names)
@@ -121,7 +115,8 @@ class Inputs:
     def array(self, x: Any, where: str) -> Any:
         """The rows of an array or a sparse matrix, or a refusal of rows that do not fit."""
         marks = np.ones(x.shape[0] if x.ndim else 0, dtype=bool)
-        x = check_features(x, self.names, None if is_sparse(x) else marks)
+        fillable = self.schema is not None
+        x = check_features(x, self.names, None if is_sparse(x) else marks, fillable)
         if x.shape[1:] != self.shape:
             raise PmtlError(
                 f"{where} holds rows of shape {x.shape[1:]}, but the model reads {self.shape}."

@@ -24,6 +24,7 @@ MOST_VALUES = 20_000
 #: How dates are written, in the order in which they are tried; None is ISO 8601.
 _DAYS = ("%Y/%m/%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y")
 FORMATS = (None, *_DAYS, *(f"{day} %H:%M" for day in _DAYS))
+_COMMA = re.compile(r"[+-]?[0-9]+(,[0-9]+)+(\.[0-9]+)?")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,15}")
 
 
@@ -117,9 +118,15 @@ class Profile:
     @property
     def date_formats(self) -> list[str | None]:
         """The formats in which all cells are dates."""
-        if self.typed == "date":
-            return [None]
+        if self.typed:
+            return [None] if self.typed == "date" else []
         return self.formats if self.wrong and self.values and not self.numbers else []
+
+    @property
+    def with_commas(self) -> bool:
+        """Whether most cells are numbers with a comma, which may mean a point or nothing."""
+        found = sum(n for text, n in self.values.items() if _COMMA.fullmatch(text))
+        return found > 0 and 2 * (found + self.numbers) > self.present
 
     @property
     def texts(self) -> list[str]:

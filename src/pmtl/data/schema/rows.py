@@ -96,18 +96,23 @@ def read_features(table: Table, schema: Schema, ignore: Sequence[str] = ()) -> N
     schema.check_names(table.names, table.where, ignore=ignore)
     encoder = Encoder(schema)
     builder = ArrayBuilder((len(schema.feature_names),), np.float32)
-    rows: list[int] = []
+    rows = [np.empty(0, dtype=np.int64)]
     for first, batch in table.batches([column.name for column in schema.features]):
         x, usable = encoder.encode(batch, first)
-        rows += (first + np.flatnonzero(~usable)).tolist()
+        rows.append(first + np.flatnonzero(~usable))
         builder.append(x)
     encoder.finish(table.where)
-    if rows:
+    refuse_dropped(table.where, np.concatenate(rows))
+    return np.asarray(builder.finish())
+
+
+def refuse_dropped(where: str, rows: NDArray[np.int64]) -> None:
+    """Refuse to predict rows that the schema drops; `rows` are their numbers."""
+    if len(rows):
         raise PmtlError(
-            f"{table.where} has {len(rows)} rows (first row {rows[0]}, counting from 0) with an "
+            f"{where} has {len(rows)} rows (first row {rows[0]}, counting from 0) with an "
             "empty cell for which the schema leaves rows out: fill it in, or remove these rows."
         )
-    return np.asarray(builder.finish())
 
 
 def _owner(table: Table, schema: Schema) -> str:

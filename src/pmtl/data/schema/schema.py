@@ -190,15 +190,13 @@ class Schema:
         Args:
             rows: an Arrow table or batch, a pandas or polars frame, or a mapping of columns.
         """
-        from pmtl.data.schema.encode import Encoder
+        from pmtl.data.readers.cells import Table
         from pmtl.data.schema.frames import as_batch
+        from pmtl.data.schema.rows import read_features
 
         batch = as_batch(rows)
-        self.check_names(batch.schema.names, "The rows")
-        encoder = Encoder(self)
-        x, _ = encoder.encode(batch)
-        encoder.finish("The rows")
-        return x
+        table = Table("The frame", batch.schema.names, False, False, lambda names: [batch])
+        return read_features(table, self)
 
     def check_names(
         self, names: Sequence[str], where: str, training: bool = False, ignore: Sequence[str] = ()
@@ -230,9 +228,11 @@ class Schema:
             if count > 1 and name in needed
         ]
         if free:
-            unknown = f"the schema does not know {listed(free)}."
-            problems.append(f"{unknown}{similar(free[0], known)} Remove such columns from the file")
-            problems[-1] += ', or add them to the schema with role = "dropped".'
+            unknown = f"the schema does not know {listed(free)}.{similar(free[0], known)}"
+            remedy = ", or carry them over with --keep."
+            if training:
+                remedy = ', or add them to the schema with role = "dropped".'
+            problems.append(f"{unknown} Remove such columns from the file{remedy}")
         refuse(where, problems)
 
     def to_dict(self) -> dict[str, Any]:
@@ -258,7 +258,7 @@ class Schema:
                 of numbers.
         """
         problems = [
-            f"it has no entry {key!r}.{similar(key, _ENTRIES)} Known: {', '.join(_ENTRIES)}."
+            f"it has no entry {key!r}.{similar(str(key), _ENTRIES)} Known: {', '.join(_ENTRIES)}."
             for key in values
             if key not in _ENTRIES
         ]
