@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pmtl.errors import PmtlError
 from pmtl.report.tables import comparison_cells, selection_cells
 from pmtl.views import html
 from pmtl.views.frames import columns_of, flat_row, make_frame
@@ -18,8 +19,9 @@ class Comparison(dict[str, Any]):
         Args:
             what: "runs", one row for each run, or "summary", means and deviations over seeds.
         """
-        rows = self["summary" if what == "summary" else "runs"]
-        return make_frame(columns_of(flat_row(row) for row in rows))
+        if what not in ("runs", "summary"):
+            raise PmtlError(f"There is no table of {what!r}: use 'runs' or 'summary'.")
+        return make_frame(columns_of(flat_row(row) for row in self[what]))
 
     def __repr__(self) -> str:
         algorithms = ", ".join(dict.fromkeys(row["algorithm"] for row in self["summary"]))
