@@ -148,4 +148,9 @@ def _row(entry: dict[str, Any], metric: str) -> dict[str, Any] | None:
     mean, spread = float(score["mean"]), {}
     if entry["seeds"] > 1:
         spread = {"low": mean - float(score["std"]), "high": mean + float(score["std"])}
-    return {"method": entry["algorithm"], "epsilon": epsilon, "score": mean, **spread}
+    return {
+        "method": entry.get("name", entry["algorithm"]),
+        "epsilon": epsilon,
+        "score": mean,
+        **spread,
+    }
