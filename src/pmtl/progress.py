@@ -19,10 +19,16 @@ class Bar:
             more = {} if note is None else {"note": note}
             self._display.update(self._task, advance=1, **more)
 
+    def expect(self, total: int) -> None:
+        """There are so many units, which was not known before."""
+        if self._display is not None:
+            self._display.update(self._task, total=total)
+
 
 @contextmanager
-def progress_bar(what: str, total: int, done: int = 0, show: bool = True) -> Iterator[Bar]:
-    """Show a bar for `total` units of `what`, of which `done` are done already."""
+def progress_bar(what: str, total: int | None, done: int = 0, show: bool = True) -> Iterator[Bar]:
+    """Show a bar for `total` units of `what`, of which `done` are done already. None: `expect` says
+    how many there are."""
     if not show:
         yield Bar()
         return

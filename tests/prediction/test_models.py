@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from conftest import small_federation
 
 import pmtl
 from pmtl.data.scaling import scale_by_client
@@ -99,11 +98,57 @@ def test_where_no_model_can_answer_it_says_why(small, algorithm, said):
         run.predict(None, small.x)
 
 
-def test_a_target_in_each_clients_own_units_cannot_be_predicted_for_a_new_client():
-    data = small_federation()
-    numbers = pmtl.FederatedData.from_arrays(
-        data.x, data.x[:, 0] * 9 + 40, np.repeat(data.clients, 14), task="regression"
+def numbers(level: float) -> pmtl.FederatedData:
+    """Sixty clients whose targets have a deviation of about 5 around the level."""
+    random = np.random.default_rng(1)
+    x = random.normal(size=(60 * 20, 3)).astype(np.float32)
+    y = level + x @ [4.0, -3.0, 1.0] + random.normal(size=len(x))
+    return pmtl.FederatedData.from_arrays(x, y, np.repeat(np.arange(60), 20), task="regression")
+
+
+def pooled(data, target: str, epsilon: float, **options) -> pmtl.Run:
+    return pmtl.train(data, algorithm=f"pooling:target={target}", privacy=epsilon, **options)
+
+
+@pytest.mark.parametrize("level", [-70.0, 250.0])
+def test_numbers_are_predicted_for_a_new_client_where_their_level_is_published(level, tmp_path):
+    data = numbers(level)
+    run = pooled(data, "release", 50.0, out=tmp_path / "run")
+    for found in (run, pmtl.load_run(tmp_path / "run", data=data)):
+        low, high = found.facts.target_spans
+        assert low < level < high
+        with pytest.warns(PmtlWarning, match=f"between {low:,g} and {high:,g}"):
+            answers = found.predict(None, data.x)
+        errors = answers[:, 0] - data.y
+        assert np.abs(errors).mean() < 3
+
+
+def test_a_level_beyond_a_turn_is_where_the_warning_says_it_cannot_be():
+    run = pooled(numbers(2000.0), "release", 50.0)
+    low, high = run.facts.target_spans
+    assert not low < 2000 < high
+    assert (2000 - (low + high) / 2) / (high - low) == pytest.approx(
+        round((2000 - (low + high) / 2) / (high - low)), abs=0.05
     )
-    run = pmtl.train(numbers, algorithm="pooling:target=own", privacy=1.0)
+
+
+@pytest.mark.parametrize("target", ["own", "release"])
+def test_a_target_whose_size_is_not_public_cannot_be_predicted_for_a_new_client(target):
+    """With ε = 0.05 the votes for the size are lost in noise."""
+    data = numbers(40.0)
+    run = pooled(data, target, 0.05)
+    assert not run.facts.shows_model
     with pytest.raises(pmtl.PmtlError, match="own units of the target"):
         run.predict(None, data.x)
+
+
+def test_with_public_bounds_of_the_target_there_is_no_doubt(recwarn):
+    data = numbers(2000.0)
+    client = np.repeat(np.arange(60), 20)
+    bounded = pmtl.FederatedData.from_arrays(
+        data.x, data.y, client, bounds={"target": (1980, 2020)}
+    )
+    run = pmtl.train(bounded, privacy=50.0)
+    errors = run.predict(None, data.x)[:, 0] - data.y
+    assert np.abs(errors).mean() < 3
+    assert [w for w in recwarn if "between" in str(w.message)] == []

@@ -247,7 +247,12 @@ def test_the_command_line_and_a_file_have_them(small, start, tmp_path, pmtl_comm
     for name in ("shared.safetensors", "personal.safetensors"):
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
     answered = pmtl_command(
-        *("predict", "run", "--client", small.clients[0]), "--data", "data.npz", "--out", "a.csv"
+        *("predict", "run", "--client", small.clients[0]),
+        "--any-client",
+        "--data",
+        "data.npz",
+        "--out",
+        "a.csv",
     )
     assert answered.status == 0, answered.err
 

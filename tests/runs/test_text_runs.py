@@ -80,9 +80,11 @@ def test_end_to_end(table, tmp_path, never_dense, pmtl_command):
         *("--data", tmp_path / "new.csv", "--out", tmp_path / "answers.csv"),
     )
     assert outcome.status == 0, outcome.err
-    head, first, second = (tmp_path / "answers.csv").read_text().split()
-    assert sorted(json.loads(f"[{head}]")) == sorted(run.facts.labels)
-    assert len(first.split(",")) == len(second.split(",")) == 2
+    head, first, second = (tmp_path / "answers.csv").read_text().splitlines()
+    names = [f"prediction of {label}" for label in run.facts.labels]
+    names += [f"probability of {label}" for label in run.facts.labels]
+    assert json.loads(f"[{head}]") == names
+    assert len(first.split(",")) == len(second.split(",")) == 4
 
 
 def test_hashed_words_need_no_word_of_warning(table):

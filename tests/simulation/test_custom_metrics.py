@@ -13,7 +13,7 @@ from pmtl.data import FederatedData
 from pmtl.engines.feed import Feed
 from pmtl.errors import PmtlError
 from pmtl.models import build_model
-from pmtl.simulation.custom_metrics import client_value, find_metrics, summary
+from pmtl.simulation.custom_metrics import client_value, find_metrics, less_is_better, summary
 from pmtl.simulation.evaluation import evaluate
 
 MODULE = """
@@ -86,9 +86,9 @@ def test_clients_without_a_value_are_left_out():
 
 def test_the_worst_clients_of_an_error_are_those_with_the_highest():
     values = np.arange(20.0)
-    assert summary("a_loss", len, values)["a_loss_worst_decile"] == 18.5
-    assert summary("a_score", len, values)["a_score_worst_decile"] == 0.5
-    assert np.isnan(summary("a_score", len, values * np.nan)["a_score_mean"])
+    assert summary("a_loss", values, less_is_better("a_loss", len))["a_loss_worst_decile"] == 18.5
+    assert summary("a_score", values, less_is_better("a_score", len))["a_score_worst_decile"] == 0.5
+    assert np.isnan(summary("a_score", values * np.nan, False)["a_score_mean"])
 
 
 def test_scikit_learns_work_as_they_are():
@@ -105,7 +105,7 @@ def test_scikit_learns_work_as_they_are():
     [
         ("own_metrics:number", "is not a function"),
         ("own_metrics:none", "has no 'none'"),
-        ("f1", "There is no metric 'f1'"),
+        ("f2", "There is no metric 'f2'"),
         ("own_metrics:broken", "The metric 'broken' failed for a client with 3 rows: KeyError"),
     ],
 )

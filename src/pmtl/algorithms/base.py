@@ -91,6 +91,12 @@ class Algorithm(ABC):
         """The weights `[vectors, P]` of the shared models, given the billboard."""
         return shared
 
+    def target_spans(self, shared: Tensor) -> list[float] | None:
+        """[low, high] of each numeric target if the billboard tells its level only up to multiples
+        of their distance: a client's mean must lie between them for the shared model to be right.
+        Infinite if it does not tell the target's size at all."""
+        return None
+
     def upload_size(self, round: int) -> int | None:
         """The length of an upload in a round; None is the length of the billboard's vectors."""
         return None

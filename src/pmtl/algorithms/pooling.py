@@ -43,6 +43,7 @@ from pmtl.models import Layout
 from pmtl.models.linear.cells import ALONE, AROUND, CELLS, choose, pick, variances
 from pmtl.models.linear.solve import ClientRows, held_out_losses, in_nats, solve
 from pmtl.models.linear.target import BINS, in_units, level_votes, read_level, read_size, size_votes
+from pmtl.models.linear.target import spans as spans_of
 
 #: The penalties in the rounds, for numbers and for classes. A client that has one class only would
 #: move an almost free intercept as far as it can, whatever the others have.
@@ -269,8 +270,7 @@ class Pooling(ExactAlgorithm):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         round = int(memory["round"])
         weights, target, vote, steps = (part.clone() for part in self._read(shared))
-        outputs = self._sizes.outputs
-        stage = self.stage(round)
+        outputs, stage = self._sizes.outputs, self.stage(round)
         if stage in ("size", "level"):
             votes = update.reshape(-1, outputs, BINS)
             if stage == "size":
@@ -314,12 +314,13 @@ class Pooling(ExactAlgorithm):
 
     def published(self, shared: Tensor) -> Tensor:
         weights, target, _, _ = self._read(shared)
-        size, level = target[:, 0], target[:, 1]
-        if self._sizes.task != "regression":
-            return self._to_vector(weights).to(shared.dtype)
-        weights = weights * torch.where(size > 0, size, 1.0).unsqueeze(1)
-        weights[:, 0] += torch.where(size > 0, size * level, 0.0)
+        if self._sizes.task == "regression":
+            size = torch.where(target[:, 0] > 0, target[:, 0], 1.0)
+            weights = _unscaled(weights, size, target[:, 0] * target[:, 1])
         return self._to_vector(weights).to(shared.dtype)
+
+    def target_spans(self, shared: Tensor) -> list[float] | None:
+        return spans_of(self._read(shared)[1][0]) if self.target == "release" else None
 
     @property
     def _sizes(self) -> Sizes:

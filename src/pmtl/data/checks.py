@@ -127,7 +127,7 @@ def check_features(x: Any, names: Sequence[str] | None, usable: Mask | None = No
                 usable[rows] &= all_in_row(finite)
             elif not finite.all():
                 where = np.argwhere(~finite)[0]
-                raise _not_finite(x[rows][tuple(where)], where[0] + rows.start, where[1:], names)
+                raise not_finite(x[rows][tuple(where)], where[0] + rows.start, where[1:], names)
         if x.dtype != np.float32 and not isinstance(x, np.memmap):
             x = as_float32(x)
     return x
@@ -158,12 +158,11 @@ def _check_entries(csr: Any, names: Sequence[str] | None, usable: Mask | None) -
         usable[rows] = False
     elif len(wrong):
         entry = int(wrong[0])
-        raise _not_finite(csr.data[entry], int(rows[0]), csr.indices[entry : entry + 1], names)
+        raise not_finite(csr.data[entry], int(rows[0]), csr.indices[entry : entry + 1], names)
 
 
-def _not_finite(
-    value: Any, row: int, place: NDArray[Any], names: Sequence[str] | None
-) -> PmtlError:
+def not_finite(value: Any, row: int, place: NDArray[Any], names: Sequence[str] | None) -> PmtlError:
+    """The error for a value that is missing or too large."""
     if names is not None and len(place) == 1:
         column = repr(names[int(place[0])])
     else:

@@ -15,8 +15,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pmtl.data.checks import as_model_input, check_features, not_a_federation
+import numpy as np
+
+from pmtl.data.checks import not_a_federation
 from pmtl.data.federated import FederatedData
+from pmtl.data.inputs import Inputs
 from pmtl.data.readers.bounds import read_bounds
 from pmtl.data.readers.text import TextRule
 from pmtl.data.synthetic import synthetic
@@ -193,27 +196,38 @@ def load_features(
         text: how text became features in training, if it did.
     """
     from pmtl.data.readers.npz import read_x
-    from pmtl.data.readers.table import read_known_columns, read_known_texts
-    from pmtl.data.readers.text import Bags, frequencies
+    from pmtl.data.readers.table import open_table
 
-    path = Path(path)
+    path, inputs = Path(path), Inputs(shape, None if names is None else tuple(names), text)
     if not path.is_file():
         raise PmtlError(f"There is no file {path} to predict on.")
-    is_table = path.name.lower().endswith(tuple(f".{ending}" for ending in _TABLES))
-    if text is not None and not is_table:
-        raise PmtlError(f"{path} is not a table: this model needs text in .csv, .tsv or .parquet.")
     with naming(str(path)):
-        if text is not None:
-            bags = Bags(names, text.hashed)
-            for row in read_known_texts(path, text.columns):
-                bags.append(text.words(row))
-            return check_features(frequencies(bags.finish()), None)
-        x = read_known_columns(path, shape, names) if is_table else read_x(path)
-        if x.shape[1:] != shape:
-            raise PmtlError(
-                f"{path} holds rows of shape {x.shape[1:]}, but the model reads {shape}."
-            )
-        return as_model_input(check_features(x, names))
+        if not is_table(path):
+            refuse_array_of_text(inputs, path)
+            x = inputs.array(read_x(path), str(path))
+            return inputs.part(x, slice(0, x.shape[0]))[0]
+        with open_table(path) as table:
+            columns = inputs.columns(table)
+            batches = table.batches(columns)
+            parts = [inputs.rows(batch, columns, table, first)[0] for first, batch in batches]
+        if not sum(part.shape[0] for part in parts):
+            raise PmtlError("There are no rows to predict on.")
+        if text is None:
+            return np.concatenate(parts)
+        from scipy.sparse import vstack
+
+        return vstack(parts, format="csr")
+
+
+def is_table(path: Path) -> bool:
+    """Whether the ending of a path is that of a table."""
+    return path.name.lower().endswith(tuple(f".{ending}" for ending in _TABLES))
+
+
+def refuse_array_of_text(inputs: Inputs, path: Path) -> None:
+    """Refuse a file of numbers for a model that reads text."""
+    if inputs.text is not None:
+        raise PmtlError(f"{path} is not a table: this model needs text in .csv, .tsv or .parquet.")
 
 
 def _places(name: str) -> tuple[Path, Path]:

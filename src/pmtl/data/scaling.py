@@ -56,8 +56,8 @@ class Scaling:
         """Whether all features have bounds, so that all clients scale alike."""
         return bool((self.limits != LIMIT).all())
 
-    def apply(self, client: int, x: NDArray[Any]) -> NDArray[np.float32]:
-        """The rows `x` of one client, scaled."""
+    def apply(self, client: int | NDArray[np.int64], x: NDArray[Any]) -> NDArray[np.float32]:
+        """The rows `x`, scaled; `client` is their client, or an array with the client of each."""
         with np.errstate(over="ignore", invalid="ignore"):  # A warning would be about one client.
             scaled = (x - self.means[client]) / self.widths[client]
         scaled = np.where(np.isnan(scaled), 0, scaled)  # Infinitely far, of a constant feature.

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from pmtl.data import Bounds, Rows, Scaling
 from pmtl.data.checks import as_model_input, is_sparse, row_chunks
+from pmtl.data.inputs import Inputs
 from pmtl.data.scaling import scale_by_client
 from pmtl.errors import PmtlError, PmtlWarning
 from pmtl.models import FlatModel, Task
@@ -43,9 +44,14 @@ class Models:
     bounds: Bounds | None
     clients: tuple[str, ...]
     task: Task
-    input_shape: tuple[int, ...]
-    pixels: bool  #: whether bytes are pixels, which become numbers between 0 and 1
-    none_for_new: str | None  #: why no model can answer for a new client; None if one can
+    outputs: int
+    labels: tuple[str, ...] | None  #: the names of classes or labels
+    inputs: Inputs  #: what the models read
+    client_column: str | None  #: the name that the client column had in training
+    unshared: str | None  #: the algorithm, if it shares nothing
+    shows_model: bool  #: whether what was published predicts by itself
+    mixed: bool  #: whether clients read mixtures of the shared vectors
+    spans: tuple[float, ...] | None  #: between which a new client's targets lie on average
 
     @cached_property
     def _positions(self) -> dict[str, int]:
@@ -83,22 +89,56 @@ class Models:
 
     def shared_module(self, client: str) -> nn.Module:
         """The shared model for a client of the run."""
+        if not self.shows_model:
+            self.refuse_shared()
         place = self.position(client)
         return self.module(self.published(np.array([place]))[0], place)
 
+    def refuse_shared(self) -> None:
+        """Refuse to use a shared model if there is none."""
+        if not self.shows_model:
+            raise PmtlError(
+                "What this run published is in each client's own units of the target, and predicts "
+                "nothing by itself: use the clients' own models."
+            )
+        if self.unshared is not None:
+            raise PmtlError(f"Nothing was shared in this run of {self.unshared}.")
+
+    @property
+    def one_for_all(self) -> bool:
+        """Whether all clients have the same shared model."""
+        return len(self.shared) == 1 and not self.mixed
+
     def refuse_new(self) -> None:
         """Refuse a client that is not in the run if no model can answer for it."""
-        if self.none_for_new is not None:
-            raise PmtlError(self.none_for_new)
+        self.refuse_shared()
+        if not self.one_for_all:
+            raise PmtlError(
+                f"This run published {len(self.shared)} models for different clients, and which "
+                "one suits a new client is not known: name a client of the run."
+            )
+        if self.spans is not None:
+            pairs = zip(self.spans[::2], self.spans[1::2], strict=True)
+            listed = "; ".join(f"{low:,g} and {high:,g}" for low, high in pairs)
+            warnings.warn(
+                PmtlWarning(
+                    "The shared model is right for a new client if the mean of its targets is "
+                    f"between {listed}, because their level was published up to a multiple of that "
+                    "distance. Train with public bounds of the target (--bounds) if it may not be."
+                ),
+                stacklevel=4,
+            )
 
     def new_scaling(self, x: NDArray[Any]) -> Scaling | None:
         """How a client that is not in the run scales its rows `x`: like the others, by bounds or by
         its own rows. None if the run does not scale."""
-        if self.scaling is None:
-            return None
-        some = np.array(x[rows_for_scaling(len(x))])
-        everybody = Rows(np.arange(len(some)), np.array([0, len(some)]))
-        return scale_by_client(some, np.zeros(len(some), np.int64), everybody, self.bounds)[1]
+        return None if self.scaling is None else self.scaling_of(x[rows_for_scaling(len(x))])
+
+    def scaling_of(self, rows: NDArray[Any]) -> Scaling:
+        """How a client scales that has these training rows."""
+        everybody = Rows(np.arange(len(rows)), np.array([0, len(rows)]))
+        owner = np.zeros(len(rows), dtype=np.int64)
+        return scale_by_client(np.array(rows), owner, everybody, self.bounds)[1]
 
     def answers(
         self, client: str | None, x: Any, answer: Callable[[Tensor], Tensor]
@@ -124,12 +164,12 @@ class Models:
 
     def _rows(self, x: Any) -> Any:
         x = x if is_sparse(x) else np.asarray(x)
-        if self.pixels and x.dtype == np.uint8:
+        if self.inputs.pixels and x.dtype == np.uint8:
             x = as_model_input(x)
-        if x.shape[1:] != self.input_shape:
+        shape = self.inputs.shape
+        if x.shape[1:] != shape:
             raise PmtlError(
-                f"The model needs rows of shape {self.input_shape}, but these are rows of shape "
-                f"{x.shape[1:]}."
+                f"The model needs rows of shape {shape}, but these are rows of shape {x.shape[1:]}."
             )
         return x
 

@@ -105,8 +105,8 @@ class TrainConfig:
     )
     metric: str | None = option(
         None,
-        help="A further metric, package.module:function of the targets and the predictions (e.g. "
-        "sklearn.metrics:f1_score); several joined by +. Experiments only.",
+        help="Further measures (auc, f1, …) and metrics of your own, package.module:function of "
+        "the targets and the predictions; several joined by +. Experiments only.",
     )
     patience: int | None = option(
         None,

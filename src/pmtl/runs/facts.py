@@ -72,6 +72,7 @@ class RunFacts:
     scaled: bool = False  #: whether features were scaled
     bounds: dict[str, Any] | None = None  #: the public `Bounds` of features and target
     shows_model: bool = True  #: whether what was published predicts by itself
+    target_spans: tuple[float, ...] | None = None  #: see `Algorithm.target_spans`
     disclosed: tuple[str, ...] = ()  #: sentences on what reading the data disclosed
     board: str | None = None  #: the digest of the billboard
     noise_key: str | None = None  #: everything that an experiment's noise depends on

@@ -17,9 +17,12 @@ from torch import Tensor, nn
 from pmtl import storage as files
 from pmtl.billboard import Billboard
 from pmtl.data import Bounds, FederatedData, Scaling, Split, load
+from pmtl.data.inputs import Inputs
+from pmtl.data.readers.text import TextRule
 from pmtl.errors import PmtlError, PmtlWarning
-from pmtl.models import FlatModel, build_model, predictions, probabilities
+from pmtl.models import FlatModel, build_model
 from pmtl.prediction.models import Models
+from pmtl.prediction.predicting import Predicting
 from pmtl.privacy.statement import text
 from pmtl.privacy.statement.statement import Statement, make_statement
 from pmtl.runs.config import IN_MEMORY
@@ -29,11 +32,11 @@ from pmtl.runs.personal import PersonalFile
 from pmtl.sharing import PublicInputs, build_share
 from pmtl.simulation import Feed, Metrics, Weights, evaluate
 from pmtl.simulation.custom_metrics import find_metrics
-from pmtl.simulation.evaluation import client_metrics
-from pmtl.spec import explained
+from pmtl.simulation.evaluation import client_metrics, client_table
+from pmtl.spec import explained, parse_spec
 
 
-class Run:
+class Run(Predicting):
     """A finished run, in memory or read from its folder.
 
     Attributes:
@@ -86,10 +89,7 @@ class Run:
     @property
     def shared(self) -> nn.Module:
         """The shared model; if there are several, see `shared_for`."""
-        if not self.facts.shows_model:
-            raise PmtlError(_NO_MODEL)
-        if not self.facts.shares:
-            raise PmtlError(f"Nothing was shared in this run of {self.facts.algorithm}.")
+        self._models.refuse_shared()
         if len(self._shared) > 1:
             raise PmtlError(
                 f"This run published {len(self._shared)} models, not one: use shared_for(client)."
@@ -103,8 +103,6 @@ class Run:
 
     def shared_for(self, client: str) -> nn.Module:
         """The shared model for the client with this name."""
-        if not self.facts.shows_model:
-            raise PmtlError(_NO_MODEL)
         return self._models.shared_module(client)
 
     @property
@@ -112,27 +110,12 @@ class Run:
         """A sentence if some weights are infinite or NaN; else None."""
         return self.facts.not_finite
 
-    def predict(self, client: str | None, x: Any) -> NDArray[Any]:
-        """The predictions of the client's model: class numbers, 0/1 per label, or numbers.
-
-        Args:
-            client: the name of the client. None: the shared model answers for a client that is not
-                in the run. If clients scale their features, the new client's are scaled by `x`.
-            x: rows of features, an array or a sparse matrix.
-        """
-        return self._models.answers(client, x, predictions(self.facts.task))
-
-    def predict_proba(self, client: str | None, x: Any) -> NDArray[np.float32]:
-        """The probabilities of classes or labels, `[rows, classes]`; `client` and `x` as for
-        `predict`."""
-        return self._models.answers(client, x, probabilities(self.facts.task))
-
     def evaluate(self, metric: str | None = None) -> dict[str, dict[str, Metrics] | None]:
         """Metrics of the personal and the shared models on test and validation rows.
 
         Args:
-            metric: further metrics, `package.module:function`; several joined by `+`. By default
-                those of the run.
+            metric: further measures (`auc+f1`, or `all`) and metrics of your own
+                (`package.module:function`), joined by `+`. By default those of the run.
         """
         self._refuse_exact()
         data = self.data
@@ -159,6 +142,21 @@ class Run:
             found = client_metrics(feed, self._model, weights, split, everybody)
             losses[view] = np.where(there, found.get("loss", np.nan), np.nan)
         return losses
+
+    def per_client(self, metric: str | None = None, split: Split = "test") -> dict[str, Any]:
+        """Measures of every client, as columns (`pandas.DataFrame(run.per_client())`): `client`,
+        `rows`, `model` (personal, shared, alone) and the measures. NaN: a client has no rows or no
+        value, such as an AUC with one class.
+
+        Args:
+            metric: measures (`accuracy+auc`, `all`) and metrics of your own
+                (`package.module:function`), joined by `+`; by default all of the task.
+            split: train, validation or test.
+        """
+        self._refuse_exact()
+        chosen = find_metrics(metric or "+".join(filter(None, ("all", self.facts.metric))))
+        feed = Feed(self.data, self._shared.device, self._shared.dtype)
+        return client_table(feed, self._model, self.views(), split, chosen)
 
     def views(self) -> dict[str, Weights]:
         """Functions that give the weights of any clients' personal models and, if the run has them,
@@ -203,6 +201,7 @@ class Run:
     @cached_property
     def _models(self) -> Models:
         facts = self.facts
+        text = None if facts.text is None else TextRule.from_dict(facts.text)
         return Models(
             self._model,
             self._weights,
@@ -212,26 +211,15 @@ class Run:
             None if facts.bounds is None else Bounds.from_dict(facts.bounds),
             self.clients,
             facts.task,
-            facts.input_shape,
-            facts.pixels,
-            self._none_for_new(),
+            facts.outputs,
+            facts.labels,
+            Inputs(facts.input_shape, facts.feature_names, text, facts.pixels),
+            parse_spec(facts.data)[1].get("client"),
+            None if facts.shares else facts.algorithm,
+            facts.shows_model,
+            self._billboard.mixture is not None,
+            facts.target_spans,
         )
-
-    def _none_for_new(self) -> str | None:
-        """Why no model can answer for a client that is not in the run, if that is so."""
-        if not self.facts.shares:
-            return (
-                f"Nothing was shared in this run of {self.facts.algorithm}, so that it has no "
-                "model for a client that is not in it."
-            )
-        if not self.facts.shows_model:
-            return _NO_MODEL
-        if len(self._shared) > 1 or self._billboard.mixture is not None:
-            return (
-                f"This run published {len(self._shared)} models for different clients, and which "
-                "one suits a new client is not known: name a client of the run."
-            )
-        return None
 
     def _published(self, clients: NDArray[np.int64]) -> Tensor:
         return self._billboard.read(self._shared, clients)
@@ -282,11 +270,6 @@ def load_run(path: str | Path, data: FederatedData | None = None, model: Any = N
         alone,
     )
 
-
-_NO_MODEL = (
-    "What this run published is in each client's own units of the target, and predicts nothing by "
-    "itself: use personal(client)."
-)
 
 #: The warning for a production run that version 0.1 wrote.
 _UNDIVIDED = (

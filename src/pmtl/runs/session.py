@@ -175,6 +175,10 @@ def _finish(
     weights = views["personal"] if federation.team.leader else _not_in_this_process
     alone = views.get("alone") if federation.team.leader else None
     facts = replace(facts, state="complete", not_finite=not_finite(federation, state, facts.mode))
+    if (spans := federation.algorithm.target_spans(state.shared)) is not None:
+        known = np.isfinite(spans).all()
+        facts = replace(facts, target_spans=tuple(spans) if known else None)
+        facts = replace(facts, shows_model=facts.shows_model and bool(known))
     if not facts.production:  # Who was sampled is private, and so is the number of sampled clients.
         store = state.store
         clients = len(store.seen)

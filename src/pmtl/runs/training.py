@@ -179,6 +179,7 @@ def start(
     if out is not None:
         RunFolder.refuse_existing(out)
     federated = _load(config, show) if data is None else data
+    find_metrics(config.metric, federated.task)
     config = replace(
         with_absolute_paths(config),
         data=federated.source or IN_MEMORY,

@@ -23,6 +23,7 @@ from torch import Tensor
 from pmtl.errors import PmtlError, kind_of
 from pmtl.models import Task, predictions, probabilities
 from pmtl.plugins import find
+from pmtl.simulation.measures import ALL, NAMES, measures_of
 
 #: From one client's truth and answers to a number.
 Metric = Callable[[NDArray[Any], NDArray[Any]], float]
@@ -32,19 +33,26 @@ _PROBABILITIES = ("y_score", "y_prob", "y_proba")
 _ERRORS = ("_loss", "_error", "_deviance")
 
 
-def find_metrics(names: str | None) -> dict[str, Metric]:
-    """Metrics, by the names they get in results.
+def find_metrics(names: str | None, task: Task | None = None) -> dict[str, Metric | None]:
+    """Metrics, by the names they get in results; None for a measure of the library.
 
     Args:
-        names: `package.module:function` or the name of an entry point; several joined by `+`.
+        names: measures (`measures.py`; `all` are those of the task), `package.module:function` or
+            the names of entry points, joined by `+`.
+        task: a measure that this task does not have is refused; None: it is not known yet.
     """
     if names is not None and not isinstance(names, str):
         raise PmtlError(
             f"A metric is named package.module:function, as text, but {kind_of(names)} was given."
         )
-    found = {}
+    found: dict[str, Metric | None] = {}
     for name in names.split("+") if names else ():
-        metric = find("metric", name, {})
+        metric = find("metric", name, dict.fromkeys((*NAMES, ALL)))
+        if metric is None:
+            if task is not None:
+                measures_of(task, [name])
+            found[name] = None
+            continue
         if not callable(metric):
             raise PmtlError(f"The metric {name!r} is not a function of the truth and the answers.")
         found[name.rpartition(":")[2]] = metric
@@ -72,13 +80,15 @@ def _answers(metric: Metric, task: Task, outputs: Tensor) -> NDArray[Any]:
     return predictions(task)(outputs).cpu().numpy()
 
 
-def summary(name: str, metric: Metric, values: NDArray[np.float64]) -> dict[str, float]:
+def less_is_better(name: str, metric: Metric) -> bool:
+    """Whether the user's metric is an error."""
+    return bool(getattr(metric, "less_is_better", name.endswith(_ERRORS)))
+
+
+def summary(name: str, values: NDArray[np.float64], less_is_better: bool) -> dict[str, float]:
     """The mean over clients, and over the worst tenth; NaN if no client has a value."""
     there = values[~np.isnan(values)]
-    if not len(there):
-        there = np.array([np.nan])
-    less_is_better = getattr(metric, "less_is_better", name.endswith(_ERRORS))
-    return mean_and_worst(name, there, less_is_better)
+    return mean_and_worst(name, there if len(there) else np.array([np.nan]), less_is_better)
 
 
 def mean_and_worst(

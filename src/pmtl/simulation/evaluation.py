@@ -8,8 +8,9 @@ clients. Clients without rows in a split are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +26,14 @@ from pmtl.engines.feed import Feed
 from pmtl.engines.places import assign_places, axis_is_safe
 from pmtl.engines.sparse import is_linear, own_widths, sparse_outputs
 from pmtl.models import FlatModel, Task, metric_names, row_counts, row_losses, row_squares
-from pmtl.simulation.custom_metrics import Metric, client_value, mean_and_worst, summary
+from pmtl.simulation.custom_metrics import (
+    Metric,
+    client_value,
+    less_is_better,
+    mean_and_worst,
+    summary,
+)
+from pmtl.simulation.measures import LESS_IS_BETTER, UNDEFINED, Answered, measures_of
 from pmtl.simulation.team import ALONE, Team
 
 #: From clients to their weights [K, P].
@@ -61,11 +69,12 @@ def evaluate(
     views: Mapping[str, Weights],
     split: Split,
     team: Team = ALONE,
-    custom: Mapping[str, Metric] | None = None,
+    custom: Mapping[str, Metric | None] | None = None,
 ) -> dict[str, Metrics] | None:
     """Metrics of every view (personal, shared) on a split; None if the split has no rows.
 
-    In a team every process evaluates its own clients. `custom` are the user's own metrics.
+    In a team every process evaluates its own clients. `custom` are further measures and the user's
+    own metrics (`find_metrics`). A measure over all rows needs them in one process.
     """
     counts = data.rows(split).counts
     if counts.sum() == 0:
@@ -77,10 +86,77 @@ def evaluate(
         for name in metric_names(data.task) if team.size > 1 else ():
             team.sum(torch.from_numpy(values.setdefault(name, np.zeros(data.m))))
         results[view] = summarise(values, counts)
-        for name, metric in (custom or {}).items():
-            own = custom_values(name, metric, feed, model, weights, split, mine)
-            results[view] |= summary(name, metric, team.sum(torch.from_numpy(own)).numpy())
+        more = further_values(custom or {}, feed, model, weights, split, mine, results[view])
+        for name, (own, all_rows, worse) in more.items():
+            found = team.sum(torch.from_numpy(own)).numpy()[counts > 0]
+            if all_rows is not None and team.size == 1:
+                results[view][name] = all_rows
+            results[view] |= summary(name, found, worse)
+            if name in UNDEFINED:
+                results[view][f"{name}_clients"] = int((~np.isnan(found)).sum())
     return results
+
+
+def further_values(
+    custom: Mapping[str, Metric | None],
+    feed: Feed,
+    model: FlatModel,
+    weights: Weights,
+    split: Split,
+    clients: Ints,
+    known: Container[str] = (),
+) -> dict[str, tuple[Floats, float | None, bool]]:
+    """Measures and the user's own metrics that are not `known`: [m] for these clients (NaN where
+    there is no value, 0 for all other clients), over all of their rows, and whether less is
+    better."""
+    task, m = feed.data.task, feed.data.m
+    measures = measures_of(task, (name for name, metric in custom.items() if metric is None))
+    measures = {name: measure for name, measure in measures.items() if name not in known}
+    found: dict[str, tuple[Floats, float | None, bool]] = {}
+    with_rows = np.sort(clients[feed.data.rows(split).counts[clients] > 0])
+    if measures and len(with_rows):
+        each = _answered(feed, model, weights, split, with_rows)
+        whole = replace(each, owner=np.zeros_like(each.owner), clients=1)
+    for name, measure in measures.items():
+        values, all_rows = np.zeros(m), np.nan
+        values[clients] = np.nan
+        if len(with_rows):
+            values[with_rows], all_rows = measure(each), float(measure(whole)[0])
+        found[name] = (values, all_rows, name in LESS_IS_BETTER)
+    for name, metric in custom.items():
+        if metric is not None:
+            values = custom_values(name, metric, feed, model, weights, split, clients)
+            found[name] = (values, None, less_is_better(name, metric))
+    return found
+
+
+def _answered(
+    feed: Feed, model: FlatModel, weights: Weights, split: Split, clients: Ints
+) -> Answered:
+    """The truth and the outputs for all rows of these clients, which all have rows."""
+    rows = feed.data.rows(split)
+    index = rows.order[np.isin(np.repeat(np.arange(feed.data.m), rows.counts), clients)]
+    outputs = row_outputs(feed, model, weights, split, clients)
+    owner = np.repeat(np.arange(len(clients)), rows.counts[clients])
+    return Answered(feed.data.task, feed.data.y[index], outputs, owner, len(clients))
+
+
+def client_table(
+    feed: Feed,
+    model: FlatModel,
+    views: Mapping[str, Weights],
+    split: Split,
+    custom: Mapping[str, Metric | None],
+) -> dict[str, NDArray[Any]]:
+    """Measures of every client: the columns client, rows, model (a view) and the measures."""
+    data, counts = feed.data, feed.data.rows(split).counts
+    everybody = np.arange(data.m, dtype=np.int64)
+    parts = []
+    for view, weights in views.items():
+        found = further_values(custom, feed, model, weights, split, everybody)
+        columns = {"client": np.array(data.clients), "rows": counts, "model": [view] * data.m}
+        parts.append({**columns, **{name: values for name, (values, _, _) in found.items()}})
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def custom_values(
@@ -203,6 +279,27 @@ def row_squares_of(
             at = begin[group.places, None] + np.arange(place.start, place.stop)
             found[at[real]] = table["squares"][real]
     return found
+
+
+def row_outputs(
+    feed: Feed, model: FlatModel, weights: Weights, split: Split, clients: Ints
+) -> NDArray[np.float32]:
+    """[rows, outputs] what the clients' models say about all of their rows, client after client."""
+    rows = feed.data.rows(split)
+    counts = rows.counts[clients]
+    begin = np.cumsum(counts) - counts
+    found = np.empty((int(counts.sum()), feed.data.outputs), dtype=np.float32)
+    for group in _groups(clients, feed, model, split, in_place=False):
+        who = clients[group.places]
+        for place, real, table in _tables(feed, model, weights(who), rows, who, group, _columns):
+            at = begin[group.places, None] + np.arange(place.start, place.stop)
+            for output, values in table.items():
+                found[at[real], int(output)] = values[real]
+    return found
+
+
+def _columns(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    return {str(place): column for place, column in enumerate(outputs.flatten(1).unbind(1))}
 
 
 def _squares(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:

@@ -2,81 +2,116 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
 from pmtl.cli import options as opt
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    import numpy as np
-    from numpy.typing import NDArray
-
 
 def predict(
     path: opt.RunPath,
-    client: Annotated[str, typer.Option(help="The client whose model predicts.")],
-    data: Annotated[str, typer.Option(help="Rows: .csv, .parquet, .npz (x) or .npy.")],
+    data: Annotated[
+        str,
+        typer.Option(
+            help="Rows: .csv, .tsv, .parquet, .npz (x) or .npy; FILE:client=COLUMN names the "
+            "client column."
+        ),
+    ],
     out: Annotated[str, typer.Option(help="Where to write: .csv, .parquet, .npz or .npy.")],
+    client: Annotated[
+        str | None, typer.Option(help="The client whose model answers for all rows.")
+    ] = None,
+    new: Annotated[
+        bool,
+        typer.Option("--new", help="The shared model answers for clients that are not in the run."),
+    ] = False,
+    shared: Annotated[
+        bool, typer.Option("--shared", help="The shared model answers for all clients.")
+    ] = False,
+    any_client: Annotated[
+        bool,
+        typer.Option("--any-client", help="With --client: also answer for rows of other clients."),
+    ] = False,
+    client_column: Annotated[
+        str | None,
+        typer.Option(help="The column that names the client (default: its name in training)."),
+    ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            help="Columns to carry over, separated by commas (default: all that are not features)."
+        ),
+    ] = None,
     probabilities: Annotated[
+        bool | None,
+        typer.Option(
+            "--probabilities/--no-probabilities",
+            help="Write a probability for each class or label (default: yes, but not to .npy).",
+        ),
+    ] = None,
+    skip: Annotated[
         bool,
         typer.Option(
-            "--probabilities", help="Write probabilities: a column for each class or label."
+            "--skip",
+            help="Leave rows that cannot be predicted (an empty cell, an unknown client) without "
+            "an answer, instead of refusing the file.",
         ),
     ] = False,
+    as_json: opt.AsJson = False,
 ) -> None:
-    """Predict new rows with one client's personal model.
+    """Predict new rows: each row with its client's personal model, or with the shared model.
 
-    All rows of the file count as this client's; the feature columns are found by name.
+    The file may have rows of many clients and be larger than memory. Columns are found by their
+    names; those that are not features are carried over.
+
+    Example: pmtl predict runs/run-1 --data new.csv --out answers.csv
     """
-    from pathlib import Path
-
-    from pmtl.data.load import load_features
-    from pmtl.data.readers.text import TextRule
-    from pmtl.errors import PmtlError
     from pmtl.personalize.result import load_result
 
-    target = Path(out)
-    if not target.name.endswith((".csv", ".parquet", ".npz", ".npy")):
-        raise PmtlError(f"{out} has no known ending: use .csv, .parquet, .npz or .npy.")
-    run = load_result(path)
-    facts = run.facts
-    text = None if facts.text is None else TextRule.from_dict(facts.text)
-    rows = load_features(data, facts.input_shape, facts.feature_names, text)
-    answers = (run.predict_proba if probabilities else run.predict)(client, rows)
-    write_answers(target, answers, facts.labels)
-    typer.echo(f"{len(answers)} predictions of client {client} are in {out}.")
-
-
-def write_answers(path: Path, answers: NDArray[np.generic], labels: Sequence[str] | None) -> None:
-    """Write predictions; classes are written by their names, if they have names."""
-    import io
-
-    import numpy as np
-
-    from pmtl.storage import write_bytes
-
-    if labels is not None and answers.ndim == 1:
-        answers = np.array(labels)[answers.astype(np.int64)]
-    buffer = io.BytesIO()
-    if path.suffix in (".npz", ".npy"):
-        if path.suffix == ".npz":
-            np.savez(buffer, prediction=answers)
-        else:
-            np.save(buffer, answers)
+    kept = None if keep is None else [name for name in keep.split(",") if name]
+    summary = (
+        load_result(path)
+        .predict_rows(
+            data,
+            out,
+            client=client,
+            new=new,
+            shared=shared,
+            any_client=any_client,
+            skip=skip,
+            client_column=client_column,
+            keep=kept,
+            probabilities=probabilities,
+            progress=True,
+        )
+        .summary
+    )
+    if as_json:
+        opt.print_json(summary)
     else:
-        import pyarrow as pa
-        from pyarrow import csv, parquet
+        typer.echo(_sentence(summary, client))
 
-        columns = answers.reshape(len(answers), -1)
-        names = ["prediction"] if columns.shape[1] == 1 else labels or None
-        names = names or [f"prediction_{place}" for place in range(columns.shape[1])]
-        table = pa.table(dict(zip(names, columns.T, strict=True)))
-        if path.suffix == ".csv":
-            csv.write_csv(table, buffer)
-        else:
-            parquet.write_table(table, buffer)
-    write_bytes(path, buffer.getvalue())
+
+def _sentence(summary: dict[str, Any], client: str | None) -> str:
+    own, new, refused = (summary[key] for key in ("clients", "rows_of_new_clients", "rows_refused"))
+    answered = summary["rows"] - refused
+    if not answered:
+        return f"None of the {refused:,} rows has an answer in {summary['out']}."
+    if client is not None:
+        who = f" of client {client}"
+    elif not own:
+        who = " of the shared model"
+    else:
+        plural = "s" if own > 1 else ""
+        kind = "the shared model for " if summary["model"] == "shared" else ""
+        who = f" of {kind}{own:,} client{plural}"
+    verb = "prediction{} is" if answered == 1 else "predictions{} are"
+    parts = [f"{answered:,} {verb.format(who)} in {summary['out']}."]
+    if new and own:
+        parts.append(f"{new:,} of them are of the shared model, for clients not in the run.")
+    if refused:
+        rows = ", ".join(map(str, summary["first_refused"][:5]))
+        more = " …" if refused > 5 else ""
+        parts.append(f"{refused:,} rows have no answer (counting from 0: {rows}{more}).")
+    return " ".join(parts)

@@ -43,14 +43,24 @@ def read_folder(path: Path, *, lenient: bool = False) -> Columns:
     return _columns(path, names, lambda name: _mapped(path / f"{name}.npy"))
 
 
-def read_x(path: Path) -> NDArray[Any]:
-    """The array of a `.npy`, or `x` of a `.npz`."""
+def read_x(path: Path) -> Any:
+    """The array of a `.npy`, or the rows of a `.npz`: `x`, or a CSR matrix of its parts."""
     if path.suffix.lower() == ".npy":
         return _mapped(path)
+    x = read_array(path, "x")
+    if x is not None:
+        return x
+    parts = [part for name in SPARSE if (part := read_array(path, name)) is not None]
+    if len(parts) < len(SPARSE):
+        raise PmtlError(f"{path} has no array 'x' to predict on.")
+    return _sparse(path, *parts)
+
+
+def read_array(path: Path, name: str) -> NDArray[Any] | None:
+    """An array of a `.npz`, or None if it has none of this name."""
     with open_zip(path, "give a .csv, .parquet, .npz or .npy file") as archive:
-        if "x.npy" not in archive.namelist():
-            raise PmtlError(f"{path} has no array 'x' to predict on.")
-        return _member(path, archive, "x.npy")
+        member = f"{name}.npy"
+        return _member(path, archive, member) if member in archive.namelist() else None
 
 
 def _columns(path: Path, names: set[str], read: Callable[[str], NDArray[Any]]) -> Columns:

@@ -8,10 +8,8 @@ if necessary. Text is accepted as a name (client, split, class) and in the colum
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +91,13 @@ def frame_columns(
     frame: Any, client: str | None, target: str | None, split: str | None, drop: str | Sequence[str]
 ) -> Columns:
     """The columns of a pandas DataFrame (or anything with `columns` and `frame[name]`)."""
+    table = frame_table(frame)
+    return _collect(table, assign_roles(table.names, "The frame", client, target, split, drop))
+
+
+def frame_table(frame: Any, lenient: bool = False) -> Table:
+    """A frame as an open table: pandas, polars, an Arrow table, or anything with `columns` and
+    `frame[name]`."""
     import pyarrow as pa
 
     if not hasattr(frame, "columns"):
@@ -100,20 +105,22 @@ def frame_columns(
             f"A frame of pandas or polars is needed, but {kind_of(frame)} was given: files are "
             "read by pmtl.load(path), arrays by pmtl.FederatedData.from_arrays(x, y, client)."
         )
+    names = frame.column_names if isinstance(frame, pa.Table) else frame.columns
+    series = {str(name): name for name in names}
 
     def read(columns: Sequence[str]) -> list[Any]:
         arrays = {name: _arrow_array(frame[series[name]]) for name in columns}
         return [pa.RecordBatch.from_pydict(arrays)]
 
-    series = {str(name): name for name in frame.columns}
-    table = Table("the frame", [str(name) for name in frame.columns], False, False, read)
-    return _collect(table, assign_roles(table.names, "The frame", client, target, split, drop))
+    return Table("the frame", [str(name) for name in names], False, lenient, read)
 
 
 def _arrow_array(series: Any) -> Any:
     """A frame's column; values of mixed types become text."""
     import pyarrow as pa
 
+    if isinstance(series, pa.ChunkedArray):
+        return series.combine_chunks()
     try:
         column = pa.array(series, from_pandas=True)
     except (pa.ArrowException, TypeError):
@@ -168,24 +175,14 @@ def _collect(table: Table, roles: Roles, known: tuple[Bags, Bags | None] | None 
 class _Features:
     """Collects columns of numbers batch by batch."""
 
-    def __init__(self, table: Table, names: Sequence[str], role: str = "feature") -> None:
-        self._table, self._names, self._role = table, names, role
+    def __init__(self, table: Table, names: Sequence[str]) -> None:
+        self._table, self._names = table, names
         self._builder = ArrayBuilder((len(names),), np.float32)
         self._has_numbers = np.zeros(len(names), dtype=bool)
 
     def append(self, batch: Any, first: int) -> None:
         """Add a batch; `first` is the number of its first row."""
-        where, lenient = self._table.where, self._table.lenient
-        x = np.empty((batch.num_rows, len(self._names)), dtype=np.float32)
-        for column, name in enumerate(self._names):
-            values, text = numbers(batch.column(name), self._table, self._role, name)
-            if text.any() and not lenient:
-                raise wrong_kind(where, self._role, name, "text")
-            with np.errstate(over="ignore"):
-                x[:, column] = values
-            missing = np.isnan(x[:, column])
-            if missing.any() and not lenient:
-                raise missing_value(where, name, first + int(np.argmax(missing)))
+        x = number_rows(batch, first, self._table, self._names)
         self._has_numbers |= np.isfinite(x).any(axis=0)
         self._builder.append(x)
 
@@ -200,6 +197,24 @@ class _Features:
         return self._builder.finish()
 
 
+def number_rows(
+    batch: Any, first: int, table: Table, names: Sequence[str], role: str = "feature"
+) -> NDArray[np.float32]:
+    """[rows, names] the numbers of a batch, whose first row has the number `first`. An empty cell
+    or text is refused; in production it is NaN."""
+    x = np.empty((batch.num_rows, len(names)), dtype=np.float32)
+    for column, name in enumerate(names):
+        values, text = numbers(batch.column(name), table, role, name)
+        if text.any() and not table.lenient:
+            raise wrong_kind(table.where, role, name, "text")
+        with np.errstate(over="ignore"):
+            x[:, column] = values
+        missing = np.isnan(x[:, column])
+        if missing.any() and not table.lenient:
+            raise missing_value(table.where, name, first + int(np.argmax(missing)))
+    return x
+
+
 def _targets(table: Table, targets: dict[str, list[Any]], usable: NDArray[np.bool_]) -> Any:
     """A single target is numbers or names; several are numbers."""
     columns = []
@@ -212,36 +227,3 @@ def _targets(table: Table, targets: dict[str, list[Any]], usable: NDArray[np.boo
             usable &= good
         columns.append(values)
     return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
-
-
-def read_known_columns(
-    path: Path, shape: tuple[int, ...], names: Sequence[str] | None
-) -> NDArray[np.float32]:
-    """The features of a table's rows; columns that are not among the `names` of training are
-    ignored. Without names, all columns are features."""
-    with open_table(path) as table:
-        if names is None and (len(table.names),) != shape:
-            raise PmtlError(f"{path} has {len(table.names)} columns, but the model reads {shape}.")
-        names = table.names if names is None else names
-        _find_columns(table, names)
-        features = _Features(replace(table, parse=True), names, role="input")
-        for first, batch in table.batches(names):
-            features.append(batch, first)
-        return features.finish()
-
-
-def read_known_texts(path: Path, names: Sequence[str]) -> Iterator[str]:
-    """The texts of a table's rows, from the columns that training used."""
-    with open_table(path) as table:
-        _find_columns(table, names)
-        for first, batch in table.batches(names):
-            yield from texts(batch, names, table, first, np.ones(batch.num_rows, dtype=bool))
-
-
-def _find_columns(table: Table, names: Sequence[str]) -> None:
-    counts = Counter(table.names)
-    for name in names:
-        if not counts[name]:
-            raise PmtlError(f"{table.where} lacks the feature column {name!r} that training used.")
-        if counts[name] > 1:
-            raise PmtlError(f"{table.where} has more than one column named {name!r}: rename one.")

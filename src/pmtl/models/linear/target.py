@@ -46,6 +46,16 @@ def read_level(votes: Tensor, noise: float) -> tuple[Tensor, Tensor]:
     return (torch.where(best < BINS / 2, best, best - BINS) + 0.5) * LEVEL_WIDTH, clear
 
 
+def spans(target: Tensor) -> list[float]:
+    """[low, high] for each output, from sizes and levels [2, outputs]: where the mean of a client's
+    targets lies if the published level is the right one of all those that a turn apart. Both are
+    infinite if the size was lost in noise."""
+    size, level = target
+    low, high = ((level + sign * TURN / 2) * size for sign in (-1, 1))
+    lost = torch.where(size > 0, 0.0, torch.inf)
+    return torch.stack([low - lost, high + lost], 1).flatten().tolist()
+
+
 def _read_histogram(bins: Tensor, noise: float) -> tuple[Tensor, Tensor]:
     """The bin around which most of the mass is, and whether that is more than noise."""
     around = bins + torch.roll(bins, 1, -1) / 2 + torch.roll(bins, -1, -1) / 2

@@ -1,0 +1,120 @@
+"""Rows of a file as a finished model reads them.
+
+`Inputs.rows` is the one place where cells of a new table become features, for one batch of rows at
+a time: columns are found by the names they had in training, and text becomes words by the rule of
+training.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from pmtl.data.checks import (
+    Mask,
+    all_in_row,
+    as_float32,
+    as_model_input,
+    check_features,
+    is_sparse,
+    not_finite,
+)
+from pmtl.data.readers.cells import Table, texts
+from pmtl.data.readers.text import Bags, TextRule, frequencies
+from pmtl.errors import PmtlError
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a model reads.
+
+    Args:
+        shape: the shape of a row.
+        names: the names of the features in training; None if they had none.
+        text: how text became features in training, if it did.
+        pixels: whether bytes are pixels, which become numbers between 0 and 1.
+    """
+
+    shape: tuple[int, ...]
+    names: tuple[str, ...] | None = None
+    text: TextRule | None = None
+    pixels: bool = True
+
+    def columns(self, table: Table, others: Container[str | None] = ()) -> tuple[str, ...]:
+        """The columns of a table that hold features. If they had no names in training, these are
+        all columns but the `others`, in their order."""
+        if self.text is not None:
+            wanted = self.text.columns
+        elif self.names is not None:
+            wanted = self.names
+        else:
+            wanted = tuple(name for name in table.names if name not in others)
+            if (len(wanted),) != self.shape:
+                raise PmtlError(
+                    f"{table.where} has {len(wanted)} columns of features, but the model reads "
+                    f"{self.shape}, and training gave them no names."
+                )
+        find_columns(table, wanted)
+        return wanted
+
+    def rows(
+        self, batch: Any, columns: Sequence[str], table: Table, first: int
+    ) -> tuple[Any, Mask]:
+        """The features of a record batch, an array or a CSR matrix, and which rows are usable.
+
+        Args:
+            batch: the rows, an Arrow record batch.
+            columns: the columns that `columns` found.
+            table: the table that the batch is from. If it is not `lenient`, an unusable row is
+                refused.
+            first: the number of the batch's first row.
+        """
+        from pmtl.data.readers.table import number_rows
+
+        usable = np.ones(batch.num_rows, dtype=bool)
+        if self.text is not None:
+            bags = Bags(self.names, self.text.hashed)
+            for row in texts(batch, columns, table, first, usable):
+                bags.append(self.text.words(row))
+            return frequencies(bags.finish()), usable
+        x = number_rows(batch, first, replace(table, parse=True), columns, "input")
+        return x, self.check(x, table.lenient, first)
+
+    def check(self, x: Any, lenient: bool = False, first: int = 0) -> Mask:
+        """Which of these rows are usable; if not `lenient`, one that is not is refused."""
+        finite = np.isfinite(x) if x.dtype.kind == "f" else np.ones(x.shape, dtype=bool)
+        if not lenient and not finite.all():
+            row, *place = np.argwhere(~finite)[0]
+            raise not_finite(x[(row, *place)], first + int(row), np.array(place), self.names)
+        return all_in_row(finite)
+
+    def array(self, x: Any, where: str) -> Any:
+        """The rows of an array or a sparse matrix, or a refusal of rows that do not fit."""
+        marks = np.ones(x.shape[0] if x.ndim else 0, dtype=bool)
+        x = check_features(x, self.names, None if is_sparse(x) else marks)
+        if x.shape[1:] != self.shape:
+            raise PmtlError(
+                f"{where} holds rows of shape {x.shape[1:]}, but the model reads {self.shape}."
+            )
+        return x
+
+    def part(self, x: Any, rows: slice, lenient: bool = False) -> tuple[Any, Mask]:
+        """Some rows of an array as the model reads them, and which of them are usable."""
+        if is_sparse(x):  # `array` refused those that are not.
+            return x[rows], np.ones(rows.stop - rows.start, dtype=bool)
+        some = as_model_input(x[rows]) if self.pixels else as_float32(x[rows])
+        return some, self.check(some, lenient, rows.start)
+
+
+def find_columns(table: Table, names: Sequence[str]) -> None:
+    """Refuse a table that lacks one of the columns, or has one of them twice."""
+    counts = Counter(table.names)
+    for name in names:
+        if not counts[name]:
+            raise PmtlError(f"{table.where} lacks the feature column {name!r} that training used.")
+        if counts[name] > 1:
+            raise PmtlError(f"{table.where} has more than one column named {name!r}: rename one.")

@@ -1,0 +1,299 @@
+"""Which model answers for which row, and the answers of many clients at once."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pmtl.data import FederatedData, Rows, Scaling
+from pmtl.data.checks import is_sparse
+from pmtl.data.client_names import Coded, without_points
+from pmtl.data.splits import group_rows
+from pmtl.errors import PmtlError, PmtlWarning
+from pmtl.prediction.models import FEW_ROWS, Models, refuse_diverged, rows_for_scaling
+from pmtl.prediction.source import Piece, Source
+from pmtl.progress import Bar
+from pmtl.simulation import Feed
+from pmtl.simulation.evaluation import row_outputs
+
+Ints = NDArray[np.int64]
+
+#: The code of a row that gets no answer.
+NOBODY = -1
+#: Unknown clients that a message names.
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Whose models are to answer.
+
+    Args:
+        client: the client whose model answers for all rows; by default each row's own client.
+        new: whether the shared model answers for clients that are not in the run.
+        shared: whether the shared model answers for all clients.
+        any_client: whether `client` answers for rows of other clients, too.
+        skip: whether rows that cannot be predicted are left without an answer.
+    """
+
+    client: str | None = None
+    new: bool = False
+    shared: bool = False
+    any_client: bool = False
+    skip: bool = False
+
+    def __post_init__(self) -> None:
+        if self.client is not None and (self.new or self.shared):
+            other = "--new" if self.new else "--shared"
+            raise PmtlError(
+                f"--client names whose model answers, and {other} asks for the shared model: give "
+                "one of them."
+            )
+        if self.any_client and self.client is None:
+            raise PmtlError("--any-client belongs to --client NAME: give both, or neither.")
+
+    def check(self, models: Models) -> None:
+        """Refuse a client that is not in the run, and a shared model that is not there."""
+        if self.client is not None:
+            models.position(self.client)
+        if self.shared:
+            models.refuse_shared()
+
+
+@dataclass(frozen=True)
+class Answering:
+    """Who answers for the rows of a source.
+
+    The code of a row's client is its position in the run; those of clients that are not in the run
+    follow.
+    """
+
+    models: Models
+    asked: Asked
+    rows: int  #: how many there are
+    codes: Mapping[str, int]  #: from names in the client column to codes
+    unknown: tuple[str, ...]  #: names that are not in the run
+    everybody: int | None = None  #: the code of all rows, without a client column
+    scaling: Scaling | None = None  #: of new clients
+
+    def of(self, piece: Piece) -> Ints:
+        """The code of every row; `NOBODY` for rows that get no answer."""
+        if self.everybody is not None or piece.clients is None:
+            found = np.full(len(piece.usable), self.everybody, dtype=np.int64)
+        else:
+            codes = [self.codes.get(name, NOBODY) for name in piece.clients.names]
+            found = np.array([*codes, NOBODY], dtype=np.int64)[piece.clients.codes]
+        return np.where(piece.usable, found, NOBODY)
+
+    def outputs(self, piece: Piece, codes: Ints) -> NDArray[np.float32]:
+        """[rows, outputs] what the models say; NaN for rows that get no answer."""
+        there = codes != NOBODY
+        found = np.full((len(codes), self.models.outputs), np.nan, dtype=np.float32)
+        if there.any():
+            x = piece.x if there.all() else piece.x[there]
+            found[there] = self._compute(x, codes[there])
+        return found
+
+    def _compute(self, x: Any, codes: Ints) -> NDArray[np.float32]:
+        models = self.models
+        x = x if is_sparse(x) else self._scaled(x, codes)
+        one, m = self.asked.shared and models.one_for_all, len(models.clients)
+        # All new clients have the same model: they are one group.
+        groups = np.zeros_like(codes) + m if one else np.minimum(codes, m)
+        present, owner = np.unique(groups, return_inverse=True)
+        rows = group_rows(owner.astype(np.int64), np.ones(x.shape[0], dtype=bool), len(present))
+        data = _unlabelled(x, rows, models)
+
+        def weights(clients: Ints) -> Tensor:
+            return self._weights(present[clients])
+
+        feed = Feed(data, models.shared.device, models.shared.dtype)
+        who = np.arange(len(present), dtype=np.int64)
+        found = np.empty((x.shape[0], models.outputs), dtype=np.float32)
+        found[rows.order] = row_outputs(feed, models.model, weights, "test", who)
+        return found
+
+    def _weights(self, codes: Ints) -> Tensor:
+        """[K, P], of which the new clients' are the shared ones; refused if they diverged."""
+        models, m = self.models, len(self.models.clients)
+        known = codes < m
+        weights = models.shared.new_empty((len(codes), models.shared.shape[1]))
+        if known.any():
+            weigh = models.published if self.asked.shared else models.personal
+            weights[torch.from_numpy(known).to(weights.device)] = weigh(codes[known])
+        if not known.all():
+            weights[torch.from_numpy(~known).to(weights.device)] = models.shared[:1]
+        finite = weights.isfinite().all(dim=1).cpu().numpy()
+        if not finite.all():
+            code = int(codes[np.argmin(finite)])
+            own = code < m and not self.asked.shared
+            whose = f"The model of client {models.clients[code]!r}" if own else "The shared model"
+            refuse_diverged(whose, False)
+        return weights
+
+    def _scaled(self, x: NDArray[Any], codes: Ints) -> NDArray[Any]:
+        models, m = self.models, len(self.models.clients)
+        if models.scaling is None:
+            return x
+        known = codes < m
+        scaled = np.empty(x.shape, dtype=np.float32)
+        scaled[known] = models.scaling.apply(codes[known], x[known])
+        if self.scaling is not None:
+            scaled[~known] = self.scaling.apply(codes[~known] - m, x[~known])
+        return scaled
+
+
+def _unlabelled(x: Any, rows: Rows, models: Models) -> FederatedData:
+    names = tuple(str(k) for k in range(len(rows.counts)))
+    y = np.zeros(x.shape[0], dtype=np.int64)
+    return FederatedData(x, y, names, {"test": rows}, models.task, models.outputs)
+
+
+def decide(models: Models, source: Source, asked: Asked, bar: Bar) -> Answering:
+    """Who answers for the rows of a source. Rows of clients that nobody asked for are refused.
+    `bar` is told how many pieces will be read."""
+    counts, rows = _count(source, asked)
+    if not rows:
+        raise PmtlError(f"{source.where} has no rows to predict on.")
+    bar.expect(-(-rows // source.size))
+    names = _cleaned(counts)
+    m = len(models.clients)
+    if asked.client is not None:
+        _refuse_others(source, asked, names)
+        return Answering(models, asked, rows, {}, (), models.position(asked.client))
+    if source.client_column is None:
+        if not (asked.new or asked.shared):
+            raise PmtlError(
+                f"{source.where} has no column that names the client of a row: name it "
+                "(--client-column COLUMN), or say whose model answers: --client NAME, --shared, "
+                "or --new for a client that is not in the run."
+            )
+        models.refuse_new()
+        made = Answering(models, asked, rows, {}, (), m)
+        return _with_scaling(made, source, {m: rows}, bar)
+    known = {raw: models.find(name) for raw, name in names.items()}
+    unknown = tuple(names[raw] for raw, place in known.items() if place is None)
+    codes = {raw: place for raw, place in known.items() if place is not None}
+    if not unknown:
+        return Answering(models, asked, rows, codes, ())
+    if asked.new or asked.shared:
+        models.refuse_new()
+        new = [raw for raw, place in known.items() if place is None]
+        added = {raw: m + place for place, raw in enumerate(new)}
+        made = Answering(models, asked, rows, {**codes, **added}, unknown)
+        return _with_scaling(made, source, {added[raw]: counts[raw] for raw in new}, bar)
+    if not asked.skip:
+        raise PmtlError(
+            f"{source.where} has rows of {_listed(unknown)}, not in this run: correct the names, "
+            "answer for them with the shared model (--new), or leave them without an answer "
+            "(--skip)."
+        )
+    return Answering(models, asked, rows, codes, unknown)
+
+
+def _count(source: Source, asked: Asked) -> tuple[dict[str, int], int]:
+    """How many rows every name in the client column has, and how many there are in all."""
+    counts: dict[str, int] = {}
+    rows = 0
+    for found in source.clients():
+        if isinstance(found, int):
+            rows += found
+            continue
+        for name, count in zip(
+            found.names, np.bincount(found.codes, minlength=len(found.names)), strict=True
+        ):
+            counts[name] = counts.get(name, 0) + int(count)
+        if "" in found.names and not asked.skip:
+            row = rows + int(np.argmax(found.codes == found.names.index("")))
+            raise PmtlError(
+                f"Row {row} (counting from 0) of {source.where} has no client: fill it in, or "
+                "leave such rows without an answer (--skip)."
+            )
+        rows += len(found.codes)
+    counts.pop("", None)
+    return counts, rows
+
+
+def _cleaned(counts: Iterable[str]) -> dict[str, str]:
+    """From names in the file to names of clients, as in training: 1.0 is 1 if all are like that."""
+    raw = tuple(counts)
+    clean = without_points(Coded(np.arange(len(raw)), raw)).names
+    return dict(zip(raw, clean, strict=True))
+
+
+def _refuse_others(source: Source, asked: Asked, names: Mapping[str, str]) -> None:
+    others = [name for name in names.values() if name != str(asked.client)]
+    if others and not asked.any_client:
+        raise PmtlError(
+            f"{source.where} has rows of {_listed(others)}, not of {asked.client!r} (column "
+            f"{source.client_column!r}): leave --client out, so that each client's own model "
+            f"answers, or let the model of {asked.client!r} answer for all with --any-client."
+        )
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = list(names)
+    shown = ", ".join(repr(name) for name in names[:_NAMED])
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return f"the client{'s' if len(names) > 1 else ''} {shown}{more}"
+
+
+def _with_scaling(
+    made: Answering, source: Source, counts: Mapping[int, int], bar: Bar
+) -> Answering:
+    """With the scaling of new clients, by some of their rows each, for which all are read."""
+    models = made.models
+    if models.scaling is None:
+        return made
+    bar.expect(-(-made.rows // source.size) * 2)
+    held: dict[int, list[NDArray[Any]]] = {code: [] for code in counts}
+    for code, rows in _of_new_clients(made, source, counts, bar):
+        held[code].append(rows)
+    parts = []
+    for code in sorted(held):
+        rows = np.concatenate([np.empty((0, *models.inputs.shape), np.float32), *held[code]])
+        parts.append(models.scaling_of(rows))
+    few = sum(count < FEW_ROWS for count in counts.values())
+    if few and not models.scaling.same_for_all:
+        warnings.warn(
+            PmtlWarning(
+                f"{few} of {len(counts)} new clients have fewer than {FEW_ROWS} rows. They scale "
+                "their features by these rows, which is not reliable with so few: train with "
+                "public bounds (--bounds) if that matters."
+            ),
+            stacklevel=2,
+        )
+    return replace(made, scaling=_stack(parts))
+
+
+def _of_new_clients(
+    made: Answering, source: Source, counts: Mapping[int, int], bar: Bar
+) -> Iterator[tuple[int, NDArray[Any]]]:
+    """The rows by which new clients scale, piece by piece."""
+    chosen = {code: rows_for_scaling(count) for code, count in counts.items()}
+    seen = dict.fromkeys(counts, 0)
+    for piece in source.pieces():
+        codes = made.of(piece)
+        order = np.argsort(codes, kind="stable")
+        order = order[codes[order] >= len(made.models.clients)]
+        present, starts = np.unique(codes[order], return_index=True)
+        for code, mine in zip(present.tolist(), np.split(order, starts[1:]), strict=True):
+            begin, seen[code] = seen[code], seen[code] + len(mine)
+            ends = np.searchsorted(chosen[code], [begin, seen[code]])
+            yield code, piece.x[mine[chosen[code][slice(*ends)] - begin]]
+        bar.advance()
+
+
+def _stack(parts: list[Scaling]) -> Scaling:
+    """The scalings of one client each as one; limits are the same for all."""
+    names = [item.name for item in fields(Scaling) if item.name != "limits"]
+    names = [name for name in names if getattr(parts[0], name) is not None]
+    joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    return replace(parts[0], **joined)

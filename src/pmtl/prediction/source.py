@@ -1,0 +1,259 @@
+"""Rows to predict on: a table, a frame or arrays, read in pieces of the same number of rows.
+
+The number of rows of a piece depends on the model alone. So the same rows get the same answers to
+the last bit, whether they come from a CSV file, a Parquet file or a frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pmtl.data.checks import is_sparse
+from pmtl.data.client_names import Coded, distinct
+from pmtl.data.inputs import Inputs, find_columns
+from pmtl.data.load import is_table, refuse_array_of_text
+from pmtl.data.readers.cells import Table, coded_names
+from pmtl.data.readers.columns import CLIENT
+from pmtl.errors import PmtlError, naming
+from pmtl.spec import parse_spec, unknown
+
+#: Rows of a piece, and floats of a piece of dense rows.
+MOST_ROWS, MOST_FLOATS = 2**14, 2**24
+#: Options of a spec that name columns which are not features.
+_OPTIONS = ("client", "target", "split", "drop")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some rows."""
+
+    first: int  #: the number of the first row
+    x: Any  #: features, an array or a CSR matrix
+    usable: NDArray[np.bool_]  #: which rows can be predicted
+    clients: Coded | None
+    kept: dict[str, Any]  #: the columns that are carried over, Arrow arrays
+
+
+@dataclass(frozen=True)
+class Source:
+    """Rows that can be read several times."""
+
+    where: str  #: the name in messages
+    size: int  #: how many rows a piece has
+    client_column: str | None
+    kept: tuple[str, ...]  #: the columns that are carried over
+    clients: Callable[[], Iterator[Coded | int]]  #: of all rows; without a column, numbers of rows
+    pieces: Callable[[], Iterator[Piece]]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How rows are read.
+
+    Args:
+        inputs: what the model reads.
+        client_names: the names that the client column may have.
+        client_column: the client column; by default the first of `client_names` that is there.
+        keep: the columns that are carried over; by default all that are not features.
+        lenient: whether rows that cannot be read are marked instead of refused.
+        drop: columns that are not carried over by default.
+        clients: the client of each row of an array.
+    """
+
+    inputs: Inputs
+    client_names: tuple[str, ...] = CLIENT
+    client_column: str | None = None
+    keep: tuple[str, ...] | None = None
+    lenient: bool = False
+    drop: tuple[str, ...] = ()
+    clients: Any = None
+
+    @property
+    def rows(self) -> int:
+        """The rows of a piece."""
+        floats = 1 if self.inputs.text is not None else prod(self.inputs.shape)
+        return max(1, min(MOST_ROWS, MOST_FLOATS // floats))
+
+
+@contextmanager
+def open_rows(given: Any, reading: Reading) -> Iterator[Source]:
+    """Open rows: a path or `PATH:client=COLUMN`, a frame, or an array of features."""
+    if isinstance(given, np.ndarray) or is_sparse(given):
+        clients = None if reading.clients is None else np.asarray(reading.clients)
+        yield _array_source(given, clients, "the array", reading)
+        return
+    if reading.clients is not None:
+        raise PmtlError(
+            "clients=… names the clients of an array's rows; a file or a frame has a client column "
+            "(client_column=…)."
+        )
+    if not isinstance(given, (str, Path)):
+        yield _frame_source(given, reading)
+        return
+    path, reading = _parse(given, reading)
+    if not path.is_file():
+        raise PmtlError(f"There is no file {path} to predict on.")
+    if is_table(path):
+        from pmtl.data.readers.table import open_table
+
+        with open_table(path) as table:
+            yield _table_source(replace(table, lenient=reading.lenient), reading)
+        return
+    from pmtl.data.readers.npz import read_x
+
+    refuse_array_of_text(reading.inputs, path)
+    with naming(str(path)):
+        client = _client_array(path, reading.client_column or "client")
+        source = _array_source(read_x(path), client, str(path), reading)
+    yield source
+
+
+def _parse(given: str | Path, reading: Reading) -> tuple[Path, Reading]:
+    path = Path(given).expanduser()
+    if path.exists():
+        return path, reading
+    name, options = parse_spec(str(given))
+    for option in options:
+        if option not in _OPTIONS:
+            raise unknown("option of rows to predict on named", option, _OPTIONS)
+    column = reading.client_column or options.get("client")
+    dropped = tuple(part for part in options.get("drop", "").split("+") if part)
+    return Path(name).expanduser(), replace(reading, client_column=column, drop=dropped)
+
+
+def _frame_source(given: Any, reading: Reading) -> Source:
+    if not hasattr(given, "columns"):
+        raise PmtlError(
+            f"Rows to predict on are a file, a frame or an array, not {type(given).__name__}."
+        )
+    from pmtl.data.readers.table import frame_table
+
+    return _table_source(frame_table(given, reading.lenient), reading)
+
+
+def _table_source(table: Table, reading: Reading) -> Source:
+    client = _client_column(table, reading)
+    features = reading.inputs.columns(table, {client, *(reading.keep or ()), *reading.drop})
+    if reading.keep is None:
+        without = {*features, *reading.drop}
+        kept = tuple(name for name in table.names if name not in without)
+    else:
+        kept = reading.keep
+    for name in kept:
+        if name not in table.names:
+            raise unknown(f"column of {table.where} named", name, table.names)
+    find_columns(table, kept)
+    used = tuple(dict.fromkeys((*features, *kept, *((client,) if client else ()))))
+
+    def clients() -> Iterator[Coded | int]:
+        for _, batch in table.batches((client or used[0],)):
+            yield _names(batch, client, table) if client else batch.num_rows
+
+    def pieces() -> Iterator[Piece]:
+        first = 0
+        for batch in _of_size((batch for _, batch in table.batches(used)), reading.rows):
+            x, usable = reading.inputs.rows(batch, features, table, first)
+            names = _names(batch, client, table) if client else None
+            yield Piece(first, x, usable, names, {name: batch.column(name) for name in kept})
+            first += batch.num_rows
+
+    return Source(table.where, reading.rows, client, kept, clients, lambda: _named(pieces, table))
+
+
+def _named(pieces: Callable[[], Iterator[Piece]], table: Table) -> Iterator[Piece]:
+    """The pieces; an error while one is read names the table."""
+    with naming(table.where):
+        yield from pieces()
+
+
+def _client_column(table: Table, reading: Reading) -> str | None:
+    if reading.client_column is not None:
+        if reading.client_column not in table.names:
+            raise unknown(f"column of {table.where} named", reading.client_column, table.names)
+        return reading.client_column
+    features = reading.inputs.names or ()
+    found = (name for name in reading.client_names if name in table.names and name not in features)
+    return next(found, None)
+
+
+def _names(batch: Any, client: str, table: Table) -> Coded:
+    return coded_names([batch.column(client)], table, "client", client)
+
+
+def _of_size(batches: Iterable[Any], rows: int) -> Iterator[Any]:
+    """The same rows in batches of `rows`; the last one may have fewer."""
+    import pyarrow as pa
+
+    held: list[Any] = []
+    count = 0
+    for batch in batches:
+        held.append(batch)
+        count += batch.num_rows
+        if count >= rows:
+            table = pa.Table.from_batches(held)
+            for at in range(0, count - count % rows, rows):
+                yield _as_batch(table.slice(at, rows))
+            held = table.slice(count - count % rows).to_batches()
+            count %= rows
+    if count:
+        yield _as_batch(pa.Table.from_batches(held))
+
+
+def _as_batch(table: Any) -> Any:
+    (batch,) = table.combine_chunks().to_batches()
+    return batch
+
+
+def _client_array(path: Path, name: str) -> NDArray[Any] | None:
+    """The clients of an .npz, if it has them."""
+    if path.suffix.lower() != ".npz":
+        return None
+    from pmtl.data.readers.npz import read_array
+
+    return read_array(path, name)
+
+
+def _array_source(given: Any, client: NDArray[Any] | None, where: str, reading: Reading) -> Source:
+    import pyarrow as pa
+
+    x = reading.inputs.array(given, where)
+    total = int(x.shape[0])
+    if client is None and reading.client_column is not None:
+        raise PmtlError(f"{where} has no array {reading.client_column!r} that names the clients.")
+    if client is not None and len(client) != total:
+        raise PmtlError(f"{where} has {total} rows, but names {len(client)} clients.")
+    name = reading.client_column or "client"
+    kept: tuple[str, ...] = () if client is None else (name,)
+    if reading.keep is not None:
+        for column in reading.keep:
+            if column not in kept:
+                raise unknown(f"column of {where} named", column, kept)
+        kept = reading.keep
+
+    def slices() -> Iterator[slice]:
+        for first in range(0, total, reading.rows):
+            yield slice(first, min(first + reading.rows, total))
+
+    def clients() -> Iterator[Coded | int]:
+        for some in slices():
+            yield some.stop - some.start if client is None else distinct(client[some], "client")
+
+    def pieces() -> Iterator[Piece]:
+        for some in slices():
+            rows, usable = reading.inputs.part(x, some, reading.lenient)
+            coded = None if client is None else distinct(client[some], "client")
+            columns = {}
+            if coded is not None and kept:
+                columns[name] = pa.array(coded.names).take(pa.array(coded.codes))
+            yield Piece(some.start, rows, usable, coded, columns)
+
+    found = None if client is None else name
+    return Source(where, reading.rows, found, kept, clients, pieces)
