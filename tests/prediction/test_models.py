@@ -69,6 +69,7 @@ def test_a_large_new_client_is_scaled_by_some_of_its_rows():
 def test_with_public_bounds_one_row_is_enough(recwarn):
     data, x = raw_federation(bounds=[(0, 1000), (-0.01, 0.01), (-5, 5)])
     run = trained(data)
+    recwarn.clear()  # What training warns of.
     alone = np.concatenate([run.predict_proba(None, row[None]) for row in x[:9]])
     np.testing.assert_allclose(alone, run.predict_proba(None, x[:9]), rtol=1e-6)
     assert [w for w in recwarn if w.category is PmtlWarning] == []
