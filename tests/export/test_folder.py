@@ -19,7 +19,7 @@ import pmtl
 from pmtl.data import Bounds, FederatedData
 from pmtl.errors import PmtlWarning
 from pmtl.export import folder as export_folder
-from pmtl.export.formats import FORMATS, Onnx, read_about
+from pmtl.export.formats import FORMATS, Onnx, Safetensors, read_about
 from pmtl.privacy.ledger.ledger import Ledger
 
 ODD = ["../up", "a/b", "a\\b", "a b", "a:b", "CON", "Ä", "ä", "x" * 300, ".", "0"]
@@ -83,6 +83,23 @@ def test_a_wrong_export_is_noticed_and_nothing_is_left(odd_run, tmp_path, monkey
     monkeypatch.setattr(Onnx, "content", lambda self, module, about: honest(self, kept, about))
     with pytest.raises(pmtl.PmtlError, match="answers differently as onnx"):
         pmtl.export_model(odd_run, tmp_path / "out", all_clients=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError(28, "No space left on device")])
+def test_an_interrupted_export_leaves_nothing(odd_run, tmp_path, monkeypatch, failure):
+    honest, calls = Safetensors.content, []
+
+    def failing(self, module, about):
+        calls.append(about)
+        if len(calls) == 4:
+            raise failure
+        return honest(self, module, about)
+
+    monkeypatch.setattr(Safetensors, "content", failing)
+    with pytest.raises((KeyboardInterrupt, pmtl.PmtlError)) as caught:
+        pmtl.export_model(odd_run, tmp_path / "out", all_clients=True, to="safetensors")
+    assert caught.type is KeyboardInterrupt or "The disk is full" in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 
