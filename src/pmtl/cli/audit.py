@@ -30,12 +30,12 @@ def audit(
     ] = 2.0,
     clients: Annotated[int, typer.Option(help="m: how many clients the federation has.")] = 20,
     cohort: Annotated[
-        int | None, typer.Option(help="q: clients of a round. [default: all]")
+        int | None, typer.Option(help="q: clients of a round (default: all).")
     ] = None,
     sampling: Annotated[
         str | None,
         typer.Option(
-            help="full, poisson or fixed. [default: full if all, else poisson]",
+            help="full, poisson or fixed (default: full if all, else poisson).",
             autocompletion=completer("sampling"),
         ),
     ] = None,
@@ -43,7 +43,7 @@ def audit(
     trials: Annotated[
         int, typer.Option(help="Trials of the one-round game; other games in proportion.")
     ] = 4000,
-    delta: Annotated[float | None, typer.Option(help="δ. [default: 1/(10m)]")] = None,
+    delta: Annotated[float | None, typer.Option(help="δ (default: 1/(10m)).")] = None,
     seed: Annotated[int, typer.Option(help="Another seed plays other trials.")] = 0,
     mode: Annotated[
         str,
