@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 
 import pytest
@@ -52,3 +53,10 @@ def test_results_can_be_had_as_json(path):
 def test_every_option_and_argument_is_explained(path):
     silent = [one.name for one in COMMANDS[path].params if not getattr(one, "help", None)]
     assert [name for name in silent if name != "help"] == []
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_no_help_text_is_taken_for_markup(path):
+    """Rich would leave out what stands in square brackets after a letter."""
+    texts = [str(getattr(one, "help", None) or "") for one in COMMANDS[path].params]
+    assert [text for text in texts if re.search(r"(?<!\\)\[[a-z/#@][^]]*\]", text)] == []

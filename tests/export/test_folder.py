@@ -19,7 +19,7 @@ import pmtl
 from pmtl.data import Bounds, FederatedData
 from pmtl.errors import PmtlWarning
 from pmtl.export import folder as export_folder
-from pmtl.export.formats import FORMATS, Onnx, read_about
+from pmtl.export.formats import FORMATS, Onnx, Safetensors, read_about
 from pmtl.privacy.ledger.ledger import Ledger
 
 ODD = ["../up", "a/b", "a\\b", "a b", "a:b", "CON", "Ä", "ä", "x" * 300, ".", "0"]
@@ -86,6 +86,23 @@ def test_a_wrong_export_is_noticed_and_nothing_is_left(odd_run, tmp_path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError(28, "No space left on device")])
+def test_an_interrupted_export_leaves_nothing(odd_run, tmp_path, monkeypatch, failure):
+    honest, calls = Safetensors.content, []
+
+    def failing(self, module, about):
+        calls.append(about)
+        if len(calls) == 4:
+            raise failure
+        return honest(self, module, about)
+
+    monkeypatch.setattr(Safetensors, "content", failing)
+    with pytest.raises((KeyboardInterrupt, pmtl.PmtlError)) as caught:
+        pmtl.export_model(odd_run, tmp_path / "out", all_clients=True, to="safetensors")
+    assert caught.type is KeyboardInterrupt or "The disk is full" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_client_that_diverged_is_left_out_of_all_and_refused_alone(tmp_path):
     run = runs_to_export.trained(small_federation(), "mlp", "pmtl")
     honest = run._weights
@@ -130,16 +147,17 @@ def test_an_existing_folder_is_refused_and_stays(odd_run, tmp_path):
 
 
 def test_the_shared_model_has_nothing_of_the_client_whose_scaling_it_was_read_with(tmp_path):
-    data = small_federation()
-    run = runs_to_export.trained(data.bounded(Bounds(((-1.0, 3.0), None, None, None))))
+    data = runs_to_export.federation()
+    run = runs_to_export.trained(data.bounded(Bounds(((0.0, 50.0), None, None, None))))
+    assert run._scaling.means[0, 1] > 10  # A client's own, which must not get out.
     pmtl.export_model(run, tmp_path / "out", shared=True, to="safetensors")
     weights = load_file(tmp_path / "out/model.safetensors")
-    assert weights["scale.mean"].tolist() == [1, 0, 0, 0]
-    assert weights["scale.width"].tolist() == [2, 1, 1, 1]
+    assert weights["scale.mean"].tolist() == [25, 0, 0, 0]
+    assert weights["scale.width"].tolist() == [25, 1, 1, 1]
     about = json.loads((tmp_path / "out/model.json").read_text())
     assert about["scaled_by_the_user"] == [f"feature {place}" for place in (1, 2, 3)]
     assert about["private_to"] is None
-    named = run.shared_for("site-00")[1].state_dict()
+    named = run.shared_for("site 0")[1].state_dict()
     assert all(torch.equal(weights[f"model.{name}"], named[name]) for name in named)
 
 
@@ -225,6 +243,23 @@ def test_a_fine_tuned_model_is_the_fine_tuned_one(tmp_path):
     weights = load_file(tmp_path / "out/model.safetensors")
     assert torch.equal(weights["model.1.weight"], tuned.personal("site-03")[1].weight)
     assert not torch.equal(weights["model.1.weight"], run.personal("site-03")[1].weight)
+
+
+def test_a_model_of_texts_comes_with_its_rule(tmp_path):
+    lines = ["user\ttext\ttag"]
+    lines += [f"u{k % 4}\t{'socket ip' if k % 3 else 'typo page'} fix\t{k % 3}" for k in range(48)]
+    (tmp_path / "rows.tsv").write_text("\n".join(lines) + "\n")
+    data = f"{tmp_path / 'rows.tsv'}:client=user,target=tag,text=text"
+    run = runs_to_export.trained(data, "logistic", "pmtl")
+    pmtl.export_model(run, tmp_path / "out", client="u2", to="torch")
+    rule = json.loads((tmp_path / "out/text.json").read_text())
+    assert rule == json.loads(json.dumps(run.facts.text))
+    about = json.loads((tmp_path / "out/model.json").read_text())
+    assert about["feature_names"] is None
+    assert about["input_shape"] == [10_000]  # Words are hashed unless they are public.
+    card = (tmp_path / "out/README.md").read_text()
+    assert "`text.json` says how a text becomes a row" in card
+    assert 'pipeline_tag: "text-classification"' in card
 
 
 def test_several_shared_models_need_a_client(tmp_path):

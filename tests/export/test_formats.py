@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 
 import numpy as np
 import onnx
@@ -104,3 +105,12 @@ def test_a_model_that_cannot_be_traced_is_a_sentence(to, tmp_path):
     assert list(tmp_path.iterdir()) == []
     done = pmtl.export_model(run, tmp_path / "out", client="site 1", to="safetensors")
     assert done.largest_difference == 0
+
+
+@pytest.mark.parametrize("package", ["onnx", "onnxruntime", "onnxscript"])
+def test_without_the_extra_a_sentence_says_how_to_get_it(package, tmp_path, monkeypatch):
+    run = runs_to_export.run_of("logistic")
+    monkeypatch.setitem(sys.modules, package, None)  # Importing it now fails.
+    with pytest.raises(pmtl.PmtlError, match=rf"'{package}'.*pip install 'pmtl\[onnx\]'"):
+        pmtl.export_model(run, tmp_path / "out", client="site 1", to="onnx")
+    assert list(tmp_path.iterdir()) == []

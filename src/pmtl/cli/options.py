@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -61,7 +62,7 @@ def typer_option(setting: Declared, panel: str | None = None) -> Any:
         help = f"{help.removesuffix('.')} (default {default})."
     about = setting.about
     return typer.Option(
-        help=help,
+        help=re.sub(r"\[(?=[a-z/#@])", r"\\[", help),  # Rich would take it for markup.
         rich_help_panel=about.panel or panel,
         metavar=about.metavar,
         autocompletion=completer(setting.name),

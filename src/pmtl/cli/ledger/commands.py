@@ -22,7 +22,7 @@ app = typer.Typer(
 )
 
 Path = Annotated[str, typer.Argument(metavar="PATH", help="The ledger, a file.")]
-Delta = Annotated[float | None, typer.Option(help="δ. [default: 1/(10 · clients)]")]
+Delta = Annotated[float | None, typer.Option(help="δ (default: 1/(10 · clients)).")]
 Data = Annotated[
     str, typer.Option(metavar="SPEC", help="The federation of its clients, as in pmtl train.")
 ]
@@ -135,7 +135,7 @@ def charge(
 def show(
     path: Path,
     delta: Annotated[
-        float | None, typer.Option(help="Only this δ. [default: 1/(10 · clients), 1e-5 and 1e-6]")
+        float | None, typer.Option(help="Only this δ (default: 1/(10 · clients), 1e-5 and 1e-6).")
     ] = None,
     each: Annotated[
         bool, typer.Option("--clients", help="Also what was spent on each client.")

@@ -147,7 +147,8 @@ def _named(parameter: Any) -> str:
 
 
 def _help(parameter: Any) -> str:
-    return str(getattr(parameter, "help", None) or _NO_HELP).strip().rstrip(".")
+    text = str(getattr(parameter, "help", None) or _NO_HELP)
+    return text.replace("\\[", "[").strip().rstrip(".")
 
 
 def _path(context: Any) -> str:
