@@ -66,7 +66,11 @@ def test_stopping_does_not_wait_for_the_workers(results, monkeypatch):
     next(running)
     workers = list(made[0]._processes.values())
     running.close()  # As an interrupt would.
-    assert [worker.exitcode for worker in workers] == [-signal.SIGTERM] * 2
+    # Not by SIGTERM alone, which a run answers by ending after its round. (When one worker has
+    # ended, the pool itself may end the other by that signal first.)
+    ends = [worker.exitcode for worker in workers]
+    assert -signal.SIGKILL in ends
+    assert {*ends} <= {-signal.SIGKILL, -signal.SIGTERM}
 
 
 def test_a_worker_that_ends_before_its_time_is_a_sentence(results, monkeypatch):

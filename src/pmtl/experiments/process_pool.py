@@ -44,7 +44,7 @@ def run_tasks(
                 other.cancel()
     except BaseException:  # After Ctrl-C the user does not want to wait.
         for process in list((pool._processes or {}).values()):
-            process.terminate()
+            process.kill()  # Runs handle SIGTERM by ending after a round; they can be resumed.
         raise
     finally:
         pool.shutdown(cancel_futures=True)
