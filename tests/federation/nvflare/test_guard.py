@@ -14,7 +14,7 @@ ADMIN, CELL = "admin@pmtl.local", "_admin_0a"
 @pytest.fixture
 def guard():
     made = Guard()
-    made.sites = frozenset({"a", "b"})
+    made.server, made.sites = "fl.example.org", frozenset({"a", "b"})
     return made
 
 
@@ -24,6 +24,7 @@ def guard():
         ("a", "a", "a", "server", "task"),
         ("a", "a", "a", "server.job", "sm__STREAM"),
         ("server.job", None, "server.job", "a", "sm__STREAM"),
+        ("server.job", "fl.example.org", "server.job", "a", "sm__STREAM"),
         (CELL, ADMIN, CELL, "server", "hci_channel"),
     ],
 )
@@ -40,6 +41,7 @@ def test_what_passes(guard, message):
         (("a", "a", "a", "serverx", "pmtl"), "only the server"),
         (("a", "a", "a", "server", "_net_manager"), "no right to maintain"),
         (("a", None, "a", "server", "task"), "its certificate is that of None"),
+        (("server.job", "a", "server.job", "b", "pmtl"), "its certificate is that of 'a'"),
         (("c", "c", "c", "server", "task"), "no site of this federation"),
         ((CELL, "a", CELL, "server", "hci_channel"), "its certificate is that of 'a'"),
         ((CELL, ADMIN, CELL, "a", "admin"), "only the server"),

@@ -17,7 +17,7 @@ from nvflare.apis.fl_constant import FLContextKey
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessagePropKey, ReturnCode
 from nvflare.fuel.f3.cellnet.utils import make_reply
 
-from pmtl.federation.nvflare.policy import ADMIN, site_names
+from pmtl.federation.nvflare.policy import ADMIN, server_address, site_names
 
 _MAINTENANCE = "_net_manager"  # NVFLARE's channel for requests to list, measure and stop cells.
 ENGINES: list[Any] = []  #: the engine of this process, for its end
@@ -30,6 +30,7 @@ class Guard(FLComponent):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.sites: frozenset[str] = frozenset()
+        self.server = ""  # The name in the server's certificate.
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
         """Begin with the server.
@@ -40,7 +41,8 @@ class Guard(FLComponent):  # type: ignore[misc]
         """
         if event_type == EventType.SYSTEM_BOOTSTRAP:
             engine, workspace = fl_ctx.get_engine(), fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
-            self.sites = frozenset(site_names(Path(workspace.get_root_dir())))
+            kit = Path(workspace.get_root_dir())
+            self.server, self.sites = server_address(kit)[0], frozenset(site_names(kit))
             engine.get_cell().core_cell.add_incoming_filter(channel="*", topic="*", cb=self.check)
             ENGINES.append(engine)
             _log.info("The server waits for the sites %s.", ", ".join(sorted(self.sites)))
@@ -76,11 +78,13 @@ class Guard(FLComponent):  # type: ignore[misc]
             destination: to whom.
             channel: NVFLARE's channel.
         """
-        if _within(endpoint, "server"):
+        own, administrator = _within(endpoint, "server"), endpoint.startswith("_admin_")
+        if own and certified is None:
             return None  # A process of this server.
-        administrator = endpoint.startswith("_admin_")
-        if certified != (ADMIN if administrator else endpoint):
+        if certified != (self.server if own else ADMIN if administrator else endpoint):
             return f"its certificate is that of {certified!r}"
+        if own:
+            return None
         if not administrator and endpoint not in self.sites:
             return "no site of this federation has this name"
         if not _within(origin, endpoint):
