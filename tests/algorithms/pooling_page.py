@@ -34,7 +34,8 @@ class Page:
     cells: list = field(default_factory=list)  #: what each client chose
     leads: list = field(default_factory=list)  #: by how many nats, before the second best
     trust: float = 1.0  #: how much of the vote counts
-    steps: list = field(default_factory=list)  #: C in every round
+    steps: list = field(default_factory=list)  #: C in every round, doubled with the path
+    doubled: int = 0  #: how often the path was
 
     def release(self, uploads):
         """The mean of uploads of norm at most 1, with noise."""
@@ -61,15 +62,20 @@ class Page:
         d, outputs = rows[0][0].shape[1], rows[0][1].shape[1]
         shared = np.zeros((d, outputs))
         step = self.first_step
-        for _ in range(ROUNDS):
+        for number in range(ROUNDS):
             pair = (3.0, 3.0) if self.classes else (0.3, 3.0)
             moves = [self.solve(x, y, shared, pair) - shared for x, y in rows]
             flat = self.release([move.ravel() / step for move in moves])
             mean = flat.reshape(d, outputs)
             mean = mean - mean.mean(1, keepdims=True) if self.classes else mean
+            onward = number < ROUNDS - 1 and self.goes_on(shared, mean)
             shared = shared + step * mean
             self.steps.append(step)
-            step = self.next_step(step, flat)
+            if onward:
+                self.doubled += 1
+                shared, self.steps = 2 * shared, [2 * earlier for earlier in self.steps]
+            length = math.sqrt(max(0.0, (mean**2).sum() - self.noise_of(mean)))
+            step = 2 * step if onward else self.shorter(step) if length < 0.25 else step
         losses = [self.losses(x, y, shared) for x, y in rows]
         norm = 2.0 if not self.sigma else min(2, max(0.05, 0.005 * math.sqrt(VOTES) / self.sigma))
         ballots = [
@@ -101,13 +107,24 @@ class Page:
     def first_step(self):
         return self.reach / ROUNDS / (math.sqrt(2) if self.classes else 1)
 
-    def next_step(self, step, mean):
-        """C doubles where clients agree and there is little noise, and halves where they do not."""
-        noise = len(mean) * self.sigma**2
-        length = math.sqrt(max(0.0, mean @ mean - noise))
-        if length > 0.5 and noise < 0.05:
-            return 2 * step
-        return max(self.first_step, step / 2) if length < 0.25 else step
+    def noise_of(self, mean):
+        """The expected squared norm of the noise of a mean move; for classes, of its part that
+        changes probabilities."""
+        d, outputs = mean.shape
+        return d * (outputs - 1 if self.classes else outputs) * self.sigma**2
+
+    def goes_on(self, path, mean):
+        """Whether moves add clearly, and nearly as much as before, to the path."""
+        if not self.steps:
+            return False
+        norm = np.linalg.norm(path)
+        noise = self.noise_of(mean) * sum(step**2 for step in self.steps)
+        before = max(0.0, norm**2 - noise) / norm / sum(self.steps)
+        along = (mean * path).sum() / norm
+        return along > 2 * self.sigma and along > 0.7 * before
+
+    def shorter(self, step):
+        return max(self.first_step, step / 2)
 
     def cell(self, x, y, shared, number):
         if number >= len(AROUND):

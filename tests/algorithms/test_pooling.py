@@ -31,13 +31,15 @@ NUMBERS = Sizes("regression", 1, 6, True)
 # ---- the page ----
 
 
-def test_without_noise_it_is_its_page():
+@pytest.mark.parametrize(("spec", "reach"), [("pooling", 4.0), ("pooling:reach=0.4", 0.4)])
+def test_without_noise_it_is_its_page(spec, reach):
+    """Also where the first steps are so short that the path has to be doubled."""
     data = federation(rows=12, level=553.0, size=66.0, differ=0.5).scaled()
-    run = pmtl.train(data, algorithm="pooling", privacy={"epsilon": math.inf})
-    page = Page(rows_of(data), reach=4.0)
+    run = pmtl.train(data, algorithm=spec, privacy={"epsilon": math.inf})
+    page = Page(rows_of(data), reach=reach)
     shared, own = page.run()
     assert page.clipped > 0
-    assert len(set(page.steps)) > 1, "the step never changed"
+    assert (page.doubled > 1) == (reach < 1)
     assert len(set(page.cells)) > 1, "all clients chose alike: nothing was tried"
     found = personal(run).numpy()
     assert np.allclose(found, [vector(weights) for weights in own], rtol=1e-4, atol=1e-3)
@@ -76,6 +78,7 @@ def test_with_noise_it_is_its_page(classes, sigma):
     page = Page(rows_of(data), reach, sigma, draw, classes=bool(classes))
     shared, own = page.run()
     assert 0.5 < page.trust < (0.9 if sigma > 0.1 else 1)
+    assert page.doubled > 0, "the path was never doubled: nothing was tried"
     # Rounds and held-out losses of classes are solved only roughly.
     close = {"rtol": 1e-4, "atol": 1e-2 if classes else 1e-4}
     assert np.allclose(found["shared"][0], vector(shared), **close)

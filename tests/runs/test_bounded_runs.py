@@ -77,11 +77,6 @@ def test_with_bounds_for_all_features_the_shared_model_is_a_module(tmp_path):
         _ = pmtl.train(federation(SOME), privacy=2.0).shared
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="Bounds that are ten times too wide cost training alone 15.3% here: its penalised "
-    "intercept lies far from the client's rows.",
-)
 def test_wide_bounds_do_not_make_penalties_stronger():
     """A feature that fills a tenth of its bounds has a tenth of the deviation."""
     wide = {0: (-500, 500), 1: (-500, 500), "target": (0, 150)}

@@ -11,8 +11,8 @@ model for all. Everything that is shared passes the gate, in T releases of equal
 1. *Target* (numbers without public bounds, 2 releases): the clients' votes for the size of the
    target, as a power of two, and for its level.
 2. *Rounds* (8 releases): w̃ ← w̃ + C · mean_k clip₁((W_k(w̃; κ) − w̃)/C) + noise. C · rounds is how
-   far w̃ gets (`reach`), larger the less noise there is. C doubles after a round in which clients
-   agreed on the direction, and halves after one in which they did not.
+   far w̃ gets at first (`reach`), farther the less noise there is. While the moves of a round still
+   point along those of earlier rounds, w̃ and C are doubled (models/linear/path.py).
 3. *Vote* (3 releases of one vector, averaged): client k's mean held-out loss in nats for each of 14
    cells: penalties from "the shared weights as they are" to "almost free", and training alone.
    Each client subtracts its mean over the cells.
@@ -41,6 +41,7 @@ from pmtl.algorithms.base import ExactAlgorithm, Sizes
 from pmtl.errors import PmtlError
 from pmtl.models import Layout
 from pmtl.models.linear.cells import ALONE, AROUND, CELLS, choose, pick, variances
+from pmtl.models.linear.path import Path
 from pmtl.models.linear.solve import ClientRows, held_out_losses, in_nats, solve
 from pmtl.models.linear.target import BINS, in_units, level_votes, read_level, read_size, size_votes
 from pmtl.models.linear.target import spans as spans_of
@@ -48,8 +49,6 @@ from pmtl.models.linear.target import spans as spans_of
 #: The penalties in the rounds, for numbers and for classes. A client that has one class only would
 #: move an almost free intercept as far as it can, whatever the others have.
 NUMBERS, CLASSES = (0.3, 3.0), (3.0, 3.0)
-#: The largest squared norm of a round's noise with which the step may grow.
-SHORT_NOISE = 0.05
 #: A vote in nats: the noise that is aimed at, and the least and largest norm for clipping it.
 VOTE_NOISE, VOTE_NORMS = 0.005, (0.05, 2.0)
 #: The most noise of a release with which the target's histograms are readable.
@@ -263,14 +262,16 @@ class Pooling(ExactAlgorithm):
     # ---- at the server ----
 
     def server_start(self, shared: Tensor) -> dict[str, Tensor]:
-        return {"round": torch.zeros(1, dtype=torch.float64)}
+        zero = torch.zeros(1, dtype=torch.float64)
+        return {"round": zero, "length": zero.clone()}
 
     def server_step(
         self, shared: Tensor, update: Tensor, memory: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         round = int(memory["round"])
         weights, target, vote, steps = (part.clone() for part in self._read(shared))
-        outputs, stage = self._sizes.outputs, self.stage(round)
+        outputs = self._sizes.outputs
+        stage, length = self.stage(round), memory["length"]
         if stage in ("size", "level"):
             votes = update.reshape(-1, outputs, BINS)
             if stage == "size":
@@ -279,31 +280,26 @@ class Pooling(ExactAlgorithm):
                 target[:, 1], clear = read_level(votes, self.noise)
                 target[:, 0] = torch.where(clear, target[:, 0], 0.0)
         elif stage == "weights":
-            moved = update.reshape(len(update), -1, outputs) * steps[:, :1, None]
+            moved = update.reshape(len(update), -1, outputs)
+            free = moved[0].numel()
             if self._sizes.task == "classification":
                 moved = moved - moved.mean(2, keepdim=True)  # noise that changes no probability
-            weights[:, : moved.shape[1]] += moved
-            steps[:, 1] += steps[:, 0] ** 2
-            steps[:, 0] = self._next_step(steps[:, 0], update)
+                free -= moved.shape[1]
+            shared_part = weights[:, : moved.shape[1]]
+            path = Path(shared_part, steps[:, 0], steps[:, 1], memory["length"])
+            last = round + 1 == self._before + self.rounds
+            path = path.advance(moved, free, self.noise, self._first_step, last)
+            weights[:, : moved.shape[1]] = path.weights
+            steps, length = torch.stack([path.step, path.squares], 1), path.length
         else:
             cast = round - self._before - self.rounds
             vote = (vote * cast + update * self._vote_norm) / (cast + 1)
         board = torch.cat([weights.flatten(1), target.flatten(1), vote, steps], 1)
-        return board, {"round": memory["round"] + 1}
-
-    def _next_step(self, step: Tensor, update: Tensor) -> Tensor:
-        """C after a round. It doubles if the mean of moves of norm at most 1 is longer than ½, and
-        its noise is short: then clients want to go further, together. It halves, to no less than at
-        first, if the mean is shorter than ¼."""
-        noise = update.shape[1] * self.noise**2
-        length = (update.square().sum(1) - noise).clamp(min=0).sqrt()
-        longer = (length > 0.5) & (noise < SHORT_NOISE)
-        shorter = torch.where(length < 0.25, step / 2, step).clamp(min=self._first_step)
-        return torch.where(longer, 2 * step, shorter)
+        return board, {"round": memory["round"] + 1, "length": length}
 
     @property
     def _first_step(self) -> float:
-        """C in the first round: C · rounds = reach. Weights of two opposite classes move by half
+        """C in the first rounds: C · rounds = reach. Weights of two opposite classes move by half
         of their difference."""
         reach = self.reach / (math.sqrt(2) if self._sizes.task == "classification" else 1.0)
         return reach / self.rounds

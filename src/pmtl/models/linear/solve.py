@@ -14,11 +14,12 @@ it points uphill, O'Donoghue & Candès 2015) until nothing moves.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from pmtl.models.linear.smaller import Classes, Columns
 from pmtl.models.losses import Task
 
 #: The largest second derivative of a row's loss in its outputs.
@@ -75,15 +76,60 @@ def solve(
         start: weights to begin with; the centre unless given.
         until: steps at most, and the largest move at which the iteration ends.
     """
+    columns = Columns.used(rows.x)
+    if columns is not None:
+        small = replace(rows, x=columns.rows(rows.x))
+        begin = None if start is None else columns.weights(start)
+        found = solve(
+            small, columns.weights(centre), columns.penalties(penalty), mask, begin, until
+        )
+        return columns.back(found, centre)
     used = rows.x * (rows.mask if mask is None else mask).unsqueeze(-1)
     step = _Step(used, CURVATURE[rows.task], penalty)
     w = centre.expand(len(used), penalty.shape[1], *centre.shape[2:])
     if rows.task == "regression":
-        return w - step(_gradient(rows, used, w, centre, penalty))
+        return w - step(_times(used.transpose(1, 2), _times(rows.x, w) - rows.y.unsqueeze(1)))
     w = w if start is None else start
+    classes = Classes.of(rows.y) if rows.task == "classification" else None
+    if classes is None:
+        return _descend(_Problem(rows, used, centre, penalty), step, w, until)
+    offset, few = classes.offsets(_times(rows.x, centre)), classes.centre(centre)
+    small = replace(rows, y=classes.targets(rows.y))
+    problem = _Problem(small, used, few, penalty, classes.scale, offset)
+    found = _descend(problem, step, few if start is None else classes.start(w, centre), until)
+    return classes.back(found, centre)
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """What is minimised, by its gradient. Logits are xᵀW · scale + offset."""
+
+    rows: ClientRows
+    used: Tensor  #: the rows that count; 0 in the others
+    centre: Tensor
+    penalty: Tensor
+    scale: Tensor | None = None  #: [K, 1, 1, outputs] at most 1: the curvature's bound holds
+    offset: Tensor | None = None  #: [K, G, n, outputs]
+
+    def gradient(self, w: Tensor) -> Tensor:
+        outputs = _times(self.rows.x, w)
+        if self.scale is not None and self.offset is not None:
+            outputs = outputs * self.scale + self.offset
+        if self.rows.task == "classification":
+            outputs = torch.softmax(outputs, -1)
+        elif self.rows.task == "multilabel":
+            outputs = torch.sigmoid(outputs)
+        missed = outputs - self.rows.y.unsqueeze(1)
+        missed = missed if self.scale is None else missed * self.scale
+        pull = self.penalty.unsqueeze(-1) * (w - self.centre)
+        return _times(self.used.transpose(1, 2), missed) + pull
+
+
+def _descend(problem: _Problem, step: _Step, w: Tensor, until: tuple[int, float]) -> Tensor:
+    """Accelerated steps from `w`, until nothing moves."""
     momentum, ahead = torch.ones(w.shape[:2], dtype=w.dtype, device=w.device), w
     for _ in range(until[0]):
-        gradient = _gradient(rows, used, ahead, centre, penalty)
+        gradient = problem.gradient(ahead)
         after = ahead - step(gradient)
         uphill = (gradient * (after - w)).sum((2, 3)) > 0
         following = (1 + torch.sqrt(1 + 4 * momentum.square())) / 2
@@ -94,16 +140,6 @@ def solve(
         if not float(moved.abs().max()) > until[1]:
             break
     return w
-
-
-def _gradient(rows: ClientRows, used: Tensor, w: Tensor, centre: Tensor, penalty: Tensor) -> Tensor:
-    outputs = _times(rows.x, w)
-    if rows.task == "classification":
-        outputs = torch.softmax(outputs, -1)
-    elif rows.task == "multilabel":
-        outputs = torch.sigmoid(outputs)
-    pull = penalty.unsqueeze(-1) * (w - centre)
-    return _times(used.transpose(1, 2), outputs - rows.y.unsqueeze(1)) + pull
 
 
 def _times(a: Tensor, b: Tensor) -> Tensor:

@@ -1,0 +1,76 @@
+"""How far shared weights go: their steps grow while the clients' moves point the same way.
+
+In a round, clients move by at most a step C from the weights w, and u is the noisy mean of their
+moves in units of C. Where the right weights are large, nearly all moves are clipped: u tells the
+direction, and hardly anything about the distance. But if earlier moves had come near, the later
+ones would no longer point along them. So u is compared with the path w that earlier moves made:
+
+    a = ⟨u, w⟩/‖w‖                      what u adds along the path
+    e = (‖w‖² − its noise)/(‖w‖ · L)    what earlier moves added on average; L is the sum of steps
+
+The noise of a is σ, that of one number, however many weights there are. If a > 2σ and a > 0.7 e,
+the clients go on as before: the path and C are doubled. 0.7: if what moves add falls by a constant
+factor from round to round, doubling goes too far just where a < e/√2 (after two rounds) to
+a < e ln 2 (after many). Doubling the path, and not only the next steps, gives all rounds the same
+weight, and so keeps the ratio of signal and noise. C halves, to no less than at first, if the mean
+of the moves, less its noise, is shorter than ¼. All of this is work on what is published, and costs
+no privacy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, where
+
+#: A component counts if it is more than so many deviations of its noise.
+CLEAR = 2.0
+#: The path is doubled if moves still add this part of what they added before.
+AS_BEFORE = 0.7
+#: C halves after a mean move shorter than this.
+SHORT = 0.25
+
+
+@dataclass(frozen=True)
+class Path:
+    """Where some vectors of weights are, and how they got there.
+
+    Args:
+        weights: [vectors, d, outputs].
+        step: C of the next round, [vectors].
+        squares: the sum of the squares of all steps so far, [vectors]; times σ² it is the variance
+            of each weight.
+        length: the sum of all steps so far, [vectors].
+    """
+
+    weights: Tensor
+    step: Tensor
+    squares: Tensor
+    length: Tensor
+
+    def advance(self, move: Tensor, free: int, noise: float, first: float, last: bool) -> Path:
+        """The path after one more round.
+
+        Args:
+            move: u, [vectors, d, outputs].
+            free: how many of its numbers are free.
+            noise: σ of each of them.
+            first: the least step.
+            last: whether this was the last round: what no later round can check is not doubled.
+        """
+        squared = self.weights.square().sum((1, 2))
+        norm = squared.sqrt().clamp(min=1e-300)
+        along = (move * self.weights).sum((1, 2)) / norm
+        signal = (squared - free * noise**2 * self.squares).clamp(min=0)
+        before = signal / (norm * self.length.clamp(min=1e-300))
+        onward = (self.length > 0) & (along > CLEAR * noise) & (along > AS_BEFORE * before)
+        onward = onward & (not last)
+        factor = where(onward, 2.0, 1.0)
+        agreed = (move.square().sum((1, 2)) - free * noise**2).clamp(min=0).sqrt()
+        shorter = where(agreed < SHORT, self.step / 2, self.step).clamp(min=first)
+        return Path(
+            (self.weights + self.step[:, None, None] * move) * factor[:, None, None],
+            where(onward, 2 * self.step, shorter),
+            (self.squares + self.step.square()) * factor.square(),
+            (self.length + self.step) * factor,
+        )
