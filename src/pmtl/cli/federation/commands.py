@@ -101,7 +101,7 @@ def site(
     bounds: Annotated[str | None, typer.Option(metavar="FILE", help="As in pmtl train.")] = None,
     limits: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="What this site agrees to: TOML, with [limits]."),
+        typer.Option(metavar="FILE", help="What this site agrees to: TOML, with a section limits."),
     ] = None,
     models: Annotated[
         Path | None,
