@@ -23,7 +23,7 @@ def commands():
 
 @pytest.mark.parametrize("line", commands())
 def test_every_command_of_the_page_is_understood(line):
-    """`tests/federation/nvflare/test_real_processes.py` also runs those that start the federation."""
+    """`federation/nvflare/test_real_processes.py` also runs those that start the federation."""
     program, group, name, *arguments = shlex.split(line)
     assert (program, group) == ("pmtl", "federation")
     context = get_command(app).commands[name].make_context(name, arguments)
