@@ -155,10 +155,9 @@ class CellTransport:
         origin = headers.get(MessageHeaderKey.ORIGIN, site)
         if code != ReturnCode.OK or origin != site or late.triggered:
             return None
-        content = reply.payload
-        if not isinstance(content, bytes | bytearray | memoryview):
+        if not isinstance(reply.payload, bytes | bytearray | memoryview):
             return None
-        answer = bytes(content)
+        answer = bytes(reply.payload)
         if topic != PING:
             _release(site)
         return answer
