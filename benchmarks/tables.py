@@ -133,15 +133,18 @@ def production(name: str) -> str:
 def federation() -> str:
     """What a message to each site and back costs, and what the processes need."""
     rows = []
-    for line in read("federation")["rounds"]:
-        memory = (line[f"{name}_peak_bytes"] / 2**20 for name in ("job", "server", "site"))
-        times = (f"{line[name]:.2f} s" for name in ("seconds", "slowest_seconds", "start_seconds"))
-        rows.append((f"{line['parameters']:,}", *times, *(f"{m:,.0f} MiB" for m in memory)))
+    for told in (read("federation"), read("federation-30")):
+        for line in told["rounds"]:
+            memory = (line[f"{name}_peak_bytes"] / 2**20 for name in ("job", "server", "site"))
+            names = ("seconds", "slowest_seconds", "start_seconds")
+            times = (f"{line[name]:.2f} s" for name in names)
+            size = f"{line['parameters']:,}"
+            rows.append((str(told["sites"]), size, *times, *(f"{m:,.0f} MiB" for m in memory)))
     titles = (
-        *("float32", "a round", "the slowest", "start and end of a job"),
+        *("sites", "float32", "a round", "the slowest", "start and end of a job"),
         *("memory: the job's process", "the server's", "a site's"),
     )
-    return markdown(titles, rows)
+    return markdown(titles, rows, 0)
 
 
 #: Page and mark → its table.
