@@ -1,4 +1,4 @@
-"""The tables of docs/benchmarks.md and docs/privacy.md, from the results that are checked in.
+"""The tables of docs/benchmarks.md, privacy.md and others, from the results that are checked in.
 
 python benchmarks/tables.py              # prints all of them
 python benchmarks/tables.py --write      # puts them where they stand in the pages
@@ -130,6 +130,23 @@ def production(name: str) -> str:
     return markdown(titles, rows)
 
 
+def federation() -> str:
+    """What a message to each site and back costs, and what the processes need."""
+    rows = []
+    for told in (read("federation"), read("federation-30")):
+        for line in told["rounds"]:
+            memory = (line[f"{name}_peak_bytes"] / 2**20 for name in ("job", "server", "site"))
+            names = ("seconds", "slowest_seconds", "start_seconds")
+            times = (f"{line[name]:.2f} s" for name in names)
+            size = f"{line['parameters']:,}"
+            rows.append((str(told["sites"]), size, *times, *(f"{m:,.0f} MiB" for m in memory)))
+    titles = (
+        *("sites", "float32", "a round", "the slowest", "start and end of a job"),
+        *("memory: the job's process", "the server's", "a site's"),
+    )
+    return markdown(titles, rows, 0)
+
+
 #: Page and mark → its table.
 TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("benchmarks", "card"): lambda: engines("engines-h200"),
@@ -140,6 +157,7 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("benchmarks", "production"): lambda: production("production-cpu"),
     ("benchmarks", "production-card"): lambda: production("production-h200"),
     ("benchmarks", "end-to-end"): end_to_end,
+    ("federation-nvflare", "federation"): federation,
     ("privacy", "hardened"): noise,
     ("scale", "processes"): lambda: scaling()[0],
     ("scale", "model"): lambda: scaling()[1],

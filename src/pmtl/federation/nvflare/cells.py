@@ -11,9 +11,11 @@ from typing import Any
 from nvflare.apis.signal import Signal
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.message import Message
+from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 
 CHANNEL = "pmtl"
 ASK, PING, ECHO = "ask", "ping", "echo"
+PING_BYTES = 16  #: of the number of a site's process
 _PING_SECONDS, _PING_EVERY = 3.0, 2.0
 _GIVE_UP = 30.0  # Seconds without a sign of life, after which an answer is not awaited any longer.
 
@@ -153,8 +155,23 @@ class CellTransport:
         origin = headers.get(MessageHeaderKey.ORIGIN, site)
         if code != ReturnCode.OK or origin != site or late.triggered:
             return None
-        content = reply.payload
-        return bytes(content) if isinstance(content, bytes | bytearray | memoryview) else None
+        if not isinstance(reply.payload, bytes | bytearray | memoryview):
+            return None
+        answer = bytes(reply.payload)
+        if topic != PING:
+            _release(site)
+        return answer
+
+
+def _release(site: str) -> None:
+    """Free the answers of a site that were copied. NVFLARE keeps what it received for a minute, in
+    case that the site sends a part of it again, and would keep all rounds of that minute."""
+    with RxTask.map_lock:
+        tasks = [task for (origin, _), task in RxTask.rx_task_map.items() if origin == site]
+    for task in tasks:
+        future = task.stream_future
+        if task.completed and future is not None and task.size > PING_BYTES:
+            future.value = None
 
 
 class _Watch:

@@ -13,7 +13,7 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.utils import make_reply
 
 from pmtl.errors import PmtlError
-from pmtl.federation.nvflare.cells import ASK, CHANNEL, ECHO, PING
+from pmtl.federation.nvflare.cells import ASK, CHANNEL, ECHO, PING, PING_BYTES
 from pmtl.federation.nvflare.policy import SITE_FILE
 from pmtl.federation.transport import Handler
 
@@ -29,7 +29,7 @@ class SiteService(FLComponent):  # type: ignore[misc]
         super().__init__()
         self._lock = threading.Lock()
         self._handler = HANDLERS[-1] if HANDLERS else _no_rows
-        self._instance = secrets.token_bytes(16)  # Another one after a restart.
+        self._instance = secrets.token_bytes(PING_BYTES)  # Another one after a restart.
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
         """Begin before the site registers with the server.
