@@ -157,7 +157,7 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("benchmarks", "production"): lambda: production("production-cpu"),
     ("benchmarks", "production-card"): lambda: production("production-h200"),
     ("benchmarks", "end-to-end"): end_to_end,
-    ("federation-nvflare", "federation"): federation,
+    ("federation", "federation"): federation,
     ("privacy", "hardened"): noise,
     ("scale", "processes"): lambda: scaling()[0],
     ("scale", "model"): lambda: scaling()[1],

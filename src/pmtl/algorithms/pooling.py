@@ -262,7 +262,7 @@ class Pooling(ExactAlgorithm):
     # ---- at the server ----
 
     def server_start(self, shared: Tensor) -> dict[str, Tensor]:
-        zero = torch.zeros(1, dtype=torch.float64)
+        zero = torch.zeros(1, dtype=torch.float64, device=shared.device)
         return {"round": zero, "length": zero.clone()}
 
     def server_step(

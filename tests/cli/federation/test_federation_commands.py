@@ -13,7 +13,7 @@ from pmtl.cli.federation.commands import app
 from pmtl.cli.federation.site_file import write_site_file
 from pmtl.errors import PmtlError
 
-PAGE = Path(__file__).parents[3] / "docs/federation-nvflare.md"
+PAGE = Path(__file__).parents[3] / "docs/federation.md"
 
 
 def commands():

@@ -22,7 +22,7 @@ from pmtl import storage as files
 from pmtl.federation.nvflare.kits import provision
 from pmtl.runs.result import load_run
 
-PAGE = HERE.parents[2] / "docs/federation-nvflare.md"
+PAGE = HERE.parents[2] / "docs/federation.md"
 SETTINGS = ("--algorithm", "pmtl:lam=0.3", "--epsilon", 8, "--rounds", 3, "--steps", 2,
             "--batch", 4, "--hardened", "--seed", 3)  # fmt: skip
 
