@@ -220,7 +220,7 @@ def check(
     echo = {"bytes": size, "rounds": rounds, "deadline": 60.0}
     with administrator(kit) as admin:
         number = admin.submit({"name": f"check-{secrets.token_hex(4)}", "echo": echo})
-        follow(admin, number, True, as_json, "All sites that answered are counted above.")
+        follow(admin, number, True, as_json, "")
 
 
 @app.command()

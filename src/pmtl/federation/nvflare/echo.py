@@ -55,7 +55,10 @@ def run_echo(
         results.append({"seconds": seconds, "answered": sorted(answers), "wrong": wrong})
         del answers  # Else they would be kept while the next ones arrive.
         count = len(results[-1]["answered"])
-        tell(f"Echo {number + 1} of {rounds}: {count} sites answered in {seconds:.3f} s.")
+        known = len(transport.sites)
+        tell(
+            f"Echo {number + 1} of {rounds}: {count} of {known} sites answered in {seconds:.3f} s."
+        )
         _write(folder / FILE, {"bytes": size, "rounds": results, "peak_bytes": _peak()})
 
 
