@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import fuzzing
-import numpy as np
 import pytest
 import torch
 from hypothesis import settings
+from made_up import small_federation
 
 from pmtl.cli import app
 from pmtl.data import FederatedData
@@ -78,13 +78,3 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def small() -> FederatedData:
     """Twelve clients with a few rows each, alike but not the same."""
     return small_federation()
-
-
-def small_federation(m: int = 12, rows: int = 14, seed: int = 5) -> FederatedData:
-    """Two-class rows in four dimensions, linearly separable but for a client's own offset."""
-    random = np.random.default_rng(seed)
-    x = random.normal(size=(m * rows, 4)).astype(np.float32)
-    client = np.repeat([f"site-{k:02d}" for k in range(m)], rows)
-    offset = np.repeat(random.normal(size=m), rows)
-    y = (x[:, 0] - x[:, 1] + 0.5 * offset > 0).astype(np.int64)
-    return FederatedData.from_arrays(x, y, client, outputs=2)

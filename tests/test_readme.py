@@ -115,7 +115,12 @@ def test_the_demo_table_is_what_the_demo_prints():
 
 @pytest.mark.parametrize(
     "document",
-    ["CONTRIBUTING.md", "README.md", "SECURITY.md", *(f"docs/{p.name}" for p in sorted(ROOT.glob("docs/*.md")))],
+    [
+        "CONTRIBUTING.md",
+        "README.md",
+        "SECURITY.md",
+        *(f"docs/{p.name}" for p in sorted(ROOT.glob("docs/*.md"))),
+    ],
 )
 def test_links_lead_somewhere(document):
     path = ROOT / document

@@ -227,7 +227,7 @@ def test_plan_and_shared_model_say_nothing_that_depends_on_rows(finished):
     data = {"task", "outputs", "input_shape", "labels", "feature_names", "text", "disclosed"}
     kind = {"id", "mode", "model", "algorithm", "shares", "personal", "relations", "parameters"}
     rest = {"pixels", "clients", "blocks", "initialisation"}
-    rest |= {"frozen", "share", "shared_numbers", "public_files", "bounds"}
+    rest |= {"frozen", "share", "shared_numbers", "public_files", "bounds", "schema"}
     assert set(plan) == settings | data | kind | rest | set(versions())
     assert plan["plan"]["cohort"] == 6
     with safe_open(folder.shared_file, "pt") as opened:

@@ -89,7 +89,7 @@ ARGUMENTS = [
     ({"mode": "prod"}, "There is no mode 'prod'"),
     ({"mode": "production"}, "clients' ledger"),
     ({"ledger": "no.db"}, "There is no ledger at"),
-    ({"device": "gpu"}, "choose auto, cpu or cuda"),
+    ({"device": "gpu"}, "There is: cpu"),
     ({"device": None}, "device must be text"),
     ({"out": 3}, "out must be a path, but 3 was given"),
     ({"init": "no.safetensors"}, "cannot be read"),

@@ -75,6 +75,6 @@ def test_a_comparison_shows_its_table(tmp_path):
         row["test"]["personal"]["accuracy"] for row in found["runs"]
     ]
     assert len(found.to_frame("summary")) == 3
-    with pytest.raises(PmtlError, match="'runs' or 'summary'"):
+    with pytest.raises(PmtlError, match="no table of a comparison named 'cells'"):
         found.to_frame("cells")
     assert json.loads(json.dumps(found))["clients"] == 8, "it is still a dictionary"

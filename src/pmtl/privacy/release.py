@@ -248,19 +248,23 @@ class Release:
         divisors = self._divisors.to(tally.sum.device, non_blocking=True)
         return unit * tally.sum.to(torch.float64) / divisors
 
-    def publish(
-        self, tally: Tally, shared: Tensor, step: ServerStep = torch.add, noisy: bool = False
-    ) -> Tensor:
+    def publish(self, tally: Tally, shared: Tensor, step: ServerStep = torch.add) -> Tensor:
         """Charge the round, draw its noise, and return the next billboard.
 
         Args:
             tally: the round's clipped sum.
             shared: the billboard before the round.
-            noisy: whether the sites added the noise, in shares. Such a round was charged before
-                they did.
             step: makes the next billboard from `shared` and the noisy average, both in float64.
                 It uses only public values, so it costs no privacy.
         """
+        self._refuse_second(tally)
+        if self._charge is not None:
+            self._charge(tally.round)  # Before the noise exists, so no release is ever uncharged.
+        update = self._noisy(tally).to(shared.device)
+        return step(shared.to(torch.float64), update).to(shared.dtype)
+
+    def _refuse_second(self, tally: Tally) -> None:
+        """Refuse to publish in another process, or a round twice."""
         if os.getpid() != self._owner:
             raise PmtlError(
                 "This gate belongs to the process that made it: a copy in another process would "
@@ -271,12 +275,18 @@ class Release:
                 f"Round {tally.round} was published already: no round gets its noise twice."
             )
         self._published.add(tally.round)
-        if noisy:
-            update = self.average(tally).to(shared.device)
-            return step(shared.to(torch.float64), update).to(shared.dtype)
-        if self._charge is not None:
-            self._charge(tally.round)  # Before the noise exists, so no release is ever uncharged.
-        update = self._noisy(tally).to(shared.device)
+
+    def publish_noisy(self, tally: Tally, shared: Tensor, step: ServerStep) -> Tensor:
+        """The next billboard from a sum to which sites added the noise, in shares
+        (`add_noisy_sum`). `charge` was called before they did.
+
+        Args:
+            tally: the round's sum, noise included.
+            shared: the billboard before the round.
+            step: as for `publish`.
+        """
+        self._refuse_second(tally)
+        update = self.average(tally).to(shared.device)
         return step(shared.to(torch.float64), update).to(shared.dtype)
 
     def _noisy(self, tally: Tally) -> Tensor:

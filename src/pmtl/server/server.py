@@ -182,7 +182,7 @@ class Server:
         Args:
             tally: the sum of the round that comes next.
             state: is moved to after the round.
-            noisy: whether the sites added the noise (`Release.publish`).
+            noisy: whether the sites added the noise (`Release.publish_noisy`).
         """
         if tally.round != state.round or state.round >= self.plan.rounds:
             raise PmtlError(
@@ -194,7 +194,8 @@ class Server:
             after, state.memory = self._step(shared, update, state.memory)
             return after
 
-        state.shared = self.gate.publish(tally, state.shared, step, noisy)
+        release = self.gate.publish_noisy if noisy else self.gate.publish
+        state.shared = release(tally, state.shared, step)
         state.round += 1
 
     def rehearse(self, state: ServerState) -> None:

@@ -71,7 +71,8 @@ def test_secret_coins_cost_less_than_known_ones_and_those_less_than_being_in(z, 
     certain = renyi.curve({event("full", z): 1})
     assert (secret >= 0).all()
     assert (secret <= known).all()
-    assert (known <= certain).all()
+    # z is made of σ, q and γ, and may differ in its last digit between the events.
+    assert (known <= certain * (1 + 1e-12)).all()
     assert certain == pytest.approx(ORDERS * (2 / z) ** 2 / 2)
     # Rényi divergences grow with the order; bounds that sag would betray a wrong one.
     assert (np.diff(secret) >= -1e-9 * secret[1:] - 1e-10).all()
