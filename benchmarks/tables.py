@@ -130,6 +130,26 @@ def production(name: str) -> str:
     return markdown(titles, rows)
 
 
+def secure_aggregation() -> str:
+    """What hiding uploads costs a site and the server in a round."""
+
+    def milliseconds(line: dict[str, Any], name: str) -> str:
+        return f"{1e3 * line[name]:.1f} ms"
+
+    def size(count: float) -> str:
+        return f"{count / 2**10:,.0f} KiB" if count < 2**20 else f"{count / 2**20:.1f} MiB"
+
+    rows = []
+    for line in read("secure-aggregation")["rows"]:
+        times = ("check_keys_s", "share_and_masks_s", "share_alone_s", "server_sum_s")
+        sizes = (size(line["bytes_sent"]), size(line["bytes_of_keys"]))
+        took = (milliseconds(line, name) for name in times)
+        rows.append((str(line["sites"]), f"{line['numbers']:,}", *took, *sizes))
+    titles = ("sites", "numbers", "checking keys", "share and masks", "of that, the share")
+    more = ("server's sum", "sent by a site", "keys to a site")
+    return markdown((*titles, *more), rows, left=0)
+
+
 def federation() -> str:
     """What a message to each site and back costs, and what the processes need."""
     rows = []
@@ -158,6 +178,7 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("benchmarks", "production-card"): lambda: production("production-h200"),
     ("benchmarks", "end-to-end"): end_to_end,
     ("federation", "federation"): federation,
+    ("secure-aggregation", "secure aggregation"): secure_aggregation,
     ("privacy", "hardened"): noise,
     ("scale", "processes"): lambda: scaling()[0],
     ("scale", "model"): lambda: scaling()[1],

@@ -56,6 +56,7 @@ def open_site(kit: Path, name: str) -> Handler:
     """
     from pmtl.secure_aggregation.identity import Identity
 
+    kit = kit.resolve()
     settings = read_settings(kit / SETTINGS)
     return SiteService(name, settings, partial(Identity.read, name, kit / "startup")).handle
 
@@ -130,10 +131,11 @@ class SiteService:
                 f"The server has version {header['version']} of pmtl, and this site allows "
                 f"{self.settings.limits.version}."
             )
-        data = self._load(_config(header["config"]))
+        config = parse_config(header["config"], "the run's settings")
+        data = self._load(config)
         known: dict[str, Any] = {"clients": list(self._named(data)), "version": __version__}
         known["columns"] = Columns.of(data).to_dict()
-        if _config(header["config"]).mode == "experiment":
+        if config.mode == "experiment":
             known["fingerprint"] = data.fingerprint()  # A part of the noise's key.
         return Message("joined", known)
 
@@ -335,10 +337,6 @@ class SiteService:
 def _answering(message: Message) -> dict[str, Any]:
     """The header of an answer: which attempt of which round it is for."""
     return {"round": int(message.header["round"]), "attempt": str(message.header["attempt"])}
-
-
-def _config(values: Any) -> TrainConfig:
-    return parse_config(values, "the run's settings")
 
 
 def _as_one(data: FederatedData, name: str) -> FederatedData:

@@ -1,0 +1,59 @@
+"""The README's third command, with real processes on this machine, and uploads hidden."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nvflare", reason="NVFLARE is an extra: pip install 'pmtl[federation]'")
+
+from pmtl.federation.demo import SITES, write_tables
+from pmtl.runs.result import load_run
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+
+def test_three_sites_end_with_models_of_their_own_and_a_report(tmp_path):
+    places = [str(SOURCE), os.environ.get("PYTHONPATH", "")]
+    command = ["federation", "demo", "--secure-aggregation", "--out", "demo", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pmtl", *command],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(places), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert set(found["sites"]) == set(SITES)
+    for site, path in found["sites"].items():
+        run = load_run(tmp_path / path)
+        assert len(run.clients) == 40
+        assert all(client.startswith(site) for client in run.clients)
+        assert run.privacy.epsilon == pytest.approx(2, rel=1e-3)
+        assert "Uploads were hidden from the server" in " ".join(str(run.privacy).split())
+    public = tmp_path / found["public"]
+    assert not any(public.rglob("personal*"))
+    assert (tmp_path / "demo" / "report.html").stat().st_size > 10_000
+    for told in (tmp_path / "demo").glob("*.out"):
+        assert "Traceback" not in told.read_text(errors="replace"), told.name
+    wards = [f"{site}-00" for site in SITES]
+    logs = {site: (tmp_path / "demo/kits" / site / "log.txt").read_text() for site in SITES}
+    for site, log in logs.items():
+        assert not [ward for ward in wards if ward in log and not ward.startswith(site)]
+
+
+def test_the_tables_are_the_same_every_time(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    first, second = (write_tables(tmp_path / name) for name in ("one", "two"))
+    for site in SITES:
+        assert first[site].read_bytes() == second[site].read_bytes()
+        assert len(first[site].read_text().splitlines()) == 1001
