@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,7 +65,8 @@ class Spy(InProcess):
 
             if (given := self.twist(site, message, answer)) is not None:
                 answers[site] = given
-                self.seen.append((site, message, Message.from_bytes(given)))
+                with suppress(PmtlError):  # A site may send nonsense.
+                    self.seen.append((site, message, Message.from_bytes(given)))
         return answers
 
 

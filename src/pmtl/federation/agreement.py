@@ -6,21 +6,28 @@ All of it is public. Server and sites derive the algorithm from it alike (`Agree
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from pmtl.algorithms import Algorithm, ExactAlgorithm, build_algorithm
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, PublicError
+from pmtl.jsontext import to_json
 from pmtl.models import FlatModel, Task, build_model
 from pmtl.models.linear.last_layer import last_layer
 from pmtl.privacy.plan import PrivacyPlan
+from pmtl.privacy.sampling import SCHEMES
 from pmtl.runs.config import TrainConfig, parse_config
 from pmtl.server.settle import settle_algorithm, sizes_of, usual_algorithm
 from pmtl.sharing import PublicInputs, share_part
+from pmtl.storage import digest_of_text
 
 if TYPE_CHECKING:
     from pmtl.data import FederatedData
+
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
 @dataclass(frozen=True)
@@ -158,6 +165,10 @@ class Agreement:
             method = method.with_noise(self.noise_std)
         return method.bind(model.layout)
 
+    def digest(self) -> str:
+        """A digest of everything that was agreed, to which keys and masks are bound."""
+        return digest_of_text(to_json(self.to_dict()))
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "run": self.run,
@@ -171,10 +182,11 @@ class Agreement:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Agreement:
-        """The inverse of `to_dict`, checked."""
+        """The inverse of `to_dict`, checked. Names of code are refused before any import."""
         try:
+            _refuse_code(values)
             return cls(
-                str(values["run"]),
+                check_run_name(values["run"]),
                 parse_config(values["config"], "the run's settings"),
                 Columns.from_dict(values["columns"]),
                 tuple(str(name) for name in values["clients"]),
@@ -186,6 +198,22 @@ class Agreement:
             raise PmtlError(
                 f"The server's message is refused: it is no agreement ({error})."
             ) from error
+
+
+def check_run_name(name: Any) -> str:
+    """The name of a run, which is also the name of folders."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise PublicError(
+            f"{str(name)[:100]!r} cannot name a run: use letters, digits, - and _, at most 100."
+        )
+    return name
+
+
+def _refuse_code(values: Mapping[str, Any]) -> None:
+    config = values["config"]
+    schemes = values["plan"]["sampling"], config["privacy"].get("sampling")
+    if config.get("metric") is not None or any(s not in (None, *SCHEMES) for s in schemes):
+        raise PublicError("A federation knows only the library's sampling schemes and metrics.")
 
 
 def _model(

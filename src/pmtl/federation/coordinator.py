@@ -161,7 +161,7 @@ class Coordinator:
         config = replace(config, ledger=ledger)
         header = {"config": asdict(config), "version": __version__}
         answers = self._ask_all("joined", Message("invite", header))
-        columns = {site: Columns.from_dict(a.header["columns"]) for site, a in answers.items()}
+        columns = {site: _columns(answer, site) for site, answer in answers.items()}
         first = self.sites[0]
         for site in self.sites[1:]:
             if difference := columns[first].difference(columns[site]):
@@ -278,7 +278,7 @@ class Coordinator:
             header = {"run": self.job.run, "counted": counted[site], "rounds": state.round}
             messages[site] = Message("finish", header, shown_to(server, state, clients)).to_bytes()
         answers = self.transport.ask(messages, self.job.round_seconds)
-        done = {site for site, a in answers.items() if Message.from_bytes(a).kind == "done"}
+        done = {site for site, answer in answers.items() if _kind(answer) == "done"}
         for site in sorted(set(messages) - done):
             self._tell(f"Site {site!r} did not confirm the end: resume the run when it is back.")
 
@@ -286,7 +286,9 @@ class Coordinator:
         """Send one message to all sites, all of which must answer with this kind."""
         content = message.to_bytes()
         answers = self.transport.ask(dict.fromkeys(self.sites, content), self.job.join_seconds)
-        read = {site: Message.from_bytes(answer) for site, answer in answers.items()}
+        read = {
+            site: Message.from_bytes(answer) for site, answer in answers.items() if _kind(answer)
+        }
         reasons = [
             f"{site}: {sentence_of(read[site])}" if site in read else f"{site} does not answer"
             for site in self.sites
@@ -297,9 +299,24 @@ class Coordinator:
         return read
 
 
+def _kind(content: bytes) -> str | None:
+    try:
+        return Message.from_bytes(content).kind
+    except PmtlError:
+        return None
+
+
+def _columns(answer: Message, site: str) -> Columns:
+    try:
+        return Columns.from_dict(answer.header["columns"])
+    except (PmtlError, KeyError, TypeError, AttributeError) as error:
+        raise PmtlError(f"Site {site!r} does not say how its rows look.") from error
+
+
 def _own(answer: Message, site: str) -> list[str]:
     """The names of a site's clients, which must be in its own namespace."""
-    names = [str(name) for name in answer.header["clients"]]
+    given = answer.header.get("clients")
+    names = [str(name) for name in given] if isinstance(given, list) else []
     foreign = [name for name in names if name != site and not name.startswith(f"{site}/")]
     if foreign or not names or len(set(names)) != len(names):
         raise PmtlError(f"Site {site!r} names clients that are not its own, or none.")

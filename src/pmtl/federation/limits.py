@@ -42,6 +42,7 @@ class Limits:
         models: the names of models that may be trained.
         algorithms: the names of algorithms that may be run.
         version: the version of pmtl that the server must have.
+        modes: experiment, production or both. An experiment sends a digest of the site's rows.
         secure: whether the site takes part only with secure aggregation.
         colluders: with it, the least number of colluding sites that it must stand.
     """
@@ -55,6 +56,7 @@ class Limits:
     models: tuple[str, ...] = tuple(MODELS)
     algorithms: tuple[str, ...] = tuple(name for name in ALGORITHMS if name != "naive_joint")
     version: str = __version__
+    modes: tuple[str, ...] = ("experiment", "production")
     secure: bool = False
     colluders: int = 0
 
@@ -67,9 +69,14 @@ class Limits:
             spent: the sum of the ε of earlier runs at this site.
         """
         plan, config = agreement.plan, agreement.config
+        if plan.clients != len(set(agreement.clients)) or plan.clients != len(agreement.clients):
+            raise PublicError("The run's plan is for other clients than it names.")
+        if agreement.colluders is not None and (plan.sampling, plan.rate) != ("full", 1.0):
+            raise PublicError("With secure aggregation all clients take part: the plan says less.")
         epsilon = plan.epsilon()
         algorithm, model = parse_spec(config.algorithm)[0], parse_spec(config.model)[0]
         over = [
+            (config.mode not in self.modes, f"an {config.mode}, but allows {_listed(self.modes)}"),
             (version != self.version, f"version {version} of pmtl, but allows {self.version}"),
             (
                 epsilon > self.epsilon * (1 + 1e-9),

@@ -63,6 +63,7 @@ class Rounds:
         self._agreement, self._transport, self._members = agreement, transport, members
         self._job, self._tell = job, tell
         self._late: set[str] = set()  # Sites that missed the last deadline.
+        self._failed: set[str] = set()  # Sites that failed after they gave a key.
 
     def advance(self, state: ServerState, counted: Mapping[str, int]) -> set[str] | None:
         """Make one round; returns the sites that were counted, or None if it was abandoned.
@@ -90,7 +91,8 @@ class Rounds:
             clients = self._members[site]
             drawn = np.isin(clients, list(tally.cohort))
             secret = server.plan.scheme.coins_are_secret and not summed
-            rows = uploads[drawn] if secret and len(uploads) == len(clients) else uploads
+            padded = secret and uploads.shape[:1] == clients.shape
+            rows = uploads[drawn] if padded else uploads
             server.receive_site(tally, clients[drawn], rows, summed)
         server.publish(tally, state)
         return set(answered)
@@ -105,7 +107,13 @@ class Rounds:
         server, attempt = self.server, secrets.token_hex(16)
         headers = {site: self._header(state, attempt, counted[site]) for site in self._members}
         asked = {site: Message("key", header) for site, header in headers.items()}
-        keys = self._collect(asked, "key", state.round, attempt, "signed")
+        # A site that gave a key and then failed is left out of the next attempt, if others suffice.
+        asked = {site: message for site, message in asked.items() if site not in self._failed}
+        given = self._collect(asked, "key", state.round, attempt, "signed")
+        keys = {site: signed for site, signed in given.items() if _is_key(signed, site)}
+        left_out, self._failed = self._failed, set()
+        if len(keys) < colluders + 2 and left_out:
+            return None  # With all sites, once more. Nothing was sent, and nothing charged.
         if len(keys) < colluders + 2:
             raise PmtlError(
                 f"Only {len(keys)} sites are there, and secure aggregation against {colluders} "
@@ -119,7 +127,8 @@ class Rounds:
             messages[site] = Message("masked", header, shown_to(server, state, self._members[site]))
         answered = self._collect(messages, "masked", state.round, attempt)
         if set(answered) != set(keys):
-            missing = ", ".join(sorted(set(keys) - set(answered)))
+            self._failed = set(keys) - set(answered)
+            missing = ", ".join(sorted(self._failed))
             self._tell(
                 f"Round {state.round + 1} was abandoned, because {missing} did not answer. It "
                 "stays charged; a new attempt begins with the sites that are there."
@@ -176,10 +185,21 @@ class Rounds:
         return found
 
 
+def _is_key(values: Any, site: str) -> bool:
+    """Whether this is a key in the site's own name. Other sites check its certificate."""
+    from pmtl.secure_aggregation.identity import SignedKey
+
+    try:
+        return SignedKey.from_dict(values).site == site
+    except PmtlError:
+        return False
+
+
 def sentence_of(answer: Message) -> str:
     """What a site says if it does not answer what was asked."""
     if answer.kind == REFUSED:
-        return str(answer.header.get("sentence", "It refuses."))[:500]
+        said = str(answer.header.get("sentence", "It refuses."))[:500]
+        return "".join(c if c.isprintable() else "?" for c in said)
     return "It sent an answer that was not asked for."
 
 

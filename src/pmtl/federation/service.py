@@ -22,14 +22,13 @@ from torch import Tensor
 
 from pmtl._version import __version__
 from pmtl.data import FederatedData, load
-from pmtl.data.splits import Rows
 from pmtl.errors import PublicError
 from pmtl.federation.agreement import Agreement, Columns
 from pmtl.federation.limits import SiteSettings, read_settings
 from pmtl.federation.messages import Message, refusal
 from pmtl.federation.result import RunResult
 from pmtl.federation.site_folder import RunStateFiles, SiteFolder
-from pmtl.federation.training import Training
+from pmtl.federation.training import Training, as_one_client
 from pmtl.federation.transport import Handler
 from pmtl.jsontext import to_json
 from pmtl.privacy.grid import Grid
@@ -150,12 +149,16 @@ class SiteService:
                 raise PublicError("This site knows a run of this name that was agreed otherwise.")
         elif self.folder.result(agreement.run).exists():
             return Message("ready")
-        else:
-            spent = self.folder.spent(agreement.run)
-            self.settings.limits.check(agreement, header["version"], spent)
-            self._check_clients(agreement)
+        spent = self.folder.spent(agreement.run)
+        self.settings.limits.check(agreement, header["version"], spent)
+        self._check_clients(agreement)
+        if not state.exists:
+            if self.folder.knows(agreement.run):
+                raise PublicError("This site took part in a run of this name before.")
             if agreement.colluders is not None:
                 self._hiding()  # Refuses a site without a certificate.
+                if not agreed["whole"]:
+                    raise PublicError("Secure aggregation needs a hardened gate.")
             public = {
                 name.removeprefix(PUBLIC): torch.from_numpy(np.array(array))
                 for name, array in message.arrays.items()
@@ -185,7 +188,8 @@ class SiteService:
         run = self._run(str(message.header["run"]))
         self._check_round(run, message)
         header = message.header
-        signed = self._hiding().key(run.agreement.run, int(header["round"]), str(header["attempt"]))
+        given = run.agreement.run, int(header["round"]), str(header["attempt"])
+        signed = self._hiding().key(*given, run.agreement.digest())
         return Message("key", {**_answering(message), "signed": signed.to_dict()})
 
     def _masked(self, message: Message) -> Message:
@@ -222,6 +226,8 @@ class SiteService:
         round, attempt = int(message.header["round"]), str(message.header["attempt"])
         again = round == run.answered and attempt == run.attempt
         old = round <= max(run.counted, int(message.header["counted"])) or round < run.answered
+        if round >= run.agreement.plan.rounds:
+            raise PublicError(f"Round {round} is not part of the plan.")
         if old or again:
             raise PublicError(f"Round {round} was answered already.")
 
@@ -262,7 +268,10 @@ class SiteService:
         run.training.finish(around)
         vectors = torch.from_numpy(message.array("shared", "f", 2))
         blocks = message.array("reads", "iu", 1).astype(np.int64)
-        run.result.write(run.training, around, vectors, blocks, int(message.header["rounds"]))
+        rounds = run.agreement.plan.rounds  # Whatever the server says, no more was answered.
+        if run.agreement.colluders is not None:
+            rounds = min(rounds, max(run.files.releases(), int(message.header["rounds"])))
+        run.result.write(run.training, around, vectors, blocks, rounds)
         run.files.remove()
         self._open = None
         return Message("done")
@@ -313,7 +322,8 @@ class SiteService:
         production = config.mode == "production"
         if production not in self._data:
             data = load(self.settings.data, production=production)
-            self._data[production] = _as_one(data, self.name) if self.settings.one_client else data
+            one = self.settings.one_client
+            self._data[production] = as_one_client(data, self.name) if one else data
         return self._data[production]
 
     def _named(self, data: FederatedData) -> tuple[str, ...]:
@@ -337,12 +347,3 @@ class SiteService:
 def _answering(message: Message) -> dict[str, Any]:
     """The header of an answer: which attempt of which round it is for."""
     return {"round": int(message.header["round"]), "attempt": str(message.header["attempt"])}
-
-
-def _as_one(data: FederatedData, name: str) -> FederatedData:
-    """All rows as those of one client."""
-    splits = {
-        split: Rows(rows.order, np.array([0, len(rows.order)]))
-        for split, rows in data.splits.items()
-    }
-    return replace(data, clients=(name,), splits=splits, source=None)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from pmtl import storage as files
 from pmtl.errors import PmtlError
+from pmtl.federation.agreement import check_run_name
 from pmtl.federation.training import Pending, Training
 from pmtl.runs.folder import make_private
 
@@ -41,11 +42,15 @@ class SiteFolder:
 
     def result(self, run: str) -> Path:
         """The folder of a run's result."""
-        return self.path / run
+        return self.path / check_run_name(run)
 
     def state(self, run: str) -> RunStateFiles:
         """The files of a run that is under way."""
-        return RunStateFiles(self._states / run)
+        return RunStateFiles(self._states / check_run_name(run))
+
+    def knows(self, run: str) -> bool:
+        """Whether the site took part in a run of this name."""
+        return run in self._accounts()
 
     def spent(self, but: str) -> float:
         """The sum of the ε of all runs `but` one."""
@@ -126,10 +131,16 @@ class RunStateFiles:
         """Count an answer with secure aggregation, on disk before it is made; returns how many
         there were with it."""
         file = self.path / "releases.json"
-        count = 1 + (files.read_json(file)["count"] if file.exists() else 0)
+        count = 1 + self.releases()
         files.write_json(file, {"count": count})
-        return int(count)
+        return count
+
+    def releases(self) -> int:
+        """How many answers `count_release` counted."""
+        file = self.path / "releases.json"
+        return int(files.read_json(file)["count"]) if file.exists() else 0
 
     def remove(self) -> None:
         """Remove the state of a run whose result is written."""
+        (self.path / _AGREEMENT).unlink(missing_ok=True)  # First: what is half removed is gone.
         shutil.rmtree(self.path, ignore_errors=True)

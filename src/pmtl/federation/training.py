@@ -7,7 +7,7 @@ update that was not aggregated does not change any personal model.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch.func import vmap
 
 from pmtl.algorithms import Algorithm, ExactAlgorithm
 from pmtl.data import FederatedData
+from pmtl.data.splits import Rows
 from pmtl.engines.feed import Feed
 from pmtl.federation.agreement import Agreement
 from pmtl.models import FlatModel
@@ -166,3 +167,12 @@ class Training:
             )
 
         return tell
+
+
+def as_one_client(data: FederatedData, name: str) -> FederatedData:
+    """All rows as those of one client."""
+    splits = {
+        split: Rows(rows.order, np.array([0, len(rows.order)]))
+        for split, rows in data.splits.items()
+    }
+    return replace(data, clients=(name,), splits=splits, source=None)

@@ -33,10 +33,19 @@ class Attempt:
     run: str
     round: int
     attempt: str  #: a random text, new for each try
+    agreement: str = ""  #: the digest of what the sites agreed on
 
     def to_bytes(self, *more: Any) -> bytes:
         """The attempt, and `more`, without ambiguity."""
-        parts = [_PURPOSE, self.federation, self.run, self.round, self.attempt, *more]
+        parts = [
+            _PURPOSE,
+            self.federation,
+            self.run,
+            self.round,
+            self.attempt,
+            self.agreement,
+            *more,
+        ]
         return to_json(parts).encode()
 
 

@@ -45,12 +45,13 @@ class SiteMasking:
         self._open: tuple[Attempt, X25519PrivateKey, SignedKey] | None = None
         self._used: set[str] = set()
 
-    def key(self, run: str, round: int, attempt: str) -> SignedKey:
-        """A fresh key for an attempt. The key of an earlier attempt is forgotten."""
+    def key(self, run: str, round: int, attempt: str, agreement: str = "") -> SignedKey:
+        """A fresh key for an attempt of a run with this agreement (its digest). The key of an
+        earlier attempt is forgotten."""
         if attempt in self._used:
             raise PublicError("This attempt was made before: no key is made twice.")
         self._used.add(attempt)
-        known = Attempt(self._identity.federation, run, round, attempt)
+        known = Attempt(self._identity.federation, run, round, attempt, agreement)
         secret = X25519PrivateKey.generate()
         signed = self._identity.sign(known, secret)
         self._open = known, secret, signed
@@ -98,6 +99,8 @@ class SiteMasking:
         """
         if self._open is None:
             raise PublicError("This site has no key for this attempt.")
+        if total.dtype != torch.int64:
+            raise PublicError("Only whole steps can be masked.")
         attempt, secret, mine = self._open
         self._open = None
         scale = shares.scale(grid, len(keys), colluders)

@@ -11,7 +11,8 @@ rounded shares therefore has the characteristic function (Σⱼ γ(t + 2πj))ⁿ
 The rounded value of ΣX + U₁ + … + Uₙ₋₁ has Σⱼ γ(t + 2πj)ⁿ. For |t| ≤ π the two differ only by terms
 with j ≠ 0, of at most e^(−π²s²/2). So up to a total variation distance that `distance` bounds, the
 adversary sees S + ΣX with further independent noise, rounded: a true Gaussian mechanism with
-multiplier z, processed further. ε is that of the plan. With s ≥ 32 the distance is below 10⁻²⁰⁰⁰.
+multiplier z, processed further. ε is that of the plan. With s ≥ 32 and up to
+1,000 sites the distance is below 10⁻¹⁸⁰⁰.
 
 Outsiders, for whom all N shares are noise, see a multiplier of z·√(N/n): that is what it costs.
 """
@@ -28,6 +29,8 @@ from pmtl.privacy.noise import Words, rounded
 
 #: The smallest share, in steps.
 LEAST = 32.0
+#: The proof's distance is below 10^−400 for so many numbers, or the noise is refused.
+_MOST_NUMBERS, _LEAST_DIGITS = 10**9, 400
 
 
 def default_colluders(sites: int) -> int:
@@ -54,6 +57,8 @@ def scale(grid: Grid, sites: int, colluders: int) -> float:
             f"A share of the noise would be {share:.3g} steps of the grid, and {LEAST:g} are "
             "needed: use more noise (a smaller ε) or fewer sites."
         )
+    if log10_distance(share, sites, _MOST_NUMBERS) > -_LEAST_DIGITS:
+        raise PmtlError(f"The proof of secure aggregation does not cover {sites} sites.")
     return share
 
 

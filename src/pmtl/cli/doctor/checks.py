@@ -39,6 +39,7 @@ _PURPOSES = {
     "onnx": "pmtl export --to onnx",
     "tensorboard": "tracking with TensorBoard",
     "mlflow": "tracking with MLflow",
+    "federation": "pmtl federation",
 }
 
 

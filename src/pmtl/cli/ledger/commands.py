@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from pmtl.cli.ledger.text import accounts_of, print_summary, summary_of
-from pmtl.cli.options import AsJson, ClientColumn, Target, number, print_json, warn
+from pmtl.cli.options import AsJson, ClientColumn, SchemaFile, Target, number, print_json, warn
 from pmtl.errors import PmtlError
 
 app = typer.Typer(
@@ -34,6 +34,7 @@ def create(
     data: Data,
     client_column: ClientColumn = None,
     target: Target = None,
+    schema: SchemaFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a ledger for the clients in the data.
@@ -49,7 +50,7 @@ def create(
     """
     from pmtl.privacy.ledger.ledger import Ledger
 
-    with Ledger.create(path, _names(data, client_column, target)) as ledger:
+    with Ledger.create(path, _names(data, client_column, target, schema)) as ledger:
         for sentence in ledger.notices():
             warn(sentence)
         if as_json:
@@ -226,7 +227,9 @@ def cap(
     typer.echo(f"The cap at δ = {delta:.3g} is {text}; {number(spent)} is spent.")
 
 
-def _names(data: str, client_column: str | None, target: str | None) -> Sequence[str]:
+def _names(
+    data: str, client_column: str | None, target: str | None, schema: str | None = None
+) -> Sequence[str]:
     from pmtl.data import load
 
-    return load(data, production=True, client=client_column, target=target).clients
+    return load(data, production=True, client=client_column, target=target, schema=schema).clients

@@ -166,7 +166,10 @@ def in_words(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {in_words(each)}" for name, each in value.items())
+        there = ((name, each) for name, each in value.items() if each not in (None, "", ()))
+        return ", ".join(f"{name} {in_words(each)}" for name, each in there)
+    if isinstance(value, (list, tuple)) and any(isinstance(each, Mapping) for each in value):
+        return "; ".join(in_words(each) for each in value)
     if isinstance(value, (list, tuple)):
         return " × ".join(in_words(each) for each in value)
     return str(value)
