@@ -11,12 +11,12 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
+from new_rows import features_of
 from pyarrow import csv, parquet
 from scipy.sparse import csr_matrix
 from visits import HOSPITALS, features, trained, visits
 
 import pmtl
-from pmtl.data.load import load_features
 from pmtl.errors import PmtlWarning
 from pmtl.prediction import source
 
@@ -329,7 +329,7 @@ def test_text_of_many_clients_becomes_the_features_of_training(tmp_path, small_p
     assert found.table.column_names[:2] == ["user", "tag"]
     again = run.predict_rows(frame)
     assert (again["probability of net"] == found["probability of net"]).all()
-    rows = load_features(tmp_path / "t.csv", (5,), run.facts.feature_names, run.data.text)
+    rows = features_of(tmp_path / "t.csv", (5,), run.facts.feature_names, run.data.text)
     mine = np.flatnonzero(frame["user"] == "u3")
     alone = run.predict_proba("u3", rows[mine])[:, 1]
     np.testing.assert_allclose(found["probability of net"][mine], alone, rtol=1e-5)

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from new_rows import features_of
 
 import pmtl
 from pmtl.data import FederatedData, Schema, load
-from pmtl.data.load import load_features
 from pmtl.data.scaling import scaling_of_new_client
 from pmtl.errors import PmtlError
 from pmtl.privacy.ledger.ledger import Ledger
@@ -203,6 +203,6 @@ def test_production_shows_the_schema_and_nothing_of_the_rows(folder):
     kept = RunFolder.open("run")
     fills = kept.load_scaling(kept.facts().written).fills
     assert np.array_equal(fills, run.data.scaling.fills)
-    x = load_features("hospital.csv", run.facts.input_shape, None, schema=run.facts.schema)
+    x = features_of("hospital.csv", run.facts.input_shape, None, schema=run.facts.schema)
     assert np.isnan(x).any()
     assert len(pmtl.load_run("run").predict("h03", x[:5])) == 5

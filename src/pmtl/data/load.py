@@ -10,20 +10,16 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from pmtl.data.checks import check_features, not_a_federation
+from pmtl.data.checks import not_a_federation
 from pmtl.data.federated import FederatedData
 from pmtl.data.readers.bounds import read_bounds
 from pmtl.data.readers.columns import TABLES
-from pmtl.data.readers.text import TextRule
 from pmtl.data.schema import Schema
-from pmtl.data.schema.inputs import Inputs
 from pmtl.data.synthetic import synthetic
 from pmtl.errors import PmtlError, PublicError, naming
 from pmtl.plugins import entries, find
@@ -190,68 +186,6 @@ def _read(
             f"{', '.join(sorted(known - {'x', 'y', 'client'}))}."
         )
     return columns
-
-
-def load_features(
-    path: str | Path,
-    shape: tuple[int, ...],
-    names: Sequence[str] | None,
-    text: TextRule | None = None,
-    schema: Schema | Mapping[str, Any] | None = None,
-    ignore: Sequence[str] = (),
-) -> Any:
-    """Rows without targets, for prediction, as an array or a CSR matrix.
-
-    Args:
-        path: a table, whose columns are found by name (others are ignored), a .npz (`x`) or a .npy.
-        shape: the shape of a row that the model needs.
-        names: the names of the features in training; None if they had none.
-        text: how text became features in training, if it did.
-        schema: the schema of the table in training (`RunFacts.schema`), if it had one. Columns that
-            it does not know are refused, and NaN is an empty cell, which the client's model fills.
-        ignore: columns that may be there, although the schema does not know them.
-    """
-    from pmtl.data.readers.npz import read_x
-    from pmtl.data.readers.table import open_table, read_by_schema
-
-    known = None if schema is None else Schema.of(schema)
-    path = Path(path)
-    inputs = Inputs(shape, None if names is None else tuple(names), text, schema=known)
-    if not path.is_file():
-        raise PmtlError(f"There is no file {path} to predict on.")
-    with naming(str(path)):
-        if not is_table(path):
-            refuse_array_of_text(inputs, path)
-            x = inputs.array(read_x(path), str(path))
-            return inputs.part(x, slice(0, x.shape[0]))[0]
-        if inputs.schema is not None:
-            x = read_by_schema(path, inputs.schema, ignore)
-            return check_features(x, names, fillable=True)
-        with open_table(path) as table:
-            columns = inputs.columns(table, ignore)
-            batches = table.batches(columns)
-            parts = [inputs.rows(batch, columns, table, first)[0] for first, batch in batches]
-        if not sum(part.shape[0] for part in parts):
-            raise PmtlError("There are no rows to predict on.")
-        if text is None:
-            return np.concatenate(parts)
-        from scipy.sparse import vstack
-
-        return vstack(parts, format="csr")
-
-
-def is_table(path: Path) -> bool:
-    """Whether the ending of a path is that of a table."""
-    return path.name.lower().endswith(tuple(f".{ending}" for ending in TABLES))
-
-
-def refuse_array_of_text(inputs: Inputs, path: Path) -> None:
-    """Refuse a file of numbers for a model that reads text or the columns of a schema."""
-    if inputs.text is not None or inputs.schema is not None:
-        needs = "text" if inputs.schema is None else "a table with the columns of its schema"
-        raise PmtlError(
-            f"{path} is not a table: this model needs {needs} in .csv, .tsv or .parquet."
-        )
 
 
 def _places(name: str) -> tuple[Path, Path]:

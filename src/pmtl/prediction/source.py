@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from pmtl.data.checks import is_sparse
 from pmtl.data.client_names import Coded, distinct
-from pmtl.data.load import is_table, refuse_array_of_text
 from pmtl.data.readers.cells import Table, coded_names
-from pmtl.data.readers.columns import CLIENT
+from pmtl.data.readers.columns import CLIENT, TABLES
 from pmtl.data.schema.inputs import Inputs, find_columns
 from pmtl.errors import PmtlError, naming
 from pmtl.spec import parse_spec, unknown
@@ -101,7 +100,7 @@ def open_rows(given: Any, reading: Reading) -> Iterator[Source]:
     path, reading = _parse(given, reading)
     if not path.is_file():
         raise PmtlError(f"There is no file {path} to predict on.")
-    if is_table(path):
+    if path.name.lower().endswith(tuple(f".{ending}" for ending in TABLES)):
         from pmtl.data.readers.table import open_table
 
         with open_table(path) as table:
@@ -109,7 +108,13 @@ def open_rows(given: Any, reading: Reading) -> Iterator[Source]:
         return
     from pmtl.data.readers.npz import read_x
 
-    refuse_array_of_text(reading.inputs, path)
+    if reading.inputs.text is not None or reading.inputs.schema is not None:
+        needs = (
+            "text" if reading.inputs.schema is None else "a table with the columns of its schema"
+        )
+        raise PmtlError(
+            f"{path} is not a table: this model needs {needs} in .csv, .tsv or .parquet."
+        )
     with naming(str(path)):
         client = _client_array(path, reading.client_column or "client")
         source = _array_source(read_x(path), client, str(path), reading)

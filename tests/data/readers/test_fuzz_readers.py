@@ -16,11 +16,11 @@ from fuzzing import damaged, fuzz, judge
 from hypothesis import given
 from hypothesis import strategies as st
 from invariants import check_federation
+from new_rows import features_of
 from PIL import Image
 from scipy import sparse
 
 from pmtl.data import load
-from pmtl.data.load import load_features
 from pmtl.errors import PmtlError
 
 ROWS, USERS = 12, ("ann", "bob", "çy")
@@ -264,6 +264,6 @@ def test_damaged_rows_to_predict_on(name, named):
     @given(damaged(NEW_ROWS[name]))
     def damage(content: bytes) -> None:
         Path(name).write_bytes(content)
-        judge("rows to predict on", lambda: load_features(name, shape, names), rows, mention=name)
+        judge("rows to predict on", lambda: features_of(name, shape, names), rows, mention=name)
 
     damage()

@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from fuzzing import little_memory
+from new_rows import features_of
 from PIL import Image
 from pyarrow import parquet
 from scipy import sparse
 
 from pmtl.data import FederatedData, load
-from pmtl.data.load import load_features
 from pmtl.data.readers.columns import assign_roles
 from pmtl.errors import PmtlError
 
@@ -321,4 +321,4 @@ def test_more_classes_than_anybody_has():
 def test_a_header_that_is_no_text_in_rows_to_predict_on(names, tmp_path):
     (tmp_path / "rows.csv").write_bytes(b"\x80,w\n1,2\n")
     with pytest.raises(PmtlError, match=r"rows\.csv cannot be read as a table"):
-        load_features(tmp_path / "rows.csv", (2,), names)
+        features_of(tmp_path / "rows.csv", (2,), names)

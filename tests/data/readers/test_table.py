@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from new_rows import features_of
 from pyarrow import parquet
 
 from pmtl.data import FederatedData, load
-from pmtl.data.load import load_features
 from pmtl.data.readers.cells import Table
 from pmtl.errors import PmtlError
 
@@ -166,7 +166,7 @@ def test_lists_and_structs_are_refused(frame, tmp_path, value, column, words):
         load(path)
     if column == "p":
         with pytest.raises(PmtlError, match=r"'p'.*not numbers"):
-            load_features(path, (1,), ["p"])
+            features_of(path, (1,), ["p"])
 
 
 def test_a_number_beyond_float32_is_told_once(tmp_path):
@@ -233,13 +233,13 @@ def test_rows_to_predict_on_are_what_training_saw(tmp_path):
     pixels = np.arange(24, dtype=np.uint8).reshape(6, 2, 2)
     np.savez(tmp_path / "d.npz", x=pixels, y=[0, 1] * 3, client=["a"] * 6)
     seen, _ = load(tmp_path / "d.npz").gather(np.arange(6))
-    assert (load_features(tmp_path / "d.npz", (2, 2), None) == seen).all()
+    assert (features_of(tmp_path / "d.npz", (2, 2), None) == seen).all()
     path = csv(tmp_path, "y,b,client,a\n0,1,x,2.5\n1,0,x,3\n")
-    assert load_features(path, (2,), ("a", "b")).tolist() == [[2.5, 1], [3, 0]]
+    assert features_of(path, (2,), ("a", "b")).tolist() == [[2.5, 1], [3, 0]]
     with pytest.raises(PmtlError, match=r"input column 'client'.*text, not numbers"):
-        load_features(path, (1,), ("client",))
+        features_of(path, (1,), ("client",))
     with pytest.raises(PmtlError, match="lacks the feature column 'c'"):
-        load_features(path, (1,), ("c",))
+        features_of(path, (1,), ("c",))
 
 
 def csv(tmp_path, text, name="d.csv"):

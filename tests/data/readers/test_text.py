@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from new_rows import features_of
 from pyarrow import parquet
 from scipy import sparse
 
 from pmtl.data import describe, load
-from pmtl.data.load import load_features
 from pmtl.data.readers.text import Bags, TextRule, tokenise
 from pmtl.data.readers.text_rows import read_list
 from pmtl.errors import PmtlError
@@ -197,17 +197,17 @@ def test_lists_of_every_kind(tmp_path):
 
 def test_new_text_becomes_the_same_features(table, tmp_path):
     data = load(spec(table, target="tag", words=6))
-    again = load_features(table, (6,), data.feature_names, data.text)
+    again = features_of(table, (6,), data.feature_names, data.text)
     assert (again != data.x).nnz == 0
     hashed = load(spec(table, target="tag", hash=50))
     rule = TextRule.from_dict(hashed.text.to_dict())
-    assert (load_features(table, (50,), None, rule) != hashed.x).nnz == 0
+    assert (features_of(table, (50,), None, rule) != hashed.x).nnz == 0
     (tmp_path / "new.csv").write_text("text\na\n")
     (tmp_path / "new.npy").write_bytes(b"")
     with pytest.raises(PmtlError, match="lacks the feature column 'subject'"):
-        load_features(tmp_path / "new.csv", (6,), data.feature_names, data.text)
+        features_of(tmp_path / "new.csv", (6,), data.feature_names, data.text)
     with pytest.raises(PmtlError, match="is not a table"):
-        load_features(tmp_path / "new.npy", (6,), data.feature_names, data.text)
+        features_of(tmp_path / "new.npy", (6,), data.feature_names, data.text)
 
 
 def test_the_largest_clients(table):

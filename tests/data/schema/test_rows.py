@@ -12,9 +12,9 @@ import pytest
 from hospital import hospital_frame
 from hypothesis import given
 from hypothesis import strategies as st
+from new_rows import features_of
 
 from pmtl.data import FederatedData, Schema, load
-from pmtl.data.load import load_features
 from pmtl.errors import PmtlError, PublicError
 
 SCHEMA = """
@@ -204,21 +204,21 @@ def test_new_rows_are_matched_by_name(read, tmp_path):
     data = read(GOOD)
     new = tmp_path / "new.csv"
     new.write_text("doctor,seen,smoker,ward,age\nd1,2020-01-01,,icu,\nd2,2020-01-02,no,zz,50\n")
-    x = load_features(new, data.input_shape, data.feature_names, schema=data.schema.to_dict())
+    x = features_of(new, data.input_shape, data.feature_names, schema=data.schema.to_dict())
     assert x.shape == (2, len(NAMES))
     assert np.isnan(x[0, [NAMES.index("age"), NAMES.index("smoker")]]).all()
     assert x[1, NAMES.index("ward is other")] == 1
     new.write_text("doctor,seen,smoker,ward,agee\nd1,2020-01-01,,icu,3\n")
     with pytest.raises(PmtlError, match=r"'age' of the schema is missing. Did you mean 'agee'"):
-        load_features(new, data.input_shape, data.feature_names, schema=data.schema)
+        features_of(new, data.input_shape, data.feature_names, schema=data.schema)
     new.write_text("nr,doctor,seen,smoker,ward,age\n7,d1,2020-01-01,,icu,3\n")
     with pytest.raises(PmtlError, match="does not know 'nr'"):
-        load_features(new, data.input_shape, data.feature_names, schema=data.schema)
-    kept = load_features(new, data.input_shape, None, schema=data.schema, ignore=["nr"])
+        features_of(new, data.input_shape, data.feature_names, schema=data.schema)
+    kept = features_of(new, data.input_shape, None, schema=data.schema, keep=("nr",))
     assert kept[0, NAMES.index("age")] == 3
     np.save(tmp_path / "x.npy", x)
     with pytest.raises(PmtlError, match="columns of its schema"):
-        load_features(tmp_path / "x.npy", data.input_shape, None, schema=data.schema)
+        features_of(tmp_path / "x.npy", data.input_shape, None, schema=data.schema)
 
 
 def test_a_schema_that_names_nobody_and_an_empty_table(tmp_path):

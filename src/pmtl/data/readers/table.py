@@ -34,7 +34,7 @@ from pmtl.data.readers.text_rows import TextRows, text_options
 from pmtl.data.schema.frames import arrow_array
 from pmtl.data.schema.infer import infer
 from pmtl.data.schema.problems import listed
-from pmtl.data.schema.rows import read_features, read_rows
+from pmtl.data.schema.rows import read_rows
 from pmtl.data.schema.schema import Schema
 from pmtl.errors import PmtlError, PublicError, kind_of
 
@@ -290,9 +290,3 @@ def _targets(table: Table, targets: dict[str, list[Any]], usable: NDArray[np.boo
             usable &= good
         columns.append(values)
     return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
-
-
-def read_by_schema(path: Path, schema: Schema, ignore: Sequence[str] = ()) -> NDArray[np.float32]:
-    """The features of a table's rows, by the schema of training; see `read_features`."""
-    with open_table(path) as table:
-        return read_features(table, schema, ignore)

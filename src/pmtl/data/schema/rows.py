@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -85,15 +84,14 @@ def read_rows(table: Table, schema: Schema) -> Columns:
     return columns
 
 
-def read_features(table: Table, schema: Schema, ignore: Sequence[str] = ()) -> NDArray[np.float32]:
+def read_features(table: Table, schema: Schema) -> NDArray[np.float32]:
     """The features of new rows, with NaN where the client has to fill.
 
     Args:
         table: the open table.
         schema: the schema of training.
-        ignore: columns that may be there, although the schema does not know them.
     """
-    schema.check_names(table.names, table.where, ignore=ignore)
+    schema.check_names(table.names, table.where)
     encoder = Encoder(schema)
     builder = ArrayBuilder((len(schema.feature_names),), np.float32)
     rows = [np.empty(0, dtype=np.int64)]
