@@ -398,7 +398,7 @@ class TestDebug:
         model = build_model("logistic", (5,), 3, "classification", 0)
         cpu, work = torch.device("cpu"), Work(client_floats=10, cohort=1, steps=1)
         with pytest.raises(PmtlError, match="Production does not run the engine 'debug'"):
-            choose("debug", None, model, cpu, work, in_place=True)
+            choose("debug", None, model, cpu, work, isolate=True)
 
 
 def dropping(input_shape, outputs):

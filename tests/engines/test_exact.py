@@ -11,7 +11,7 @@ from pmtl.algorithms.pooling import Pooling
 from pmtl.data import FederatedData
 from pmtl.engines import exact
 from pmtl.engines.exact import ExactEngine
-from pmtl.engines.feed import Feed
+from pmtl.engines.row_tensors import RowTensors
 from pmtl.errors import PmtlError
 from pmtl.models import build_model
 
@@ -42,8 +42,8 @@ def engine_of(data, one_by_one=False, algorithm=None, model="auto"):
     if algorithm is None:
         sizes = Sizes(data.task, data.outputs, 4, True)
         algorithm = Pooling(target="release").settle(sizes, 200.0)
-    feed = Feed(data, torch.device("cpu"), torch.float32)
-    return ExactEngine(algorithm, model, feed, one_by_one), algorithm
+    tensors = RowTensors(data, torch.device("cpu"), torch.float32)
+    return ExactEngine(algorithm, model, tensors, one_by_one), algorithm
 
 
 def board_of(algorithm, clients, seed=0):

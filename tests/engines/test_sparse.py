@@ -19,7 +19,7 @@ from pmtl.engines.schedule import rounded
 from pmtl.engines.sparse import Block, SparseTrainer
 from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.simulation import Feed, LocalTraining, evaluate, simulate
+from pmtl.simulation import LocalTraining, RowTensors, evaluate, simulate
 
 #: Algorithms that take steps; exact ones are in tests of their own.
 BY_STEPS = [name for name, kind in ALGORITHMS.items() if not kind.exact]
@@ -115,7 +115,7 @@ class TestTheSameNumbers:
             made = federation(algorithm=PMTL(), task=task, stored=stored)
             progress, _ = run(made)
             views = made.views(progress)
-            scores.append(evaluate(made.data, made.sites.feed, made.model, views, "test"))
+            scores.append(evaluate(made.data, made.sites.tensors, made.model, views, "test"))
         for view in ("personal", "shared"):
             assert scores[0][view] == pytest.approx(scores[1][view], abs=1e-12)
 
@@ -156,9 +156,9 @@ class TestTheCost:
             raise AssertionError("rows were made dense")
 
         monkeypatch.setattr(FederatedData, "gather", dense)
-        monkeypatch.setattr(Feed, "rows", dense)
+        monkeypatch.setattr(RowTensors, "rows", dense)
         progress, _ = run(made)
-        assert evaluate(made.data, made.sites.feed, made.model, made.views(progress), "test")
+        assert evaluate(made.data, made.sites.tensors, made.model, made.views(progress), "test")
 
     @given(st.integers(1, 20_000))
     @settings(max_examples=200, derandomize=True)
@@ -206,24 +206,24 @@ class TestWhoIsTrainedSo:
     def test_a_linear_model_that_is_partly_frozen_does_too(self):
         made = federation(algorithm=PMTL())
         model = build_model("logistic", (D,), C, "classification", 0)
-        assert SparseTrainer.fits(made.algorithm, model, made.sites.feed)
+        assert SparseTrainer.fits(made.algorithm, model, made.sites.tensors)
         model.module.linear.bias.requires_grad_(False)
         frozen = type(model)(model.module)
-        assert not SparseTrainer.fits(made.algorithm, frozen, made.sites.feed)
+        assert not SparseTrainer.fits(made.algorithm, frozen, made.sites.tensors)
 
 
 class TestBlock:
     def block(self, real=None):
         made = federation(algorithm=PMTL())
         index, drawn = made.sites.batches.draw(np.arange(M), 0)
-        return made, index, Block(made.sites.feed, index, drawn if real is None else real)
+        return made, index, Block(made.sites.tensors, index, drawn if real is None else real)
 
     def test_its_rows_are_the_dense_ones_on_its_columns(self):
         made, index, block = self.block()
         _, real = made.sites.batches.draw(np.arange(M), 0)
         for step in range(index.shape[1]):
             inputs, targets = block.rows(step)
-            dense, answers = made.sites.feed.rows(index[:, step])
+            dense, answers = made.sites.tensors.rows(index[:, step])
             assert torch.equal(targets, answers)
             dense = dense * torch.from_numpy(real[:, step])[..., None]
             for k in range(M):
@@ -251,7 +251,7 @@ class TestBlock:
 
     def test_without_a_real_row_it_still_has_a_column(self):
         made, index, _ = self.block()
-        block = Block(made.sites.feed, index, np.zeros(index.shape, dtype=bool))
+        block = Block(made.sites.tensors, index, np.zeros(index.shape, dtype=bool))
         assert block.width == 1
         assert not block.rows(0)[0].any()
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from pmtl.data import FederatedData
 from pmtl.models import build_model
-from pmtl.simulation import Feed
+from pmtl.simulation import RowTensors
 
 D, C, M = 5, 3, 6
 SIZES = (4, 9, 23, 7, 30, 12)
@@ -34,13 +34,13 @@ def layers(input_shape, outputs):
 
 
 def pieces(data, model="mlp:hidden=4"):
-    """The feed and the model, in double precision, and two sets of weights."""
+    """The tensors and the model, in double precision, and two sets of weights."""
     flat = build_model(model, data.input_shape, data.outputs, data.task, 1)
     flat.to(CPU, torch.float64)
     rng = torch.Generator().manual_seed(7)
     start = torch.randn(data.m, flat.size, generator=rng, dtype=torch.float64) / 2
     anchor = torch.randn(data.m, flat.size, generator=rng, dtype=torch.float64) / 2
-    return Feed(data, CPU, torch.float64), flat, start, anchor
+    return RowTensors(data, CPU, torch.float64), flat, start, anchor
 
 
 def answers(flat, vector, rows):

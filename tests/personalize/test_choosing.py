@@ -23,7 +23,7 @@ from pmtl.personalize.choosing import (
 )
 from pmtl.personalize.methods import METHODS
 from pmtl.personalize.tuning import Tuner, Workspace
-from pmtl.simulation import Feed, LocalTraining
+from pmtl.simulation import LocalTraining, RowTensors
 from pmtl.simulation.evaluation import evaluate, row_squares_of
 
 LOCAL = LocalTraining(steps=4, batch=6, lr=0.2)
@@ -93,10 +93,10 @@ def sure_gain(alone: list[float], mine: list[float]) -> float:
 @pytest.mark.parametrize("task", ["classification", "multilabel", "regression"])
 def test_all_clients_have_the_best_candidate_by_the_documented_rule(task):
     data = plain.federation(task, validation=0.3)
-    feed, flat, start, anchor = plain.pieces(data)
+    tensors, flat, start, anchor = plain.pieces(data)
     offered = candidates(VIEWS, LOCAL, ["personal"], dict.fromkeys(LAMS, (1.0,)))
     views = views_of(start, anchor)
-    chosen = choose(Workspace(data, feed, flat, 3), offered, views, default="personal")
+    chosen = choose(Workspace(data, tensors, flat, 3), offered, views, default="personal")
 
     reading = {**views, FRESH: lambda some: flat.start().expand(len(some), -1)}
     clients = np.arange(data.m)
@@ -104,7 +104,7 @@ def test_all_clients_have_the_best_candidate_by_the_documented_rule(task):
     for candidate in offered:
         weights = reading[candidate.start](clients)
         if candidate.method is not None:
-            tuner = Tuner(Workspace(data, feed, flat, 3), candidate.method, candidate.local)
+            tuner = Tuner(Workspace(data, tensors, flat, 3), candidate.method, candidate.local)
             weights = tuner(clients, weights, anchor)
         table.append([distances(data, flat, weights[k], k) for k in clients])
         models.append(weights)
@@ -160,11 +160,11 @@ def test_some_of_the_clients_may_be_missing_from_an_offer():
 def test_weights_that_blew_up_score_nothing():
     """torch's argmax of NaN is a class, which may happen to be right."""
     data = plain.federation(validation=0.3)
-    feed, flat, start, _ = plain.pieces(data)
+    tensors, flat, start, _ = plain.pieces(data)
     clients = np.flatnonzero(data.rows("validation").counts > 0)
     weights = start[clients].clone()
     weights[1] = float("nan")
-    squares = row_squares_of(feed, flat, weights, "validation", clients)
+    squares = row_squares_of(tensors, flat, weights, "validation", clients)
     owner = np.repeat(clients, data.rows("validation").counts[clients])
     assert np.isnan(squares[owner == clients[1]]).all()
     assert np.isfinite(squares[owner != clients[1]]).all()
@@ -172,10 +172,10 @@ def test_weights_that_blew_up_score_nothing():
 
 def test_squares_of_many_rows_are_those_of_each_row(monkeypatch):
     data = plain.federation(validation=0.4)
-    feed, flat, start, _ = plain.pieces(data)
+    tensors, flat, start, _ = plain.pieces(data)
     clients = np.arange(data.m)
     monkeypatch.setattr("pmtl.simulation.evaluation._ROWS", 2)  # Several pieces of one client.
-    squares = row_squares_of(feed, flat, start, "validation", clients)
+    squares = row_squares_of(tensors, flat, start, "validation", clients)
     each = [distances(data, flat, start[k], k) for k in clients]
     assert max(map(len, each)) > 4
     assert np.allclose(squares, np.concatenate(each))
@@ -185,9 +185,9 @@ def test_a_client_without_validation_rows_takes_the_default():
     data = plain.federation(validation=0.01)  # only clients with five rows or more get one
     empty = np.flatnonzero(data.rows("validation").counts == 0)
     assert empty.tolist() == [0]
-    feed, flat, start, anchor = plain.pieces(data)
+    tensors, flat, start, anchor = plain.pieces(data)
     offered = candidates(VIEWS, LOCAL)[:6]
-    space = Workspace(data, feed, flat)
+    space = Workspace(data, tensors, flat)
     for default, weights in (("personal", start), ("shared", anchor)):
         chosen = choose(space, offered, views_of(start, anchor), default=default)
         assert offered[chosen.picks[0]].name == default
@@ -196,19 +196,19 @@ def test_a_client_without_validation_rows_takes_the_default():
 
 def test_no_validation_rows_at_all_is_a_sentence():
     data = plain.federation(validation=0)
-    feed, flat, start, anchor = plain.pieces(data)
+    tensors, flat, start, anchor = plain.pieces(data)
     with pytest.raises(PmtlError, match=r"validation=0\.1"):
         choose(
-            *(Workspace(data, feed, flat), candidates(VIEWS, LOCAL), views_of(start, anchor)),
+            *(Workspace(data, tensors, flat), candidates(VIEWS, LOCAL), views_of(start, anchor)),
             default="personal",
         )
 
 
 def test_pieces_change_nothing(monkeypatch):
     data = plain.federation(validation=0.3)
-    feed, flat, start, anchor = plain.pieces(data)
+    tensors, flat, start, anchor = plain.pieces(data)
     offered = candidates(VIEWS, LOCAL, ["personal"], dict.fromkeys(LAMS, (1.0,)))[:10]
-    space = Workspace(data, feed, flat)
+    space = Workspace(data, tensors, flat)
     whole = choose(space, offered, views_of(start, anchor), default="personal")
     floats = Tuner(space, offered[0].method, LOCAL).work._client_floats
     monkeypatch.setattr("pmtl.engines.choose.CHUNK_FLOATS", 4 * floats)
@@ -236,22 +236,22 @@ class TestWhatItIsWorth:
         vector = torch.zeros(2, d + 1)
         vector[0, :d], vector[1, :d] = torch.from_numpy(-common), torch.from_numpy(common)
         useful = torch.cat([vector[:, :d].flatten(), torch.zeros(2)]).expand(m, -1)
-        return data, Feed(data, plain.CPU, torch.float32), flat, useful
+        return data, RowTensors(data, plain.CPU, torch.float32), flat, useful
 
-    def accuracy(self, data, feed, flat, weights):
-        scores = evaluate(data, feed, flat, {"it": lambda some: weights[some]}, "test")
+    def accuracy(self, data, tensors, flat, weights):
+        scores = evaluate(data, tensors, flat, {"it": lambda some: weights[some]}, "test")
         return scores["it"]["accuracy"]
 
     def compare(self, shared):
-        data, feed, flat, _ = self.federation()
+        data, tensors, flat, _ = self.federation()
         local = LocalTraining(steps=3, batch=10, lr=0.3)
         offered = candidates(VIEWS, local, ["shared"], dict.fromkeys(LAMS, (1.0,)))
-        space = Workspace(data, feed, flat)
+        space = Workspace(data, tensors, flat)
         chosen = choose(space, offered, views_of(shared, shared), default="personal")
         clients = np.arange(data.m)
         alone = max(
             self.accuracy(
-                data, feed, flat,
+                data, tensors, flat,
                 Tuner(space, one.method, one.local)(
                     clients, flat.start().expand(data.m, -1), shared
                 ),
@@ -259,7 +259,7 @@ class TestWhatItIsWorth:
             for one in offered
             if one.start == FRESH
         )  # fmt: skip
-        mine = self.accuracy(data, feed, flat, chosen.store.vectors)
+        mine = self.accuracy(data, tensors, flat, chosen.store.vectors)
         return mine, alone, [offered[pick].start for pick in chosen.picks]
 
     def test_drowned_in_noise_the_shared_model_does_no_harm(self):

@@ -12,7 +12,7 @@ from pmtl.errors import PmtlError
 from pmtl.personalize.fisher import Fisher
 from pmtl.personalize.methods import METHODS, build_method
 from pmtl.personalize.tuning import Tuner, Workspace, tune
-from pmtl.simulation import Feed, LocalTraining
+from pmtl.simulation import LocalTraining, RowTensors
 
 TASKS = ("classification", "multilabel", "regression")
 LOCAL = LocalTraining(steps=7, batch=5, lr=0.05)
@@ -24,10 +24,10 @@ def method_of(name, lam=0.7):
     return build_method(name, None if name == "vanilla" else lam)
 
 
-def run(data, feed, flat, start, anchor, name, lam=0.7, local=LOCAL, **options):
+def run(data, tensors, flat, start, anchor, name, lam=0.7, local=LOCAL, **options):
     method = method_of(name, lam)
     first, around = (lambda some: start[some]), (lambda some: anchor[some])
-    space = Workspace(data, feed, flat, 3, **options)
+    space = Workspace(data, tensors, flat, 3, **options)
     return tune(space, method, first, around, local).vectors
 
 
@@ -36,28 +36,28 @@ def run(data, feed, flat, start, anchor, name, lam=0.7, local=LOCAL, **options):
 @pytest.mark.parametrize("engine", ["axis", "threads"])
 def test_the_same_numbers_as_plain_autograd_for_each_client(name, task, engine):
     data = plain.federation(task)
-    feed, flat, start, anchor = plain.pieces(data)
-    tuner = Tuner(Workspace(data, feed, flat, 3), method_of(name), LOCAL)
+    tensors, flat, start, anchor = plain.pieces(data)
+    tuner = Tuner(Workspace(data, tensors, flat, 3), method_of(name), LOCAL)
     clients = np.arange(data.m)
     index, real = tuner.work.batches.draw(clients, 0)
     fisher = None if tuner._fisher is None else tuner._fisher(clients, anchor)
     expected = plain.tuned(name, 0.7, data, flat, start, anchor, fisher, index, real, LOCAL.lr)
-    mine = run(data, feed, flat, start, anchor, name, engine=engine)
+    mine = run(data, tensors, flat, start, anchor, name, engine=engine)
     assert torch.allclose(mine, expected, **CLOSE)
     assert (mine - start).norm(dim=1).min() > 1e-2
 
 
 def test_epochs_give_larger_clients_more_steps():
     data = plain.federation()
-    feed, flat, start, anchor = plain.pieces(data)
+    tensors, flat, start, anchor = plain.pieces(data)
     local = LocalTraining(epochs=2, batch=5, lr=0.05)
-    index, real = Tuner(Workspace(data, feed, flat, 3), method_of("kl"), local).work.batches.draw(
-        np.arange(data.m), 0
-    )
+    index, real = Tuner(
+        Workspace(data, tensors, flat, 3), method_of("kl"), local
+    ).work.batches.draw(np.arange(data.m), 0)
     steps = real.any(axis=2).sum(axis=1)
     assert steps.tolist() == (2 * -(-data.rows("train").counts // 5)).tolist()
     expected = plain.tuned("kl", 0.7, data, flat, start, anchor, None, index, real, local.lr)
-    mine = run(data, feed, flat, start, anchor, "kl", local=local)
+    mine = run(data, tensors, flat, start, anchor, "kl", local=local)
     assert torch.allclose(mine, expected, **CLOSE)
 
 
@@ -76,10 +76,10 @@ def test_lambda_zero_is_vanilla_and_every_lambda_counts(name):
 def test_a_large_lambda_keeps_near_the_published_model(name):
     """In weights or, for kl, in answers; the step is small enough for the pull not to overshoot."""
     data = plain.federation()
-    feed, flat, _, anchor = plain.pieces(data, "logistic")
+    tensors, flat, _, anchor = plain.pieces(data, "logistic")
     local = LocalTraining(steps=150, batch=0, lr=5e-3)
-    free = run(data, feed, flat, anchor, anchor, "vanilla", local=local)
-    held = run(data, feed, flat, anchor, anchor, name, 100.0, local=local)
+    free = run(data, tensors, flat, anchor, anchor, "vanilla", local=local)
+    held = run(data, tensors, flat, anchor, anchor, name, 100.0, local=local)
     rows = torch.from_numpy(data.gather(data.rows("train").of(4))[0]).double()
 
     def moved(weights):
@@ -105,18 +105,18 @@ def test_sparse_rows_stay_sparse_and_give_the_same_numbers(name, task):
     _, flat, start, anchor = plain.pieces(dense, "auto")
     results = []
     for data in (dense, rows):
-        feed = Feed(data, plain.CPU, torch.float64)
-        tuner = Tuner(Workspace(data, feed, flat, 3), method_of(name), LOCAL)
+        tensors = RowTensors(data, plain.CPU, torch.float64)
+        tuner = Tuner(Workspace(data, tensors, flat, 3), method_of(name), LOCAL)
         assert (tuner.work._sparse is not None) == (data is rows)
-        results.append(run(data, feed, flat, start, anchor, name))
+        results.append(run(data, tensors, flat, start, anchor, name))
     assert torch.allclose(*results, **CLOSE)
     assert (results[0] - start).norm(dim=1).min() > 1e-2
 
 
 def test_no_result_depends_on_other_clients():
     data = plain.federation()
-    feed, flat, start, anchor = plain.pieces(data)
-    tuner = Tuner(Workspace(data, feed, flat, 3), method_of("ewc"), LOCAL)
+    tensors, flat, start, anchor = plain.pieces(data)
+    tuner = Tuner(Workspace(data, tensors, flat, 3), method_of("ewc"), LOCAL)
     clients = np.arange(data.m)
     together = tuner(clients, start, anchor)
     for some in ([0], [5, 2], [1, 4]):
@@ -137,8 +137,8 @@ def test_pieces_and_a_file_change_nothing(monkeypatch):
 def test_what_fails_for_one_client_stays_with_it():
     """In production; the others come out as if nothing had happened, and it keeps its start."""
     data = plain.federation()
-    feed, flat, start, anchor = plain.pieces(data)
-    whole = run(data, feed, flat, start, anchor, "vanilla")
+    tensors, flat, start, anchor = plain.pieces(data)
+    whole = run(data, tensors, flat, start, anchor, "vanilla")
 
     def around(some):
         if 3 in some:
@@ -147,7 +147,7 @@ def test_what_fails_for_one_client_stays_with_it():
 
     def tuned(isolate):
         method, first = method_of("vanilla"), (lambda some: start[some])
-        space = Workspace(data, feed, flat, 3, isolate=isolate)
+        space = Workspace(data, tensors, flat, 3, isolate=isolate)
         return tune(space, method, first, around, LOCAL).vectors
 
     mine = tuned(isolate=True)
@@ -164,9 +164,9 @@ class TestFisher:
         One label a row is drawn, so it holds on average over seeds, here within five standard
         errors in each of the coordinates."""
         data = plain.federation()
-        feed, flat, _, anchor = plain.pieces(data, "logistic")
+        tensors, flat, _, anchor = plain.pieces(data, "logistic")
         clients, seeds = np.arange(data.m), 300
-        drawn = torch.stack([Fisher(data, feed, flat, s)(clients, anchor) for s in range(seeds)])
+        drawn = torch.stack([Fisher(data, tensors, flat, s)(clients, anchor) for s in range(seeds)])
         for k in clients:
             rows = torch.from_numpy(data.gather(data.rows("train").of(k))[0]).double()
             p = plain.answers(flat, anchor[k], rows).softmax(-1)
@@ -178,10 +178,10 @@ class TestFisher:
 
     def test_of_regression_it_is_the_squared_jacobian(self):
         data = plain.federation("regression")
-        feed, flat, _, anchor = plain.pieces(data, "linear")
+        tensors, flat, _, anchor = plain.pieces(data, "linear")
         seeds = 300
         one = np.array([2])
-        drawn = torch.cat([Fisher(data, feed, flat, s)(one, anchor[one]) for s in range(seeds)])
+        drawn = torch.cat([Fisher(data, tensors, flat, s)(one, anchor[one]) for s in range(seeds)])
         rows = torch.from_numpy(data.gather(data.rows("train").of(2))[0]).double()
         exact = torch.cat([(rows**2).mean(0).repeat(plain.C), torch.ones(plain.C)])
         assert ((drawn.mean(0) - exact).abs() <= 5 * drawn.std(0) / seeds**0.5).all()
@@ -189,34 +189,34 @@ class TestFisher:
     @pytest.mark.parametrize("task", TASKS)
     def test_row_by_row_is_the_outer_product(self, task):
         data = plain.federation(task)
-        feed, flat, _, anchor = plain.pieces(data, "auto")
+        tensors, flat, _, anchor = plain.pieces(data, "auto")
         other = plain.pieces(data, plain.layers)[1]
         clients = np.arange(data.m)
-        one = Fisher(data, feed, flat, 5)(clients, anchor)
-        assert torch.allclose(Fisher(data, feed, other, 5)(clients, anchor), one, **CLOSE)
+        one = Fisher(data, tensors, flat, 5)(clients, anchor)
+        assert torch.allclose(Fisher(data, tensors, other, 5)(clients, anchor), one, **CLOSE)
         assert one.min() >= 0
         assert one.max() > 0.01
 
     def test_in_pieces_of_a_row_it_is_the_same(self, monkeypatch):
         data = plain.federation()
-        feed, flat, _, anchor = plain.pieces(data)
+        tensors, flat, _, anchor = plain.pieces(data)
         clients = np.arange(data.m)
-        whole = Fisher(data, feed, flat, 5)(clients, anchor)
+        whole = Fisher(data, tensors, flat, 5)(clients, anchor)
         monkeypatch.setattr("pmtl.personalize.fisher._FLOATS", 1)
-        assert torch.allclose(Fisher(data, feed, flat, 5)(clients, anchor), whole, **CLOSE)
+        assert torch.allclose(Fisher(data, tensors, flat, 5)(clients, anchor), whole, **CLOSE)
 
     def test_it_is_the_clients_own_in_any_federation(self):
         data = plain.federation()
-        feed, flat, _, anchor = plain.pieces(data)
+        tensors, flat, _, anchor = plain.pieces(data)
         fewer = data.select(["c2", "c5"])
-        alone = Fisher(fewer, Feed(fewer, plain.CPU, torch.float64), flat, 5)
-        whole = Fisher(data, feed, flat, 5)(np.arange(data.m), anchor)
+        alone = Fisher(fewer, RowTensors(fewer, plain.CPU, torch.float64), flat, 5)
+        whole = Fisher(data, tensors, flat, 5)(np.arange(data.m), anchor)
         assert torch.allclose(alone(np.arange(2), anchor[[2, 5]]), whole[[2, 5]], **CLOSE)
 
     def test_another_seed_draws_other_labels(self):
         data = plain.federation()
-        feed, flat, _, anchor = plain.pieces(data)
-        one, other = (Fisher(data, feed, flat, s)(np.arange(data.m), anchor) for s in (1, 2))
+        tensors, flat, _, anchor = plain.pieces(data)
+        one, other = (Fisher(data, tensors, flat, s)(np.arange(data.m), anchor) for s in (1, 2))
         assert not torch.allclose(one, other)
 
 

@@ -26,7 +26,7 @@ LENIENT = "tests/data/readers/test_lenient.py::test_"
 DAMAGE = "tests/privacy/ledger/test_ledger_damage.py::test_"
 ADAPTIVE = "tests/privacy/accounting/test_adaptive.py::test_"
 POPULATIONS = "tests/privacy/ledger/test_populations.py::test_"
-ARREARS = "tests/runs/test_arrears.py::test_"
+MISSING_CHARGES = "tests/runs/test_missing_charges.py::test_"
 
 KILLED = (
     RUNS + "kill_9_after_charge_before_release_after_release_before_checkpoint_or_mid_checkpoint"
@@ -223,29 +223,29 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "checkpoint ahead of its ledger, which was rolled back with its head": (
         "refused; `pmtl ledger charge` charges what is missing",
         (
-            ARREARS + "a_ledger_that_was_rolled_back_with_its_head_is_refused",
-            ARREARS + "a_rolled_back_ledger_that_went_on_with_other_runs_is_refused",
-            ARREARS + "what_is_missing_is_charged_and_the_run_goes_on",
+            MISSING_CHARGES + "a_ledger_that_was_rolled_back_with_its_head_is_refused",
+            MISSING_CHARGES + "a_rolled_back_ledger_that_went_on_with_other_runs_is_refused",
+            MISSING_CHARGES + "what_is_missing_is_charged_and_the_run_goes_on",
         ),
     ),
     "ledger deleted and made anew": (
         "refused: a run belongs to the ledger it began with",
         (
-            ARREARS + "a_ledger_that_was_made_anew_is_refused",
-            ARREARS + "a_new_ledger_takes_over_with_all_that_was_lost_to_crashes",
+            MISSING_CHARGES + "a_ledger_that_was_made_anew_is_refused",
+            MISSING_CHARGES + "a_new_ledger_takes_over_with_all_that_was_lost_to_crashes",
         ),
     ),
     "released metrics that the ledger has not charged": (
         "refused",
-        (ARREARS + "metrics_that_are_not_charged_are_refused",),
+        (MISSING_CHARGES + "metrics_that_are_not_charged_are_refused",),
     ),
     "ledger replaced during a run": (
         "no statement is made",
-        (ARREARS + "a_run_whose_ledger_lost_charges_states_no_epsilon",),
+        (MISSING_CHARGES + "a_run_whose_ledger_lost_charges_states_no_epsilon",),
     ),
     "checkpoint of the same round but another history": (
         "refused",
-        (ARREARS + "a_checkpoint_of_the_same_round_but_another_history_is_refused",),
+        (MISSING_CHARGES + "a_checkpoint_of_the_same_round_but_another_history_is_refused",),
     ),
     "settings chosen after looking at earlier releases": (
         "a cap holds, at 1.01·δ",
@@ -267,7 +267,7 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
         "both are named in a warning",
         (
             POPULATIONS + "two_ledgers_for_the_same_clients_in_one_folder_are_named",
-            ARREARS + "a_second_ledger_for_the_same_clients_is_named",
+            MISSING_CHARGES + "a_second_ledger_for_the_same_clients_is_named",
         ),
     ),
     "extreme legal settings": (

@@ -20,7 +20,7 @@ from pmtl.data import FederatedData
 from pmtl.engines.axis import AxisTrainer
 from pmtl.engines.base import TensorBatches
 from pmtl.engines.loops import DebugTrainer, ThreadsTrainer
-from pmtl.engines.places import is_ours
+from pmtl.engines.slots import is_ours
 from pmtl.errors import PmtlError
 from pmtl.messages import UPLOAD, RoundMessage
 from pmtl.models import build_model

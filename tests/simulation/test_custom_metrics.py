@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pmtl.data import FederatedData
-from pmtl.engines.feed import Feed
+from pmtl.engines.row_tensors import RowTensors
 from pmtl.errors import PmtlError
 from pmtl.models import build_model
 from pmtl.simulation.custom_metrics import client_value, find_metrics, less_is_better, summary
@@ -57,9 +57,9 @@ def measured(names: str, y: np.ndarray) -> dict[str, float]:
     )
     model = build_model("logistic", data.input_shape, 2, data.task, 0)
     weights = torch.tensor([-1.0, 1.0, 0.0, 0.0])
-    feed = Feed(data, torch.device("cpu"), torch.float32)
+    tensors = RowTensors(data, torch.device("cpu"), torch.float32)
     views = {"shared": lambda clients: weights.expand(len(clients), -1)}
-    result = evaluate(data, feed, model, views, "test", custom=find_metrics(names))
+    result = evaluate(data, tensors, model, views, "test", custom=find_metrics(names))
     assert result is not None
     return result["shared"]
 

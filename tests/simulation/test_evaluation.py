@@ -6,7 +6,7 @@ import torch
 
 from pmtl.data import FederatedData
 from pmtl.models import build_model
-from pmtl.simulation import Feed, evaluate
+from pmtl.simulation import RowTensors, evaluate
 
 M = 23
 
@@ -43,9 +43,9 @@ def judge(data, model_name="logistic", split="test"):
     model.to(torch.device("cpu"), torch.float64)
     generator = torch.Generator().manual_seed(2)
     weights = torch.randn(M, model.size, generator=generator, dtype=torch.float64)
-    feed = Feed(data, torch.device("cpu"), torch.float64)
+    tensors = RowTensors(data, torch.device("cpu"), torch.float64)
     views = {"personal": lambda clients: weights[torch.from_numpy(clients)]}
-    metrics = evaluate(data, feed, model, views, split)
+    metrics = evaluate(data, tensors, model, views, split)
     answers = []
     for k in range(M):
         x, y = data.gather(data.rows(split).of(k))
@@ -139,9 +139,9 @@ def test_clients_without_rows_are_left_out_and_ten_clients_have_one_worst():
     y = np.array([0, 1] + [0, 0] * 10)  # the first client's test row is the only one of class 1
     data = FederatedData.from_arrays(np.zeros((22, 1)), y, owner, split, validation=0.0)
     model = build_model("logistic", data.input_shape, data.outputs, data.task, 0)
-    feed = Feed(data, torch.device("cpu"), torch.float32)
+    tensors = RowTensors(data, torch.device("cpu"), torch.float32)
     always_zero = torch.tensor([[0.0, 0.0, 1.0, -1.0]])
     views = {"shared": lambda clients: always_zero.expand(len(clients), -1)}
-    metrics = evaluate(data, feed, model, views, "test")["shared"]
+    metrics = evaluate(data, tensors, model, views, "test")["shared"]
     assert metrics["accuracy"] == metrics["accuracy_mean"] == pytest.approx(0.9)
     assert metrics["accuracy_worst_decile"] == 0

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import pmtl
-from pmtl.engines.feed import Feed
+from pmtl.engines.row_tensors import RowTensors
 from pmtl.errors import PmtlError
 from pmtl.simulation.evaluation import evaluate, further_values
 from pmtl.simulation.measures import BINS, MEASURES, Answered, measures_of
@@ -210,21 +210,26 @@ def test_sparse_rows_of_text_are_measured_like_dense_ones(uneven):
         data = pmtl.FederatedData(
             x, uneven.y, uneven.clients, uneven.splits, uneven.task, uneven.outputs
         )
-        feed = Feed(data, torch.device("cpu"), torch.float32)
+        tensors = RowTensors(data, torch.device("cpu"), torch.float32)
         views = {"one": lambda clients: weights.expand(len(clients), -1)}
-        found.append(evaluate(data, feed, model, views, "test", custom={"all": None})["one"])
+        found.append(evaluate(data, tensors, model, views, "test", custom={"all": None})["one"])
     assert found[0] == pytest.approx(found[1], abs=1e-5)
 
 
 def test_processes_of_a_team_measure_their_own_clients(uneven):
     """What they add up to is what one process finds; a process may have no client with rows."""
     run = pmtl.train(uneven, algorithm="pmtl", privacy={"noise": 0.01, "rounds": 1})
-    feed = Feed(uneven, torch.device("cpu"), torch.float32)
+    tensors = RowTensors(uneven, torch.device("cpu"), torch.float32)
 
     def measured(clients):
         chosen = {"auc": None, "brier": None}
         found = further_values(
-            chosen, feed, run._model, run.views()["personal"], "test", np.array(clients, np.int64)
+            chosen,
+            tensors,
+            run._model,
+            run.views()["personal"],
+            "test",
+            np.array(clients, np.int64),
         )
         return np.stack([values for values, _, _ in found.values()])
 

@@ -202,7 +202,7 @@ def test_how_the_features_are_stored_changes_nothing(storage, tmp_path, monkeypa
     x, _, _ = table()
     expected, _ = run(federation(x=x, noise=seeded_noise(0)))
     if storage == "not resident":
-        monkeypatch.setattr("pmtl.engines.feed.RESIDENT_LIMIT", 0)
+        monkeypatch.setattr("pmtl.engines.row_tensors.RESIDENT_LIMIT", 0)
         stored = x
     elif storage in ("csr", "csc"):
         stored = getattr(sparse, f"{storage}_matrix")(x)
@@ -211,7 +211,7 @@ def test_how_the_features_are_stored_changes_nothing(storage, tmp_path, monkeypa
         stored = np.memmap(tmp_path / "x", dtype=dtype, mode="w+", shape=x.shape)
         stored[:] = x
     other = federation(x=stored, noise=seeded_noise(0))
-    assert other.sites.feed._resident is None
+    assert other.sites.tensors._resident is None
     actual, _ = run(other)
     assert same(expected, actual)
 

@@ -5,7 +5,7 @@ weights and `[K, batch, …]` rows.
 
 A step that is not compiled takes any number of clients, and clients leave when they are done. A
 compiled step takes exactly the number it was compiled for, so the number is rounded up to one of a
-few; the extra places repeat clients, with padding only.
+few; the extra slots repeat clients, with padding only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pmtl.algorithms import Algorithm
 from pmtl.client.step import client_step
 from pmtl.engines.base import CohortBatches, CohortTrainer, Ints, Trained
 from pmtl.engines.compiled import CompiledStep
-from pmtl.engines.feed import to_device
+from pmtl.engines.row_tensors import to_device
 from pmtl.engines.schedule import row_groups, schedule, widths
 from pmtl.models import FlatModel, Task
 
@@ -44,18 +44,18 @@ class AxisTrainer(CohortTrainer):
         compile: bool = False,
         width: int | None = None,
         backend: Any = "inductor",
-        in_place: bool = False,
+        isolate: bool = False,
     ) -> None:
         """`width` is what a whole cohort is rounded up to before compiling; without it, cohorts
-        vary and are rounded up to one of a few widths. With `in_place` a client keeps its place in
-        the arrays from the first step to the last (`places.py`)."""
+        vary and are rounded up to one of a few widths. With `isolate` a client keeps its slot in
+        the arrays from the first step to the last (`slots.py`)."""
         super().__init__(algorithm, model, task)
         self.compiled = compile
         self._width = width
-        self._in_place = in_place
+        self._isolate = isolate
         step = partial(client_step, algorithm, model, task)
         self._step: Callable[..., tuple[Any, Tensor]] = vmap(
-            partial(_unless_padding, step) if compile or in_place else step,
+            partial(_unless_padding, step) if compile or isolate else step,
             in_dims=(0, 0, 0, 0, 0, None),
             randomness="different" if model.traits.random_forward else "error",
         )
@@ -65,7 +65,7 @@ class AxisTrainer(CohortTrainer):
     def train(self, own: Tensor, shared: Tensor, batches: CohortBatches, lr: float) -> Trained:
         self._model.module.train()
         all_clients = (np.arange(len(own)), batches.mask.shape[2])
-        groups = [all_clients] if self._in_place else row_groups(batches.mask)
+        groups = [all_clients] if self._isolate else row_groups(batches.mask)
         with torch.no_grad():
             parts = [
                 self._train_group(
@@ -84,26 +84,26 @@ class AxisTrainer(CohortTrainer):
         """Train clients whose batches have about the same number of rows."""
         device, dtype = shared.device, shared.dtype
         order, sizes = np.arange(len(own)), [len(own)] * batches.mask.shape[1]
-        if not self._in_place:
+        if not self._isolate:
             order, sizes = schedule(np.asarray(batches.mask.any(axis=2)))
         back = np.argsort(order)
         if self.compiled:
             sizes = widths(len(own), sizes, self._width)
         extra = max(0, max(sizes, default=0) - len(own))
-        places = np.pad(order, (0, extra), mode="wrap")
-        batches = batches.select(places, batches.mask.shape[2])
+        slots = np.pad(order, (0, extra), mode="wrap")
+        batches = batches.select(slots, batches.mask.shape[2])
         real = torch.from_numpy(batches.mask.copy())
         real[len(own) :] = False
         real = real.to(device, non_blocking=True)
         counts = real.any(dim=2)
-        own, shared = _take(own, places), _take(shared, places)
+        own, shared = _take(own, slots), _take(shared, slots)
         # A shared vector may be one row that is read K times; a compiled step needs the memory
         # layout of its own results.
         state = tree_map(Tensor.contiguous, vmap(self._algorithm.begin)(own, shared))
-        losses = torch.zeros(len(places), dtype=dtype, device=device)
+        losses = torch.zeros(len(slots), dtype=dtype, device=device)
         step_size = torch.full((), lr, dtype=dtype, device=device)
         done: list[Any] = []
-        now = len(places)
+        now = len(slots)
         for step, n in enumerate(sizes):
             if n < now:
                 done.append(tree_map(lambda part, n=n: part[n:].clone(), state))
@@ -129,10 +129,10 @@ def _unless_padding(step: Callable[..., Any], state: Any, *given: Any) -> tuple[
     return tree_map(lambda new, old: torch.where(active, new, old), after, state), loss
 
 
-def _take(vectors: Tensor, places: Ints) -> Tensor:
+def _take(vectors: Tensor, slots: Ints) -> Tensor:
     """These rows, without a copy where one row is read many times or the order does not change."""
     if vectors.dim() > 1 and vectors.stride(0) == 0:
-        return vectors[:1].expand(len(places), -1)
-    if np.array_equal(places, np.arange(len(places))):
-        return vectors[: len(places)]
-    return vectors[to_device(places, vectors.device)]
+        return vectors[:1].expand(len(slots), -1)
+    if np.array_equal(slots, np.arange(len(slots))):
+        return vectors[: len(slots)]
+    return vectors[to_device(slots, vectors.device)]

@@ -28,8 +28,8 @@ CHUNK_FLOATS, CARD_FLOATS, THREADS_FLOATS, SPARSE_FLOATS = 2**23, 2**32, 2**29, 
 
 #: With fewer clients at once, the client axis is not worth it.
 _FEW_CLIENTS = 4
-#: The most places of an array in production.
-MOST_PLACES, MOST_PLACES_CARD = 512, 4096
+#: The most slots of an array in production.
+MOST_SLOTS, MOST_SLOTS_CARD = 512, 4096
 #: Seconds that compiling takes on a graphics card, and that a compiled step saves for every layer
 #: with weights and every float it touches (about as in benchmarks/results/engines-h200.json).
 _COMPILE, _SAVED_PER_LAYER, _SAVED_PER_FLOAT = 40.0, 4e-3, 4.5e-12
@@ -65,19 +65,19 @@ def choose(
     model: FlatModel,
     device: torch.device,
     work: Work,
-    in_place: bool = False,
+    isolate: bool = False,
     alone: bool = False,
 ) -> tuple[str, bool]:
     """The engine's name and whether it compiles, where `engine` is "auto" and `compile` is None;
-    otherwise they decide. `in_place` is for production; there, models that are not safe on the
+    otherwise they decide. `isolate` is for production; there, models that are not safe on the
     client axis are trained `alone`, for which threads are the better engine on a CPU."""
     check_engine(engine, compile, device.type)
-    if in_place and compile:
+    if isolate and compile:
         raise PmtlError(
             "Production compiles nothing: which steps are compiled would depend on the clients' "
             "numbers of rows, and so would the last bits of models. Leave compile out."
         )
-    if in_place and engine == "debug":
+    if isolate and engine == "debug":
         raise PmtlError(
             "Production does not run the engine 'debug', because its errors show what went wrong "
             "with one client's data: leave the engine to auto, or debug in an experiment."
@@ -91,7 +91,7 @@ def choose(
                 engine = "threads"
     if compile is None:
         pays = engine == "axis" and device.type == "cuda" and _pays(model, work)
-        compile = pays and not in_place
+        compile = pays and not isolate
     return engine, compile
 
 
@@ -111,11 +111,11 @@ def at_once(engine: str, device: torch.device, client_floats: int) -> int:
 
 
 def fixed_width(clients: int, cohort: int, device: torch.device, client_floats: int) -> int:
-    """How many places an array has in production, a power of two: one for each client if all take
-    part, else four for each client of a cohort, so that few clients share a place; fewer if memory
+    """How many slots an array has in production, a power of two: one for each client if all take
+    part, else four for each client of a cohort, so that few clients share a slot; fewer if memory
     is short."""
     wanted = clients if cohort >= clients else min(4 * cohort, clients)
-    most = min(MOST_PLACES_CARD if device.type == "cuda" else MOST_PLACES, 2 * wanted - 1)
+    most = min(MOST_SLOTS_CARD if device.type == "cuda" else MOST_SLOTS, 2 * wanted - 1)
     return 1 << max(0, min(most, at_once("axis", device, client_floats)).bit_length() - 1)
 
 
@@ -126,13 +126,13 @@ def build_trainer(
     model: FlatModel,
     task: Task,
     width: int | None = None,
-    in_place: bool = False,
+    isolate: bool = False,
 ) -> CohortTrainer:
     """The engine that `choose` named. `width` is the number of clients at once, if it never varies;
-    `in_place` is for production (`places.py`)."""
+    `isolate` is for production (`slots.py`)."""
     if engine == "debug":
         return DebugTrainer(algorithm, model, task)
     if engine == "threads":
         return ThreadsTrainer(algorithm, lowered(model, "channels_last"), task)
     model = lowered(model, "patches")
-    return AxisTrainer(algorithm, model, task, compile=compile, width=width, in_place=in_place)
+    return AxisTrainer(algorithm, model, task, compile=compile, width=width, isolate=isolate)

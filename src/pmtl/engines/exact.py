@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pmtl.algorithms import ExactAlgorithm
 from pmtl.engines.base import Ints
-from pmtl.engines.feed import Feed, to_device
+from pmtl.engines.row_tensors import RowTensors, to_device
 from pmtl.errors import PmtlError
 from pmtl.models import FlatModel
 from pmtl.models.linear.last_layer import last_layer
@@ -26,18 +26,18 @@ _FLOATS, _PENALTIES = 16 * 2**20, 16
 
 
 class ExactEngine:
-    """Runs an exact algorithm on the rows of `feed`."""
+    """Runs an exact algorithm on the rows of `tensors`."""
 
     def __init__(
-        self, algorithm: ExactAlgorithm, model: FlatModel, feed: Feed, one_by_one: bool
+        self, algorithm: ExactAlgorithm, model: FlatModel, tensors: RowTensors, one_by_one: bool
     ) -> None:
-        layer = last_layer(model, feed.data.input_shape)
+        layer = last_layer(model, tensors.data.input_shape)
         if layer is None:
             raise PmtlError(f"The algorithm {algorithm.name!r} needs a linear model.")
         self._layer = layer
         self._algorithm = algorithm
-        self._feed = feed
-        self._train = feed.data.rows("train")
+        self._tensors = tensors
+        self._train = tensors.data.rows("train")
         self._one_by_one = one_by_one
         self._last: tuple[bytes, Tensor] | None = None
 
@@ -82,7 +82,7 @@ class ExactEngine:
             yield from np.arange(len(counts)).reshape(-1, 1)
             return
         order = np.argsort(-counts, kind="stable")
-        outputs, d = self._feed.data.outputs, self._layer.columns + 1
+        outputs, d = self._tensors.data.outputs, self._layer.columns + 1
         while len(order):
             n = max(1, int(counts[order[0]]))
             table = 2 * min(n, d) ** 2 + outputs * (6 * d + 4 * n) + n
@@ -101,7 +101,7 @@ class ExactEngine:
         return index, real
 
     def _rows(self, index: Ints, real: np.ndarray) -> ClientRows:
-        inputs, targets = self._feed.rows(index)
-        data = self._feed.data
-        mask = to_device(real, self._feed.device)
+        inputs, targets = self._tensors.rows(index)
+        data = self._tensors.data
+        mask = to_device(real, self._tensors.device)
         return self._layer.rows(data.task, data.outputs, inputs, targets, mask)

@@ -25,7 +25,7 @@ from pmtl.algorithms import Algorithm
 from pmtl.data import Rows
 from pmtl.engines.axis import AxisTrainer
 from pmtl.engines.base import CohortBatches, Ints, Trained
-from pmtl.engines.feed import Feed, to_device
+from pmtl.engines.row_tensors import RowTensors, to_device
 from pmtl.engines.schedule import rounded
 from pmtl.models import FlatModel, Task
 from pmtl.models.library import Linear
@@ -41,12 +41,14 @@ class Block:
     last column, with zeros as inputs.
     """
 
-    def __init__(self, feed: Feed, index: Ints, real: Mask, width: int | None = None) -> None:
+    def __init__(
+        self, tensors: RowTensors, index: Ints, real: Mask, width: int | None = None
+    ) -> None:
         self._index = index
-        self._feed = feed
+        self._tensors = tensors
         clients, steps, self._batch = index.shape
         ordered = real.transpose(1, 0, 2)  # So that the entries of a step are contiguous.
-        taken = feed.data.x[index.transpose(1, 0, 2)[ordered]]  # Still sparse (CSR).
+        taken = tensors.data.x[index.transpose(1, 0, 2)[ordered]]  # Still sparse (CSR).
         step, client, place = (np.repeat(n, np.diff(taken.indptr)) for n in np.nonzero(ordered))
         self._bounds = np.searchsorted(step, np.arange(steps + 1))
         present = np.zeros((clients, taken.shape[1]), dtype=bool)
@@ -62,16 +64,16 @@ class Block:
         self._last = self._tensor(last)
         self._columns = self._tensor(np.take_along_axis(columns, last, axis=1))
         self._entries = self._tensor(np.stack([client, place, within[client, taken.indices]]))
-        self._values = self._tensor(taken.data).to(feed.dtype)
+        self._values = self._tensor(taken.data).to(tensors.dtype)
 
     def rows(self, step: int) -> tuple[Tensor, Tensor]:
         """Inputs `[K, batch, width]` and targets of a step."""
         shape = (len(self._index), self._batch, self.width)
-        inputs = torch.zeros(shape, dtype=self._feed.dtype, device=self._feed.device)
+        inputs = torch.zeros(shape, dtype=self._tensors.dtype, device=self._tensors.device)
         part = slice(*self._bounds[step : step + 2].tolist())
         client, place, column = self._entries[:, part]
         inputs[client, place, column] = self._values[part]
-        return inputs, self._feed.targets(self._index[:, step])
+        return inputs, self._tensors.targets(self._index[:, step])
 
     def take(self, vectors: Tensor, features: int, outputs: int) -> Tensor:
         """Vectors `[K, n · outputs · (features + 1)]` of n models on all columns, cut to the
@@ -89,7 +91,7 @@ class Block:
         weights.scatter_(3, _every(self._columns, weights), chosen)
 
     def _tensor(self, values: NDArray[np.generic]) -> Tensor:
-        return to_device(values, self._feed.device)
+        return to_device(values, self._tensors.device)
 
 
 @dataclass(frozen=True)
@@ -116,13 +118,13 @@ class SparseTrainer:
     algorithm: Algorithm
     model: FlatModel
     task: Task
-    feed: Feed
-    in_place: bool = False  #: for production (`places.py`)
+    tensors: RowTensors
+    isolate: bool = False  #: for production (`slots.py`)
 
     @staticmethod
-    def fits(algorithm: Algorithm, model: FlatModel, feed: Feed) -> bool:
+    def fits(algorithm: Algorithm, model: FlatModel, tensors: RowTensors) -> bool:
         """Whether these can be trained on blocks; all others are trained on dense batches."""
-        return feed.is_sparse and is_linear(model) and _has_closed_form(algorithm)
+        return tensors.is_sparse and is_linear(model) and _has_closed_form(algorithm)
 
     def train(
         self,
@@ -137,9 +139,9 @@ class SparseTrainer:
         `index` [K, steps, batch] where they are `real`. `width` is that of `Block`."""
         algorithm, sizes = self.algorithm, sizes_of(self.model)
         with torch.no_grad():
-            block = Block(self.feed, index, real, width)
+            block = Block(self.tensors, index, real, width)
             small = small_model(self.model, block.width)
-            trainer = AxisTrainer(algorithm, small, self.task, in_place=self.in_place)
+            trainer = AxisTrainer(algorithm, small, self.task, isolate=self.isolate)
             batches = BlockBatches(block, np.arange(len(index)), real)
             part = trainer.train(block.take(own, *sizes), block.take(shared, *sizes), batches, lr)
             steps = torch.from_numpy(real.any(axis=2).sum(axis=1)).to(shared)
@@ -158,11 +160,16 @@ class SparseTrainer:
 
 
 def sparse_outputs(
-    feed: Feed, model: FlatModel, weights: Tensor, index: Ints, real: Mask, width: int | None = None
+    tensors: RowTensors,
+    model: FlatModel,
+    weights: Tensor,
+    index: Ints,
+    real: Mask,
+    width: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """A linear model's outputs for the rows `[K, n]` under `weights` [K, P], and their targets.
     `width` is that of `Block`."""
-    block = Block(feed, index[:, None], real[:, None], width)
+    block = Block(tensors, index[:, None], real[:, None], width)
     inputs, targets = block.rows(0)
     small = small_model(model, block.width)
     return vmap(small.apply)(block.take(weights, *sizes_of(model)), inputs), targets

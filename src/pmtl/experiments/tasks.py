@@ -32,7 +32,7 @@ from pmtl.personalize.tuning import Workspace, tune
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.sampling import default_sampling
 from pmtl.runs.config import resolve_device
-from pmtl.simulation import Feed, Simulation, Weights, evaluate, simulate
+from pmtl.simulation import RowTensors, Simulation, Weights, evaluate, simulate
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class TaskRunner:
             for report in run.rounds(state):
                 if report.round in measured:
                     point = {"round": report.round, "train_loss": report.train_loss}
-                    points.append(point | _metrics(run.sites.feed, run.model, run.views(state)))
+                    points.append(point | _metrics(run.sites.tensors, run.model, run.views(state)))
         return points
 
     def _models(self, task: Task) -> tuple[Workspace, dict[str, Weights]]:
@@ -168,7 +168,7 @@ class TaskRunner:
         views = dict(run.views(state))
         if not run.algorithm.personal:
             del views["personal"]
-        return Workspace(run.data, run.sites.feed, run.model, task.cell.seed), views
+        return Workspace(run.data, run.sites.tensors, run.model, task.cell.seed), views
 
     def _tune(self, task: Task) -> dict[str, Result]:
         space, views = self._models(task)
@@ -177,7 +177,7 @@ class TaskRunner:
         def tuned(name: str, lam: float | None) -> Result:
             method = build_method(name, lam)
             store = tune(space, method, views[start], views["shared"], self.setting.tune)
-            return {"lam": lam, **_metrics(space.feed, space.model, {"personal": store.gather})}
+            return {"lam": lam, **_metrics(space.tensors, space.model, {"personal": store.gather})}
 
         return {
             f"{name}-{start}": max(
@@ -200,13 +200,13 @@ class TaskRunner:
         )
         chosen = choose(space, offered, views, default=names[-1])
         counts = {c.name: int((chosen.picks == n).sum()) for n, c in enumerate(offered)}
-        metrics = _metrics(space.feed, space.model, {"personal": chosen.store.gather})
+        metrics = _metrics(space.tensors, space.model, {"personal": chosen.store.gather})
         return {**metrics, "picked": {name: count for name, count in counts.items() if count}}
 
 
-def _metrics(feed: Feed, model: FlatModel, views: Mapping[str, Weights]) -> Result:
+def _metrics(tensors: RowTensors, model: FlatModel, views: Mapping[str, Weights]) -> Result:
     splits: tuple[Split, ...] = ("validation", "test")
-    return {split: evaluate(feed.data, feed, model, views, split) for split in splits}
+    return {split: evaluate(tensors.data, tensors, model, views, split) for split in splits}
 
 
 def histograms(data: FederatedData) -> FederatedData:

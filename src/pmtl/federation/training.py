@@ -18,7 +18,7 @@ from torch.func import vmap
 from pmtl.algorithms import Algorithm, ExactAlgorithm
 from pmtl.data import FederatedData
 from pmtl.data.splits import Rows
-from pmtl.engines.feed import Feed
+from pmtl.engines.row_tensors import RowTensors
 from pmtl.federation.agreement import Agreement
 from pmtl.models import FlatModel
 from pmtl.privacy.clipping import clip
@@ -73,7 +73,7 @@ class Training:
         self._trains = data.rows("train").counts > 0
         self._sites = Sites(
             data,
-            Feed(data, CPU, torch.float32),
+            RowTensors(data, CPU, torch.float32),
             model,
             algorithm,
             agreement.config.local,
@@ -82,7 +82,7 @@ class Training:
             cohort=data.m,
             largest=None,
             rounds=agreement.plan.rounds,
-            in_place=True,  # Nobody's numbers depend on other clients, to the last bit.
+            isolate=True,  # Nobody's numbers depend on other clients, to the last bit.
         )
 
     def train(self, round: int, drawn: Ints, around: Tensor) -> Tensor:

@@ -129,7 +129,7 @@ def choose(
         views: The run's models, as functions from clients to weights `[K, P]`.
         default: The view for clients without validation rows.
     """
-    data, device, start = space.data, space.feed.device, space.model.start()
+    data, device, start = space.data, space.tensors.device, space.model.start()
     if not space.isolate:
         refuse_without_validation(data)
     tuners = {
@@ -151,7 +151,7 @@ def choose(
         weights = reading[candidate.start](clients).to(device)
         if candidate.name in tuners:
             weights = tuners[candidate.name](clients, weights, anchors(clients).to(device))
-        given = (space.feed, space.model, weights)
+        given = (space.tensors, space.model, weights)
         return weights, row_squares_of(*given, "validation", clients, space.isolate)
 
     each = isolated if space.isolate else together

@@ -19,7 +19,7 @@ from pmtl.personalize.tuning import Workspace, tune
 from pmtl.runs.config import resolve_device
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.result import Run, load_run
-from pmtl.simulation import Feed, LocalTraining, Weights
+from pmtl.simulation import LocalTraining, RowTensors, Weights
 from pmtl.spec import explained, unknown
 
 #: What fine-tuning may begin with: the paper's "Global" and "MTL".
@@ -77,8 +77,8 @@ def finetune(
     where, dtype = torch.device(resolve_device(device)), run._shared.dtype
     # A copy, so that the run's own model stays on its device.
     model = copy.deepcopy(run._model).to(where, dtype)
-    feed = Feed(run.data, where, dtype)
-    space = Workspace(run.data, feed, model, seed, engine, production, progress)
+    tensors = RowTensors(run.data, where, dtype)
+    space = Workspace(run.data, tensors, model, seed, engine, production, progress)
     about: dict[str, Any] = {
         "method": method,
         "start": start,

@@ -22,10 +22,10 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from pmtl.data import FederatedData
-from pmtl.engines.feed import to_device
+from pmtl.engines.row_tensors import to_device
 from pmtl.engines.sparse import Block, is_linear, sizes_of, small_model
 from pmtl.models import FlatModel, draw_targets, lowered, row_surprises, uniforms_per_row
-from pmtl.simulation import Feed
+from pmtl.simulation import RowTensors
 from pmtl.streams import name_keys, uniforms
 
 #: Floats of the gradients that are held at once on a CPU (so that they fit in its caches) and on a
@@ -36,10 +36,12 @@ _FLOATS, _CARD_FLOATS, _ROWS = 2**22, 2**28, 256
 class Fisher:
     """Estimates the diagonal of the Fisher information for any clients of a federation."""
 
-    def __init__(self, data: FederatedData, feed: Feed, model: FlatModel, seed: int) -> None:
+    def __init__(
+        self, data: FederatedData, tensors: RowTensors, model: FlatModel, seed: int
+    ) -> None:
         self._task = data.task
         self._rows = data.rows("train")
-        self._feed = feed
+        self._tensors = tensors
         self._model = model
         self._linear = is_linear(model)
         self._layered = model if self._linear else lowered(model, "patches")
@@ -68,10 +70,10 @@ class Fisher:
         real: NDArray[np.bool_],
     ) -> Tensor:
         """The sum of squared gradients over the rows `index` [K, steps, tall] that are `real`."""
-        if not (self._feed.is_sparse and self._linear):
-            read = lambda step, there: self._feed.rows(index[there, step])[0]  # noqa: E731
+        if not (self._tensors.is_sparse and self._linear):
+            read = lambda step, there: self._tensors.rows(index[there, step])[0]  # noqa: E731
             return self._steps(self._layered, weights, clients, real, read)
-        block, sizes = Block(self._feed, index, real), sizes_of(self._model)
+        block, sizes = Block(self._tensors, index, real), sizes_of(self._model)
         total = self._steps(
             small_model(self._model, block.width),
             block.take(weights, *sizes),

@@ -22,7 +22,7 @@ from pmtl.models import FlatModel
 from pmtl.personalize.fisher import Fisher
 from pmtl.personalize.methods import EWC
 from pmtl.progress import progress_bar
-from pmtl.simulation import Feed, LocalTraining, Sites, Store, Weights
+from pmtl.simulation import LocalTraining, RowTensors, Sites, Store, Weights
 from pmtl.simulation.fault_isolation import isolated, together
 from pmtl.streams import subseed
 
@@ -34,7 +34,7 @@ class Workspace:
     """The federation, the model, and how clients are fine-tuned."""
 
     data: FederatedData
-    feed: Feed  #: the rows of `data` on the device of the computation
+    tensors: RowTensors  #: the rows of `data` on the device of the computation
     model: FlatModel  #: on the same device
     seed: int = 0  #: the same seed gives the same bits, and other batches than a training run
     engine: str = "auto"  #: as for training
@@ -46,13 +46,13 @@ class Tuner:
     """One method with its settings, for any clients of a federation."""
 
     def __init__(self, space: Workspace, method: Algorithm, local: LocalTraining) -> None:
-        parts, seed = (space.data, space.feed, space.model), subseed(space.seed, "finetune")
+        parts, seed = (space.data, space.tensors, space.model), subseed(space.seed, "finetune")
         self.work = Sites(
             *(*parts, method, local, seed),
             engine=space.engine,
             cohort=space.data.m,
             largest=space.data.m,
-            in_place=space.isolate,
+            isolate=space.isolate,
         )
         self._fisher = Fisher(*parts, seed) if isinstance(method, EWC) else None
 
@@ -65,7 +65,7 @@ class Tuner:
         own = start
         if self._fisher is not None:
             pieces = [(clients, anchor)]
-            if self.work.in_place:  # In production, one client after the other.
+            if self.work.isolate:  # In production, one client after the other.
                 ones = zip(np.split(clients, len(clients)), torch.split(anchor, 1), strict=True)
                 pieces = [(client, at.clone()) for client, at in ones]
             fishers = torch.cat([self._fisher(*piece) for piece in pieces])
@@ -91,7 +91,7 @@ def tune(
         A store whose `gather` gives the weights of clients. In isolation, a client whose training
         fails keeps its start.
     """
-    tuner, device = Tuner(space, method, local), space.feed.device
+    tuner, device = Tuner(space, method, local), space.tensors.device
     store = Store.fresh(space.data.m, space.model.start())
     trains = space.data.rows("train").counts > 0
 

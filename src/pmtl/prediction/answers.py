@@ -20,7 +20,7 @@ from pmtl.errors import PmtlError, PmtlWarning
 from pmtl.prediction.models import FEW_ROWS, Models, refuse_diverged, rows_for_scaling
 from pmtl.prediction.source import Piece, Source
 from pmtl.progress import Bar
-from pmtl.simulation import Feed
+from pmtl.simulation import RowTensors
 from pmtl.simulation.evaluation import row_outputs
 
 Ints = NDArray[np.int64]
@@ -114,10 +114,10 @@ class Answering:
         def weights(clients: Ints) -> Tensor:
             return self._weights(present[clients])
 
-        feed = Feed(data, models.shared.device, models.shared.dtype)
+        tensors = RowTensors(data, models.shared.device, models.shared.dtype)
         who = np.arange(len(present), dtype=np.int64)
         found = np.empty((x.shape[0], models.outputs), dtype=np.float32)
-        found[rows.order] = row_outputs(feed, models.model, weights, "test", who)
+        found[rows.order] = row_outputs(tensors, models.model, weights, "test", who)
         return found
 
     def _weights(self, codes: Ints) -> Tensor:

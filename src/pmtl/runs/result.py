@@ -30,7 +30,7 @@ from pmtl.runs.folder import RunFolder
 from pmtl.runs.metrics_file import released
 from pmtl.runs.personal import PersonalFile
 from pmtl.sharing import build_share
-from pmtl.simulation import Feed, Metrics, Weights, evaluate
+from pmtl.simulation import Metrics, RowTensors, Weights, evaluate
 from pmtl.simulation.custom_metrics import find_metrics
 from pmtl.simulation.evaluation import client_metrics, client_table
 from pmtl.spec import explained, parse_spec
@@ -120,11 +120,11 @@ class Run(Predicting, RunView):
         """
         self._refuse_exact()
         data = self.data
-        feed = Feed(data, self._shared.device, self._shared.dtype)
+        tensors = RowTensors(data, self._shared.device, self._shared.dtype)
         splits: tuple[Split, ...] = ("test", "validation")
         own = find_metrics(metric or self.facts.metric)
         return {
-            split: evaluate(data, feed, self._model, self.views(), split, custom=own)
+            split: evaluate(data, tensors, self._model, self.views(), split, custom=own)
             for split in splits
         }
 
@@ -135,12 +135,12 @@ class Run(Predicting, RunView):
             split: train, validation or test.
         """
         self._refuse_exact()
-        feed = Feed(self.data, self._shared.device, self._shared.dtype)
+        tensors = RowTensors(self.data, self._shared.device, self._shared.dtype)
         everybody = np.arange(self.data.m, dtype=np.int64)
         there = self.data.rows(split).counts > 0
         losses = {}
         for view, weights in self.views().items():
-            found = client_metrics(feed, self._model, weights, split, everybody)
+            found = client_metrics(tensors, self._model, weights, split, everybody)
             losses[view] = np.where(there, found.get("loss", np.nan), np.nan)
         return losses
 
@@ -156,8 +156,8 @@ class Run(Predicting, RunView):
         """
         self._refuse_exact()
         chosen = find_metrics(metric or "+".join(filter(None, ("all", self.facts.metric))))
-        feed = Feed(self.data, self._shared.device, self._shared.dtype)
-        return client_table(feed, self._model, self.views(), split, chosen)
+        tensors = RowTensors(self.data, self._shared.device, self._shared.dtype)
+        return client_table(tensors, self._model, self.views(), split, chosen)
 
     def views(self) -> dict[str, Weights]:
         """Functions that give the weights of any clients' personal models and, if the run has them,

@@ -269,9 +269,9 @@ def _validation(
     if config.mode == "production":
         return {}
     views = federation.views(state)
-    data, feed, model = federation.data, federation.sites.feed, federation.model
+    data, tensors, model = federation.data, federation.sites.tensors, federation.model
     own = find_metrics(config.metric)
-    exact = evaluate(data, feed, model, views, "validation", federation.team, own)
+    exact = evaluate(data, tensors, model, views, "validation", federation.team, own)
     return {} if exact is None else {"validation": exact}
 
 

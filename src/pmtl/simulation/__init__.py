@@ -2,7 +2,7 @@
 
 from pmtl.client.batches import Batches, LocalTraining
 from pmtl.engines.choose import check_engine
-from pmtl.engines.feed import Feed
+from pmtl.engines.row_tensors import RowTensors
 from pmtl.simulation.evaluation import Metrics, Weights, evaluate
 from pmtl.simulation.identity import identity
 from pmtl.simulation.owned.row_file import RowFile, digest_rows, private
@@ -18,12 +18,12 @@ __all__ = [
     "ALONE",
     "CHECKS",
     "Batches",
-    "Feed",
     "LocalTraining",
     "Metrics",
     "ReleasedMetrics",
     "RoundReport",
     "RowFile",
+    "RowTensors",
     "RunState",
     "Simulation",
     "Sites",

@@ -22,8 +22,8 @@ from pmtl.client.batches import FEW_ROWS, power_of_two
 from pmtl.data import FederatedData, Rows, Split
 from pmtl.engines.base import Ints
 from pmtl.engines.choose import fixed_width
-from pmtl.engines.feed import Feed
-from pmtl.engines.places import assign_places, axis_is_safe
+from pmtl.engines.row_tensors import RowTensors
+from pmtl.engines.slots import assign_slots, axis_is_safe
 from pmtl.engines.sparse import is_linear, own_widths, sparse_outputs
 from pmtl.models import FlatModel, Task, metric_names, row_counts, row_losses, row_squares
 from pmtl.simulation.custom_metrics import (
@@ -56,15 +56,15 @@ class Group:
     """Clients that are evaluated together. Without `tall` and `width`, their arrays are as large as
     the largest of them needs."""
 
-    places: Ints  #: [K] positions of clients; an empty place repeats one of them
-    there: NDArray[np.bool_]  #: which places are not empty
+    slots: Ints  #: [K] positions of clients; an empty slot repeats one of them
+    there: NDArray[np.bool_]  #: which slots are not empty
     tall: int | None = None  #: rows of a client that are evaluated at once
     width: int | None = None  #: columns of sparse rows
 
 
 def evaluate(
     data: FederatedData,
-    feed: Feed,
+    tensors: RowTensors,
     model: FlatModel,
     views: Mapping[str, Weights],
     split: Split,
@@ -82,11 +82,11 @@ def evaluate(
     mine = team.part(np.arange(data.m, dtype=np.int64))
     results = {}
     for view, weights in views.items():
-        values = client_metrics(feed, model, weights, split, mine)
+        values = client_metrics(tensors, model, weights, split, mine)
         for name in metric_names(data.task) if team.size > 1 else ():
             team.sum(torch.from_numpy(values.setdefault(name, np.zeros(data.m))))
         results[view] = summarise(values, counts)
-        more = further_values(custom or {}, feed, model, weights, split, mine, results[view])
+        more = further_values(custom or {}, tensors, model, weights, split, mine, results[view])
         for name, (own, all_rows, worse) in more.items():
             found = team.sum(torch.from_numpy(own)).numpy()[counts > 0]
             if all_rows is not None and team.size == 1:
@@ -99,7 +99,7 @@ def evaluate(
 
 def further_values(
     custom: Mapping[str, Metric | None],
-    feed: Feed,
+    tensors: RowTensors,
     model: FlatModel,
     weights: Weights,
     split: Split,
@@ -109,13 +109,13 @@ def further_values(
     """Measures and the user's own metrics that are not `known`: [m] for these clients (NaN where
     there is no value, 0 for all other clients), over all of their rows, and whether less is
     better."""
-    task, m = feed.data.task, feed.data.m
+    task, m = tensors.data.task, tensors.data.m
     measures = measures_of(task, (name for name, metric in custom.items() if metric is None))
     measures = {name: measure for name, measure in measures.items() if name not in known}
     found: dict[str, tuple[Floats, float | None, bool]] = {}
-    with_rows = np.sort(clients[feed.data.rows(split).counts[clients] > 0])
+    with_rows = np.sort(clients[tensors.data.rows(split).counts[clients] > 0])
     if measures and len(with_rows):
-        each = _answered(feed, model, weights, split, with_rows)
+        each = _answered(tensors, model, weights, split, with_rows)
         whole = replace(each, owner=np.zeros_like(each.owner), clients=1)
     for name, measure in measures.items():
         values, all_rows = np.zeros(m), np.nan
@@ -125,35 +125,35 @@ def further_values(
         found[name] = (values, all_rows, name in LESS_IS_BETTER)
     for name, metric in custom.items():
         if metric is not None:
-            values = custom_values(name, metric, feed, model, weights, split, clients)
+            values = custom_values(name, metric, tensors, model, weights, split, clients)
             found[name] = (values, None, less_is_better(name, metric))
     return found
 
 
 def _answered(
-    feed: Feed, model: FlatModel, weights: Weights, split: Split, clients: Ints
+    tensors: RowTensors, model: FlatModel, weights: Weights, split: Split, clients: Ints
 ) -> Answered:
     """The truth and the outputs for all rows of these clients, which all have rows."""
-    rows = feed.data.rows(split)
-    index = rows.order[np.isin(np.repeat(np.arange(feed.data.m), rows.counts), clients)]
-    outputs = row_outputs(feed, model, weights, split, clients)
+    rows = tensors.data.rows(split)
+    index = rows.order[np.isin(np.repeat(np.arange(tensors.data.m), rows.counts), clients)]
+    outputs = row_outputs(tensors, model, weights, split, clients)
     owner = np.repeat(np.arange(len(clients)), rows.counts[clients])
-    return Answered(feed.data.task, feed.data.y[index], outputs, owner, len(clients))
+    return Answered(tensors.data.task, tensors.data.y[index], outputs, owner, len(clients))
 
 
 def client_table(
-    feed: Feed,
+    tensors: RowTensors,
     model: FlatModel,
     views: Mapping[str, Weights],
     split: Split,
     custom: Mapping[str, Metric | None],
 ) -> dict[str, NDArray[Any]]:
     """Measures of every client: the columns client, rows, model (a view) and the measures."""
-    data, counts = feed.data, feed.data.rows(split).counts
+    data, counts = tensors.data, tensors.data.rows(split).counts
     everybody = np.arange(data.m, dtype=np.int64)
     parts = []
     for view, weights in views.items():
-        found = further_values(custom, feed, model, weights, split, everybody)
+        found = further_values(custom, tensors, model, weights, split, everybody)
         columns = {"client": np.array(data.clients), "rows": counts, "model": [view] * data.m}
         parts.append({**columns, **{name: values for name, (values, _, _) in found.items()}})
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -162,7 +162,7 @@ def client_table(
 def custom_values(
     name: str,
     metric: Metric,
-    feed: Feed,
+    tensors: RowTensors,
     model: FlatModel,
     weights: Weights,
     split: Split,
@@ -170,15 +170,15 @@ def custom_values(
 ) -> Floats:
     """[m] the user's own metric for these clients, NaN where a client has no rows or no value; 0
     for all other clients."""
-    rows = feed.data.rows(split)
-    values = np.zeros(feed.data.m)
+    rows = tensors.data.rows(split)
+    values = np.zeros(tensors.data.m)
     values[clients] = np.nan
     model.module.eval()
     for client in clients[rows.counts[clients] > 0].tolist():
         with torch.no_grad():
-            inputs, targets = feed.rows(rows.of(client))
+            inputs, targets = tensors.rows(rows.of(client))
             outputs = model.apply(weights(np.array([client]))[0], inputs)
-        values[client] = client_value(name, metric, feed.data.task, targets, outputs)
+        values[client] = client_value(name, metric, tensors.data.task, targets, outputs)
     return values
 
 
@@ -188,68 +188,70 @@ def row_metrics(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tenso
 
 
 def client_metrics(
-    feed: Feed,
+    tensors: RowTensors,
     model: FlatModel,
     weights: Weights,
     split: Split,
     clients: Ints,
-    in_place: bool = False,
+    isolate: bool = False,
 ) -> dict[str, Floats]:
     """[m] for every metric, the average over each client's rows (before roots); 0 for clients that
-    are not among `clients`. `in_place` is for production: no result depends on other clients
-    (`engines/places.py`)."""
-    rows = feed.data.rows(split)
+    are not among `clients`. `isolate` is for production: no result depends on other clients
+    (`engines/slots.py`)."""
+    rows = tensors.data.rows(split)
     sums: dict[str, Floats] = {}
-    for group in _groups(clients, feed, model, split, in_place):
-        mine = clients[group.places[group.there]]
+    for group in _groups(clients, tensors, model, split, isolate):
+        mine = clients[group.slots[group.there]]
         at = weights(mine)
         if not group.there.all():
             at = at[torch.from_numpy(np.cumsum(group.there).clip(1) - 1).to(at.device)]
-        for _, real, table in _tables(feed, model, at, rows, clients[group.places], group):
+        for _, real, table in _tables(tensors, model, at, rows, clients[group.slots], group):
             for name, values in table.items():
-                totals = sums.setdefault(name, np.zeros(feed.data.m))
+                totals = sums.setdefault(name, np.zeros(tensors.data.m))
                 totals[mine] += np.where(real, values, 0).sum(axis=1)[group.there]
     return {name: values / np.maximum(rows.counts, 1) for name, values in sums.items()}
 
 
 def _groups(
-    clients: Ints, feed: Feed, model: FlatModel, split: Split, in_place: bool
+    clients: Ints, tensors: RowTensors, model: FlatModel, split: Split, isolate: bool
 ) -> Iterator[Group]:
     """The clients that have rows, in groups that are evaluated together."""
-    if in_place:
-        yield from _in_place(clients, feed, model, split)
+    if isolate:
+        yield from _in_slots(clients, tensors, model, split)
     else:
-        yield from _of_like_size(feed.data.rows(split).counts[clients], feed, model)
+        yield from _of_like_size(tensors.data.rows(split).counts[clients], tensors, model)
 
 
-def _in_place(clients: Ints, feed: Feed, model: FlatModel, split: Split) -> Iterator[Group]:
-    """Clients at places of their own, in arrays whose sizes follow from their own rows."""
-    data, rows = feed.data, feed.data.rows(split)
+def _in_slots(
+    clients: Ints, tensors: RowTensors, model: FlatModel, split: Split
+) -> Iterator[Group]:
+    """Clients in slots of their own, in arrays whose sizes follow from their own rows."""
+    data, rows = tensors.data, tensors.data.rows(split)
     with_rows = np.flatnonzero(rows.counts[clients])
     counts = rows.counts[clients[with_rows]]
     columns = np.zeros(len(counts), dtype=np.int64)
-    if sparse := feed.is_sparse and is_linear(model):
+    if sparse := tensors.is_sparse and is_linear(model):
         columns = own_widths(data.x, rows)[clients[with_rows]]
     tall = np.minimum(power_of_two(counts, FEW_ROWS), _ROWS)
     shapes = np.stack([tall, power_of_two(-(-counts // tall)), columns], axis=1)
-    safe = axis_is_safe(model, feed.device)
+    safe = axis_is_safe(model, tensors.device)
 
     def width(shape: tuple[int, ...]) -> int:
         floats = model.size + shape[0] * int(np.prod(data.input_shape))
-        return fixed_width(data.m, data.m, feed.device, floats) if safe else 1
+        return fixed_width(data.m, data.m, tensors.device, floats) if safe else 1
 
-    for shape, places in assign_places(clients[with_rows], shapes, width):
-        there = places >= 0
-        positions = with_rows[np.where(there, places, places[there][0])]
+    for shape, slots in assign_slots(clients[with_rows], shapes, width):
+        there = slots >= 0
+        positions = with_rows[np.where(there, slots, slots[there][0])]
         yield Group(positions, there, shape[0], shape[2] if sparse else None)
 
 
-def _of_like_size(counts: Ints, feed: Feed, model: FlatModel) -> Iterator[Group]:
+def _of_like_size(counts: Ints, tensors: RowTensors, model: FlatModel) -> Iterator[Group]:
     """Clients with similar numbers of rows, so that there is little padding, and no more of them
     than memory allows."""
     order = np.argsort(counts, kind="stable")
     order = order[counts[order] > 0]
-    row_floats = int(np.prod(feed.data.input_shape))
+    row_floats = int(np.prod(tensors.data.input_shape))
     while len(order):
         longest = 2 * int(counts[order[0]])
         width = max(1, _FLOATS // (model.size + min(_ROWS, longest) * row_floats))
@@ -259,40 +261,40 @@ def _of_like_size(counts: Ints, feed: Feed, model: FlatModel) -> Iterator[Group]
 
 
 def row_squares_of(
-    feed: Feed,
+    tensors: RowTensors,
     model: FlatModel,
     weights: Tensor,
     split: Split,
     clients: Ints,
-    in_place: bool = False,
+    isolate: bool = False,
 ) -> Floats:
     """The squared distance of each answer from the truth (`row_squares`) for all rows of the
     clients, client after client."""
-    rows = feed.data.rows(split)
+    rows = tensors.data.rows(split)
     counts = rows.counts[clients]
     begin = np.cumsum(counts) - counts
     found = np.empty(int(counts.sum()))
-    for group in _groups(clients, feed, model, split, in_place):
-        mine = weights[torch.from_numpy(group.places).to(weights.device)]
-        who = clients[group.places]
-        for place, real, table in _tables(feed, model, mine, rows, who, group, _squares):
-            at = begin[group.places, None] + np.arange(place.start, place.stop)
+    for group in _groups(clients, tensors, model, split, isolate):
+        mine = weights[torch.from_numpy(group.slots).to(weights.device)]
+        who = clients[group.slots]
+        for place, real, table in _tables(tensors, model, mine, rows, who, group, _squares):
+            at = begin[group.slots, None] + np.arange(place.start, place.stop)
             found[at[real]] = table["squares"][real]
     return found
 
 
 def row_outputs(
-    feed: Feed, model: FlatModel, weights: Weights, split: Split, clients: Ints
+    tensors: RowTensors, model: FlatModel, weights: Weights, split: Split, clients: Ints
 ) -> NDArray[np.float32]:
     """[rows, outputs] what the clients' models say about all of their rows, client after client."""
-    rows = feed.data.rows(split)
+    rows = tensors.data.rows(split)
     counts = rows.counts[clients]
     begin = np.cumsum(counts) - counts
-    found = np.empty((int(counts.sum()), feed.data.outputs), dtype=np.float32)
-    for group in _groups(clients, feed, model, split, in_place=False):
-        who = clients[group.places]
-        for place, real, table in _tables(feed, model, weights(who), rows, who, group, _columns):
-            at = begin[group.places, None] + np.arange(place.start, place.stop)
+    found = np.empty((int(counts.sum()), tensors.data.outputs), dtype=np.float32)
+    for group in _groups(clients, tensors, model, split, isolate=False):
+        who = clients[group.slots]
+        for place, real, table in _tables(tensors, model, weights(who), rows, who, group, _columns):
+            at = begin[group.slots, None] + np.arange(place.start, place.stop)
             for output, values in table.items():
                 found[at[real], int(output)] = values[real]
     return found
@@ -307,7 +309,7 @@ def _squares(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
 
 
 def _tables(
-    feed: Feed,
+    tensors: RowTensors,
     model: FlatModel,
     weights: Tensor,
     rows: Rows,
@@ -325,12 +327,12 @@ def _tables(
         real = place < counts[:, None]
         index = rows.order[starts[:, None] + np.where(real, place, 0)]
         with torch.no_grad():
-            if feed.is_sparse and is_linear(model):
-                outputs, targets = sparse_outputs(feed, model, weights, index, real, group.width)
+            if tensors.is_sparse and is_linear(model):
+                outputs, targets = sparse_outputs(tensors, model, weights, index, real, group.width)
             else:
-                inputs, targets = feed.rows(index)
+                inputs, targets = tensors.rows(index)
                 outputs = vmap(model.apply)(weights, inputs)
-            numbers = measure(feed.data.task, outputs.flatten(0, 1), targets.flatten(0, 1))
+            numbers = measure(tensors.data.task, outputs.flatten(0, 1), targets.flatten(0, 1))
         table = {name: n.double().view(real.shape).cpu().numpy() for name, n in numbers.items()}
         yield slice(first, first + len(place)), real, table
 

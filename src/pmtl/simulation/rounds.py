@@ -266,7 +266,7 @@ class Simulation:
         if self.released_metrics is None:
             raise PmtlError("No plan was made for metrics: call show_metrics first.")
         views, mine = self.views(state), self.team.part(np.arange(self.data.m, dtype=np.int64))
-        counts, feed = self.data.rows("validation").counts, self.sites.feed
+        counts, tensors = self.data.rows("validation").counts, self.sites.tensors
         failed = self._failed("measured", state.round)
         values = {}
         for view in self.measured:
@@ -274,7 +274,7 @@ class Simulation:
             there = np.zeros(self.data.m)
 
             def measure(clients: Ints, weights: Weights = views[view]) -> dict[str, Floats]:
-                given = (feed, self.model, weights)
+                given = (tensors, self.model, weights)
                 return client_metrics(*given, "validation", clients, self._production)
 
             for clients, part in self._each(mine, measure, failed):

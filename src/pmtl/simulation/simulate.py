@@ -10,7 +10,7 @@ import torch
 from pmtl.algorithms import Algorithm
 from pmtl.client.batches import LocalTraining
 from pmtl.data import FederatedData
-from pmtl.engines.feed import Feed
+from pmtl.engines.row_tensors import RowTensors
 from pmtl.models import FlatModel
 from pmtl.privacy.grid import GridNoise
 from pmtl.privacy.noise import Noise
@@ -77,7 +77,7 @@ def simulate(
     varies = algorithm.shares and plan.scheme.size_varies
     sites = Sites(
         data,
-        Feed(data, where, dtype),
+        RowTensors(data, where, dtype),
         model.to(where, dtype),
         algorithm,
         local,
@@ -88,7 +88,7 @@ def simulate(
         cohort=usual,
         largest=None if varies else -(-usual // team.size),
         rounds=plan.rounds,
-        in_place=server.production,
+        isolate=server.production,
     )
     key.describe(server, sites, hardened)
     return Simulation(server, sites, key, hardened, team)

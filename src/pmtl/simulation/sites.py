@@ -19,8 +19,8 @@ from pmtl.data import FederatedData
 from pmtl.engines.base import Ints, TensorBatches, Trained
 from pmtl.engines.choose import Work, at_once, build_trainer, choose, fixed_width
 from pmtl.engines.exact import ExactEngine
-from pmtl.engines.feed import Feed, FeedBatches
-from pmtl.engines.places import Shape, assign_places, axis_is_safe, is_ours
+from pmtl.engines.row_tensors import IndexedBatches, RowTensors
+from pmtl.engines.slots import Shape, assign_slots, axis_is_safe, is_ours
 from pmtl.engines.sparse import Mask, SparseTrainer, own_widths
 from pmtl.models import FlatModel, floats_per_row
 from pmtl.streams import name_keys, subseed
@@ -36,7 +36,7 @@ class Sites:
     def __init__(
         self,
         data: FederatedData,
-        feed: Feed,
+        tensors: RowTensors,
         model: FlatModel,
         algorithm: Algorithm,
         local: LocalTraining,
@@ -47,40 +47,44 @@ class Sites:
         cohort: int,
         largest: int | None,
         rounds: int = 1,
-        in_place: bool = False,
+        isolate: bool = False,
     ) -> None:
-        """`model` is on the device of `feed`. About `cohort` clients are trained in each of
+        """`model` is on the device of `tensors`. About `cohort` clients are trained in each of
         `rounds`; `largest` is the number that this process trains, if it never varies. With
-        `in_place`, for production, a client's result does not depend on other clients, to the last
-        bit (`engines/places.py`)."""
+        `isolate`, for production, a client's result does not depend on other clients, to the last
+        bit (`engines/slots.py`)."""
         self.data = data
-        self.feed = feed
+        self.tensors = tensors
         self.model = model
         self.algorithm = algorithm
         self.local = local
         self.seed = seed
-        self.device = feed.device
+        self.device = tensors.device
         self.keys = name_keys(data.clients)
         self.batches = Batches(data.rows("train"), local, seed, self.keys)
-        self.in_place = in_place
+        self.isolate = isolate
         self._drawn: dict[tuple[int, bytes], tuple[Ints, Mask]] = {}
         self._usual_cohort = cohort
         self._largest = largest
         self._rounds = rounds
         self._exact: ExactEngine | None = None
         if isinstance(algorithm, ExactAlgorithm):
-            alone = in_place or engine == "debug"
-            self._exact = ExactEngine(algorithm, model, feed, one_by_one=alone)
+            alone = isolate or engine == "debug"
+            self._exact = ExactEngine(algorithm, model, tensors, one_by_one=alone)
         self._sparse: SparseTrainer | None = None
-        if engine != "debug" and self._exact is None and SparseTrainer.fits(algorithm, model, feed):
-            self._sparse = SparseTrainer(algorithm, model, data.task, feed, in_place)
+        if (
+            engine != "debug"
+            and self._exact is None
+            and SparseTrainer.fits(algorithm, model, tensors)
+        ):
+            self._sparse = SparseTrainer(algorithm, model, data.task, tensors, isolate)
         safe = axis_is_safe(model, self.device) and is_ours(algorithm)
-        self._alone = in_place and not safe
+        self._alone = isolate and not safe
         self.engine, self.compile = choose(
-            engine, compile, model, self.device, self._work(), in_place, self._alone
+            engine, compile, model, self.device, self._work(), isolate, self._alone
         )
         self._trainer = build_trainer(
-            self.engine, self.compile, algorithm, model, data.task, self._width(), in_place
+            self.engine, self.compile, algorithm, model, data.task, self._width(), isolate
         )
 
     def train_clients(
@@ -91,8 +95,8 @@ class Sites:
         if self._exact is not None:
             uploads = self._exact.uploads(clients, around, round)
             return Trained(own, uploads, uploads.new_zeros(len(clients)))
-        if self.in_place:
-            return self._train_in_place(clients, own, around, round, lr)
+        if self.isolate:
+            return self._train_isolated(clients, own, around, round, lr)
         drawn = self._drawn.pop((round, clients.tobytes()), None)
         index, real = self.batches.draw(clients, round) if drawn is None else drawn
         return self._train_batches(clients, own, around, index, real, round, lr)
@@ -121,19 +125,19 @@ class Sites:
         with torch.random.fork_rng(enabled=self.model.traits.random_forward):
             if self.model.traits.random_forward:
                 torch.manual_seed(subseed(self.seed, "forward", round, int(clients[0])))
-            batches = FeedBatches(self.feed, clients, index, real)
+            batches = IndexedBatches(self.tensors, clients, index, real)
             return self._trainer.train(own, around, batches, lr)
 
-    def _train_in_place(
+    def _train_isolated(
         self, clients: Ints, own: Tensor, around: Tensor, round: int, lr: float
     ) -> Trained:
-        """Train each client at its own place, in arrays whose sizes depend on its own rows and the
-        settings only. An empty place repeats a client, without real rows."""
+        """Train each client in its own slot, in arrays whose sizes depend on its own rows and the
+        settings only. An empty slot repeats a client, without real rows."""
         positions: list[Ints] = []
         parts: list[Trained] = []
-        for shape, places in assign_places(clients, self._shapes[clients], self._width_of):
-            there = places >= 0
-            who = np.where(there, places, places[there][0])
+        for shape, slots in assign_slots(clients, self._shapes[clients], self._width_of):
+            there = slots >= 0
+            who = np.where(there, slots, slots[there][0])
             index, real = self.batches.draw(clients[who], round, size=shape[0])
             real[~there] = False
             chosen = torch.from_numpy(who).to(own.device)
@@ -143,7 +147,7 @@ class Sites:
                 clients[who], own[chosen], read, index, real, round, lr, width
             )
             parts.append(trained.take(torch.from_numpy(np.flatnonzero(there)).to(own.device)))
-            positions.append(places[there])
+            positions.append(slots[there])
         back = np.argsort(np.concatenate(positions))
         return Trained.joined(parts).take(torch.from_numpy(back).to(own.device))
 
@@ -156,7 +160,7 @@ class Sites:
         return np.stack([*self.batches.own_sizes(np.arange(self.data.m)), columns], axis=1)
 
     def _width_of(self, shape: Shape) -> int | None:
-        """How many places an array of this shape has; None if clients do not share an array."""
+        """How many slots an array of this shape has; None if clients do not share an array."""
         if self.model.traits.random_forward:
             return 1  # Each client has its own random numbers.
         if self._sparse is None and self.engine == "threads":
@@ -173,7 +177,7 @@ class Sites:
             return
         batch = self.usual_batch
         width = (None if self._sparse else self._width_of((batch, 1, 0))) or 1
-        _, answers = self.feed.rows(np.zeros((1, 1), dtype=np.int64))
+        _, answers = self.tensors.rows(np.zeros((1, 1), dtype=np.int64))
         shape = (width, 1, batch)
         rows = torch.zeros(*shape, *self.data.input_shape, dtype=shared.dtype).to(self.device)
         targets = torch.zeros_like(answers).expand(*shape, *answers.shape[2:])
@@ -196,14 +200,14 @@ class Sites:
     def usual_batch(self) -> int:
         """The rows of a batch that decide about the engine and the pieces; in production a public
         number."""
-        return min(self.local.batch or FEW_ROWS, _MOST_ROWS) if self.in_place else self.batches.size
+        return min(self.local.batch or FEW_ROWS, _MOST_ROWS) if self.isolate else self.batches.size
 
     def _work(self) -> Work:
         """Estimates for the choice of an engine."""
         steps = self.local.steps or 0
         if self.local.epochs:
             batches = _USUAL_BATCHES
-            if not self.in_place:
+            if not self.isolate:
                 rows = float(self.data.rows("train").counts.mean())
                 batches = int(np.ceil(rows / self.batches.size))
             steps = self.local.epochs * batches
@@ -218,7 +222,7 @@ class Sites:
         """About how many floats one step touches: of a whole cohort or, in production, of the
         clients in one array."""
         clients = self._usual_cohort
-        if self.in_place:
+        if self.isolate:
             clients = self._width_of((self.usual_batch, 1, 0)) or 1
         return clients * self._client_floats
 

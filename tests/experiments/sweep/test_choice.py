@@ -17,8 +17,8 @@ from pmtl.experiments.sweep.terms import terms_of
 from pmtl.privacy.accounting import selection
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyRequest
-from pmtl.runs.arrears import charge_missing
 from pmtl.runs.config import TrainConfig
+from pmtl.runs.missing_charges import charge_missing
 from pmtl.runs.result import load_run, statement_of
 from pmtl.runs.training import start
 from pmtl.simulation import LocalTraining, metric_bounds

@@ -112,7 +112,7 @@ def charge(
 
     Example: pmtl ledger charge clinics.ledger --run runs/clinics-1
     """
-    from pmtl.runs.arrears import charge_missing
+    from pmtl.runs.missing_charges import charge_missing
 
     done = charge_missing(path, run)
     if as_json:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pmtl.data.disk import memory_limit
-from pmtl.engines.feed import to_device
+from pmtl.engines.row_tensors import to_device
 from pmtl.errors import PmtlError
 from pmtl.simulation.owned.rows_on_disk import CHECKS, DiskRows
 

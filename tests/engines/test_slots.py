@@ -1,4 +1,4 @@
-"""In production a client's place depends on its own number and rows only."""
+"""In production a client's slot depends on its own number and rows only."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from torch import nn
 from pmtl.algorithms import PMTL
 from pmtl.client.batches import power_of_two
 from pmtl.engines.choose import fixed_width
-from pmtl.engines.places import assign_places, axis_is_safe
+from pmtl.engines.slots import assign_slots, axis_is_safe
 from pmtl.models import FlatModel, build_model
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.simulation import LocalTraining, simulate
@@ -20,20 +20,20 @@ WIDTHS = {1: 4, 2: 8, 3: 1}
 
 
 def where(clients, shapes):
-    """Each client's array: its shape, how many places it has, and the client's place."""
+    """Each client's array: its shape, how many slots it has, and the client's slot."""
     found = {}
-    for shape, places in assign_places(clients, shapes, lambda shape: WIDTHS[shape[0]]):
-        assert len(places) == WIDTHS[shape[0]]
-        for place, who in enumerate(places.tolist()):
+    for shape, slots in assign_slots(clients, shapes, lambda shape: WIDTHS[shape[0]]):
+        assert len(slots) == WIDTHS[shape[0]]
+        for slot, who in enumerate(slots.tolist()):
             if who >= 0:
                 assert int(clients[who]) not in found
-                found[int(clients[who])] = (shape, len(places), place)
+                found[int(clients[who])] = (shape, len(slots), slot)
     return found
 
 
 @given(st.sets(st.integers(0, 60), min_size=1), st.sets(st.integers(0, 60)))
 def test_a_clients_place_does_not_depend_on_other_clients(some, others):
-    """Its array has the same shape, the same number of places and the client at the same one."""
+    """Its array has the same shape, the same number of slots and the client at the same one."""
     own = 1 + np.arange(61) % 3  # Every client's own shape.
     few, many = (np.array(sorted(group)) for group in (some, some | others))
     alone, together = (where(group, own[group][:, None]) for group in (few, many))
@@ -46,9 +46,9 @@ def test_a_clients_place_does_not_depend_on_other_clients(some, others):
 def test_clients_that_share_no_array_have_no_empty_places(clients):
     group = np.array(clients)
     shapes = np.ones((len(group), 2), dtype=np.int64)
-    ((shape, places),) = assign_places(group, shapes, lambda shape: None)
+    ((shape, slots),) = assign_slots(group, shapes, lambda shape: None)
     assert shape == (1, 1)
-    assert sorted(places.tolist()) == list(range(len(group)))
+    assert sorted(slots.tolist()) == list(range(len(group)))
 
 
 def test_numbers_are_rounded_up_to_powers_of_two():
@@ -91,7 +91,7 @@ def test_only_models_that_are_known_to_allow_it_share_an_array():
 
 @pytest.mark.parametrize("engine", ["auto", "axis", "threads"])
 def test_a_model_of_the_users_own_is_computed_one_client_at_a_time(engine, small):
-    def places(model):
+    def slots(model):
         made = simulate(
             small,
             build_model(model, small.input_shape, small.outputs, small.task, 0),
@@ -105,8 +105,8 @@ def test_a_model_of_the_users_own_is_computed_one_client_at_a_time(engine, small
         assert not made.sites.compile
         return made.sites._width_of((10, 1, 0)), made.sites.engine
 
-    assert places(lambda: nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))) == (
+    assert slots(lambda: nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))) == (
         (1, "axis") if engine == "axis" else (None, "threads")
     )
-    shared, chosen = places("mlp")
+    shared, chosen = slots("mlp")
     assert shared == (None if chosen == "threads" else 16)

@@ -14,9 +14,9 @@ from pmtl.errors import Interrupted, PmtlError
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.runs import session
-from pmtl.runs.arrears import charge_missing
 from pmtl.runs.budget import Budget, Checkpoint, Published
 from pmtl.runs.folder import RunFolder
+from pmtl.runs.missing_charges import charge_missing
 
 ROUNDS = 8
 PLAN = {"epsilon": 2.0, "rounds": ROUNDS}

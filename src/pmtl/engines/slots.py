@@ -1,16 +1,16 @@
-"""The place of each client in an array, in production.
+"""The slot of each client in an array, in production.
 
 A client's result must not depend on other clients, not even in its last bits: these would tell
 whether another client took part, or how many rows it has. The last bits of a sum depend on the
-sizes of arrays and on the place of a row in them. Therefore
+sizes of arrays and on the slot of a row in them. Therefore
 
 - the *shape* of a client's arrays (rows of a batch, number of steps, columns of sparse rows, each
   rounded up) depends on its own rows and the settings only;
 - clients of one shape are computed together in an array of a *width* that depends on the shape and
-  the settings only. Client number k always has the place k mod width. Two clients with the same
-  place are computed one after the other. Other places stay empty.
+  the settings only. Client number k always has the slot k mod width. Two clients with the same
+  slot are computed one after the other. Other slots stay empty.
 
-This needs models whose result at one place does not depend on the other places (`axis_is_safe`).
+This needs models whose result in one slot does not depend on the other slots (`axis_is_safe`).
 Every other model is computed for one client at a time.
 """
 
@@ -65,14 +65,14 @@ def is_ours(algorithm: object) -> bool:
     return rooms == {__name__.partition(".")[0]}
 
 
-def assign_places(
+def assign_slots(
     clients: Ints, shapes: Ints, width: Callable[[Shape], int | None]
 ) -> Iterator[tuple[Shape, Ints]]:
-    """The arrays in which clients are computed: the shape of each and, for each of its places, the
-    position in `clients` of the client there, or -1 for an empty place.
+    """The arrays in which clients are computed: the shape of each and, for each of its slots, the
+    position in `clients` of the client there, or -1 for an empty slot.
 
     `shapes` [K, n] are the clients' own. A width of None means that clients do not share an array:
-    then all clients of the shape come at once, without empty places.
+    then all clients of the shape come at once, without empty slots.
     """
     for shape in np.unique(shapes, axis=0):
         members = np.flatnonzero((shapes == shape).all(axis=1))
@@ -81,12 +81,12 @@ def assign_places(
         if wide is None:
             yield own_shape, members
             continue
-        place = clients[members] % wide
+        slot = clients[members] % wide
         waiting = np.ones(len(members), dtype=bool)
         while waiting.any():
-            places = np.full(wide, -1, dtype=np.int64)
-            _, first = np.unique(place[waiting], return_index=True)
+            slots = np.full(wide, -1, dtype=np.int64)
+            _, first = np.unique(slot[waiting], return_index=True)
             now = np.flatnonzero(waiting)[first]
-            places[place[now]] = members[now]
+            slots[slot[now]] = members[now]
             waiting[now] = False
-            yield own_shape, places
+            yield own_shape, slots

@@ -28,7 +28,7 @@ def to_device(values: NDArray[Any], device: torch.device) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values)).to(device, non_blocking=True)
 
 
-class Feed:
+class RowTensors:
     """Reads rows of a federation as tensors."""
 
     def __init__(self, data: FederatedData, device: torch.device, dtype: torch.dtype) -> None:
@@ -67,25 +67,27 @@ class Feed:
 
 
 @dataclass(frozen=True)
-class FeedBatches(CohortBatches):
+class IndexedBatches(CohortBatches):
     """The batches of a cohort, by row number."""
 
-    feed: Feed
+    tensors: RowTensors
     clients: Ints  #: [K] client numbers
     index: Ints  #: [K, steps, batch] rows of the data
     mask: NDArray[np.bool_]
 
-    def select(self, clients: Ints, rows: int) -> FeedBatches:
+    def select(self, clients: Ints, rows: int) -> IndexedBatches:
         part = (clients, slice(None), slice(rows))
-        return FeedBatches(self.feed, self.clients[clients], self.index[part], self.mask[part])
+        return IndexedBatches(
+            self.tensors, self.clients[clients], self.index[part], self.mask[part]
+        )
 
     def name(self, k: int) -> str:
-        return str(self.feed.data.clients[self.clients[k]])
+        return str(self.tensors.data.clients[self.clients[k]])
 
     def read(self, step: int, n: int) -> tuple[Tensor, Tensor]:
-        return self.feed.rows(self._index_beside_rows[:n, step])
+        return self.tensors.rows(self._index_beside_rows[:n, step])
 
     @cached_property
     def _index_beside_rows(self) -> Ints | Tensor:
         # Copied once for all steps: a copy in every step would wait for the step before.
-        return to_device(self.index, self.feed.device) if self.feed.resident else self.index
+        return to_device(self.index, self.tensors.device) if self.tensors.resident else self.index
