@@ -18,8 +18,9 @@ from pmtl.cli import options as opt
 from pmtl.cli.train import train as train_command
 from pmtl.options import check_options, declared, option, tables
 from pmtl.privacy.plan import PrivacyRequest
-from pmtl.runs.config import TrainConfig, parse_config, read_values
+from pmtl.runs.config import TrainConfig, parse_config
 from pmtl.simulation import LocalTraining
+from pmtl.storage import read_toml
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,12 @@ def test_a_field_is_all_that_a_new_option_takes(command, heard, tmp_path):
     assert heard["config"] == WarmConfig(local=WarmLocal(warmth=2.0, lr=0.5), colour="red")
     (tmp_path / "c.toml").write_text("colour = 'blue'\n[local]\nwarmth = 3\nsteps = 4\n")
     expected = WarmConfig(local=WarmLocal(warmth=3.0, steps=4), colour="blue")
-    assert parse_config(read_values(tmp_path / "c.toml"), "c.toml", WarmConfig) == expected
+    assert parse_config(read_toml(tmp_path / "c.toml", "It"), "c.toml", WarmConfig) == expected
     assert command("--config", str(tmp_path / "c.toml"), "--warmth", "1").exit_code == 0
     assert heard["config"].local == WarmLocal(warmth=1.0, steps=4)
     again = tmp_path / "again.toml"
     again.write_text(expected.to_toml(), encoding="utf-8")
-    assert parse_config(read_values(again), "again.toml", WarmConfig) == expected
+    assert parse_config(read_toml(again, "It"), "again.toml", WarmConfig) == expected
     for wrong in (
         lambda: WarmLocal(warmth=-1),
         lambda: command("--warmth", "-1"),

@@ -11,12 +11,11 @@ accountant.
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pmtl._version import __version__
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, did_you_mean
 
 if TYPE_CHECKING:
     from pmtl.algorithms import Algorithm as Algorithm
@@ -78,9 +77,8 @@ def __getattr__(name: str) -> Any:
     if name == "sklearn":  # A package of its own, which imports scikit-learn.
         return import_module("pmtl.sklearn")
     if name not in _HOMES:
-        near = get_close_matches(name, __all__, n=1)
-        hint = f". Did you mean {near[0]!r}?" if near else ""
-        raise AttributeError(f"module 'pmtl' has no attribute {name!r}{hint}")
+        hint = did_you_mean(name, __all__)
+        raise AttributeError(f"module 'pmtl' has no attribute {name!r}{'.' * bool(hint)}{hint}")
     return getattr(import_module(_HOMES[name]), name)
 
 

@@ -1,7 +1,8 @@
 """The exceptions and warnings whose messages are for users."""
 
+import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 LONGEST = 1500
@@ -47,6 +48,18 @@ def kind_of(value: object) -> str:
         return f"the class {value.__name__}"
     name = type(value).__name__
     return f"an {name}" if name[0].lower() in "aeio" or name == "ndarray" else f"a {name}"
+
+
+def did_you_mean(name: str, known: Iterable[str], most: int = 1) -> str:
+    """A question, after a space, with the most similar known names; or nothing."""
+    near = difflib.get_close_matches(name[:99], list(known), n=most)  # It is slow for long texts.
+    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def listed(names: Sequence[str], most: int = 12) -> str:
+    """Names in quotes, the first of them if there are many."""
+    shown = ", ".join(repr(name) for name in names[:most])
+    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -10,7 +10,6 @@ The options are the fields of the dataclass, or the parameters of the function, 
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
@@ -19,7 +18,7 @@ from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar, get_type_hints
 from urllib.parse import quote, unquote
 
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, did_you_mean
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -79,8 +78,7 @@ _PLAIN = " /\\+-_.~()[]{}@#&!?*'\"^|<>;$"
 def unknown(what: str, given: str, known: Iterable[str]) -> PmtlError:
     """The error for an unknown name, with the most similar known one."""
     known = sorted(known)
-    near = difflib.get_close_matches(given[:99], known, n=1)  # It is slow for long texts.
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    hint = did_you_mean(given, known)
     return PmtlError(f"There is no {what} {given!r}.{hint} Known: {', '.join(known)}.")
 
 

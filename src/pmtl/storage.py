@@ -18,6 +18,7 @@ import json
 import os
 import re
 import stat
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,6 +65,27 @@ def read_json(path: Path) -> dict[str, Any]:
             "Put it back as it was."
         )
     return value
+
+
+def read_toml(path: str | Path, what: str, error: type[PmtlError] = PmtlError) -> dict[str, Any]:
+    """The values of a TOML file that a user wrote.
+
+    Args:
+        path: the file; ~ is the home folder.
+        what: what it is, as the beginning of sentences about mistakes.
+        error: the type of errors.
+    """
+    try:
+        content = Path(path).expanduser().read_bytes()
+    except (OSError, ValueError, RuntimeError) as problem:  # A null character; an unknown home.
+        reason = getattr(problem, "strerror", None) or problem
+        raise error(f"{what} {path} cannot be read: {reason}.") from problem
+    try:
+        return tomllib.loads(content.decode("utf-8"))
+    except RecursionError as problem:
+        raise error(f"{what} {path} is nested too deeply.") from problem
+    except ValueError as problem:
+        raise error(f"{what} {path} is not valid TOML: {problem}.") from problem
 
 
 def write_tensors(

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pmtl.algorithms import PMTL, ClusteredPMTL
+from pmtl.cli.options import make_config
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import PrivacyRequest
 from pmtl.runs.config import IN_MEMORY, TrainConfig, algorithm_spec, read_config
@@ -41,14 +42,14 @@ def test_a_configuration_survives_its_file(tmp_path_factory, data, epsilon, step
 
 def test_options_override_the_file(tmp_path):
     path = written(tmp_path, 'algorithm = "ditto"\n[privacy]\nepsilon = 3.0\nrounds = 7\n')
-    config = read_config(path, {"privacy": {"rounds": 9}, "seed": 4})
+    config = make_config(path, {"rounds": 9, "seed": 4})
     assert (config.algorithm, config.privacy.epsilon, config.privacy.rounds) == ("ditto", 3.0, 9)
     assert config.seed == 4
 
 
 def test_naming_the_noise_unsets_the_files_epsilon(tmp_path):
     path = written(tmp_path, "[privacy]\nepsilon = 3.0\n[local]\nepochs = 2\n")
-    config = read_config(path, {"privacy": {"noise": 0.1}, "local": {"steps": 4}})
+    config = make_config(path, {"noise": 0.1, "steps": 4})
     assert (config.privacy.epsilon, config.privacy.noise) == (None, 0.1)
     assert (config.local.epochs, config.local.steps) == (None, 4)
 

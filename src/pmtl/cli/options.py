@@ -17,8 +17,9 @@ from pmtl.cli.shell.completion import completer
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
 from pmtl.options import Declared, declared, option, tables
-from pmtl.runs.config import DATA, TrainConfig, merge, parse_config, read_values
+from pmtl.runs.config import CONFIGURATION, DATA, TrainConfig, merge, parse_config
 from pmtl.spec import format_spec, parse_spec
+from pmtl.storage import read_toml
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -120,7 +121,7 @@ def make_config(
 ) -> TrainConfig:
     """The configuration from a command's options, which override `file`; None is ignored."""
     given = {key: value for key, value in options.items() if value is not None}
-    values = merge({} if file is None else read_values(file), _nested(kind, given))
+    values = merge({} if file is None else read_toml(file, CONFIGURATION), _nested(kind, given))
     # `--client-column` is the option `client` of the data's spec.
     reading = {key.removesuffix("_column"): given[key] for key in declared(Reading) if key in given}
     if reading:

@@ -10,7 +10,6 @@ lists of row numbers, so grouping by client or selecting clients never copies th
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -46,7 +45,7 @@ from pmtl.data.splits import (
     refuse_untrained,
 )
 from pmtl.data.targets import Task, check_targets
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, did_you_mean
 from pmtl.spec import explained, format_spec, parse_spec
 
 __all__ = ["SPLITS", "FederatedData", "Rows", "Split", "Task"]
@@ -131,13 +130,9 @@ class FederatedData:
         """The position of the client with this name."""
         position = self._positions.get(str(client))
         if position is None:
-            near = difflib.get_close_matches(str(client), self.clients, n=3)
-            hint = (
-                f"Did you mean {' or '.join(repr(name) for name in near)}?"
-                if near
-                else f"The clients run from {self.clients[0]!r} to {self.clients[-1]!r}."
-            )
-            raise PmtlError(f"There is no client {str(client)!r} among the {self.m}. {hint}")
+            ends = f" The clients run from {self.clients[0]!r} to {self.clients[-1]!r}."
+            hint = did_you_mean(str(client), self.clients, 3) or ends
+            raise PmtlError(f"There is no client {str(client)!r} among the {self.m}.{hint}")
         return position
 
     @cached_property

@@ -8,7 +8,6 @@ those in `COMMON`. docs/data.md ("A format of your own") describes readers of us
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -21,7 +20,7 @@ from pmtl.data.readers.bounds import read_bounds
 from pmtl.data.readers.columns import TABLES
 from pmtl.data.schema import Schema
 from pmtl.data.synthetic import synthetic
-from pmtl.errors import PmtlError, PublicError, naming
+from pmtl.errors import PmtlError, PublicError, did_you_mean, naming
 from pmtl.plugins import entries, find
 from pmtl.spec import construct, explained, format_spec, parse_spec, unknown
 
@@ -214,6 +213,5 @@ def _absent(path: Path) -> PmtlError:
         return PmtlError(f"The folder {folder} cannot be read: {error.strerror}.")
     if folder == Path():
         known.append("synthetic")
-    near = difflib.get_close_matches(path.name, known, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else " Check the path."
+    hint = did_you_mean(path.name, known) or " Check the path."
     return PmtlError(f"There is no file or folder {path}.{hint}")

@@ -14,7 +14,6 @@ A run that asks for more is refused by the site, before it trains.
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -26,6 +25,7 @@ from pmtl.errors import PmtlError, PublicError, naming
 from pmtl.federation.agreement import Agreement
 from pmtl.models import MODELS
 from pmtl.spec import parse_spec, unknown
+from pmtl.storage import read_toml
 
 
 @dataclass(frozen=True)
@@ -135,12 +135,7 @@ class SiteSettings:
 
 def read_settings(path: Path) -> SiteSettings:
     """Read a site's file; every mistake in it is a sentence."""
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise PmtlError(f"The site's settings {path} cannot be read: {error.strerror}.") from error
-    except (ValueError, RecursionError) as error:
-        raise PmtlError(f"The site's settings {path} are not valid TOML: {error}.") from error
+    values = read_toml(path, "The file of the site's settings")
     with naming(str(path)):
         for key in values:
             if key not in ("site", "limits"):

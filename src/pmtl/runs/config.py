@@ -5,7 +5,6 @@ This module does not import torch, so that `pmtl train --help` is fast.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from numbers import Real
@@ -20,7 +19,7 @@ from pmtl.options import check_options, declared, option, tables
 from pmtl.privacy.accounting.validation import DEFAULT_SHARE
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
 from pmtl.spec import construct, format_spec, unknown
-from pmtl.storage import digest_of_text
+from pmtl.storage import digest_of_text, read_toml
 
 if TYPE_CHECKING:
     from pmtl.algorithms import Algorithm
@@ -29,6 +28,9 @@ if TYPE_CHECKING:
 IN_MEMORY = "(in memory)"
 
 DATA = "Data and model"
+
+#: What errors call a file of settings.
+CONFIGURATION = "The configuration"
 
 
 @dataclass(frozen=True)
@@ -220,24 +222,9 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def read_config(path: str | Path, changes: Mapping[str, Any] | None = None) -> TrainConfig:
-    """Read a TOML file; `changes` (the command line's options) override it."""
-    return parse_config(merge(read_values(path), changes or {}), str(path))
-
-
-def read_values(path: str | Path) -> dict[str, Any]:
-    """The values of a TOML file, unchecked."""
-    try:
-        content = Path(path).read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: a null character in the path.
-        reason = getattr(error, "strerror", None) or error
-        raise PmtlError(f"The configuration {path} cannot be read: {reason}.") from error
-    try:
-        return tomllib.loads(content.decode("utf-8"))
-    except RecursionError as error:
-        raise PmtlError(f"The configuration {path} is nested too deeply.") from error
-    except ValueError as error:
-        raise PmtlError(f"The configuration {path} is not valid TOML: {error}.") from error
+def read_config(path: str | Path) -> TrainConfig:
+    """Read a TOML file."""
+    return parse_config(read_toml(path, CONFIGURATION), str(path))
 
 
 def parse_config(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from pmtl.errors import PmtlError
 from pmtl.federation.nvflare.policy import SITE_FILE
 from pmtl.spec import format_spec, parse_spec
+from pmtl.storage import read_toml, write_text
 
 _FILES = ("schema", "bounds")  # Options of a data spec that name files.
 
@@ -54,8 +54,6 @@ def write_site_file(
     values = {"site": site, "limits": _limits(limits)}
     import tomli_w
 
-    from pmtl.storage import write_text
-
     write_text(file, tomli_w.dumps(values))
 
 
@@ -69,12 +67,7 @@ def _found(path: str, option: str) -> str:
 def _limits(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise PmtlError(f"--limits {path} cannot be read: {error.strerror}.") from error
-    except ValueError as error:
-        raise PmtlError(f"--limits {path} is not valid TOML: {error}.") from error
+    values = read_toml(path, "--limits")
     if set(values) != {"limits"} or not isinstance(values["limits"], dict):
         raise PmtlError(f"--limits {path} must have one section, [limits].")
     return dict(values["limits"])

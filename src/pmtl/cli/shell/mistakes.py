@@ -7,14 +7,13 @@ is given twice is refused, where click would use the last one without a word.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import typer
 
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, did_you_mean
 
 #: The class of all errors in what was typed.
 UsageMistake: type[Exception] = next(
@@ -102,15 +101,13 @@ def _known(command: Any) -> dict[str, Any]:
 
 def _no_option(name: str, context: Any, where: str) -> str:
     known: Mapping[str, Any] = {} if context is None else _known(context.command)
-    near = difflib.get_close_matches(name[:99], list(known), n=1)
-    hint = f" Did you mean {near[0]}?" if near else ""
+    hint = did_you_mean(name, known).replace("'", "")
     return f"There is no option {name} of `{where}`.{hint} `{where} --help` lists all."
 
 
 def _no_command(name: str, context: Any, where: str) -> str:
     known = sorted(getattr(context.command, "commands", {})) if context is not None else []
-    near = difflib.get_close_matches(name[:99], known, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    hint = did_you_mean(name, known)
     return f"There is no command {name!r} of `{where}`.{hint} Known: {', '.join(known)}."
 
 

@@ -12,9 +12,7 @@ the columns. The target is a column like any other; it is also called "target".
 
 from __future__ import annotations
 
-import difflib
 import math
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -27,7 +25,8 @@ from numpy.typing import NDArray
 from pmtl.data.checks import as_array
 from pmtl.data.client_names import Coded
 from pmtl.data.targets import Task
-from pmtl.errors import PublicError, naming
+from pmtl.errors import PublicError, did_you_mean, listed, naming
+from pmtl.storage import read_toml
 
 Range = tuple[float, float]
 #: Bounds as users give them: a file, a mapping of columns, or a list in the order of the columns.
@@ -80,17 +79,7 @@ class Bounds:
 
 def read_bounds(path: str | Path) -> dict[str, Range]:
     """The bounds of a TOML file, by the names of columns."""
-    try:
-        content = Path(path).expanduser().read_bytes()
-    except (OSError, ValueError, RuntimeError) as error:  # A null character; an unknown home.
-        reason = getattr(error, "strerror", None) or error
-        raise PublicError(f"The bounds file {path} cannot be read: {reason}.") from error
-    try:
-        values = tomllib.loads(content.decode("utf-8"))
-    except RecursionError as error:
-        raise PublicError(f"The bounds file {path} is nested too deeply.") from error
-    except ValueError as error:
-        raise PublicError(f"The bounds file {path} is not valid TOML: {error}.") from error
+    values = read_toml(path, "The bounds file", PublicError)
     with naming(str(path)):
         if "version" in values:
             return _from_schema(values)
@@ -127,11 +116,9 @@ def _from_table(name: str, table: Any) -> Range:
 def _refuse_unknown(where: str, values: Mapping[str, Any], known: tuple[str, ...]) -> None:
     for key in values:
         if key not in known:
-            near = difflib.get_close_matches(key[:99], known, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
             raise PublicError(
-                f"{where[0].upper()}{where[1:]} has no entry {key!r}.{hint} Known: "
-                f"{', '.join(known)}. A column's name with a point needs quotes."
+                f"{where[0].upper()}{where[1:]} has no entry {key!r}.{did_you_mean(key, known)} "
+                f"Known: {', '.join(known)}. A column's name with a point needs quotes."
             )
 
 
@@ -254,11 +241,7 @@ def _no_column(name: str, known: Iterable[str], words: Sequence[str]) -> PublicE
             f"The column {name!r} is text, and bounds are for numbers: leave it out."
         )
     known = list(known)
-    near = difflib.get_close_matches(name[:99], known, n=3)
-    shown = ", ".join(repr(column) for column in known[:20])
-    more = f" and {len(known) - 20} more" if len(known) > 20 else ""
-    hint = f"Did you mean {' or '.join(repr(column) for column in near)}? " if near else ""
     return PublicError(
-        f"There are bounds for {name!r}, which is neither a feature nor the target. {hint}"
-        f"Columns that may have bounds are {shown}{more}."
+        f"There are bounds for {name!r}, which is neither a feature nor the target."
+        f"{did_you_mean(name, known, 3)} Columns that may have bounds are {listed(known, 20)}."
     )

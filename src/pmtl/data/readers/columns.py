@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from pmtl.data.client_names import Coded, Vocabulary
 from pmtl.data.disk import ArrayBuilder
 from pmtl.data.readers.text import TextRule
-from pmtl.data.schema.problems import similar
-from pmtl.errors import PmtlError, PublicError
+from pmtl.errors import PmtlError, PublicError, did_you_mean, listed
 
 if TYPE_CHECKING:
     from pmtl.data.schema.schema import Schema
@@ -143,16 +142,14 @@ def _find_several(
             quoted = " or ".join(repr(name) for name in names)
             flag = {"client": "--client-column COLUMN, or ", "target": "--target COLUMN, or "}
             remedy = f"Name the {role} with {flag.get(role, '')}{role}=COLUMN in the spec."
-            problems[f"{role} column {quoted}"] = f"{similar(names[0], columns)} {remedy}"
+            problems[f"{role} column {quoted}"] = f"{did_you_mean(names[0], columns)} {remedy}"
         else:
             found.append(name)
     return tuple(found)
 
 
 def _listing(columns: Sequence[str]) -> str:
-    shown = ", ".join(repr(name) for name in columns[:20])
-    more = f" and {len(columns) - 20} more" if len(columns) > 20 else ""
-    return f"The columns are {shown}{more}."
+    return f"The columns are {listed(columns, 20)}."
 
 
 def wrong_kind(where: str, role: str, name: str, kind: object) -> PmtlError:

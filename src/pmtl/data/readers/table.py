@@ -33,10 +33,9 @@ from pmtl.data.readers.text import Bags, TextRule
 from pmtl.data.readers.text_rows import TextRows, text_options
 from pmtl.data.schema.frames import arrow_array
 from pmtl.data.schema.infer import infer
-from pmtl.data.schema.problems import listed
 from pmtl.data.schema.rows import read_rows
 from pmtl.data.schema.schema import Schema
-from pmtl.errors import PmtlError, PublicError, kind_of
+from pmtl.errors import PmtlError, PublicError, kind_of, listed
 
 PARQUET_ENDINGS = (".parquet", ".pq")
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from pmtl.data.readers.bounds import Range, checked_range
-from pmtl.data.schema.problems import similar
-from pmtl.errors import PublicError
+from pmtl.errors import PublicError, did_you_mean
 
 ROLES = ("feature", "target", "client", "split", "dropped")
 MISSING = ("indicator", "fill", "drop", "refuse")
@@ -154,8 +153,8 @@ class Column:
         for key in values:
             if key not in known:
                 raise PublicError(
-                    f"the column {name!r} has no setting {key!r}.{similar(str(key), known)} Known: "
-                    f"{', '.join(known)}. A column's name with a point needs quotes."
+                    f"the column {name!r} has no setting {key!r}.{did_you_mean(str(key), known)} "
+                    f"Known: {', '.join(known)}. A column's name with a point needs quotes."
                 )
         settled: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
@@ -206,7 +205,7 @@ class Column:
 
     def _choose(self, key: str, value: Any, known: Any) -> None:
         if not isinstance(value, str) or value not in known:
-            hint = similar(value, known) if isinstance(value, str) else ""
+            hint = did_you_mean(value, known) if isinstance(value, str) else ""
             raise self._error(f"has {key} = {value!r}.{hint} Known: {', '.join(known)}.")
 
     def _texts(self, key: str) -> None:

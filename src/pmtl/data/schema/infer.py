@@ -15,10 +15,10 @@ from pmtl.data.client_names import canonical
 from pmtl.data.readers.cells import Table
 from pmtl.data.readers.columns import Roles, wrong_kind
 from pmtl.data.schema.column import Column
-from pmtl.data.schema.problems import listed, refuse
+from pmtl.data.schema.problems import refuse
 from pmtl.data.schema.profile import Profile
 from pmtl.data.schema.schema import Schema
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, listed
 
 #: Text with more different values than the first is hashed into the second number of columns.
 #: Every column needs noise, so there are few.

@@ -17,7 +17,6 @@ with the same schema have the same features. docs/tables.md has all settings.
 
 from __future__ import annotations
 
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,8 +29,9 @@ from numpy.typing import NDArray
 
 from pmtl.data.readers.bounds import Bounds, GivenBounds, checked_range, read_bounds
 from pmtl.data.schema.column import Column
-from pmtl.data.schema.problems import listed, refuse, similar
-from pmtl.errors import PublicError, naming
+from pmtl.data.schema.problems import refuse
+from pmtl.errors import PublicError, did_you_mean, listed, naming
+from pmtl.storage import read_toml
 
 #: The version of the file's form.
 VERSION = 1
@@ -122,7 +122,7 @@ class Schema:
             given[targets[0]] = given.pop("target")
         known = {column.name: column.kind or column.role for column in self.columns}
         problems = [
-            f"there are bounds for {name!r}, which is no column of it.{similar(name, known)}"
+            f"there are bounds for {name!r}, which is no column of it.{did_you_mean(name, known)}"
             for name in given
             if name not in known
         ]
@@ -175,7 +175,7 @@ class Schema:
                     problems.append(f"it says nothing about the target {name!r}: add it.")
         for name in drop:
             if name not in columns:
-                problems.append(f"it has no column {name!r} to drop.{similar(name, columns)}")
+                problems.append(f"it has no column {name!r} to drop.{did_you_mean(name, columns)}")
             columns[name] = Column(name, None, "dropped")
         refuse("The schema", problems)
         return replace(self, columns=tuple(columns.values()))
@@ -218,7 +218,7 @@ class Schema:
         counts = Counter(names)
         free = [name for name in names if name not in known and name not in ignore]
         problems = [
-            f"the column {name!r} of the schema is missing.{similar(name, free)}"
+            f"the column {name!r} of the schema is missing.{did_you_mean(name, free)}"
             for name in known
             if name in needed and not counts[name]
         ]
@@ -228,7 +228,7 @@ class Schema:
             if count > 1 and name in needed
         ]
         if free:
-            unknown = f"the schema does not know {listed(free)}.{similar(free[0], known)}"
+            unknown = f"the schema does not know {listed(free)}.{did_you_mean(free[0], known)}"
             remedy = ", or carry them over with --keep."
             if training:
                 remedy = ', or add them to the schema with role = "dropped".'
@@ -258,7 +258,8 @@ class Schema:
                 of numbers.
         """
         problems = [
-            f"it has no entry {key!r}.{similar(str(key), _ENTRIES)} Known: {', '.join(_ENTRIES)}."
+            f"it has no entry {key!r}.{did_you_mean(str(key), _ENTRIES)} Known: "
+            f"{', '.join(_ENTRIES)}."
             for key in values
             if key not in _ENTRIES
         ]
@@ -288,17 +289,7 @@ class Schema:
         Args:
             path: the file.
         """
-        try:
-            content = Path(path).expanduser().read_bytes()
-        except (OSError, ValueError, RuntimeError) as error:  # A null character; an unknown home.
-            reason = getattr(error, "strerror", None) or error
-            raise PublicError(f"The schema {path} cannot be read: {reason}.") from error
-        try:
-            values = tomllib.loads(content.decode("utf-8"))
-        except RecursionError as error:
-            raise PublicError(f"The schema {path} is nested too deeply.") from error
-        except ValueError as error:
-            raise PublicError(f"The schema {path} is not valid TOML: {error}.") from error
+        values = read_toml(path, "The schema", PublicError)
         with naming(str(path)):
             return cls.from_dict(values)
 
