@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from pmtl.algorithms import PMTL, Ditto
-from pmtl.audit import AuditSetup, audit, billboard, canaries, gate, metrics, sampler
+from pmtl.audit import billboard, canaries, gate, metrics, sampler
 from pmtl.audit.estimators import threshold_bound
-from pmtl.audit.games import GAMES, chosen
+from pmtl.audit.games import GAMES, audit, chosen
+from pmtl.audit.setup import AuditSetup
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
 from pmtl.privacy import grid, release

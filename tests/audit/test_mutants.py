@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from pmtl.audit import GAMES, AuditSetup, audit
+from pmtl.audit.games import GAMES, audit
+from pmtl.audit.setup import AuditSetup
 from pmtl.privacy import release
 from pmtl.privacy.grid import Grid, GridNoise
 from pmtl.privacy.release import Release

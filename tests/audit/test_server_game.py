@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pmtl.audit import AuditSetup
 from pmtl.audit import server as game
+from pmtl.audit.setup import AuditSetup
 from pmtl.secure_aggregation import shares
 
 SETUP = AuditSetup(epsilon=2.0, clients=20, trials=3000, seed=1)

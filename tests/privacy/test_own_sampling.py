@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 import pmtl
 from pmtl.audit.gate import one_round
-from pmtl.audit.result import AuditSetup
 from pmtl.audit.sampler import sampler
+from pmtl.audit.setup import AuditSetup
 from pmtl.cli.app import app
 from pmtl.data import load
 from pmtl.errors import PmtlError

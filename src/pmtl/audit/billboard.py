@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from pmtl.audit.estimators import Floats, discriminant
 from pmtl.audit.replicas import Replicas, rows_of_clients, side_by_side
-from pmtl.audit.result import AuditResult, AuditSetup, Finding, gaussian_curve, has_blocks, seed_of
+from pmtl.audit.result import AuditResult, Finding, gaussian_curve, has_blocks, seed_of
+from pmtl.audit.setup import AuditSetup
 from pmtl.data import FederatedData
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.streams import name_keys

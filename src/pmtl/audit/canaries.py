@@ -26,7 +26,8 @@ from torch import Tensor
 from pmtl.algorithms.base import Algorithm, Gradient, State
 from pmtl.audit.estimators import Floats, one_run, one_run_gaussian
 from pmtl.audit.replicas import Replicas, rows_of_clients, side_by_side
-from pmtl.audit.result import AuditResult, AuditSetup, Finding, gaussian_curve, has_blocks, share
+from pmtl.audit.result import AuditResult, Finding, gaussian_curve, has_blocks, share
+from pmtl.audit.setup import AuditSetup
 from pmtl.data import FederatedData
 from pmtl.privacy.plan import PrivacyPlan
 

@@ -23,8 +23,9 @@ from pmtl.audit.billboard import billboard
 from pmtl.audit.canaries import canaries
 from pmtl.audit.gate import one_round
 from pmtl.audit.metrics import metrics
-from pmtl.audit.result import AuditResult, AuditSetup
+from pmtl.audit.result import AuditResult
 from pmtl.audit.sampler import sampler
+from pmtl.audit.setup import AuditSetup
 from pmtl.errors import PmtlError
 from pmtl.spec import unknown
 

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pmtl.audit.estimators import Floats, threshold_bound
-from pmtl.audit.result import AuditResult, AuditSetup, Finding, gaussian_curve, seed_of
+from pmtl.audit.result import AuditResult, Finding, gaussian_curve, seed_of
+from pmtl.audit.setup import AuditSetup
 from pmtl.privacy.noise import seeded_source, system_source
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Release, noise_of

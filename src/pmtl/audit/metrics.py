@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmtl.audit.estimators import Floats
-from pmtl.audit.result import AuditResult, AuditSetup, Finding, seed_of
+from pmtl.audit.result import AuditResult, Finding, seed_of
+from pmtl.audit.setup import AuditSetup
 from pmtl.privacy.accounting import gaussian
 from pmtl.privacy.accounting.validation import metrics_plan
 from pmtl.privacy.noise import seeded_source, system_source

@@ -1,127 +1,18 @@
-"""What is audited, and the verdict.
-
-An audit tests the *implementation*. It attacks small federations, whose noise the accountant
-calibrates to the claimed ε, and tries to prove a larger ε. Every scenario has its own plan: the
-same ε and sampling, and the number of clients and rounds that its attack needs.
-"""
+"""What the scenarios of a game proved, and the verdict."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pmtl.audit.estimators import Floats, threshold_bound
-from pmtl.errors import PmtlError
-from pmtl.privacy.noise import MODES
-from pmtl.privacy.plan import (
-    DEFAULT_CLIP,
-    PrivacyPlan,
-    PrivacyRequest,
-    check_epsilon,
-    default_delta,
-)
-from pmtl.spec import unknown
+from pmtl.audit.setup import AuditSetup
+from pmtl.privacy.plan import PrivacyPlan
 from pmtl.streams import subseed
-
-CONFIDENCE = 0.999
-
-
-@dataclass(frozen=True)
-class AuditSetup:
-    """The plan that is claimed, and how many trials attack it."""
-
-    epsilon: float = 2.0  #: ε of the claim; the noise is calibrated to it
-    clients: int = 20  #: m
-    cohort: int | None = None  #: q, the clients of a round; all unless given
-    sampling: str | None = None  #: full, poisson or fixed; as in `PrivacyRequest` unless given
-    rounds: int = 3  #: T of the games that train
-    trials: int = 4000  #: of the one-round game; those of other games are in proportion
-    delta: float | None = None  #: δ; 1/(10m) unless given
-    clip: float = DEFAULT_CLIP  #: γ, the norm to which uploads are clipped
-    seed: int = 0  #: another seed plays other trials
-    confidence: float = CONFIDENCE  #: of every single game
-    mode: str = "experiment"  #: or "production": coins and noise from the operating system
-    hardened: bool | None = None  #: whether the gate is hardened; in production unless given
-
-    def __post_init__(self) -> None:
-        if math.isinf(check_epsilon(self.epsilon)) or not 0 < self.clip < math.inf:
-            raise PmtlError(
-                "An audit compares an attack with a claim: give a finite epsilon and a finite clip."
-            )
-        if not 0.5 <= self.confidence < 1:
-            raise PmtlError(
-                f"The confidence must be at least 0.5 and below 1, but {self.confidence:g} was "
-                f"given: {CONFIDENCE} is the default."
-            )
-        if self.trials < 400:
-            raise PmtlError(
-                f"{self.trials} trials prove almost nothing: use at least 400 (default: 4000)."
-            )
-        if self.mode not in MODES:
-            raise unknown("mode", self.mode, MODES)
-        if self.clients < 2:
-            raise PmtlError("An audit needs at least 2 clients: one to attack and one to observe.")
-        # A cohort that cannot be drawn is refused before the first game.
-        replace(self._request, epsilon=None, noise=0.0).resolve(self.clients)
-
-    @property
-    def _request(self) -> PrivacyRequest:
-        return PrivacyRequest(
-            epsilon=self.epsilon,
-            delta=self.claimed_delta,
-            clip=self.clip,
-            sampling=self.sampling,
-            cohort=self.cohort,
-            rounds=self.rounds,
-        )
-
-    @property
-    def claimed_delta(self) -> float:
-        """δ of the claim."""
-        return default_delta(self.clients) if self.delta is None else self.delta
-
-    @property
-    def noise_seed(self) -> int | None:
-        """The seed of coins and noise; None in production."""
-        return self.seed if self.mode == "experiment" else None
-
-    @property
-    def on_grid(self) -> bool:
-        """Whether the attacked gate is hardened."""
-        return self.mode == "production" if self.hardened is None else self.hardened
-
-    def plan(
-        self,
-        rounds: int,
-        clients: int | None = None,
-        delta: float | None = None,
-        full_participation: bool = False,
-    ) -> PrivacyPlan:
-        """The plan with the claimed ε for so many rounds. For another number of clients, the cohort
-        is the same share of them; `full_participation` replaces the sampling."""
-        m = self.clients if clients is None else clients
-        cohort, sampling = self.cohort, self.sampling
-        if full_participation:
-            cohort, sampling = None, None
-        elif cohort is not None and m != self.clients:
-            cohort = min(max(1, round(m * cohort / self.clients)), m)
-        delta = self.claimed_delta if delta is None else delta
-        request = replace(
-            self._request, delta=delta, sampling=sampling, cohort=cohort, rounds=rounds
-        )
-        return _resolve(request, m)
-
-
-@lru_cache(maxsize=64)
-def _resolve(request: PrivacyRequest, clients: int) -> PrivacyPlan:
-    """The plan with the least noise for ε; cached, because the search may take a second."""
-    return request.resolve(clients)
 
 
 def gaussian_curve(plan: PrivacyPlan) -> bool:

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmtl.audit.estimators import Floats, discriminant, threshold_bound, upper_limit
-from pmtl.audit.result import AuditResult, AuditSetup, Finding, seed_of, share
+from pmtl.audit.result import AuditResult, Finding, seed_of, share
+from pmtl.audit.setup import AuditSetup
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.sampling import default_sampling
 from pmtl.streams import name_keys

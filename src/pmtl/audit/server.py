@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pmtl.audit.estimators import Floats
-from pmtl.audit.result import AuditResult, AuditSetup, Finding, seed_of
+from pmtl.audit.result import AuditResult, Finding, seed_of
+from pmtl.audit.setup import AuditSetup
 from pmtl.privacy.clipping import clip
 from pmtl.privacy.grid import Grid
 from pmtl.privacy.noise import Words, rounded, seeded_source, system_source

@@ -7,21 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pmtl.audit.setup import AuditSetup
 from pmtl.cli.options import AsJson, console, print_json, with_settings
 from pmtl.cli.shell.completion import completer
-from pmtl.privacy.plan import PrivacyRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pmtl.audit import AuditResult, AuditSetup
+    from pmtl.audit.result import AuditResult
 
 
-@with_settings(
-    *("epsilon", "noise", "clip", "rounds", "metrics", "loss_bound"), kind=PrivacyRequest
-)
+@with_settings("confidence", kind=AuditSetup)
 def audit(
-    context: typer.Context,
     game: Annotated[
         str,
         typer.Option(
@@ -29,22 +26,6 @@ def audit(
             autocompletion=completer("game"),
         ),
     ] = "all",
-    epsilon: Annotated[
-        float, typer.Option(help="The claimed ε; the noise is calibrated to it.")
-    ] = 2.0,
-    clients: Annotated[int, typer.Option(help="m: how many clients the federation has.")] = 20,
-    rounds: Annotated[int, typer.Option(help="T: rounds of the games that train.")] = 3,
-    trials: Annotated[
-        int, typer.Option(help="Trials of the one-round game; other games in proportion.")
-    ] = 4000,
-    seed: Annotated[int, typer.Option(help="Another seed plays other trials.")] = 0,
-    mode: Annotated[
-        str,
-        typer.Option(
-            help="experiment (seeded) or production (the operating system's noise).",
-            autocompletion=completer("mode"),
-        ),
-    ] = "experiment",
     as_json: AsJson = False,
     **settings: Any,
 ) -> None:
@@ -54,12 +35,11 @@ def audit(
 
     Example: pmtl audit --game one-round --epsilon 2 --clients 20
     """
-    from pmtl.audit import AuditSetup
-    from pmtl.audit import audit as play
+    from pmtl.audit.games import audit as play
     from pmtl.audit.games import chosen
     from pmtl.progress import progress_bar
 
-    claim = {k: v for k, v in context.params.items() if k not in ("game", "as_json")}
+    claim = {name: value for name, value in settings.items() if value is not None}
     setup, games = AuditSetup(**claim), chosen(game)
     results = []
     with progress_bar("games", total=len(games), show=not as_json) as bar:

@@ -60,12 +60,7 @@ def finetune(
         int | None, typer.Option(help="The same seed gives the same bits (default: the run's).")
     ] = None,
     device: opt.Device = None,
-    engine: Annotated[
-        str,
-        typer.Option(
-            help="axis, threads or auto; as for pmtl train.", autocompletion=completer("engine")
-        ),
-    ] = "auto",
+    engine: opt.Engine = None,
     name: Annotated[
         str | None,
         typer.Option(

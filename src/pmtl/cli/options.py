@@ -70,11 +70,13 @@ def typer_option(setting: Declared, panel: str | None = None) -> Any:
     )
 
 
+Clients = Annotated[int | None, typer.Option(help="m: how many clients the federation has.")]
 Config = Annotated[str | None, typer.Option(help="A TOML file; options given here override it.")]
 ClientColumn = Annotated[str | None, typer_option(declared(Reading)["client_column"])]
 Target = Annotated[str | None, typer_option(declared(Reading)["target"])]
 SchemaFile = Annotated[str | None, typer_option(declared(Reading)["schema"])]
 Device = Annotated[str | None, typer_option(declared(TrainConfig)["device"])]
+Engine = Annotated[str | None, typer_option(declared(TrainConfig)["engine"])]
 RunPath = Annotated[
     str,
     typer.Argument(

@@ -14,9 +14,7 @@ from pmtl.privacy.plan import PrivacyRequest
 
 @opt.with_settings("noise", "hardened", "metrics", "loss_bound", kind=PrivacyRequest)
 def plan(
-    clients: Annotated[
-        int | None, typer.Option(help="m: how many clients the federation has.")
-    ] = None,
+    clients: opt.Clients = None,
     parameters: Annotated[
         int | None, typer.Option(help="d: how many numbers leave a client; or give --columns.")
     ] = None,

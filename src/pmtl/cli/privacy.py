@@ -13,7 +13,15 @@ from typing import Annotated, Any
 
 import typer
 
-from pmtl.cli.options import AsJson, console, number, print_json, print_table, with_settings
+from pmtl.cli.options import (
+    AsJson,
+    Clients,
+    console,
+    number,
+    print_json,
+    print_table,
+    with_settings,
+)
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
 
@@ -24,7 +32,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Clients = Annotated[int | None, typer.Option(help="m: how many clients the federation has.")]
 Rounds = Annotated[int | None, typer.Option(help="T: the number of published noisy averages.")]
 Epsilon = Annotated[float | None, typer.Option(help="The ε to keep.")]
 
