@@ -71,7 +71,7 @@ class Limits:
         plan, config = agreement.plan, agreement.config
         if plan.clients != len(set(agreement.clients)) or plan.clients != len(agreement.clients):
             raise PublicError("The run's plan is for other clients than it names.")
-        if agreement.colluders is not None and (plan.sampling, plan.rate) != ("full", 1.0):
+        if agreement.colluders is not None and plan.rate != 1:
             raise PublicError("With secure aggregation all clients take part: the plan says less.")
         epsilon = plan.epsilon()
         algorithm, model = parse_spec(config.algorithm)[0], parse_spec(config.model)[0]

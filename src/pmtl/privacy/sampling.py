@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pmtl.privacy.plan import PrivacyPlan
 
 STREAM = "sampling"
-FULL = "full"
+FULL, POISSON, FIXED = "full", "poisson", "fixed"
 
 EVERYBODY = "all other clients together, who see every published model"
 
@@ -224,13 +224,13 @@ class Fixed(SamplingScheme):
         return words
 
 
-SCHEMES: dict[str, type[SamplingScheme]] = {FULL: Full, "poisson": Poisson, "fixed": Fixed}
+SCHEMES: dict[str, type[SamplingScheme]] = {FULL: Full, POISSON: Poisson, FIXED: Fixed}
 
 
 def default_sampling(clients: int, cohort: int) -> str:
     """Full if all clients are in the cohort, otherwise poisson: its amplified guarantee also holds
     against colluding clients."""
-    return FULL if cohort == clients else "poisson"
+    return FULL if cohort == clients else POISSON
 
 
 def find_scheme(name: str) -> SamplingScheme:

@@ -86,19 +86,12 @@ def server(kit: ServerKit) -> None:
 
 
 @app.command()
+@opt.with_settings(kind=opt.Reading)
 def site(
     kit: SiteKit,
     data: Annotated[
         str | None, typer.Option(metavar="SPEC", help="This site's rows, as in pmtl train.")
     ] = None,
-    client_column: opt.ClientColumn = None,
-    target: opt.Target = None,
-    schema: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="What the columns hold; the same at all sites."),
-    ] = None,
-    scale: Annotated[str | None, typer.Option(help="As in pmtl train.")] = None,
-    bounds: Annotated[str | None, typer.Option(metavar="FILE", help="As in pmtl train.")] = None,
     limits: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="What this site agrees to: TOML, with a section limits."),
@@ -110,6 +103,7 @@ def site(
     one_client: Annotated[
         bool, typer.Option("--one-client", help="All rows are those of one client, the site.")
     ] = False,
+    **reading: Any,
 ) -> None:
     """Run a site, until Ctrl-C.
 
@@ -124,8 +118,8 @@ def site(
     from pmtl.federation.nvflare.process import supervise
 
     check_role(kit, "site")
-    reading = {"client": client_column, "target": target, "schema": schema, "scale": scale}
-    write_site_file(kit, data, {**reading, "bounds": bounds}, limits, models, one_client)
+    reading = {name.removesuffix("_column"): value for name, value in reading.items()}
+    write_site_file(kit, data, reading, limits, models, one_client)
     host, port = server_address(kit)
     typer.echo(
         f"The site of {kit} starts and connects to {host}:{port} when the server is there; Ctrl-C "

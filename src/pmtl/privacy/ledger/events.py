@@ -17,7 +17,7 @@ from typing import Any
 
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import ADJACENCY, PrivacyPlan, fields_of
-from pmtl.privacy.sampling import FULL, SCHEMES
+from pmtl.privacy.sampling import FIXED, FULL, SCHEMES
 
 MECHANISM = "gaussian"
 TRAINING = "training"
@@ -76,7 +76,7 @@ class GaussianEvent:
         full participation; a scheme of the user's own costs what "fixed" costs with its chance."""
         if self.cohort == self.clients or self.chance == 1:
             return FULL, 1.0
-        return (self.sampling, self.rate) if self.chance is None else ("fixed", self.chance)
+        return (self.sampling, self.rate) if self.chance is None else (FIXED, self.chance)
 
     @property
     def rate(self) -> float:
@@ -113,5 +113,5 @@ class GaussianEvent:
 
     def _plan(self) -> PrivacyPlan:
         """A plan of one round (any δ), which makes all the checks."""
-        sizes = (self.clients, self.cohort, self.sampling if self.chance is None else "fixed")
+        sizes = (self.clients, self.cohort, self.sampling if self.chance is None else FIXED)
         return PrivacyPlan(*sizes, self.clip_norm, self.noise_std, rounds=1, delta=0.5)
