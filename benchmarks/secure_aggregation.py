@@ -26,7 +26,7 @@ from pmtl.federation.messages import Message
 from pmtl.privacy.grid import Grid
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.secure_aggregation import shares
-from pmtl.secure_aggregation.identity import Identity
+from pmtl.secure_aggregation.identity import SITE_ROLE, Identity
 from pmtl.secure_aggregation.protocol import SiteMasking, unmasked
 
 SIZES, SITES = (1_000, 10_000, 100_000, 1_000_000), (3, 10, 30)
@@ -36,14 +36,17 @@ DAY = datetime.timedelta(days=1)
 def _identities(count: int) -> dict[str, Identity]:
     """Sites with certificates like those of a start-up kit (RSA, 2048 bits)."""
 
-    def name(text: str) -> x509.Name:
-        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+    def name(text: str, role: str | None = None) -> x509.Name:
+        parts = [x509.NameAttribute(NameOID.COMMON_NAME, text)]
+        if role is not None:
+            parts.append(x509.NameAttribute(NameOID.UNSTRUCTURED_NAME, role))
+        return x509.Name(parts)
 
-    def certificate(subject: str, key: rsa.RSAPrivateKey) -> bytes:
+    def certificate(subject: str, key: rsa.RSAPrivateKey, role: str | None = None) -> bytes:
         now = datetime.datetime.now(datetime.UTC)
         made = (
             x509.CertificateBuilder()
-            .subject_name(name(subject))
+            .subject_name(name(subject, role))
             .issuer_name(name("authority"))
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
@@ -62,7 +65,7 @@ def _identities(count: int) -> dict[str, Identity]:
             serialization.PrivateFormat.PKCS8,
             serialization.NoEncryption(),
         )
-        found[site] = Identity(site, certificate(site, key), pem, root)
+        found[site] = Identity(site, certificate(site, key, SITE_ROLE), pem, root)
     return found
 
 

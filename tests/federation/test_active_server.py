@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from test_secure_runs import PMTL, Spy, hidden, run, secure
 from three_sites import job, services, write_tables
 
@@ -76,16 +75,9 @@ def test_a_plan_that_claims_more_clients_or_sampling_is_refused(start):
     assert "all clients take part" in _told(service, message, agreement={"plan": drawn})[1]
 
 
-def test_masks_are_for_whole_steps_only(start, authority):
+def test_masks_are_for_whole_steps_only(start):
     message, service = start
     assert "hardened" in _told(service, message, whole=False)[1]
-    from pmtl.secure_aggregation.protocol import SiteMasking
-
-    maker = SiteMasking(authority.identity("a"))
-    keys = {"a": maker.key("r", 0, "x")}
-    grid = Grid.of(PrivacyPlan(6, 6, "full", 0.5, 0.2, 3, 0.01))
-    with pytest.raises(PublicError, match="whole steps"):
-        maker.masked(keys, torch.zeros(3, dtype=torch.float64), grid, 0)
 
 
 def test_names_of_code_are_refused_before_they_are_imported(start):
@@ -98,13 +90,58 @@ def test_names_of_code_are_refused_before_they_are_imported(start):
     assert "only the library's" in _told(service, message, agreement={"config": config})[1]
 
 
+@pytest.mark.parametrize("colluders", [-1, 3, 10**6])
+def test_a_number_of_colluding_sites_that_cannot_be_is_refused(start, colluders):
+    message, service = start
+    kind, said = _told(service, message, agreement={"colluders": colluders})
+    assert kind == "refused"
+    assert "is not possible with 3" in said
+
+
+def test_fewer_colluding_sites_than_a_site_wants_are_refused(start, tmp_path, tables, authority):
+    """Whether or not the site also allows runs without secure aggregation."""
+    message, _ = start
+    wary = hidden(tables, tmp_path / "wary", authority, colluders=1)["a"]
+    kind, said = _told(wary, message, agreement={"colluders": 0})
+    assert kind == "refused"
+    assert "0 colluding sites, but needs 1" in said
+
+
+def test_a_digest_of_rows_leaves_a_site_only_for_a_plain_experiment(tmp_path, tables, authority):
+    """It would let the server try out what the rows might be."""
+    seen = []
+
+    def watch(site, message, answer):
+        if message.kind == "invite":
+            seen.append(message)
+        return answer()
+
+    run(job(**PMTL), Spy(services(tables, tmp_path / "plain"), watch), tmp_path / "server")
+    run(secure(), Spy(hidden(tables, tmp_path / "hidden", authority), watch), tmp_path / "server2")
+    plain, masked = seen[0], seen[-1]
+    assert (plain.header["secure"], masked.header["secure"]) == (False, True)
+
+    def answer(message, **limits):
+        service = services({"a": tables["a"]}, tmp_path / "asked", **limits)["a"]
+        return Message.from_bytes(service.handle(message.to_bytes()))
+
+    assert "fingerprint" in answer(plain).header
+    assert "fingerprint" not in answer(masked).header
+    assert "fingerprint" not in answer(plain, secure=True).header
+    refused = answer(plain, modes=("production",))
+    assert refused.kind == "refused"
+    assert "does not allow the mode experiment" in refused.header["sentence"]
+
+
 def test_keys_are_bound_to_what_was_agreed(authority):
     from pmtl.secure_aggregation.protocol import SiteMasking
 
     makers = {site: SiteMasking(authority.identity(site)) for site in "ab"}
     keys = [makers[site].key("r", 0, "x", f"agreement of {site}") for site in "ab"]
+    grid = Grid.of(PrivacyPlan(6, 6, "full", 0.5, 0.2, 3, 0.01))
+    given = [key.to_dict() for key in keys]
     with pytest.raises(PublicError, match="not signed by this site for this attempt"):
-        makers["a"].check("r", 0, "x", [key.to_dict() for key in keys], frozenset("ab"))
+        makers["a"].check("r", 0, "x", given, frozenset("ab"), grid, 0)
 
 
 def test_a_finished_run_whose_result_was_moved_is_not_run_again(tmp_path, tables):

@@ -218,9 +218,16 @@ def test_the_statement_says_against_whom_it_stands(tmp_path, tables, authority):
     words = " ".join((public / "privacy.txt").read_text().split())
     plan = ServerFolder(tmp_path / "server").run("r1").read()[0].plan
     outsiders = replace(plan, noise_std=plan.noise_std * math.sqrt(3 / 2)).epsilon()
+    alone = replace(plan, noise_std=plan.noise_std / math.sqrt(2)).epsilon()
     assert f"see only what was published it is ε = {outsiders:.4g}" in words
-    assert "up to 1 of the sites" in words
+    assert f"with all other sites it is ε = {alone:.4g}" in words
+    assert "Against whom: a curious or active server together with up to 1 of the 3 sites" in words
+    assert "1.5 times the variance" in words
+    assert "Kairouz, Liu & Steinke 2021) would give ε = " in words
+    assert "Nobody from outside has reviewed this protocol yet" in words
     assert "The server is trusted with" not in words
+    assert "computed again from the seed" not in words
+    assert files.read_json(public / "privacy.json")["hidden"]["outsiders"] == outsiders
     assert load_run(tmp_path / "sites" / "b" / "r1").privacy.epsilon == pytest.approx(8, rel=1e-3)
 
 

@@ -9,13 +9,16 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from pmtl.secure_aggregation.identity import Identity
+from pmtl.secure_aggregation.identity import SITE_ROLE, Identity
 
 DAY = datetime.timedelta(days=1)
 
 
-def _name(name):
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+def _name(name, role=None):
+    parts = [x509.NameAttribute(NameOID.COMMON_NAME, name)]
+    if role is not None:
+        parts.append(x509.NameAttribute(NameOID.UNSTRUCTURED_NAME, role))
+    return x509.Name(parts)
 
 
 def _pem(key):
@@ -31,11 +34,11 @@ class Authority:
         self.certificate = self._sign("authority", self.key, self.key)
         self.pem = self.certificate.public_bytes(serialization.Encoding.PEM)
 
-    def _sign(self, name, key, issuer, days=(-1, 10)):
+    def _sign(self, name, key, issuer, days=(-1, 10), role=None):
         now = datetime.datetime.now(datetime.UTC)
         return (
             x509.CertificateBuilder()
-            .subject_name(_name(name))
+            .subject_name(_name(name, role))
             .issuer_name(_name("authority"))
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
@@ -44,9 +47,9 @@ class Authority:
             .sign(issuer, hashes.SHA256())
         )
 
-    def identity(self, site, name=None, days=(-1, 10)):
-        """The identity of a site; `name` is the one in its certificate."""
+    def identity(self, site, name=None, days=(-1, 10), role=SITE_ROLE):
+        """The identity of a site; `name` and `role` are those in its certificate."""
         key = ec.generate_private_key(ec.SECP256R1())
-        signed = self._sign(name or site, key, self.key, days)
+        signed = self._sign(name or site, key, self.key, days, role)
         pem = signed.public_bytes(serialization.Encoding.PEM)
         return Identity(site, pem, _pem(key), self.pem)

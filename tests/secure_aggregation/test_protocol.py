@@ -1,4 +1,4 @@
-"""Secure aggregation: what a curious server, or a site, can do with it."""
+"""Secure aggregation: what a curious or active server, or a site, can do with it."""
 
 from __future__ import annotations
 
@@ -9,79 +9,95 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from certificates import Authority
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cohorts import GRID, SITES, attempt, checked, keys_of, makers, words_of
 from scipy import stats
 
-from pmtl.errors import PmtlError, PublicError
-from pmtl.privacy.accounting import gaussian
-from pmtl.privacy.grid import Grid
-from pmtl.privacy.noise import rounded, seeded_source
-from pmtl.privacy.plan import PrivacyPlan
+from pmtl.errors import PublicError
+from pmtl.privacy.noise import rounded
 from pmtl.secure_aggregation import shares
-from pmtl.secure_aggregation.identity import Attempt, SignedKey
-from pmtl.secure_aggregation.masks import mask
-from pmtl.secure_aggregation.protocol import SiteMasking, unmasked
-
-SITES = ("a", "b", "c")
-GRID = Grid.of(PrivacyPlan(6, 6, "full", 0.5, 0.2, 3, 0.01))
+from pmtl.secure_aggregation.protocol import unmasked
 
 
-@pytest.fixture(scope="module")
-def authority():
-    return Authority()
+def _steps(size, value=0):
+    return {site: torch.full((size,), value, dtype=torch.int64) for site in SITES}
 
 
-def words_of(site):
-    """The words of a site's shares, by round."""
-    return lambda round: seeded_source(5, f"{site} {round}")(round)
+def test_the_sum_is_that_of_uploads_and_shares_to_the_last_bit(authority):
+    totals = {site: torch.arange(500) * (k - 1) for k, site in enumerate(SITES)}
+    sent = attempt(makers(authority, seeded=True), totals)
+    scale = shares.scale(GRID, 3, 1)
+    noise = sum(rounded(words_of(site)(0), (500,), scale) for site in SITES)
+    assert torch.equal(unmasked(sent, 500), sum(totals.values()) + noise)
 
 
 def test_what_the_server_sees_of_one_site_is_uniform(authority):
-    """Every bit and byte of masked uploads, over many attempts, with the same upload."""
-    makers = {site: SiteMasking(authority.identity(site), words_of(site)) for site in SITES}
-    total = torch.full((64,), 3, dtype=torch.int64)
-    seen = []
-    for attempt in range(150):
-        keys = {site: maker.key("r", 0, f"t{attempt}") for site, maker in makers.items()}
-        sent = {site: maker.masked(keys, total, GRID, 1) for site, maker in makers.items()}
-        seen.append(sent["a"])
-        # The noise is seeded, and the same each time: only the masks differ.
-        assert torch.equal(unmasked(sent, 64), unmasked(sent, 64))
-    numbers = np.array(seen)
-    counts = np.bincount(numbers.view(np.uint8).ravel(), minlength=256)
+    """Every bit and byte of masked uploads, over many attempts, with the same upload and the same
+    seeded share: only the masks differ."""
+    parts = makers(authority, seeded=True)
+    seen = np.array([attempt(parts, _steps(64, 3), f"t{k}")["a"] for k in range(150)])
+    counts = np.bincount(seen.view(np.uint8).ravel(), minlength=256)
     assert stats.chisquare(counts).pvalue > 1e-4
-    bits = np.unpackbits(numbers.view(np.uint8)).mean()
-    assert abs(bits - 0.5) < 5 * 0.5 / math.sqrt(numbers.size * 64)
-    assert len(np.unique(numbers)) == numbers.size
-    # Two sites of three, without the third: still uniform.
-    pair = (np.array(seen[:-1]) - np.array(seen[1:])).view(np.uint8).ravel()
+    bits = np.unpackbits(seen.view(np.uint8)).mean()
+    assert abs(bits - 0.5) < 5 * 0.5 / math.sqrt(seen.size * 64)
+    assert len(np.unique(seen)) == seen.size
+    # Differences of attempts: a mask that is used twice would cancel.
+    pair = (seen[:-1] - seen[1:]).view(np.uint8).ravel()
     assert stats.chisquare(np.bincount(pair, minlength=256)).pvalue > 1e-4
 
 
+def test_the_server_cannot_tell_two_uploads_of_a_site_apart(authority):
+    """A site sends zero or the longest upload there is; over 200 rounds, no statistic of what it
+    sends tells which: the sum, its sign, single bits, or the parity."""
+    parts, longest = makers(authority), 2**GRID.bits
+    scores: dict[bool, list[list[float]]] = {False: [], True: []}
+    for k in range(200):
+        is_long = k % 2 == 1
+        totals = {**_steps(16), "a": torch.full((16,), longest if is_long else 0)}
+        numbers = attempt(parts, totals, f"t{k}")["a"].view(np.int64)
+        signed = numbers.astype(np.float64)
+        scores[is_long].append(
+            [signed.sum(), np.sign(signed).sum(), *((numbers >> bit & 1).sum() for bit in (0, 24))]
+        )
+    for zero, long in zip(*(np.array(scores[kind]).T for kind in (False, True)), strict=True):
+        assert stats.ks_2samp(zero, long).pvalue > 1e-4
+
+
 def test_a_subset_of_the_sum_is_hidden(authority):
-    makers = {site: SiteMasking(authority.identity(site)) for site in SITES}
-    total = torch.zeros(1000, dtype=torch.int64)
-    keys = {site: maker.key("r", 0, "x") for site, maker in makers.items()}
-    sent = {site: maker.masked(keys, total, GRID, 1) for site, maker in makers.items()}
+    sent = attempt(makers(authority), _steps(1000))
     whole = unmasked(sent, 1000).double()
     reach = 10 * shares.scale(GRID, 3, 1) * math.sqrt(3)
     assert whole.abs().max() < reach
-    for pair in itertools.combinations(SITES, 2):
-        part = unmasked({site: sent[site] for site in pair}, 1000).double()
-        assert (part.abs() < reach).double().mean() < 0.01, pair
+    for count in (1, 2):
+        for some in itertools.combinations(SITES, count):
+            part = unmasked({site: sent[site] for site in some}, 1000).double()
+            assert (part.abs() < reach).double().mean() < 0.01, some
+
+
+def test_a_server_that_mixes_cohorts_gets_noise(authority):
+    """Each of three sites is shown another cohort; no sum of what they send is small."""
+    parts = makers(authority)
+    keys = keys_of(parts)
+    cohorts = {"a": "ab", "b": "abc", "c": "bc"}
+    sent = {
+        site: parts[site].masked(
+            checked(parts[site], {other: keys[other] for other in cohorts[site]}, 0),
+            _steps(500)[site],
+        )
+        for site in SITES
+    }
+    for count in (1, 2, 3):
+        for some in itertools.combinations(SITES, count):
+            part = unmasked({site: sent[site] for site in some}, 500).double()
+            assert float(part.abs().median()) > 2**60, some
 
 
 def test_colluding_sites_and_server_find_the_noise_that_is_stated(authority):
     """c sites that give their keys and shares away leave the noise of the others."""
-    sites = tuple("abcdef")
-    colluders = shares.default_colluders(len(sites))
-    assert colluders == 2
-    makers = {site: SiteMasking(authority.identity(site), words_of(site)) for site in sites}
-    size = 20_000
-    total = torch.zeros(size, dtype=torch.int64)
-    keys = {site: maker.key("r", 0, "x") for site, maker in makers.items()}
-    sent = {site: maker.masked(keys, total, GRID, colluders) for site, maker in makers.items()}
+    sites, size, colluders = tuple("abcdef"), 20_000, 2
+    assert shares.default_colluders(len(sites)) == colluders
+    parts = makers(authority, sites, seeded=True)
+    totals = dict.fromkeys(sites, torch.zeros(size, dtype=torch.int64))
+    sent = attempt(parts, totals, colluders=colluders)
     scale = shares.scale(GRID, len(sites), colluders)
     left = unmasked(sent, size)
     for site in sites[:colluders]:
@@ -93,119 +109,65 @@ def test_colluding_sites_and_server_find_the_noise_that_is_stated(authority):
     assert abs(whole / GRID.noise / math.sqrt(6 / 4) - 1) < 5 / math.sqrt(2 * size)
 
 
-def test_what_shares_are_worth_by_an_independent_computation():
-    """The exact distribution of a sum of few, small rounded shares against the Gaussian that the
-    plan accounts for: δ at several ε is no larger, up to the distance of the proof."""
-    scale, honest, sensitivity = 2.0, 4, 6
-    k = np.arange(-200, 201)
-    one = stats.norm.cdf((k + 0.5) / scale) - stats.norm.cdf((k - 0.5) / scale)
-    total = one
-    for _ in range(honest - 1):
-        total = np.convolve(total, one)
-    mu = sensitivity / (scale * math.sqrt(honest))
-    moved = np.concatenate([np.zeros(sensitivity), total])
-    total = np.concatenate([total, np.zeros(sensitivity)])
-    bound = 10 ** shares.log10_distance(scale, honest, 1)
-    assert bound < 1e-3
-    for epsilon in (0.0, 0.5, 1.0, 2.0, 3.0):
-        delta = np.maximum(moved - math.exp(epsilon) * total, 0).sum()
-        assert delta <= gaussian.delta(epsilon, mu) + (1 + math.exp(epsilon)) * bound
-        assert delta > 0.8 * gaussian.delta(epsilon, mu), "the comparison would notice nothing"
-
-
-def test_the_distance_of_the_proof_is_nothing():
-    assert shares.log10_distance(shares.LEAST, 30, 10**6) < -2000
-    with pytest.raises(PmtlError, match="steps of the grid"):
-        shares.scale(Grid(1.0, 4, 40.0), 10, 3)
-
-
-def _keys(authority, attempt="x", sites=SITES, makers=None):
-    makers = makers or {site: SiteMasking(authority.identity(site)) for site in sites}
-    return makers, {site: maker.key("r", 0, attempt) for site, maker in makers.items()}
-
-
-def _check(maker, keys, run="r", round=0, attempt="x", sites=SITES):
-    given = [key.to_dict() for key in keys.values()]
-    return maker.check(run, round, attempt, given, frozenset(sites))
-
-
-def test_honest_keys_are_accepted(authority):
-    makers, keys = _keys(authority)
-    for maker in makers.values():
-        assert _check(maker, keys) == keys
-
-
-def test_swapped_and_foreign_keys_are_refused(authority):
-    makers, keys = _keys(authority)
-    maker = makers["a"]
-    stranger = Authority()
-    _, foreign = _keys(stranger)
-    _, expired = _keys(authority, makers={"b": SiteMasking(authority.identity("b", days=(-9, -1)))})
-    _, in_other_name = _keys(
-        authority, makers={"b": SiteMasking(authority.identity("b", name="c"))}
-    )
-    _, of_other_attempt = _keys(authority, attempt="y")
-    cases = {
-        "is not of this federation": {**keys, "b": foreign["b"]},
-        "is not valid now": {**keys, "b": expired["b"]},
-        "in another name": {**keys, "b": in_other_name["b"]},
-        "not signed by this site for this attempt": {**keys, "b": of_other_attempt["b"]},
-        "own key is not among": {**keys, "a": of_other_attempt["a"]},
-        "are the same": {**keys, "b": replace(keys["b"], key=keys["c"].key)},
-        "was not signed": {**keys, "b": replace(keys["b"], key=bytes(31) + b"\x09")},
-        "is not a site of this run": {**keys, "d": _keys(authority, sites="d")[1]["d"]},
-    }
-    for said, given in cases.items():
-        with pytest.raises(PublicError, match=said):
-            _check(maker, given)
-    for broken in (
-        {},
-        {"site": "b"},
-        {"site": "b", "key": "zz", "signature": "", "certificate": ""},
-    ):
-        with pytest.raises(PublicError, match="refused"):
-            SignedKey.from_dict(broken)
-
-
 def test_no_key_is_used_for_another_round_attempt_or_twice(authority):
-    makers, keys = _keys(authority)
-    maker = makers["a"]
+    parts = makers(authority)
+    keys, part = keys_of(parts), parts["a"]
     for other in ({"round": 1}, {"attempt": "y"}, {"run": "s"}):
         with pytest.raises(PublicError, match="no key for this attempt"):
-            _check(maker, keys, **other)
+            checked(part, keys, **other)
     with pytest.raises(PublicError, match="no key is made twice"):
-        maker.key("r", 0, "x")
-    maker.masked(keys, torch.zeros(3, dtype=torch.int64), GRID, 1)
+        part.key("r", 0, "x")
+    cohort = checked(part, keys)
+    part.masked(cohort, torch.zeros(3, dtype=torch.int64))
     with pytest.raises(PublicError, match="no key for this attempt"):
-        maker.masked(keys, torch.zeros(3, dtype=torch.int64), GRID, 1)
+        part.masked(cohort, torch.zeros(3, dtype=torch.int64))
     with pytest.raises(PublicError, match="no key for this attempt"):
-        _check(maker, keys)
+        checked(part, keys)
 
 
-def test_masks_differ_in_everything_that_they_are_bound_to(authority):
-    secrets = {site: X25519PrivateKey.generate() for site in SITES}
-    identities = {site: authority.identity(site) for site in SITES}
+def test_a_cohort_is_for_its_own_attempt(authority):
+    """A server that begins a new attempt cannot get a mask of the old one with the new key."""
+    parts = makers(authority)
+    old = checked(parts["a"], keys_of(parts))
+    keys_of(parts, "y")
+    with pytest.raises(PublicError, match="no key for this attempt"):
+        parts["a"].masked(old, torch.zeros(3, dtype=torch.int64))
 
-    def masks(attempt, sites=SITES):
-        keys = {site: identities[site].sign(attempt, secrets[site]) for site in sites}
-        return mask("a", secrets["a"], keys, attempt, 50)
 
-    first = Attempt("f", "r", 0, "x")
-    made = [
-        masks(first),
-        masks(Attempt("g", "r", 0, "x")),
-        masks(Attempt("f", "s", 0, "x")),
-        masks(Attempt("f", "r", 1, "x")),
-        masks(Attempt("f", "r", 0, "y")),
-        masks(first, sites=("a", "b")),
-    ]
-    for one, other in itertools.combinations(made, 2):
-        assert not (one == other).any()
-    assert np.array_equal(made[0], masks(first))
+def test_a_cohort_that_is_too_small_is_refused_before_anything_is_made(authority):
+    parts = makers(authority)
+    keys = keys_of(parts)
+    with pytest.raises(PublicError, match="against 2 colluding sites is not possible with 2"):
+        checked(parts["a"], {site: keys[site] for site in "ab"}, 2)
+    parts["a"].masked(checked(parts["a"], keys, 2), torch.zeros(3, dtype=torch.int64))
+
+
+def test_only_whole_steps_are_masked(authority):
+    parts = makers(authority)
+    cohort = checked(parts["a"], keys_of(parts))
+    with pytest.raises(PublicError, match="whole steps"):
+        parts["a"].masked(cohort, torch.zeros(3, dtype=torch.float64))
+
+
+def test_sums_are_modulo_two_to_the_64(authority):
+    """Whatever the masks are, a negative sum comes out negative."""
+    sent = attempt(makers(authority), _steps(200, -(2**40)))
+    assert float((unmasked(sent, 200).double() / (-3 * 2**40) - 1).abs().max()) < 1e-3
+
+
+@pytest.mark.parametrize(
+    "nonsense", [np.zeros(2, np.uint64), np.zeros(3), np.zeros(3, np.int64), np.zeros((3, 1))]
+)
+def test_an_answer_of_another_form_is_nonsense(nonsense):
+    fine = np.zeros(3, np.uint64)
+    assert unmasked({"a": fine, "b": fine}, 3) is not None
+    assert unmasked({"a": fine, "b": nonsense}, 3) is None
 
 
 def test_a_weak_key_is_refused(authority):
-    makers, keys = _keys(authority)
-    weak = {**keys, "b": replace(keys["b"], key=bytes(32))}
+    parts = makers(authority)
+    keys = keys_of(parts)
+    cohort = checked(parts["a"], keys)
+    weak = replace(cohort, keys={**keys, "b": replace(keys["b"], key=bytes(32))})
     with pytest.raises(PublicError, match="weak"):
-        makers["a"].masked(weak, torch.zeros(3, dtype=torch.int64), GRID, 1)
+        parts["a"].masked(weak, torch.zeros(3, dtype=torch.int64))

@@ -29,10 +29,12 @@ from pmtl.federation.rounds import Rounds, sentence_of, shown_to
 from pmtl.federation.server_folder import ServerFolder, ServerRun
 from pmtl.federation.transport import Transport
 from pmtl.jsontext import to_json
+from pmtl.privacy.grid import Grid
 from pmtl.privacy.ledger.events import TRAINING
 from pmtl.privacy.noise import Source, seeded_source, system_source
 from pmtl.runs.budget import Budget
 from pmtl.runs.config import TrainConfig, parse_config
+from pmtl.secure_aggregation.shares import default_colluders, scale
 from pmtl.server import Server
 from pmtl.server.server import ServerState
 from pmtl.sharing import PublicInputs
@@ -159,7 +161,7 @@ class Coordinator:
         config = replace(self.job.config, data="(at the sites)", init=None, device="cpu")
         ledger = AT_THE_SERVER if config.mode == "production" else None
         config = replace(config, ledger=ledger)
-        header = {"config": asdict(config), "version": __version__}
+        header = {"config": asdict(config), "version": __version__, "secure": self.job.secure}
         answers = self._ask_all("joined", Message("invite", header))
         columns = {site: _columns(answer, site) for site, answer in answers.items()}
         first = self.sites[0]
@@ -175,6 +177,8 @@ class Coordinator:
             self.job.run, config, columns[first], tuple(sorted(clients)), begin, public,
             self._colluders(),
         )  # fmt: skip
+        if agreement.secure is not None:
+            scale(Grid.of(agreement.plan), *agreement.secure)  # Refuses what is not covered.
         prints = {site: answers[site].header.get("fingerprint") for site in self.sites}
         return agreement, to_json([agreement.to_dict(), prints])
 
@@ -182,16 +186,8 @@ class Coordinator:
         """How many sites may collude with the server; None without secure aggregation."""
         if not self.job.secure:
             return None
-        from pmtl.secure_aggregation.shares import default_colluders
-
-        given, sites = self.job.colluders, len(self.sites)
-        colluders = default_colluders(sites) if given is None else given
-        if not 0 <= colluders <= sites - 2:
-            raise PmtlError(
-                f"Secure aggregation with {sites} sites can stand at most {max(sites - 2, 0)} "
-                f"colluding ones, but {colluders} was given."
-            )
-        return colluders
+        given = self.job.colluders
+        return default_colluders(len(self.sites)) if given is None else given
 
     def _budget(
         self, agreement: Agreement, algorithm: Algorithm, stack: ExitStack

@@ -24,6 +24,8 @@ from pmtl.algorithms import ALGORITHMS
 from pmtl.errors import PmtlError, PublicError, naming
 from pmtl.federation.agreement import Agreement
 from pmtl.models import MODELS
+from pmtl.privacy.grid import Grid
+from pmtl.secure_aggregation import shares
 from pmtl.spec import parse_spec, unknown
 from pmtl.storage import read_toml
 
@@ -44,7 +46,7 @@ class Limits:
         version: the version of pmtl that the server must have.
         modes: experiment, production or both. An experiment sends a digest of the site's rows.
         secure: whether the site takes part only with secure aggregation.
-        colluders: with it, the least number of colluding sites that it must stand.
+        colluders: the least number of colluding sites that secure aggregation must stand.
     """
 
     epsilon: float = 4.0
@@ -71,8 +73,12 @@ class Limits:
         plan, config = agreement.plan, agreement.config
         if plan.clients != len(set(agreement.clients)) or plan.clients != len(agreement.clients):
             raise PublicError("The run's plan is for other clients than it names.")
-        if agreement.colluders is not None and plan.rate != 1:
-            raise PublicError("With secure aggregation all clients take part: the plan says less.")
+        if agreement.secure is not None:
+            if plan.rate != 1:
+                raise PublicError(
+                    "With secure aggregation all clients take part: the plan says less."
+                )
+            shares.scale(Grid.of(plan), *agreement.secure)  # Refuses what is not covered.
         epsilon = plan.epsilon()
         algorithm, model = parse_spec(config.algorithm)[0], parse_spec(config.model)[0]
         over = [
@@ -100,11 +106,10 @@ class Limits:
                 f"{self.total_epsilon:g}",
             ),
         ]
-        if self.secure:
-            stands = agreement.colluders
-            over.append((stands is None, "plain uploads, but needs secure aggregation"))
-            too_few = stands is not None and stands < self.colluders
-            over.append((too_few, f"{stands} colluding sites, but needs {self.colluders}"))
+        stands = agreement.colluders
+        over.append((self.secure and stands is None, "plain uploads, but needs secure aggregation"))
+        too_few = stands is not None and stands < self.colluders
+        over.append((too_few, f"{stands} colluding sites, but needs {self.colluders}"))
         reasons = [reason for is_over, reason in over if is_over]
         if reasons:
             raise PublicError(

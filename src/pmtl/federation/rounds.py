@@ -112,12 +112,13 @@ class Rounds:
         given = self._collect(asked, "key", state.round, attempt, "signed")
         keys = {site: signed for site, signed in given.items() if _is_key(signed, site)}
         left_out, self._failed = self._failed, set()
-        if len(keys) < colluders + 2 and left_out:
+        least = shares.least_sites(colluders)
+        if len(keys) < least and left_out:
             return None  # With all sites, once more. Nothing was sent, and nothing charged.
-        if len(keys) < colluders + 2:
+        if len(keys) < least:
             raise PmtlError(
                 f"Only {len(keys)} sites are there, and secure aggregation against {colluders} "
-                f"colluding ones needs {colluders + 2}: continue the run when more are back."
+                f"colluding ones needs {least}: continue the run when more are back."
             )
         tally = server.open(state)
         server.gate.charge(state.round)  # From here on, something may be learned.

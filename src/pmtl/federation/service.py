@@ -124,17 +124,17 @@ class SiteService:
 
     def _invite(self, message: Message) -> Message:
         """Say who this site's clients are and how its rows look."""
-        header = message.header
-        if header["version"] != self.settings.limits.version:
-            raise PublicError(
-                f"The server has version {header['version']} of pmtl, and this site allows "
-                f"{self.settings.limits.version}."
-            )
+        header, limits = message.header, self.settings.limits
+        if header["version"] != limits.version:
+            has = f"The server has version {header['version']} of pmtl"
+            raise PublicError(f"{has}, and this site allows {limits.version}.")
         config = parse_config(header["config"], "the run's settings")
+        if config.mode not in limits.modes:
+            raise PublicError(f"This site does not allow the mode {config.mode}.")
         data = self._load(config)
         known: dict[str, Any] = {"clients": list(self._named(data)), "version": __version__}
         known["columns"] = Columns.of(data).to_dict()
-        if config.mode == "experiment":
+        if config.mode == "experiment" and not (limits.secure or header.get("secure")):
             known["fingerprint"] = data.fingerprint()  # A part of the noise's key.
         return Message("joined", known)
 
@@ -199,9 +199,9 @@ class SiteService:
         if colluders is None:
             raise PublicError("This run was agreed without secure aggregation.")
         self._check_round(run, message)
-        attempt = str(header["attempt"])
-        given = run.agreement.run, int(header["round"]), attempt
-        keys = self._hiding().check(*given, header["keys"], run.agreement.sites)
+        given = run.agreement.run, int(header["round"]), str(header["attempt"])
+        known = run.agreement.sites, Grid.of(plan), colluders
+        cohort = self._hiding().check(*given, header["keys"], *known)
         # Whatever the server charges, no more leaves this site than the plan pays for.
         if run.files.count_release() > plan.rounds:
             raise PublicError(
@@ -209,7 +209,7 @@ class SiteService:
             )
         everybody = np.arange(run.training.data.m, dtype=np.int64)
         total = self._trained(run, message, everybody).sum(dim=0)
-        masked = self._hiding().masked(keys, total, Grid.of(plan), colluders)
+        masked = self._hiding().masked(cohort, total)
         return Message("masked", _answering(message), {"masked": masked})
 
     def _hiding(self) -> SiteMasking:

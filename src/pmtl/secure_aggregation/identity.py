@@ -23,6 +23,9 @@ from pmtl.errors import PmtlError, PublicError
 from pmtl.jsontext import to_json
 
 _PURPOSE = "pmtl secure aggregation 1"
+#: What a site's certificate says of its owner, where NVFLARE looks for it. That of the server says
+#: nothing, and that of the administrator something else.
+SITE_ROLE = "client"
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,9 @@ class Identity:
         names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         if [name.value for name in names] != [signed.site]:
             raise PublicError(f"{refused}its certificate is in another name.")
+        roles = certificate.subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME)
+        if [role.value for role in roles] != [SITE_ROLE]:
+            raise PublicError(f"{refused}its certificate is not that of a site.")
         now = datetime.datetime.now(datetime.UTC)
         if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
             raise PublicError(f"{refused}its certificate is not valid now.")

@@ -15,6 +15,7 @@ them), what remains of the sum has the noise of all honest sites, as in any othe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,15 @@ from pmtl.privacy.noise import Source, system_source
 from pmtl.secure_aggregation import shares
 from pmtl.secure_aggregation.identity import Attempt, Identity, SignedKey
 from pmtl.secure_aggregation.masks import mask
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The sites of an attempt, whose keys were checked."""
+
+    keys: Mapping[str, SignedKey]
+    attempt: Attempt
+    share: float  #: the standard deviation of one site's share of the noise, in steps
 
 
 class SiteMasking:
@@ -58,9 +68,17 @@ class SiteMasking:
         return signed
 
     def check(
-        self, run: str, round: int, attempt: str, keys: Iterable[Any], sites: frozenset[str]
-    ) -> dict[str, SignedKey]:
-        """The keys of all sites of an attempt, checked.
+        self,
+        run: str,
+        round: int,
+        attempt: str,
+        keys: Iterable[Any],
+        sites: frozenset[str],
+        grid: Grid,
+        colluders: int,
+    ) -> Cohort:
+        """The cohort of an attempt. Refused are keys that are not of sites of this run, made for
+        this attempt, and cohorts that are too small.
 
         Args:
             run: the run.
@@ -68,6 +86,8 @@ class SiteMasking:
             attempt: the attempt for which this site made a key.
             keys: what the server sent.
             sites: the sites of the run.
+            grid: the grid of the plan.
+            colluders: c, how many sites may collude with the server.
         """
         if self._open is None:
             raise PublicError("This site has no key for this attempt.")
@@ -84,29 +104,24 @@ class SiteMasking:
             raise PublicError(f"{strangers[0]!r} is not a site of this run.")
         for signed in read:
             self._identity.check(known, signed)
-        return found
+        return Cohort(found, known, shares.scale(grid, len(found), colluders))
 
-    def masked(
-        self, keys: Mapping[str, SignedKey], total: Tensor, grid: Grid, colluders: int
-    ) -> NDArray[np.uint64]:
+    def masked(self, cohort: Cohort, total: Tensor) -> NDArray[np.uint64]:
         """A site's sum with its share of the noise and its masks; the key is forgotten.
 
         Args:
-            keys: the checked keys of the attempt.
+            cohort: from `check`.
             total: the sum of its clients' uploads, in whole steps of the grid.
-            grid: the grid of the plan.
-            colluders: c, how many sites may collude with the server.
         """
-        if self._open is None:
+        if self._open is None or self._open[0] != cohort.attempt:
             raise PublicError("This site has no key for this attempt.")
         if total.dtype != torch.int64:
             raise PublicError("Only whole steps can be masked.")
         attempt, secret, mine = self._open
         self._open = None
-        scale = shares.scale(grid, len(keys), colluders)
-        noise = shares.draw(self._source(attempt.round), len(total), scale)
+        noise = shares.draw(self._source(attempt.round), len(total), cohort.share)
         own = (total + noise).numpy().view(np.uint64)
-        return own + mask(mine.site, secret, keys, attempt, len(total))
+        return own + mask(mine.site, secret, cohort.keys, attempt, len(total))
 
 
 def unmasked(answers: Mapping[str, NDArray[Any]], size: int) -> Tensor | None:

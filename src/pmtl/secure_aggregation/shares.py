@@ -23,12 +23,11 @@ import math
 
 from torch import Tensor
 
-from pmtl.errors import PmtlError
+from pmtl.errors import PublicError
+from pmtl.privacy.accounting.distributed import LEAST_SHARE
 from pmtl.privacy.grid import Grid
 from pmtl.privacy.noise import Words, rounded
 
-#: The smallest share, in steps.
-LEAST = 32.0
 #: The proof's distance is below 10^−400 for so many numbers, or the noise is refused.
 _MOST_NUMBERS, _LEAST_DIGITS = 10**9, 400
 
@@ -36,6 +35,11 @@ _MOST_NUMBERS, _LEAST_DIGITS = 10**9, 400
 def default_colluders(sites: int) -> int:
     """A third of the sites, rounded down."""
     return sites // 3
+
+
+def least_sites(colluders: int) -> int:
+    """How many sites an attempt needs if `colluders` of them may collude with the server."""
+    return max(2, colluders + 1)
 
 
 def scale(grid: Grid, sites: int, colluders: int) -> float:
@@ -46,19 +50,19 @@ def scale(grid: Grid, sites: int, colluders: int) -> float:
         sites: N, the number of sites of the attempt.
         colluders: c, how many of them may collude with the server.
     """
-    if not 0 <= colluders <= sites - 2:
-        raise PmtlError(
-            f"With {sites} sites at most {max(sites - 2, 0)} may collude, but {colluders} was "
-            "given: two honest sites are needed to hide one of them."
+    if colluders < 0 or sites < least_sites(colluders):
+        raise PublicError(
+            f"Secure aggregation against {colluders} colluding sites is not possible with {sites}: "
+            "it needs two sites or more, and one that does not collude."
         )
     share = grid.noise / math.sqrt(sites - colluders)
-    if share < LEAST:
-        raise PmtlError(
-            f"A share of the noise would be {share:.3g} steps of the grid, and {LEAST:g} are "
+    if share < LEAST_SHARE:
+        raise PublicError(
+            f"A share of the noise would be {share:.3g} steps of the grid, and {LEAST_SHARE:g} are "
             "needed: use more noise (a smaller ε) or fewer sites."
         )
     if log10_distance(share, sites, _MOST_NUMBERS) > -_LEAST_DIGITS:
-        raise PmtlError(f"The proof of secure aggregation does not cover {sites} sites.")
+        raise PublicError(f"The proof of secure aggregation does not cover {sites} sites.")
     return share
 
 

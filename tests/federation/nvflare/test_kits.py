@@ -10,10 +10,12 @@ import pytest
 pytest.importorskip("nvflare", reason="NVFLARE is an extra: pip install 'pmtl[federation]'")
 
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, PublicError
 from pmtl.federation.nvflare.kits import parse_server, provision
 from pmtl.federation.nvflare.policy import check_role, role_of, site_names, write_policy
+from pmtl.secure_aggregation.identity import Attempt, Identity
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +55,26 @@ def test_private_keys_are_for_their_owner_and_there_is_one_in_each_kit(kits):
         assert stat.S_IMODE((out / key.relative_to(out).parts[0]).stat().st_mode) == 0o700
     texts = [file for file in out.rglob("*") if file.is_file() and file.suffix != ".key"]
     assert not [file for file in texts if "PRIVATE KEY" in file.read_text()]
+
+
+def test_only_sites_can_give_keys_for_secure_aggregation(kits):
+    """The server and the administrator have certificates, but not those of sites."""
+    out, _ = kits
+    site = Identity.read("south_2", out / "south_2/startup")
+    attempt = Attempt(site.federation, "run", 0, "x")
+
+    def check(name, file):
+        parts = [(out / f"{file}.{end}").read_bytes() for end in ("crt", "key")]
+        other = Identity(name, *parts, (out / "ca/rootCA.pem").read_bytes())
+        site.check(attempt, other.sign(attempt, X25519PrivateKey.generate()))
+
+    check("north", "north/startup/client")
+    for name, file in {
+        "fl.example.org": "server/startup/server",
+        "admin@pmtl.local": "admin/startup/client",
+    }.items():
+        with pytest.raises(PublicError, match="is not that of a site"):
+            check(name, file)
 
 
 def test_what_nvflare_may_do(kits):

@@ -14,10 +14,12 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pmtl.errors import PmtlError
 from pmtl.federation.nvflare.extra import need_nvflare
 from pmtl.federation.nvflare.policy import ADMIN, SITES_FILE, write_policy
+from pmtl.secure_aggregation.identity import SITE_ROLE
 
 PORT = 8002
 SCHEME = "tcp"
@@ -99,6 +101,16 @@ def _make(work: Path, host: str, port: int, sites: Sequence[str], kits: Path) ->
     from nvflare.lighter.impl.workspace import WorkspaceBuilder
     from nvflare.lighter.provisioner import Provisioner
 
+    class Certificates(CertBuilder):  # type: ignore[misc]
+        """Writes into a site's certificate that it is a site's, so that neither the server nor
+        the administrator can pass for one."""
+
+        @staticmethod
+        def _generate_cert(*parts: Any, **more: Any) -> Any:
+            if not (more.get("ca") or more.get("server") or more.get("role")):
+                more["role"] = SITE_ROLE
+            return CertBuilder._generate_cert(*parts, **more)
+
     project = Project("pmtl", "a federation of pmtl", props={"allow_log_streaming": False})
     project.set_server(host, "pmtl", {"fed_learn_port": port, "admin_port": port})
     for name in sites:
@@ -107,7 +119,7 @@ def _make(work: Path, host: str, port: int, sites: Sequence[str], kits: Path) ->
     builders = [
         WorkspaceBuilder(),
         StaticFileBuilder(config_folder="config", scheme=SCHEME, require_signed_jobs=True),
-        CertBuilder(),
+        Certificates(),
     ]
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):

@@ -47,12 +47,13 @@ class Statement:
     population_filter: float | None = None  #: the same, however the settings were chosen
     afterwards: str | None = None  #: about fine-tuning after the run
     releases: str | None = None  #: what the rounds released, if it was not one model after another
+    hidden: dict[str, Any] | None = None  #: with secure aggregation: `distributed.report`
     chosen: str | None = None  #: how this run was chosen among others, if that is paid for
 
     def to_dict(self) -> dict[str, Any]:
         """The statement as plain values, its text included."""
         values = asdict(self) | {"text": str(self)}
-        for name in ("afterwards", "releases", "chosen"):
+        for name in ("afterwards", "releases", "hidden", "chosen"):
             if values[name] is None:
                 del values[name]
         return values
@@ -134,19 +135,23 @@ def make_statement(
         attacker_right = min(guarantee.attacker_right for guarantee in guarantees)
     if shares:
         report = _account(plan)
+        hidden = None if sites is None else _hidden(plan, *sites)
         adversary = report.get("holds_against", EVERYBODY) + "."
+        if hidden is not None:
+            alone = hidden["colluders"] == 0
+            adversary = (text.ADVERSARY_ALONE if alone else text.ADVERSARY).format(**hidden)
         items = [
             text.OWN_MODEL if personal else None,
             *disclosed,
             text.RELATIONS.format(what=relations) if relations is not None else None,
-            *(text.PUBLIC, _about_server(plan, sites)),
+            *(text.PUBLIC, text.SERVER if hidden is None else text.NOT_HIDDEN),
             text.CHOOSING if choice is None else text.CHOOSING_MORE,
             None if hardened else text.FLOATS,
             text.TIMING,
         ]
     else:
         report = {"epsilon": 0.0, "accountant": "nothing leaves a client", "also": {}}
-        adversary = "everybody: nothing was sent or published."
+        adversary, hidden = "everybody: nothing was sent or published.", None
         items = [text.OWN_MODEL, *disclosed, text.PUBLIC]
     if guarantees:
         report["epsilon"] = guarantees[0].epsilon
@@ -174,6 +179,7 @@ def make_statement(
         population_filter=population_filter,
         afterwards=text.FINETUNED if finetuned else None,
         releases=releases if shares else None,
+        hidden=hidden,
         chosen=None if choice is None else text.CHOSEN.format(**choice),
     )
 
@@ -182,16 +188,11 @@ def _number(value: Any) -> Any:
     return math.inf if value == "inf" else value
 
 
-def _about_server(plan: PrivacyPlan, sites: tuple[int, ...] | None) -> str:
-    """What the server sees of uploads."""
-    if sites is None:
-        return text.SERVER
-    from pmtl.privacy.accounting import accountant
+def _hidden(plan: PrivacyPlan, sites: int, colluders: int) -> dict[str, Any]:
+    """What noise in shares is worth."""
+    from pmtl.privacy.accounting import distributed
 
-    there, colluders = sites
-    noise = plan.noise_std * math.sqrt(there / (there - colluders))
-    outsiders = accountant.epsilon(replace(plan, noise_std=noise))
-    return text.HIDDEN.format(sites=there, colluders=colluders, outsiders=outsiders)
+    return distributed.report(plan, sites, colluders)
 
 
 def _count(charged: Mapping[GaussianEvent, int], kind: str) -> int:

@@ -50,12 +50,28 @@ FLOATS = (
 TIMING = "How long a round took is not hidden; the times in the ledger show it."
 SERVER = "The server is trusted with the clipped uploads; they are not encrypted against it."
 HIDDEN = (
-    "Uploads were hidden from the server: the {sites} sites added masks that cancel in their sum, "
-    "and shares of the noise. The ε above holds against a curious or active server together with "
-    "up to {colluders} of the sites; against those who see only what was published it is "
-    "ε = {outsiders:.4g}. Not against more colluding sites, nor against sites that send nonsense: "
-    "that a site clips each of its clients is the site's word. This protocol has not been reviewed "
-    "from outside yet."
+    "The server did not see uploads: the {sites} sites added masks that cancel in their sum, and "
+    "shares of the noise (secure aggregation). Against those who see only what was published it is "
+    "ε = {outsiders:.4g}. Against the server with {colluders} colluding sites, who know their own "
+    "shares, it is the ε above; against the server with all other sites it is "
+    "ε = {all_other_sites:.4g}. For that, what is published has {variance:.3g} times the variance "
+    "of noise that a trusted server would add. The published bound for sums of discrete Gaussian "
+    "shares (Kairouz, Liu & Steinke 2021) would give ε = {discrete_gaussians:.4g} in place of the "
+    "ε above, which has a proof of its own (docs/secure-aggregation.md)."
+)
+ADVERSARY = (
+    "a curious or active server together with up to {colluders} of the {sites} sites and all their "
+    "clients, who see every published model."
+)
+ADVERSARY_ALONE = (
+    "a curious or active server that no site helps, and all who see only the published models. "
+    "A site that helps knows its own share of the noise."
+)
+NOT_HIDDEN = (
+    "Secure aggregation does not stand against more colluding sites than stated, nor against sites "
+    "that send nonsense: that a site clips each of its clients is the site's word. It assumes that "
+    "X25519, HKDF-SHA256 and ChaCha20 are not broken, as a quantum computer would do. Nobody from "
+    "outside has reviewed this protocol yet."
 )
 CHOOSING = (
     "Settings that were chosen by looking at results on these clients' data cost privacy that is "
@@ -82,6 +98,12 @@ EXPERIMENT = (
     "the seed, or sees the metrics or the run's folder. Do not give these files to anyone from "
     "whom the clients must be protected."
 )
+EXPERIMENT_IN_SHARES = (
+    "This was an experiment: its metrics are exact, and the guarantee does not hold against "
+    "anybody who sees them or the folder of a site. Do not give these files to anyone from whom "
+    "the clients must be protected. The noise came from the operating systems of the sites and was "
+    "not kept; the seed does not decide it."
+)
 PRODUCTION = (
     "This was a production run: cohorts and noise came from the operating system's generator and "
     "were not kept, and every release was written to the clients' ledger before it was made. Exact "
@@ -103,10 +125,11 @@ def in_full(statement: Statement) -> str:
         f"Who is protected: {statement.unit}",
         f"Against whom: {statement.adversary}",
         f"How it was reached: {mechanism(statement)}",
+        *([] if statement.hidden is None else [HIDDEN.format(**statement.hidden)]),
         *([] if statement.chosen is None else [statement.chosen]),
         *population(statement),
         *([] if statement.afterwards is None else [statement.afterwards]),
-        EXPERIMENT if statement.mode == "experiment" else PRODUCTION,
+        _about_mode(statement),
         "What is not covered:",
     ]
     text = "\n\n".join(part if "\n" in part else textwrap.fill(part, 88) for part in paragraphs)
@@ -115,6 +138,12 @@ def in_full(statement: Statement) -> str:
         for item in statement.not_covered
     ]
     return text + "\n" + "\n".join(items) + "\n"
+
+
+def _about_mode(statement: Statement) -> str:
+    if statement.mode != "experiment":
+        return PRODUCTION
+    return EXPERIMENT if statement.hidden is None else EXPERIMENT_IN_SHARES
 
 
 def headline(statement: Statement) -> str:
@@ -188,6 +217,8 @@ def mechanism(statement: Statement) -> str:
         return "every client trained alone."
     plan = PrivacyPlan.from_dict(statement.plan)
     grid = ", in whole steps of a grid and drawn exactly" if statement.hardened else ""
+    if statement.hidden is not None:
+        grid += ", from the shares of all sites but those that may collude"
     metrics = ""
     if statement.metrics is not None:
         released = PrivacyPlan.from_dict(statement.metrics)

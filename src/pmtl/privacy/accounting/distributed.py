@@ -1,0 +1,90 @@
+"""Noise that sites add in shares: what is left of it for each adversary.
+
+N sites add one share each. The plan's noise is that of n = N − c shares, so that it is left if c
+sites collude (`secure_aggregation/shares.py`). Whoever knows k of the N shares faces the others: a
+noise multiplier of z·√((N − k)/n).
+
+The shares are rounded Gaussians, and their sum has the ε of a Gaussian (docs/secure-aggregation.md
+has the proof). A check value stands beside it: what is published for sums of n discrete Gaussians
+of variance s² (Kairouz, Liu & Steinke 2021, Proposition 14). For d numbers, sensitivities Δ₁ and Δ₂
+and τ = 10·Σ_{k<n} exp(−2π²s²·k/(k+1)), their Rényi divergence of order λ is at most
+
+    ½λ·min( Δ₂²/(ns²) + 2τd/λ,  Δ₂²/(ns²) + 2τΔ₁/(√n·s) + τ²d,  (Δ₂/(√n·s) + τ√d)² )
+
+>>> round(discrete_gaussian_epsilon(2.0, 100.0, 4, 1000, rounds=1, delta=1e-5), 2)  # exactly: 4.38
+4.73
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pmtl.privacy.accounting import accountant, renyi
+from pmtl.privacy.plan import PrivacyPlan
+
+#: The smallest share, in steps of the grid; smaller ones are refused.
+LEAST_SHARE = 32.0
+#: The most numbers of a release, in the check value.
+_NUMBERS = 10**9
+
+
+def report(plan: PrivacyPlan, sites: int, colluders: int) -> dict[str, Any]:
+    """What the noise of a plan in shares is worth.
+
+    - `outsiders`: ε against those who see only what was published;
+    - `all_other_sites`: ε against the server with all other sites, who know their shares;
+    - `variance`: how much larger the variance of what is published is than the plan's;
+    - `discrete_gaussians`: ε of discrete Gaussian shares, by the published bound, where the plan
+      has its own.
+
+    Args:
+        plan: the plan, whose noise is that of the honest sites.
+        sites: N, how many sites there are.
+        colluders: c, how many of them may collude with the server.
+    """
+    z, honest = plan.noise_multiplier, sites - colluders
+    bound = discrete_gaussian_epsilon(z, LEAST_SHARE, honest, _NUMBERS, plan.rounds, plan.delta)
+    return {
+        "sites": sites,
+        "colluders": colluders,
+        "outsiders": epsilon(plan, sites, colluders, 0),
+        "all_other_sites": epsilon(plan, sites, colluders, sites - 1),
+        "variance": sites / honest,
+        "discrete_gaussians": bound,
+    }
+
+
+def epsilon(plan: PrivacyPlan, sites: int, colluders: int, known: int) -> float:
+    """ε against those who know the shares of `known` of the sites."""
+    left = math.sqrt((sites - known) / (sites - colluders))
+    return accountant.epsilon(replace(plan, noise_std=plan.noise_std * left))
+
+
+def discrete_gaussian_epsilon(
+    z: float, share: float, honest: int, numbers: int, rounds: int, delta: float
+) -> float:
+    """The published bound for `rounds` sums of discrete Gaussians, one client replaced.
+
+    Args:
+        z: the noise multiplier of all honest shares together.
+        share: s, the standard deviation of one share in steps.
+        honest: n, how many shares are added.
+        numbers: d, how many numbers are released in a round.
+        rounds: how many sums are released.
+        delta: the δ at which ε is computed.
+    """
+    terms = [math.exp(-2 * (math.pi * share) ** 2 * k / (k + 1)) for k in range(1, honest)]
+    tau = 10 * math.fsum(terms)
+    long = 2 / z  # Δ₂/(√n·s)
+    wide = long * math.sqrt(numbers)  # Δ₁/(√n·s), at most
+    orders = renyi.ORDERS
+    divergences = np.minimum(
+        orders / 2 * long**2 + tau * numbers,
+        orders / 2 * min(long**2 + 2 * tau * wide + tau**2 * numbers,
+                         (long + tau * math.sqrt(numbers)) ** 2),
+    )  # fmt: skip
+    return renyi.epsilon(rounds * divergences, delta)
