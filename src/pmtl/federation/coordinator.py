@@ -136,20 +136,24 @@ class Coordinator:
         """Run the job to its end."""
         run = self.folder.run(self.job.run)
         public = PublicInputs.read(self.job.config.init, self.job.config.share)
-        if not run.exists:
+        if new := not run.exists:
             agreement, key = self._invite(public)
             public = public.fitted(agreement.model(public))
             run.create(agreement, public, key)
-        agreement, public, key = run.read()
-        model = agreement.model(public)
-        algorithm = agreement.algorithm(model, public)
         with ExitStack() as stack:
             stack.enter_context(run.lock())
+            undo = stack.enter_context(ExitStack())
+            if new:  # A run that does not start leaves nothing, and its name stays free.
+                undo.callback(run.remove)
+            agreement, public, key = run.read()
+            model = agreement.model(public)
+            algorithm = agreement.algorithm(model, public)
             budget = self._budget(agreement, algorithm, stack)
             server = self._server(agreement, algorithm, budget, key)
+            self._start(agreement, server, public)
+            undo.pop_all()
             members = {site: _members(agreement.clients, site) for site in self.sites}
             state, counted = run.load(server.start(model.start()), members, budget)
-            self._start(agreement, server, public)
             rounds = Rounds(agreement, server, self.transport, members, self.job, self._tell)
             self._rounds(run, rounds, state, counted, budget)
             self._finish(server, state, members, counted)
@@ -223,6 +227,10 @@ class Coordinator:
             raise PmtlError(
                 "Sites can send sums only to a hardened gate, and if all clients read one shared "
                 "model: leave out summed and secure aggregation."
+            )
+        if agreement.colluders is not None and not server.algorithm.shares:
+            raise PmtlError(
+                "Nothing leaves a client with this algorithm: there is nothing to hide."
             )
         if agreement.colluders is not None and agreement.plan.cohort < agreement.plan.clients:
             raise PmtlError("With secure aggregation all clients take part: leave cohort out.")

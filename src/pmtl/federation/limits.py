@@ -62,6 +62,18 @@ class Limits:
     secure: bool = False
     colluders: int = 0
 
+    def check_mode(self, mode: str) -> None:
+        """Refuse a mode that is not allowed.
+
+        Args:
+            mode: experiment or production.
+        """
+        if mode not in self.modes:
+            raise PublicError(
+                f"This site's limits do not allow the run: its mode is {mode}, and the site allows "
+                f"{_listed(self.modes)}."
+            )
+
     def check(self, agreement: Agreement, version: str, spent: float = 0.0) -> None:
         """Refuse what is beyond the limits, with sentences that are public.
 
@@ -79,10 +91,10 @@ class Limits:
                     "With secure aggregation all clients take part: the plan says less."
                 )
             shares.scale(Grid.of(plan), *agreement.secure)  # Refuses what is not covered.
+        self.check_mode(config.mode)
         epsilon = plan.epsilon()
         algorithm, model = parse_spec(config.algorithm)[0], parse_spec(config.model)[0]
         over = [
-            (config.mode not in self.modes, f"an {config.mode}, but allows {_listed(self.modes)}"),
             (version != self.version, f"version {version} of pmtl, but allows {self.version}"),
             (
                 epsilon > self.epsilon * (1 + 1e-9),

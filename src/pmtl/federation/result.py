@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from pmtl.algorithms import Algorithm
 from pmtl.billboard import Billboard
 from pmtl.data import FederatedData
+from pmtl.errors import PublicError
 from pmtl.federation.agreement import Agreement
 from pmtl.federation.training import Training
 from pmtl.models import FlatModel
@@ -27,6 +29,7 @@ from pmtl.runs.personal import Personal
 from pmtl.runs.preparation import facts_of
 from pmtl.runs.result import statement_of
 from pmtl.sharing import PublicInputs
+from pmtl.storage import disk_errors
 
 
 class RunResult:
@@ -71,10 +74,25 @@ class RunResult:
             public_files=dict(self._public.about),
             start_digest=self._public.digest(),
             secure=agreement.secure,
+            at_site=True,
         )
         RunFolder.create(self.path, config, facts, key, self._public)
         for sentence in data.for_owner:
             self.note(sentence)
+
+    @staticmethod
+    def remove_unfinished(path: Path) -> None:
+        """Remove the folder of a run that has no models yet.
+
+        Args:
+            path: the folder; nothing happens if it does not exist.
+        """
+        if not path.exists():
+            return
+        if RunFolder.open(path).facts().complete:
+            raise PublicError("This site has models of a run of this name.")
+        with disk_errors(path, "removed"):
+            shutil.rmtree(path)
 
     def note(self, sentence: str) -> None:
         """Add a sentence for the owner of the site's data only."""

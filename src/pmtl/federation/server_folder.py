@@ -9,6 +9,7 @@ FOLDER/runs/RUN/public/        what may be handed out: shared model, plan, state
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,6 +83,11 @@ class ServerRun:
             files.write_tensors(self._start, kept, {})
         about = {"agreement": agreement.to_dict(), "key": key, "files": dict(public.about)}
         files.write_json(self._agreement, about)
+
+    def remove(self) -> None:
+        """Remove a run that did not start."""
+        with files.disk_errors(self.path, "removed"):
+            shutil.rmtree(self.path)
 
     def read(self) -> tuple[Agreement, PublicInputs, str]:
         """What `create` kept: the agreement, the public start, and the key of the noise."""

@@ -21,19 +21,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pmtl._version import __version__
-from pmtl.data import FederatedData, load
 from pmtl.errors import PublicError
 from pmtl.federation.agreement import Agreement, Columns
 from pmtl.federation.limits import SiteSettings, read_settings
 from pmtl.federation.messages import Message, refusal
 from pmtl.federation.result import RunResult
 from pmtl.federation.site_folder import RunStateFiles, SiteFolder
-from pmtl.federation.training import Training, as_one_client
+from pmtl.federation.training import SiteRows, Training
 from pmtl.federation.transport import Handler
 from pmtl.jsontext import to_json
 from pmtl.privacy.grid import Grid
 from pmtl.privacy.noise import Source, system_source
-from pmtl.runs.config import TrainConfig, parse_config
+from pmtl.runs.config import parse_config
 from pmtl.runs.preparation import wants_scaling
 from pmtl.sharing import PublicInputs
 
@@ -95,7 +94,7 @@ class SiteService:
         self._identity, self._source = identity, source
         self._masking: SiteMasking | None = None
         self.folder = SiteFolder(settings.folder)
-        self._data: dict[bool, FederatedData] = {}
+        self._rows = SiteRows(name, settings)
         self._open: OpenRun | None = None
         self._kinds: dict[str, Callable[[Message], Message]] = {
             "invite": self._invite,
@@ -129,10 +128,9 @@ class SiteService:
             has = f"The server has version {header['version']} of pmtl"
             raise PublicError(f"{has}, and this site allows {limits.version}.")
         config = parse_config(header["config"], "the run's settings")
-        if config.mode not in limits.modes:
-            raise PublicError(f"This site does not allow the mode {config.mode}.")
-        data = self._load(config)
-        known: dict[str, Any] = {"clients": list(self._named(data)), "version": __version__}
+        limits.check_mode(config.mode)  # Before a digest of the rows is sent.
+        data = self._rows.load(config)
+        known: dict[str, Any] = {"clients": list(self._rows.names(data)), "version": __version__}
         known["columns"] = Columns.of(data).to_dict()
         if config.mode == "experiment" and not (limits.secure or header.get("secure")):
             known["fingerprint"] = data.fingerprint()  # A part of the noise's key.
@@ -144,16 +142,18 @@ class SiteService:
         agreement = Agreement.from_dict(header["agreement"])
         state = self.folder.state(agreement.run)
         agreed = {"agreement": agreement.to_dict(), "whole": bool(header["whole"])}
-        if state.exists:
-            if state.agreed() != json.loads(to_json(agreed)):
+        took_part = self.folder.knows(agreement.run)
+        if state.exists and state.agreed() != json.loads(to_json(agreed)):
+            if took_part:
                 raise PublicError("This site knows a run of this name that was agreed otherwise.")
-        elif self.folder.result(agreement.run).exists():
+            self._forget(agreement.run)  # A start that came to nothing: nothing left this site.
+        elif not state.exists and self.folder.result(agreement.run).exists():
             return Message("ready")
         spent = self.folder.spent(agreement.run)
         self.settings.limits.check(agreement, header["version"], spent)
-        self._check_clients(agreement)
+        self._rows.check(agreement)
         if not state.exists:
-            if self.folder.knows(agreement.run):
+            if took_part:
                 raise PublicError("This site took part in a run of this name before.")
             if agreement.colluders is not None:
                 self._hiding()  # Refuses a site without a certificate.
@@ -164,7 +164,6 @@ class SiteService:
                 for name, array in message.arrays.items()
                 if name.startswith(PUBLIC)
             }
-            self.folder.charge(agreement.run, agreement.plan.epsilon())
             state.create(agreed, public)
         self._run(agreement.run)
         return Message("ready")
@@ -234,6 +233,7 @@ class SiteService:
     def _trained(self, run: OpenRun, message: Message, clients: NDArray[np.int64]) -> Tensor:
         """The uploads of a round; what it would change is pending, and on disk."""
         header = message.header
+        self._charge(run.agreement)
         self._decide(run, int(header["counted"]))
         round, attempt = int(header["round"]), str(header["attempt"])
         around = torch.from_numpy(message.reads(run.training.data.m))
@@ -242,6 +242,19 @@ class SiteService:
         run.files.save_pending(run.training.pending, attempt)
         run.answered, run.attempt = round, attempt
         return uploads
+
+    def _charge(self, agreement: Agreement) -> None:
+        """Put down that this site takes part in a run, before anything leaves it."""
+        if not self.folder.knows(agreement.run):
+            limits, spent = self.settings.limits, self.folder.spent(agreement.run)
+            limits.check(agreement, limits.version, spent)  # Other runs may have begun meanwhile.
+            self.folder.charge(agreement.run, agreement.plan.epsilon())
+
+    def _forget(self, run: str) -> None:
+        """Remove what a start left behind, of a run for which nothing has left this site."""
+        RunResult.remove_unfinished(self.folder.result(run))
+        self.folder.state(run).remove()
+        self._open = None
 
     def _as_sent(
         self, run: OpenRun, drawn: NDArray[np.int64], uploads: Tensor, summed: bool
@@ -298,8 +311,7 @@ class SiteService:
         public = PublicInputs.from_tensors(state.public())
         model = agreement.model(public)
         algorithm = agreement.algorithm(model, public)
-        data = self._load(agreement.config)
-        self._check_clients(agreement)
+        data = self._rows.check(agreement)
         if wants_scaling(algorithm, data, model):
             data = data.scaled()
         result = RunResult(self.folder.result(agreement.run), agreement, data, model, public)
@@ -307,7 +319,7 @@ class SiteService:
         seed = agreement.config.seed
         training = Training(
             agreement,
-            replace(data, clients=self._named(data)),
+            replace(data, clients=self._rows.names(data)),
             model,
             algorithm,
             secrets.randbits(63) if seed is None else seed,
@@ -316,32 +328,6 @@ class SiteService:
         )
         counted, answered, attempt = state.load(training)
         return OpenRun(agreement, training, state, result, counted, answered, attempt)
-
-    def _load(self, config: TrainConfig) -> FederatedData:
-        """This site's rows, read once."""
-        production = config.mode == "production"
-        if production not in self._data:
-            data = load(self.settings.data, production=production)
-            one = self.settings.one_client
-            self._data[production] = as_one_client(data, self.name) if one else data
-        return self._data[production]
-
-    def _named(self, data: FederatedData) -> tuple[str, ...]:
-        """The clients' names as the server knows them."""
-        if self.settings.one_client:
-            return (self.name,)
-        return tuple(f"{self.name}/{client}" for client in data.clients)
-
-    def _check_clients(self, agreement: Agreement) -> None:
-        """Refuse a run that is about other clients or columns than this site has."""
-        data = self._load(agreement.config)
-        mine = self._named(data)
-        prefix = f"{self.name}/"
-        named = [c for c in agreement.clients if c == self.name or c.startswith(prefix)]
-        if tuple(named) != mine:
-            raise PublicError("The run names other clients of this site than this site has.")
-        if difference := Columns.of(data).difference(agreement.columns):
-            raise PublicError(f"The run's columns are not this site's ({difference}).")
 
 
 def _answering(message: Message) -> dict[str, Any]:

@@ -16,13 +16,16 @@ from torch import Tensor
 from torch.func import vmap
 
 from pmtl.algorithms import Algorithm, ExactAlgorithm
-from pmtl.data import FederatedData
+from pmtl.data import FederatedData, load
 from pmtl.data.splits import Rows
 from pmtl.engines.row_tensors import RowTensors
-from pmtl.federation.agreement import Agreement
+from pmtl.errors import PublicError
+from pmtl.federation.agreement import Agreement, Columns
+from pmtl.federation.limits import SiteSettings
 from pmtl.models import FlatModel
 from pmtl.privacy.clipping import clip
 from pmtl.privacy.grid import Grid
+from pmtl.runs.config import TrainConfig
 from pmtl.simulation.fault_isolation import isolated
 from pmtl.simulation.owned.store import Store
 from pmtl.simulation.sites import Sites
@@ -40,6 +43,45 @@ class Pending:
     round: int
     clients: Ints  #: positions of the clients that were trained
     kept: Tensor  #: [K, own] what they would own
+
+
+class SiteRows:
+    """The rows of one site, read once for each mode."""
+
+    def __init__(self, name: str, settings: SiteSettings) -> None:
+        """
+        Args:
+            name: the site's name.
+            settings: the site's own file.
+        """
+        self._name, self._settings = name, settings
+        self._data: dict[bool, FederatedData] = {}
+
+    def load(self, config: TrainConfig) -> FederatedData:
+        """The rows, as a run of this mode reads them."""
+        production = config.mode == "production"
+        if production not in self._data:
+            data = load(self._settings.data, production=production)
+            one = self._settings.one_client
+            self._data[production] = as_one_client(data, self._name) if one else data
+        return self._data[production]
+
+    def names(self, data: FederatedData) -> tuple[str, ...]:
+        """The clients' names as the server knows them."""
+        if self._settings.one_client:
+            return (self._name,)
+        return tuple(f"{self._name}/{client}" for client in data.clients)
+
+    def check(self, agreement: Agreement) -> FederatedData:
+        """The rows for a run; one that is about other clients or columns is refused."""
+        data = self.load(agreement.config)
+        prefix = f"{self._name}/"
+        named = [c for c in agreement.clients if c == self._name or c.startswith(prefix)]
+        if tuple(named) != self.names(data):
+            raise PublicError("The run names other clients of this site than this site has.")
+        if difference := Columns.of(data).difference(agreement.columns):
+            raise PublicError(f"The run's columns are not this site's ({difference}).")
+        return data
 
 
 class Training:
@@ -94,7 +136,8 @@ class Training:
             drawn: positions of the clients.
             around: `[m, P]`, what this site's clients read.
         """
-        size = self.algorithm.upload_size(round) or around.shape[1]
+        shares = self.algorithm.shares
+        size = (self.algorithm.upload_size(round) or around.shape[1]) if shares else 0
         uploads = torch.zeros(len(drawn), size, dtype=torch.float64)
         own = self.store.gather(drawn)
         kept = own.clone()
@@ -111,6 +154,8 @@ class Training:
             for places, (after, sent) in isolated(piece, work, self._failed(drawn, round)):
                 chosen = torch.from_numpy(places)
                 kept[chosen] = after
+                if not shares:
+                    continue
                 uploads[chosen] = clip(sent, self._plan.clip_norm, one_by_one=True)
         self.pending = Pending(round, drawn, kept)
         return Grid.of(self._plan).snap(uploads) if self._whole else uploads

@@ -91,6 +91,7 @@ class RunFacts:
     start_digest: str | None = None  #: of `start.safetensors`, the copy of what these files hold
     choice: dict[str, Any] | None = None  #: what choosing this run among others cost
     secure: tuple[int, ...] | None = None  #: with secure aggregation: sites, and colluding ones
+    at_site: bool = False  #: whether these are the clients of one site of a federation
     pmtl: str = __version__
     python: str = platform.python_version()
     torch: str = torch.__version__

@@ -30,7 +30,21 @@ def test_every_command_of_the_page_is_understood(line):
     assert context.params
 
 
-@pytest.mark.parametrize("name", ["provision", "server", "site", "run", "check", "status", "stop"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "provision",
+        "add-site",
+        "members",
+        "renew",
+        "server",
+        "site",
+        "run",
+        "check",
+        "status",
+        "stop",
+    ],
+)
 def test_help_has_an_example(pmtl_command, name):
     outcome = pmtl_command("federation", name, "--help")
     assert outcome.status == 0
@@ -124,3 +138,38 @@ def test_limits_that_are_no_limits_are_refused(tmp_path, kit):
     file.write_text("limits = 3\n")
     with pytest.raises(PmtlError, match="one section"):
         write_site_file(kit, str(tmp_path / "rows.csv"), {}, file, None, one_client=False)
+
+
+@pytest.fixture
+def server_kit(tmp_path):
+    kit = tmp_path / "server"
+    (kit / "startup").mkdir(parents=True)
+    (kit / "local").mkdir()
+    (kit / "startup/fed_server.json").write_text("{}")
+    (kit / "local/pmtl-sites.json").write_text('["a", "b"]')
+    return kit
+
+
+def test_members_are_shown_and_changed(pmtl_command, server_kit):
+    assert "The server lets in: a, b." in pmtl_command("federation", "members", server_kit).out
+    given = ("--remove", "a", "--add", "c", "--add", "b")
+    assert (
+        "The server lets in: b, c." in pmtl_command("federation", "members", server_kit, *given).out
+    )
+    assert (server_kit / "local/pmtl-sites.json").read_text() == '["b", "c"]\n'
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (("--remove", "x"), "the server knows no such site"),
+        (("--add", "../x"), "is no name for a site"),
+        (("--add", "A"), "is given twice"),
+        (("--remove", "a", "--remove", "b"), "needs at least one site"),
+    ],
+)
+def test_mistakes_about_members_change_nothing(pmtl_command, server_kit, given, sentence):
+    outcome = pmtl_command("federation", "members", server_kit, *given)
+    assert outcome.status == 2
+    assert sentence in outcome.err
+    assert (server_kit / "local/pmtl-sites.json").read_text() == '["a", "b"]'

@@ -6,7 +6,8 @@ import pytest
 
 pytest.importorskip("nvflare", reason="NVFLARE is an extra: pip install 'pmtl[federation]'")
 
-from pmtl.federation.nvflare.guard import Guard
+from pmtl.federation.nvflare.guard import Guard, Sites
+from pmtl.federation.nvflare.policy import write_site_names
 
 ADMIN, CELL = "admin@pmtl.local", "_admin_0a"
 
@@ -14,7 +15,7 @@ ADMIN, CELL = "admin@pmtl.local", "_admin_0a"
 @pytest.fixture
 def guard():
     made = Guard()
-    made.server, made.sites = "fl.example.org", frozenset({"a", "b"})
+    made.server, made.sites = "fl.example.org", lambda: frozenset({"a", "b"})
     return made
 
 
@@ -50,3 +51,20 @@ def test_what_passes(guard, message):
 )
 def test_what_is_refused(guard, message, reason):
     assert reason in guard.reason(*message)
+
+
+def test_a_site_that_is_removed_is_refused_at_once(guard, tmp_path, caplog):
+    (tmp_path / "local").mkdir()
+    write_site_names(tmp_path, ["a", "b"])
+    guard.sites = Sites(tmp_path)
+    message = ("b", "b", "b", "server", "task")
+    assert guard.reason(*message) is None
+    write_site_names(tmp_path, ["a"])
+    assert guard.reason(*message) == "no site of this federation has this name"
+    write_site_names(tmp_path, ["a", "b", "c"])
+    assert guard.reason("c", "c", "c", "server", "task") is None
+    (tmp_path / "local/pmtl-sites.json").write_text("{")
+    assert guard.reason(*message) == "no site of this federation has this name"
+    (tmp_path / "local/pmtl-sites.json").unlink()
+    assert guard.reason(*message) == "no site of this federation has this name"
+    assert "All sites are refused" in caplog.text

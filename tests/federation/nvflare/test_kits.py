@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import json
+import shutil
 import stat
 
 import pytest
@@ -13,7 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from pmtl.errors import PmtlError, PublicError
-from pmtl.federation.nvflare.kits import parse_server, provision
+from pmtl.federation.nvflare.kits import add_sites, parse_server, provision, renew
 from pmtl.federation.nvflare.policy import check_role, role_of, site_names, write_policy
 from pmtl.secure_aggregation.identity import Attempt, Identity
 
@@ -154,3 +156,67 @@ def test_another_kit_than_the_command_needs_is_refused(kits, tmp_path):
         check_role(out, "server")
     with pytest.raises(PmtlError, match="There is no folder"):
         check_role(tmp_path / "none", "admin")
+
+
+def test_a_site_is_added_with_a_certificate_of_the_same_root(tmp_path):
+    provision("h:9000", ["a"], tmp_path / "kits")
+    before = {f: f.read_bytes() for f in (tmp_path / "kits").rglob("*.*") if f.is_file()}
+    made = add_sites(tmp_path / "kits", ["b", "c"])
+    assert set(made) == {"b", "c"}
+    root = _certificate(tmp_path / "kits/ca/rootCA.pem")
+    for name, place in made.items():
+        certificate = _certificate(tmp_path / "kits" / name / "startup/client.crt")
+        certificate.verify_directly_issued_by(root)
+        (found,) = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+        assert found.value == name
+        assert role_of(tmp_path / "kits" / name) == "site"
+        started = json.loads((tmp_path / "kits" / name / "startup/fed_client.json").read_text())
+        assert started["servers"][0]["service"]["target"] == "h:9000"
+        assert str(tmp_path / "kits" / name) == place
+    changed = {f for f, content in before.items() if f.read_bytes() != content}
+    assert changed == {tmp_path / "kits/ca/federation.json"}
+    assert {f.name for f in (tmp_path / "kits").iterdir()} == {
+        "a", "b", "c", "admin", "ca", "server",
+    }  # fmt: skip
+    for name in ("a", "B"):
+        with pytest.raises(PmtlError, match="had a site of this name"):
+            add_sites(tmp_path / "kits", [name])
+
+
+def test_a_name_that_was_used_is_not_given_again_when_its_kit_is_gone(tmp_path):
+    provision("h", ["a", "b"], tmp_path / "kits")
+    shutil.rmtree(tmp_path / "kits/b")
+    with pytest.raises(PmtlError, match="had a site of this name"):
+        add_sites(tmp_path / "kits", ["b"])
+
+
+def test_kits_are_renewed_with_new_keys_of_the_same_root(tmp_path):
+    provision("h", ["a"], tmp_path / "kits")
+    add_sites(tmp_path / "kits", ["b"])
+    made = renew(tmp_path / "kits", tmp_path / "new")
+    assert set(made) == {"server", "a", "b", "admin"}
+    assert {f.name for f in (tmp_path / "new").iterdir()} == set(made)
+    root = _certificate(tmp_path / "kits/ca/rootCA.pem")
+    for file in ("server/startup/server.crt", "a/startup/client.crt", "admin/startup/client.crt"):
+        old, new = (_certificate(tmp_path / folder / file) for folder in ("kits", "new"))
+        new.verify_directly_issued_by(root)
+        assert new.subject == old.subject
+        assert new.public_key() != old.public_key()
+    assert site_names(tmp_path / "new/server") == ("a", "b")
+
+
+def test_certificates_begin_yesterday_and_the_root_outlives_them(kits):
+    out, _ = kits
+    now = datetime.datetime.now(datetime.UTC)
+    root, site = (_certificate(out / f) for f in ("ca/rootCA.pem", "north/startup/client.crt"))
+    for certificate in (root, site):
+        assert now - certificate.not_valid_before_utc > datetime.timedelta(hours=23)
+    assert (site.not_valid_after_utc - now).days in range(350, 361)
+    assert (root.not_valid_after_utc - now).days > 3000
+
+
+def test_new_kits_need_the_folder_with_the_root(tmp_path):
+    for task in (lambda: add_sites(tmp_path, ["a"]), lambda: renew(tmp_path, tmp_path / "new")):
+        with pytest.raises(PmtlError, match="with its folder ca"):
+            task()
+    assert not list(tmp_path.iterdir())

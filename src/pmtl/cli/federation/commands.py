@@ -1,8 +1,8 @@
-"""The commands `pmtl federation demo, provision, server, site, run, status, stop` and `check`."""
+"""The commands `pmtl federation server, site, run, check, status` and `stop`; `kits.py` and
+`demo.py` have the others."""
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +10,7 @@ import typer
 
 from pmtl.cli import options as opt
 from pmtl.cli.federation.demo import demo
+from pmtl.cli.federation.kits import add_site, members, provision, renew
 from pmtl.errors import PmtlError
 
 if TYPE_CHECKING:
@@ -22,6 +23,10 @@ app = typer.Typer(
 )
 
 app.command()(demo)
+app.command()(provision)
+app.command("add-site")(add_site)
+app.command()(members)
+app.command()(renew)
 
 ServerKit = Annotated[Path, typer.Argument(metavar="KIT", help="The server's kit, KITS/server.")]
 SiteKit = Annotated[Path, typer.Argument(metavar="KIT", help="This site's kit, KITS/NAME.")]
@@ -32,37 +37,6 @@ NOT_HERE = (
     *("engine", "compile", "evaluate_every", "metric", "metrics", "patience", "loss_bound"),
     "checkpoint_seconds",
 )
-
-
-@app.command()
-def provision(
-    server: Annotated[
-        str, typer.Option(metavar="HOST[:PORT]", help="How sites reach the server. Port 8002.")
-    ],
-    site: Annotated[list[str], typer.Option(help="A site's name; once for each site.")],
-    out: Annotated[Path, typer.Option(help="The folder of all kits; it must not exist.")],
-    as_json: opt.AsJson = False,
-) -> None:
-    """Make a start-up kit for the server, for each site and for the administrator.
-
-    Hand each kit to its owner over a safe way, and keep OUT/ca secret: whoever has it can make
-    certificates. Certificates are valid for 360 days.
-
-    Example: pmtl federation provision --server fl.example.org --site north --site south --out KITS
-    """
-    from pmtl.federation.nvflare.kits import provision as make
-
-    made = make(server, site, out)
-    if as_json:
-        opt.print_json(made)
-        return
-    typer.echo(f"{out} has the kits of the server, of {len(site)} sites and of the administrator.")
-    typer.echo(f"At the server: pmtl federation server {shlex.quote(made['server'])}")
-    typer.echo(
-        f"At a site: pmtl federation site {shlex.quote(made[site[0]])} --data FILE "
-        "--client-column NAME --target NAME"
-    )
-    typer.echo(f"Then: pmtl federation run {shlex.quote(made['admin'])} --epsilon 2")
 
 
 @app.command()

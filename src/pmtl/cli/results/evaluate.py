@@ -50,6 +50,8 @@ def evaluate(
     if not per_client and (out is not None or split != "test"):
         raise PmtlError("--out and --split belong to --per-client: give it, too.")
     run = load_result(path)
+    if run.facts.production and run.facts.at_site:
+        opt.warn("These are exact numbers about this site's own rows: do not give them away.")
     if per_client:
         _per_client(run, metric, split, out, as_json)
         return

@@ -8,6 +8,7 @@ as stopping a cell, from any site. The guard closes these three.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,30 @@ from nvflare.apis.fl_constant import FLContextKey
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessagePropKey, ReturnCode
 from nvflare.fuel.f3.cellnet.utils import make_reply
 
-from pmtl.federation.nvflare.policy import ADMIN, server_address, site_names
+from pmtl.federation.nvflare.policy import ADMIN, SITES_FILE, server_address, site_names
 
 _MAINTENANCE = "_net_manager"  # NVFLARE's channel for requests to list, measure and stop cells.
 ENGINES: list[Any] = []  #: the engine of this process, for its end
 _log = logging.getLogger(__name__)
+
+
+class Sites:
+    """The names of all sites, read again when their file has changed. Without a file that can be
+    read there are none."""
+
+    def __init__(self, kit: Path) -> None:
+        self._kit, self._file = kit, kit / "local" / SITES_FILE
+        self._seen = -1
+        self._names: frozenset[str] = frozenset()
+
+    def __call__(self) -> frozenset[str]:
+        try:
+            if (changed := self._file.stat().st_mtime_ns) != self._seen:
+                self._names, self._seen = frozenset(site_names(self._kit)), changed
+        except (OSError, ValueError) as error:
+            _log.error("All sites are refused: %s cannot be read (%s).", self._file, error)
+            return frozenset()
+        return self._names
 
 
 class Guard(FLComponent):  # type: ignore[misc]
@@ -29,7 +49,7 @@ class Guard(FLComponent):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self.sites: frozenset[str] = frozenset()
+        self.sites: Callable[[], frozenset[str]] = frozenset
         self.server = ""  # The name in the server's certificate.
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
@@ -42,10 +62,10 @@ class Guard(FLComponent):  # type: ignore[misc]
         if event_type == EventType.SYSTEM_BOOTSTRAP:
             engine, workspace = fl_ctx.get_engine(), fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
             kit = Path(workspace.get_root_dir())
-            self.server, self.sites = server_address(kit)[0], frozenset(site_names(kit))
+            self.server, self.sites = server_address(kit)[0], Sites(kit)
             engine.get_cell().core_cell.add_incoming_filter(channel="*", topic="*", cb=self.check)
             ENGINES.append(engine)
-            _log.info("The server waits for the sites %s.", ", ".join(sorted(self.sites)))
+            _log.info("The server waits for the sites %s.", ", ".join(sorted(self.sites())))
 
     def check(self, message: Any) -> Any:
         """A reply that refuses the message, or None.
@@ -85,7 +105,7 @@ class Guard(FLComponent):  # type: ignore[misc]
             return f"its certificate is that of {certified!r}"
         if own:
             return None
-        if not administrator and endpoint not in self.sites:
+        if not administrator and endpoint not in self.sites():
             return "no site of this federation has this name"
         if not _within(origin, endpoint):
             return f"it says that it comes from {origin!r}"

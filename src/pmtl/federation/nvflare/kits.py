@@ -1,25 +1,28 @@
-"""`pmtl federation provision`: a start-up kit for the server, each site and the administrator.
+"""`pmtl federation provision`, `add-site` and `renew`: start-up kits with certificates.
 
 NVFLARE makes the certificates and the start-up files. What it may do is then written by
-`policy.py`; its shell scripts are left out, because `pmtl federation` starts the processes.
+`policy.py`; its shell scripts are left out, because `pmtl federation` starts the processes. The
+folder `ca` has what later kits of the same federation need.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import io
 import json
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from pmtl.errors import PmtlError
 from pmtl.federation.nvflare.extra import need_nvflare
-from pmtl.federation.nvflare.policy import ADMIN, SITES_FILE, write_policy
+from pmtl.federation.nvflare.policy import ADMIN, write_policy, write_site_names
 from pmtl.secure_aggregation.identity import SITE_ROLE
+from pmtl.storage import disk_errors, read_json, write_json
 
 PORT = 8002
 SCHEME = "tcp"
@@ -28,6 +31,10 @@ _HOST = re.compile(
 )
 _SITE = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}", re.I)
 _RESERVED = {"server", "admin", "ca", "client", "all", "relay", "simulator_server", "none"}
+_PROJECT = "pmtl"  # The name in the root certificate, and of NVFLARE's folder.
+_ABOUT = "federation.json"  # In the folder ca: the server's address, and all names of sites.
+_ROOT_DAYS = 3650  # The root certificate; those of participants are valid for 360 days.
+_EARLIER = datetime.timedelta(days=1)  # So that a clock that is behind does no harm.
 
 
 def provision(server: str, sites: Sequence[str], out: str | Path) -> dict[str, str]:
@@ -40,22 +47,95 @@ def provision(server: str, sites: Sequence[str], out: str | Path) -> dict[str, s
     """
     need_nvflare()
     host, port = parse_server(server)
-    _check_names(sites)
+    check_names(sites)
     out = Path(out)
+    with _new_folder(out) as made:
+        _make(made, host, port, sites, out.parent)
+        _describe(made / "ca", host, port, sites)
+    return _written(out, ("server", *sites, "admin", "ca"))
+
+
+def add_sites(kits: str | Path, sites: Sequence[str]) -> dict[str, str]:
+    """Make the kits of further sites, and return where they are.
+
+    Args:
+        kits: the folder that `provision` made; only its folder `ca` is needed.
+        sites: the names of the new sites. A name that was ever used is refused, because its
+            certificate may still be somewhere.
+    """
+    need_nvflare()
+    kits = Path(kits)
+    host, port, known = _described(kits / "ca")
+    check_names(sites)
+    used = {name.lower() for name in known}
+    for name in sites:
+        if name.lower() in used or (kits / name).exists():
+            raise PmtlError(
+                f"--site {name}: this federation has or had a site of this name, whose certificate "
+                "may still be valid. Give the new site another name."
+            )
+    with disk_errors(kits), tempfile.TemporaryDirectory(dir=kits, prefix=".new-") as made:
+        _make(Path(made), host, port, sites, kits, kits / "ca")
+        _describe(kits / "ca", host, port, [*known, *sites])  # First: a name is used once.
+        for name in sites:
+            (Path(made) / name).rename(kits / name)
+    return _written(kits, sites)
+
+
+def renew(kits: str | Path, out: str | Path) -> dict[str, str]:
+    """Make all kits again, with new keys and certificates of the same root.
+
+    Args:
+        kits: the folder that `provision` made; only its folder `ca` is needed.
+        out: the folder of the new kits; it must not exist.
+    """
+    need_nvflare()
+    kits, out = Path(kits), Path(out)
+    host, port, sites = _described(kits / "ca")
+    with _new_folder(out) as made:
+        _make(made, host, port, sites, out.parent, kits / "ca")
+        shutil.rmtree(made / "ca")  # It stays where it is.
+    return _written(out, ("server", *sites, "admin"))
+
+
+def _written(out: Path, names: Sequence[str]) -> dict[str, str]:
+    """The places of kits, after their policies are written: paths in them follow the kit."""
+    for name in names:
+        if name not in {"admin", "ca"}:
+            write_policy(out / name)
+    return {name: str(out / name) for name in names}
+
+
+@contextlib.contextmanager
+def _new_folder(out: Path) -> Iterator[Path]:
+    """A folder that becomes `out` at the end, or is removed."""
     if out.exists():
         raise PmtlError(
             f"{out} exists: kits are made once, and new ones do not fit old ones. Give another "
             "folder with --out."
         )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as made:
-        kits = Path(made) / "kits"
-        kits.mkdir(mode=0o700)
-        _make(Path(made), host, port, sites, kits)
-        kits.rename(out)
-    for name in ("server", *sites):
-        write_policy(out / name)  # Its paths follow the kit.
-    return {name: str(out / name) for name in ("server", *sites, "admin", "ca")}
+    with disk_errors(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as work:
+            made = Path(work) / "kits"
+            made.mkdir(mode=0o700)
+            yield made
+            made.rename(out)
+
+
+def _describe(ca: Path, host: str, port: int, sites: Sequence[str]) -> None:
+    """Keep what later kits of this federation need."""
+    write_json(ca / _ABOUT, {"host": host, "port": port, "sites": list(sites)})
+
+
+def _described(ca: Path) -> tuple[str, int, list[str]]:
+    if not (ca / _ABOUT).is_file():
+        raise PmtlError(
+            f"There is no {ca / _ABOUT}: give the folder that pmtl federation provision made, with "
+            "its folder ca."
+        )
+    about = read_json(ca / _ABOUT)
+    return str(about["host"]), int(about["port"]), [str(name) for name in about["sites"]]
 
 
 def parse_server(server: str) -> tuple[str, int]:
@@ -76,7 +156,12 @@ def parse_server(server: str) -> tuple[str, int]:
     return host, int(port) if port else PORT
 
 
-def _check_names(sites: Sequence[str]) -> None:
+def check_names(sites: Sequence[str]) -> None:
+    """Refuse names that no site can have.
+
+    Args:
+        sites: the names of all sites.
+    """
     if not sites:
         raise PmtlError("A federation needs at least one site: give --site NAME for each.")
     for name in sites:
@@ -92,26 +177,19 @@ def _check_names(sites: Sequence[str]) -> None:
         raise PmtlError(f"--site {sorted(twice)[0]} is given twice: each site needs its own name.")
 
 
-def _make(work: Path, host: str, port: int, sites: Sequence[str], kits: Path) -> None:
-    """Let NVFLARE make the kits in `work`, and move them to `kits`."""
+def _make(
+    kits: Path, host: str, port: int, sites: Sequence[str], work: Path, ca: Path | None = None
+) -> None:
+    """Let NVFLARE make the kits in a folder below `work`, and move them to `kits`.
+
+    With `ca`, its root certificate signs the new ones."""
     from nvflare.lighter.constants import CtxKey
     from nvflare.lighter.entity import Project
-    from nvflare.lighter.impl.cert import CertBuilder
     from nvflare.lighter.impl.static_file import StaticFileBuilder
     from nvflare.lighter.impl.workspace import WorkspaceBuilder
     from nvflare.lighter.provisioner import Provisioner
 
-    class Certificates(CertBuilder):  # type: ignore[misc]
-        """Writes into a site's certificate that it is a site's, so that neither the server nor
-        the administrator can pass for one."""
-
-        @staticmethod
-        def _generate_cert(*parts: Any, **more: Any) -> Any:
-            if not (more.get("ca") or more.get("server") or more.get("role")):
-                more["role"] = SITE_ROLE
-            return CertBuilder._generate_cert(*parts, **more)
-
-    project = Project("pmtl", "a federation of pmtl", props={"allow_log_streaming": False})
+    project = Project(_PROJECT, "a federation of pmtl", props={"allow_log_streaming": False})
     project.set_server(host, "pmtl", {"fed_learn_port": port, "admin_port": port})
     for name in sites:
         project.add_client(name, "pmtl", {})
@@ -119,19 +197,47 @@ def _make(work: Path, host: str, port: int, sites: Sequence[str], kits: Path) ->
     builders = [
         WorkspaceBuilder(),
         StaticFileBuilder(config_folder="config", scheme=SCHEME, require_signed_jobs=True),
-        Certificates(),
+        _certificates(),
     ]
     said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        context = Provisioner(str(work / "nvflare"), builders).provision(project)
-    if context.get(CtxKey.BUILD_ERROR):
-        raise PmtlError(f"NVFLARE could not make the kits: {said.getvalue().strip()[-500:]}")
-    made = Path(context[CtxKey.CURRENT_PROD_DIR])
-    for folder, name in ((host, "server"), (ADMIN, "admin"), *((site, site) for site in sites)):
-        _keep(made / folder, kits / name)
-    names = json.dumps(list(sites)) + "\n"
-    (kits / "server/local" / SITES_FILE).write_text(names, encoding="utf-8")
-    _keep_root(Path(context.get_state_dir()), kits / "ca")
+    with tempfile.TemporaryDirectory(dir=work, prefix=".nvflare-") as folder:
+        if ca is not None:
+            _give_root(ca, Path(folder) / _PROJECT / "state")
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            context = Provisioner(folder, builders).provision(project)
+        if context.get(CtxKey.BUILD_ERROR):
+            raise PmtlError(f"NVFLARE could not make the kits: {said.getvalue().strip()[-500:]}")
+        made = Path(context[CtxKey.CURRENT_PROD_DIR])
+        for place, name in ((host, "server"), (ADMIN, "admin"), *((site, site) for site in sites)):
+            _keep(made / place, kits / name)
+        write_site_names(kits / "server", sites)
+        _keep_root(Path(context.get_state_dir()), kits / "ca")
+
+
+def _certificates() -> Any:
+    """What makes certificates: NVFLARE's, but valid from yesterday on, and a site's certificate
+    says that it is a site's, so that neither the server nor the administrator can pass for one."""
+    from nvflare.lighter.impl.cert import CertBuilder
+
+    class Certificates(CertBuilder):  # type: ignore[misc]
+        @staticmethod
+        def _generate_cert(*given: Any, **more: Any) -> Any:
+            if not (more.get("ca") or more.get("server") or more.get("role")):
+                more["role"] = SITE_ROLE
+            begin = datetime.datetime.now(datetime.UTC) - _EARLIER
+            return CertBuilder._generate_cert(*given, **{**more, "not_valid_before": begin})
+
+    return Certificates(root_valid_days=_ROOT_DAYS)
+
+
+def _give_root(ca: Path, state: Path) -> None:
+    """Give NVFLARE the root certificate of earlier kits."""
+    with disk_errors(ca, "read"):
+        names = {"root_cert": "rootCA.pem", "root_pri_key": "rootCA.key"}
+        content = {name: (ca / file).read_text(encoding="utf-8") for name, file in names.items()}
+    state.mkdir(mode=0o700, parents=True)
+    (state / "cert.json").touch(mode=0o600)
+    (state / "cert.json").write_text(json.dumps(content), encoding="utf-8")
 
 
 def _keep(made: Path, kit: Path) -> None:

@@ -7,6 +7,7 @@ is moved, and a changed file has no effect.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ SITE_FILE = Path("local/pmtl-site.toml")  #: in a site's kit: its rows and its l
 SITES_FILE = "pmtl-sites.json"  #: in the server's kit: the names of all sites
 _HERE = "pmtl.federation.nvflare"
 _ROLES = ("project_admin", "org_admin", "lead", "member")
+_MOST_SITES = 10_000
 _HEARTBEAT_TIMEOUT = 30  # Seconds without a sign of life, after which a site is not present.
 
 
@@ -108,6 +110,18 @@ def site_names(kit: Path) -> tuple[str, ...]:
     return tuple(str(name) for name in names)
 
 
+def write_site_names(kit: Path, names: Sequence[str]) -> None:
+    """Say who may take part. A server that runs heeds it at once.
+
+    Args:
+        kit: the server's kit.
+        names: the names of all sites.
+    """
+    new = kit / "local" / f".{SITES_FILE}.new"
+    new.write_text(json.dumps(list(names)) + "\n", encoding="utf-8")
+    new.replace(kit / "local" / SITES_FILE)
+
+
 def _server_resources(kit: Path) -> dict[str, Any]:
     kept = kit.resolve() / "nvflare"
     storage = "nvflare.app_common.storages.filesystem_storage.FilesystemStorage"
@@ -122,7 +136,7 @@ def _server_resources(kit: Path) -> dict[str, Any]:
         "servers": [
             {
                 "admin_storage": "transfer",
-                "max_num_clients": len(site_names(kit)),
+                "max_num_clients": _MOST_SITES,  # Who may connect is for the guard to say.
                 "heart_beat_timeout": _HEARTBEAT_TIMEOUT,
                 "check_engine_frequency": 0.5,
                 "download_job_url": "http://localhost/",

@@ -1,0 +1,126 @@
+"""The commands `pmtl federation provision, add-site, members` and `renew`."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pmtl.cli import options as opt
+from pmtl.errors import PmtlError
+
+Kits = Annotated[
+    Path, typer.Argument(metavar="KITS", help="The folder that provision made, with its ca.")
+]
+
+
+def provision(
+    server: Annotated[
+        str, typer.Option(metavar="HOST[:PORT]", help="How sites reach the server. Port 8002.")
+    ],
+    site: Annotated[list[str], typer.Option(help="A site's name; once for each site.")],
+    out: Annotated[Path, typer.Option(help="The folder of all kits; it must not exist.")],
+    as_json: opt.AsJson = False,
+) -> None:
+    """Make a start-up kit for the server, for each site and for the administrator.
+
+    Hand each kit to its owner over a safe way, and keep OUT/ca secret: whoever has it can make
+    certificates. Certificates are valid for 360 days: see pmtl federation renew.
+
+    Example: pmtl federation provision --server fl.example.org --site north --site south --out KITS
+    """
+    from pmtl.federation.nvflare.kits import provision as make
+
+    made = make(server, site, out)
+    if as_json:
+        opt.print_json(made)
+        return
+    typer.echo(f"{out} has the kits of the server, of {len(site)} sites and of the administrator.")
+    typer.echo(f"At the server: pmtl federation server {shlex.quote(made['server'])}")
+    typer.echo(
+        f"At a site: pmtl federation site {shlex.quote(made[site[0]])} --data FILE "
+        "--client-column NAME --target NAME"
+    )
+    typer.echo(f"Then: pmtl federation run {shlex.quote(made['admin'])} --epsilon 2")
+
+
+def add_site(
+    kits: Kits,
+    site: Annotated[list[str], typer.Option(help="A new site's name; once for each site.")],
+    as_json: opt.AsJson = False,
+) -> None:
+    """Make the kit of a further site.
+
+    The other kits stay as they are. The server's owner then lets the site in with pmtl federation
+    members.
+
+    Example: pmtl federation add-site KITS --site west
+    """
+    from pmtl.federation.nvflare.kits import add_sites
+
+    made = add_sites(kits, site)
+    if as_json:
+        opt.print_json(made)
+        return
+    for name, place in made.items():
+        typer.echo(f"The kit of {name} is in {place}: hand it to its owner over a safe way.")
+    named = " ".join(f"--add {shlex.quote(name)}" for name in made)
+    typer.echo(f"At the server: pmtl federation members KIT {named}")
+
+
+def members(
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The server's kit, KITS/server.")],
+    add: Annotated[list[str] | None, typer.Option(help="Let a site in.")] = None,
+    remove: Annotated[list[str] | None, typer.Option(help="Refuse a site from now on.")] = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Show which sites the server lets in, and change that.
+
+    A server that runs heeds it at once: messages of a site that is removed are refused, and a run
+    that is under way counts it as zero. Its models and its earlier part in shared models stay.
+
+    Example: pmtl federation members KITS/server --remove south
+    """
+    from pmtl.federation.nvflare.kits import check_names
+    from pmtl.federation.nvflare.policy import check_role, site_names, write_site_names
+
+    check_role(kit, "server")
+    names = list(site_names(kit))
+    for name in remove or ():
+        if name not in names:
+            raise PmtlError(f"--remove {name}: the server knows no such site.")
+        names.remove(name)
+    names += [name for name in add or () if name not in names]
+    if add or remove:
+        check_names(names)
+        write_site_names(kit, names)
+    if as_json:
+        opt.print_json({"sites": names})
+        return
+    typer.echo(f"The server lets in: {', '.join(names)}.")
+
+
+def renew(
+    kits: Kits,
+    out: Annotated[Path, typer.Option(help="The folder of the new kits; it must not exist.")],
+    as_json: opt.AsJson = False,
+) -> None:
+    """Make all kits again, with new keys and certificates that are valid for 360 days more.
+
+    Every owner replaces the folder startup of the old kit by that of the new one and starts again;
+    everything else in a kit stays. Old and new certificates work together until the old ones end.
+
+    Example: pmtl federation renew KITS --out KITS-2027
+    """
+    from pmtl.federation.nvflare.kits import renew as make
+
+    made = make(kits, out)
+    if as_json:
+        opt.print_json(made)
+        return
+    typer.echo(
+        f"{out} has new kits. Hand each folder startup to the owner of the kit, who puts it in the "
+        "place of the old one and starts again."
+    )
