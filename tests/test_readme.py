@@ -104,13 +104,38 @@ def test_the_demo_table_is_what_the_demo_prints():
     lines = re.findall(r"^\| (\w+)[^|]*\|(.*±.*)$", marked("demo"), re.M)
     rows = {name: re.findall(r"(\d\.\d+) ± (\d\.\d+)", cells) for name, cells in lines}
     assert list(rows) == ["pooling", "pmtl", "ditto", "fedavg", "local"]
-    for algorithm, column, epsilon in (("pooling", 1, 2.0), ("fedavg", 2, 8.0)):
+    assert f"{pmtl.load(data).m} clients" in README.split("<!-- demo -->")[0].split("make demo")[-1]
+    # What validation rows chose in `make demo`.
+    chosen = {"pooling": ("pooling", {}), "ditto": ("ditto:lam=0.3", {"lr": 0.3})}
+    for method, column, epsilon in (("pooling", 1, 2.0), ("ditto", 2, 8.0)):
         # All methods of a comparison read the data as pooling does.
         federation = pmtl.load(data).scaled()
-        run = pmtl.train(federation, algorithm=algorithm, privacy=epsilon, evaluate_every=0)
+        algorithm, local = chosen[method]
+        run = pmtl.train(
+            federation, algorithm=algorithm, local=local, privacy=epsilon, evaluate_every=0
+        )
         accuracy = run.evaluate()["test"]["personal"]["accuracy"]
-        mean, deviation = map(float, rows[algorithm][column])
+        mean, deviation = map(float, rows[method][column])
         assert abs(accuracy - mean) <= 4 * deviation + 0.002
+
+
+def test_the_demo_gives_every_method_a_grid_and_its_table_the_price_of_choosing(pmtl_command):
+    demo = re.search(r"^demo:.*?\n\n", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M | re.S)
+    grids = dict(re.findall(r"--grid (\S+)=(\S+)", demo[0]))
+    sizes = {name: len(values.split(",")) for name, values in grids.items()}
+    assert sizes["pmtl:lam"] == sizes["ditto:lam"]
+    tried = {"pmtl": sizes["lr"] * sizes["pmtl:lam"], "fedavg": sizes["lr"], "local": sizes["lr"]}
+    table = marked("demo")
+    for method, count in (tried | {"ditto": tried["pmtl"]}).items():
+        assert f"| {method}, best of {count} |" in table
+    options = ["--candidates", tried["pmtl"], "--clients", 400, "--rounds", 20, "--json"]
+    prices = [
+        json.loads(pmtl_command("privacy", "selection", "--epsilon", epsilon, *options).out)
+        for epsilon in (0.5, 2, 8)
+    ]
+    shown = ", ".join(f"{price['publish_best']:.3g}" for price in prices)
+    (line,) = (line for line in table.splitlines() if line.startswith("| ditto"))
+    assert line.endswith(f"| {shown} |")
 
 
 @pytest.mark.parametrize(

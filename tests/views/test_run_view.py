@@ -66,7 +66,7 @@ def test_a_comparison_shows_its_table(tmp_path):
     found = pmtl.compare(grid, tmp_path / "out")
     assert repr(found) == "<Comparison of pmtl:lam=0.1, pmtl:lam=1, local: 6 runs, 8 clients>"
     shown = found._repr_html_()
-    assert shown.count("<table>") == 2, "the scores, and what choosing costs"
+    assert shown.count("<table>") == 3, "what was chosen, the scores, and what choosing costs"
     assert "Verdict at ε = 1" in shown
     runs = found.to_frame("runs")
     assert isinstance(runs, pandas.DataFrame)

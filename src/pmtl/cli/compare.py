@@ -58,7 +58,8 @@ def compare(
     """Compare algorithms and settings at several ε; writes a table, CSV, JSON and a plot.
 
     Every combination is run with several seeds. If a method has several settings, validation rows
-    choose among them and test rows report. It also says what such a choice would cost.
+    choose one at each ε, by the same rule for every method, and test rows report. It also says what
+    such a choice would cost.
 
         pmtl compare --data visits.csv --algorithm pmtl --algorithm fedavg --epsilon 1 --epsilon 4
 
@@ -156,7 +157,7 @@ def finish(results: Any, folder: Path, as_json: bool) -> None:
 
 
 def _show(results: dict[str, Any], folder: Path, about_plot: str) -> None:
-    from pmtl.report.tables import comparison_tables, run_notes, selection_note
+    from pmtl.report.tables import chosen_notes, comparison_tables, run_notes, selection_note
 
     console = opt.console()
     for table in comparison_tables(results):
@@ -166,7 +167,7 @@ def _show(results: dict[str, Any], folder: Path, about_plot: str) -> None:
         "single run. Choosing between runs on these clients' data would cost more.",
         soft_wrap=True,
     )
-    for note in (*run_notes(results), selection_note(results)):
+    for note in (*chosen_notes(results), *run_notes(results), selection_note(results)):
         if note:
             console.print(note, soft_wrap=True, markup=False)
     # Paths are not wrapped, and their brackets are not markup.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pmtl.report.tables import comparison_cells, selection_cells
+from pmtl.report.tables import chosen_cells, comparison_cells, selection_cells
 from pmtl.views import html
 
 
@@ -17,8 +17,9 @@ class ComparisonView(dict[str, Any]):
         return f"<Comparison of {algorithms}: {runs} runs, {clients:,} clients>"
 
     def _repr_html_(self) -> str:
-        tables = [html.table(*cells) for cells in (comparison_cells(self), selection_cells(self))]
+        cells = (chosen_cells(self), comparison_cells(self), selection_cells(self))
+        tables = [html.table(*each) for each in cells if each[1]]
         sentences = self["verdict"]["sentence"].split("\n")
         told = [html.paragraph(sentence) for sentence in sentences]
         title = f"Comparison of {len(self['runs'])} runs on {self['clients']:,} clients"
-        return html.block(title, *told, tables[0], *(tables[1:] if self["selection"] else []))
+        return html.block(title, *told, *tables)

@@ -73,7 +73,7 @@ def comparison_cells(results: dict[str, Any]) -> tuple[list[str], list[list[str]
     """Header and rows: one row per algorithm, one column per ε, mean ± deviation on test rows."""
     metric = results["metric"]
     epsilons = sorted({float(e["epsilon"]) for e in results["summary"] if e["epsilon"] is not None})
-    header = [f"test {metric}", *(f"ε = {epsilon:g}" for epsilon in epsilons)]
+    header = _header(metric, epsilons)
     rows: dict[str, dict[float | None, str]] = {}
     for entry in results["summary"]:
         epsilon = None if entry["epsilon"] is None else float(entry["epsilon"])
@@ -109,6 +109,83 @@ def run_notes(results: dict[str, Any]) -> list[str]:
     return notes
 
 
+def chosen_cells(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: every method with the setting that was chosen for it at each ε, the same way
+    for all of them, and the ε that covers a private choice, too. There are no rows if no method had
+    several settings."""
+    metric, tried = results["metric"], _settings_tried(results)
+    if not any(len(names) > 1 for names in tried.values()):
+        return [], []
+    epsilons = sorted({float(e["epsilon"]) for e in results["chosen"] if e["epsilon"] is not None})
+    priced = {(p["method"], float(p["epsilon"])): p["publish_best"] for p in results["selection"]}
+    rows = []
+    for method, at in _chosen(results).items():
+        count = len(tried[method])
+        name = f"{method}, best of {count}" if count > 1 else method
+        alone = at.get(None)
+        cells = [at.get(epsilon, alone) for epsilon in epsilons] or [alone]
+        prices = [_number(float(priced.get((method, e), e))) for e in epsilons]
+        paid = ["–" if None in at else ", ".join(prices)] if epsilons else []
+        rows.append([name, *(_result(line, metric) if line else "" for line in cells), *paid])
+    return _header(metric, epsilons) + ["ε with the choice"] * bool(epsilons), rows
+
+
+def chosen_notes(results: dict[str, Any]) -> list[str]:
+    """How settings were chosen, and a sentence for each method that had several."""
+    if not chosen_cells(results)[1]:
+        return []
+    validated = any("validation_personal" in line for line in results["summary"])
+    rows = "validation" if validated else "test"
+    notes = [
+        f"The setting of every method is the one with the best {results['metric']} on {rows} rows, "
+        "averaged over seeds, at each ε."
+    ]
+    tried = _settings_tried(results)
+    for method, at in _chosen(results).items():
+        if len(tried[method]) < 2:
+            continue
+        places: dict[str, list[str]] = {}
+        for epsilon, line in at.items():
+            setting = line["name"].removeprefix(method).lstrip(":, ")
+            places.setdefault(setting or "its defaults", []).append(
+                "" if epsilon is None else _number(epsilon)
+            )
+        told = (
+            f"{setting} at ε = {', '.join(where)}" if any(where) else setting
+            for setting, where in places.items()
+        )
+        notes.append(f"Chosen for {method}: {'; '.join(told)}.")
+    return notes
+
+
+def _header(metric: str, epsilons: Sequence[float]) -> list[str]:
+    if not epsilons:  # Nothing is shared.
+        return ["method", f"test {metric}"]
+    return [f"test {metric}", *(f"ε = {_number(epsilon)}" for epsilon in epsilons)]
+
+
+def _chosen(results: dict[str, Any]) -> dict[str, dict[float | None, dict[str, Any]]]:
+    """For each method the lines that were chosen, by ε."""
+    methods: dict[str, dict[float | None, dict[str, Any]]] = {}
+    for line in results["chosen"]:
+        epsilon = None if line["epsilon"] is None else float(line["epsilon"])
+        methods.setdefault(line["method"], {})[epsilon] = line
+    return methods
+
+
+def _settings_tried(results: dict[str, Any]) -> dict[str, set[str]]:
+    """For each method the names of its settings."""
+    tried: dict[str, set[str]] = {}
+    for line in results["summary"]:
+        tried.setdefault(line["method"], set()).add(line["name"])
+    return tried
+
+
+def _number(epsilon: float) -> str:
+    """An ε or a price in a table."""
+    return "∞" if math.isinf(epsilon) else f"{epsilon:.3g}"
+
+
 def selection_cells(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Header and rows: for every method with several settings, what choosing would cost; the
     columns are the ε of one run. There are no rows if there was no choice."""
@@ -117,10 +194,9 @@ def selection_cells(results: dict[str, Any]) -> tuple[list[str], list[list[str]]
     for entry in results["selection"]:
         one_of = f"{entry['method']}, {entry['candidates']} settings"
         for key, what in (("publish_best", "the best published"), ("publish_all", "all published")):
-            price = float(entry[key])
-            text = "∞" if math.isinf(price) else f"{price:.3g}"
-            rows.setdefault(f"{one_of}: {what}", {})[float(entry["epsilon"])] = text
-    header = ["ε with the choice", *(f"one run: {epsilon:g}" for epsilon in epsilons)]
+            place = rows.setdefault(f"{one_of}: {what}", {})
+            place[float(entry["epsilon"])] = _number(float(entry[key]))
+    header = ["ε with the choice", *(f"one run: {_number(epsilon)}" for epsilon in epsilons)]
     return header, [[name, *(cells[e] for e in epsilons)] for name, cells in rows.items()]
 
 
@@ -131,7 +207,7 @@ def selection_note(results: dict[str, Any]) -> str:
     validated = any("validation_personal" in line for line in results["summary"])
     return (
         "This comparison is an experiment: it chose between settings by exact "
-        f"{'validation' if validated else 'test'} scores, which no ε covers. The second table says "
+        f"{'validation' if validated else 'test'} scores, which no ε covers. The last table says "
         "what a private choice would cost. The best published: the number of runs is random and "
         "secret, on average the number of settings; each run has a random setting and a validation "
         "score with noise from the gate; nobody, clients included, sees anything but the run with "
@@ -158,7 +234,7 @@ def comparison_tables(results: dict[str, Any]) -> list[Table]:
 def comparison_markdown(results: dict[str, Any]) -> str:
     """The same in Markdown, with the note on the choices below."""
     parts = [markdown_table(header, rows) for header, rows in _filled(results)]
-    notes = (*run_notes(results), selection_note(results))
+    notes = (*chosen_notes(results), *run_notes(results), selection_note(results))
     return "\n\n".join(part for part in (*parts, *notes) if part) + "\n"
 
 
@@ -170,4 +246,5 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _filled(results: dict[str, Any]) -> list[tuple[list[str], list[list[str]]]]:
     """The tables that have rows."""
-    return [cells for cells in (comparison_cells(results), selection_cells(results)) if cells[1]]
+    tables = (comparison_cells(results), chosen_cells(results), selection_cells(results))
+    return [cells for cells in tables if cells[1]]

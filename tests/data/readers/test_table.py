@@ -294,3 +294,27 @@ def test_parquet_gaps_in_later_batches_are_filled(tmp_path):
     data = load(tmp_path / "d.parquet")
     assert data.feature_names == ("v", "v is missing")
     assert data.x[-2:].tolist() == [[1, 0], [1, 1]]
+
+
+@pytest.mark.parametrize("ending", ["csv", "csv.gz"])
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_the_header_says_what_stands_between_cells(tmp_path, mark, ending):
+    """As a spreadsheet writes it: a byte order mark, semicolons, decimal commas."""
+    rows = [["client", "name, first", "weight", "target"]]
+    rows += [[f"Zürich {k % 2}", "x;y" if k % 3 else "z", f"{k},5", k % 2] for k in range(20)]
+    text = "\r\n".join(mark.join(f'"{c}"' if mark in str(c) else str(c) for c in r) for r in rows)
+    content = text.encode("utf-8-sig")
+    path = tmp_path / f"d.{ending}"
+    path.write_bytes(gzip.compress(content) if ending.endswith("gz") else content)
+    data = load(str(path))
+    assert data.clients == ("Zürich 0", "Zürich 1")
+    assert data.feature_names == ("name, first=x;y", "name, first=z", "weight")
+    assert data.x[0, 2] % 1 == 0.5
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-16"])
+def test_text_in_another_encoding_is_told(tmp_path, encoding):
+    path = tmp_path / "d.csv"
+    path.write_bytes("client;a;target\nZürich;1;0\nGenève;2;1\n".encode(encoding))
+    with pytest.raises(PmtlError, match="is not UTF-8 text: save it again in UTF-8"):
+        load(str(path))

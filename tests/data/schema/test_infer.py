@@ -45,6 +45,12 @@ def kind_of(cells):
         (["31.01.2020", "01.02.2021"] * 20, "date"),
         (["13/01/2020", "01/02/2021"] * 20, "date"),
         (["01/02/2020", "03/04/2021"] * 20, "dropped"),
+        (["31-Jan-2020", "01-Feb-2021"] * 20, "date"),
+        (["1/31/2020 9:05 PM", "2/1/2021 10:00 AM"] * 20, "date"),
+        (["2020-01-31", "31.01.2020"] * 20, "dropped"),
+        (["27,5", "1.027,25", "", "28"] * 10, "number"),
+        (["0,125", "12,5"] * 20, "number"),
+        (["12", "#DIV/0!"] * 20, "number"),
         (pd.date_range("2020-01-01", periods=ROWS), "date"),
         ([f"id-{k}" for k in range(ROWS)], "dropped"),
         ([f"w{k // 2}{k // 4}" for k in range(ROWS)], "category"),
@@ -54,6 +60,34 @@ def kind_of(cells):
 )
 def test_the_kind_of_a_column_is_what_its_cells_are(cells, kind):
     assert kind_of(cells) == kind
+
+
+def test_a_comma_before_decimals_is_told_from_one_between_thousands():
+    data = federation(v=["27,5", "1.027,25", "", "-28"] * 10, target=["0,5", "1,5", "2", "3"] * 10)
+    assert data.task == "regression"
+    v = data.x[:, data.feature_names.index("v")]
+    assert set(np.unique(v[~np.isnan(v)])) == {-28.0, 27.5, 1027.25}
+    assert set(np.unique(data.y)) <= {0.5, 1.5, 2.0, 3.0}
+    with pytest.raises(
+        PmtlError, match=r"before decimals or between thousands: say decimal = \",\""
+    ):
+        federation(v=["1,234", "2,345"] * 20)
+    with pytest.raises(PmtlError, match="numbers written with a comma"):
+        federation(v=["1,5", "1.5"] * 20)
+
+
+def test_dates_in_several_ways_are_left_out_until_a_schema_lists_the_ways():
+    cells = ["2020-01-31", "31.01.2020", "01/02/2020"] * 20
+    frame = pd.DataFrame({"client": ["a", "b"] * 30, "target": [0, 1, 1] * 20, "v": cells})
+    frame["n"] = range(60)
+    assert "written in several ways" in "".join(FederatedData.from_frame(frame).for_owner)
+    columns = {"client": {"role": "client"}, "n": {"kind": "number"}}
+    columns["target"] = {"role": "target", "kind": "boolean"}
+    columns["v"] = {"kind": "date", "format": ["%d.%m.%Y", "%m/%d/%Y"]}
+    data = FederatedData.from_frame(frame, schema={"columns": columns})
+
+    v = data.x[:, data.feature_names.index("v")]
+    assert sorted(set(v)) == [7306.0, 7335.0]
 
 
 def test_many_values_are_hashed():
@@ -168,10 +202,10 @@ def test_several_targets_with_text_features(tmp_path):
 def test_all_refusals_come_at_once_and_a_target_is_refused_by_name():
     mixed = ["12", "about 3", "4", "5"] * 10
     with pytest.raises(PmtlError) as error:
-        federation(age=mixed, size=["x", *["1"] * 39], nest=[[1]] * ROWS, price=["1,5", "3"] * 20)
+        federation(age=mixed, size=["x", *["1"] * 39], nest=[[1]] * ROWS, price=["1,500", "3"] * 20)
     for words in (
         "4 problems",
-        "'price' is numbers written with a comma (such as '1,5')",
+        "'price' is numbers written with a comma (such as '1,500')",
         "'age' is numbers, but for 10 cells of text (such as 'about 3')",
         "missing_values under [columns.age]",
         "'size' is numbers, but for 1 cell of text",

@@ -11,7 +11,7 @@ from pmtl.experiments.sweep.summary import choose, prices, summarise
 from pmtl.privacy.accounting import composition, selection
 from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.plan import PrivacyRequest
-from pmtl.report.tables import comparison_markdown, selection_cells
+from pmtl.report.tables import chosen_cells, chosen_notes, comparison_markdown, selection_cells
 
 INF = math.inf
 
@@ -53,7 +53,7 @@ def test_no_privacy_has_an_infinite_price_and_the_order_of_epsilons_does_not_mat
     lines = [{"method": "pmtl", "epsilon": e} for _ in range(2) for e in (INF, 2.0)]
     results = {"selection": prices(lines, plan_of)}
     header, rows = selection_cells(results)
-    assert header[1:] == ["one run: 2", "one run: inf"]
+    assert header[1:] == ["one run: 2", "one run: ∞"]
     assert [row[2] for row in rows] == ["∞", "∞"]
     assert 2 < float(rows[0][1]) < 4
 
@@ -104,3 +104,51 @@ def test_a_failed_run_is_a_sentence_and_the_others_count():
     told = summarise([failed], "classification")
     assert (told["chosen"], told["summary"][0]["seeds"]) == ([], 0)
     assert "| a | failed |" in comparison_markdown({**told, "selection": []})
+
+
+def test_every_method_is_shown_with_the_setting_that_validation_chose_by_the_same_rule():
+    def line(method, setting, epsilon, validation, test):
+        name = f"{method}:{setting}" if setting else method
+        scores = {"accuracy": {"mean": validation, "std": 0.0}, "loss": {"mean": 1, "std": 0.0}}
+        entry = {"name": name, "method": method, "algorithm": name, "settings": {}}
+        entry |= {"epsilon": epsilon, "seeds": 1, "failed": 0, "diverged": 0}
+        entry["validation_personal"] = scores
+        entry["test_personal"] = {"accuracy": {"mean": test, "std": 0.01}}
+        return entry
+
+    summary = [
+        line("pooling", "", 1.0, 0.6, 0.61),
+        line("pooling", "", 2.0, 0.6, 0.62),
+        line("ditto", "lam=1", 1.0, 0.7, 0.5),  # Best on validation rows, not on test rows.
+        line("ditto", "lam=2", 1.0, 0.6, 0.9),
+        line("ditto", "lam=1", 2.0, 0.6, 0.4),
+        line("ditto", "lam=2", 2.0, 0.7, 0.8),
+        line("local", "lr=1", None, 0.5, 0.45),
+        line("local", "lr=2", None, 0.4, 0.55),
+    ]
+    results = {"metric": "accuracy", "summary": summary, "chosen": choose(summary, "accuracy")}
+    results |= {"selection": prices(summary, plan_of), "failures": []}
+    best = [f"{price['publish_best']:.3g}" for price in results["selection"]]
+    assert len(best) == 2
+    header, rows = chosen_cells(results)
+    assert header == ["test accuracy", "ε = 1", "ε = 2", "ε with the choice"]
+    assert rows == [
+        ["pooling", "0.610 ± 0.010", "0.620 ± 0.010", "1, 2"],
+        ["ditto, best of 2", "0.500 ± 0.010", "0.800 ± 0.010", ", ".join(best)],
+        ["local, best of 2", "0.450 ± 0.010", "0.450 ± 0.010", "–"],
+    ]
+    notes = chosen_notes(results)
+    assert "best accuracy on validation rows" in notes[0]
+    assert notes[1:] == [
+        "Chosen for ditto: lam=1 at ε = 1; lam=2 at ε = 2.",
+        "Chosen for local: lr=1.",
+    ]
+    alone = [entry for entry in summary if entry["method"] == "local"]
+    results |= {"summary": alone, "chosen": choose(alone, "accuracy"), "selection": []}
+    assert chosen_cells(results) == (
+        ["method", "test accuracy"],
+        [["local, best of 2", "0.450 ± 0.010"]],
+    )
+    results["summary"] = results["chosen"] = alone[:1]
+    assert chosen_cells(results) == ([], [])
+    assert chosen_notes(results) == []

@@ -194,10 +194,11 @@ def test_several_runs_and_a_comparison_are_set_side_by_side(made, tmp_path, pmtl
     results = json.loads((made.comparison / "results.json").read_text())
     assert results["verdict"]["sentence"].split("\n")[0] in text
     rows = [row for s in specs(html).values() for row in _values(s) if "method" in row]
-    pmtl_at_8 = next(r for r in rows if r["method"] == "pmtl:lam=1" and r["epsilon"] == 8.0)
-    entry = next(
-        e for e in results["summary"] if e["algorithm"] == "pmtl:lam=1" and e["epsilon"] == 8.0
-    )
+    # The chart has one line for each method, with the setting that was chosen for it.
+    pmtl_at_8 = next(r for r in rows if r["method"] == "pmtl" and r["epsilon"] == 8.0)
+    entry = next(e for e in results["chosen"] if e["method"] == "pmtl" and e["epsilon"] == 8.0)
+    assert "pmtl, best of 2" in text
+    assert "pmtl:lam=1 " in text, "the table has all settings"
     assert pmtl_at_8["score"] == entry["test_personal"]["accuracy"]["mean"]
     assert any(row["method"] == "local" and row["epsilon"] is None for row in rows)
 

@@ -9,6 +9,8 @@ an experiment infers if there is none.
 
 from __future__ import annotations
 
+import codecs
+import gzip
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +39,9 @@ from pmtl.data.schema.rows import read_rows
 from pmtl.data.schema.schema import Schema
 from pmtl.errors import PmtlError, PublicError, kind_of, listed
 
+#: What may stand between the cells of a CSV file; the first if its header has none of them.
+_DELIMITERS = (",", ";", "\t", "|")
+_LONGEST_HEADER = 2**24
 PARQUET_ENDINGS = (".parquet", ".pq")
 
 
@@ -48,7 +53,6 @@ def open_table(path: Path, lenient: bool = False, progress: bool = False) -> Ite
     from pyarrow import csv, parquet
 
     parsing = csv.ParseOptions(
-        delimiter="\t" if ".tsv" in path.suffixes else ",",
         newlines_in_values=True,
         invalid_row_handler=(lambda row: "skip") if lenient else None,
     )
@@ -68,15 +72,34 @@ def open_table(path: Path, lenient: bool = False, progress: bool = False) -> Ite
                     progress=progress,
                 )
         else:
+            parsing.delimiter = _delimiter(path)
             names = csv.open_csv(path, parse_options=parsing).schema.names
             steps = path.stat().st_size >> 20  # A batch is a mebibyte of text.
             yield Table(str(path), names, True, lenient, read_csv, steps, progress)
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split()).rstrip(".")
+        if "UTF8" in reason or isinstance(error, UnicodeDecodeError):
+            raise PmtlError(
+                f"{path} is not UTF-8 text: save it again in UTF-8 (spreadsheets call this format "
+                '"CSV UTF-8").'
+            ) from error
         raise PmtlError(
             f"{path} cannot be read as a table: {reason}. "
             "Every row needs the same columns, and a feature column holds numbers only."
         ) from error
+
+
+def _delimiter(path: Path) -> str:
+    """What stands between the cells of a CSV or TSV file: what its header has most of. Spreadsheets
+    write semicolons where a comma stands before decimals."""
+    if ".tsv" in path.suffixes:
+        return "\t"
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        header = file.readline(_LONGEST_HEADER)
+    if header.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UnicodeDecodeError("utf-8", header, 0, 2, "UTF-16")
+    unquoted = b"".join(header.split(b'"')[::2])
+    return max(_DELIMITERS, key=lambda mark: unquoted.count(mark.encode()))
 
 
 def read_table(

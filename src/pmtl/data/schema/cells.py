@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +23,13 @@ from pmtl.data.schema.column import EPOCH, days_since_epoch
 EMPTY = {
     *("", "na", "n/a", "n.a.", "#n/a", "#n/a n/a", "#na", "<na>", "nan", "-nan", "null", "none"),
     *("nil", "nat", "-", "--", "?", ".", "1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"),
+    *("#null!", "#div/0!", "#value!", "#ref!", "#name?", "#num!"),  # Spreadsheets' errors.
 }
 TRUE = ("true", "yes", "t", "y", "on", "1")
 FALSE = ("false", "no", "f", "n", "off", "0")
 _BOOLEANS = {**dict.fromkeys(TRUE, 1.0), **dict.fromkeys(FALSE, 0.0)}
+#: Numbers with a decimal comma; points stand between thousands.
+COMMA_NUMBER = r"^[+-]?([0-9]{1,3}(\.[0-9]{3})+|[0-9]+)(,[0-9]+)?([eE][+-]?[0-9]+)?$"
 _WHOLE_FLOAT = re.compile(r"[+-]?[0-9]+\.0+")
 #: Reads numbers from text of any kind and refuses none.
 _READER = Table("", [], parse=True, lenient=True, read=lambda columns: [])
@@ -109,8 +112,9 @@ def as_text(value: Any) -> str:
     return str(value)
 
 
-def read_numbers(column: Any, more: Collection[str] = ()) -> Cells:
-    """Cells as numbers. Dates are not numbers; true and false are 1 and 0."""
+def read_numbers(column: Any, more: Collection[str] = (), decimal: str = ".") -> Cells:
+    """Cells as numbers. Dates are not numbers; true and false are 1 and 0. `decimal` is the mark
+    before the decimals of numbers in text."""
     from pyarrow import types
 
     if types.is_dictionary(column.type):
@@ -120,6 +124,7 @@ def read_numbers(column: Any, more: Collection[str] = ()) -> Cells:
         return Cells(np.full(len(column), np.nan), empty, ~empty)
     if is_text(column.type):
         column = _without_empty(column, more)
+        column = _with_points(column) if decimal == "," else column
     values, wrong = numbers(column, _READER, "feature", "")
     values = np.asarray(values, dtype=np.float64)
     return Cells(values, np.isnan(values) & ~wrong, wrong)
@@ -137,6 +142,17 @@ def _without_empty(column: Any, more: Collection[str]) -> Any:
         further = pa.array(sorted(more), pa.large_string())
         empty = compute.or_(empty, compute.is_in(trimmed, value_set=further))
     return compute.if_else(empty, None, trimmed)
+
+
+def _with_points(column: Any) -> Any:
+    """Text in which numbers with a decimal comma have a point. Other cells are no numbers then."""
+    from pyarrow import compute
+
+    fits = compute.match_substring_regex(column, COMMA_NUMBER)
+    whole = compute.replace_substring(column, ".", "")
+    return compute.if_else(
+        fits, compute.replace_substring(whole, ",", "."), compute.if_else(fits, column, "no number")
+    )
 
 
 def read_each(
@@ -157,13 +173,14 @@ def boolean(text: str) -> float | None:
     return _BOOLEANS.get(word[:-2] if _WHOLE_FLOAT.fullmatch(word) else word)
 
 
-def date_reader(format: str | None) -> Callable[[str], float | None]:
-    """A function that gives the days since 2000-01-01 of a date that is written as `format` says,
-    or by ISO 8601. Dates of a Parquet file come as ISO 8601, whatever the format."""
+def date_reader(formats: Sequence[str]) -> Callable[[str], float | None]:
+    """A function that gives the days since 2000-01-01 of a date that is written as the first
+    fitting one of `formats` says, or by ISO 8601. Dates of a Parquet file come as ISO 8601,
+    whatever the formats."""
 
     def parse(text: str) -> float | None:
-        found = None if format is None else read_date(text, format)
-        return read_date(text, None) if found is None else found
+        found = (read_date(text, format) for format in (*formats, None))
+        return next((days for days in found if days is not None), None)
 
     return parse
 

@@ -16,7 +16,7 @@ UNKNOWN = ("zeros", "other", "refuse")
 PARTS = ("month", "weekday")
 #: The settings of each kind, beside those of every kind.
 KINDS: dict[str, tuple[str, ...]] = {
-    "number": ("low", "high"),
+    "number": ("low", "high", "decimal"),
     "category": ("categories", "hash", "unknown"),
     "boolean": (),
     "date": ("low", "high", "format", "parts"),
@@ -50,7 +50,10 @@ class Column:
             also with a column that says so ("indicator"), leaves its row out ("drop"), or is
             refused ("refuse").
         missing_values: further spellings of an empty cell.
-        format: how dates are written (as for `datetime.strptime`); None: ISO 8601.
+        decimal: the mark between whole numbers and decimals in text, "." or ",". With a comma,
+            points are marks between thousands.
+        format: how dates are written (as for `datetime.strptime`), one way or several, which are
+            tried in their order; None: ISO 8601.
         parts: what else a date becomes: month and weekday, each as a point on a circle.
     """
 
@@ -64,12 +67,14 @@ class Column:
     unknown: str = "zeros"
     missing: str = "refuse"
     missing_values: tuple[str, ...] = ()
-    format: str | None = None
+    decimal: str = "."
+    format: str | tuple[str, ...] | None = None
     parts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for key, known in (("role", ROLES), ("missing", MISSING), ("unknown", UNKNOWN)):
-            self._choose(key, getattr(self, key), known)
+        chosen = (("role", ROLES), ("missing", MISSING), ("unknown", UNKNOWN), ("decimal", ".,"))
+        for key, known in chosen:
+            self._choose(key, getattr(self, key), tuple(known))
         if self.role not in ("feature", "target"):
             self._refuse_given(f"a column with the role {self.role!r}", ())
             object.__setattr__(self, "kind", None)
@@ -93,6 +98,11 @@ class Column:
         self._check_categories()
         if self.role == "target":
             self._check_target()
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """The ways in which dates are written, beside ISO 8601."""
+        return (self.format,) if isinstance(self.format, str) else self.format or ()
 
     @property
     def range(self) -> Range | None:
@@ -162,14 +172,15 @@ class Column:
         return cls(name, **settled)
 
     def _check_format(self) -> None:
-        if self.format is None:
-            return
-        try:
-            datetime.datetime.strptime(EPOCH.strftime(self.format), self.format)
-        except (ValueError, TypeError):
-            raise self._error(
-                f"has the format {self.format!r}: give text such as '%d/%m/%Y'."
-            ) from None
+        if self.format is not None and not isinstance(self.format, str):
+            self._texts("format")
+        for format in self.formats:
+            try:
+                datetime.datetime.strptime(EPOCH.strftime(format), format)
+            except ValueError:
+                raise self._error(
+                    f"has the format {format!r}: give text such as '%d/%m/%Y'."
+                ) from None
 
     def _check_categories(self) -> None:
         if self.kind == "text" and self.hash is None:

@@ -91,11 +91,11 @@ class Encoder:
             )
         more = column.missing_values
         if column.kind == "number":
-            return read_numbers(cells, more)
+            return read_numbers(cells, more, column.decimal)
         if column.kind == "boolean":
             return read_each(cells, boolean, more)
         if column.kind == "date":
-            return read_each(cells, date_reader(column.format), more)
+            return read_each(cells, date_reader(column.formats), more)
         if column.kind == "text":
             codes, texts = distinct_texts(cells)
             missing = np.array([is_empty(text, more) for text in texts])[codes]

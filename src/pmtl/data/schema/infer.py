@@ -148,13 +148,23 @@ def _feature(profile: Profile) -> Found:
         ways = ", ".join(str(format) for format in formats)
         note = "left out, because its dates can be read in several ways"
         return Found(left_out, f'{note} ({ways}); kind = "date" with a format says which')
+    if profile.mixed_dates:
+        return Found(
+            left_out,
+            'left out, because its dates are written in several ways; kind = "date" with format = '
+            "['%Y-%m-%d', '%d.%m.%Y'] lists them",
+        )
+    if profile.decimal_comma:
+        column = Column(name, "number", missing=missing, decimal=",")
+        return Found(column, "number with a decimal comma")
     if profile.with_commas:
         return Found(
             left_out,
             "left out, because its numbers are written with a comma",
             f"the feature column {name!r} is numbers written with a comma (such as "
-            f"{profile.texts[0][:40]!r}): write them with a point and without thousands "
-            f"separators, or leave the column out with drop={name}.",
+            f"{profile.texts[0][:40]!r}), which may stand before decimals or between thousands: "
+            f'say decimal = "," under [columns.{name}] of a schema (pmtl data schema), write them '
+            f"without thousands separators, or leave the column out with drop={name}.",
         )
     if 2 * profile.numbers >= profile.present:
         return _mixed(profile)
@@ -201,6 +211,9 @@ def _target(profile: Profile, task: str | None, alone: bool) -> Found:
         return Found(Column(name, "boolean", "target"), "target, true or false")
     if profile.is_number and (not alone or not profile.whole or task == "regression"):
         return Found(number, "target, a number")
+    if profile.decimal_comma:
+        number = Column(name, "number", "target", decimal=",")
+        return Found(number, "target, a number with a decimal comma")
     if not alone:
         raise wrong_kind("the table", "target", name, "text")
     if profile.is_number and values > MOST_NUMBERS:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pmtl.data.schema.cells import (
+    COMMA_NUMBER,
     boolean,
     distinct_texts,
     is_empty,
@@ -23,8 +24,11 @@ from pmtl.data.schema.cells import (
 MOST_VALUES = 20_000
 #: How dates are written, in the order in which they are tried; None is ISO 8601.
 _DAYS = ("%Y/%m/%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y")
-FORMATS = (None, *_DAYS, *(f"{day} %H:%M" for day in _DAYS))
+_WORDS = ("%d-%b-%Y", "%d %b %Y", "%d%b%Y")
+_TIMES = ("%H:%M", "%H:%M:%S", "%I:%M %p", "%I:%M:%S %p")
+FORMATS = (None, *_DAYS, *_WORDS, *(f"{day} {time}" for day in _DAYS for time in _TIMES))
 _COMMA = re.compile(r"[+-]?[0-9]+(,[0-9]+)+(\.[0-9]+)?")
+_DECIMAL = re.compile(COMMA_NUMBER)
 _WHOLE = re.compile(r"[+-]?[0-9]{1,15}")
 
 
@@ -40,6 +44,7 @@ class Profile:
         self.values: Counter[str] = Counter()
         self.counted = 0  #: the cells that `values` counts
         self.formats: list[str | None] = list(FORMATS)  #: the formats that fit all cells so far
+        self.all_dates = True  #: whether each cell so far fits one of them
 
     def add(self, column: Any) -> None:
         """Count the cells of a batch."""
@@ -77,6 +82,10 @@ class Profile:
                 for format in self.formats
                 if all(read_date(text, format) is not None for text in new)
             ]
+            self.all_dates &= all(
+                any(read_date(text, format) is not None for format in self.formats or FORMATS)
+                for text in new
+            )
 
     @property
     def present(self) -> int:
@@ -121,6 +130,29 @@ class Profile:
         if self.typed:
             return [None] if self.typed == "date" else []
         return self.formats if self.wrong and self.values and not self.numbers else []
+
+    @property
+    def mixed_dates(self) -> bool:
+        """Whether all cells are dates, but written in several ways."""
+        return bool(
+            not self.typed
+            and self.wrong
+            and self.values
+            and not self.numbers
+            and not self.formats
+            and self.all_dates
+        )
+
+    @property
+    def decimal_comma(self) -> bool:
+        """Whether all cells are numbers, of which some have a comma that can only be a decimal
+        one: not every comma has three digits after it, and there are no decimal points."""
+        if self.typed or not self.wrong:
+            return False
+        if not all(_DECIMAL.match(text) for text in self.values):
+            return False
+        ends = [text.partition(",")[2] for text in self.values if "," in text]
+        return any(len(end) != 3 for end in ends)
 
     @property
     def with_commas(self) -> bool:

@@ -19,7 +19,8 @@ only one client has, or an indicator of empty cells that only one client has. Th
 public = true: your word that all of this is known without the rows. Production asks for it.
 Settings: kind = number, category, boolean, date or text; role = feature, target, client, split or
 dropped; low and high; categories, or hash = N; unknown = zeros, other or refuse; missing =
-indicator, fill, drop or refuse; missing_values; format and parts of dates (docs/tables.md).
+indicator, fill, drop or refuse; missing_values; decimal of numbers; format and parts of dates
+(docs/tables.md).
 """
 _OPTIONS = ("client", "target", "split", "drop", "task")
 

@@ -12,7 +12,13 @@ from pmtl import storage as files
 from pmtl.errors import PmtlError
 from pmtl.report.page.charts import Chart, score_chart
 from pmtl.report.page.part import Part
-from pmtl.report.tables import comparison_cells, selection_cells, selection_note
+from pmtl.report.tables import (
+    chosen_cells,
+    chosen_notes,
+    comparison_cells,
+    selection_cells,
+    selection_note,
+)
 from pmtl.runs.metrics_file import released
 
 RESULT_FILE = "results.json"
@@ -61,9 +67,13 @@ def read_comparison(path: Path) -> ComparisonPart:
         )
     results = files.read_json(path / RESULT_FILE)
     metric, summary = results["metric"], results["summary"]
-    rows = [row for entry in summary if (row := _row(entry, metric)) is not None]
     header, cells = comparison_cells(results)
     tables = [Table("Mean ± standard deviation over seeds", header, cells)]
+    if chosen := chosen_cells(results)[1]:
+        title = "Every method with the setting that was chosen for it"
+        tables.insert(0, Table(title, chosen_cells(results)[0], chosen))
+    lines = _named_by_method(results["chosen"]) if chosen else summary
+    rows = [row for entry in lines if (row := _row(entry, metric)) is not None]
     prices = selection_cells(results)
     if prices[1]:
         tables.append(Table("What choosing between settings would cost", *prices))
@@ -71,6 +81,7 @@ def read_comparison(path: Path) -> ComparisonPart:
         *results["verdict"]["sentence"].split("\n"),
         f"{results['clients']} clients; ε holds for each single run. Choosing between runs on "
         "these clients' data would cost more.",
+        *chosen_notes(results),
         selection_note(results),
     ]
     return ComparisonPart(
@@ -79,6 +90,11 @@ def read_comparison(path: Path) -> ComparisonPart:
         tables=tables,
         chart=score_chart(rows, f"test {metric}", f"Test {metric} against ε") if rows else None,
     )
+
+
+def _named_by_method(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The lines of chosen settings under the names of their methods: one line in the chart."""
+    return [{**line, "name": line["method"]} for line in lines]
 
 
 def compare_parts(parts: Sequence[Part]) -> ComparisonPart:
