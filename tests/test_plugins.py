@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 
@@ -52,11 +53,71 @@ def test_a_run_with_it_can_be_resumed_by_name(module, tmp_path):
     assert 'algorithm = "own_plugin:Mine:strength=1.0"' in (run.path / "config.toml").read_text()
 
 
-def test_an_entry_point_is_found_by_its_name(module, monkeypatch):
-    entry = EntryPoint("fedmine", f"{module}:Mine", "pmtl.algorithms")
-    monkeypatch.setattr(plugins, "entry_points", lambda group: [entry] if "algo" in group else [])
-    assert pmtl.build_algorithm("fedmine:strength=2").strength == 2
-    with pytest.raises(PmtlError, match=r"Known: .*fedmine.*pmtl.*own as package\.module:Name"):
+ALL = """
+import json
+from dataclasses import dataclass
+from typing import ClassVar
+import numpy as np
+from torch import nn
+import pmtl
+from pmtl.algorithms import FedAvg
+from pmtl.privacy.sampling import Fixed, SamplingScheme
+
+@dataclass(frozen=True)
+class Mine(FedAvg):
+    name: ClassVar[str] = "mine"
+
+def model(input_shape, outputs):
+    return nn.Linear(input_shape[0], outputs)
+
+def right(y_true, y_pred):
+    return np.mean(y_true == y_pred)
+
+class Half(SamplingScheme):
+    def draw(self, sampler, round):
+        return Fixed().draw(sampler, round)
+    def chance(self, rate):
+        return rate
+
+def read(path):
+    return json.loads(path.read_text())
+
+class Watch(pmtl.Callback):
+    def on_round(self, event):
+        print(f"heard of round {event.round}")
+"""
+KINDS = {"algorithms": "Mine", "models": "model", "metrics": "right"}
+KINDS |= {"sampling": "Half", "readers": "read", "callbacks": "Watch"}
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """A package as an installer leaves it, in a folder of the path; each entry point is `tiny`."""
+    site = tmp_path / "site"
+    (site / "tiny_pmtl-1.0.dist-info").mkdir(parents=True)
+    (site / "tiny_pmtl.py").write_text(ALL, encoding="utf-8")
+    about = "Metadata-Version: 2.1\nName: tiny-pmtl\nVersion: 1.0\n"
+    (site / "tiny_pmtl-1.0.dist-info/METADATA").write_text(about, encoding="utf-8")
+    entries = "".join(f"[pmtl.{k}]\ntiny = tiny_pmtl:{name}\n" for k, name in KINDS.items())
+    (site / "tiny_pmtl-1.0.dist-info/entry_points.txt").write_text(entries, encoding="utf-8")
+    monkeypatch.setattr(sys, "path", [str(site), *sys.path])
+    monkeypatch.chdir(tmp_path)
+    rows = {"x": [[k / 9, 1 - k / 9] for k in range(48)], "y": [0, 1] * 24}
+    Path("d.tiny").write_text(json.dumps(rows | {"client": [f"c{k % 6}" for k in range(48)]}))
+    yield
+    sys.modules.pop("tiny_pmtl", None)
+
+
+def test_an_installed_package_is_found_by_its_entry_points_everywhere(installed, pmtl_command):
+    common = ["--data", "d.tiny", "--algorithm", "tiny", "--model", "tiny", "--rounds", "2"]
+    common += ["--sampling", "tiny", "--cohort", "3", "--metric", "tiny", "--epsilon", "9"]
+    done = pmtl_command("train", *common, "--callback", "tiny", "--out", "run")
+    assert done.status == 0, done.err
+    assert "heard of round 1\nheard of round 2" in done.out
+    assert "tiny mean" in done.out
+    done = pmtl_command("compare", *common, "--grid", "lr=0.1,0.2", "--seeds", "1", "--out", "c")
+    assert done.status == 0, done.err
+    with pytest.raises(PmtlError, match=r"Known: .*pmtl.*tiny.*own as package\.module:Name"):
         pmtl.build_algorithm("fedyours")
 
 

@@ -2,11 +2,10 @@
 
     teamwork.py FOLDER JOB
 
-`all`: train every kind of run and keep what came out. `run`: one run in FOLDER/run, in which the
-last process dies in the middle if the file FOLDER/die is there. `resume`: go on with it.
-`differ`: the last process differs from the others, each time in something else; each process writes
-what it was told to FOLDER/told-RANK. `command`: the same with other data for the last process, on
-the command line.
+`die`: one run in FOLDER/run, in which the last process dies in the middle. `all`: go on with it,
+then train every kind of run and keep what came out. `differ`: the last process differs from the
+others, each time in something else; each process writes what it was told to FOLDER/told-RANK, and
+to FOLDER/told-command-RANK what the command line said where the data differs.
 """
 
 import contextlib
@@ -46,12 +45,12 @@ def options(name):
     return {**common, **RUNS[name]}
 
 
-def dying(folder, team):
+def dying(team):
     """Let the last process be killed in its third round."""
     advance = Simulation.advance
 
     def advance_or_die(self, progress):
-        if progress.round == 2 and team.rank == team.size - 1 and (folder / "die").exists():
+        if progress.round == 2 and team.rank == team.size - 1:
             os.kill(os.getpid(), signal.SIGKILL)
         return advance(self, progress)
 
@@ -125,11 +124,9 @@ def command(folder):
 def main():
     torch.set_num_threads(1)
     folder, job = Path(sys.argv[1]), sys.argv[2]
-    if job == "command":  # It joins the team by itself.
-        (folder / f"told-command-{os.environ['RANK']}").write_text(json.dumps(command(folder)))
-        return
     with pmtl.join_team() as team:
         if job == "all":
+            pmtl.resume(folder / "run", team=team)
             for name in RUNS:
                 run = pmtl.train(SPEC, out=folder / name, team=team, **options(name))
                 if not team.leader:
@@ -146,15 +143,15 @@ def main():
                 ledger=ledger,
                 **options("pmtl"),
             )
-        elif job == "run":
-            dying(folder, team)
+        elif job == "die":
+            dying(team)
             pmtl.train(
                 SPEC, out=folder / "run", team=team, checkpoint_seconds=0.0, **options("poisson")
             )
-        elif job == "resume":
-            pmtl.resume(folder / "run", team=team)
         else:
             (folder / f"told-{team.rank}").write_text(json.dumps(differing(folder, team)))
+    if job == "differ":  # The command joins the team by itself.
+        (folder / f"told-command-{os.environ['RANK']}").write_text(json.dumps(command(folder)))
 
 
 if __name__ == "__main__":

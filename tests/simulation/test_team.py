@@ -36,12 +36,22 @@ def launch(processes: int, folder: Path, job: str) -> subprocess.CompletedProces
 
 
 @pytest.fixture(scope="module")
-def team_of_three(tmp_path_factory):
+def died_and_resumed(tmp_path_factory):
+    """A folder in which a team of three trained every kind of run, after it had gone on with a run
+    in which one of two processes died; and what was left of that run before."""
     folder = tmp_path_factory.mktemp("team")
+    died = launch(2, folder, "die")
+    state = files.read_json(folder / "run/run.json")["state"]
+    checkpoint = files.read_tensors(folder / "run/checkpoint.safetensors")[1]["round"]
     Ledger.create(folder / "ledger.db", pmtl.load(SPEC).clients).close()
     done = launch(3, folder, "all")
     assert done.returncode == 0, done.stderr
-    return folder
+    return folder, (died.returncode, died.stderr, state, checkpoint)
+
+
+@pytest.fixture
+def team_of_three(died_and_resumed):
+    return died_and_resumed[0]
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -85,18 +95,15 @@ def test_who_does_not_lead_says_that_it_has_only_a_part(team_of_three):
     assert "only a part" in told[0]
 
 
-def test_a_process_that_dies_ends_the_job_which_then_goes_on_with_any_number(tmp_path):
-    (tmp_path / "die").touch()
-    died = launch(2, tmp_path, "run")
-    assert died.returncode != 0
-    assert "Another process of this job ended" in died.stderr
-    state = files.read_json(tmp_path / "run/run.json")["state"]
-    assert state == "running"
-    assert files.read_tensors(tmp_path / "run/checkpoint.safetensors")[1]["round"] == 2
-    resumed = launch(3, tmp_path, "resume")
-    assert resumed.returncode == 0, resumed.stderr
+def test_a_process_that_dies_ends_the_job_which_then_goes_on_with_any_number(
+    died_and_resumed, tmp_path
+):
+    folder, (status, said, state, checkpoint) = died_and_resumed
+    assert status != 0
+    assert "Another process of this job ended" in said
+    assert (state, checkpoint) == ("running", 2)
     whole = pmtl.train(SPEC, out=tmp_path / "whole", **options("poisson"))
-    again = pmtl.load_run(tmp_path / "run")
+    again = pmtl.load_run(folder / "run")
     assert torch.allclose(shared(again), shared(whole), atol=1e-6)
     assert torch.allclose(personal(again), personal(whole), atol=1e-6)
     assert [line["round"] for line in again.metrics] == [1, 2, 3, 4]
@@ -139,11 +146,12 @@ def told(tmp_path_factory):
                     data, out=folder / name, checkpoint_seconds=0.0, **mode, **options("pmtl")
                 )
     before = content(folder)
-    found = {}
-    for job, name in (("differ", "told"), ("command", "told-command")):
-        done = launch(2, folder, job)
-        assert done.returncode == 0, done.stderr
-        found[job] = [json.loads((folder / f"{name}-{rank}").read_text()) for rank in range(2)]
+    done = launch(2, folder, "differ")
+    assert done.returncode == 0, done.stderr
+    found = {
+        name: [json.loads((folder / f"{name}-{rank}").read_text()) for rank in range(2)]
+        for name in ("told", "told-command")
+    }
     return folder, before, found
 
 
@@ -166,7 +174,7 @@ def content(folder):
 def test_every_process_refuses_a_team_that_differs_and_says_in_what(what, told):
     named = "the data" if "data" in what or "stopped" in what else what
     _, _, found = told
-    for said in found["differ"]:
+    for said in found["told"]:
         assert said[what] is not None, "trained"
         assert said[what].startswith(f"The processes of this job differ in {named}. Nothing was")
         assert "not for a federation between organisations" in said[what]
@@ -174,7 +182,7 @@ def test_every_process_refuses_a_team_that_differs_and_says_in_what(what, told):
 
 def test_the_command_line_leaves_with_status_two(told):
     _, _, found = told
-    for status, words in found["command"]:
+    for status, words in found["told-command"]:
         assert status == 2
         assert "error: The processes of this job differ in the data. Nothing was" in words
         assert "Traceback" not in words
