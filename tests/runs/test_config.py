@@ -114,6 +114,10 @@ def test_algorithms_are_written_as_specs_where_a_line_can_hold_them():
         ("epsilon = 2", r"epsilon belongs under \[privacy\]"),
         ("rounds = 2\n[privacy]\nepsilon = 1", r"rounds belongs under \[privacy\]"),
         ("lr = 0.1", r"lr belongs under \[local\]"),
+        (
+            "lr = 0.1\nepsilon = 2",
+            r"lr belongs under \[local\].* epsilon belongs under \[privacy\]",
+        ),
         ("[privacy]\nlr = 0.1", r"lr belongs under \[local\]"),
         ('[local]\ndata = "x.csv"', "data belongs at the top"),
         ("[privacy]\nseed = 3", "seed belongs at the top"),

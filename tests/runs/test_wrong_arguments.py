@@ -131,6 +131,7 @@ CALLS = [
     (lambda run, data: pmtl.load("synthetic", True), "all others by name"),
     (lambda run, data: run.evaluate(len), "as text, but a builtin_function"),
     (lambda run, data: run.predict("zz", X), "There is no client 'zz'"),
+    (lambda run, data: run.predict("aa", X), "in this run; it has 4, .* Did you mean 'a'"),
     (lambda run, data: from_arrays(X, Y), "from_arrays needs client"),
     (lambda run, data: from_arrays(X, Y, WHO, tsk="regression"), "Did you mean 'task'"),
     (lambda run, data: from_arrays(X, Y, WHO[:5]), "differ in length"),

@@ -14,6 +14,8 @@ from pmtl.data.schema import Column
 
 FEW_CLIENTS = 100
 LARGE_ROWS = 30.0  #: norm of a row above which default step sizes tend to diverge
+#: So many rows or more are not expected to have a class each.
+MANY_ROWS = 20
 UNEQUAL = 50  #: ratio of the largest client's rows to the median above which there is a warning
 
 
@@ -101,6 +103,12 @@ def _warnings(data: FederatedData, counts: NDArray[Any], steps: bool) -> list[st
                 "a model cannot learn from these rows alone to tell classes apart."
             )
         seen = len(np.unique(data.y))
+        if 2 * seen > len(data.y) > MANY_ROWS:
+            warnings.append(
+                f"There are {seen:,} classes in {len(data.y):,} rows: a model cannot learn classes "
+                "that hardly two rows have. Name another column with --target, if this one names "
+                "the rows."
+            )
         if seen < data.outputs:
             warnings.append(
                 f"Only {seen} of the {data.outputs} classes have rows: if the targets are not "

@@ -77,7 +77,9 @@ def _details(run: Run, subject: Subject) -> str:
         "format": f"{subject.format}, exported by pmtl {__version__}",
         "privacy": f"ε = {_number(run.privacy.epsilon)}, δ = {_number(run.privacy.delta)}, "
         f"{run.privacy.adjacency}",
-        "reads": f"`rows`: float32, any number of rows of shape {list(facts.input_shape)}",
+        "reads": f"`rows`: float32, any number of rows of shape {list(facts.input_shape)}"
+        if subject.columns is None
+        else f"{len(subject.columns.features)} columns of a table, by name; any number of rows",
         "answers": _answers(run, subject),
     }
     table = [f"| {name} | {value} |" for name, value in rows.items()]
@@ -175,7 +177,9 @@ def _limits(run: Run, subject: Subject) -> str:
     limits = [
         "The file was compared with the run on a few rows that were made up: it computes what the "
         "run computes, which says nothing about how good that is on new data.",
-        "Rows have the columns that are listed above, in that order; nothing checks it.",
+        "Rows have the columns that are listed above, in that order; nothing checks it."
+        if subject.columns is None
+        else "Nothing checks what the columns hold; the run's own predictions do.",
     ]
     if run.not_finite is not None and not run.facts.production:
         limits.append("Training diverged for some clients of this run.")

@@ -25,6 +25,7 @@ from torch import nn
 
 from pmtl import storage as files
 from pmtl._version import __version__
+from pmtl.data.schema.schema import Schema
 from pmtl.errors import PmtlError
 from pmtl.export.answering import (
     TOLERANCE,
@@ -37,6 +38,7 @@ from pmtl.export.answering import (
     with_public_scale,
 )
 from pmtl.export.card import model_card
+from pmtl.export.columns import input_names, what_to_give
 from pmtl.export.formats import Format, find_format
 from pmtl.export.usage import Subject
 from pmtl.jsontext import to_json
@@ -154,7 +156,8 @@ def _export_client(
         raise PmtlError(f"The model of client {client!r} {_DIVERGED}")
     writer = _writer(run, kind, module)
     _write(run, writer, module, client, folder, f"model{kind.ending}", done)
-    return Subject(kind.name, f"model{kind.ending}", client, module.state_names), done
+    file, state = f"model{kind.ending}", module.state_names
+    return Subject(kind.name, file, client, state, columns=writer.schema), done
 
 
 _DIVERGED = (
@@ -180,8 +183,9 @@ def _export_all(run: Run, kind: type[Format], folder: Path, bar: Bar) -> tuple[S
         raise PmtlError(f"No model can be exported: every client's {_DIVERGED}")
     index = {"models": done.models, "left_out": done.left_out}
     files.write_text(folder / "index.json", to_json(index, indent=2) + "\n")
-    first = next(iter(done.models.values()))
-    return Subject(kind.name, first, None, state, count=len(done.models)), done
+    first, count = next(iter(done.models.values())), len(done.models)
+    schema = None if writer is None else writer.schema
+    return Subject(kind.name, first, None, state, count=count, columns=schema), done
 
 
 def _export_shared(
@@ -209,10 +213,11 @@ def _export_shared(
         raise PmtlError(f"The shared model {_DIVERGED}")
     names = facts.feature_names
     own = [f"feature {place}" if names is None else names[place] for place in places]
-    writer = _writer(run, kind, module)
+    # Features that the user has to scale come after the columns: such a model reads features.
+    writer = _writer(run, kind, module, columns=not own)
     _write(run, writer, module, None, folder, f"model{kind.ending}", done)
     file, state = f"model{kind.ending}", module.state_names
-    return Subject(kind.name, file, None, state, 1, tuple(own), True), done
+    return Subject(kind.name, file, None, state, 1, tuple(own), True, writer.schema), done
 
 
 def _own_model(run: Run, client: str) -> Answering:
@@ -220,8 +225,10 @@ def _own_model(run: Run, client: str) -> Answering:
     return Answering(module, run.facts.task).eval()
 
 
-def _writer(run: Run, kind: type[Format], module: Answering) -> Format:
-    return kind(module, _rows(run, module), run.facts.labels)
+def _writer(run: Run, kind: type[Format], module: Answering, columns: bool = True) -> Format:
+    known = run.facts.schema
+    schema = Schema.from_dict(known) if columns and known is not None else None
+    return kind(module, _rows(run, module), run.facts.labels, schema)
 
 
 def _rows(run: Run, module: Answering) -> NDArray[np.float32]:
@@ -240,14 +247,15 @@ def _write(
     done: _Done,
 ) -> None:
     """Write a model, read it again, and compare its answers with those of the run."""
-    rows = _rows(run, module)
+    trial = writer.trial(_rows(run, module))
+    rows = trial.rows
     expected = module.answers(rows) if client is None else _predicted(run, client, rows)
     files.write_bytes(folder / name, writer.content(module, _about_model(run, client)))
     content = (folder / name).read_bytes()
     one = int(finite_rows(expected).argmax())
     for some in (slice(None), slice(one, one + 1)):  # A single row is a case of its own.
         wanted = {output: values[some] for output, values in expected.items()}
-        apart = difference(wanted, writer.answers(content, rows[some]), run.facts.task)
+        apart = difference(wanted, writer.answers(content, trial.part(some)), run.facts.task)
         if not apart <= TOLERANCE:
             whose = "shared model" if client is None else f"model of client {client!r}"
             raise PmtlError(
@@ -292,7 +300,7 @@ def _about_folder(run: Run, kind: type[Format], done: _Done, subject: Subject) -
         **about,
         "format": kind.name,
         "file": None if subject.many else subject.file,
-        "input": "rows",
+        "input": "rows" if subject.columns is None else _inputs(subject.columns),
         "answers": output_names(facts.task),
         "feature_names": facts.feature_names,
         "pixels": facts.pixels,
@@ -305,9 +313,14 @@ def _about_folder(run: Run, kind: type[Format], done: _Done, subject: Subject) -
     }
 
 
+def _inputs(schema: Schema) -> dict[str, str]:
+    """The inputs of a graph that reads columns, and what each of them holds."""
+    return {name: what_to_give(column) for name, column in input_names(schema).items()}
+
+
 def _write_reading(run: Run, folder: Path) -> None:
-    """How tables or texts become rows, which no graph of numbers can hold."""
-    reading = {"schema": getattr(run.facts, "schema", None), "text": run.facts.text}
+    """How tables or texts become rows."""
+    reading = {"schema": run.facts.schema, "text": run.facts.text}
     for name, rule in reading.items():
         if rule is not None:
             files.write_text(folder / f"{name}.json", to_json(rule, indent=2) + "\n")

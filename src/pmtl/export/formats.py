@@ -18,10 +18,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from pmtl.data.schema.schema import Schema
 from pmtl.errors import PmtlError, is_out_of_memory
 from pmtl.export.answering import Answering, Answers, Array, output_names
+from pmtl.export.columns import Trial, add_columns, trial_of
 from pmtl.jsontext import to_json
 from pmtl.models import Task
 from pmtl.spec import unknown
@@ -37,13 +40,23 @@ class Format(ABC):
         module: the model whose network is traced; its weights do not matter.
         rows: rows that it can read.
         classes: the names of classes, if they have names.
+        schema: how the columns of a table become rows, if the graph is to read columns. Formats
+            whose graphs have no text read rows nevertheless.
     """
 
     name: ClassVar[str]
     ending: ClassVar[str]
+    reads_columns: ClassVar[bool] = False  #: whether graphs can read the columns of a table
 
-    def __init__(self, module: Answering, rows: Array, classes: Sequence[str] | None) -> None:
+    def __init__(
+        self,
+        module: Answering,
+        rows: Array,
+        classes: Sequence[str] | None,
+        schema: Schema | None = None,
+    ) -> None:
         self.module, self.classes = copy.deepcopy(module).eval().requires_grad_(False), classes
+        self.schema = schema if self.reads_columns else None
         self.task: Task = module.task
         with _traced(self.name):
             self._trace(torch.from_numpy(rows))
@@ -62,27 +75,32 @@ class Format(ABC):
         with _traced(self.name):
             return self._content(module, about)
 
-    def answers(self, content: bytes, rows: Array) -> Answers:
+    def trial(self, rows: NDArray[np.float32]) -> Trial:
+        """What a file of this format is tried with: these rows, or a table if it reads columns."""
+        return Trial(rows, {"rows": rows}) if self.schema is None else trial_of(self.schema, rows)
+
+    def answers(self, content: bytes, inputs: Mapping[str, Array]) -> Answers:
         """What the model in a file answers, by the runtime that users have.
 
         Args:
             content: the file.
-            rows: the rows.
+            inputs: the arrays that it reads: `rows`, or the columns of a table.
         """
         with _traced(self.name):
-            return self._answers(content, rows)
+            return self._answers(content, inputs)
 
     @abstractmethod
     def _content(self, module: Answering, about: Mapping[str, Any]) -> bytes: ...
 
     @abstractmethod
-    def _answers(self, content: bytes, rows: Array) -> Answers: ...
+    def _answers(self, content: bytes, inputs: Mapping[str, Array]) -> Answers: ...
 
 
 class Onnx(Format):
     """ONNX, for onnxruntime and what else reads it."""
 
     name, ending = "onnx", ".onnx"
+    reads_columns = True
 
     def _trace(self, rows: Tensor) -> None:
         onnx = _import_onnx()[0]
@@ -110,6 +128,8 @@ class Onnx(Format):
         for value in (*graph.input, *graph.output):
             value.type.tensor_type.shape.dim[0].dim_param = "rows"
         del graph.value_info[:]
+        if self.schema is not None:
+            add_columns(onnx, self._proto, self.schema)
         self._slots = {slot.name: slot for slot in graph.initializer}
         if lost := sorted(set(self.module.state_dict()) - set(self._slots)):
             raise PmtlError(f"The graph has no place for {', '.join(lost)}.")
@@ -121,13 +141,13 @@ class Onnx(Format):
         onnx.helper.set_model_props(self._proto, {KEY: to_json(about)})
         return bytes(self._proto.SerializeToString())
 
-    def _answers(self, content: bytes, rows: Array) -> Answers:
+    def _answers(self, content: bytes, inputs: Mapping[str, Array]) -> Answers:
         _, runtime = _import_onnx()
         options = runtime.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = 1, 3
         session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         names = [output.name for output in session.get_outputs()]
-        found = dict(zip(names, session.run(None, {"rows": rows}), strict=True))
+        found = dict(zip(names, session.run(None, dict(inputs)), strict=True))
         if self.classes is not None and self.task == "classification":
             told = [self.classes[place] for place in found["prediction"]]
             if found.pop("class_name").tolist() != told:
@@ -151,10 +171,10 @@ class Torch(Format):
         torch.export.save(self._program, buffer, extra_files={KEY: to_json(about)})
         return buffer.getvalue()
 
-    def _answers(self, content: bytes, rows: Array) -> Answers:
+    def _answers(self, content: bytes, inputs: Mapping[str, Array]) -> Answers:
         with torch.no_grad():
             loaded = torch.export.load(io.BytesIO(content)).module()
-            values = loaded(torch.from_numpy(rows))
+            values = loaded(torch.from_numpy(inputs["rows"]))
         return {
             name: value.numpy() for name, value in zip(self.module.outputs, values, strict=True)
         }
@@ -175,11 +195,11 @@ class Safetensors(Format):
         state = {name: value.clone().contiguous() for name, value in module.state_dict().items()}
         return bytes(save(state, {KEY: to_json(about), "format": "pt"}))
 
-    def _answers(self, content: bytes, rows: Array) -> Answers:
+    def _answers(self, content: bytes, inputs: Mapping[str, Array]) -> Answers:
         from safetensors.torch import load
 
         self.module.load_state_dict(load(content))
-        return self.module.answers(rows)
+        return self.module.answers(inputs["rows"])
 
 
 FORMATS: dict[str, type[Format]] = {kind.name: kind for kind in (Onnx, Torch, Safetensors)}

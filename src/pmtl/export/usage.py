@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from pmtl.data.schema.schema import Schema
 from pmtl.export.answering import output_names
+from pmtl.export.columns import input_names, kind_of_input, what_to_give
 from pmtl.runs.config import IN_MEMORY
 from pmtl.runs.result import Run
 
@@ -24,6 +26,7 @@ class Subject:
     count: int = 0  #: how many models there are; 0 for one client's
     scaled_by_the_user: tuple[str, ...] = ()  #: features that the user of a shared model scales
     shared: bool = False
+    columns: Schema | None = None  #: how the graph itself makes rows of columns, if it does
 
     @property
     def scaled(self) -> bool:
@@ -68,6 +71,34 @@ part = {{name[6:]: value for name, value in weights.items() if name.startswith("
 }
 
 
+_COLUMNS = """\
+```python
+import numpy as np
+import onnxruntime
+
+session = onnxruntime.InferenceSession("{file}")
+columns = {{  # Two rows.
+{columns}
+}}
+answers = session.run(None, columns)
+print(dict(zip([output.name for output in session.get_outputs()], answers)))
+```"""
+
+
+def _columns(schema: Schema | None) -> str:
+    """Two rows of a table, as code."""
+    lines = []
+    for name, column in ({} if schema is None else input_names(schema)).items():
+        kind = kind_of_input(column)
+        if column.hash is not None:
+            values: object = [[0] * len(column.features)] * 2
+        else:
+            values = [(column.categories or ("",))[0], ""] if kind == "object" else [0, 1]
+        array = f"np.array({values!r}, dtype={'object' if kind == 'object' else f'np.{kind}'})"
+        lines.append(f"    {name!r}: {array},  # {what_to_give(column)}")
+    return "\n".join(lines)
+
+
 _OWN_NETWORK = """\
 # The network is the owner's own module: module.load_state_dict(part)
 print({name: tuple(value.shape) for name, value in part.items()})"""
@@ -109,7 +140,9 @@ def how_to_use(run: Run, subject: Subject) -> str:
     facts = run.facts
     own = facts.model == IN_MEMORY or ":" in facts.model
     scaled = "; `scale.…` of the scaling in front of it" if subject.scaled else ""
-    text = _HOW[subject.format].format(
+    how = _HOW[subject.format] if subject.columns is None else _COLUMNS
+    text = how.format(
+        columns=_columns(subject.columns),
         file=subject.file,
         shape=(2, *facts.input_shape),
         answers=", ".join(output_names(facts.task)),
@@ -118,7 +151,13 @@ def how_to_use(run: Run, subject: Subject) -> str:
         rebuild=_OWN_NETWORK if own else _rebuilt(run, subject),
     )
     notes = []
-    if facts.feature_names is not None:
+    if subject.columns is not None:
+        notes.append(
+            "The file reads the columns of a table by name, as they are, and makes features of "
+            "them as in training. A text that is not one of a column's categories counts as "
+            "none of them. Cells are not trimmed of spaces."
+        )
+    elif facts.feature_names is not None:
         notes.append(f"The columns of a row, in this order: {names(facts.feature_names)}.")
     if facts.labels is not None:
         notes.append(f"The classes, from 0: {names(facts.labels)}.")
@@ -126,7 +165,7 @@ def how_to_use(run: Run, subject: Subject) -> str:
         notes.append("Pixels are numbers between 0 and 1.")
     if facts.text is not None:
         notes.append("`text.json` says how a text becomes a row.")
-    if getattr(facts, "schema", None) is not None:
+    if facts.schema is not None and subject.columns is None:
         notes.append("`schema.json` says how the columns of a table become a row.")
     if subject.scaled_by_the_user:
         notes.append(

@@ -251,19 +251,24 @@ def _refuse_misplaced(values: Mapping[str, Any], kind: type[TrainConfig]) -> Non
     for table, inner, _ in tables(kind):
         homes |= dict.fromkeys(declared(inner), table)
     parts = {"": values, **{name: values.get(name) for name, _, _ in tables(kind)}}
+    problems = []
     for place, part in parts.items():
         for name in part if isinstance(part, Mapping) else ():
             if name in _OF_DATA:
-                raise PmtlError(
+                problems.append(
                     f"{name} is an option of the data: write data = "
                     f'"FILE:{name.removesuffix("_column")}=…".'
                 )
+                continue
             home = homes.get(name, place)
             if home == place or name in parts:
                 continue
-            if home:
-                raise PmtlError(f"{name} belongs under [{home}]: put it below that line.")
-            raise PmtlError(f"{name} belongs at the top, above the first [heading].")
+            where = f"under [{home}]: put it below that line"
+            problems.append(
+                f"{name} belongs {where if home else 'at the top, above the first [heading]'}."
+            )
+    if problems:
+        raise PmtlError(" ".join(problems))
 
 
 #: Options of commands that a file gives as a part of the data's spec.

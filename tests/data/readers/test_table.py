@@ -318,3 +318,12 @@ def test_text_in_another_encoding_is_told(tmp_path, encoding):
     path.write_bytes("client;a;target\nZürich;1;0\nGenève;2;1\n".encode(encoding))
     with pytest.raises(PmtlError, match="is not UTF-8 text: save it again in UTF-8"):
         load(str(path))
+
+
+def test_a_hint_is_given_for_a_name_that_was_given_only(tmp_path):
+    path = csv(tmp_path, "site,age,outcome\na,1,0\n")
+    with pytest.raises(PmtlError, match="no target column 'target' or 'y'") as error:
+        load(str(path))
+    assert "Did you mean" not in str(error.value)
+    with pytest.raises(PmtlError, match="Did you mean 'outcome'"):
+        load(f"{path}:client=site,target=outcom")

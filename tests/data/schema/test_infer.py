@@ -184,6 +184,13 @@ def test_targets(target, task, labels, kind):
     assert (data.task, data.labels) == (kind, labels)
 
 
+def test_a_target_that_names_the_rows_is_told():
+    data = federation(target=[f"v{k}" for k in range(ROWS)])
+    (told,) = (line for line in describe(data)["warnings"] if "classes in 40 rows" in line)
+    assert "Name another column with --target" in told
+    assert not [line for line in describe(federation())["warnings"] if "classes in" in line]
+
+
 def test_a_target_with_bounds_is_a_number():
     frame = pd.DataFrame({"client": ["a", "b"] * 20, "word": ["p", "q"] * 20, "score": [3, 7] * 20})
     data = FederatedData.from_frame(frame, target="score", bounds={"score": (0, 10)})

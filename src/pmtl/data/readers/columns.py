@@ -142,7 +142,8 @@ def _find_several(
             quoted = " or ".join(repr(name) for name in names)
             flag = {"client": "--client-column COLUMN, or ", "target": "--target COLUMN, or "}
             remedy = f"Name the {role} with {flag.get(role, '')}{role}=COLUMN in the spec."
-            problems[f"{role} column {quoted}"] = f"{did_you_mean(names[0], columns)} {remedy}"
+            hint = "" if one is None else did_you_mean(one, columns)
+            problems[f"{role} column {quoted}"] = f"{hint} {remedy}"
         else:
             found.append(name)
     return tuple(found)

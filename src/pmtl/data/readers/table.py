@@ -85,7 +85,7 @@ def open_table(path: Path, lenient: bool = False, progress: bool = False) -> Ite
             ) from error
         raise PmtlError(
             f"{path} cannot be read as a table: {reason}. "
-            "Every row needs the same columns, and a feature column holds numbers only."
+            "A table has a header line, and every row as many cells as that line."
         ) from error
 
 

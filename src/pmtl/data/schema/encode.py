@@ -167,6 +167,7 @@ class Encoder:
 
         def invalid(found: _Problem) -> str:
             what = "not among its categories" if category else f"no {column.kind}"
+            what += " with a decimal comma" if column.decimal == "," else ""
             what = _cells(found.count, f"that is {what}", f"that are {what}")
             return (
                 f"the column {name!r} has {what} (first in row "
