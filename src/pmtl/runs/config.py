@@ -271,6 +271,10 @@ def _refuse_misplaced(values: Mapping[str, Any], kind: type[TrainConfig]) -> Non
                     f"{name} is an option of the data: write data = "
                     f'"FILE:{name.removesuffix("_column")}=…".'
                 )
+            if name in _OF_FEDERATIONS and name not in homes:
+                raise PmtlError(
+                    f"{name} is a setting of pmtl federation run: here no server has to be trusted."
+                )
             home = homes.get(name, place)
             if home == place or name in parts:
                 continue
@@ -279,6 +283,8 @@ def _refuse_misplaced(values: Mapping[str, Any], kind: type[TrainConfig]) -> Non
             raise PmtlError(f"{name} belongs at the top, above the first [heading].")
 
 
+#: Settings of `pmtl federation run` only.
+_OF_FEDERATIONS = ("secure_aggregation", "colluders")
 #: Options of commands that a file gives as a part of the data's spec.
 _OF_DATA = ("client_column", "target", "scale", "bounds")
 
