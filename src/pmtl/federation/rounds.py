@@ -109,13 +109,14 @@ class Rounds:
 
         server, attempt = self.server, secrets.token_hex(16)
         headers = {site: self._header(state, attempt, counted[site]) for site in self._members}
-        asked = {site: Message("key", header) for site, header in headers.items()}
+        least = shares.least_sites(colluders)
         # A site that gave a key and then failed is left out of the next attempt, if others suffice.
-        asked = {site: message for site, message in asked.items() if site not in self._failed}
+        left_out, self._failed = self._failed, set()
+        if len(headers) - len(left_out) < least:
+            left_out = set()
+        asked = {site: Message("key", headers[site]) for site in headers if site not in left_out}
         given = self._collect(asked, "key", state.round, attempt, "signed")
         keys = {site: signed for site, signed in given.items() if _is_key(signed, site)}
-        left_out, self._failed = self._failed, set()
-        least = shares.least_sites(colluders)
         if len(keys) < least and left_out:
             return None  # With all sites, once more. Nothing was sent, and nothing charged.
         if len(keys) < least:
@@ -182,7 +183,8 @@ class Rounds:
             else:
                 self._tell(f"Site {site!r}, round {round + 1}: {sentence_of(answer)}")
         for site in sorted(set(messages) - set(found) - self._late):
-            self._tell(f"Site {site!r} did not answer round {round + 1}; it counts as zero.")
+            end = "; it counts as zero." if kind == "uploads" else "."
+            self._tell(f"Site {site!r} did not answer round {round + 1}{end}")
         for site in sorted(self._late & set(found)):
             self._tell(f"Site {site!r} is back.")
         self._late = (self._late - set(messages)) | (set(messages) - set(found))

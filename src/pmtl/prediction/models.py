@@ -22,8 +22,7 @@ from pmtl.data import Bounds, Scaling
 from pmtl.data.checks import as_model_input, is_sparse, row_chunks
 from pmtl.data.scaling import scaling_of_new_client
 from pmtl.data.schema.inputs import Inputs
-from pmtl.data.schema.problems import similar
-from pmtl.errors import PmtlError, PmtlWarning
+from pmtl.errors import PmtlError, PmtlWarning, did_you_mean
 from pmtl.models import FlatModel, Task
 from pmtl.models.library import Standardise
 from pmtl.simulation import Weights
@@ -69,7 +68,7 @@ class Models:
             raise PmtlError(
                 f"There is no client {str(client)!r} in this run; it has {len(self.clients)}, from "
                 f"{self.clients[0]!r} to {self.clients[-1]!r}."
-                f"{similar(str(client), self.clients)}"
+                f"{did_you_mean(str(client), self.clients)}"
             )
         return place
 

@@ -260,6 +260,11 @@ def _refuse_misplaced(values: Mapping[str, Any], kind: type[TrainConfig]) -> Non
                     f'"FILE:{name.removesuffix("_column")}=…".'
                 )
                 continue
+            if name in _OF_FEDERATIONS and name not in homes:
+                problems.append(
+                    f"{name} is a setting of pmtl federation run: here no server has to be trusted."
+                )
+                continue
             home = homes.get(name, place)
             if home == place or name in parts:
                 continue
@@ -271,6 +276,8 @@ def _refuse_misplaced(values: Mapping[str, Any], kind: type[TrainConfig]) -> Non
         raise PmtlError(" ".join(problems))
 
 
+#: Settings of `pmtl federation run` only.
+_OF_FEDERATIONS = ("secure_aggregation", "colluders")
 #: Options of commands that a file gives as a part of the data's spec.
 _OF_DATA = ("client_column", "target", "scale", "bounds")
 

@@ -11,6 +11,7 @@ import typer
 from pmtl.cli import options as opt
 from pmtl.cli.federation.demo import demo
 from pmtl.cli.federation.kits import add_site, members, provision, renew
+from pmtl.cli.federation.settings import FederationConfig, job_of
 from pmtl.errors import PmtlError
 
 if TYPE_CHECKING:
@@ -105,20 +106,13 @@ def site(
 
 
 @app.command()
-@opt.with_settings(*NOT_HERE)
+@opt.with_settings(*NOT_HERE, kind=FederationConfig)
 def run(
     kit: AdminKit,
     name: Annotated[str, typer.Option(help="The name of the run.")] = "run",
     summed: Annotated[
         bool, typer.Option("--summed", help="Sites send the sum of their clients' uploads.")
     ] = False,
-    secure: Annotated[
-        bool, typer.Option("--secure-aggregation", help="Sites hide their uploads from the server.")
-    ] = False,
-    colluders: Annotated[
-        int | None,
-        typer.Option(help="With --secure-aggregation: sites that may collude with the server."),
-    ] = None,
     only: Annotated[
         list[str] | None, typer.Option("--site", help="A site that takes part (default all).")
     ] = None,
@@ -143,8 +137,6 @@ def run(
 
     Example: pmtl federation run KITS/admin --epsilon 2 --name first
     """
-    from dataclasses import asdict
-
     from pmtl.federation.nvflare.admin import administrator
     from pmtl.federation.nvflare.job import check_run_name
 
@@ -153,14 +145,10 @@ def run(
         raise PmtlError(f"--round-seconds {round_seconds:g} is no time: give a positive number.")
     if settings.get("mode") == "production":
         settings["ledger"] = "(at the server)"
-    asked = opt.make_config(config, settings)
-    job: dict[str, Any] = {
-        "run": name,
-        "config": asdict(asked),
-        "sites": only or [],
-        "summed": summed,
-    }
-    job |= {"secure": secure, "colluders": colluders, "round_seconds": round_seconds}
+    asked = opt.make_config(config, settings, FederationConfig)
+    assert isinstance(asked, FederationConfig)
+    job = job_of(name, asked) | {"sites": only or [], "summed": summed}
+    job["round_seconds"] = round_seconds
     with administrator(kit) as admin:
         number = admin.submit({"name": name, "resume": resume, "job": job})
         follow(

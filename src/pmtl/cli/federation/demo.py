@@ -33,6 +33,7 @@ def demo(
     need_nvflare()
     from pmtl.federation.demo import run_demo
     from pmtl.privacy.plan import PrivacyRequest
+    from pmtl.privacy.statement.text import HIDDEN
     from pmtl.progress import spinner
     from pmtl.report.run_verdict import verdict
     from pmtl.runs.config import TrainConfig
@@ -61,6 +62,9 @@ def demo(
     opt.print_table("Accuracy on test rows", ("site", "clients", *_VIEWS), rows)
     first = next(iter(runs.values()))
     typer.echo(str(first.privacy).split("\n\n")[1].replace("\n", " "))
+    if first.privacy.hidden is not None:
+        typer.echo(f"Against whom: {first.privacy.adversary}")
+        typer.echo(HIDDEN.format(**first.privacy.hidden))
     for site, path in found["sites"].items():
         typer.echo(f"Site {site}: its personal models are in {path}, and nowhere else.")
     typer.echo(f"The server has what was published: {found['public']}.")
