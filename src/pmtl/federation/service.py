@@ -300,7 +300,7 @@ class SiteService:
         algorithm = agreement.algorithm(model, public)
         data = self._load(agreement.config)
         self._check_clients(agreement)
-        if wants_scaling(algorithm, data, model):
+        if wants_scaling(algorithm, data, model, agreement.config.init is not None):
             data = data.scaled()
         result = RunResult(self.folder.result(agreement.run), agreement, data, model, public)
         result.create(algorithm)

@@ -67,14 +67,15 @@ class Sites:
         self._usual_cohort = cohort
         self._largest = largest
         self._rounds = rounds
+        safe = axis_is_safe(model, self.device) and is_ours(algorithm)
         self._exact: ExactEngine | None = None
         if isinstance(algorithm, ExactAlgorithm):
             alone = in_place or engine == "debug"
-            self._exact = ExactEngine(algorithm, model, feed, one_by_one=alone)
+            places = in_place and safe and algorithm.uses_start
+            self._exact = ExactEngine(algorithm, model, feed, alone, places)
         self._sparse: SparseTrainer | None = None
         if engine != "debug" and self._exact is None and SparseTrainer.fits(algorithm, model, feed):
             self._sparse = SparseTrainer(algorithm, model, data.task, feed, in_place)
-        safe = axis_is_safe(model, self.device) and is_ours(algorithm)
         self._alone = in_place and not safe
         self.engine, self.compile = choose(
             engine, compile, model, self.device, self._work(), in_place, self._alone
