@@ -25,7 +25,7 @@ by_steps = pytest.mark.parametrize(
     "name", [name for name, kind in ALGORITHMS.items() if not kind.exact]
 )
 #: Fields that are not numbers of any size from 0; the files of their algorithms have tests of them.
-OTHERS = ("clusters", "omega", "rounds", "votes", "target", "share", "sizes")
+OTHERS = ("clusters", "omega", "rounds", "votes", "target", "share", "sizes", "part")
 
 
 def constants(name):
@@ -204,7 +204,7 @@ def test_only_local_training_shares_nothing_and_it_uploads_nothing():
 def test_exact_algorithms_say_so_and_take_no_steps():
     exact = [name for name, kind in ALGORITHMS.items() if kind.exact]
     assert exact == [name for name, kind in ALGORITHMS.items() if issubclass(kind, ExactAlgorithm)]
-    assert exact == ["pooling"]
+    assert exact == ["pooling", "anchored"]
     for name in exact:
         with pytest.raises(NotImplementedError):
             make(name).begin(vectors(1)[0], vectors(2)[0])

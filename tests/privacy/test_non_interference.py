@@ -34,11 +34,13 @@ from interference import (
 )
 
 import pmtl
-from pmtl.algorithms import ALGORITHMS, ExactAlgorithm, Sizes, build_algorithm
+from pmtl.algorithms import ALGORITHMS, ExactAlgorithm, build_algorithm
 from pmtl.models import build_model
+from pmtl.models.network import train
 from pmtl.privacy.accounting.validation import metrics_plan
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyPlan
+from pmtl.server.settle import sizes_of
 from pmtl.sharing import share_part
 from pmtl.simulation import LocalTraining, simulate
 
@@ -67,6 +69,7 @@ def algorithm_of(name):
     options = {
         "clustered": {"clusters": {client: str(k % 2) for k, client in enumerate(NAMES)}},
         "related": {"omega": np.eye(M) - 1 / M},
+        "anchored": {"rounds": 2, "votes": 1},
     }.get(name)
     return build_algorithm(name) if options is None else ALGORITHMS[name](**options)
 
@@ -78,11 +81,12 @@ def outcome(world, monkeypatch, data, model="logistic", algorithm="pmtl", engine
     cohort = M if sampling == "full" else 7
     with monkeypatch.context() as patch:
         world.hold(patch)
+        patch.setattr(train, "STEPS", 2)  # of networks, to save time
         plan = PrivacyPlan(M, cohort, sampling, 0.5, 0.2, 2, 0.01)
         flat = build_model(model, data.input_shape, data.outputs, data.task, 0)
         method = algorithm_of(algorithm)
         if isinstance(method, ExactAlgorithm):  # It decides about rounds and clip itself.
-            sizes = Sizes(data.task, data.outputs, data.input_shape[0] + 1, linear=True)
+            sizes = sizes_of(flat, data.input_shape, data.task, data.outputs)
             method = method.settle(sizes, 50.0)
             plan = PrivacyPlan(M, M, "full", 1.0, method.noise, method.releases, 0.01)
         share = options.pop("share", None)
@@ -159,7 +163,7 @@ def test_with_every_algorithm(algorithm, engine, change, monkeypatch):
 
 
 @pytest.mark.parametrize("share", ["3.*", "subspace:k=9", "film", "basis"])
-@pytest.mark.parametrize("algorithm", ["pmtl", "ditto", "fedavg"])
+@pytest.mark.parametrize("algorithm", ["anchored", "pmtl", "ditto", "fedavg"])
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("change", [many_rows, missing_values])
 def test_with_every_kind_of_shared_part(share, algorithm, engine, change, monkeypatch):

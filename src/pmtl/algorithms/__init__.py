@@ -10,6 +10,7 @@ from pmtl.algorithms.fedavg import FedAvg
 from pmtl.algorithms.fedprox import FedProx
 from pmtl.algorithms.local import Local
 from pmtl.algorithms.naive_joint import NaiveJoint
+from pmtl.algorithms.networks.anchored import Anchored
 from pmtl.algorithms.pmtl import PMTL
 from pmtl.algorithms.pooling import Pooling
 from pmtl.algorithms.ppsgd import PPSGD
@@ -21,7 +22,7 @@ from pmtl.spec import construct, parse_spec
 ALGORITHMS: dict[str, type[Algorithm]] = {
     kind.name: kind
     for kind in (
-        *(Pooling, PMTL, FedAvg, FedAdam, FedProx, Local, Ditto, PPSGD),
+        *(Pooling, Anchored, PMTL, FedAvg, FedAdam, FedProx, Local, Ditto, PPSGD),
         *(ClusteredPMTL, RelatedPMTL, NaiveJoint),
     )
 }
@@ -57,6 +58,7 @@ __all__ = [
     "PMTL",
     "PPSGD",
     "Algorithm",
+    "Anchored",
     "ClusteredPMTL",
     "Ditto",
     "ExactAlgorithm",

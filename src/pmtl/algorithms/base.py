@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from numbers import Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -20,8 +20,10 @@ from torch import Tensor
 
 from pmtl.billboard import Billboard
 from pmtl.errors import PmtlError
-from pmtl.models import Batch, Layout, Task
+from pmtl.models import Batch, FlatModel, Layout, Task
+from pmtl.models.linear.last_layer import last_layer
 from pmtl.models.linear.solve import ClientRows
+from pmtl.models.network.rows import LastPlaces
 from pmtl.spec import settle_numbers
 
 #: From a vector of weights to the gradient of the client's objective on the current batch.
@@ -173,6 +175,18 @@ class Algorithm(ABC):
         """The weights with which the client predicts."""
 
 
+class Reader(Protocol):
+    """Makes the rows that an exact algorithm works on."""
+
+    def rows(
+        self, task: Task, outputs: int, inputs: Tensor, targets: Tensor, real: Tensor
+    ) -> ClientRows:
+        """The rows of K clients (`LastLayer.rows`)."""
+
+    def floats(self, rows: int, outputs: int) -> int:
+        """About how many floats a client with so many rows takes."""
+
+
 @dataclass(frozen=True)
 class Sizes:
     """Public numbers of a federation and its model, from which an algorithm may decide."""
@@ -184,6 +198,10 @@ class Sizes:
     factor: float = 1.0  #: features are multiplied by this, to have a size near 1
     bounded: bool = False  #: whether features are scaled by public bounds to −1 … 1
     target_range: tuple[float, float] | None = None  #: public bounds of a numeric target
+    weights: int = 0  #: how many numbers the model trains
+    start_norm: float = 0.0  #: the length of the common start
+    public_start: bool = False  #: whether the start comes from a public file
+    last: LastPlaces | None = None  #: where the last linear layer is, if answers are its outputs
 
 
 class ExactAlgorithm(Algorithm):
@@ -195,6 +213,30 @@ class ExactAlgorithm(Algorithm):
     """
 
     exact: ClassVar[bool] = True
+    #: Whether training begins with the common start.
+    uses_start: ClassVar[bool] = False
+    #: Whether clients finish with what they uploaded last, which `finish_after` gets.
+    uses_last: ClassVar[bool] = False
+
+    def reader(self, model: FlatModel, input_shape: tuple[int, ...]) -> Reader:
+        """What makes `rows` of a client's rows: by default the model's linear part."""
+        layer = last_layer(model, input_shape)
+        if layer is None:
+            raise PmtlError(f"The algorithm {self.name!r} needs a linear model.")
+        return layer
+
+    @property
+    def usual_share(self) -> str | None:
+        """Which part of the model is shared unless `share` says it (after `settle`); None: all."""
+        return None
+
+    def with_part(self, part: Any) -> ExactAlgorithm:
+        """The algorithm on the part of the model that a `Share` names."""
+        raise PmtlError(
+            f"The algorithm {self.name!r} cannot share a part of a model: it works on the whole "
+            "model. Leave share out, or use anchored, pmtl, ditto, fedavg, fedprox, fedadam, ppsgd "
+            "or local."
+        )
 
     @property
     @abstractmethod
@@ -234,6 +276,10 @@ class ExactAlgorithm(Algorithm):
     @abstractmethod
     def finish(self, rows: ClientRows, board: Tensor) -> Tensor:
         """What clients own after the last release [K, own]."""
+
+    def finish_after(self, rows: ClientRows, board: Tensor, last: Tensor) -> Tensor:
+        """The same, given the clients' last uploads before clipping [K, U], if `uses_last`."""
+        return self.finish(rows, board)
 
     def begin(self, own: Tensor, shared: Tensor) -> State:
         raise NotImplementedError

@@ -21,7 +21,6 @@ from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
 from pmtl.messages import UPLOAD, RoundMessage
 from pmtl.models import FlatModel
-from pmtl.models.linear.last_layer import last_layer
 from pmtl.models.linear.solve import ClientRows
 from pmtl.privacy.clipping import clip
 from pmtl.streams import name_keys, subseed
@@ -99,16 +98,15 @@ class Site:
 
     def _all_rows(self) -> ClientRows:
         """All training rows, for an exact algorithm."""
-        layer = last_layer(self.model, self._data.input_shape)
-        if layer is None:
-            raise PmtlError(f"The algorithm {self.algorithm.name!r} needs a linear model.")
+        assert self._exact is not None
+        reader = self._exact.reader(self.model, self._data.input_shape)
         mine = self._data.rows("train").of(0).reshape(1, -1)
         real = torch.ones(mine.shape if mine.size else (1, 1), dtype=torch.bool)
         if not mine.size:
             mine, real = np.zeros((1, 1), dtype=np.int64), ~real
         x, y = (torch.from_numpy(np.ascontiguousarray(part)) for part in self._data.gather(mine))
         inputs = x.to(self.model.start().dtype)
-        return layer.rows(self._data.task, self._data.outputs, inputs, y, real)
+        return reader.rows(self._data.task, self._data.outputs, inputs, y, real)
 
     def _check(self, message: RoundMessage) -> None:
         """Refuse what would spoil the client's vector, or a second upload for one round."""

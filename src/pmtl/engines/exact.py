@@ -2,12 +2,13 @@
 that fit in memory.
 
 In production every client is computed alone, so that its result does not depend on the others, to
-the last bit.
+the last bit; or, if the model allows it, at its own place in an array (`places.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,65 +17,109 @@ from torch import Tensor
 from pmtl.algorithms import ExactAlgorithm
 from pmtl.engines.base import Ints
 from pmtl.engines.row_tensors import RowTensors, to_device
-from pmtl.errors import PmtlError
+from pmtl.engines.slots import Shape, assign_slots
 from pmtl.models import FlatModel
-from pmtl.models.linear.last_layer import last_layer
 from pmtl.models.linear.solve import ClientRows
 
-#: Floats in memory at a time, and how many penalties an algorithm may try.
-_FLOATS, _PENALTIES = 16 * 2**20, 16
+#: Floats in memory at a time, and the most slots of an array in production.
+_FLOATS, _MOST_SLOTS = 16 * 2**20, 64
 
 
 class ExactEngine:
     """Runs an exact algorithm on the rows of `tensors`."""
 
     def __init__(
-        self, algorithm: ExactAlgorithm, model: FlatModel, tensors: RowTensors, one_by_one: bool
+        self,
+        algorithm: ExactAlgorithm,
+        model: FlatModel,
+        tensors: RowTensors,
+        one_by_one: bool,
+        in_slots: bool = False,
     ) -> None:
-        layer = last_layer(model, tensors.data.input_shape)
-        if layer is None:
-            raise PmtlError(f"The algorithm {algorithm.name!r} needs a linear model.")
-        self._layer = layer
+        self._reader = algorithm.reader(model, tensors.data.input_shape)
         self._algorithm = algorithm
         self._tensors = tensors
         self._train = tensors.data.rows("train")
         self._one_by_one = one_by_one
-        self._last: tuple[bytes, Tensor] | None = None
+        self._in_slots = in_slots
+        self._kept: dict[bytes, Tensor] = {}  # by clients: uploads of a release that is repeated
+        self._kept_round = -1
 
     def uploads(self, clients: Ints, around: Tensor, round: int) -> Tensor:
         """The uploads [K, U] of a round, not yet clipped; `around` [K, B] is what clients read."""
-        key = clients.tobytes()
-        if not (self._algorithm.repeats(round) and self._last is not None and self._last[0] == key):
-            work = self._algorithm.work
-            self._last = key, self._map(clients, around, lambda rows, read: work(rows, read, round))
-        return self._last[1]
+        work, first = self._algorithm.work, round
+        while self._algorithm.repeats(first):
+            first -= 1
+        if first != self._kept_round:
+            self._kept, self._kept_round = {}, first
+        key = clients.tobytes()  # The last bits depend on the company.
+        if key in self._kept:
+            return self._kept[key]
+        made = self._map(clients, around, lambda rows, read, _: work(rows, read, round))
+        if self._algorithm.repeats(first + 1):
+            self._kept[key] = made
+        return made
 
     def finish(self, clients: Ints, around: Tensor) -> Tensor:
         """What the clients own after the last release."""
-        return self._map(clients, around, self._algorithm.finish)
+        counts, last = self._train.counts[clients], around.new_zeros(len(clients), 0)
+        if self._algorithm.uses_last:
+            final = self._algorithm.releases - 1
+            size = self._algorithm.upload_size(final) or around.shape[1]
+            last = around.new_zeros(len(clients), size)
+            # As in the round, in which clients without rows have no part.
+            for some in (counts > 0, counts == 0):
+                if some.any():
+                    where = to_device(some, around.device)
+                    last[where] = self.uploads(clients[some], around[where], final)
+        return self._map(clients, around, self._algorithm.finish_after, last)
 
     def rehearse(self, around: Tensor, rounds: int) -> None:
         """Run every stage on a client with two rows of zeros."""
         index = np.zeros((1, 2), dtype=np.int64)
         rows = self._rows(index, np.ones((1, 2), dtype=bool))
-        rows = ClientRows(rows.task, torch.zeros_like(rows.x), torch.zeros_like(rows.y), rows.mask)
+        rows = replace(rows, x=torch.zeros_like(rows.x), y=torch.zeros_like(rows.y))
         for round in range(rounds):
-            self._algorithm.work(rows, around, round)
+            if not self._algorithm.repeats(round):
+                self._algorithm.work(rows, around, round)
         self._algorithm.finish(rows, around)
 
     def _map(
-        self, clients: Ints, around: Tensor, function: Callable[[ClientRows, Tensor], Tensor]
+        self,
+        clients: Ints,
+        around: Tensor,
+        function: Callable[[ClientRows, Tensor, Tensor], Tensor],
+        last: Tensor | None = None,
     ) -> Tensor:
+        last = around.new_zeros(len(clients), 0) if last is None else last
         parts, order = [], []
         with torch.no_grad():
-            for positions in self._pieces(self._train.counts[clients]):
-                some = clients[positions]
-                rows = self._rows(*self._index(some))
-                read = around[to_device(positions, around.device)]
-                parts.append(function(rows, read).to(around.dtype))
-                order.append(positions)
+            for positions, size in self._arrays(clients):
+                there = positions >= 0
+                who = np.where(there, positions, positions[there][0])
+                index, real = self._index(clients[who], size)
+                real[~there] = False
+                place = to_device(who, around.device)
+                made = function(self._rows(index, real), around[place], last[place])
+                parts.append(made[to_device(there, made.device)].to(around.dtype))
+                order.append(positions[there])
         back = np.argsort(np.concatenate(order))
         return torch.cat(parts)[to_device(back, around.device)]
+
+    def _arrays(self, clients: Ints) -> Iterator[tuple[Ints, int]]:
+        """Positions of the clients of each array, and its rows; −1 is an empty slot."""
+        counts = np.maximum(1, self._train.counts[clients])
+        if not self._in_slots:
+            yield from ((some, int(counts[some].max())) for some in self._pieces(counts))
+            return
+        rows = 2 ** np.ceil(np.log2(counts)).astype(np.int64)
+        for shape, slots in assign_slots(clients, rows.reshape(-1, 1), self._slots):
+            yield slots, shape[0]
+
+    def _slots(self, shape: Shape) -> int:
+        """How many clients with so many rows are computed together in production."""
+        width = _FLOATS // self._reader.floats(shape[0], self._tensors.data.outputs)
+        return 1 << (max(1, min(_MOST_SLOTS, width)).bit_length() - 1)
 
     def _pieces(self, counts: Ints) -> Iterator[Ints]:
         """Positions of clients with about as many rows, as many as fit in memory."""
@@ -82,19 +127,16 @@ class ExactEngine:
             yield from np.arange(len(counts)).reshape(-1, 1)
             return
         order = np.argsort(-counts, kind="stable")
-        outputs, d = self._tensors.data.outputs, self._layer.columns + 1
         while len(order):
             n = max(1, int(counts[order[0]]))
-            table = 2 * min(n, d) ** 2 + outputs * (6 * d + 4 * n) + n
-            width = max(1, _FLOATS // (3 * n * d + _PENALTIES * table))
+            width = max(1, _FLOATS // self._reader.floats(n, self._tensors.data.outputs))
             # Padding is at most doubling: smaller clients wait for the next piece.
             width = min(width, max(1, int((2 * counts[order] >= n).sum())))
             yield order[:width]
             order = order[width:]
 
-    def _index(self, clients: Ints) -> tuple[Ints, np.ndarray]:
+    def _index(self, clients: Ints, size: int) -> tuple[Ints, np.ndarray]:
         counts = self._train.counts[clients]
-        size = max(1, int(counts.max()))
         real = np.arange(size) < counts[:, None]
         index = np.zeros(real.shape, dtype=np.int64)
         index[real] = np.concatenate([self._train.of(int(client)) for client in clients])
@@ -104,4 +146,4 @@ class ExactEngine:
         inputs, targets = self._tensors.rows(index)
         data = self._tensors.data
         mask = to_device(real, self._tensors.device)
-        return self._layer.rows(data.task, data.outputs, inputs, targets, mask)
+        return self._reader.rows(data.task, data.outputs, inputs, targets, mask)

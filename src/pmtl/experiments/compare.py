@@ -144,7 +144,7 @@ def settled(grid: Grid, data: FederatedData) -> tuple[Grid, FederatedData]:
             model, _ = build(config_of(base, Cell(candidate, None, 0)), data)
         except PmtlError:
             continue  # `check` tells.
-        if wants_scaling(method, data, model):
+        if wants_scaling(method, data, model, base.init is not None):
             return grid, data.scaled()
     return grid, data
 

@@ -122,6 +122,8 @@ class Agreement:
         settled = _settled(config, columns, len(clients), model)
         if isinstance(settled, ExactAlgorithm):
             asked = replace(asked, rounds=settled.releases, clip=1.0)
+            if config.share is None:
+                config = replace(config, share=settled.usual_share)
         plan = asked.resolve(len(clients))
         hardened = plan.private if config.privacy.hardened is None else config.privacy.hardened
         config = replace(
@@ -231,5 +233,6 @@ def _settled(config: TrainConfig, columns: Columns, clients: int, model: FlatMod
         columns.outputs,
         columns.bounded,
         columns.target_range,
+        config.init is not None,
     )
     return settle_algorithm(build_algorithm(config.algorithm), config.privacy, clients, sizes)

@@ -312,7 +312,7 @@ class SiteService:
         model = agreement.model(public)
         algorithm = agreement.algorithm(model, public)
         data = self._rows.check(agreement)
-        if wants_scaling(algorithm, data, model):
+        if wants_scaling(algorithm, data, model, agreement.config.init is not None):
             data = data.scaled()
         result = RunResult(self.folder.result(agreement.run), agreement, data, model, public)
         result.create(algorithm)

@@ -173,8 +173,8 @@ class PrivacyRequest:
     delta: float | None = option(None, help="δ; 1/(10 · clients) unless given.")
     clip: float | None = option(
         None,
-        help=f"γ, the largest norm of an upload ({DEFAULT_CLIP:g} unless given; pooling has its "
-        "own).",
+        help=f"γ, the largest norm of an upload ({DEFAULT_CLIP:g} unless given; pooling and "
+        "anchored have their own).",
     )
     sampling: str | None = option(
         None,
@@ -183,7 +183,8 @@ class PrivacyRequest:
     )
     cohort: int | None = option(None, help="q, clients a round; everybody unless given.")
     rounds: int | None = option(
-        None, help=f"T, rounds ({DEFAULT_ROUNDS} unless given; pooling has its own)."
+        None,
+        help=f"T, rounds ({DEFAULT_ROUNDS} unless given; pooling and anchored have their own).",
     )
     hardened: bool | None = option(
         None,

@@ -51,8 +51,8 @@ class TrainConfig:
     )
     algorithm: str = option(
         "auto",
-        help="auto (pooling for linear models, otherwise pmtl), pooling, pmtl[:lam=0.1], fedavg, "
-        "fedprox[:mu=0.1], local, ditto[:lam=0.1], ppsgd[:alpha=1], "
+        help="auto (pooling for linear models, anchored for others), pooling, anchored, "
+        "pmtl[:lam=0.1], fedavg, fedprox[:mu=0.1], local, ditto[:lam=0.1], ppsgd[:alpha=1], "
         "clustered:clusters=FILE (JSON or CSV, client to cluster), related:omega=FILE (.npy, or "
         "CSV with names), fedadam[:server_lr=0.03], naive_joint, or package.module:Name.",
     )

@@ -67,7 +67,8 @@ def settle(
     """The algorithm with all that it decides from public numbers: clients, sizes and budget."""
     known = data.bounds or Bounds()
     ranges = bool(known.features), known.target
-    sizes = sizes_of(model, data.input_shape, data.task, data.outputs, *ranges)
+    started = config.init is not None
+    sizes = sizes_of(model, data.input_shape, data.task, data.outputs, *ranges, started)
     return settle_algorithm(method, config.privacy, data.m, sizes)
 
 
@@ -77,13 +78,20 @@ def default_algorithm(config: TrainConfig, data: FederatedData, model: FlatModel
     return usual_algorithm(config.privacy, config.local, config.share, linear)
 
 
-def wants_scaling(method: Algorithm, data: FederatedData, model: FlatModel) -> bool:
-    """Whether the clients should scale their features first: for tables of numbers in memory."""
+def wants_scaling(
+    method: Algorithm, data: FederatedData, model: FlatModel, public_start: bool
+) -> bool:
+    """Whether the clients should scale their features first: for tables of numbers in memory.
+
+    A network with a public start, or one that looks rows up, reads its features as they are.
+    """
     table = isinstance(data.x, np.ndarray) and not isinstance(data.x, np.memmap)
+    as_they_are = public_start or model.traits.looks_up or len(data.input_shape) > 1
+    network = isinstance(method, ExactAlgorithm) and method.uses_start and not as_they_are
     return (
         method.exact
         and not data.is_scaled
-        and type(model.module) is Linear
+        and (type(model.module) is Linear or network)
         and table
         and data.x.dtype != np.uint8
     )
@@ -93,7 +101,7 @@ def warn_of_start(method: Algorithm, model: FlatModel, start: Iterable[str]) -> 
     """A sentence if the algorithm does not begin with trained weights that the start has."""
     given = set(start)
     names = [part.name for part in model.layout.parameters if part.name in given]
-    if not method.exact or not names:
+    if not isinstance(method, ExactAlgorithm) or method.uses_start or not names:
         return []
     return [
         f"The algorithm {method.name!r} finds {' and '.join(names)} by itself and does not use "

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pmtl.algorithms import Algorithm, build_algorithm
+from pmtl.algorithms import Algorithm, ExactAlgorithm, build_algorithm
 from pmtl.data import FederatedData, load
 from pmtl.data.checks import not_a_federation
 from pmtl.errors import PmtlError, PmtlWarning, kind_of
@@ -92,7 +92,7 @@ def train(
         data: a federation, or a spec (`visits.csv:client=hospital,target=outcome`).
         model: a spec, or a factory of modules (called with the input shape and the outputs).
         algorithm: a spec (`pmtl:lam=0.5`), an algorithm or its class; "auto" is pooling for linear
-            models.
+            models and anchored for others.
         privacy: the privacy that is asked for: an ε, or the fields of `PrivacyRequest`.
         local: a client's work in a round: the fields of `LocalTraining`.
         init: a public start: a safetensors file with the names of the model's parameters.
@@ -198,10 +198,13 @@ def start(
         config = replace(config, algorithm=default_algorithm(config, federated, flat))
     method = build_algorithm(algorithm or config.algorithm)
     about_start += warn_of_start(method, flat, public.start or {})
-    if wants_scaling(method, federated, flat):
+    if wants_scaling(method, federated, flat, config.init is not None):
         federated = federated.scaled()
         config = replace(config, data=federated.source or IN_MEMORY)
-    shared = share_part(settle(method, config, federated, flat), config.share, flat, public.rows)
+    settled = settle(method, config, federated, flat)
+    if config.share is None and isinstance(settled, ExactAlgorithm):
+        config = replace(config, share=settled.usual_share)
+    shared = share_part(settled, config.share, flat, public.rows)
     plan, metrics = plans_of(config, federated, shared)
     config = resolved(config, plan, metrics)
     refuse_differences(team, federated, config, [plan, metrics], flat, shared)

@@ -13,6 +13,7 @@ from pmtl.algorithms import Algorithm, ExactAlgorithm, Sizes
 from pmtl.errors import PmtlError
 from pmtl.models import FlatModel, Task
 from pmtl.models.linear.last_layer import last_layer
+from pmtl.models.network.rows import last_places
 from pmtl.privacy.plan import PrivacyRequest
 
 
@@ -23,6 +24,7 @@ def sizes_of(
     outputs: int,
     bounded: bool = False,
     target_range: tuple[float, float] | None = None,
+    public_start: bool = False,
 ) -> Sizes:
     """The public numbers from which an exact algorithm decides.
 
@@ -33,11 +35,24 @@ def sizes_of(
         outputs: how many numbers a model answers with.
         bounded: whether features have public bounds.
         target_range: the public bounds of a numeric target.
+        public_start: whether the model's start comes from a public file.
     """
     layer = last_layer(model, input_shape)
     columns = 0 if layer is None else layer.columns + 1
     factor = 1.0 if layer is None else layer.factor
-    return Sizes(task, outputs, columns, layer is not None, factor, bounded, target_range)
+    return Sizes(
+        task,
+        outputs,
+        columns,
+        layer is not None,
+        factor,
+        bounded,
+        target_range,
+        model.size,
+        float(model.start().double().norm()),
+        public_start,
+        last_places(model, input_shape),
+    )
 
 
 def settle_algorithm(
@@ -72,8 +87,8 @@ def settle_algorithm(
 
 
 def usual_algorithm(asked: PrivacyRequest, local: Any, share: str | None, linear: bool) -> str:
-    """What `algorithm=auto` means: pooling for linear models, unless settings of Algorithm 1 were
-    given.
+    """What `algorithm=auto` means: pooling for linear models and anchored for others, unless
+    settings of Algorithm 1 were given.
 
     Args:
         asked: the privacy that was asked for.
@@ -82,4 +97,6 @@ def usual_algorithm(asked: PrivacyRequest, local: Any, share: str | None, linear
         linear: whether the model is linear.
     """
     steps = asked.rounds is not None or asked.clip is not None or local != type(local)()
-    return "pooling" if linear and not steps and share is None else "pmtl"
+    if steps:
+        return "pmtl"
+    return "pooling" if linear and share is None else "anchored"

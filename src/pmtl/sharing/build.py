@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pmtl.algorithms import Algorithm
+from pmtl.algorithms import Algorithm, ExactAlgorithm
 from pmtl.errors import PmtlError
 from pmtl.models import FlatModel, PublicFile, read_public, used_of_start
 from pmtl.sharing.algorithm import SharedPart
@@ -65,7 +65,12 @@ def share_part(
     algorithm: Algorithm, spec: str | None, model: FlatModel, rows: Tensor | None = None
 ) -> Algorithm:
     """The algorithm on the part of the model that `spec` names; without one, as it is."""
-    return algorithm if spec is None else SharedPart(algorithm, build_share(spec, model, rows))
+    if spec is None:
+        return algorithm
+    part = build_share(spec, model, rows)
+    if isinstance(algorithm, ExactAlgorithm):
+        return algorithm.with_part(part)
+    return SharedPart(algorithm, part)
 
 
 @dataclass(frozen=True)

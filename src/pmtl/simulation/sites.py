@@ -67,10 +67,12 @@ class Sites:
         self._usual_cohort = cohort
         self._largest = largest
         self._rounds = rounds
+        safe = axis_is_safe(model, self.device) and is_ours(algorithm)
         self._exact: ExactEngine | None = None
         if isinstance(algorithm, ExactAlgorithm):
             alone = isolate or engine == "debug"
-            self._exact = ExactEngine(algorithm, model, tensors, one_by_one=alone)
+            in_slots = isolate and safe and algorithm.uses_start
+            self._exact = ExactEngine(algorithm, model, tensors, alone, in_slots)
         self._sparse: SparseTrainer | None = None
         if (
             engine != "debug"
@@ -78,7 +80,6 @@ class Sites:
             and SparseTrainer.fits(algorithm, model, tensors)
         ):
             self._sparse = SparseTrainer(algorithm, model, data.task, tensors, isolate)
-        safe = axis_is_safe(model, self.device) and is_ours(algorithm)
         self._alone = isolate and not safe
         self.engine, self.compile = choose(
             engine, compile, model, self.device, self._work(), isolate, self._alone

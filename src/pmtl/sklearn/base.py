@@ -78,7 +78,8 @@ class PMTLEstimator(BaseEstimator):  # type: ignore[misc]
         Args:
             epsilon: ε of one fit, for every client against all others; inf for no privacy.
             delta: δ; 1/(10 · clients) unless given.
-            algorithm: a spec (`pmtl:lam=0.5`) or an algorithm; "auto" is pooling for linear models.
+            algorithm: a spec (`pmtl:lam=0.5`) or an algorithm; "auto" is pooling for linear
+                models and anchored for others.
             model: a spec (`mlp:hidden=32`) or a factory of torch modules; "auto" is linear.
             share: what leaves a client, as for `pmtl.train`; by default the whole model.
             bounds: public (low, high) of columns, by name or position; `"target"` is the target's.

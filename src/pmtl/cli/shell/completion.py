@@ -12,7 +12,18 @@ from pathlib import Path
 #: Known values by what is completed.
 VALUES: dict[str, tuple[str, ...]] = {
     "algorithm": (
-        *("auto", "pooling", "pmtl", "fedavg", "fedadam", "fedprox", "local", "ditto", "ppsgd"),
+        *(
+            "auto",
+            "pooling",
+            "anchored",
+            "pmtl",
+            "fedavg",
+            "fedadam",
+            "fedprox",
+            "local",
+            "ditto",
+            "ppsgd",
+        ),
         *("clustered:clusters=", "related:omega=", "naive_joint"),
     ),
     "model": ("auto", "logistic", "linear", "mlp", "femnist_cnn", "celeba_cnn", "hog"),

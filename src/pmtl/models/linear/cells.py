@@ -19,7 +19,14 @@ VOTE_ROWS = 100.0
 CAUTION, HANDICAP = 2.0, 2.0
 
 
-def choose(losses: Tensor, counts: Tensor, vote: Tensor, noise: float) -> Tensor:
+def choose(
+    losses: Tensor,
+    counts: Tensor,
+    vote: Tensor,
+    noise: float,
+    around: int = len(AROUND),
+    smooth: Tensor | None = None,
+) -> Tensor:
     """[K, 2] the cell that each client takes, and the one that it takes without the others.
 
     Args:
@@ -27,14 +34,16 @@ def choose(losses: Tensor, counts: Tensor, vote: Tensor, noise: float) -> Tensor
         counts: [K, 1] its number of rows.
         vote: [K, cells] the published losses.
         noise: the standard deviation of their noise.
+        around: how many cells, the first ones, depend on shared weights.
+        smooth: [cells, …] an orthonormal basis of differences; `smooth_basis` unless given.
     """
-    smooth = smooth_basis(vote)
+    smooth = smooth_basis(vote) if smooth is None else smooth
     vote = vote @ smooth @ smooth.T
     length = vote.square().sum(1, keepdim=True).clamp(min=1e-300)
     trust = (1 - CAUTION * smooth.shape[1] * noise**2 / length).clamp(min=0)
     score = counts * losses + VOTE_ROWS * trust * vote
-    score[:, : len(AROUND)] += HANDICAP * (1 - trust)
-    alone = losses[:, len(AROUND) :].argmin(1) + len(AROUND)
+    score[:, :around] += HANDICAP * (1 - trust)
+    alone = losses[:, around:].argmin(1) + around
     return torch.stack([score.argmin(1), alone], 1)
 
 

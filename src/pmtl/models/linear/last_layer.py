@@ -19,6 +19,9 @@ from pmtl.models.library import Linear
 from pmtl.models.linear.solve import ClientRows
 from pmtl.models.losses import Task
 
+#: How many penalties an algorithm may try at a time.
+_PENALTIES = 16
+
 
 @dataclass(frozen=True)
 class LastLayer:
@@ -50,6 +53,12 @@ class LastLayer:
         finally:
             hook.remove()
         return seen[0].flatten(1) if seen else x.new_zeros(len(x), 0)
+
+    def floats(self, rows: int, outputs: int) -> int:
+        """About how many floats a client with so many rows takes."""
+        d = self.columns + 1
+        table = 2 * min(rows, d) ** 2 + outputs * (6 * d + 4 * rows) + rows
+        return 3 * rows * d + _PENALTIES * table
 
     def rows(
         self, task: Task, outputs: int, inputs: Tensor, targets: Tensor, real: Tensor

@@ -1,0 +1,366 @@
+"""Anchored: the default method for networks. Few releases, personal models around shared weights.
+
+The model of client k solves the paper's equation 3 around a centre c, by steps that adapt
+(models/network/train.py):
+
+    w_k(c; κ) ≈ argmin_w  Σ_rows loss(f(x; w), y) + ½ κ ‖w − c‖²
+
+λ of the paper is κ/n_k: the centre is worth κ rows. Everything that is shared passes the gate, in T
+releases of equal price:
+
+1. *Target* (numbers without public bounds, 2 releases): as in pooling.
+2. *Rounds* (8 releases): w̃ ← w̃ + C · mean_k clip₁((w_k(w̃; 10) − w̃)/C) + noise, from the common
+   start w⁰: FedAvg (McMahan et al., AISTATS 2017) with few, adaptive local steps.
+3. *Vote* (3 releases of one vector, averaged): client k's mean held-out loss in nats for each of 12
+   cells: w̃ as it is, w_k(w̃; κ) for five κ, and the same six around w⁰, which is training alone.
+
+C · rounds is how far w̃ can get: as far as w⁰ is from zero, or less, so that the noise in w̃ is no
+longer than w⁰. A random start with as much noise again is still a random start; of a public start a
+fifth is allowed. Client k takes the cell with the least n_k · (own held-out loss) + A · (published
+loss), with the insurance of pooling (models/linear/cells.py). Training alone is among the cells, so
+that a client for which w̃ is useless ends with what it has alone.
+
+Privacy: every release is the mean over all clients of a vector of norm at most 1, with Gaussian
+noise: one `PrivacyPlan` of T rounds (adaptive composition of Gaussian mechanisms: Dong, Roth & Su
+2022). Held-out losses, the choice of a cell and the final training stay in the client, which is
+billboard privacy (Hsu et al. 2014, lemma 1; the paper's theorem 2).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from pmtl.algorithms.base import ExactAlgorithm, Sizes
+from pmtl.errors import PmtlError
+from pmtl.models import FlatModel, Layout
+from pmtl.models.linear.cells import choose, pick
+from pmtl.models.linear.solve import ClientRows, in_nats
+from pmtl.models.linear.target import BINS, in_units, level_votes, read_level, read_size, size_votes
+from pmtl.models.linear.target import spans as spans_of
+from pmtl.models.network.cells import CELLS, EACH, PENALTIES, smooth_basis
+from pmtl.models.network.rows import Network, NetworkRows, in_target_units
+from pmtl.models.network.train import held_out, held_out_losses, path
+
+#: The penalty and the steps of a round.
+ROUND_PENALTY, ROUND_STEPS = 10.0, 10
+#: How far the shared weights may get in all rounds, and the length of the noise in them, both in
+#: units of the start's length: of a random start, and of a public start or a part of the weights.
+REACH, NOISE, NOISE_OF_PUBLIC = 0.8, 1.0, 0.2
+#: A vote in nats: the noise that is aimed at, and the least and largest norm for clipping it.
+VOTE_NOISE, VOTE_NORMS = 0.005, (0.05, 2.0)
+#: The most noise of a release with which the target's histograms are readable.
+READABLE = 0.12
+#: A random subspace has at least so many dimensions, and is used for so many times more weights.
+LEAST_SHARED, MANY = 50, 4
+TARGETS = ("auto", "given", "release", "own", "none")
+
+
+class Part(Protocol):
+    """The map between the shared numbers and the weights (`sharing/`)."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def rest(self) -> int: ...
+
+    def first(self, common: Tensor) -> Tensor: ...
+
+    def own(self, common: Tensor) -> Tensor: ...
+
+    def join(self, s: Tensor, p: Tensor) -> Tensor: ...
+
+    def pull_back(self, gradient: Tensor) -> tuple[Tensor, Tensor]: ...
+
+    def published(self, shared: Tensor) -> Tensor: ...
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Anchored(ExactAlgorithm):
+    """Personal networks around shared weights; `settle` decides everything from public numbers.
+
+    Args:
+        rounds: releases for the shared weights.
+        votes: releases for the vote.
+        target: how a numeric target is scaled: "given" (by public bounds), "release" (2 releases),
+            "own" (each client by its own rows), "none" (classes, or a network whose last layer is
+            not linear), or "auto".
+        noise: σ of one release, for uploads of norm 1; it follows from the privacy plan.
+    """
+
+    name: ClassVar[str] = "anchored"
+    uses_start: ClassVar[bool] = True
+    uses_last: ClassVar[bool] = True
+
+    rounds: int = 8
+    votes: int = 3
+    target: str = "auto"
+    noise: float = 0.0
+    sizes: Sizes | None = field(default=None, repr=False, metadata={"derived": True})
+    part: Part | None = field(default=None, repr=False, metadata={"derived": True})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.target not in TARGETS:
+            raise PmtlError(
+                f"{self.name}: target must be one of {', '.join(TARGETS)}, but "
+                f"{self.target!r} was given."
+            )
+        if self.rounds < 1 or self.votes < 1:
+            raise PmtlError(f"{self.name}: rounds and votes must be at least 1.")
+
+    # ---- decided before anything is spent, from public numbers ----
+
+    def settle(self, sizes: Sizes, strength: float) -> Anchored:
+        asked = self.target if sizes.task == "regression" else "none"
+        if asked not in ("auto", "none") and sizes.last is None:
+            raise PmtlError(
+                f"anchored:target={asked} needs a network whose last layer is linear, has a bias "
+                "and is trained: use target=none."
+            )
+        if asked == "given" and sizes.target_range is None:
+            raise PmtlError("anchored:target=given needs public bounds of the target (--bounds).")
+        if asked == "auto" and (sizes.last is None or sizes.public_start):
+            asked = "none"
+        if asked == "auto" and sizes.target_range is not None:
+            asked = "given"
+        if asked == "auto":
+            releases = self.rounds + self.votes + 2
+            readable = 2 * math.sqrt(releases * sizes.outputs) <= READABLE * strength
+            asked = "release" if readable else "own"
+        made = replace(self, target=asked, sizes=sizes)
+        return replace(made, noise=2 * math.sqrt(made.releases) / strength)
+
+    def with_noise(self, noise: float) -> Anchored:
+        return replace(self, noise=noise)
+
+    def with_part(self, part: Part) -> Anchored:
+        return replace(self, part=part)
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Anchored:
+        return self if self.part is None else replace(self, part=self.part.to(device, dtype))
+
+    def reader(self, model: FlatModel, input_shape: tuple[int, ...]) -> Network:
+        return Network.of(model, input_shape)
+
+    @property
+    def releases(self) -> int:
+        return self._before + self.rounds + self.votes
+
+    @property
+    def in_words(self) -> str:
+        target = "2 for the size and the level of the target, " if self._before else ""
+        return (
+            f"{target}{self.rounds} for the shared weights, {self.votes} for a vote on how far "
+            "clients go from them"
+        )
+
+    @property
+    def _before(self) -> int:
+        return 2 if self.target == "release" else 0
+
+    def stage(self, round: int) -> str:
+        """What is released in a round: size, level, weights or vote."""
+        if round < self._before:
+            return ("size", "level")[round]
+        return "weights" if round < self._before + self.rounds else "vote"
+
+    def repeats(self, round: int) -> bool:
+        return self.stage(round) == "vote" == self.stage(max(0, round - 1))
+
+    def upload_size(self, round: int) -> int:
+        if self.stage(round) == "vote":
+            return CELLS
+        return self._shared if self.stage(round) == "weights" else self._sizes.outputs * BINS
+
+    @property
+    def usual_share(self) -> str | None:
+        """With a public start and far more weights than can be shared: a random subspace in which
+        the noise is about as long as half of a client's moves."""
+        if not self._sizes.public_start or not self.noise:
+            return None
+        enough = max(LEAST_SHARED, int(self.releases / (2 * self.noise) ** 2))
+        return f"subspace:k={enough}" if MANY * enough < self._sizes.weights else None
+
+    @property
+    def _shared(self) -> int:
+        return self._sizes.weights if self.part is None else self.part.size
+
+    @property
+    def _step(self) -> float:
+        """C: the longest move of a client in a round."""
+        length = self._sizes.start_norm or 1.0
+        careful = self._sizes.public_start or self.part is not None
+        allowed = NOISE_OF_PUBLIC if careful else NOISE
+        drift = self.noise * math.sqrt(self._shared * self.rounds)  # the noise in w̃, if C = 1
+        return length * min(REACH / self.rounds, allowed / drift if drift else math.inf)
+
+    # ---- the billboard: shared numbers, size and level of the target, vote ----
+
+    def board_size(self, layout: Layout) -> int:
+        return self._shared + 2 * self._sizes.outputs + CELLS
+
+    def board_start(self, common: Tensor) -> Tensor:
+        first = common if self.part is None else self.part.first(common)
+        return torch.cat([first, common.new_zeros(2 * self._sizes.outputs + CELLS)])
+
+    def _read(self, board: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """From [K, B]: the shared numbers [K, S], size and level [K, 2, outputs], vote [K, cells].
+        A size of 0 means that every client uses its own. The level is in units of the size."""
+        outputs = self._sizes.outputs
+        shared, target, vote = torch.split(board, [self._shared, 2 * outputs, CELLS], dim=1)
+        target = target.reshape(-1, 2, outputs).double()
+        if self.target == "none":
+            target = torch.stack([torch.ones_like(target[:, 0]), 0 * target[:, 1]], 1)
+        elif self.target == "given" and self._sizes.target_range is not None:
+            low, high = self._sizes.target_range  # ±2 sizes around the middle
+            size, level = (high - low) / 4, 2 * (high + low) / (high - low)
+            target = target.new_tensor([[size], [level]]).expand_as(target)
+        return shared, target, vote.double()
+
+    # ---- inside clients ----
+
+    def work(self, rows: ClientRows, board: Tensor, round: int) -> Tensor:
+        shared, target, _ = self._read(board)
+        stage = self.stage(round)
+        if stage == "size":
+            return size_votes(rows)
+        if stage == "level":
+            return level_votes(rows, target[:, 0])
+        scaled, _, _ = self._in_units(rows, target)
+        if stage == "weights":
+            return self._moves(scaled, shared) / self._step
+        losses = self._losses(scaled, shared)
+        ballot = (losses - losses.mean(1, keepdim=True)) / self._vote_norm
+        return torch.where((rows.mask.sum(1) > 1).unsqueeze(1), ballot, 0.0)
+
+    def finish_after(self, rows: ClientRows, board: Tensor, last: Tensor) -> Tensor:
+        """The personal model and the one trained alone, [K, 2 P]; `last` is the client's vote."""
+        shared, target, vote = self._read(board)
+        scaled, size, level = self._in_units(rows, target)
+        known = self.noise * self._vote_norm / math.sqrt(self.votes)
+        losses = last.double() * self._vote_norm  # A constant for each client does not matter.
+        cells = choose(losses, held_out(scaled), vote, known, EACH, smooth_basis(vote))
+        centres = torch.stack(self._centres(scaled, shared), 1)
+        masks = scaled.mask.unsqueeze(1).expand(-1, 2, -1)
+        found = torch.stack([centres, *path(scaled, masks, centres, PENALTIES)], 2)
+        candidates = found.flatten(1, 2)  # [K, cells, P]
+        chosen = pick(candidates, cells)
+        if self._sizes.last is not None and self.target != "none":
+            both = [in_target_units(one, self._sizes.last, size, level) for one in chosen.unbind(1)]
+            chosen = torch.stack(both, 1)
+        return chosen.flatten(1)
+
+    def finish(self, rows: ClientRows, board: Tensor) -> Tensor:
+        return self.finish_after(rows, board, self.work(rows, board, self.releases - 1))
+
+    def _in_units(self, rows: ClientRows, target: Tensor) -> tuple[NetworkRows, Tensor, Tensor]:
+        turns = self.target == "release"
+        if self.target == "none":
+            return cast(NetworkRows, rows), target[:, 0], target[:, 1]
+        scaled, size, level = in_units(rows, target[:, 0], target[:, 1], turns)
+        return cast(NetworkRows, scaled), size, level
+
+    def _moves(self, rows: NetworkRows, shared: Tensor) -> Tensor:
+        """[K, S] w_k(w̃; κ) − w̃ of the shared numbers."""
+        masks, network = rows.mask.unsqueeze(1), rows.network
+        if self.part is None:
+            (after,) = path(rows, masks, shared.unsqueeze(1), [ROUND_PENALTY], ROUND_STEPS)
+            return after[:, 0] - shared
+        part = self.part
+        own = part.own(network.start).expand(len(shared), -1)
+        numbers = torch.cat([shared, own], 1).unsqueeze(1)
+        # Along directions, every one moves as much of the weights' sizes as all do on average.
+        size = network.scales.norm() / math.sqrt(part.size)
+        scales = torch.cat(part.pull_back(network.scales)) if part.rest else size
+        (after,) = path(
+            rows,
+            masks,
+            numbers,
+            [ROUND_PENALTY],
+            ROUND_STEPS,
+            lambda z: part.join(z[: part.size], z[part.size :]),
+            scales,
+        )
+        return after[:, 0, : part.size] - shared
+
+    def _centres(self, rows: NetworkRows, shared: Tensor) -> list[Tensor]:
+        """[K, P] the shared weights, and the common start."""
+        start = rows.network.start.expand(len(shared), -1)
+        return [shared if self.part is None else self._joined(shared), start]
+
+    def _joined(self, shared: Tensor) -> Tensor:
+        return shared if self.part is None else self.part.published(shared)
+
+    def _losses(self, rows: NetworkRows, shared: Tensor) -> Tensor:
+        losses = held_out_losses(rows, self._centres(rows, shared), PENALTIES)
+        return in_nats(rows.task, losses, self._sizes.outputs)
+
+    @property
+    def _vote_norm(self) -> float:
+        """The norm in nats to which a vote is clipped: wide where the noise allows it."""
+        least, largest = VOTE_NORMS
+        wanted = VOTE_NOISE * math.sqrt(self.votes) / self.noise if self.noise else largest
+        return min(largest, max(least, wanted))
+
+    # ---- at the server ----
+
+    def server_start(self, shared: Tensor) -> dict[str, Tensor]:
+        return {"round": torch.zeros(1, dtype=torch.float64, device=shared.device)}
+
+    def server_step(
+        self, shared: Tensor, update: Tensor, memory: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        round = int(memory["round"])
+        numbers, target, vote = (part.clone() for part in self._read(shared))
+        stage = self.stage(round)
+        if stage == "size":
+            target[:, 0] = read_size(update.reshape(len(update), -1, BINS), self.noise)
+        elif stage == "level":
+            level, clear = read_level(update.reshape(len(update), -1, BINS), self.noise)
+            target[:, 1], target[:, 0] = level, torch.where(clear, target[:, 0], 0.0)
+        elif stage == "weights":
+            numbers = numbers + self._step * update
+        else:
+            cast_before = round - self._before - self.rounds
+            vote = (vote * cast_before + update * self._vote_norm) / (cast_before + 1)
+        board = torch.cat([numbers.to(target.dtype), target.flatten(1), vote], 1)
+        return board, {"round": memory["round"] + 1}
+
+    @property
+    def shows_model(self) -> bool:
+        return self.target != "own"  # In each client's own units it predicts nothing by itself.
+
+    def published(self, shared: Tensor) -> Tensor:
+        numbers, target, _ = self._read(shared)
+        weights = self._joined(numbers)
+        if self._sizes.last is None or self.target == "none":
+            return weights.to(shared.dtype)
+        size = torch.where(target[:, 0] > 0, target[:, 0], 1.0)
+        level = target[:, 0] * target[:, 1]
+        return in_target_units(weights, self._sizes.last, size, level).to(shared.dtype)
+
+    def target_spans(self, shared: Tensor) -> list[float] | None:
+        return spans_of(self._read(shared)[1][0]) if self.target == "release" else None
+
+    @property
+    def _sizes(self) -> Sizes:
+        if self.sizes is None:
+            raise PmtlError("anchored was not settled for a federation: call settle first.")
+        return self.sizes
+
+    def start(self, shared: Tensor) -> Tensor:
+        return torch.cat([shared, shared])  # the personal model, and the one trained alone
+
+    def predict(self, own: Tensor, shared: Tensor) -> Tensor:
+        return own[: own.shape[0] // 2]
+
+    def alone(self, own: Tensor) -> Tensor:
+        return own[own.shape[0] // 2 :]

@@ -1,0 +1,1 @@
+"""Networks inside clients: their rows, training around a centre, and the candidates for it."""
