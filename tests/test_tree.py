@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import mutants
@@ -46,6 +47,20 @@ def test_a_test_that_is_named_after_a_module_lies_where_the_module_lies():
         if name in names and not (folder / f"{name}.py").exists():
             astray.append(file)
     assert astray == []
+
+
+def test_the_page_of_the_layout_names_every_room_and_no_file_that_is_not_there():
+    page = (TESTS.parent / "docs/architecture.md").read_text(encoding="utf-8")
+    rooms = {Path(room) for room in re.findall(r"^\| `([a-z_/]+)/` \|", page, re.M)}
+    below = {
+        Path("cli"),
+        Path("report"),
+    }  # Their folders are named in their row, or tell themselves.
+    assert rooms <= set(FOLDERS)
+    assert {room for room in FOLDERS if room not in rooms and room.parent not in below} == {Path()}
+    for name in re.findall(r"`([\w/]+\.py)`", page):
+        found = [*PACKAGE.rglob(name), *TESTS.parent.glob(name), *TESTS.parent.glob(f"*/{name}")]
+        assert found or [*TESTS.parent.glob(f"benchmarks/*/{name}")], name
 
 
 @pytest.mark.parametrize("mutant", mutants.read(), ids=lambda mutant: mutant.promise)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
+import json
+import warnings
 from typing import Any
 
 import numpy as np
+import onnx
 import torch
 from torch import nn
 
 import pmtl
 from pmtl.data import FederatedData
+from pmtl.export.formats import KEY
 
 
 class Words(nn.Module):
@@ -93,3 +98,20 @@ def run_of(name: str):
     """The run of this name."""
     about, model, algorithm = RUNS[name]
     return trained(federation(**about), model, algorithm)
+
+
+def read_about(content: bytes, to: str) -> dict[str, Any]:
+    """What a file of the format `to` says of its model."""
+    if to == "onnx":
+        props = onnx.load_from_string(content).metadata_props
+        text = {prop.key: prop.value for prop in props}[KEY]
+    elif to == "torch":
+        extra: dict[str, Any] = {KEY: ""}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.export.load(io.BytesIO(content), extra_files=extra)
+        text = extra[KEY]
+    else:
+        length = int.from_bytes(content[:8], "little")
+        text = json.loads(content[8 : 8 + length])["__metadata__"][KEY]
+    return dict(json.loads(text))

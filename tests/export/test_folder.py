@@ -19,7 +19,7 @@ import pmtl
 from pmtl.data import Bounds, FederatedData
 from pmtl.errors import PmtlWarning
 from pmtl.export import folder as export_folder
-from pmtl.export.formats import FORMATS, Onnx, Safetensors, read_about
+from pmtl.export.formats import FORMATS, Onnx, Safetensors
 from pmtl.privacy.ledger.ledger import Ledger
 
 ODD = ["../up", "a/b", "a\\b", "a b", "a:b", "CON", "Ä", "ä", "x" * 300, ".", "0"]
@@ -52,7 +52,7 @@ def test_all_clients_get_a_file_each_with_their_own_weights(odd_run, to, tmp_pat
     seen = set()
     for client, name in done.models.items():
         content = (tmp_path / "out" / name).read_bytes()
-        assert read_about(content, to)["private_to"] == client
+        assert runs_to_export.read_about(content, to)["private_to"] == client
         seen.add(content.replace(json.dumps(client).encode(), b""))
         if to == "safetensors":
             weights = load_file(tmp_path / "out" / name)

@@ -15,7 +15,7 @@ from safetensors.torch import load
 from torch import nn
 
 import pmtl
-from pmtl.export.formats import FORMATS, read_about
+from pmtl.export.formats import FORMATS
 from pmtl.models import MODELS
 
 
@@ -43,7 +43,7 @@ def test_an_export_answers_like_the_run(run, to, tmp_path):
         if to == "onnx" and run.facts.labels is not None:
             named = [run.facts.labels[place] for place in run.predict("site 1", rows)]
             assert answers[2].tolist() == named
-    about = read_about(content, to)
+    about = runs_to_export.read_about(content, to)
     assert about["private_to"] == "site 1"
     assert about["task"] == run.facts.task
     assert about["epsilon"] == run.privacy.epsilon

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import io
-import json
 import logging
 import warnings
 from abc import ABC, abstractmethod
@@ -212,23 +211,6 @@ def find_format(name: str) -> type[Format]:
     if name == "onnx":
         _import_onnx()
     return FORMATS[name]
-
-
-def read_about(content: bytes, name: str) -> dict[str, Any]:
-    """What a file of the format `name` says of its model."""
-    if name == "onnx":
-        onnx, _ = _import_onnx()
-        props = onnx.load_from_string(content).metadata_props
-        text = {prop.key: prop.value for prop in props}[KEY]
-    elif name == "torch":
-        extra: dict[str, Any] = {KEY: ""}
-        with _quiet():
-            torch.export.load(io.BytesIO(content), extra_files=extra)
-        text = extra[KEY]
-    else:
-        length = int.from_bytes(content[:8], "little")
-        text = json.loads(content[8 : 8 + length])["__metadata__"][KEY]
-    return dict(json.loads(text))
 
 
 def _program(module: Answering, rows: Tensor) -> Any:

@@ -14,7 +14,7 @@ from scipy import stats
 from pmtl.errors import PmtlError
 from pmtl.privacy.accounting import composition, gaussian, renyi, selection
 from pmtl.privacy.accounting.renyi import ORDERS
-from pmtl.privacy.accounting.selection import after_choice, cheapest, epsilon, publish_all
+from pmtl.privacy.accounting.selection import after_choice, cheapest, epsilon
 from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Release
@@ -264,9 +264,11 @@ def test_more_candidates_never_cost_less_and_none_less_than_one_run(drawn):
 def test_publishing_all_is_the_sum_of_all():
     events = {event("full", 10.0): 20, event("full", 30.0, kind="validation"): 1}
     mu = math.sqrt(7 * (20 * 0.2**2 + (2 / 30) ** 2))
-    assert publish_all(events, 1e-5, 7) == pytest.approx(gaussian.epsilon(mu, 1e-5), rel=1e-12)
-    assert publish_all(events, 1e-5, 1) == composition.epsilon(events, 1e-5)
-    assert epsilon(events, 1e-5, 50) < publish_all(events, 1e-5, 50) / 3
+    all_seven = {each: 7 * count for each, count in events.items()}
+    together = gaussian.epsilon(mu, 1e-5)
+    assert composition.epsilon(all_seven, 1e-5) == pytest.approx(together, rel=1e-12)
+    all_fifty = {each: 50 * count for each, count in events.items()}
+    assert epsilon(events, 1e-5, 50) < composition.epsilon(all_fifty, 1e-5) / 3
 
 
 @pytest.mark.parametrize("z", [2.0, 20.0, 200.0])
@@ -282,10 +284,9 @@ def test_the_listed_shapes_are_the_cheapest(z, candidates):
 
 def test_nothing_published_and_nothing_hidden():
     silent = event("full", 0.0)
-    for choose in (epsilon, publish_all):
-        assert choose({}, 1e-5, 9) == 0
-        assert choose({silent: 0}, 1e-5, 9) == 0
-        assert choose({silent: 1, event("poisson", 9.0): 1}, 1e-5, 9) == INF
+    assert epsilon({}, 1e-5, 9) == 0
+    assert epsilon({silent: 0}, 1e-5, 9) == 0
+    assert epsilon({silent: 1, event("poisson", 9.0): 1}, 1e-5, 9) == INF
     report = selection.report(PrivacyPlan(20, 20, "full", 1.0, 0.0, 5, 1e-3), 4)
     assert report["one_run"] == report["publish_best"] == report["publish_all"] == INF
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ LOUDEST, FAINTEST = 0.01, 1e6
 _MOST_ROUNDS = 1_000_000
 
 
+@lru_cache(maxsize=1024)  # A search for the noise, and the runs of a comparison, ask again.
 def epsilon(z: float, rate: float, rounds: int, delta: float, sensitivity: int) -> float:
     """ε at δ for noise multiplier z: replace-one (sensitivity 2) or zero-out (1)."""
     cap = colluders.epsilon(z, rate, rounds, delta, sensitivity)

@@ -4,7 +4,7 @@ A setting that was chosen by validation scores reveals something about the valid
 run's ε does not count. Two ways to choose have a proven cost:
 
 - **all runs are published** (or seen by the clients while they train): all of them are charged, and
-  looking for the best is free. That is `publish_all`;
+  looking for the best is free (`publish_all` of a `report`);
 - **only the best is published**, and the number of runs K is random and secret (Papernot & Steinke,
   ICLR 2022, after Liu & Talwar 2019). Each run has a setting drawn at random and a noisy validation
   score; the run with the best score is published, and everything about the others is deleted. If
@@ -19,9 +19,9 @@ run's ε does not count. Two ways to choose have a proven cost:
 The second is what `epsilon` computes. If the settings differ in rounds, cohort or noise, one run is
 a mixture of them, and D(λ) and δ̂ are at most the largest among them. It holds if all runs take
 place on one trusted machine and only the best leaves it. **Clients who receive the models of every
-run have seen the others**: for them `publish_all` is the cost. The distribution of K must be fixed
-beforehand and may be known. The cheapest of `SHAPES` depends on the plan and not on data, so we may
-choose it.
+run have seen the others**: for them the cost is that of publishing all. The distribution of K must
+be fixed beforehand and may be known. The cheapest of `SHAPES` depends on the plan and not on data,
+so we may choose it.
 """
 
 from __future__ import annotations
@@ -61,12 +61,6 @@ def epsilon(events: Mixture, delta: float, candidates: int, shape: float | None 
 def cheapest(events: Mixture, delta: float, candidates: int) -> tuple[float, float]:
     """The least ε over `SHAPES`, and the shape that has it."""
     return min((value, eta) for eta, value in _epsilons(events, delta, candidates, SHAPES).items())
-
-
-def publish_all(events: Mapping[GaussianEvent, int], delta: float, candidates: int) -> float:
-    """ε at δ if each candidate is run once and everything about every run is public."""
-    _check(candidates, [])
-    return composition.epsilon({event: candidates * n for event, n in events.items()}, delta)
 
 
 def _epsilons(
