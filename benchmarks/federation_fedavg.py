@@ -129,6 +129,7 @@ class Theirs:
         return {
             "who": "NVFLARE's FedAvg",
             "parameters": size,
+            "rounds": rounds + 1,
             "outcome": str(outcome),
             "whole_seconds": whole,
             **seconds_of(stamps),
@@ -177,10 +178,11 @@ class Ours:
         began = time.monotonic()
         done = subprocess.run(line, check=True, capture_output=True, text=True, timeout=540)
         whole = time.monotonic() - began
-        log = (self.kits / "server/log.txt").read_text().split(f"take part in run run-{size}")[1]
+        log = (self.kits / "server/runs.log").read_text().split(f"take part in run run-{size}")[1]
         return {
             "who": "pmtl",
             "parameters": 6 * hidden + 2,
+            "rounds": rounds + 1,
             "outcome": json.loads(done.stdout)["state"],
             "whole_seconds": whole,
             **seconds_of(stamps_of(log, r"Round \d+ of \d+ is published")),
