@@ -23,9 +23,10 @@ CAMPAIGNS ?= 20
 crash: $(STAMP)
 	$(BIN)/python tests/runs/campaign.py $(CAMPAIGNS)
 
-# Killed, frozen and restarted processes of a federation, some minutes.
+# Processes of a federation that are killed, frozen, cut off, full or lie; a quarter of an hour. Full
+# disks need the right to mount a tmpfs, and wrong clocks a C compiler: they are skipped without.
 federation-faults: $(STAMP)
-	$(BIN)/python -m pytest -p no:xdist tests/federation/nvflare/faults.py
+	$(BIN)/python -m pytest -p no:xdist -rs --durations=0 tests/federation/nvflare/faults*.py
 
 # The fuzzing tests with FUZZ times as many inputs, others each time, and a count of them.
 FUZZ ?= 20

@@ -167,6 +167,24 @@ def federation() -> str:
     return markdown(titles, rows, 0)
 
 
+def fedavg() -> str:
+    """A round of NVFLARE's FedAvg and one of ours, and from submission to the result."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in read("federation-fedavg")["rounds"]:
+        found.setdefault(line["who"], []).append(line)
+    theirs, ours = found["NVFLARE's FedAvg"], found["pmtl"]
+    rows = [
+        (
+            f"{one['parameters']:,}",
+            *(f"{line['seconds']:.2f} s" for line in (one, other)),
+            *(f"{line['whole_seconds']:.0f} s" for line in (one, other)),
+        )
+        for one, other in zip(theirs, ours, strict=True)
+    ]
+    whole = (f"from submission to the end, {theirs[0]['rounds']} rounds: NVFLARE", "pmtl")
+    return markdown(("float32", "a round of NVFLARE's FedAvg", "of pmtl", *whole), rows, 0)
+
+
 #: Page and mark → its table.
 TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("benchmarks", "card"): lambda: engines("engines-h200"),
@@ -178,6 +196,7 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("benchmarks", "production-card"): lambda: production("production-h200"),
     ("benchmarks", "end-to-end"): end_to_end,
     ("federation", "federation"): federation,
+    ("federation", "fedavg"): fedavg,
     ("secure-aggregation", "secure aggregation"): secure_aggregation,
     ("privacy", "hardened"): noise,
     ("scale", "processes"): lambda: scaling()[0],

@@ -9,25 +9,29 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from pmtl.cli.federation.commands import app
+from pmtl.cli.app import app
 from pmtl.cli.federation.site_file import write_site_file
 from pmtl.errors import PmtlError
 
-PAGE = Path(__file__).parents[3] / "docs/federation.md"
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 def commands():
-    blocks = PAGE.read_text(encoding="utf-8").split("```bash\n")[1:]
+    pages = [DOCS / name for name in ("federation.md", "federation-guide.md")]
+    blocks = [b for page in pages for b in page.read_text(encoding="utf-8").split("```bash\n")[1:]]
     return [line for block in blocks for line in block.split("```")[0].strip().splitlines()]
 
 
 @pytest.mark.parametrize("line", commands())
-def test_every_command_of_the_page_is_understood(line):
+def test_every_command_of_the_pages_is_understood(line):
     """`federation/nvflare/test_real_processes.py` also runs those that start the federation."""
-    program, group, name, *arguments = shlex.split(line)
-    assert (program, group) == ("pmtl", "federation")
-    context = get_command(app).commands[name].make_context(name, arguments)
-    assert context.params
+    program, *words = shlex.split(line)
+    assert program == "pmtl"
+    command = get_command(app)
+    while hasattr(command, "commands"):  # A group.
+        name, *words = words
+        command = command.commands[name]
+    assert command.make_context(name, words).params
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ from pmtl import storage as files
 from pmtl.runs.result import load_run
 
 ROUNDS = 40
-SETTINGS = ("--algorithm", "pmtl:lam=0.3", "--epsilon", 8, "--rounds", ROUNDS, "--steps", 2,
-            "--batch", 4, "--hardened", "--seed", 3, "--round-seconds", 60)  # fmt: skip
+SETTINGS = ("--algorithm", "pmtl:lam=0.3", "--epsilon", 8, "--steps", 2, "--batch", 4,
+            "--hardened", "--seed", 3)  # fmt: skip
 
 
 @pytest.fixture
@@ -42,8 +42,9 @@ def federation(tmp_path):
         yield made
 
 
-def _begin(made, *settings):
+def _begin(made, *settings, rounds=ROUNDS, seconds=60):
     """Submit a run and return the process that waits for it."""
+    settings = (*settings, "--rounds", rounds, "--round-seconds", seconds)
     command = ["federation", "run", made.kits / "admin", "--name", "r1", *settings, "--json"]
     return subprocess.Popen(
         [sys.executable, "-m", "pmtl", *map(str, command)],
@@ -79,7 +80,7 @@ def _found(made):
 
 def test_a_site_that_is_killed_comes_back_and_the_run_goes_on(federation):
     rounds = 300  # So many that it is back before the end.
-    waiting = _begin(federation, *SETTINGS, "--rounds", rounds)
+    waiting = _begin(federation, *SETTINGS, rounds=rounds)
     wait_until(lambda: "Round 5 of" in _out(federation), "round 5")
     federation.child("b").kill()
     assert _outcome(waiting)["state"] == "finished"
@@ -92,7 +93,7 @@ def test_a_site_that_is_killed_comes_back_and_the_run_goes_on(federation):
 
 
 def test_a_site_that_is_frozen_for_a_while(federation):
-    waiting = _begin(federation, *SETTINGS, "--round-seconds", 3)
+    waiting = _begin(federation, *SETTINGS, seconds=3)
     wait_until(lambda: "Round 5 of" in _out(federation), "round 5")
     frozen = federation.child("c")
     frozen.suspend()

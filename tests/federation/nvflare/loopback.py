@@ -52,8 +52,10 @@ class Loopback:
         pmtl("federation", "provision", "--server", f"localhost:{self.port}", *named,
              "--out", self.kits)  # fmt: skip
 
-    def start(self, name: str, *arguments: object) -> None:
-        """Start the server or a site; without data a site can only echo."""
+    def start(self, name: str, *arguments: object, **variables: str) -> None:
+        """Start the server or a site; without data a site can only echo.
+
+        `variables` are further ones of its environment."""
         command: list[object] = ["pmtl.federation.nvflare.process", self.kits / name]
         if name == "server" or arguments:
             role = "server" if name == "server" else "site"
@@ -61,7 +63,8 @@ class Loopback:
         with (self.folder / f"{name}.out").open("ab") as out:
             self.processes[name] = subprocess.Popen(
                 [sys.executable, "-m", *map(str, command)],
-                stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment(),
+                stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                env={**environment(), **variables},
             )  # fmt: skip
 
     def connected(self, times: int = 1) -> None:
@@ -71,6 +74,11 @@ class Loopback:
 
     def log(self, name: str) -> str:
         file = self.kits / name / "log.txt"
+        return file.read_text(encoding="utf-8") if file.exists() else ""
+
+    def runs(self) -> str:
+        """What runs said at the server."""
+        file = self.kits / "server/runs.log"
         return file.read_text(encoding="utf-8") if file.exists() else ""
 
     def wait_for(self, name: str, text: str, times: int = 1, seconds: float = WAIT) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import logging.handlers
 import threading
 import time
 from pathlib import Path
@@ -17,7 +18,17 @@ from pmtl.errors import Interrupted, PmtlError
 from pmtl.federation.nvflare.cells import CellTransport
 from pmtl.federation.nvflare.echo import run_echo
 from pmtl.federation.nvflare.job import SETTINGS, read_job
-from pmtl.federation.nvflare.policy import OUTCOMES, PROGRESS, STOP, WORK, site_names
+from pmtl.federation.nvflare.policy import (
+    LOG_BYTES,
+    LOG_FILES,
+    LOG_LINE,
+    OUTCOMES,
+    PROGRESS,
+    RUNS_LOG,
+    STOP,
+    WORK,
+    site_names,
+)
 
 _log = logging.getLogger(__name__)
 # NVFLARE ends the job's process when a peer says that a message was too large; any site could.
@@ -62,6 +73,7 @@ class PmtlController(Controller):  # type: ignore[misc]
         """
         engine, workspace = fl_ctx.get_engine(), fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
         kit, number = Path(workspace.get_root_dir()), fl_ctx.get_job_id()
+        _keep_log(kit / RUNS_LOG)
         job = read_job(Path(workspace.get_app_config_dir(number)) / SETTINGS)
         ended, stop = threading.Event(), self._stop
 
@@ -128,6 +140,16 @@ class PmtlController(Controller):  # type: ignore[misc]
         """What the administrator may see while the job runs."""
         asked = 0 if self._transport is None else self._transport.asked
         return {**self._shown, "asked": asked, "seconds": round(time.monotonic() - self._began, 1)}
+
+
+def _keep_log(file: Path) -> None:
+    """Write what the run says to a file of the kit: NVFLARE packs away the logs of a job that has
+    ended, and its main process rotates log.txt. One job runs at a time."""
+    kept = logging.handlers.RotatingFileHandler(
+        file, maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8"
+    )
+    kept.setFormatter(logging.Formatter(LOG_LINE))
+    logging.getLogger("pmtl").addHandler(kept)
 
 
 def _write(file: Path, outcome: dict[str, Any]) -> None:

@@ -21,6 +21,9 @@ WORK = "federation"  #: in the server's kit: the ledger and the runs
 PROGRESS, STOP = "pmtl_progress", "pmtl_stop"  #: what the administrator may ask of a job
 OUTCOMES = "nvflare/outcomes"  #: in the kit: how jobs ended, for which NVFLARE has only a code
 OUTCOME = "pmtl_outcome"  #: the same in a job's description
+RUNS_LOG = "runs.log"  #: in the server's kit: what runs said
+LOG_LINE = "%(asctime)s %(levelname)s %(name)s %(message)s"
+LOG_BYTES, LOG_FILES = 20 * 2**20, 5  #: of a log file before it is rotated, and how many are kept
 SITE_FILE = Path("local/pmtl-site.toml")  #: in a site's kit: its rows and its limits
 SITES_FILE = "pmtl-sites.json"  #: in the server's kit: the names of all sites
 _HERE = "pmtl.federation.nvflare"
@@ -192,20 +195,19 @@ def _communication() -> dict[str, Any]:
 
 
 def _logging() -> dict[str, Any]:
-    line = "%(asctime)s %(levelname)s %(name)s %(message)s"
     rotating = {"class": "logging.handlers.RotatingFileHandler", "formatter": "plain"}
     return {
         "version": 1,
         "disable_existing_loggers": False,
-        "formatters": {"plain": {"format": line}},
+        "formatters": {"plain": {"format": LOG_LINE}},
         "handlers": {
             "logFileHandler": {
                 **rotating,
                 "level": "INFO",
                 "filename": "log.txt",
                 "mode": "a",
-                "maxBytes": 20 * 2**20,
-                "backupCount": 5,
+                "maxBytes": LOG_BYTES,
+                "backupCount": LOG_FILES,
             },
             "console": {
                 "class": "logging.StreamHandler",
