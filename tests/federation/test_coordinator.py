@@ -19,6 +19,7 @@ CASES = {
     "ditto": {"algorithm": "ditto:lam=0.3", "local": {"steps": 2, "batch": 4}},
     "fedadam": {"algorithm": "fedadam", "local": {"steps": 2, "batch": 4}},
     "default": {},
+    "network": {"model": "mlp:hidden=4"},
     "share": {"algorithm": "pmtl", "model": "mlp:hidden=4", "share": "biases"},
     "poisson": {"algorithm": "pmtl", "privacy": {"noise": 0.5, "cohort": 3, "rounds": 6}},
 }
@@ -46,7 +47,7 @@ def _simulated(data, agreement, public, key):
 def test_equal_to_the_simulation(tmp_path, name, summed):
     config = {"privacy": {}, **CASES[name]}
     config["privacy"] = {"hardened": True, **(config["privacy"] or {"epsilon": 8.0})}
-    if "rounds" not in config["privacy"] and name != "default":
+    if "rounds" not in config["privacy"] and name not in ("default", "network"):
         config["privacy"]["rounds"] = 4
     tables = write_tables(tmp_path / "tables")
     sites = services(tables, tmp_path / "sites", epsilon=1e9)

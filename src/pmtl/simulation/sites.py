@@ -71,7 +71,8 @@ class Sites:
         self._exact: ExactEngine | None = None
         if isinstance(algorithm, ExactAlgorithm):
             alone = in_place or engine == "debug"
-            places = in_place and safe and algorithm.uses_start
+            # One client per thread is one client at a time, to the bits of the debug engine.
+            places = in_place and safe and algorithm.uses_start and engine != "threads"
             self._exact = ExactEngine(algorithm, model, feed, alone, places)
         self._sparse: SparseTrainer | None = None
         if engine != "debug" and self._exact is None and SparseTrainer.fits(algorithm, model, feed):
