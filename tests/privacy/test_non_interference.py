@@ -153,6 +153,13 @@ def test_with_every_model(model, engine, change, monkeypatch):
     compare(monkeypatch, base, change(base), **options)
 
 
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("change", [many_rows, failing])
+def test_with_every_model_and_the_default_method_for_networks(model, change, monkeypatch):
+    base = table()
+    compare(monkeypatch, base, change(base), model=MODELS[model], algorithm="anchored")
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("change", [many_rows, huge_value])

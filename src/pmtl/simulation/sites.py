@@ -71,7 +71,8 @@ class Sites:
         self._exact: ExactEngine | None = None
         if isinstance(algorithm, ExactAlgorithm):
             alone = isolate or engine == "debug"
-            in_slots = isolate and safe and algorithm.uses_start
+            # One client per thread is one client at a time, to the bits of the debug engine.
+            in_slots = isolate and safe and algorithm.uses_start and engine != "threads"
             self._exact = ExactEngine(algorithm, model, tensors, alone, in_slots)
         self._sparse: SparseTrainer | None = None
         if (

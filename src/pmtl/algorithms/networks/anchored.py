@@ -17,8 +17,9 @@ releases of equal price:
 C · rounds is how far w̃ can get: as far as w⁰ is from zero, or less, so that the noise in w̃ is no
 longer than w⁰. A random start with as much noise again is still a random start; of a public start a
 fifth is allowed. Client k takes the cell with the least n_k · (own held-out loss) + A · (published
-loss), with the insurance of pooling (models/linear/cells.py). Training alone is among the cells, so
-that a client for which w̃ is useless ends with what it has alone.
+loss), with the insurance of pooling (models/linear/cells.py). The vote was clipped; each client
+gives it back the length that its own had. Training alone is among the cells, so that a client for
+which w̃ is useless ends with what it has alone.
 
 Privacy: every release is the mean over all clients of a vector of norm at most 1, with Gaussian
 noise: one `PrivacyPlan` of T rounds (adaptive composition of Gaussian mechanisms: Dong, Roth & Su
@@ -42,7 +43,7 @@ from pmtl.models.linear.cells import choose, pick
 from pmtl.models.linear.solve import ClientRows, in_nats
 from pmtl.models.linear.target import BINS, in_units, level_votes, read_level, read_size, size_votes
 from pmtl.models.linear.target import spans as spans_of
-from pmtl.models.network.cells import CELLS, EACH, PENALTIES, smooth_basis
+from pmtl.models.network.cells import CELLS, EACH, PENALTIES, WORST, prior, smooth_basis
 from pmtl.models.network.rows import Network, NetworkRows, in_target_units
 from pmtl.models.network.train import held_out, held_out_losses, path
 
@@ -214,16 +215,19 @@ class Anchored(ExactAlgorithm):
     def _read(self, board: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """From [K, B]: the shared numbers [K, S], size and level [K, 2, outputs], vote [K, cells].
         A size of 0 means that every client uses its own. The level is in units of the size."""
-        outputs = self._sizes.outputs
-        shared, target, vote = torch.split(board, [self._shared, 2 * outputs, CELLS], dim=1)
-        target = target.reshape(-1, 2, outputs).double()
+        shared, target, vote = self._cut(board)
         if self.target == "none":
             target = torch.stack([torch.ones_like(target[:, 0]), 0 * target[:, 1]], 1)
         elif self.target == "given" and self._sizes.target_range is not None:
             low, high = self._sizes.target_range  # ±2 sizes around the middle
             size, level = (high - low) / 4, 2 * (high + low) / (high - low)
             target = target.new_tensor([[size], [level]]).expand_as(target)
-        return shared, target, vote.double()
+        return shared, target, vote
+
+    def _cut(self, board: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        outputs = self._sizes.outputs
+        shared, target, vote = torch.split(board, [self._shared, 2 * outputs, CELLS], dim=1)
+        return shared, target.reshape(-1, 2, outputs).double(), vote.double()
 
     # ---- inside clients ----
 
@@ -247,7 +251,9 @@ class Anchored(ExactAlgorithm):
         scaled, size, level = self._in_units(rows, target)
         known = self.noise * self._vote_norm / math.sqrt(self.votes)
         losses = last.double() * self._vote_norm  # A constant for each client does not matter.
-        cells = choose(losses, held_out(scaled), vote, known, EACH, smooth_basis(vote))
+        length = last.double().norm(dim=1, keepdim=True).clamp(min=1)  # before it was clipped to 1
+        given = (losses, held_out(scaled), vote, known, EACH)
+        cells = choose(*given, smooth_basis(vote), prior(vote), length)
         centres = torch.stack(self._centres(scaled, shared), 1)
         masks = scaled.mask.unsqueeze(1).expand(-1, 2, -1)
         found = torch.stack([centres, *path(scaled, masks, centres, PENALTIES)], 2)
@@ -301,7 +307,8 @@ class Anchored(ExactAlgorithm):
 
     def _losses(self, rows: NetworkRows, shared: Tensor) -> Tensor:
         losses = held_out_losses(rows, self._centres(rows, shared), PENALTIES)
-        return in_nats(rows.task, losses, self._sizes.outputs)
+        losses = in_nats(rows.task, losses, self._sizes.outputs)
+        return torch.minimum(losses, losses.amin(1, keepdim=True) + WORST)
 
     @property
     def _vote_norm(self) -> float:
@@ -319,7 +326,7 @@ class Anchored(ExactAlgorithm):
         self, shared: Tensor, update: Tensor, memory: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         round = int(memory["round"])
-        numbers, target, vote = (part.clone() for part in self._read(shared))
+        numbers, target, vote = (part.clone() for part in self._cut(shared))
         stage = self.stage(round)
         if stage == "size":
             target[:, 0] = read_size(update.reshape(len(update), -1, BINS), self.noise)

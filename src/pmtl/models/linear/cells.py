@@ -26,6 +26,8 @@ def choose(
     noise: float,
     around: int = len(AROUND),
     smooth: Tensor | None = None,
+    prior: Tensor | float = 0.0,
+    scale: Tensor | float = 1.0,
 ) -> Tensor:
     """[K, 2] the cell that each client takes, and the one that it takes without the others.
 
@@ -36,14 +38,17 @@ def choose(
         noise: the standard deviation of their noise.
         around: how many cells, the first ones, depend on shared weights.
         smooth: [cells, …] an orthonormal basis of differences; `smooth_basis` unless given.
+        prior: [cells] nats against each cell before any row is seen.
+        scale: [K, 1] what a client multiplies the published losses by.
     """
     smooth = smooth_basis(vote) if smooth is None else smooth
     vote = vote @ smooth @ smooth.T
     length = vote.square().sum(1, keepdim=True).clamp(min=1e-300)
     trust = (1 - CAUTION * smooth.shape[1] * noise**2 / length).clamp(min=0)
-    score = counts * losses + VOTE_ROWS * trust * vote
+    own = counts * losses + prior
+    score = own + VOTE_ROWS * trust * scale * vote
     score[:, :around] += HANDICAP * (1 - trust)
-    alone = losses[:, around:].argmin(1) + around
+    alone = own[:, around:].argmin(1) + around
     return torch.stack([score.argmin(1), alone], 1)
 
 

@@ -11,6 +11,16 @@ PENALTIES = (100.0, 30.0, 10.0, 3.0, 1.0)
 #: Candidates of one centre, and of both.
 EACH = 1 + len(PENALTIES)
 CELLS = 2 * EACH
+#: Nats against the candidates of a path before a client has seen any row: with few rows, cross-
+#: validation often prefers the weakest or the strongest penalty by luck.
+PRIOR = (4.0, 2.0, 1.0, 0.0, 0.0, 2.0)
+#: By how many nats a candidate's held-out loss can exceed that of the best one.
+WORST = 5.0
+
+
+def prior(like: Tensor) -> Tensor:
+    """[cells] `PRIOR` of both paths."""
+    return like.new_tensor(2 * PRIOR)
 
 
 def smooth_basis(like: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 file first.
 
 PMTL_TEST_FOLDER: see `misbehaviour.py`. PMTL_TEST_KILL ends the job's process by SIGKILL between
-charge and noise, once: it is `ROUND:FILE`; the file is written first, and where it is there nothing happens.
+charge and noise, once: it is `ROUND:FILE`; the file is written first, and where it is
+there nothing happens.
 """
 
 from __future__ import annotations
