@@ -48,8 +48,11 @@ def test_paths_that_lead_nowhere(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(PmtlError, match="Did you mean 'synthetic'"):
         load("synthetc:clients=4")
-    (tmp_path / "data.xlsx").touch()
+    (tmp_path / "data.feather").touch()
     with pytest.raises(PmtlError, match=r"No reader knows.*\.parquet"):
+        load("data.feather")
+    (tmp_path / "data.xlsx").touch()
+    with pytest.raises(PmtlError, match="is a spreadsheet: save its sheet as CSV"):
         load("data.xlsx")
 
 

@@ -113,6 +113,20 @@ class TestInput:
         with pytest.raises(ValueError, match="same order"):
             made.predict(rows[list("dcba")], groups=groups)
 
+    @pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
+    def test_columns_that_are_no_numbers_are_named_at_once(self, table, fitted, frame):
+        rows = len(table.y)
+        columns = {"a": table.x[:, 0], "ward": ["x", "y"] * (rows // 2)}
+        columns |= {"gap": [None, *[1.0] * (rows - 1)], "good": [True] * rows}
+        made = PMTLClassifier(epsilon=4, random_state=0)
+        with pytest.raises(PmtlError, match=r"The columns 'ward', 'gap' of X hold text, dates or"):
+            made.fit(frame(columns), table.y, groups=table.groups)
+        good = frame({name: columns[name] for name in ("a", "good")})
+        made.fit(good, table.y, groups=table.groups)
+        late = frame({"a": columns["a"], "good": columns["ward"]})
+        with pytest.raises(PmtlError, match="The column 'good' of X holds text"):
+            made.predict(late, groups=table.groups)
+
     @pytest.mark.parametrize("kind", [scipy.sparse.csr_matrix, scipy.sparse.coo_array])
     def test_sparse_rows(self, table, kind):
         few = np.where(np.abs(table.x) > 0.5, table.x, 0)

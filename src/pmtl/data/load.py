@@ -50,6 +50,7 @@ FOLDER_READERS: tuple[tuple[tuple[str, ...], str], ...] = (
 )
 """The readers of folders, each with files of which one must exist; the first match is used."""
 _ROOM = "pmtl.data.readers"
+_SPREADSHEETS = (".xlsx", ".xls", ".ods")
 
 
 @explained()
@@ -144,6 +145,8 @@ def choose_reader(path: Path, name: str | None = None) -> Reader:
     if name is None:
         fits = (ending for ending in endings if path.name.lower().endswith(f".{ending}"))
         name = next(fits, None)
+    if name is None and path.suffix.lower() in _SPREADSHEETS:
+        raise PmtlError(f"{path} is a spreadsheet: save its sheet as CSV (UTF-8), and give that.")
     if name is None:
         raise PmtlError(
             f"No reader knows the ending of {path}: data is .{', .'.join(endings)}, or a folder of "

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from pmtl.data import FederatedData
 from pmtl.data.client_names import encode
@@ -26,7 +26,7 @@ from pmtl.errors import PmtlError, PmtlWarning
 from pmtl.privacy.plan import PrivacyRequest
 from pmtl.runs.result import Run
 from pmtl.runs.training import train
-from pmtl.sklearn.columns import without_column
+from pmtl.sklearn.columns import check_rows, without_column
 from pmtl.sklearn.saved import SavedArrays, SavedPath, save
 from pmtl.sklearn.search import note_fit, warn_of_search
 
@@ -189,7 +189,7 @@ class PMTLEstimator(BaseEstimator):  # type: ignore[misc]
         """Rows of answers: of each group's own model, and of the shared model for other groups."""
         check_is_fitted(self)
         X, groups = without_column(X, self.group_column, groups)
-        X = validate_data(self, X, accept_sparse="csr", dtype=FLOATS, reset=False)
+        X = check_rows(self, X, dtype=FLOATS, reset=False)
         if self.groups_ is None:
             if groups is not None:
                 raise PmtlError(

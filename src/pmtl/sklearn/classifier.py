@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import column_or_1d, validate_data
+from sklearn.utils.validation import column_or_1d
 
 from pmtl.errors import PmtlError
 from pmtl.sklearn.base import FLOATS, PMTLEstimator
+from pmtl.sklearn.columns import check_rows
 
 
 class PMTLClassifier(ClassifierMixin, PMTLEstimator):  # type: ignore[misc]
@@ -41,7 +42,7 @@ class PMTLClassifier(ClassifierMixin, PMTLEstimator):  # type: ignore[misc]
         return self._fit(X, groups, lambda rows: self._columns(rows, y))
 
     def _columns(self, X: Any, y: Any) -> dict[str, Any]:
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=FLOATS, multi_output=True)
+        X, y = check_rows(self, X, y, dtype=FLOATS, multi_output=True)
         check_classification_targets(y)
         self._multilabel = type_of_target(y) == "multilabel-indicator"
         if self._multilabel:

@@ -1,11 +1,14 @@
-"""The column of `X` that names the client of each row."""
+"""The columns of `X`: numbers, and one that may name the client of each row."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from sklearn.utils import _safe_indexing
+from sklearn.utils.validation import validate_data
 
+from pmtl.data.schema.problems import listed
 from pmtl.errors import PmtlError
 from pmtl.spec import unknown
 
@@ -38,6 +41,43 @@ def without_column(X: Any, column: str | int | None, groups: Any) -> tuple[Any, 
         taken = taken.toarray()
     named = taken.to_numpy() if hasattr(taken, "to_numpy") else taken
     return _safe_indexing(X, others, axis=1), named[:, 0]
+
+
+def check_rows(estimator: Any, X: Any, *y: Any, **how: Any) -> Any:
+    """scikit-learn's `validate_data`. Columns of a frame that are no numbers are named at once.
+
+    Args:
+        estimator: the estimator.
+        X: the rows.
+        y: the targets, if there are any.
+        how: what else `validate_data` is told.
+    """
+    try:
+        return validate_data(estimator, X, *y, accept_sparse="csr", **how)
+    except (ValueError, TypeError) as error:
+        if names := _no_numbers(X):
+            one = len(names) == 1
+            raise PmtlError(
+                f"The column{'' if one else 's'} {listed(names)} of X hold{'s' if one else ''} "
+                "text, dates or empty cells, and an estimator reads numbers: turn them into "
+                "numbers in a step before it (such as OneHotEncoder with given categories), or "
+                "use pmtl.train, which reads tables as they come."
+            ) from error
+        raise
+
+
+def _no_numbers(X: Any) -> list[str]:
+    """The columns of a frame with a cell that is not a number."""
+    names = []
+    for name in getattr(X, "columns", ()):
+        column = X[name]
+        dates = getattr(getattr(column, "dtype", None), "kind", "") in ("m", "M")
+        try:
+            good = not dates and np.isfinite(np.asarray(column, dtype=np.float64)).all()
+        except (ValueError, TypeError):
+            good = False
+        names += [] if good else [str(name)]
+    return names
 
 
 def _position(X: Any, column: str | int) -> int:

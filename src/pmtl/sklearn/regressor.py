@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
-from sklearn.utils.validation import column_or_1d, validate_data
+from sklearn.utils.validation import column_or_1d
 
 from pmtl.sklearn.base import FLOATS, PMTLEstimator
+from pmtl.sklearn.columns import check_rows
 
 
 class PMTLRegressor(RegressorMixin, PMTLEstimator):  # type: ignore[misc]
@@ -40,7 +41,7 @@ class PMTLRegressor(RegressorMixin, PMTLEstimator):  # type: ignore[misc]
 
     def _columns(self, X: Any, y: Any) -> dict[str, Any]:
         options = {"dtype": FLOATS, "multi_output": True, "y_numeric": True}
-        X, y = validate_data(self, X, y, accept_sparse="csr", **options)
+        X, y = check_rows(self, X, y, **options)
         y = np.asarray(y, dtype=np.float64)
         self._flat = y.ndim == 1
         if y.ndim == 2 and y.shape[1] == 1:

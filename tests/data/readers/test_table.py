@@ -327,3 +327,9 @@ def test_a_hint_is_given_for_a_name_that_was_given_only(tmp_path):
     assert "Did you mean" not in str(error.value)
     with pytest.raises(PmtlError, match="Did you mean 'outcome'"):
         load(f"{path}:client=site,target=outcom")
+
+
+def test_a_client_in_the_index_of_a_frame_is_told(frame):
+    name = frame.columns[0]
+    with pytest.raises(PmtlError, match=rf"'{name}' is the index of the frame: .*reset_index"):
+        FederatedData.from_frame(frame.set_index(name), client=name, target="y")

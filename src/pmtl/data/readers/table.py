@@ -147,6 +147,11 @@ def frame_columns(
     bounds: GivenBounds | None = None,
 ) -> Columns:
     """The columns of a pandas or polars frame (or anything with `columns` and `frame[name]`)."""
+    for name in getattr(getattr(frame, "index", None), "names", ()):
+        if name is not None and name in (client, target, split):
+            raise PmtlError(
+                f"{name!r} is the index of the frame: make it a column, with frame.reset_index()."
+            )
     given = (client, target, split, drop)
     return _any_columns(frame_table(frame), "The frame", given, schema, task, bounds)
 
