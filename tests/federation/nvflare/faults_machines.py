@@ -98,14 +98,6 @@ def test_sites_with_wrong_clocks_give_the_same_bits(tmp_path):
         assert _same_bits(made, tmp_path, 4)
 
 
-def test_a_site_in_whose_time_certificates_have_ended_stays_out(tmp_path):
-    with loopback(tmp_path, ("a",)) as made:
-        made.start("server")
-        made.start("a", **_clock(tmp_path, 400 * DAY))
-        made.wait_for("a", "certificate has expired")
-        assert "is connected and waits" not in made.log("a")
-
-
 @contextmanager
 def _small_disk(place, megabytes):
     place.mkdir(parents=True, exist_ok=True)
@@ -240,6 +232,37 @@ def test_two_servers_on_one_ledger(tmp_path):
         assert refused.returncode == 2
         assert "ledger" in err
         _finished(_begin(made, 2, name="r2"))
+
+
+def test_members_come_and_go_while_the_server_runs(tmp_path):
+    with federation(tmp_path) as made:
+        waiting = _begin(made, 400)
+        wait_until(lambda: "Round 3 of" in made.runs(), "round 3")
+        pmtl("federation", "members", made.kits / "server", "--remove", "b")
+        wait_until(lambda: "Site 'b' did not answer round" in made.runs(), "a refused site")
+        made.wait_for("server", "A message of b is refused: no site of this federation")
+        pmtl("federation", "members", made.kits / "server", "--add", "b")
+        wait_until(lambda: "Site 'b' is back" in made.runs(), "the site's return")
+        _finished(waiting)
+        pmtl("federation", "add-site", made.kits, "--site", "d")
+        made.sites = (*made.sites, "d")
+        made.start("d")
+        made.wait_for("server", "A message of d is refused: no site of this federation")
+        pmtl("federation", "members", made.kits / "server", "--add", "d")
+        made.wait_for("d", "is connected and waits")
+        assert "4 of 4 sites" in made.job("check")["sentence"]
+
+
+def test_renewed_certificates_fit_old_ones(tmp_path):
+    with loopback(tmp_path) as made:
+        pmtl("federation", "renew", made.kits, "--out", tmp_path / "new")
+        for name in ("server", "b"):
+            shutil.rmtree(made.kits / name / "startup")
+            shutil.move(tmp_path / "new" / name / "startup", made.kits / name / "startup")
+        for name in ("server", *made.sites):
+            made.start(name)
+        made.connected()
+        assert "3 of 3 sites" in made.job("check")["sentence"]
 
 
 @pytest.mark.parametrize("millions", [5, 30])

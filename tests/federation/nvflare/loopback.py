@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 HERE = Path(__file__).parent
-WAIT = 60.0  # Seconds for anything; a busy machine is no reason to fail.
+WAIT = 180.0  # Seconds for anything; a busy machine is no reason to fail.
 
 
 def free_port() -> int:

@@ -15,7 +15,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from pmtl.errors import PmtlError, PublicError
-from pmtl.federation.nvflare.kits import add_sites, parse_server, provision, renew
+from pmtl.federation.nvflare.kits import (
+    add_sites,
+    check_certificate,
+    parse_server,
+    provision,
+    renew,
+)
 from pmtl.federation.nvflare.policy import check_role, role_of, site_names, write_policy
 from pmtl.secure_aggregation.identity import Attempt, Identity
 
@@ -220,3 +226,23 @@ def test_new_kits_need_the_folder_with_the_root(tmp_path):
         with pytest.raises(PmtlError, match="with its folder ca"):
             task()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("days", "refused"), [(-3, True), (0, False), (355, False), (400, True)])
+def test_a_certificate_that_has_ended_is_a_sentence(kits, monkeypatch, days, refused):
+    out, _ = kits
+    now = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
+
+    class Clock(datetime.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return now
+
+    monkeypatch.setattr(datetime, "datetime", Clock)
+    for name in ("server", "north", "admin"):
+        if refused:
+            with pytest.raises(PmtlError, match="Set the clock, or get new certificates"):
+                check_certificate(out / name)
+        else:
+            said = check_certificate(out / name)
+            assert (said is not None) == (days == 355)

@@ -106,6 +106,15 @@ def test_a_site_cannot_claim_another_name(federation, tmp_path):
     assert "is connected" not in (kit / "log.txt").read_text()
 
 
+def test_a_site_cannot_act_as_the_administrator(federation, tmp_path):
+    kit = tmp_path / "posing"
+    shutil.copytree(federation.kits / "admin", kit)
+    for name in ("client.crt", "client.key"):
+        shutil.copy(federation.kits / "a/startup" / name, kit / "startup" / name)
+    assert _intruder("administer", kit) == ""  # Not even a session.
+    assert "_admin_" in federation.log("server").rpartition("authenticated as 'a'")[2][:200]
+
+
 def test_a_site_writes_to_the_server_alone(federation, tmp_path):
     federation.end("a")
     assert "forged" in _intruder("reach-out", _stolen(federation, tmp_path))

@@ -15,9 +15,11 @@ from typing import Any
 from pmtl.errors import PmtlError
 from pmtl.federation.nvflare.extra import need_nvflare
 from pmtl.federation.nvflare.job import write_job
+from pmtl.federation.nvflare.kits import check_certificate
 from pmtl.federation.nvflare.policy import ADMIN, OUTCOME, PROGRESS, STOP, check_role
 
 _CONNECT = 10.0  # Seconds to reach the server.
+_LONGEST_PAUSE = 5.0  # Seconds between questions: the server's audit.log has a line for each.
 #: What NVFLARE calls the states of a job, and what we call them.
 STATES = {
     "SUBMITTED": "waiting",
@@ -94,12 +96,14 @@ class Administrator:
             seconds: at most; without it, as long as it takes.
         """
         end = None if seconds is None else time.monotonic() + seconds
+        pause = 0.5
         while True:
             state = self.job(number)
             yield state
             if state["ended"] or (end is not None and time.monotonic() > end):
                 return
-            time.sleep(0.5)
+            time.sleep(pause)
+            pause = min(1.05 * pause, _LONGEST_PAUSE)
 
     def _job(self, meta: Mapping[str, Any]) -> dict[str, Any]:
         status = str(meta.get("status", ""))
@@ -133,6 +137,7 @@ def administrator(kit: Path) -> Iterator[Administrator]:
     """
     need_nvflare()
     check_role(kit, "admin")
+    check_certificate(kit)
     from nvflare.fuel.flare_api.flare_api import new_secure_session
 
     place = json.loads((kit / "startup/fed_admin.json").read_text(encoding="utf-8"))["admin"]

@@ -34,6 +34,7 @@ _RESERVED = {"server", "admin", "ca", "client", "all", "relay", "simulator_serve
 _PROJECT = "pmtl"  # The name in the root certificate, and of NVFLARE's folder.
 _ABOUT = "federation.json"  # In the folder ca: the server's address, and all names of sites.
 _ROOT_DAYS = 3650  # The root certificate; those of participants are valid for 360 days.
+_SOON = datetime.timedelta(days=30)  # Before a certificate's end.
 _EARLIER = datetime.timedelta(days=1)  # So that a clock that is behind does no harm.
 
 
@@ -96,6 +97,31 @@ def renew(kits: str | Path, out: str | Path) -> dict[str, str]:
         _make(made, host, port, sites, out.parent, kits / "ca")
         shutil.rmtree(made / "ca")  # It stays where it is.
     return _written(out, ("server", *sites, "admin"))
+
+
+def check_certificate(kit: Path) -> str | None:
+    """Refuse a kit whose certificate has ended by this machine's clock: NVFLARE would wait on.
+
+    Returns a sentence if it ends soon.
+
+    Args:
+        kit: the server's, a site's or the administrator's kit.
+    """
+    from cryptography import x509
+
+    (file,) = (kit / "startup").glob("*.crt")
+    certificate = x509.load_pem_x509_certificate(file.read_bytes())
+    begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    now = datetime.datetime.now(datetime.UTC)
+    if not begin <= now <= end:
+        raise PmtlError(
+            f"The certificate of {kit} is valid from {begin:%Y-%m-%d} to {end:%Y-%m-%d}, and this "
+            f"machine's clock says {now:%Y-%m-%d}. Set the clock, or get new certificates from "
+            "who made the kits (pmtl federation renew)."
+        )
+    if end - now > _SOON:
+        return None
+    return f"The certificate of {kit} ends on {end:%Y-%m-%d}: see pmtl federation renew."
 
 
 def _written(out: Path, names: Sequence[str]) -> dict[str, str]:

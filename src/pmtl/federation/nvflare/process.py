@@ -21,6 +21,7 @@ from typing import Any
 
 from pmtl.errors import PmtlError
 from pmtl.federation.nvflare.extra import need_nvflare
+from pmtl.federation.nvflare.kits import check_certificate
 from pmtl.federation.nvflare.policy import SITE_FILE, role_of, server_address, write_policy
 from pmtl.storage import exclusive
 
@@ -37,6 +38,8 @@ def supervise(kit: Path, say: Callable[[str], None]) -> None:
         say: is called with sentences on what happens.
     """
     need_nvflare()
+    if sentence := check_certificate(kit):
+        say(sentence)
     with exclusive(kit / ".lock"):
         if role_of(kit) == "server":
             _check_port(kit)
