@@ -133,21 +133,40 @@ def production(name: str) -> str:
 def secure_aggregation() -> str:
     """What hiding uploads costs a site and the server in a round."""
 
-    def milliseconds(line: dict[str, Any], name: str) -> str:
-        return f"{1e3 * line[name]:.1f} ms"
+    def milliseconds(seconds: float) -> str:
+        return f"{1e3 * seconds:.1f}" if seconds < 0.01 else f"{1e3 * seconds:.0f}"
 
     def size(count: float) -> str:
-        return f"{count / 2**10:,.0f} KiB" if count < 2**20 else f"{count / 2**20:.1f} MiB"
+        return f"{count / 2**10:,.0f}"
 
     rows = []
     for line in read("secure-aggregation")["rows"]:
-        times = ("check_keys_s", "share_and_masks_s", "share_alone_s", "server_sum_s")
-        sizes = (size(line["bytes_sent"]), size(line["bytes_of_keys"]))
-        took = (milliseconds(line, name) for name in times)
-        rows.append((str(line["sites"]), f"{line['numbers']:,}", *took, *sizes))
-    titles = ("sites", "numbers", "checking keys", "share and masks", "of that, the share")
-    more = ("server's sum", "sent by a site", "keys to a site")
+
+        def both(name: str, show: Callable[[float], str], line: dict[str, Any] = line) -> str:
+            return f"{show(line[f'without_{name}'])} → {show(line[f'with_{name}'])}"
+
+        parts = " + ".join(milliseconds(line[name]) for name in ("keys_s", "share_s", "masks_s"))
+        times = both("site_s", milliseconds), parts, both("server_s", milliseconds)
+        sizes = both("sent_bytes", size), size(line["received_bytes"])
+        rows.append((str(line["sites"]), f"{line['numbers']:,}", *times, *sizes))
+    titles = ("sites", "numbers", "a site, ms", "of that keys + share + masks")
+    more = ("server, ms", "sent by a site, KiB", "keys received, KiB")
     return markdown((*titles, *more), rows, left=0)
+
+
+def share_bounds() -> str:
+    """The ε of noise in shares, and what the published bound gives for the same variance."""
+    from pmtl.privacy.accounting import accountant, distributed
+    from pmtl.privacy.plan import PrivacyPlan
+
+    rows = []
+    for z, rounds, delta in ((2, 1, 1e-5), (10, 12, 1e-3), (10, 100, 1e-3), (40, 100, 1e-5)):
+        plan = PrivacyPlan(100, 100, "full", 1.0, z / 100, rounds, delta)
+        bound = distributed.report(plan, 9, 3)["discrete_gaussians"]
+        exact = accountant.epsilon(plan)
+        rows.append((str(z), str(rounds), f"{delta:g}", f"{exact:.3f}", f"{bound:.3f}"))
+    titles = ("noise multiplier", "releases", "δ", "ε here", "by the published bound")
+    return markdown(titles, rows, left=0)
 
 
 def federation() -> str:
@@ -198,6 +217,7 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("federation", "federation"): federation,
     ("federation", "fedavg"): fedavg,
     ("secure-aggregation", "secure aggregation"): secure_aggregation,
+    ("secure-aggregation", "bounds"): share_bounds,
     ("privacy", "hardened"): noise,
     ("scale", "processes"): lambda: scaling()[0],
     ("scale", "model"): lambda: scaling()[1],

@@ -5,14 +5,15 @@ take part, and up to c of them may collude with the server: they subtract their 
 other n = N − c shares remain, with s = z·2ᵇ/√n steps, where z is the plan's noise multiplier and 2ᵇ
 steps the longest upload.
 
-*What they are worth.* Let X₁ … Xₙ be the unrounded shares and U₁ … Uₙ independent and uniform on
-[−½, ½]. Rounding X gives k with the probability that is the density of X + U at k. The sum of the
-rounded shares therefore has the characteristic function (Σⱼ γ(t + 2πj))ⁿ, where γ is that of X + U.
-The rounded value of ΣX + U₁ + … + Uₙ₋₁ has Σⱼ γ(t + 2πj)ⁿ. For |t| ≤ π the two differ only by terms
-with j ≠ 0, of at most e^(−π²s²/2). So up to a total variation distance that `distance` bounds, the
-adversary sees S + ΣX with further independent noise, rounded: a true Gaussian mechanism with
-multiplier z, processed further. ε is that of the plan. With s ≥ 32 and up to
-1,000 sites the distance is below 10⁻¹⁸⁰⁰.
+*What they are worth* (docs/secure-aggregation.md has the proof, step by step). Let X₁ … Xₙ be the
+unrounded shares and U₁ … Uₙ independent and uniform on [−½, ½]. Rounding X gives k with the
+probability that is the density of X + U at k. The sum of the rounded shares therefore has the
+characteristic function (Σⱼ γ(t + 2πj))ⁿ, where γ is that of X + U. The rounded value of
+ΣX + U₁ + … + Uₙ₋₁ has Σⱼ γ(t + 2πj)ⁿ. For |t| ≤ π the two differ only by terms with j ≠ 0, of at
+most e^(−π²s²/2). So up to a total variation distance that `log10_distance` bounds, the adversary
+sees S + ΣX with further independent noise, rounded: a true Gaussian mechanism with multiplier z,
+processed further. ε is that of the plan. With s ≥ 32 and up to 1,000 sites the distance is below
+10⁻¹⁸⁰⁰.
 
 Outsiders, for whom all N shares are noise, see a multiplier of z·√(N/n): that is what it costs.
 """
