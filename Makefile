@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check crash federation-faults fuzz mutants bench bench-peers utility pictures clean
+.PHONY: demo test check crash federation-faults fuzz mutants bench bench-peers utility pictures docs clean
 
 # A federation on which nothing was chosen, and the same rule for all methods: validation rows choose
 # a setting out of the grid.
@@ -56,6 +56,13 @@ utility: $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[utility]"
 	$(BIN)/python benchmarks/utility/run.py
 	$(BIN)/python benchmarks/utility/page.py
+	$(BIN)/python website/figures.py
+
+# The site of the documentation, in site/: open site/index.html.
+docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
+	$(BIN)/python website/figures.py --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # The pictures of docs/report.md, taken in chromium.
 pictures: $(STAMP)
@@ -74,4 +81,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) benchmarks/peers/.environments build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) benchmarks/peers/.environments build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -99,8 +99,16 @@ def train(
         frozen: parameters that are not trained: patterns of names (`encoder.*`), joined by +.
         share: what leaves a client: patterns of names (`head.*`), `biases`, `subspace:k=1000`,
             `lowrank:rank=4`, `film` or `basis:file=FILE`; by default the whole model.
-        mode, ledger, seed, device, engine, compile, evaluate_every, metric, patience,
-            checkpoint_seconds: settings of `TrainConfig`, which `pmtl train --help` explains.
+        mode: `experiment` or `production`.
+        ledger: the clients' ledger, which is charged.
+        seed: the same seed gives the same bits; 0 unless given, in production none.
+        device: `auto`, `cpu` or `cuda`.
+        engine: `auto`, `axis`, `threads` or `debug`.
+        compile: whether to compile the steps of the engine `axis`.
+        evaluate_every: rounds between evaluations on validation rows; 0 for never.
+        metric: further measures (`auc+f1`), or your own (`package.module:function`).
+        patience: stop after this many evaluations without a lower released loss.
+        checkpoint_seconds: seconds between checkpoints; 0 for every round.
         out: a new folder, from which `resume` can continue; by default the run is in memory only.
         callbacks: callbacks (`pmtl.Callback`), or their names.
         progress: whether to show a progress bar.

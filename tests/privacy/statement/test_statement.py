@@ -91,7 +91,7 @@ class TestGuarantees:
         said = " ".join(str(statement).split())
         for point in statement.guarantees:
             assert f"{point.epsilon:.4g} {point.zero_out:.4g}" in said
-        assert "is right at most 53.57% of the time" in said
+        assert "this is right at most 53.57% of the time" in said
         assert statement.to_dict()["guarantees"][1]["delta"] == 1e-5
 
     def test_it_is_of_what_was_charged_and_not_of_what_was_planned(self):
@@ -118,18 +118,33 @@ class TestGuarantees:
 
 
 class TestLead:
-    """The first number a reader meets is the one that holds from all (ε, δ) pairs together."""
+    """The first number is the one to quote; the first chance is the one that follows from all
+    (ε, δ) pairs together."""
 
     PLAN = PrivacyPlan(50, 50, "full", 1.0, 0.05, 5, 1e-3)
 
-    def test_it_leads_with_the_bound_from_all_pairs(self):
+    def test_it_begins_with_the_number_to_quote(self):
+        statement = make_statement(self.PLAN, shares=True, personal=True)
+        lead = " ".join(str(statement).split("\n\n")[1].split())
+        assert lead.startswith(f"ε = {statement.epsilon:.4g} at δ = 0.001 for each client with all")
+        assert "this is the number to quote. Example: an attacker knows" in lead
+
+    def test_with_a_ledger_all_runs_together_are_quoted(self):
+        statement = make_statement(
+            self.PLAN, shares=True, personal=True, population_epsilon=7.25, population_filter=8.5
+        )
+        lead = " ".join(str(statement).split("\n\n")[1].split())
+        assert lead.startswith("ε = 7.25 at δ = 0.001 for all runs on these clients together")
+        assert f"For this run alone, ε = {statement.epsilon:.4g}." in lead
+
+    def test_the_first_chance_is_the_bound_from_all_pairs(self):
         statement = make_statement(self.PLAN, shares=True, personal=True)
         mu = 2 * 5**0.5 / 2.5
         truth = NormalDist().cdf(mu / 2)
         assert statement.attacker_right == pytest.approx(truth, rel=1e-9)
         paragraphs = str(statement).split("\n\n")
         lead = " ".join(paragraphs[1].split())
-        assert lead.startswith("An attacker who has to say which of two data sets a client has")
+        assert lead.index("both are equally likely") < lead.index("%")
         assert float(lead.partition("right at most ")[2].partition("%")[0]) == pytest.approx(
             100 * truth, abs=0.011
         )

@@ -121,6 +121,7 @@ def in_full(statement: Statement) -> str:
     paragraphs = [
         "PRIVACY STATEMENT",
         headline(statement),
+        *formal(statement),
         *_table(statement),
         f"Who is protected: {statement.unit}",
         f"Against whom: {statement.adversary}",
@@ -147,28 +148,43 @@ def _about_mode(statement: Statement) -> str:
 
 
 def headline(statement: Statement) -> str:
-    """The guarantee in a few sentences."""
-    epsilon, delta = statement.epsilon, statement.delta
+    """The number to quote, and what it means with an example."""
     if statement.plan is None:
         return "ε = 0: every client trained alone, and no model used the rows of another client."
-    if epsilon is None:
+    if statement.epsilon is None:
         return f"ε was {statement.accountant}."
-    if math.isinf(epsilon):
+    if math.isinf(statement.epsilon):
         return "NOT PRIVATE: ε is infinite, because there was no noise or no clipping."
-    attacker = ""
-    if statement.attacker_right is not None:
-        attacker = (
-            "An attacker who has to say which of two data sets a client has, both equally likely "
-            f"before, is right at most {percent(statement.attacker_right)} of the time; guessing "
-            "is right half of the time. This follows from the formal guarantee. "
+    run = f"ε = {statement.epsilon:.4g} at δ = {statement.delta:.3g}"
+    quote = f"{run} for each client with all of its data: this is the number to quote."
+    if statement.population_epsilon is not None:
+        quote = (
+            f"ε = {statement.population_epsilon:.4g} at δ = {statement.delta:.3g} for all runs on "
+            "these clients together, for each client with all of its data: this is the number to "
+            f"quote. For this run alone, ε = {statement.epsilon:.4g}."
         )
+    if statement.attacker_right is None:
+        return quote
     return (
-        f"{attacker}The published models and all personal models together are "
-        f"(ε, δ)-billboard private with ε = {epsilon:.4g} and δ = {delta:.3g}: whatever the "
-        "adversary below sees of everyone else is at most e^ε times more likely with one data set "
-        "of a client than with any other; with a probability of at most δ this may fail. "
-        f"{_about_delta(statement)}"
+        f"{quote} Example: an attacker knows the data of all other clients, sees everything that "
+        "this run published, and holds two data sets. One of them is a certain client's, and both "
+        "are equally likely. When the attacker says which one it is, this is right at most "
+        f"{percent(statement.attacker_right)} of the time. A blind guess is right 50% of the time."
     )
+
+
+def formal(statement: Statement) -> list[str]:
+    """The guarantee in the terms of differential privacy; empty if nothing is guaranteed."""
+    epsilon, delta = statement.epsilon, statement.delta
+    if statement.plan is None or epsilon is None or math.isinf(epsilon):
+        return []
+    return [
+        "The formal guarantee: the published models and all personal models together are "
+        f"(ε, δ)-billboard private with ε = {epsilon:.4g} and δ = {delta:.3g}. If one client's "
+        "data set is replaced by any other, nothing that the adversary below can see becomes more "
+        f"than e^ε = {math.exp(min(epsilon, 700.0)):.3g} times as likely. With a probability of at "
+        f"most δ this may fail. {_about_delta(statement)}"
+    ]
 
 
 def _about_delta(statement: Statement) -> str:
@@ -179,7 +195,10 @@ def _about_delta(statement: Statement) -> str:
             f"BEWARE OF δ: at 1/{clients} or more, a mechanism that publishes the data of one "
             "random client would satisfy this, too."
         )
-    return f"(δ is below 1/{clients}, at which publishing one random client would be allowed.)"
+    return (
+        f"δ is below 1/{clients}: at 1/{clients}, even a mechanism that publishes the data of one "
+        "random client would pass."
+    )
 
 
 def _table(statement: Statement) -> list[str]:
@@ -196,9 +215,10 @@ def _table(statement: Statement) -> list[str]:
         ),
     ]
     meaning = (
-        f"Each line holds. An attacker who may raise a false alarm in {FALSE_ALARMS:.0%} of cases "
-        "recognises the client's data set in at most the share of cases in the last column. By "
-        "itself, the first pair (ε, δ) would allow an attacker who has to choose between two data "
+        "Each line holds. The last column: an attacker looks for one certain data set, and may be "
+        f"wrong in {FALSE_ALARMS:.0%} of the cases in which the client has another one. In at most "
+        "this share of the cases in which the client has it, the attacker finds it. By itself, the "
+        "first pair (ε, δ) would allow an attacker who has to choose between two data "
         f"sets to be right {percent(guarantees[0].attacker_right)} of the time; all pairs hold at "
         f"once, and together they give the {percent(statement.attacker_right)} above. "
         '"Left out" is the ε for leaving the client\'s data out instead of replacing it.'

@@ -72,8 +72,8 @@ def meaning(statement: Statement) -> list[str]:
             f"published it is at most {math.ceil(1e4 * statement.attacker_right) / 100:g} of 100."
         )
     paragraphs.append(
-        f"ε bounds how much can be concluded about one client: whatever is seen is at most e^ε = "
-        f"{odds:.3g} times as likely with the client's data as with any other data in its place. "
+        "ε limits what can be concluded about one client: if its data are replaced by any other, "
+        f"nothing that can be seen becomes more than e^ε = {odds:.3g} times as likely. "
         f"With a probability of at most δ = {statement.delta:.3g} this may fail. Smaller is "
         "better for both; 0 would be no influence at all."
     )
