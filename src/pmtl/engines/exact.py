@@ -2,7 +2,7 @@
 that fit in memory.
 
 In production every client is computed alone, so that its result does not depend on the others, to
-the last bit; or, if the model allows it, at its own place in an array (`places.py`).
+the last bit; or, if the model allows it, in its own slot of an array (`slots.py`).
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@ import numpy as np
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import validate_data
 
-from pmtl.data.schema.problems import listed
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, listed
 from pmtl.spec import unknown
 
 
