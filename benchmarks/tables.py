@@ -205,7 +205,24 @@ def fedavg() -> str:
 
 
 #: Page and mark → its table.
+def networks() -> str:
+    """The default method for networks beside training alone and its rivals."""
+    names = ("alone", "personal", "algorithm_1", "ditto", "fedavg")
+    titles = ("federation", "clients", "ε", "alone", "ours", "Algorithm 1", "Ditto", "FedAvg")
+    rows = []
+    for name, family in read("networks").items():
+        for epsilon, line in family["epsilon"].items():
+            scores = {one: f"{line[one]:#.4g}" if line[one] < 1e5 else "–" for one in names}
+            if line["alone"] >= 1e4:  # squared errors in odd units
+                scores = {one: f"{line[one]:.3g}" for one in names}
+            scores["personal"] += f" ± {line['error']:.1g}"
+            told = f"{name}: {family['about']}"
+            rows.append((told, f"{family['m']}", epsilon, *(scores[one] for one in names)))
+    return markdown(titles, rows)
+
+
 TABLES: dict[tuple[str, str], Callable[[], str]] = {
+    ("networks", "networks"): networks,
     ("benchmarks", "card"): lambda: engines("engines-h200"),
     ("benchmarks", "card-target"): lambda: engines("engines-h200-q100"),
     ("benchmarks", "cpu"): lambda: engines("engines-cpu"),

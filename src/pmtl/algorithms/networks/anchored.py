@@ -31,12 +31,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol, cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
 
 from pmtl.algorithms.base import ExactAlgorithm, Sizes
+from pmtl.algorithms.networks.part import Part, joining, sizes_of_numbers
 from pmtl.errors import PmtlError
 from pmtl.models import FlatModel, Layout
 from pmtl.models.linear.cells import choose, pick
@@ -59,28 +60,6 @@ READABLE = 0.12
 #: A random subspace has at least so many dimensions, and is used for so many times more weights.
 LEAST_SHARED, MANY = 50, 4
 TARGETS = ("auto", "given", "release", "own", "none")
-
-
-class Part(Protocol):
-    """The map between the shared numbers and the weights (`sharing/`)."""
-
-    @property
-    def size(self) -> int: ...
-
-    @property
-    def rest(self) -> int: ...
-
-    def first(self, common: Tensor) -> Tensor: ...
-
-    def own(self, common: Tensor) -> Tensor: ...
-
-    def join(self, s: Tensor, p: Tensor) -> Tensor: ...
-
-    def pull_back(self, gradient: Tensor) -> tuple[Tensor, Tensor]: ...
-
-    def published(self, shared: Tensor) -> Tensor: ...
-
-    def to(self, device: torch.device, dtype: torch.dtype) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -276,31 +255,20 @@ class Anchored(ExactAlgorithm):
 
     def _moves(self, rows: NetworkRows, shared: Tensor) -> Tensor:
         """[K, S] w_k(w̃; κ) − w̃ of the shared numbers."""
-        masks, network = rows.mask.unsqueeze(1), rows.network
-        if self.part is None:
-            (after,) = path(rows, masks, shared.unsqueeze(1), [ROUND_PENALTY], ROUND_STEPS)
-            return after[:, 0] - shared
-        part = self.part
-        own = part.own(network.start).expand(len(shared), -1)
-        numbers = torch.cat([shared, own], 1).unsqueeze(1)
-        # Along directions, every one moves as much of the weights' sizes as all do on average.
-        size = network.scales.norm() / math.sqrt(part.size)
-        scales = torch.cat(part.pull_back(network.scales)) if part.rest else size
+        numbers, join, scales = shared, None, None
+        if self.part is not None:
+            own = self.part.own(rows.network.start).expand(len(shared), -1)
+            numbers = torch.cat([shared, own], 1)
+            join, scales = joining(self.part), sizes_of_numbers(self.part, rows.network.scales)
+        masks, penalties = rows.mask.unsqueeze(1), [ROUND_PENALTY]
         (after,) = path(
-            rows,
-            masks,
-            numbers,
-            [ROUND_PENALTY],
-            ROUND_STEPS,
-            lambda z: part.join(z[: part.size], z[part.size :]),
-            scales,
+            rows, masks, numbers.unsqueeze(1), penalties, ROUND_STEPS, join=join, scales=scales
         )
-        return after[:, 0, : part.size] - shared
+        return after[:, 0, : self._shared] - shared
 
     def _centres(self, rows: NetworkRows, shared: Tensor) -> list[Tensor]:
         """[K, P] the shared weights, and the common start."""
-        start = rows.network.start.expand(len(shared), -1)
-        return [shared if self.part is None else self._joined(shared), start]
+        return [self._joined(shared), rows.network.start.expand(len(shared), -1)]
 
     def _joined(self, shared: Tensor) -> Tensor:
         return shared if self.part is None else self.part.published(shared)
