@@ -76,10 +76,21 @@ def _epsilon_axis(axes: Any, epsilons: Sequence[float]) -> dict[float, float]:
 
 
 def _value_axis(axes: Any, label: str, accuracy: bool = True) -> None:
-    """Limits that do not exaggerate: the axis of points starts at 0, or else says where it starts
-    and covers at least a fifth of the values (an accuracy: of 1), so that a difference too small to
-    matter does not fill the picture. To be called when everything is drawn."""
-    low, high = axes.get_ylim()
+    """Limits that do not exaggerate. To be called when everything is drawn."""
+    low, high = honest_range(*axes.get_ylim(), accuracy)
+    axes.set_ylim(low, high)
+    axes.set_ylabel(axis_title(label, low))
+
+
+def honest_range(low: float, high: float, accuracy: bool = True) -> tuple[float, float]:
+    """Limits of an axis: it starts at 0, or covers at least a fifth of the values (an accuracy: of
+    1), so that a difference too small to matter does not fill the picture.
+
+    Args:
+        low: the least value that is drawn.
+        high: the largest one.
+        accuracy: whether the values lie between 0 and 1.
+    """
     low, high = max(0.0, low), min(1.0, high) if accuracy else high
     least = 0.2 if accuracy else 0.2 * high
     if high - low < least:
@@ -87,10 +98,17 @@ def _value_axis(axes: Any, label: str, accuracy: bool = True) -> None:
         low, high = middle - least / 2, middle + least / 2
         shift = min(0.0, 1.0 - high) if accuracy else 0.0
         low, high = max(0.0, low + shift), high + shift
-    if low <= high / 2:
-        low = 0.0
-    axes.set_ylim(low, high)
-    axes.set_ylabel(label if low == 0 else f"{label} (axis starts at {low:.2g}, not at 0)")
+    return (0.0 if low <= high / 2 else low), high
+
+
+def axis_title(label: str, low: float) -> str:
+    """The title of an axis, which says where it starts if that is not at 0.
+
+    Args:
+        label: what is measured.
+        low: where the axis starts.
+    """
+    return label if low == 0 else f"{label} (axis starts at {low:.2g}, not at 0)"
 
 
 def _loss_and_epsilon(axes: Any, rows: Rows) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from pmtl.errors import PmtlError
 from pmtl.report.page.clients import Clients
+from pmtl.report.plots import axis_title, honest_range
 from pmtl.report.verdict import NAMES, named
 
 Rows = list[dict[str, Any]]
@@ -222,10 +223,14 @@ def score_chart(rows: Rows, score: str, title: str) -> Chart:
     with_epsilon = [row for row in rows if row["epsilon"] is not None]
     epsilons = {row["epsilon"] for row in with_epsilon}
     shown = ["method:N", "epsilon:Q", alt.Tooltip("score:Q", format=".4f")]
+    ends = [row.get(end, row["score"]) for row in rows for end in ("low", "high")]
+    margin = 0.05 * (max(ends) - min(ends))
+    low, high = honest_range(min(ends) - margin, max(ends) + margin, "accuracy" in score)
+    scale = alt.Scale(domain=[low, high], nice=False, zero=False)
+    value = {"title": axis_title(score, low), "scale": scale}
     if len(epsilons) < 2:  # No axis of ε: one place for each method.
         place = alt.Y("method:N", title=None, sort=None, axis=alt.Axis(labelLimit=180))
         base = alt.Chart(alt.Data(values=rows)).encode(y=place, color=colour.legend(None))
-        value = {"title": score, "scale": alt.Scale(zero=False)}
         chart = base.mark_point(**_POINT).encode(x=alt.X("score:Q", **value), tooltip=shown)
         if any("low" in row for row in rows):
             chart = chart + base.mark_rule().encode(x=alt.X("low:Q", **value), x2="high:Q")
@@ -234,7 +239,7 @@ def score_chart(rows: Rows, score: str, title: str) -> Chart:
         x = alt.X("epsilon:Q", title="ε (smaller is more private)")
         if min(epsilons) > 0:
             x = x.scale(type="log", nice=False, padding=16)
-        y = alt.Y("score:Q", title=score, scale=alt.Scale(zero=False))
+        y = alt.Y("score:Q", **value)
         base = alt.Chart(alt.Data(values=with_epsilon)).encode(x=x, color=colour)
         shape = alt.Shape("method:N", title=None, scale=alt.Scale(domain=methods, range=_SHAPES))
         points = base.mark_point(**_POINT).encode(y=y, shape=shape, tooltip=shown)
