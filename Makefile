@@ -58,7 +58,7 @@ utility: $(STAMP)
 	$(BIN)/python benchmarks/utility/page.py
 	$(BIN)/python website/figures.py
 
-# The site of the documentation, in site/: open site/index.html.
+# The site of the documentation, in site/. Search needs a server: python -m http.server -d site.
 docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
 	$(BIN)/python website/figures.py --check

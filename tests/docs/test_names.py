@@ -108,7 +108,7 @@ def exists(name: str) -> bool:
 
 
 #: Names of earlier versions, groups of entry points, and files.
-NOT_NAMES = {"pmtl.comparison", "pmtl.privacy.accountant"}
+NOT_NAMES = {"pmtl.comparison"}
 GROUPS = r"pmtl\.(algorithms|models|readers|sampling|metrics|callbacks)$"
 
 
