@@ -77,7 +77,8 @@ def _epsilon_axis(axes: Any, epsilons: Sequence[float]) -> dict[float, float]:
 
 def _value_axis(axes: Any, label: str, accuracy: bool = True) -> None:
     """Limits that do not exaggerate. To be called when everything is drawn."""
-    low, high = honest_range(*axes.get_ylim(), accuracy)
+    low, high = axes.get_ylim()
+    low, high = honest_range(low, high, accuracy)
     axes.set_ylim(low, high)
     axes.set_ylabel(axis_title(label, low))
 

@@ -22,6 +22,8 @@ Rows = list[dict[str, Any]]
 _COLOURS = [f"var(--line-{number})" for number in range(1, 9)]
 _SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "stroke"]
 _HEIGHT = 260
+#: The ends of what a score varies by.
+_ENDS = ("low", "high")
 _POINT = {"filled": True, "size": 80, "opacity": 1}
 #: The most points of one line.
 MOST_POINTS = 300
@@ -223,7 +225,7 @@ def score_chart(rows: Rows, score: str, title: str) -> Chart:
     with_epsilon = [row for row in rows if row["epsilon"] is not None]
     epsilons = {row["epsilon"] for row in with_epsilon}
     shown = ["method:N", "epsilon:Q", alt.Tooltip("score:Q", format=".4f")]
-    ends = [row.get(end, row["score"]) for row in rows for end in ("low", "high")]
+    ends = [float(row[end] if end in row else row["score"]) for row in rows for end in _ENDS]
     margin = 0.05 * (max(ends) - min(ends))
     low, high = honest_range(min(ends) - margin, max(ends) + margin, "accuracy" in score)
     scale = alt.Scale(domain=[low, high], nice=False, zero=False)
