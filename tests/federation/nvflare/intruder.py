@@ -41,7 +41,7 @@ def claim(kit: Path, name: str) -> None:
     from pmtl.federation.nvflare import process
 
     process._name = lambda _: name
-    threading.Timer(6, lambda: process.os._exit(0)).start()
+    threading.Timer(120, lambda: process.os._exit(0)).start()
     process.run(kit, None)
 
 
