@@ -80,6 +80,19 @@ def test_the_pair_mask_of_two_sites_depends_on_the_whole_cohort(secret):
     assert ((a + b_and_c + c) != 0).all()
 
 
+def test_a_cohort_is_its_sites_and_their_keys(secret):
+    keys = _keys(secret)
+    other = replace(keys["c"], key=X25519PrivateKey.generate().public_key().public_bytes_raw())
+    digests = {
+        cohort_digest(keys),
+        cohort_digest({**keys, "c": other}),
+        cohort_digest({"a": keys["a"], "b": keys["b"], "d": keys["c"]}),
+        cohort_digest({"a": keys["a"], "b": keys["b"]}),
+    }
+    assert len(digests) == 4
+    assert cohort_digest(dict(reversed(keys.items()))) == cohort_digest(keys)
+
+
 def test_a_weak_key_is_refused(secret):
     keys = _keys(secret)
     keys["b"] = replace(keys["b"], key=bytes(32))
