@@ -22,7 +22,7 @@ from pmtl.models.linear.last_layer import last_layer
 from pmtl.models.linear.solve import ClientRows
 
 #: Floats in memory at a time, and how many penalties an algorithm may try.
-_FLOATS, _PENALTIES = 16 * 2**20, 16
+_FLOATS, _PENALTIES = 16 * 2**20, 18
 
 
 class ExactEngine:
