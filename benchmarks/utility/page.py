@@ -19,7 +19,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "utility"
 PAGE = ROOT / "docs" / "utility.md"
 PICTURE = ROOT / "docs" / "utility.svg"
 
-EPSILONS = ("0.5", "1", "2", "4")
+EPSILONS = ("0.1", "0.5", "1", "2", "4")
 METHODS = {
     "ours": "ours",
     "ditto": "Ditto",

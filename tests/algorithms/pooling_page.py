@@ -10,9 +10,10 @@ import numpy as np
 from scipy.optimize import minimize
 
 ROUNDS, VOTES, ROWS_OF_THE_VOTE = 8, 3, 100
-CAUTION, HANDICAP = 2, 2
+CAUTION, HANDICAP = 2, 1
 AROUND = [*product((0.1, 1.0, 10.0), (1.0, 10.0, 100.0)), (10.0, 1000.0), (1000.0, 1000.0)]
-ALONE = [(0.1, 1.0), (0.1, 10.0), (0.1, 100.0)]
+ALONE_NUMBERS = [(0.1, slopes) for slopes in (1.0, 3.0, 10.0, 30.0, 100.0)]
+ALONE_CLASSES = [*product((0.1, 1.0), (1.0, 5.0, 30.0))]
 
 
 def quiet(round, size):
@@ -31,9 +32,8 @@ class Page:
     classes: bool = False
     clipped: int = 0  #: how many uploads were
     round: int = 0
-    cells: list = field(default_factory=list)  #: what each client chose
-    leads: list = field(default_factory=list)  #: by how many nats, before the second best
-    trust: float = 1.0  #: how much of the vote counts
+    parts: list = field(default_factory=list)  #: how much of each cell clients take; alone is last
+    trust: tuple = (1.0, 1.0)  #: how much of the vote's smooth part counts, and of the rest
     steps: list = field(default_factory=list)  #: C in every round, doubled with the path
     doubled: int = 0  #: how often the path was
 
@@ -63,7 +63,7 @@ class Page:
         shared = np.zeros((d, outputs))
         step = self.first_step
         for number in range(ROUNDS):
-            pair = (3.0, 3.0) if self.classes else (0.3, 3.0)
+            pair = (1.0, 3.0) if self.classes else (0.3, 3.0)
             moves = [self.solve(x, y, shared, pair) - shared for x, y in rows]
             flat = self.release([move.ravel() / step for move in moves])
             mean = flat.reshape(d, outputs)
@@ -76,32 +76,48 @@ class Page:
                 shared, self.steps = 2 * shared, [2 * earlier for earlier in self.steps]
             length = math.sqrt(max(0.0, (mean**2).sum() - self.noise_of(mean)))
             step = 2 * step if onward else self.shorter(step) if length < 0.25 else step
-        losses = [self.losses(x, y, shared) for x, y in rows]
+        found = [self.losses(x, y, shared) for x, y in rows]
+        losses = [loss for loss, _ in found]
         norm = 2.0 if not self.sigma else min(2, max(0.05, 0.005 * math.sqrt(VOTES) / self.sigma))
         ballots = [
             (loss - loss.mean()) / norm if len(y) > 1 else 0 * loss
             for loss, (_, y) in zip(losses, rows, strict=True)
         ]
         vote = norm * np.mean([self.release(ballots) for _ in range(VOTES)], axis=0)
-        shapes = smooth_shapes()
-        vote = shapes @ np.linalg.lstsq(shapes, vote)[0]  # the nearest smooth vote
-        doubt = shapes.shape[1] * (self.sigma * norm) ** 2 / VOTES / (vote**2).sum()
-        trust = max(0.0, 1 - CAUTION * doubt)
-        self.trust = trust
-        shared_cells = np.arange(len(vote)) < len(AROUND)
+        trusted = self.trusted(vote, self.sigma * norm / math.sqrt(VOTES))
         personal = []
-        for (x, y), loss, own in zip(rows, losses, levels, strict=True):
-            score = len(y) * loss + ROWS_OF_THE_VOTE * trust * vote
-            score += HANDICAP * (1 - trust) * shared_cells
-            cell = int(np.argmin(score))
-            self.cells.append(cell)
-            self.leads.append(float(np.diff(np.sort(score)[:2])[0]))
-            weights = size * self.cell(x, y, shared, cell)
+        for (x, y), (loss, alone), own in zip(rows, found, levels, strict=True):
+            score = len(y) * loss + ROWS_OF_THE_VOTE * trusted
+            prior = np.full(len(score), math.exp(-HANDICAP * (1 - self.trust[0])) / len(AROUND))
+            prior[-1] = 1.0
+            part = prior * np.exp(score.min() - score)
+            part /= part.sum()
+            self.parts.append(part)
+            part = np.concatenate([part[:-1], part[-1] * alone])
+            weights = size * sum(
+                how_much * self.cell(x, y, shared, number) for number, how_much in enumerate(part)
+            )
             weights[0] += size * own
             personal.append(weights)
         shared = size * shared
         shared[0] += size * level
         return shared, personal
+
+    def trusted(self, vote, noise):
+        """The vote, its smooth part and the rest each shrunk by its own noise."""
+        shapes = smooth_shapes()
+        smooth = shapes @ np.linalg.lstsq(shapes, vote)[0]  # the nearest smooth vote
+        parts, free = (smooth, vote - vote.mean() - smooth), shapes.shape[1]
+        sizes = free, len(vote) - 1 - free
+        self.trust = tuple(
+            max(0.0, 1 - CAUTION * size * noise**2 / max((part**2).sum(), 1e-300))
+            for part, size in zip(parts, sizes, strict=True)
+        )
+        return self.trust[0] * parts[0] + self.trust[1] * parts[1]
+
+    @property
+    def alone(self):
+        return ALONE_CLASSES if self.classes else ALONE_NUMBERS
 
     @property
     def first_step(self):
@@ -128,15 +144,16 @@ class Page:
 
     def cell(self, x, y, shared, number):
         if number >= len(AROUND):
-            return self.solve(x, y, 0 * shared, ALONE[number - len(AROUND)])
+            return self.solve(x, y, 0 * shared, self.alone[number - len(AROUND)])
         doubt = self.sigma**2 * sum(step**2 for step in self.steps) / 2
         return self.solve(x, y, shared, AROUND[number], doubt)
 
     def losses(self, x, y, shared):
-        """The loss in nats on rows that were left out, for every cell."""
+        """The losses in nats on rows that were left out, for every cell and for training alone, and
+        how much each penalty of training alone counts."""
         held_out = []
         folds = 5 if self.classes else len(y)
-        for number in range(len(AROUND) + len(ALONE)):
+        for number in range(len(AROUND) + len(self.alone)):
             total = 0.0
             for fold in range(min(folds, len(y))):
                 out = np.arange(len(y)) % folds == fold
@@ -144,10 +161,12 @@ class Page:
                 total += self.loss(x[out], y[out], weights)
             held_out.append(total / len(y))
         losses = np.array(held_out)
-        if self.classes:
-            return losses
-        usual = np.sort(losses)[(len(losses) - 1) // 2] + 0.01  # the lower median
-        return losses / usual / 2
+        if not self.classes:
+            alone = np.sort(losses[len(AROUND) :])
+            losses = np.log(losses + 0.01 * alone[(len(alone) - 1) // 2]) / 2  # the lower median
+        around, alone = np.split(losses, [len(AROUND)])
+        likely = np.exp(-len(y) * alone)
+        return np.append(around, -np.log(likely.mean()) / len(y)), likely / likely.sum()
 
     def loss(self, x, y, w):
         if not self.classes:
@@ -174,12 +193,10 @@ class Page:
 
 
 def smooth_shapes():
-    """[cells, 6] what a smooth vote is made of: alone or not, and polynomials of the logarithms of
+    """[cells, 5] what a smooth vote is made of: alone or not, and polynomials of the logarithms of
     the penalties, each with mean zero."""
     shared = [(math.log10(a), math.log10(b)) for a, b in AROUND]
-    rows = [[0, a, b, a * a, b * b, 0] for a, b in shared]
-    rows += [[1, 0, 0, 0, 0, math.log10(b)] for _, b in ALONE]
-    shapes = np.array(rows, dtype=np.float64)
+    shapes = np.array([[0, a, b, a * a, b * b] for a, b in shared] + [[1, 0, 0, 0, 0]], dtype=float)
     return shapes - shapes.mean(0)
 
 

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 from pooling_data import TASKS, federation, rows_of, vector
-from pooling_page import ALONE, AROUND, Page, smooth_shapes
+from pooling_page import ALONE_CLASSES, ALONE_NUMBERS, AROUND, Page, smooth_shapes
 from weights import personal
 
 import pmtl
 from pmtl.algorithms import build_algorithm
-from pmtl.algorithms import pooling as module
 from pmtl.algorithms.base import Sizes
 from pmtl.algorithms.pooling import Pooling
 from pmtl.client.batches import LocalTraining
 from pmtl.errors import PmtlError
 from pmtl.models import build_model
+from pmtl.models.linear import cells
 from pmtl.models.linear.solve import ClientRows
 from pmtl.privacy.clipping import clip
 from pmtl.privacy.plan import PrivacyPlan
@@ -40,7 +40,8 @@ def test_without_noise_it_is_its_page(spec, reach):
     shared, own = page.run()
     assert page.clipped > 0
     assert (page.doubled > 1) == (reach < 1)
-    assert len(set(page.cells)) > 1, "all clients chose alike: nothing was tried"
+    parts = np.array(page.parts)
+    assert np.ptp(parts, axis=0).max() > 0.02, "all clients chose alike: nothing was tried"
     found = personal(run).numpy()
     assert np.allclose(found, [vector(weights) for weights in own], rtol=1e-4, atol=1e-3)
     published = run.views()["shared"](np.array([0]))[0].numpy()
@@ -77,20 +78,19 @@ def test_with_noise_it_is_its_page(classes, sigma):
     found = simulated(data, sigma, noise, reach)
     page = Page(rows_of(data), reach, sigma, draw, classes=bool(classes))
     shared, own = page.run()
-    assert 0.5 < page.trust < (0.9 if sigma > 0.1 else 1)
+    assert 0.3 < page.trust[0] < (0.95 if sigma > 0.1 else 1)
     assert page.doubled > 0, "the path was never doubled: nothing was tried"
     # Rounds and held-out losses of classes are solved only roughly.
     close = {"rtol": 1e-4, "atol": 1e-2 if classes else 1e-4}
     assert np.allclose(found["shared"][0], vector(shared), **close)
-    clear = np.array(page.leads) > (0.1 if classes else 1e-4)
-    assert clear.sum() >= 5
     expected = np.array([vector(weights) for weights in own])
-    assert np.allclose(found["personal"][clear], expected[clear], **close)
+    # How much of each cell a client takes follows from held-out losses.
+    assert np.abs(found["personal"] - expected).max() < (0.03 if classes else 1e-4)
 
 
 class TestTheVote:
-    """James and Stein, with caution: a smooth vote has 6 free numbers of deviation s, and one of
-    norm below s√(2 · 6) counts for nothing."""
+    """James and Stein, with caution: a smooth vote has 5 free numbers of deviation s, the rest of
+    it 6, and a part of norm below s√(2 · free numbers) counts for nothing."""
 
     data = federation(rows=24, task="classification", outputs=2, differ=0.1)
     method = Pooling().settle(Sizes("classification", 2, 4, True), 40.0)
@@ -108,14 +108,14 @@ class TestTheVote:
         """The clients' models after this vote."""
         board = self.method.board_start(torch.zeros(8)).double().unsqueeze(0)
         board[:, :8] = torch.tensor(self.shared.ravel())
-        board[:, -16:-2] = torch.tensor(vote)
+        board[:, -14:-2] = torch.tensor(vote)
         board[:, -1] = sum(step**2 for step in self.page.steps)
         return self.method.finish(client_rows(self.data), board.expand(self.data.m, -1))
 
     def smooth(self, sizes):
         """A vote for or against strong penalties on slopes, as long as so many limits."""
         # With so much noise a vote is clipped to a norm at which its mean has a noise of .005.
-        limit = 0.005 * math.sqrt(2 * 6)
+        limit = 0.005 * math.sqrt(2 * 5)
         direction = smooth_shapes()[:, 2]
         return -sizes * limit * direction / np.linalg.norm(direction)
 
@@ -129,32 +129,37 @@ class TestTheVote:
         found = self.owned(self.smooth(3.0))
         assert not torch.allclose(found, self.owned(self.smooth(-3.0)), atol=1e-2)
 
-    def test_what_is_not_smooth_in_it_is_noise(self):
-        """However large it is."""
-        shapes, rough = smooth_shapes(), np.random.default_rng(0).normal(size=14)
+    def test_what_is_not_smooth_in_it_counts_if_it_is_more_than_its_own_noise(self):
+        shapes, rough = smooth_shapes(), np.random.default_rng(0).normal(size=12)
         rough -= rough.mean()
         rough -= shapes @ np.linalg.lstsq(shapes, rough)[0]
-        clear = self.smooth(3.0)
-        assert np.linalg.norm(rough) > 10 * np.linalg.norm(clear)
-        assert torch.equal(self.owned(rough), self.owned(0 * rough))
-        assert torch.allclose(self.owned(clear + rough), self.owned(clear))
+        rough *= 0.005 * math.sqrt(2 * 6) / np.linalg.norm(rough)
+        nothing, clear = self.owned(0 * rough), self.smooth(3.0)
+        assert torch.equal(self.owned(0.99 * rough), nothing)
+        assert torch.allclose(self.owned(clear + 0.99 * rough), self.owned(clear))
+        assert not torch.allclose(self.owned(10 * rough), nothing, atol=1e-3)
 
-    def test_that_says_nothing_makes_sharing_prove_itself(self):
-        """Clients take shared weights only if these are better by two nats on their own rows."""
-        nats = [len(y) * self.page.losses(x, y, self.shared) for x, y in self.page.rows]
-        leads = np.array([n[len(AROUND) :].min() - n[: len(AROUND)].min() for n in nats])
-        found = self.owned(np.zeros(14))
-        alone = torch.isclose(found[:, :8], found[:, 8:], atol=1e-3).all(1).numpy()
-        assert np.sum(leads < 1.9) > 1
-        assert np.sum((leads > 0) & (leads < 1.9)) > 0
-        assert np.sum(leads > 2.1) > 1
-        assert alone[leads < 1.9].all()
-        assert not alone[leads > 2.1].any()
+    def test_that_says_nothing_leaves_clients_to_their_own_rows(self):
+        """Each takes the mean of its candidates by how likely they make its rows, with odds of e to
+        1 for training alone."""
+        found = self.owned(np.zeros(12)).numpy()
+        held_out = [self.page.losses(x, y, self.shared) for x, y in self.page.rows]
+        taken = []
+        for (x, y), (losses, alone), mine in zip(self.page.rows, held_out, found, strict=True):
+            odds = np.exp(-len(y) * (losses - losses.min()))
+            odds[:-1] *= math.exp(-1) / len(AROUND)
+            odds /= odds.sum()
+            taken.append(odds[-1])
+            cells = np.concatenate([odds[:-1], odds[-1] * alone])
+            own = sum(p * self.page.cell(x, y, self.shared, c) for c, p in enumerate(cells))
+            assert np.allclose(mine[:8], vector(own), atol=1e-2)
+        assert min(taken) < 0.3 < 0.7 < max(taken)
 
 
 def test_its_cells_are_those_of_the_page():
-    assert [tuple(cell) for cell in module.AROUND] == AROUND
-    assert module.ALONE == ALONE
+    assert [tuple(cell) for cell in cells.AROUND] == AROUND
+    assert cells.ALONE_NUMBERS == ALONE_NUMBERS
+    assert cells.ALONE_CLASSES == ALONE_CLASSES
 
 
 # ---- what leaves a client ----
@@ -185,7 +190,7 @@ def test_every_stage_uploads_what_it_says(task, outputs, share):
     repeated = [method.repeats(round) for round in range(method.releases)]
     assert repeated == [False] * (method.releases - 2) + [True] * 2
     board = method.board_start(torch.zeros(4 * outputs)).expand(data.m, -1)
-    expected = {"weights": outputs * (4 if share == "all" else 1), "vote": 14}
+    expected = {"weights": outputs * (4 if share == "all" else 1), "vote": 12}
     for round, stage in enumerate(stages):
         uploads = method.work(rows, board, round)
         assert uploads.shape == (data.m, method.upload_size(round))

@@ -13,18 +13,22 @@ model for all. Everything that is shared passes the gate, in T releases of equal
 2. *Rounds* (8 releases): w̃ ← w̃ + C · mean_k clip₁((W_k(w̃; κ) − w̃)/C) + noise. C · rounds is how
    far w̃ gets at first (`reach`), farther the less noise there is. While the moves of a round still
    point along those of earlier rounds, w̃ and C are doubled (models/linear/path.py).
-3. *Vote* (3 releases of one vector, averaged): client k's mean held-out loss in nats for each of 14
+3. *Vote* (3 releases of one vector, averaged): client k's mean held-out loss in nats for each of 12
    cells: penalties from "the shared weights as they are" to "almost free", and training alone.
    Each client subtracts its mean over the cells.
 
-Client k then takes the cell with the least n_k · (own held-out loss) + A · (published loss): the
-vote counts like A more rows. Known noise insures it: the published losses are shrunk towards "no
-difference" (James & Stein 1961), and no penalty is stronger than the precision of w̃.
+Client k takes the mean of its solutions in all cells with weights proportional to
+
+    exp(−n_k · (own held-out loss) − A · (published loss))                (models/linear/cells.py)
+
+so the vote counts like A more rows. Known noise insures it: the published losses are shrunk towards
+"no difference" (James & Stein 1961), training alone is favoured where they say nothing, and no
+penalty is stronger than the precision of w̃.
 
 Privacy: every release is the mean over all clients of a vector of norm at most 1, with Gaussian
 noise, so T releases are one `PrivacyPlan` of T rounds, also where a release depends on earlier
 ones (adaptive composition of Gaussian mechanisms: Dong, Roth & Su 2022). Scales, held-out losses
-and the choice of a cell stay in the client. W_k is a function of the client's own rows and of what
+and the weights of cells stay in the client. W_k is a function of the client's own rows and of what
 was published, which is billboard privacy (Hsu et al. 2014, lemma 1; the paper's theorem 2).
 """
 
@@ -40,15 +44,15 @@ from torch import Tensor
 from pmtl.algorithms.base import ExactAlgorithm, Sizes
 from pmtl.errors import PmtlError
 from pmtl.models import Layout
-from pmtl.models.linear.cells import ALONE, AROUND, CELLS, choose, pick, variances
+from pmtl.models.linear import cells
 from pmtl.models.linear.path import Path
-from pmtl.models.linear.solve import ClientRows, held_out_losses, in_nats, solve
+from pmtl.models.linear.solve import ClientRows, held_out_losses, solve
 from pmtl.models.linear.target import BINS, in_units, level_votes, read_level, read_size, size_votes
 from pmtl.models.linear.target import spans as spans_of
 
-#: The penalties in the rounds, for numbers and for classes. A client that has one class only would
-#: move an almost free intercept as far as it can, whatever the others have.
-NUMBERS, CLASSES = (0.3, 3.0), (3.0, 3.0)
+#: The penalties in the rounds, for numbers and for classes. A client with one class only would move
+#: an almost free intercept as far as it can.
+NUMBERS, CLASSES = (0.3, 3.0), (1.0, 3.0)
 #: A vote in nats: the noise that is aimed at, and the least and largest norm for clipping it.
 VOTE_NOISE, VOTE_NORMS = 0.005, (0.05, 2.0)
 #: The most noise of a release with which the target's histograms are readable.
@@ -152,7 +156,7 @@ class Pooling(ExactAlgorithm):
     def upload_size(self, round: int) -> int:
         sizes = self._sizes
         if self.stage(round) == "vote":
-            return CELLS
+            return cells.CELLS
         if self.stage(round) == "weights":
             return sizes.outputs * (1 if self.share == "intercepts" else sizes.columns)
         return sizes.outputs * BINS
@@ -170,10 +174,10 @@ class Pooling(ExactAlgorithm):
     # ---- the billboard: shared weights, size and level of the target, vote ----
 
     def board_size(self, layout: Layout) -> int:
-        return self._sizes.outputs * (self._sizes.columns + 2) + CELLS + 2
+        return self._sizes.outputs * (self._sizes.columns + 2) + cells.CELLS + 2
 
     def board_start(self, common: Tensor) -> Tensor:
-        board = common.new_zeros(self._sizes.outputs * (self._sizes.columns + 2) + CELLS + 2)
+        board = common.new_zeros(self._sizes.outputs * (self._sizes.columns + 2) + cells.CELLS + 2)
         board[-2] = self._first_step
         return board
 
@@ -182,7 +186,7 @@ class Pooling(ExactAlgorithm):
         C and the sum of its squares so far [K, 2].
         A size of 0 means that every client uses its own. The level is in units of the size."""
         columns, outputs = self._sizes.columns, self._sizes.outputs
-        sections = [columns * outputs, 2 * outputs, CELLS, 2]
+        sections = [columns * outputs, 2 * outputs, cells.CELLS, 2]
         weights, target, vote, steps = torch.split(board.double(), sections, dim=1)
         target = target.reshape(-1, 2, outputs)
         if self.target == "given" and self._sizes.target_range is not None:
@@ -208,34 +212,34 @@ class Pooling(ExactAlgorithm):
             moved = moved[:, :1] if self.share == "intercepts" else moved
             return moved.flatten(1) / steps[:, :1]
         _, losses = held_out_losses(scaled, *self._grid(weights, rows, steps))
-        losses = in_nats(rows.task, losses, self._sizes.outputs)
+        losses, _ = cells.own_losses(losses, rows)
         ballot = (losses - losses.mean(1, keepdim=True)) / self._vote_norm
-        return torch.where((rows.mask.sum(1) > 1).unsqueeze(1), ballot, 0.0)
+        return torch.where((rows.counts > 1).unsqueeze(1), ballot, 0.0)
 
     def finish(self, rows: ClientRows, board: Tensor) -> Tensor:
         weights, target, vote, steps = self._read(board)
         scaled, size, level = in_units(rows, target[:, 0], target[:, 1], self.target != "given")
         centre, penalty = self._grid(weights, rows, steps)
-        candidates, losses = held_out_losses(scaled, centre, penalty)
-        losses = in_nats(rows.task, losses, self._sizes.outputs)
+        found, losses = held_out_losses(scaled, centre, penalty)
+        losses, alone = cells.own_losses(losses, rows)
         known = self.noise * self._vote_norm / math.sqrt(self.votes)
-        cells = choose(losses, rows.mask.sum(1, keepdim=True), vote, known)
-        mine, alone = cells[:, :1], cells[:, 1:]
-        chosen = [
-            solve(scaled, pick(centre, mine), pick(penalty, mine), None, pick(candidates, mine)),
-            # By itself and from zero, so that it does not depend on what was published.
-            solve(scaled, pick(centre, alone), pick(penalty, alone)),
-        ]
-        return torch.cat([self._to_vector(_unscaled(one[:, 0], size, level)) for one in chosen], 1)
+        parts = cells.choose(losses, rows.mask.sum(1, keepdim=True), vote, known)
+        split = len(cells.AROUND)
+        around = solve(scaled, centre[:, :split], penalty[:, :split], start=found[:, :split])
+        # By itself and from zero, so that it does not depend on what was published.
+        apart = cells.mixture(solve(scaled, centre[:, split:], penalty[:, split:]), alone)
+        mine = cells.mixture(torch.cat([around, apart.unsqueeze(1)], 1), parts)
+        return torch.cat([self._to_vector(_unscaled(one, size, level)) for one in (mine, apart)], 1)
 
     def _grid(self, weights: Tensor, rows: ClientRows, steps: Tensor) -> tuple[Tensor, Tensor]:
         """The centres [K, cells, d, outputs] and the penalties [K or 1, cells, d] of all cells."""
         uncertainty = self.noise**2 * steps[:, 1] / 2
-        around = 1 / (1 / self._penalties(AROUND, rows) + uncertainty[:, None, None])
-        alone = self._penalties(ALONE, rows).expand(len(around), -1, -1)
-        penalty = torch.cat([around, alone], 1)
+        around = 1 / (1 / self._penalties(cells.AROUND, rows) + uncertainty[:, None, None])
+        alone = cells.ALONE_NUMBERS if rows.task == "regression" else cells.ALONE_CLASSES
+        apart = self._penalties(alone, rows).expand(len(around), -1, -1)
+        penalty = torch.cat([around, apart], 1)
         zero = torch.zeros_like(weights)
-        return torch.stack([weights] * len(AROUND) + [zero] * len(ALONE), 1), penalty
+        return torch.stack([weights] * len(cells.AROUND) + [zero] * len(alone), 1), penalty
 
     def _penalties(self, pairs: list[tuple[float, float]], rows: ClientRows) -> Tensor:
         """[K or 1, cells, d]; a penalty on both of two opposite classes counts half on their
@@ -245,7 +249,7 @@ class Pooling(ExactAlgorithm):
         every = table[:, 1:].expand(-1, self._sizes.columns).clone()
         every[:, 0] = table[:, 0]
         every = every.unsqueeze(0) * (2.0 if self._sizes.task == "classification" else 1.0)
-        return every * variances(rows).unsqueeze(1) if self._sizes.bounded else every
+        return every * cells.variances(rows).unsqueeze(1) if self._sizes.bounded else every
 
     @property
     def _vote_norm(self) -> float:

@@ -17,7 +17,7 @@ releases of equal price:
 C · rounds is how far w̃ can get: as far as w⁰ is from zero, or less, so that the noise in w̃ is no
 longer than w⁰. A random start with as much noise again is still a random start; of a public start a
 fifth is allowed. Client k takes the cell with the least n_k · (own held-out loss) + A · (published
-loss), with the insurance of pooling (models/linear/cells.py). The vote was clipped; each client
+loss), with an insurance like pooling's (models/network/cells.py). The vote was clipped; each client
 gives it back the length that its own had. Training alone is among the cells, so that a client for
 which w̃ is useless ends with what it has alone.
 
@@ -40,11 +40,10 @@ from pmtl.algorithms.base import ExactAlgorithm, Sizes
 from pmtl.algorithms.networks.part import Part, joining, sizes_of_numbers
 from pmtl.errors import PmtlError
 from pmtl.models import FlatModel, Layout
-from pmtl.models.linear.cells import choose, pick
-from pmtl.models.linear.solve import ClientRows, in_nats
+from pmtl.models.linear.solve import ClientRows
 from pmtl.models.linear.target import BINS, in_units, level_votes, read_level, read_size, size_votes
 from pmtl.models.linear.target import spans as spans_of
-from pmtl.models.network.cells import CELLS, EACH, PENALTIES, WORST, prior, smooth_basis
+from pmtl.models.network.cells import CELLS, PENALTIES, WORST, choose, in_nats, pick
 from pmtl.models.network.rows import Network, NetworkRows, in_target_units
 from pmtl.models.network.train import held_out, held_out_losses, path
 
@@ -231,8 +230,7 @@ class Anchored(ExactAlgorithm):
         known = self.noise * self._vote_norm / math.sqrt(self.votes)
         losses = last.double() * self._vote_norm  # A constant for each client does not matter.
         length = last.double().norm(dim=1, keepdim=True).clamp(min=1)  # before it was clipped to 1
-        given = (losses, held_out(scaled), vote, known, EACH)
-        cells = choose(*given, smooth_basis(vote), prior(vote), length)
+        cells = choose(losses, held_out(scaled), vote, known, length)
         centres = torch.stack(self._centres(scaled, shared), 1)
         masks = scaled.mask.unsqueeze(1).expand(-1, 2, -1)
         found = torch.stack([centres, *path(scaled, masks, centres, PENALTIES)], 2)

@@ -2,64 +2,87 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from pmtl.models.linear.solve import ClientRows
 
-#: Penalties (intercept, slopes) around the shared weights, and of training alone around zero.
+#: Penalties (intercept, slopes) around the shared weights, and of training alone around zero, for
+#: numbers and for classes.
 AROUND = [(a, b) for a in (0.1, 1.0, 10.0) for b in (1.0, 10.0, 100.0)]
 AROUND += [(10.0, 1000.0), (1000.0, 1000.0)]
-ALONE = [(0.1, 1.0), (0.1, 10.0), (0.1, 100.0)]
-CELLS = len(AROUND) + len(ALONE)
+ALONE_NUMBERS = [(0.1, b) for b in (1.0, 3.0, 10.0, 30.0, 100.0)]
+ALONE_CLASSES = [(a, b) for a in (0.1, 1.0) for b in (1.0, 5.0, 30.0)]
+#: What is voted on: each cell around the shared weights, and training alone.
+CELLS = len(AROUND) + 1
 #: How many rows the vote counts for.
 VOTE_ROWS = 100.0
 #: Insurance: how much more the vote is shrunk than James and Stein would, and by how many nats the
 #: shared weights have to beat training alone in a client that the vote tells nothing.
-CAUTION, HANDICAP = 2.0, 2.0
+CAUTION, HANDICAP = 2.0, 1.0
 
 
-def choose(
-    losses: Tensor,
-    counts: Tensor,
-    vote: Tensor,
-    noise: float,
-    around: int = len(AROUND),
-    smooth: Tensor | None = None,
-    prior: Tensor | float = 0.0,
-    scale: Tensor | float = 1.0,
-) -> Tensor:
-    """[K, 2] the cell that each client takes, and the one that it takes without the others.
+def own_losses(losses: Tensor, rows: ClientRows) -> tuple[Tensor, Tensor]:
+    """A client's losses in nats [K, CELLS], training alone as the last, and how much each penalty
+    of training alone counts [K, penalties].
+
+    Training alone is a mixture of its penalties, and its loss is that of the mixture. The loss of
+    numbers, whose variance is unknown, is half the logarithm of their squared error, to which a
+    hundredth of the usual one is added.
 
     Args:
-        losses: [K, cells] the client's own held-out losses in nats.
-        counts: [K, 1] its number of rows.
-        vote: [K, cells] the published losses.
-        noise: the standard deviation of their noise.
-        around: how many cells, the first ones, depend on shared weights.
-        smooth: [cells, …] an orthonormal basis of differences; `smooth_basis` unless given.
-        prior: [cells] nats against each cell before any row is seen.
-        scale: [K, 1] what a client multiplies the published losses by.
+        losses: [K, len(AROUND) + penalties] mean held-out losses.
+        rows: the clients' rows.
     """
-    smooth = smooth_basis(vote) if smooth is None else smooth
-    vote = vote @ smooth @ smooth.T
-    length = vote.square().sum(1, keepdim=True).clamp(min=1e-300)
-    trust = (1 - CAUTION * smooth.shape[1] * noise**2 / length).clamp(min=0)
-    own = counts * losses + prior
-    score = own + VOTE_ROWS * trust * scale * vote
-    score[:, :around] += HANDICAP * (1 - trust)
-    alone = own[:, around:].argmin(1) + around
-    return torch.stack([score.argmin(1), alone], 1)
+    if rows.task == "regression":
+        usual = losses[:, len(AROUND) :].median(1, keepdim=True).values
+        losses = rows.y.shape[2] * torch.log(losses + 0.01 * usual + 1e-12) / 2
+    counts = rows.counts.unsqueeze(1)
+    alone = -counts * losses[:, len(AROUND) :]
+    mixed = alone.logsumexp(1, keepdim=True) - math.log(alone.shape[1])
+    return torch.cat([losses[:, : len(AROUND)], -mixed / counts], 1), torch.softmax(alone, 1)
+
+
+def choose(losses: Tensor, counts: Tensor, vote: Tensor, noise: float) -> Tensor:
+    """[K, CELLS] how much of each cell, training alone as the last, a client takes.
+
+    Args:
+        losses: [K, CELLS] the client's own losses in nats.
+        counts: [K, 1] its number of rows.
+        vote: [K, CELLS] the published losses.
+        noise: the standard deviation of their noise.
+    """
+    trusted, trust = trust_vote(vote, noise)
+    score = counts * losses + VOTE_ROWS * trusted
+    score[:, :-1] += math.log(len(AROUND)) + HANDICAP * (1 - trust)
+    return torch.softmax(-score, 1)
+
+
+def trust_vote(vote: Tensor, noise: float) -> tuple[Tensor, Tensor]:
+    """The vote [K, CELLS] as far as it is more than its noise, and the trust [K, 1] in its smooth
+    part. That part and the rest are shrunk each by its own known noise."""
+    smooth = smooth_basis(vote)
+    part = vote @ smooth @ smooth.T
+    rest = vote - vote.mean(1, keepdim=True) - part
+    trust = james_stein(part, smooth.shape[1], noise)
+    return trust * part + james_stein(rest, CELLS - 1 - smooth.shape[1], noise) * rest, trust
+
+
+def james_stein(part: Tensor, free: int, noise: float) -> Tensor:
+    """[K, 1] what a vector with so many free numbers is multiplied by."""
+    length = part.square().sum(1, keepdim=True).clamp(min=1e-300)
+    return (1 - CAUTION * free * noise**2 / length).clamp(min=0)
 
 
 def smooth_basis(like: Tensor) -> Tensor:
-    """[cells, 6] an orthonormal basis of smooth differences between cells: alone or not, and
-    polynomials of the logarithms of the penalties. The rest of a noisy vote is mostly noise."""
-    table = torch.tensor(AROUND + ALONE, dtype=like.dtype, device=like.device).log10()
+    """[CELLS, 5] an orthonormal basis of smooth differences between cells: alone or not, and
+    polynomials of the logarithms of the penalties."""
+    table = torch.tensor([*AROUND, (1.0, 1.0)], dtype=like.dtype, device=like.device).log10()
     alone = torch.zeros_like(table[:, :1])
-    alone[len(AROUND) :] = 1
-    a, b = table[:, :1] * (1 - alone), table[:, 1:] * (1 - alone)
-    shapes = torch.cat([alone, a, b, a * a, b * b, table[:, 1:] * alone], 1)
+    alone[-1] = 1
+    shapes = torch.cat([alone, table, table * table], 1)
     basis: Tensor = torch.linalg.qr(shapes - shapes.mean(0)).Q
     return basis
 
@@ -74,7 +97,6 @@ def variances(rows: ClientRows) -> Tensor:
     return torch.where(variances > 1e-6, variances, 1.0)
 
 
-def pick(table: Tensor, cells: Tensor) -> Tensor:
-    """From [K or 1, cells, …], the `cells` [K, 2] of each client."""
-    every = torch.arange(len(cells), device=cells.device).unsqueeze(1)
-    return table.expand(len(cells), *table.shape[1:])[every, cells]
+def mixture(candidates: Tensor, parts: Tensor) -> Tensor:
+    """[K, d, outputs] the mean of candidates [K, cells, d, outputs] with weights [K, cells]."""
+    return (parts[:, :, None, None] * candidates).sum(1)

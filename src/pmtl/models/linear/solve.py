@@ -9,7 +9,8 @@ The loss is half the squared error, cross-entropy, or the sum of the labels' bin
 Its curvature in xᵀW is at most `CURVATURE` (Böhning 1992 for cross-entropy). So a step with the
 matrix CURVATURE·XᵀX + diag(κ) never increases the objective, whatever the units of the data. For
 the squared error one step is exact; the others are accelerated (Nesterov's momentum, restarted when
-it points uphill, O'Donoghue & Candès 2015) until nothing moves.
+it points uphill, O'Donoghue & Candès 2015) until nothing moves. Yes-or-no targets with few columns
+are solved by Newton's method (`newton.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from pmtl.models.linear import newton
 from pmtl.models.linear.smaller import Classes, Columns
 from pmtl.models.losses import Task
 
@@ -84,7 +86,15 @@ def solve(
             small, columns.weights(centre), columns.penalties(penalty), mask, begin, until
         )
         return columns.back(found, centre)
-    used = rows.x * (rows.mask if mask is None else mask).unsqueeze(-1)
+    mask = rows.mask if mask is None else mask
+    yes_or_no = rows.task == "multilabel" or (
+        rows.task == "classification" and rows.y.shape[2] == 2
+    )
+    if yes_or_no and rows.x.shape[2] <= newton.FEW:
+        by_newton = newton.solve_labels if rows.task == "multilabel" else newton.solve_two_classes
+        begin = centre if start is None else start
+        return by_newton(rows.x, rows.y, mask, centre, penalty, begin, until[1])
+    used = rows.x * mask.unsqueeze(-1)
     step = _Step(used, CURVATURE[rows.task], penalty)
     w = centre.expand(len(used), penalty.shape[1], *centre.shape[2:])
     if rows.task == "regression":
@@ -211,11 +221,3 @@ def held_out_losses(rows: ClientRows, centre: Tensor, penalty: Tensor) -> tuple[
             outputs = torch.where(out[:, None, :, None], there, outputs)
     losses = row_losses(rows.task, outputs, rows.y.unsqueeze(1)) * counted.unsqueeze(1)
     return weights, losses.sum(2) / counted.sum(1).clamp(min=1).unsqueeze(1)
-
-
-def in_nats(task: Task, losses: Tensor, outputs: int) -> Tensor:
-    """Held-out losses [K, G] in nats: half the squared error in units of the client's usual one."""
-    if task != "regression":
-        return losses
-    usual = losses.median(1, keepdim=True).values + 0.01 * outputs
-    return outputs * losses / usual / 2

@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pmtl.models.linear.cells import VOTE_ROWS, james_stein
+from pmtl.models.losses import Task
+
 #: Penalties of the paths around the shared weights and around the common start. A path begins with
 #: its centre as it is.
 PENALTIES = (100.0, 30.0, 10.0, 3.0, 1.0)
@@ -16,6 +19,42 @@ CELLS = 2 * EACH
 PRIOR = (4.0, 2.0, 1.0, 0.0, 0.0, 2.0)
 #: By how many nats a candidate's held-out loss can exceed that of the best one.
 WORST = 5.0
+#: By how many nats the shared weights have to beat training alone in a client that the vote tells
+#: nothing.
+HANDICAP = 2.0
+
+
+def choose(losses: Tensor, counts: Tensor, vote: Tensor, noise: float, scale: Tensor) -> Tensor:
+    """[K, 2] the cell that each client takes, and the one that it takes without the others.
+
+    Args:
+        losses: [K, cells] the client's own held-out losses in nats.
+        counts: [K, 1] its number of rows that were held out.
+        vote: [K, cells] the published losses.
+        noise: the standard deviation of their noise.
+        scale: [K, 1] what a client multiplies the published losses by.
+    """
+    smooth = smooth_basis(vote)
+    vote = vote @ smooth @ smooth.T
+    trust = james_stein(vote, smooth.shape[1], noise)
+    own = counts * losses + prior(vote)
+    score = own + VOTE_ROWS * trust * scale * vote
+    score[:, :EACH] += HANDICAP * (1 - trust)
+    return torch.stack([score.argmin(1), own[:, EACH:].argmin(1) + EACH], 1)
+
+
+def pick(table: Tensor, cells: Tensor) -> Tensor:
+    """From [K, cells, …], the `cells` [K, 2] of each client."""
+    every = torch.arange(len(cells), device=cells.device).unsqueeze(1)
+    return table[every, cells]
+
+
+def in_nats(task: Task, losses: Tensor, outputs: int) -> Tensor:
+    """Held-out losses [K, G] in nats: half the squared error in units of the client's usual one."""
+    if task != "regression":
+        return losses
+    usual = losses.median(1, keepdim=True).values + 0.01 * outputs
+    return outputs * losses / usual / 2
 
 
 def prior(like: Tensor) -> Tensor:
