@@ -281,7 +281,8 @@ class Coordinator:
         for site, clients in members.items():
             header = {"run": self.job.run, "counted": counted[site], "rounds": state.round}
             messages[site] = Message("finish", header, shown_to(server, state, clients)).to_bytes()
-        answers = self.transport.ask(messages, self.job.round_seconds)
+        seconds = max(self.job.round_seconds, self.job.join_seconds)  # Sites write all models now.
+        answers = self.transport.ask(messages, seconds)
         done = {site for site, answer in answers.items() if _kind(answer) == "done"}
         for site in sorted(set(messages) - done):
             self._tell(f"Site {site!r} did not confirm the end: resume the run when it is back.")
