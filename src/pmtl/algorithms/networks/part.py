@@ -50,5 +50,5 @@ def sizes_of_numbers(part: Part, scales: Tensor) -> Tensor:
     directions, each number moves as much as all do on average."""
     if part.rest:
         return torch.cat(part.pull_back(scales))
-    size: Tensor = torch.linalg.vector_norm(scales) / math.sqrt(part.size)
-    return size
+    usual: Tensor = scales.norm() / math.sqrt(part.size)
+    return usual
