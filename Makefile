@@ -43,6 +43,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/noise.py --json benchmarks/results/noise.json
 	$(BIN)/python benchmarks/production.py --json benchmarks/results/production-cpu.json
 	$(BIN)/python benchmarks/end_to_end.py --json benchmarks/results/end-to-end.json
+	$(BIN)/python benchmarks/linear_models.py --json benchmarks/results/linear-models.json
 	$(BIN)/python benchmarks/scaling.py --json benchmarks/results/scaling.json
 	$(BIN)/python benchmarks/tables.py --write
 
