@@ -80,8 +80,7 @@ class ExactEngine:
         rows = self._rows(index, np.ones((1, 2), dtype=bool))
         rows = replace(rows, x=torch.zeros_like(rows.x), y=torch.zeros_like(rows.y))
         for round in range(rounds):
-            if not self._algorithm.repeats(round):
-                self._algorithm.work(rows, around, round)
+            self._algorithm.work(rows, around, round)
         self._algorithm.finish(rows, around)
 
     def _map(
