@@ -72,7 +72,8 @@ def test_every_share_in_the_results_is_that_of_its_scores():
     for one in PAGE.read():
         alone, ceiling = (one["baselines"][name]["score"] for name in ("alone", "ceiling"))
         for lines in one["private"].values():
-            assert set(lines) == set(PAGE.EPSILONS)
+            # The least ε is not tried with rivals, nor with earlier versions of the method.
+            assert {*PAGE.EPSILONS[1:]} <= {*lines} <= {*PAGE.EPSILONS}
             for found in lines.values():
                 if found["share"] is not None:
                     wanted = (alone - found["score"]) / (alone - ceiling)
