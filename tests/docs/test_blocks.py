@@ -16,6 +16,7 @@ ELSEWHERE = {
     "export.md": "export/test_export_page.py",
     "extending.md": "test_extending.py",
     "federation.md": "federation/nvflare/test_real_processes.py",
+    "federation-guide.md": "cli/federation/test_federation_commands.py",
     "plan.md": "planning/test_plan_page.py",
     "predict.md": "prediction/test_predict_page.py",
     "report.md": "report/page/test_report_page.py",
