@@ -127,11 +127,11 @@ def test_a_site_keeps_its_vector_until_it_has_finished():
     assert not torch.equal(sites[0].own, before)
 
 
-@pytest.mark.parametrize("bad", [np.zeros(3), np.full(22, np.nan)])
+@pytest.mark.parametrize("bad", [np.zeros(3), np.full(20, np.nan)])
 def test_a_board_that_would_spoil_its_vector_is_refused(bad):
     _, _, _, sites = prepared("regression", 1)
     for act in (sites[0].answer, sites[0].finish):
-        with pytest.raises(PmtlError, match="must have 22 finite parameters"):
+        with pytest.raises(PmtlError, match="must have 20 finite parameters"):
             act(RoundMessage(0, bad))
 
 

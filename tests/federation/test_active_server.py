@@ -130,7 +130,7 @@ def test_a_digest_of_rows_leaves_a_site_only_for_a_plain_experiment(tmp_path, ta
     assert "fingerprint" not in answer(plain, secure=True).header
     refused = answer(plain, modes=("production",))
     assert refused.kind == "refused"
-    assert "does not allow the mode experiment" in refused.header["sentence"]
+    assert "its mode is experiment, and the site allows production" in refused.header["sentence"]
 
 
 def test_keys_are_bound_to_what_was_agreed(authority):

@@ -179,7 +179,7 @@ def test_client_ids_that_are_not_utf_8_never_merge(kind):
 
 def test_text_that_is_not_utf_8():
     Path("d.csv").write_bytes(b"client,v\xff,y\na,1,0\n")
-    refused("d.csv", "d.csv cannot be read as a table: 'utf-8'")
+    refused("d.csv", "d.csv is not UTF-8 text")
     columns = {"client": pa.array(["aaaa"] * 12), "v": pa.array(range(12)), "y": pa.array(Y)}
     parquet.write_table(pa.table(columns), "d.parquet", use_dictionary=False, compression="none")
     raw = Path("d.parquet").read_bytes()
@@ -320,5 +320,5 @@ def test_more_classes_than_anybody_has():
 @pytest.mark.parametrize("names", [None, ("v", "w")])
 def test_a_header_that_is_no_text_in_rows_to_predict_on(names, tmp_path):
     (tmp_path / "rows.csv").write_bytes(b"\x80,w\n1,2\n")
-    with pytest.raises(PmtlError, match=r"rows\.csv cannot be read as a table"):
+    with pytest.raises(PmtlError, match=r"rows\.csv is not UTF-8 text"):
         features_of(tmp_path / "rows.csv", (2,), names)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,7 +77,7 @@ def open_table(path: Path, lenient: bool = False, progress: bool = False) -> Ite
             names = csv.open_csv(path, parse_options=parsing).schema.names
             steps = path.stat().st_size >> 20  # A batch is a mebibyte of text.
             yield Table(str(path), names, True, lenient, read_csv, steps, progress)
-    except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         reason = " ".join(str(error).split()).rstrip(".")
         if "UTF8" in reason or isinstance(error, UnicodeDecodeError):
             raise PmtlError(
