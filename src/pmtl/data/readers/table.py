@@ -79,7 +79,8 @@ def open_table(path: Path, lenient: bool = False, progress: bool = False) -> Ite
             yield Table(str(path), names, True, lenient, read_csv, steps, progress)
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         reason = " ".join(str(error).split()).rstrip(".")
-        if "UTF8" in reason or isinstance(error, UnicodeDecodeError):
+        no_text = "UTF8" in reason or isinstance(error, UnicodeDecodeError)
+        if no_text and not path.name.lower().endswith(PARQUET_ENDINGS):
             raise PmtlError(
                 f"{path} is not UTF-8 text: save it again in UTF-8 (spreadsheets call this format "
                 '"CSV UTF-8").'
