@@ -38,7 +38,7 @@ def test_three_sites_end_with_models_of_their_own_and_a_report(tmp_path):
         assert len(run.clients) == 40
         assert all(client.startswith(site) for client in run.clients)
         assert run.privacy.epsilon == pytest.approx(2, rel=1e-3)
-        assert "Uploads were hidden from the server" in " ".join(str(run.privacy).split())
+        assert "The server did not see uploads" in " ".join(str(run.privacy).split())
     public = tmp_path / found["public"]
     assert not any(public.rglob("personal*"))
     assert (tmp_path / "demo" / "report.html").stat().st_size > 10_000
