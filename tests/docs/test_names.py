@@ -28,7 +28,7 @@ OPTIONS = {
 EVERY = set().union(*OPTIONS.values())
 #: Options of other programs: torchrun's, tensorboard's, and those of programs in benchmarks/.
 OTHERS = {"--nproc-per-node", "--node-rank", "--nnodes", "--master-addr", "--master-port"}
-OTHERS |= {"--logdir", "--only", "--methods", "--write", "--no-deps", "--check"}
+OTHERS |= {"--logdir", "--only", "--methods", "--write", "--no-deps", "--check", "--table"}
 README = {"README.md": ROOT / "README.md"}
 
 
