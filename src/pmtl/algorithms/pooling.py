@@ -46,7 +46,7 @@ from pmtl.errors import PmtlError
 from pmtl.models import Layout
 from pmtl.models.linear import cells
 from pmtl.models.linear.path import Path
-from pmtl.models.linear.solve import ClientRows, held_out_losses, solve
+from pmtl.models.linear.solve import ClientRows, solve
 from pmtl.models.linear.target import BINS, in_units, level_votes, read_level, read_size, size_votes
 from pmtl.models.linear.target import spans as spans_of
 
@@ -211,7 +211,7 @@ class Pooling(ExactAlgorithm):
             moved = solved[:, 0] - weights
             moved = moved[:, :1] if self.share == "intercepts" else moved
             return moved.flatten(1) / steps[:, :1]
-        _, losses = held_out_losses(scaled, *self._grid(weights, rows, steps))
+        _, losses = cells.held_out(scaled, *self._grid(weights, rows, steps))
         losses, _ = cells.own_losses(losses, rows)
         ballot = (losses - losses.mean(1, keepdim=True)) / self._vote_norm
         return torch.where((rows.counts > 1).unsqueeze(1), ballot, 0.0)
@@ -220,12 +220,12 @@ class Pooling(ExactAlgorithm):
         weights, target, vote, steps = self._read(board)
         scaled, size, level = in_units(rows, target[:, 0], target[:, 1], self.target != "given")
         centre, penalty = self._grid(weights, rows, steps)
-        found, losses = held_out_losses(scaled, centre, penalty)
+        found, losses = cells.held_out(scaled, centre, penalty)
         losses, alone = cells.own_losses(losses, rows)
         known = self.noise * self._vote_norm / math.sqrt(self.votes)
         parts = cells.choose(losses, rows.mask.sum(1, keepdim=True), vote, known)
         split = len(cells.AROUND)
-        around = solve(scaled, centre[:, :split], penalty[:, :split], start=found[:, :split])
+        around = solve(scaled, centre[:, :split], penalty[:, :split], start=found)
         # By itself and from zero, so that it does not depend on what was published.
         apart = cells.mixture(solve(scaled, centre[:, split:], penalty[:, split:]), alone)
         mine = cells.mixture(torch.cat([around, apart.unsqueeze(1)], 1), parts)

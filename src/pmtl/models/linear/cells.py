@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from pmtl.models.linear.solve import ClientRows
+from pmtl.models.linear.solve import ClientRows, held_out_losses
 
 #: Penalties (intercept, slopes) around the shared weights, and of training alone around zero, for
 #: numbers and for classes.
@@ -22,6 +22,16 @@ VOTE_ROWS = 100.0
 #: Insurance: how much more the vote is shrunk than James and Stein would, and by how many nats the
 #: shared weights have to beat training alone in a client that the vote tells nothing.
 CAUTION, HANDICAP = 2.0, 1.0
+
+
+def held_out(rows: ClientRows, centre: Tensor, penalty: Tensor) -> tuple[Tensor, Tensor]:
+    """The solutions around the shared weights [K, len(AROUND), …], roughly, and the mean held-out
+    losses of all candidates; those of training alone by themselves, so that they do not depend on
+    what was published."""
+    split = len(AROUND)
+    found, around = held_out_losses(rows, centre[:, :split], penalty[:, :split])
+    _, alone = held_out_losses(rows, centre[:, split:], penalty[:, split:])
+    return found, torch.cat([around, alone], 1)
 
 
 def own_losses(losses: Tensor, rows: ClientRows) -> tuple[Tensor, Tensor]:
