@@ -9,6 +9,7 @@ broadcast brings the result back. A single process is a team of one, which commu
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,8 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from pmtl.errors import PmtlError
 from pmtl.simulation.owned.store import Store
@@ -30,6 +33,8 @@ from pmtl.simulation.owned.store import Store
 PATIENCE = timedelta(minutes=30)
 #: Bytes of vectors sent at a time.
 _PARCEL = 64 * 2**20
+#: How often this process joined a team before.
+_joined = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -142,9 +147,12 @@ def join_team() -> Iterator[Team]:
         return
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     with _together():
-        dist.init_process_group(backend, timeout=PATIENCE)
+        store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
+        # Who joins again must not find the addresses that the processes had before.
+        fresh = PrefixStore(f"team {next(_joined)}", store)
+        dist.init_process_group(backend, store=fresh, rank=rank, world_size=size, timeout=PATIENCE)
     try:
-        yield Team(dist.get_rank(), size)
+        yield Team(rank, size)
     finally:
         dist.destroy_process_group()
 
