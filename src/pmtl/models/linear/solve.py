@@ -6,11 +6,8 @@ penalties κ and centres c, `solve` finds
     argmin_W  Σ_rows loss(xᵀW, y) + ½ Σ_j κ_gj ‖W_j − c_gj‖²
 
 The loss is half the squared error, cross-entropy, or the sum of the labels' binary cross-entropies.
-Its curvature in xᵀW is at most `CURVATURE` (Böhning 1992 for cross-entropy). So a step with the
-matrix CURVATURE·XᵀX + diag(κ) never increases the objective, whatever the units of the data. For
-the squared error one step is exact; the others are accelerated (Nesterov's momentum, restarted when
-it points uphill, O'Donoghue & Candès 2015) until nothing moves. Yes-or-no targets with few columns
-are solved by Newton's method (`newton.py`).
+Yes-or-no targets with few columns are solved by Newton's method (`newton.py`), all others by steps
+with a bound of the curvature (`descent.py`), of which one is exact for the squared error.
 """
 
 from __future__ import annotations
@@ -21,6 +18,7 @@ import torch
 from torch import Tensor
 
 from pmtl.models.linear import newton
+from pmtl.models.linear.descent import Problem, times
 from pmtl.models.linear.smaller import Classes, Columns
 from pmtl.models.losses import Task
 
@@ -32,8 +30,6 @@ TO_THE_END, ROUGHLY = (500, 1e-5), (60, 1e-2)
 #: Every FOLDS-th row is held out together; all folds are tried for clients with at most so many
 #: numbers (rows × columns × outputs), and one for larger ones, whose rows are many.
 FOLDS, SMALL = 5, 100_000
-#: What is added to the diagonal of a matrix before it is inverted, relative to its largest entry.
-_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -94,105 +90,17 @@ def solve(
         by_newton = newton.solve_labels if rows.task == "multilabel" else newton.solve_two_classes
         begin = centre if start is None else start
         return by_newton(rows.x, rows.y, mask, centre, penalty, begin, until[1])
-    used = rows.x * mask.unsqueeze(-1)
-    step = _Step(used, CURVATURE[rows.task], penalty)
-    w = centre.expand(len(used), penalty.shape[1], *centre.shape[2:])
-    if rows.task == "regression":
-        return w - step(_times(used.transpose(1, 2), _times(rows.x, w) - rows.y.unsqueeze(1)))
-    w = w if start is None else start
+    used, bound = rows.x * mask.unsqueeze(-1), CURVATURE[rows.task]
+    if rows.task == "regression":  # one step is exact
+        return Problem(rows.task, used, rows.y, centre, penalty, bound).solve(None, (1, 0.0))
     classes = Classes.of(rows.y) if rows.task == "classification" else None
     if classes is None:
-        return _descend(_Problem(rows, used, centre, penalty), step, w, until)
-    offset, few = classes.offsets(_times(rows.x, centre)), classes.centre(centre)
-    small = replace(rows, y=classes.targets(rows.y))
-    problem = _Problem(small, used, few, penalty, classes.scale, offset)
-    found = _descend(problem, step, few if start is None else classes.start(w, centre), until)
-    return classes.back(found, centre)
-
-
-@dataclass(frozen=True)
-class _Problem:
-    """What is minimised, by its gradient. Logits are xᵀW · scale + offset."""
-
-    rows: ClientRows
-    used: Tensor  #: the rows that count; 0 in the others
-    centre: Tensor
-    penalty: Tensor
-    scale: Tensor | None = None  #: [K, 1, 1, outputs] at most 1: the curvature's bound holds
-    offset: Tensor | None = None  #: [K, G, n, outputs]
-
-    def gradient(self, w: Tensor) -> Tensor:
-        outputs = _times(self.rows.x, w)
-        if self.scale is not None and self.offset is not None:
-            outputs = outputs * self.scale + self.offset
-        if self.rows.task == "classification":
-            outputs = torch.softmax(outputs, -1)
-        elif self.rows.task == "multilabel":
-            outputs = torch.sigmoid(outputs)
-        missed = outputs - self.rows.y.unsqueeze(1)
-        missed = missed if self.scale is None else missed * self.scale
-        pull = self.penalty.unsqueeze(-1) * (w - self.centre)
-        return _times(self.used.transpose(1, 2), missed) + pull
-
-
-def _descend(problem: _Problem, step: _Step, w: Tensor, until: tuple[int, float]) -> Tensor:
-    """Accelerated steps from `w`, until nothing moves."""
-    momentum, ahead = torch.ones(w.shape[:2], dtype=w.dtype, device=w.device), w
-    for _ in range(until[0]):
-        gradient = problem.gradient(ahead)
-        after = ahead - step(gradient)
-        uphill = (gradient * (after - w)).sum((2, 3)) > 0
-        following = (1 + torch.sqrt(1 + 4 * momentum.square())) / 2
-        push = torch.where(uphill, 0.0, (momentum - 1) / following)
-        momentum = torch.where(uphill, 1.0, following)
-        moved = after - w
-        w, ahead = after, after + push[..., None, None] * moved
-        if not float(moved.abs().max()) > until[1]:
-            break
-    return w
-
-
-def _times(a: Tensor, b: Tensor) -> Tensor:
-    """`a` [K, i, j] times every matrix of `b` [K, G, j, c], in one product per client."""
-    count, columns = b.shape[1], b.shape[3]
-    flat = a @ b.transpose(1, 2).flatten(2)
-    return flat.view(*flat.shape[:2], count, columns).transpose(1, 2)
-
-
-class _Step:
-    """Applies (b·XᵀX + diag(κ))⁻¹, by d × d or, with fewer rows than columns, n × n matrices."""
-
-    def __init__(self, used: Tensor, bound: float, penalty: Tensor) -> None:
-        self._used = used
-        self._penalty = penalty.unsqueeze(-1)
-        n, d = used.shape[1:]
-        self._dual = n < d
-        if self._dual:  # Woodbury: K⁻¹ − K⁻¹Xᵀ(I/b + XK⁻¹Xᵀ)⁻¹XK⁻¹
-            inner = torch.einsum(
-                "knd,kgd,kmd->kgnm", used, 1 / penalty.expand(len(used), -1, -1), used
-            )
-            inner.diagonal(dim1=-2, dim2=-1).add_(1 / bound)
-        else:
-            inner = (bound * used.transpose(1, 2) @ used).unsqueeze(1) + torch.diag_embed(penalty)
-        # Rounding must not make it indefinite where columns are large and alike.
-        diagonal = inner.diagonal(dim1=-2, dim2=-1)
-        diagonal.add_(_ROUNDING * diagonal.amax(-1, keepdim=True))
-        self._inverse = torch.cholesky_inverse(torch.linalg.cholesky(inner))
-
-    def __call__(self, g: Tensor) -> Tensor:
-        """The product with `g` [K, G, d, outputs]."""
-        if not self._dual:
-            return self._inverse @ g
-        scaled = g / self._penalty
-        inside = self._inverse @ _times(self._used, scaled)
-        return scaled - _times(self._used.transpose(1, 2), inside) / self._penalty
-
-    def leverages(self) -> Tensor:
-        """[K, G, n]: xᵀ(XᵀX + diag(κ))⁻¹x of every row (b = 1)."""
-        if self._dual:  # I − (I + XK⁻¹Xᵀ)⁻¹
-            return 1 - self._inverse.diagonal(dim1=-2, dim2=-1)
-        inside = self._used.unsqueeze(1) @ self._inverse
-        return (inside * self._used.unsqueeze(1)).sum(-1)
+        return Problem(rows.task, used, rows.y, centre, penalty, bound).solve(start, until)
+    offset, few = classes.offsets(times(rows.x, centre)), classes.centre(centre)
+    begin = None if start is None else classes.start(start, centre)
+    y = classes.targets(rows.y)
+    problem = Problem(rows.task, used, y, few, penalty, bound, classes.scale, offset)
+    return classes.back(problem.solve(begin, until), centre)
 
 
 def held_out_losses(rows: ClientRows, centre: Tensor, penalty: Tensor) -> tuple[Tensor, Tensor]:
@@ -202,11 +110,17 @@ def held_out_losses(rows: ClientRows, centre: Tensor, penalty: Tensor) -> tuple[
     For numbers each row is left out in turn, in closed form. For classes every fifth row is left
     out together. A client with one row has the loss of the centre.
     """
+    columns = Columns.used(rows.x)
+    if columns is not None:
+        small = replace(rows, x=columns.rows(rows.x))
+        found, losses = held_out_losses(small, columns.weights(centre), columns.penalties(penalty))
+        return columns.back(found, centre), losses
     weights = solve(rows, centre, penalty, until=ROUGHLY)
-    outputs = _times(rows.x, weights)
+    outputs = times(rows.x, weights)
     if rows.task == "regression":
         used = rows.x * rows.mask.unsqueeze(-1)
-        left = _Step(used, 1.0, penalty).leverages().clamp(max=1 - 1e-6).unsqueeze(-1)
+        problem = Problem(rows.task, used, rows.y, centre, penalty, CURVATURE[rows.task])
+        left = problem.leverages().clamp(max=1 - 1e-6).unsqueeze(-1)
         y = rows.y.unsqueeze(1)
         outputs, counted = y - (y - outputs) / (1 - left), rows.mask
     else:
@@ -217,7 +131,7 @@ def held_out_losses(rows: ClientRows, centre: Tensor, penalty: Tensor) -> tuple[
             out = (place == fold) & (rows.mask > 0)
             counted = counted + out
             inside = solve(rows, centre, penalty, rows.mask * ~out, weights, ROUGHLY)
-            there = _times(rows.x, inside)
+            there = times(rows.x, inside)
             outputs = torch.where(out[:, None, :, None], there, outputs)
     losses = row_losses(rows.task, outputs, rows.y.unsqueeze(1)) * counted.unsqueeze(1)
     return weights, losses.sum(2) / counted.sum(1).clamp(min=1).unsqueeze(1)

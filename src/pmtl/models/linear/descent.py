@@ -1,0 +1,176 @@
+"""Steps to the end of the paper's equation 3 for linear models, for many problems at once.
+
+A row's loss has a curvature in its outputs of at most b (Böhning 1992 for cross-entropy). With
+K = diag(κ), a step with the matrix b·XᵀX + K never increases the objective, whatever the units of
+the data. Steps are accelerated (Nesterov's momentum, restarted when it points uphill, O'Donoghue &
+Candès 2015) until nothing moves.
+
+Where a client has about as many columns as rows, or more, every step stays in the space of its rows,
+
+    W = c + K⁻¹Xᵀa,   a ← a − M(a + missed),   M = (I + bG)⁻¹,   G = XK⁻¹Xᵀ
+
+(Woodbury), and so do the logits: XW ← XW − (I − M)(a + missed)/b. `ByRows` takes the same steps as
+`ByColumns`, at the price of one product with an n × n matrix. At the end a = −missed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from pmtl.models.losses import Task
+
+#: What is added to the diagonal of a matrix before it is inverted, relative to its largest entry.
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is minimised: Σ_rows loss(xᵀW · scale + offset, y) + ½ Σ_j κ_j ‖W_j − c_j‖²."""
+
+    task: Task
+    x: Tensor  #: [K, n, d] the rows that count; 0 in the others
+    y: Tensor  #: [K, n, outputs]
+    centre: Tensor  #: c, [K or 1, G, d, outputs]
+    penalty: Tensor  #: κ, [K or 1, G, d]
+    bound: float  #: b
+    scale: Tensor | None = None  #: [K, 1, 1, outputs] at most 1: the curvature's bound holds
+    offset: Tensor | None = None  #: [K, G, n, outputs]
+
+    def missed(self, logits: Tensor) -> Tensor:
+        """The loss's gradient in xᵀW, from xᵀW, [K, G, n, outputs]."""
+        if self.scale is not None and self.offset is not None:
+            logits = logits * self.scale + self.offset
+        if self.task == "classification":
+            logits = torch.softmax(logits, -1)
+        elif self.task == "multilabel":
+            logits = torch.sigmoid(logits)
+        missed = logits - self.y.unsqueeze(1)
+        return missed if self.scale is None else missed * self.scale
+
+    def solve(self, start: Tensor | None, until: tuple[int, float]) -> Tensor:
+        """The weights [K, G, d, outputs], from `start` or the centre.
+
+        Args:
+            start: weights to begin with.
+            until: steps at most, and the largest move at which the iteration ends.
+        """
+        steps: _Steps = ByRows(self) if self._more_columns else ByColumns(self)
+        return steps.weights(_descend(steps, steps.begin(start), until))
+
+    def leverages(self) -> Tensor:
+        """[K, G, n] xᵀ(XᵀX + K)⁻¹x of every row (b = 1)."""
+        if self._more_columns:
+            return 1 - ByRows(self).inverse.diagonal(dim1=-2, dim2=-1)
+        x = self.x.unsqueeze(1)
+        return ((x @ ByColumns(self).inverse) * x).sum(-1)
+
+    @property
+    def _more_columns(self) -> bool:
+        """Whether a step by rows is cheaper: n² instead of d² + 2nd; but n³ once, not d³."""
+        return 2 * self.x.shape[1] < 3 * self.x.shape[2]
+
+
+class _Steps(Protocol):
+    def begin(self, start: Tensor | None) -> Tensor:
+        """The state to begin with, [K, G, …, outputs]."""
+
+    def advance(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        """The state after one step, and the gradient before it."""
+
+    def weights(self, state: Tensor) -> Tensor:
+        """The weights that a state stands for."""
+
+
+class ByColumns:
+    """The state is the weights."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._turned = problem.x.transpose(1, 2)
+        matrix = (problem.bound * self._turned @ problem.x).unsqueeze(1)
+        self.inverse = invert(matrix + torch.diag_embed(problem.penalty))
+
+    def begin(self, start: Tensor | None) -> Tensor:
+        centre, (clients, cells) = self._problem.centre, self.inverse.shape[:2]
+        return centre.expand(clients, cells, -1, -1) if start is None else start
+
+    def advance(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        problem = self._problem
+        pull = problem.penalty.unsqueeze(-1) * (state - problem.centre)
+        gradient = times(self._turned, problem.missed(times(problem.x, state))) + pull
+        return state - self.inverse @ gradient, gradient
+
+    def weights(self, state: Tensor) -> Tensor:
+        return state
+
+
+class ByRows:
+    """The state is a, and below it the logits XW."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._gram = gram(problem.x, problem.penalty)
+        matrix = problem.bound * self._gram
+        matrix.diagonal(dim1=-2, dim2=-1).add_(1.0)
+        self.inverse = invert(matrix)
+
+    def begin(self, start: Tensor | None) -> Tensor:
+        problem, (clients, cells) = self._problem, self.inverse.shape[:2]
+        logits = times(problem.x, problem.centre.expand(clients, cells, -1, -1))
+        a = torch.zeros_like(logits)
+        if start is not None:  # what a would be if these weights were the end
+            a = -problem.missed(times(problem.x, start))
+            logits = logits + self._gram @ a
+        return torch.cat([a, logits], 2)
+
+    def advance(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        a, logits = state.chunk(2, dim=2)
+        off = a + self._problem.missed(logits)  # the gradient is Xᵀ off
+        step = self.inverse @ off
+        after = torch.cat([a - step, logits - (off - step) / self._problem.bound], 2)
+        return after, torch.cat([torch.zeros_like(off), off], 2)
+
+    def weights(self, state: Tensor) -> Tensor:
+        a, _ = state.chunk(2, dim=2)
+        moved = times(self._problem.x.transpose(1, 2), a)
+        return self._problem.centre + moved / self._problem.penalty.unsqueeze(-1)
+
+
+def _descend(steps: _Steps, state: Tensor, until: tuple[int, float]) -> Tensor:
+    """Accelerated steps, until nothing moves."""
+    momentum, ahead = torch.ones_like(state[:, :, 0, 0]), state
+    for _ in range(until[0]):
+        after, gradient = steps.advance(ahead)
+        moved = after - state
+        uphill = (gradient * moved).sum((2, 3)) > 0
+        following = (1 + torch.sqrt(1 + 4 * momentum.square())) / 2
+        push = torch.where(uphill, 0.0, (momentum - 1) / following)
+        momentum = torch.where(uphill, 1.0, following)
+        state, ahead = after, after + push[..., None, None] * moved
+        if not float(moved.abs().max()) > until[1]:
+            break
+    return state
+
+
+def gram(x: Tensor, penalty: Tensor) -> Tensor:
+    """XK⁻¹Xᵀ, [K, G, n, n]."""
+    return torch.einsum("knd,kgd,kmd->kgnm", x, 1 / penalty.expand(len(x), -1, -1), x)
+
+
+def invert(matrix: Tensor) -> Tensor:
+    """The inverse of positive definite matrices. Rounding must not make them indefinite where
+    columns are large and alike."""
+    diagonal = matrix.diagonal(dim1=-2, dim2=-1)
+    diagonal.add_(_ROUNDING * diagonal.amax(-1, keepdim=True))
+    return torch.cholesky_inverse(torch.linalg.cholesky(matrix))
+
+
+def times(a: Tensor, b: Tensor) -> Tensor:
+    """`a` [K, i, j] times every matrix of `b` [K, G, j, c], in one product per client."""
+    count, columns = b.shape[1], b.shape[3]
+    flat = a @ b.transpose(1, 2).flatten(2)
+    return flat.view(*flat.shape[:2], count, columns).transpose(1, 2)
