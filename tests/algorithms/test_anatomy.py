@@ -20,7 +20,7 @@ OMEGA = np.eye(K) - 1 / K
 VALUE = 0.3  # of every constant
 
 every = pytest.mark.parametrize("name", ALGORITHMS)
-#: Exact algorithms take no steps; tests/algorithms/test_pooling.py has what they do instead.
+#: Exact algorithms take no steps: tests/algorithms/default has what they do instead.
 by_steps = pytest.mark.parametrize(
     "name", [name for name, kind in ALGORITHMS.items() if not kind.exact]
 )

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pmtl.algorithms.base import Sizes
-from pmtl.algorithms.pooling import Pooling
+from pmtl.algorithms.default.pooling import Pooling
 from pmtl.client.batches import LocalTraining
 from pmtl.client.site import Site
 from pmtl.data import FederatedData

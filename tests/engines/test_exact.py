@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pmtl.algorithms.base import Sizes
-from pmtl.algorithms.pooling import Pooling
+from pmtl.algorithms.default.pooling import Pooling
 from pmtl.data import FederatedData
 from pmtl.engines import exact
 from pmtl.engines.exact import ExactEngine

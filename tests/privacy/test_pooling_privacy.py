@@ -25,7 +25,7 @@ from interference import (
 
 import pmtl
 from pmtl.algorithms.base import Sizes
-from pmtl.algorithms.pooling import Pooling
+from pmtl.algorithms.default.pooling import Pooling
 from pmtl.models.linear.solve import ClientRows
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.noise import real, seeded_source

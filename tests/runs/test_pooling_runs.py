@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from weights import personal
 
 import pmtl
-from pmtl.algorithms.pooling import Pooling
+from pmtl.algorithms.default.pooling import Pooling
 from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
 from pmtl.privacy.accounting.accountant import epsilon as epsilon_of

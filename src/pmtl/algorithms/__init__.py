@@ -4,15 +4,15 @@ from dataclasses import fields
 
 from pmtl.algorithms.base import Algorithm, ExactAlgorithm, Sizes
 from pmtl.algorithms.clustered import ClusteredPMTL
+from pmtl.algorithms.default.anchored import Anchored
+from pmtl.algorithms.default.pooling import Pooling
 from pmtl.algorithms.ditto import Ditto
 from pmtl.algorithms.fedadam import FedAdam
 from pmtl.algorithms.fedavg import FedAvg
 from pmtl.algorithms.fedprox import FedProx
 from pmtl.algorithms.local import Local
 from pmtl.algorithms.naive_joint import NaiveJoint
-from pmtl.algorithms.networks.anchored import Anchored
 from pmtl.algorithms.pmtl import PMTL
-from pmtl.algorithms.pooling import Pooling
 from pmtl.algorithms.ppsgd import PPSGD
 from pmtl.algorithms.related import RelatedPMTL
 from pmtl.errors import PmtlError, kind_of

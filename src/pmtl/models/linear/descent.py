@@ -5,7 +5,7 @@ K = diag(κ), a step with the matrix b·XᵀX + K never increases the objective,
 the data. Steps are accelerated (Nesterov's momentum, restarted when it points uphill, O'Donoghue &
 Candès 2015) until nothing moves.
 
-Where a client has about as many columns as rows, or more, every step stays in the space of its rows,
+Where columns are many beside a client's rows, every step stays in the space of the rows,
 
     W = c + K⁻¹Xᵀa,   a ← a − M(a + missed),   M = (I + bG)⁻¹,   G = XK⁻¹Xᵀ
 

@@ -36,13 +36,13 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor
 
-from pmtl.algorithms.base import ExactAlgorithm, Sizes
-from pmtl.algorithms.networks.part import Part, joining, sizes_of_numbers
+from pmtl.algorithms.base import Sizes
+from pmtl.algorithms.default.part import Part, joining, sizes_of_numbers
+from pmtl.algorithms.default.voted import Voted
 from pmtl.errors import PmtlError
 from pmtl.models import FlatModel, Layout
 from pmtl.models.linear.solve import ClientRows
-from pmtl.models.linear.target import BINS, in_units, level_votes, read_level, read_size, size_votes
-from pmtl.models.linear.target import spans as spans_of
+from pmtl.models.linear.target import BINS, in_units, level_votes, size_votes
 from pmtl.models.network.cells import CELLS, PENALTIES, WORST, choose, in_nats, pick
 from pmtl.models.network.rows import Network, NetworkRows, in_target_units
 from pmtl.models.network.train import held_out, held_out_losses, path
@@ -52,73 +52,36 @@ ROUND_PENALTY, ROUND_STEPS = 10.0, 10
 #: How far the shared weights may get in all rounds, and the length of the noise in them, both in
 #: units of the start's length: of a random start, and of a public start or a part of the weights.
 REACH, NOISE, NOISE_OF_PUBLIC = 0.8, 1.0, 0.2
-#: A vote in nats: the noise that is aimed at, and the least and largest norm for clipping it.
-VOTE_NOISE, VOTE_NORMS = 0.005, (0.05, 2.0)
-#: The most noise of a release with which the target's histograms are readable.
-READABLE = 0.12
 #: A random subspace has at least so many dimensions, and is used for so many times more weights.
 LEAST_SHARED, MANY = 50, 4
-TARGETS = ("auto", "given", "release", "own", "none")
 
 
 @dataclass(frozen=True)
-class Anchored(ExactAlgorithm):
+class Anchored(Voted):
     """Personal networks around shared weights; `settle` decides everything from public numbers.
 
     Args:
-        rounds: releases for the shared weights.
-        votes: releases for the vote.
-        target: how a numeric target is scaled: "given" (by public bounds), "release" (2 releases),
-            "own" (each client by its own rows), "none" (classes, or a network whose last layer is
-            not linear), or "auto".
-        noise: σ of one release, for uploads of norm 1; it follows from the privacy plan.
+        rounds, votes, target, noise: see `Voted`. The target is "none" also for a network whose
+            last layer is not linear.
     """
 
     name: ClassVar[str] = "anchored"
     uses_start: ClassVar[bool] = True
     uses_last: ClassVar[bool] = True
 
-    rounds: int = 8
-    votes: int = 3
-    target: str = "auto"
-    noise: float = 0.0
-    sizes: Sizes | None = field(default=None, repr=False, metadata={"derived": True})
     part: Part | None = field(default=None, repr=False, metadata={"derived": True})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.target not in TARGETS:
-            raise PmtlError(
-                f"{self.name}: target must be one of {', '.join(TARGETS)}, but "
-                f"{self.target!r} was given."
-            )
-        if self.rounds < 1 or self.votes < 1:
-            raise PmtlError(f"{self.name}: rounds and votes must be at least 1.")
 
     # ---- decided before anything is spent, from public numbers ----
 
     def settle(self, sizes: Sizes, strength: float) -> Anchored:
-        asked = self.target if sizes.task == "regression" else "none"
-        if asked not in ("auto", "none") and sizes.last is None:
+        scaled = sizes.task == "regression" and self.target not in ("auto", "none")
+        if scaled and sizes.last is None:
             raise PmtlError(
-                f"anchored:target={asked} needs a network whose last layer is linear, has a bias "
-                "and is trained: use target=none."
+                f"anchored:target={self.target} needs a network whose last layer is linear, has a "
+                "bias and is trained: use target=none."
             )
-        if asked == "given" and sizes.target_range is None:
-            raise PmtlError("anchored:target=given needs public bounds of the target (--bounds).")
-        if asked == "auto" and (sizes.last is None or sizes.public_start):
-            asked = "none"
-        if asked == "auto" and sizes.target_range is not None:
-            asked = "given"
-        if asked == "auto":
-            releases = self.rounds + self.votes + 2
-            readable = 2 * math.sqrt(releases * sizes.outputs) <= READABLE * strength
-            asked = "release" if readable else "own"
-        made = replace(self, target=asked, sizes=sizes)
-        return replace(made, noise=2 * math.sqrt(made.releases) / strength)
-
-    def with_noise(self, noise: float) -> Anchored:
-        return replace(self, noise=noise)
+        unscaled = sizes.last is None or sizes.public_start
+        return self._with_target(sizes, strength, "none" if unscaled else "auto")
 
     def with_part(self, part: Part) -> Anchored:
         return replace(self, part=part)
@@ -130,29 +93,11 @@ class Anchored(ExactAlgorithm):
         return Network.of(model, input_shape)
 
     @property
-    def releases(self) -> int:
-        return self._before + self.rounds + self.votes
-
-    @property
     def in_words(self) -> str:
-        target = "2 for the size and the level of the target, " if self._before else ""
         return (
-            f"{target}{self.rounds} for the shared weights, {self.votes} for a vote on how far "
-            "clients go from them"
+            f"{self._target_in_words}{self.rounds} for the shared weights, {self.votes} for a vote "
+            "on how far clients go from them"
         )
-
-    @property
-    def _before(self) -> int:
-        return 2 if self.target == "release" else 0
-
-    def stage(self, round: int) -> str:
-        """What is released in a round: size, level, weights or vote."""
-        if round < self._before:
-            return ("size", "level")[round]
-        return "weights" if round < self._before + self.rounds else "vote"
-
-    def repeats(self, round: int) -> bool:
-        return self.stage(round) == "vote" == self.stage(max(0, round - 1))
 
     def upload_size(self, round: int) -> int:
         if self.stage(round) == "vote":
@@ -191,16 +136,10 @@ class Anchored(ExactAlgorithm):
         return torch.cat([first, common.new_zeros(2 * self._sizes.outputs + CELLS)])
 
     def _read(self, board: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """From [K, B]: the shared numbers [K, S], size and level [K, 2, outputs], vote [K, cells].
-        A size of 0 means that every client uses its own. The level is in units of the size."""
+        """From [K, B]: the shared numbers [K, S], size and level [K, 2, outputs] that clients use,
+        vote [K, cells]."""
         shared, target, vote = self._cut(board)
-        if self.target == "none":
-            target = torch.stack([torch.ones_like(target[:, 0]), 0 * target[:, 1]], 1)
-        elif self.target == "given" and self._sizes.target_range is not None:
-            low, high = self._sizes.target_range  # ±2 sizes around the middle
-            size, level = (high - low) / 4, 2 * (high + low) / (high - low)
-            target = target.new_tensor([[size], [level]]).expand_as(target)
-        return shared, target, vote
+        return shared, self._target(target), vote
 
     def _cut(self, board: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         outputs = self._sizes.outputs
@@ -219,18 +158,15 @@ class Anchored(ExactAlgorithm):
         scaled, _, _ = self._in_units(rows, target)
         if stage == "weights":
             return self._moves(scaled, shared) / self._step
-        losses = self._losses(scaled, shared)
-        ballot = (losses - losses.mean(1, keepdim=True)) / self._vote_norm
-        return torch.where((rows.mask.sum(1) > 1).unsqueeze(1), ballot, 0.0)
+        return self._ballot(self._losses(scaled, shared), rows)
 
     def finish_after(self, rows: ClientRows, board: Tensor, last: Tensor) -> Tensor:
         """The personal model and the one trained alone, [K, 2 P]; `last` is the client's vote."""
         shared, target, vote = self._read(board)
         scaled, size, level = self._in_units(rows, target)
-        known = self.noise * self._vote_norm / math.sqrt(self.votes)
         losses = last.double() * self._vote_norm  # A constant for each client does not matter.
         length = last.double().norm(dim=1, keepdim=True).clamp(min=1)  # before it was clipped to 1
-        cells = choose(losses, held_out(scaled), vote, known, length)
+        cells = choose(losses, held_out(scaled), vote, self._vote_noise, length)
         centres = torch.stack(self._centres(scaled, shared), 1)
         masks = scaled.mask.unsqueeze(1).expand(-1, 2, -1)
         found = torch.stack([centres, *path(scaled, masks, centres, PENALTIES)], 2)
@@ -276,13 +212,6 @@ class Anchored(ExactAlgorithm):
         losses = in_nats(rows.task, losses, self._sizes.outputs)
         return torch.minimum(losses, losses.amin(1, keepdim=True) + WORST)
 
-    @property
-    def _vote_norm(self) -> float:
-        """The norm in nats to which a vote is clipped: wide where the noise allows it."""
-        least, largest = VOTE_NORMS
-        wanted = VOTE_NOISE * math.sqrt(self.votes) / self.noise if self.noise else largest
-        return min(largest, max(least, wanted))
-
     # ---- at the server ----
 
     def server_start(self, shared: Tensor) -> dict[str, Tensor]:
@@ -292,24 +221,12 @@ class Anchored(ExactAlgorithm):
         self, shared: Tensor, update: Tensor, memory: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         round = int(memory["round"])
-        numbers, target, vote = (part.clone() for part in self._cut(shared))
-        stage = self.stage(round)
-        if stage == "size":
-            target[:, 0] = read_size(update.reshape(len(update), -1, BINS), self.noise)
-        elif stage == "level":
-            level, clear = read_level(update.reshape(len(update), -1, BINS), self.noise)
-            target[:, 1], target[:, 0] = level, torch.where(clear, target[:, 0], 0.0)
-        elif stage == "weights":
+        numbers, target, vote = self._cut(shared)
+        target, vote = self._heard(round, update, target, vote)
+        if self.stage(round) == "weights":
             numbers = numbers + self._step * update
-        else:
-            cast_before = round - self._before - self.rounds
-            vote = (vote * cast_before + update * self._vote_norm) / (cast_before + 1)
         board = torch.cat([numbers.to(target.dtype), target.flatten(1), vote], 1)
         return board, {"round": memory["round"] + 1}
-
-    @property
-    def shows_model(self) -> bool:
-        return self.target != "own"  # In each client's own units it predicts nothing by itself.
 
     def published(self, shared: Tensor) -> Tensor:
         numbers, target, _ = self._read(shared)
@@ -320,20 +237,5 @@ class Anchored(ExactAlgorithm):
         level = target[:, 0] * target[:, 1]
         return in_target_units(weights, self._sizes.last, size, level).to(shared.dtype)
 
-    def target_spans(self, shared: Tensor) -> list[float] | None:
-        return spans_of(self._read(shared)[1][0]) if self.target == "release" else None
-
-    @property
-    def _sizes(self) -> Sizes:
-        if self.sizes is None:
-            raise PmtlError("anchored was not settled for a federation: call settle first.")
-        return self.sizes
-
-    def start(self, shared: Tensor) -> Tensor:
-        return torch.cat([shared, shared])  # the personal model, and the one trained alone
-
-    def predict(self, own: Tensor, shared: Tensor) -> Tensor:
-        return own[: own.shape[0] // 2]
-
-    def alone(self, own: Tensor) -> Tensor:
-        return own[own.shape[0] // 2 :]
+    def _published_target(self, shared: Tensor) -> Tensor:
+        return self._read(shared)[1]

@@ -11,8 +11,8 @@ import torch
 
 import pmtl
 from pmtl.algorithms import build_algorithm
-from pmtl.algorithms.networks import anchored
-from pmtl.algorithms.networks.anchored import NOISE, NOISE_OF_PUBLIC, REACH, Anchored
+from pmtl.algorithms.default import anchored
+from pmtl.algorithms.default.anchored import NOISE, NOISE_OF_PUBLIC, REACH, Anchored
 from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
 from pmtl.models import build_model

@@ -15,7 +15,7 @@ from weights import personal
 import pmtl
 from pmtl.algorithms import build_algorithm
 from pmtl.algorithms.base import Sizes
-from pmtl.algorithms.pooling import Pooling
+from pmtl.algorithms.default.pooling import Pooling
 from pmtl.client.batches import LocalTraining
 from pmtl.errors import PmtlError
 from pmtl.models import build_model

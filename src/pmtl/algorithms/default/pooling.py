@@ -35,64 +35,47 @@ was published, which is billboard privacy (Hsu et al. 2014, lemma 1; the paper's
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from pmtl.algorithms.base import ExactAlgorithm, Sizes
+from pmtl.algorithms.base import Sizes
+from pmtl.algorithms.default.voted import Voted
 from pmtl.errors import PmtlError
 from pmtl.models import Layout
 from pmtl.models.linear import cells
 from pmtl.models.linear.path import Path
 from pmtl.models.linear.solve import ClientRows, solve
-from pmtl.models.linear.target import BINS, in_units, level_votes, read_level, read_size, size_votes
-from pmtl.models.linear.target import spans as spans_of
+from pmtl.models.linear.target import BINS, in_units, level_votes, size_votes
 
 #: The penalties in the rounds, for numbers and for classes. A client with one class only would move
 #: an almost free intercept as far as it can.
 NUMBERS, CLASSES = (0.3, 3.0), (1.0, 3.0)
-#: A vote in nats: the noise that is aimed at, and the least and largest norm for clipping it.
-VOTE_NOISE, VOTE_NORMS = 0.005, (0.05, 2.0)
-#: The most noise of a release with which the target's histograms are readable.
-READABLE = 0.12
+#: All weights are shared if mμ/√(their number) is at least this.
+ENOUGH = 2.5
+SHARES = ("auto", "all", "intercepts")
 
 
 @dataclass(frozen=True)
-class Pooling(ExactAlgorithm):
+class Pooling(Voted):
     """Partial pooling of linear models; `settle` decides everything from public numbers.
 
     Args:
-        rounds: releases for the shared weights.
-        votes: releases for the vote.
-        target: how a numeric target is scaled: "given" (by public bounds), "release" (2 releases),
-            "own" (each client by its own rows), "none" (classes), or "auto".
+        rounds, votes, target, noise: see `Voted`.
         share: "all" weights, or the "intercepts" only, or "auto".
         reach: the farthest that the shared weights can get in all rounds; 0 is decided.
-        noise: σ of one release, for uploads of norm 1; it follows from the privacy plan.
     """
 
     name: ClassVar[str] = "pooling"
 
-    rounds: int = 8
-    votes: int = 3
-    target: str = "auto"
     share: str = "auto"
     reach: float = 0.0
-    noise: float = 0.0
-    sizes: Sizes | None = field(default=None, repr=False, metadata={"derived": True})
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, known in (("target", TARGETS), ("share", SHARES)):
-            if getattr(self, name) not in known:
-                raise PmtlError(
-                    f"{self.name}: {name} must be one of {', '.join(known)}, but "
-                    f"{getattr(self, name)!r} was given."
-                )
-        if self.rounds < 1 or self.votes < 1:
-            raise PmtlError(f"{self.name}: rounds and votes must be at least 1.")
+        self._one_of("share", SHARES)
 
     # ---- decided before anything is spent, from public numbers ----
 
@@ -103,18 +86,7 @@ class Pooling(ExactAlgorithm):
                 "which only the last linear layer is trained): name another algorithm, or freeze "
                 "the other layers."
             )
-        numbers = sizes.task == "regression"
-        asked = self.target if numbers else "none"
-        if asked == "given" and sizes.target_range is None:
-            raise PmtlError("pooling:target=given needs public bounds of the target (--bounds).")
-        if asked == "auto" and sizes.target_range is not None:
-            asked = "given"
-        if asked == "auto":
-            releases = self.rounds + self.votes + 2
-            readable = 2 * math.sqrt(releases * sizes.outputs) <= READABLE * strength
-            asked = "release" if readable else "own"
-        made = replace(self, target=asked, sizes=sizes)
-        noise = 2 * math.sqrt(made.releases) / strength
+        made = self._with_target(sizes, strength)
         shared = sizes.columns * max(1, sizes.outputs - (sizes.task == "classification"))
         share = made.share
         if share == "auto":
@@ -123,35 +95,15 @@ class Pooling(ExactAlgorithm):
             shared = sizes.outputs
         budget = strength * math.sqrt(self.rounds / made.releases)
         reach = made.reach or min(4.0, max(0.5, budget / math.sqrt(shared) / 10))
-        return replace(made, share=share, reach=reach, noise=noise)
-
-    def with_noise(self, noise: float) -> Pooling:
-        return replace(self, noise=noise)
-
-    @property
-    def releases(self) -> int:
-        return self._before + self.rounds + self.votes
+        return replace(made, share=share, reach=reach)
 
     @property
     def in_words(self) -> str:
-        target = "2 for the size and the level of the target, " if self._before else ""
         what = "weights" if self.share == "all" else "intercepts"
         return (
-            f"{target}{self.rounds} for the shared {what}, {self.votes} for a vote on the penalties"
+            f"{self._target_in_words}{self.rounds} for the shared {what}, {self.votes} for a vote "
+            "on the penalties"
         )
-
-    @property
-    def _before(self) -> int:
-        return 2 if self.target == "release" else 0
-
-    def stage(self, round: int) -> str:
-        """What is released in a round: size, level, weights or vote."""
-        if round < self._before:
-            return ("size", "level")[round]
-        return "weights" if round < self._before + self.rounds else "vote"
-
-    def repeats(self, round: int) -> bool:
-        return self.stage(round) == "vote" == self.stage(max(0, round - 1))
 
     def upload_size(self, round: int) -> int:
         sizes = self._sizes
@@ -183,16 +135,11 @@ class Pooling(ExactAlgorithm):
 
     def _read(self, board: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """From [K, B]: weights [K, d, outputs], size and level [K, 2, outputs], vote [K, cells],
-        C and the sum of its squares so far [K, 2].
-        A size of 0 means that every client uses its own. The level is in units of the size."""
+        C and the sum of its squares so far [K, 2]."""
         columns, outputs = self._sizes.columns, self._sizes.outputs
         sections = [columns * outputs, 2 * outputs, cells.CELLS, 2]
         weights, target, vote, steps = torch.split(board.double(), sections, dim=1)
-        target = target.reshape(-1, 2, outputs)
-        if self.target == "given" and self._sizes.target_range is not None:
-            low, high = self._sizes.target_range  # ±2 sizes around the middle
-            size, level = (high - low) / 4, 2 * (high + low) / (high - low)
-            target = target.new_tensor([[size], [level]]).expand_as(target)
+        target = self._target(target.reshape(-1, 2, outputs))
         return weights.reshape(-1, columns, outputs), target, vote, steps
 
     # ---- inside clients ----
@@ -213,8 +160,7 @@ class Pooling(ExactAlgorithm):
             return moved.flatten(1) / steps[:, :1]
         _, losses = cells.held_out(scaled, *self._grid(weights, rows, steps))
         losses, _ = cells.own_losses(losses, rows)
-        ballot = (losses - losses.mean(1, keepdim=True)) / self._vote_norm
-        return torch.where((rows.counts > 1).unsqueeze(1), ballot, 0.0)
+        return self._ballot(losses, rows)
 
     def finish(self, rows: ClientRows, board: Tensor) -> Tensor:
         weights, target, vote, steps = self._read(board)
@@ -222,8 +168,7 @@ class Pooling(ExactAlgorithm):
         centre, penalty = self._grid(weights, rows, steps)
         found, losses = cells.held_out(scaled, centre, penalty)
         losses, alone = cells.own_losses(losses, rows)
-        known = self.noise * self._vote_norm / math.sqrt(self.votes)
-        parts = cells.choose(losses, rows.mask.sum(1, keepdim=True), vote, known)
+        parts = cells.choose(losses, rows.mask.sum(1, keepdim=True), vote, self._vote_noise)
         split = len(cells.AROUND)
         around = solve(scaled, centre[:, :split], penalty[:, :split], start=found)
         # By itself and from zero, so that it does not depend on what was published.
@@ -251,13 +196,6 @@ class Pooling(ExactAlgorithm):
         every = every.unsqueeze(0) * (2.0 if self._sizes.task == "classification" else 1.0)
         return every * cells.variances(rows).unsqueeze(1) if self._sizes.bounded else every
 
-    @property
-    def _vote_norm(self) -> float:
-        """The norm in nats to which a vote is clipped: wide where the noise allows it."""
-        least, largest = VOTE_NORMS
-        wanted = VOTE_NOISE * math.sqrt(self.votes) / self.noise if self.noise else largest
-        return min(largest, max(least, wanted))
-
     def _to_vector(self, weights: Tensor) -> Tensor:
         """From [K, d, outputs], intercept first, to the layer's vector [K, P]."""
         slopes = (weights[:, 1:] * self._sizes.factor).transpose(1, 2)
@@ -274,17 +212,10 @@ class Pooling(ExactAlgorithm):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         round = int(memory["round"])
         weights, target, vote, steps = (part.clone() for part in self._read(shared))
-        outputs = self._sizes.outputs
-        stage, length = self.stage(round), memory["length"]
-        if stage in ("size", "level"):
-            votes = update.reshape(-1, outputs, BINS)
-            if stage == "size":
-                target[:, 0] = read_size(votes, self.noise)
-            else:
-                target[:, 1], clear = read_level(votes, self.noise)
-                target[:, 0] = torch.where(clear, target[:, 0], 0.0)
-        elif stage == "weights":
-            moved = update.reshape(len(update), -1, outputs)
+        target, vote = self._heard(round, update, target, vote)
+        length = memory["length"]
+        if self.stage(round) == "weights":
+            moved = update.reshape(len(update), -1, self._sizes.outputs)
             free = moved[0].numel()
             if self._sizes.task == "classification":
                 moved = moved - moved.mean(2, keepdim=True)  # noise that changes no probability
@@ -295,9 +226,6 @@ class Pooling(ExactAlgorithm):
             path = path.advance(moved, free, self.noise, self._first_step, last)
             weights[:, : moved.shape[1]] = path.weights
             steps, length = torch.stack([path.step, path.squares], 1), path.length
-        else:
-            cast = round - self._before - self.rounds
-            vote = (vote * cast + update * self._vote_norm) / (cast + 1)
         board = torch.cat([weights.flatten(1), target.flatten(1), vote, steps], 1)
         return board, {"round": memory["round"] + 1, "length": length}
 
@@ -308,10 +236,6 @@ class Pooling(ExactAlgorithm):
         reach = self.reach / (math.sqrt(2) if self._sizes.task == "classification" else 1.0)
         return reach / self.rounds
 
-    @property
-    def shows_model(self) -> bool:
-        return self.target != "own"  # In each client's own units it predicts nothing by itself.
-
     def published(self, shared: Tensor) -> Tensor:
         weights, target, _, _ = self._read(shared)
         if self._sizes.task == "regression":
@@ -319,23 +243,8 @@ class Pooling(ExactAlgorithm):
             weights = _unscaled(weights, size, target[:, 0] * target[:, 1])
         return self._to_vector(weights).to(shared.dtype)
 
-    def target_spans(self, shared: Tensor) -> list[float] | None:
-        return spans_of(self._read(shared)[1][0]) if self.target == "release" else None
-
-    @property
-    def _sizes(self) -> Sizes:
-        if self.sizes is None:
-            raise PmtlError("pooling was not settled for a federation: call settle first.")
-        return self.sizes
-
-    def start(self, shared: Tensor) -> Tensor:
-        return torch.cat([shared, shared])  # the personal model, and the one trained alone
-
-    def predict(self, own: Tensor, shared: Tensor) -> Tensor:
-        return own[: own.shape[0] // 2]
-
-    def alone(self, own: Tensor) -> Tensor:
-        return own[own.shape[0] // 2 :]
+    def _published_target(self, shared: Tensor) -> Tensor:
+        return self._read(shared)[1]
 
 
 def _unscaled(weights: Tensor, size: Tensor, level: Tensor) -> Tensor:
@@ -343,8 +252,3 @@ def _unscaled(weights: Tensor, size: Tensor, level: Tensor) -> Tensor:
     weights = weights * size.unsqueeze(1)
     weights[:, 0] += level
     return weights
-
-
-TARGETS, SHARES = ("auto", "given", "release", "own", "none"), ("auto", "all", "intercepts")
-#: All weights are shared if mμ/√(their number) is at least this.
-ENOUGH = 2.5

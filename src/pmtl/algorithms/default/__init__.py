@@ -1,0 +1,1 @@
+"""The default methods: pooling for linear models, anchored for networks."""
