@@ -145,7 +145,8 @@ def test_the_settings_are_a_configuration(privacy, size, tmp_path):
     plan = pmtl.plan(120, **size, privacy=privacy)
     (tmp_path / "plan.toml").write_text(plan.toml)
     config = read_config(tmp_path / "plan.toml")
-    assert config.algorithm == ("local" if plan.advice == "alone" else "pmtl")
+    usual = "pmtl" if isinstance(privacy, dict) else "auto"
+    assert config.algorithm == ("local" if plan.advice == "alone" else usual)
     assert config.model == size.get("model", "auto")
     assert config.privacy.resolve(120) == plan.privacy
     assert plan.toml.startswith("# With 120 clients and ")
@@ -153,7 +154,9 @@ def test_the_settings_are_a_configuration(privacy, size, tmp_path):
 
 def test_the_settings_are_those_that_were_advised():
     assert tomllib.loads(pmtl.plan(60, 66, privacy=1.0).toml)["algorithm"] == "local"
-    assert tomllib.loads(pmtl.plan(900, 66, privacy=1.0).toml)["algorithm"] == "pmtl"
+    assert "algorithm" not in tomllib.loads(pmtl.plan(900, 66, privacy=1.0).toml)
+    asked = {"epsilon": 1.0, "rounds": 5}
+    assert tomllib.loads(pmtl.plan(900, 66, privacy=asked).toml)["algorithm"] == "pmtl"
 
 
 @pytest.mark.parametrize("asked", [{}, {"rounds": 4}])
@@ -193,14 +196,23 @@ def test_training_on_a_raw_table_with_the_settings_does_not_diverge(tmp_path, pm
     assert done.status == 0, done.err
 
 
-def test_a_linear_model_is_told_that_the_default_needs_no_settings():
-    words = "The default method for linear models (pooling) needs neither rounds nor clip."
-    for model in ("auto", "logistic", "hog:cells=2"):
-        plan = pmtl.plan(2000, columns=16, model=model, privacy=2.0)
-        assert (plan.advice, words in plan.recommendation) == ("share", True)
-    assert words not in pmtl.plan(2000, columns=16, model="mlp", privacy=2.0).recommendation
-    assert words not in pmtl.plan(2000, 17, privacy=2.0).recommendation, "of unknown numbers"
-    assert words not in pmtl.plan(60, columns=16, privacy=1.0).recommendation, "alone"
+@pytest.mark.parametrize(
+    ("model", "method"),
+    [
+        *(("auto", "pooling"), ("logistic", "pooling"), ("hog:cells=2", "pooling")),
+        ("mlp:hidden=2", "anchored"),
+    ],
+)
+def test_it_is_told_that_the_default_needs_no_settings(model, method):
+    plan = pmtl.plan(2000, columns=16, model=model, privacy=2.0)
+    assert plan.advice == "share"
+    assert f"The default method ({method}) needs neither rounds" in plan.recommendation
+
+
+@pytest.mark.parametrize("size", [{"parameters": 17}, {"clients": 60, "columns": 16}])
+def test_nothing_is_told_of_a_default_for_unknown_numbers_or_where_it_hardly_helps(size):
+    plan = pmtl.plan(**{"clients": 2000, **size}, privacy=1.0)
+    assert "The default method" not in plan.recommendation
 
 
 def test_without_privacy_there_is_no_noise():

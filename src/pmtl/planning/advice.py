@@ -120,10 +120,12 @@ def plan(
         recommendation="",
         toml="",
     )
-    linear = columns is not None and sizes.is_linear(model)
-    found = replace(found, recommendation=words.recommendation(found, linear))
+    method = None
+    if columns is not None:
+        method = "pooling" if sizes.is_linear(model) else "anchored"
+    found = replace(found, recommendation=words.recommendation(found, method))
     named = None if columns is None else model
-    return replace(found, toml=words.toml(found, request, named, linear))
+    return replace(found, toml=words.toml(found, request, named, method))
 
 
 def _parts(parameters: int | None, model: str, columns: int | None, classes: int) -> sizes.Parts:

@@ -9,18 +9,17 @@ from pmtl.options import declared
 from pmtl.planning import sizes
 from pmtl.planning.worth import ALONE, AUDIBLE, MODERATE, SHARE
 from pmtl.privacy.plan import PrivacyRequest
-from pmtl.runs.config import TrainConfig
 
 if TYPE_CHECKING:
     from pmtl.planning.advice import Plan
 
 #: Numbers for each row of a client below which others can hardly help it.
 _LITTLE = 0.02
-_DEFAULT = " The default method for linear models (pooling) needs neither rounds nor clip."
+_DEFAULT = " The default method ({}) needs neither rounds nor clip."
 
 
-def recommendation(plan: Plan, linear: bool) -> str:
-    """The advice, its reasons, and what would change it; `linear` is whether the model is."""
+def recommendation(plan: Plan, method: str | None) -> str:
+    """The advice, its reasons, and what would change it; `method` is the model's default one."""
     head = (
         f"With {plan.privacy.clients:,} clients and {plan.numbers:,} shared "
         f"{'number' if plan.numbers == 1 else 'numbers'} at ε = {figure(plan.epsilon)}: "
@@ -35,7 +34,7 @@ def recommendation(plan: Plan, linear: bool) -> str:
         return head + (
             "expect sharing to pay if the clients have something in common. It pays where more "
             f"than {least} of an upload's norm is common to all clients."
-            f"{_little(plan)}{_DEFAULT if linear else ''}"
+            f"{_little(plan)}{'' if method is None else _DEFAULT.format(method)}"
         )
     if plan.advice != ALONE:
         return head + (
@@ -110,26 +109,27 @@ def text(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def toml(plan: Plan, request: PrivacyRequest, model: str | None, linear: bool) -> str:
-    """The settings that the advice suggests, for `pmtl train --config`. A `linear` model is for
-    pooling, which has its own rounds and clip, unless these were asked for."""
+def toml(plan: Plan, request: PrivacyRequest, model: str | None, method: str | None) -> str:
+    """The settings that the advice suggests, for `pmtl train --config`. They name no algorithm: the
+    default method has its own rounds and clip. Algorithm 1 is named where settings of its rounds
+    were asked for."""
     import tomli_w  # Only this needs it.
 
-    known = declared(TrainConfig)
     settings: dict[str, Any] = {} if model is None else {"model": model}
-    pooling = linear and plan.advice != ALONE and request.rounds is None and request.clip is None
-    shares = "pooling" if pooling else "pmtl"
-    settings["algorithm"] = "local" if plan.advice == ALONE else shares
+    asked = {name: getattr(request, name) for name in declared(PrivacyRequest)}
+    by_rounds = any(asked[name] is not None for name in ("rounds", "clip", "cohort", "sampling"))
+    if plan.advice == ALONE:
+        settings["algorithm"] = "local"
+    elif by_rounds:
+        settings["algorithm"] = "pmtl"
+        asked |= {"rounds": plan.privacy.rounds, "clip": plan.privacy.clip_norm}
     smaller = [
         offer.name
         for offer in plan.offers
         if offer.noise <= MODERATE and offer.name not in (sizes.ALL, sizes.MOMENTS)
     ]
-    if "share" in known and not pooling and plan.advice not in (SHARE, ALONE) and smaller:
+    if (by_rounds or method != "pooling") and plan.advice not in (SHARE, ALONE) and smaller:
         settings["share"] = smaller[0]
-    asked = {name: getattr(request, name) for name in declared(PrivacyRequest)}
-    if not pooling:
-        asked |= {"rounds": plan.privacy.rounds, "clip": plan.privacy.clip_norm}
     settings["privacy"] = {name: value for name, value in asked.items() if value is not None}
     return f"# {_first(plan)}\n" + tomli_w.dumps(settings)
 
