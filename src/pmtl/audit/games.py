@@ -5,6 +5,7 @@
 | `one-round` | the gate, by the worst pair of uploads | one release |
 | `canaries` | a training run, by clients that send the worst | the published models |
 | `billboard` | a training run, by one client's data | all other clients' models |
+| `default` | a run of a default method, by one client's data | every release |
 | `metrics` | the metrics' gate, by the worst pair of values | released averages |
 | `sampler` | the draw of cohorts | all other clients' participation |
 | `server` | secure aggregation | all masked uploads, and what a colluding site knows |
@@ -21,6 +22,7 @@ from importlib.util import find_spec
 
 from pmtl.audit.billboard import billboard
 from pmtl.audit.canaries import canaries
+from pmtl.audit.default_method import default_method
 from pmtl.audit.gate import one_round
 from pmtl.audit.metrics import metrics
 from pmtl.audit.result import AuditResult
@@ -45,6 +47,7 @@ GAMES: dict[str, Callable[[AuditSetup], AuditResult]] = {
     "one-round": one_round,
     "canaries": canaries,
     "billboard": billboard,
+    "default": default_method,
     "metrics": metrics,
     "sampler": sampler,
     "server": server,

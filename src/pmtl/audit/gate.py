@@ -22,7 +22,7 @@ from torch import Tensor
 from pmtl.audit.estimators import Floats, threshold_bound
 from pmtl.audit.result import AuditResult, Finding, gaussian_curve, seed_of
 from pmtl.audit.setup import AuditSetup
-from pmtl.privacy.noise import seeded_source, system_source
+from pmtl.privacy.noise import Source, seeded_source, system_source
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Release, noise_of
 from pmtl.privacy.sampling import Sampler
@@ -95,14 +95,17 @@ def play(
     scores = np.empty(len(bits))
     for trial, bit in enumerate(bits.tolist()):
         own = seed_of(seed, GAME + scenario.name, trial)
-        source = system_source if own is None else seeded_source(own)
-        gate = Release(
-            plan, np.zeros(plan.clients, dtype=np.int64), noise_of(plan, source, hardened)
-        )
+        noise = noise_of(plan, source_of(own), hardened)
+        gate = Release(plan, np.zeros(plan.clients, dtype=np.int64), noise)
         size = scenario.first if bit else scenario.second
         upload = size * plan.clip_norm * direction
         scores[trial] = _trial(gate, plan.sampler(own, keys), scenario, upload)
     return scores
+
+
+def source_of(seed: int | None) -> Source:
+    """Where noise comes from: a seed, or without one the operating system."""
+    return system_source if seed is None else seeded_source(seed)
 
 
 def _trial(gate: Release, sampler: Sampler, scenario: Scenario, upload: Tensor) -> float:

@@ -35,26 +35,27 @@ def side_by_side(
     hardened: bool,
 ) -> Simulation:
     """As many federations with this `plan` as the data has clients for. Clients take one step on
-    all of their rows. Without a seed it is a production run that charges no ledger.
-
-    A block's noise is scaled by its expected cohort: σ/count in the large plan is σ in each block.
-    """
-    count = data.m // plan.clients
-    whole = replace(
-        plan,
-        clients=count * plan.clients,
-        cohort=count * plan.cohort,
-        noise_std=plan.noise_std / count,
-    )
+    all of their rows. Without a seed it is a production run that charges no ledger."""
     return simulate(
         data,
         build_model("linear", data.input_shape, data.outputs, data.task, 0),
         algorithm,
-        whole,
+        in_blocks(plan, data.m // plan.clients),
         LocalTraining(steps=1, batch=0, lr=lr),
         seed,
         charge=lambda round: None,
         hardened=hardened,
+    )
+
+
+def in_blocks(plan: PrivacyPlan, count: int) -> PrivacyPlan:
+    """The plan of a run that is `count` federations with this `plan`. A block's noise is scaled by
+    its expected cohort: σ/count in the large plan is σ in each block."""
+    return replace(
+        plan,
+        clients=count * plan.clients,
+        cohort=count * plan.cohort,
+        noise_std=plan.noise_std / count,
     )
 
 

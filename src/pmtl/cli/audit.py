@@ -22,7 +22,7 @@ def audit(
     game: Annotated[
         str,
         typer.Option(
-            help="one-round, canaries, billboard, metrics, sampler, server or all.",
+            help="one-round, canaries, billboard, default, metrics, sampler, server or all.",
             autocompletion=completer("game"),
         ),
     ] = "all",
