@@ -108,6 +108,19 @@ def _models(tmp_path, site):
     return result.views()["personal"](np.arange(len(result.clients))).numpy()
 
 
+def test_an_attempt_is_charged_before_any_site_is_asked_for_its_upload(tmp_path, tables, authority):
+    charged = []
+
+    def look(site, message, answer):
+        if message.kind == "masked":
+            with Ledger.open(tmp_path / "server" / "ledger.db", write=False) as ledger:
+                charged.append((message.header["round"], len(ledger.charged("r1"))))
+        return answer()
+
+    run(secure(), Spy(hidden(tables, tmp_path / "sites", authority), look), tmp_path / "server")
+    assert charged == [(round, round + 1) for round in range(3) for _ in tables]
+
+
 @pytest.mark.parametrize("config", [PMTL, {"privacy": {"epsilon": 8.0}}], ids=["pmtl", "default"])
 def test_equal_to_the_same_shares_in_the_clear(tmp_path, tables, authority, config):
     made = hidden(tables, tmp_path / "sites", authority, words_of)
