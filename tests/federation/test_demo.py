@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 pytest.importorskip("nvflare", reason="NVFLARE is an extra: pip install 'pmtl[federation]'")
@@ -18,13 +20,17 @@ from pmtl.runs.result import load_run
 SOURCE = Path(__file__).parents[2] / "src"
 
 
-def test_three_sites_end_with_models_of_their_own_and_a_report(tmp_path):
+def _environment():
     places = [str(SOURCE), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(places), "OMP_NUM_THREADS": "1"}
+
+
+def test_three_sites_end_with_models_of_their_own_and_a_report(tmp_path):
     command = ["federation", "demo", "--secure-aggregation", "--out", "demo", "--json"]
     done = subprocess.run(
         [sys.executable, "-m", "pmtl", *command],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(places), "OMP_NUM_THREADS": "1"},
+        env=_environment(),
         capture_output=True,
         text=True,
         timeout=400,
@@ -48,6 +54,24 @@ def test_three_sites_end_with_models_of_their_own_and_a_report(tmp_path):
     logs = {site: (tmp_path / "demo/kits" / site / "log.txt").read_text() for site in SITES}
     for site, log in logs.items():
         assert not [ward for ward in wards if ward in log and not ward.startswith(site)]
+
+
+def test_a_demo_that_is_killed_leaves_no_process_behind(tmp_path):
+    command = [sys.executable, "-m", "pmtl", "federation", "demo", "--out", str(tmp_path / "demo")]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    family = []
+    with subprocess.Popen(command, env=_environment(), **quiet) as demo:
+        until = time.monotonic() + 120
+        # Two for the server, two for each site, and the run's.
+        while len(family) < 2 + 2 * len(SITES) + 1 and time.monotonic() < until:
+            family = psutil.Process(demo.pid).children(recursive=True)
+            time.sleep(0.1)
+        demo.kill()
+    _, left = psutil.wait_procs(family, timeout=40)
+    for process in left:
+        process.kill()
+    assert len(family) == 2 + 2 * len(SITES) + 1
+    assert left == []
 
 
 def test_the_tables_are_the_same_every_time(tmp_path):

@@ -253,7 +253,7 @@ def test_all_other_sites_may_collude_at_a_price(tmp_path, tables, authority):
         lambda site, message, answer: None if (site, message.kind) == ("b", "key") else answer(),
     )
     with pytest.raises(
-        PmtlError, match=r"Only 2 sites are there, .* against 2 colluding ones needs 3"
+        PmtlError, match=r"Only 2 of 3 sites answered, .* where 2 may collude needs 3"
     ):
         run(replace(wanted, colluders=2), absent, tmp_path / "server2")
     with pytest.raises(PmtlError, match="against 3 colluding sites is not possible with 3"):

@@ -108,6 +108,19 @@ def _models(tmp_path, site):
     return result.views()["personal"](np.arange(len(result.clients))).numpy()
 
 
+def test_an_attempt_is_charged_before_any_site_is_asked_for_its_upload(tmp_path, tables, authority):
+    charged = []
+
+    def look(site, message, answer):
+        if message.kind == "masked":
+            with Ledger.open(tmp_path / "server" / "ledger.db", write=False) as ledger:
+                charged.append((message.header["round"], len(ledger.charged("r1"))))
+        return answer()
+
+    run(secure(), Spy(hidden(tables, tmp_path / "sites", authority), look), tmp_path / "server")
+    assert charged == [(round, round + 1) for round in range(3) for _ in tables]
+
+
 @pytest.mark.parametrize("config", [PMTL, {"privacy": {"epsilon": 8.0}}], ids=["pmtl", "default"])
 def test_equal_to_the_same_shares_in_the_clear(tmp_path, tables, authority, config):
     made = hidden(tables, tmp_path / "sites", authority, words_of)
@@ -205,7 +218,7 @@ def test_limits_may_demand_it(tmp_path, tables, authority):
     with pytest.raises(PmtlError, match="needs secure aggregation"):
         run(job(**PMTL), Spy(plain), tmp_path / "server")
     more = hidden(tables, tmp_path / "more", authority, secure=True, colluders=2)
-    with pytest.raises(PmtlError, match="1 colluding sites, but needs 2"):
+    with pytest.raises(PmtlError, match="1 colluding site, but needs 2"):
         run(secure(), Spy(more), tmp_path / "server2")
     without = services(tables, tmp_path / "without")
     with pytest.raises(PmtlError, match="no certificate"):
@@ -222,6 +235,7 @@ def test_the_statement_says_against_whom_it_stands(tmp_path, tables, authority):
     assert f"see only what was published it is ε = {outsiders:.4g}" in words
     assert f"with all other sites it is ε = {alone:.4g}" in words
     assert "Against whom: a curious or active server together with up to 1 of the 3 sites" in words
+    assert "Against the server with 1 colluding site, which knows its own share, it is" in words
     assert "1.5 times the variance" in words
     assert "Kairouz, Liu & Steinke 2021) would give ε = " in words
     assert "Nobody from outside has reviewed this protocol yet" in words

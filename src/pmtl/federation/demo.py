@@ -7,10 +7,12 @@ processes that connect to it over TLS. Only the rows are made up.
 from __future__ import annotations
 
 import os
+import runpy
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -108,17 +110,19 @@ def _free_port() -> int:
 
 @contextmanager
 def _processes(commands: Mapping[str, list[str]], folder: Path) -> Iterator[None]:
-    """The processes of the server and of the sites, which are ended with all their children."""
+    """The processes of the server and of the sites, which are ended with all their children.
+
+    Each reads a pipe of this process, which ends with this process, however that ends."""
     started = []
     try:
         for name, command in commands.items():
             with (folder / f"{name}.out").open("wb") as out:
                 started.append(
                     subprocess.Popen(
-                        [sys.executable, "-m", "pmtl", "federation", *command],
+                        [sys.executable, "-m", __name__, *command],
                         stdout=out,
                         stderr=subprocess.STDOUT,
-                        stdin=subprocess.DEVNULL,
+                        stdin=subprocess.PIPE,
                         start_new_session=True,
                     )
                 )
@@ -165,3 +169,16 @@ def _wait(admin: Any, number: str, tell: Callable[[str], None]) -> None:
             raise PmtlError(f"The run did not end within {_TRAIN:g} seconds.")
     if state["state"] != "finished":
         raise PmtlError(state["sentence"] or "The run failed; the server's log says why.")
+
+
+def _end_with_input() -> None:
+    """End this process when its standard input ends."""
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":  # `pmtl federation ARGUMENTS`, for `_processes`
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    sys.argv[:1] = ["pmtl", "federation"]
+    runpy.run_module("pmtl", run_name="__main__")

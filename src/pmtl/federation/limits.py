@@ -121,7 +121,8 @@ class Limits:
         stands = agreement.colluders
         over.append((self.secure and stands is None, "plain uploads, but needs secure aggregation"))
         too_few = stands is not None and stands < self.colluders
-        over.append((too_few, f"{stands} colluding sites, but needs {self.colluders}"))
+        noun = "site" if stands == 1 else "sites"
+        over.append((too_few, f"{stands} colluding {noun}, but needs {self.colluders}"))
         reasons = [reason for is_over, reason in over if is_over]
         if reasons:
             raise PublicError(

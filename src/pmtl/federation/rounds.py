@@ -121,8 +121,8 @@ class Rounds:
             return None  # With all sites, once more. Nothing was sent, and nothing charged.
         if len(keys) < least:
             raise PmtlError(
-                f"Only {len(keys)} sites are there, and secure aggregation against {colluders} "
-                f"colluding ones needs {least}: continue the run when more are back."
+                f"Only {len(keys)} of {len(headers)} sites answered, and secure aggregation where "
+                f"{colluders} may collude needs {least}: continue the run when more are back."
             )
         tally = server.open(state)
         server.gate.charge(state.round)  # From here on, something may be learned.

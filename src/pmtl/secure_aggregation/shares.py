@@ -52,9 +52,10 @@ def scale(grid: Grid, sites: int, colluders: int) -> float:
         colluders: c, how many of them may collude with the server.
     """
     if colluders < 0 or sites < least_sites(colluders):
+        against = "1 colluding site" if colluders == 1 else f"{colluders} colluding sites"
         raise PublicError(
-            f"Secure aggregation against {colluders} colluding sites is not possible with {sites}: "
-            "it needs two sites or more, and one that does not collude."
+            f"Secure aggregation against {against} is not possible with {sites}: it needs two "
+            "sites or more, and one that does not collude."
         )
     share = grid.noise / math.sqrt(sites - colluders)
     if share < LEAST_SHARE:

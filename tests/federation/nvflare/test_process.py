@@ -11,8 +11,13 @@ import pytest
 
 pytest.importorskip("nvflare", reason="NVFLARE is an extra: pip install 'pmtl[federation]'")
 
+from nvflare.apis.fl_exception import FLCommunicationError
+from nvflare.fuel.f3.cellnet.defs import ReturnCode
+from nvflare.fuel.f3.cellnet.utils import make_reply
+from nvflare.private.fed.authenticator import Authenticator
+
 from pmtl.errors import PmtlError
-from pmtl.federation.nvflare import process
+from pmtl.federation.nvflare import process, site
 from pmtl.federation.nvflare.kits import provision
 from pmtl.federation.nvflare.process import supervise
 from pmtl.storage import exclusive
@@ -71,3 +76,37 @@ def test_a_signal_ends_it_and_the_handlers_are_put_back(kits):
     threading.Timer(2, os.kill, (os.getpid(), signal.SIGTERM)).start()
     supervise(kits / "a", pytest.fail)
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_site_that_is_not_let_in_yet_asks_again_and_says_what_to_do(monkeypatch, caplog):
+    class Silent:
+        def __init__(self, code):
+            self.code = code
+
+        def send_request(self, timeout, **_):
+            assert timeout < 10  # So that it is in soon after it is let in.
+            return make_reply(self.code)
+
+    def site_of(code):
+        return Authenticator(Silent(code), "pmtl", "d", "", "", True, "", "", "", 30.0, 2.0)
+
+    monkeypatch.setattr(Authenticator, "_challenge_server", Authenticator._challenge_server)
+    site.ask_until_answered()
+    waiting = site_of(ReturnCode.TIMEOUT)
+    assert [waiting._challenge_server() for _ in range(2)] == 2 * [(None, None)]
+    assert waiting.msg_timeout == 30
+    (line,) = caplog.messages
+    assert "pmtl federation members KITS/server --add d" in line
+    with pytest.raises(FLCommunicationError, match="unauth"):
+        site_of(ReturnCode.UNAUTHENTICATED)._challenge_server()
+
+
+def test_a_process_that_ends_while_it_starts_imports_nothing(monkeypatch):
+    ended = []
+    monkeypatch.setattr(process.os, "_exit", ended.append)
+    for name in ("site", "guard"):
+        monkeypatch.delitem(process.sys.modules, f"pmtl.federation.nvflare.{name}", raising=False)
+    process._end_site()
+    process._end_server()
+    assert ended == [0, 0]
+    assert "pmtl.federation.nvflare.site" not in process.sys.modules

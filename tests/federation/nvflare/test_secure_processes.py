@@ -128,7 +128,7 @@ def test_a_server_that_attacks_is_refused_by_the_sites(federation):
         "swapped key": "The key of site 'b' is refused: it was not signed by this site",
         "own key as b": "The key of site 'b' is refused: its certificate is in another name",
         "own key as a new site": "'localhost' is not a site of this run",
-        "alone": "against 1 colluding sites is not possible with 1",
+        "alone": "against 1 colluding site is not possible with 1",
         "old key": "The key of site 'c' is refused: it was not signed by this site",
         "same request again": "Round 0 was answered already",
         "key again": "Round 0 was answered already",

@@ -6,10 +6,11 @@ from statistics import NormalDist
 
 import pytest
 
-from pmtl.privacy.accounting import composition
+from pmtl.privacy.accounting import composition, distributed
 from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.statement.statement import make_statement
+from pmtl.privacy.statement.text import hidden
 from pmtl.privacy.statement.warnings import warn_if_drowned, warn_of_delta
 
 
@@ -161,3 +162,16 @@ class TestLead:
         values = make_statement(self.PLAN, shares=True, personal=True).to_dict()
         assert {"attacker_right", "guarantees", "epsilon", "delta"} <= set(values)
         assert "attacker_right" in values["guarantees"][0]
+
+
+@pytest.mark.parametrize(
+    ("colluders", "words"),
+    [
+        (0, "the server alone it is the ε above"),
+        (1, "the server with 1 colluding site, which knows its own share, it is the ε above"),
+        (2, "the server with 2 colluding sites, which know their own shares, it is the ε above"),
+    ],
+)
+def test_hidden_uploads_are_stated_for_any_number_of_colluding_sites(colluders, words):
+    plan = PrivacyPlan(50, 50, "full", 1.0, 0.5, 5, 1e-3)
+    assert words in hidden(distributed.report(plan, 4, colluders))

@@ -33,7 +33,7 @@ def demo(
     need_nvflare()
     from pmtl.federation.demo import run_demo
     from pmtl.privacy.plan import PrivacyRequest
-    from pmtl.privacy.statement.text import HIDDEN
+    from pmtl.privacy.statement.text import hidden
     from pmtl.progress import spinner
     from pmtl.report.run_verdict import verdict
     from pmtl.runs.config import TrainConfig
@@ -64,7 +64,7 @@ def demo(
     typer.echo(str(first.privacy).split("\n\n")[1].replace("\n", " "))
     if first.privacy.hidden is not None:
         typer.echo(f"Against whom: {first.privacy.adversary}")
-        typer.echo(HIDDEN.format(**first.privacy.hidden))
+        typer.echo(hidden(first.privacy.hidden))
     for site, path in found["sites"].items():
         typer.echo(f"Site {site}: its personal models are in {path}, and nowhere else.")
     typer.echo(f"The server has what was published: {found['public']}.")

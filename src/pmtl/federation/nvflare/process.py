@@ -172,8 +172,10 @@ def _site_main(kit: Path) -> Any:
     shell, and whether they are authorised is what the server says."""
     from nvflare.private.fed.app.client import client_train
 
+    from pmtl.federation.nvflare.site import HANDLERS, ask_until_answered
+
+    ask_until_answered()
     if (kit / SITE_FILE).is_file():  # Without it, the site can only echo.
-        from pmtl.federation.nvflare.site import HANDLERS
         from pmtl.federation.service import open_site
 
         HANDLERS.append(open_site(kit, _name(kit)))
@@ -190,10 +192,8 @@ def _name(kit: Path) -> str:
 
 
 def _end_site() -> None:
-    from pmtl.federation.nvflare.site import CLIENTS
-
     def leave() -> None:
-        for client in CLIENTS:
+        for client in _loaded("site", "CLIENTS"):
             client.close()
 
     _within(leave, 3.0)
@@ -201,10 +201,8 @@ def _end_site() -> None:
 
 
 def _end_server() -> None:
-    from pmtl.federation.nvflare.guard import ENGINES
-
     def stop() -> None:
-        for engine in ENGINES:
+        for engine in _loaded("guard", "ENGINES"):
             for job in list(engine.run_processes):
                 engine.abort_app_on_server(job)
             while engine.run_processes:
@@ -212,6 +210,13 @@ def _end_server() -> None:
 
     _within(stop, _GRACE - 3.0)
     os._exit(0)
+
+
+def _loaded(module: str, name: str) -> list[Any]:
+    """A list of a module of this folder. It is not imported here: a process that is told to end
+    while it starts imports the same modules in another thread, and neither would go on."""
+    found = sys.modules.get(f"{__package__}.{module}")
+    return list(getattr(found, name, ()))
 
 
 def _within(task: Callable[[], Any], seconds: float) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_exception import FLCommunicationError
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.utils import make_reply
+from nvflare.private.fed.authenticator import Authenticator
 
 from pmtl.errors import PmtlError
 from pmtl.federation.nvflare.cells import ASK, CHANNEL, ECHO, PING, PING_BYTES
@@ -20,6 +22,7 @@ from pmtl.federation.transport import Handler
 HANDLERS: list[Handler] = []  #: the handler of this process's site, which `process.py` opens
 CLIENTS: list[Any] = []  #: NVFLARE's client of this process, for its end
 _log = logging.getLogger(__name__)
+_ASK_SECONDS = 5.0  # For the server's answer to the first question.
 
 
 class SiteService(FLComponent):  # type: ignore[misc]
@@ -88,3 +91,30 @@ def _from_server(message: Any) -> bool:
         return True
     _log.error("A message that is not of the server's job is refused: it comes from %r.", origin)
     return False
+
+
+def ask_until_answered() -> None:
+    """Let a site go on asking a server that is there and does not answer it, because it does not
+    let the site in yet. NVFLARE's process would end."""
+    challenge = Authenticator._challenge_server
+    said: list[str] = []
+
+    def ask(self: Any) -> Any:
+        patience, self.msg_timeout = self.msg_timeout, _ASK_SECONDS
+        try:
+            return challenge(self)
+        except FLCommunicationError as error:
+            if f": {ReturnCode.TIMEOUT}:" not in str(error):
+                raise
+            if not said:
+                said.append(
+                    "The server is there, but does not answer this site. Its owner lets a new site "
+                    f"in: pmtl federation members KITS/server --add {self.client_name}. The site "
+                    "goes on asking, and needs no new start."
+                )
+                _log.warning(said[0])
+            return None, None  # NVFLARE asks again after two seconds.
+        finally:
+            self.msg_timeout = patience
+
+    Authenticator._challenge_server = ask

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import textwrap
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.statement.meaning import FALSE_ALARMS
@@ -52,12 +53,12 @@ SERVER = "The server is trusted with the clipped uploads; they are not encrypted
 HIDDEN = (
     "The server did not see uploads: the {sites} sites added masks that cancel in their sum, and "
     "shares of the noise (secure aggregation). Against those who see only what was published it is "
-    "ε = {outsiders:.4g}. Against the server with {colluders} colluding sites, who know their own "
-    "shares, it is the ε above; against the server with all other sites it is "
-    "ε = {all_other_sites:.4g}. For that, what is published has {variance:.3g} times the variance "
-    "of noise that a trusted server would add. The published bound for sums of discrete Gaussian "
-    "shares (Kairouz, Liu & Steinke 2021) would give ε = {discrete_gaussians:.4g} in place of the "
-    "ε above, which has a proof of its own (docs/secure-aggregation.md)."
+    "ε = {outsiders:.4g}. Against the server {helpers} it is the ε above; against the server with "
+    "all other sites it is ε = {all_other_sites:.4g}. For that, what is published has "
+    "{variance:.3g} times the variance of noise that a trusted server would add. The published "
+    "bound for sums of discrete Gaussian shares (Kairouz, Liu & Steinke 2021) would give "
+    "ε = {discrete_gaussians:.4g} in place of the ε above, which has a proof of its own "
+    "(docs/secure-aggregation.md)."
 )
 ADVERSARY = (
     "a curious or active server together with up to {colluders} of the {sites} sites and all their "
@@ -116,6 +117,20 @@ PRODUCTION = (
 )
 
 
+def hidden(report: Mapping[str, Any]) -> str:
+    """What the server did not see, and what that is worth against whom.
+
+    Args:
+        report: `distributed.report`.
+    """
+    count = report["colluders"]
+    helpers = {
+        0: "alone",
+        1: "with 1 colluding site, which knows its own share,",
+    }.get(count, f"with {count} colluding sites, which know their own shares,")
+    return HIDDEN.format(**report, helpers=helpers)
+
+
 def in_full(statement: Statement) -> str:
     """The whole statement as text."""
     paragraphs = [
@@ -126,7 +141,7 @@ def in_full(statement: Statement) -> str:
         f"Who is protected: {statement.unit}",
         f"Against whom: {statement.adversary}",
         f"How it was reached: {mechanism(statement)}",
-        *([] if statement.hidden is None else [HIDDEN.format(**statement.hidden)]),
+        *([] if statement.hidden is None else [hidden(statement.hidden)]),
         *([] if statement.chosen is None else [statement.chosen]),
         *population(statement),
         *([] if statement.afterwards is None else [statement.afterwards]),
