@@ -49,11 +49,13 @@ class Scenario:
     model: str
     task: Task
     part: float  #: the share of the game's trials; networks take longer
+    bounds: tuple[float, float] | None = None  #: public bounds of a numeric target
 
 
 SCENARIOS = (
-    Scenario("pooling, numbers", Pooling(target="release"), "linear", "regression", 1.0),
-    Scenario("pooling, classes", Pooling(), "logistic", "classification", 0.5),
+    Scenario("pooling, given bounds", Pooling(), "linear", "regression", 1.0, (-1.0, 1.0)),
+    Scenario("pooling, numbers", Pooling(target="release"), "linear", "regression", 0.25),
+    Scenario("pooling, classes", Pooling(), "logistic", "classification", 0.25),
     Scenario("anchored", Anchored(), "mlp:hidden=2", "classification", 0.1),
 )
 
@@ -74,7 +76,9 @@ def planned(setup: AuditSetup, scenario: Scenario) -> tuple[PrivacyPlan, ExactAl
     """The plan of the method, the method with everything decided, and its model."""
     m = min(setup.clients, _MOST_CLIENTS)
     model = build_model(scenario.model, (_COLUMNS,), _outputs(scenario), scenario.task, 0)
-    sizes = sizes_of(model, (_COLUMNS,), scenario.task, _outputs(scenario))
+    sizes = sizes_of(
+        model, (_COLUMNS,), scenario.task, _outputs(scenario), target_range=scenario.bounds
+    )
     method = scenario.method.settle(sizes, m * mu_for(setup.epsilon, setup.claimed_delta))
     claim = replace(setup, clip=1.0)  # Uploads of these methods have norm 1.
     plan = claim.plan(method.releases, clients=m, full_participation=True)
