@@ -9,7 +9,10 @@ import typer
 from pmtl.cli import options as opt
 from pmtl.cli.shell.completion import completer
 
-app = typer.Typer(help="Look at data, describe tables, write example tables, fetch data sets.", no_args_is_help=True)
+app = typer.Typer(
+    help="Look at data, describe tables, write example tables, fetch data sets.",
+    no_args_is_help=True,
+)
 
 
 @app.command()
@@ -103,7 +106,7 @@ def example(
     """
     from pathlib import Path
 
-    from pmtl.data.example import write_example
+    from pmtl.cli.example import write_example
 
     written = write_example(Path(out).expanduser())
     if as_json:
