@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pmtl
-from pmtl.data import Schema
 from pmtl.cli.example import write_example
+from pmtl.data import Schema
 
 
 def test_the_schema_describes_the_tables_and_is_public(tmp_path):
