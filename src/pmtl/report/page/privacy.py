@@ -47,7 +47,7 @@ def quotes(statement: Statement) -> list[Quote]:
         found.append(
             Quote(
                 chance,
-                "is how often an attacker's answer is right at most; a blind guess is right 50%",
+                "is how often an attacker's answer is right, at most; for a blind guess it is 50%",
             )
         )
     return found
