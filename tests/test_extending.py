@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import sys
@@ -13,7 +12,7 @@ import pytest
 import pmtl
 
 PAGE = (Path(__file__).parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
-FILES = dict(re.findall(r"<!-- file: (\S+) -->\n```python\n(.*?)```", PAGE, re.S))
+FILES = dict(re.findall(r"```python title=\"(\S+)\"\n(.*?)```", PAGE, re.S))
 COMMANDS = [line[2:] for line in PAGE.splitlines() if line.startswith("$ pmtl ")]
 #: Fewer rounds and seeds, so that a command takes a second.
 QUICK = {"train": ["--rounds", "2"], "compare": ["--rounds", "2", "--seeds", "1", "--out", "c"]}
@@ -24,12 +23,9 @@ def folder(tmp_path, monkeypatch):
     """The files of the page, in the present folder."""
     for name, text in FILES.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-    rows = [
-        {"client": f"c{k % 6}", "features": [k / 9, 1 - k / 9], "outcome": k % 2, "target": 0}
-        for k in range(48)
-    ]
-    (tmp_path / "visits.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    (rows,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+    exec(compile(rows, "extending.md", "exec"), {})
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield tmp_path
     for name in FILES:

@@ -45,26 +45,15 @@ def test_the_two_commands_come_first():
 
 def test_the_commands_work_in_the_order_they_are_shown(tmp_path, monkeypatch, pmtl_command):
     monkeypatch.chdir(tmp_path)
-    table = "hospital,age,dose,outcome\n" + "".join(
-        f"h{k % 40:03d},{40 + k % 37},{k % 11},{'ill' if (k % 37) > 2 * (k % 11) else 'well'}\n"
-        for k in range(40 * 12)
-    )
-    Path("visits.csv").write_text(table)
-    Path("new.csv").write_text("age,dose\n50,3\n61,4\n")
     for line in "".join(blocks("bash")[1:]).splitlines():
         command = shlex.split(line, comments=True)[1:]
-        if command[0] in ("train", "compare"):
-            command += ["--rounds", "2", "--steps", "2"]
-        if command[0] == "compare":
-            command += ["--seeds", "1", "--data", "synthetic:clients=20"]
-        if command[0] == "audit":
-            command += ["--trials", "400"]
         done = pmtl_command(*command)
         if command[0] == "resume":
             assert "nothing left to resume" in done.err
         else:
             assert done.status == 0, (line, done.err)
-    assert len(Path("answers.csv").read_text().splitlines()) == 3
+    new = len(Path("new.csv").read_text().splitlines())
+    assert len(Path("answers.csv").read_text().splitlines()) == new > 1
 
 
 def test_the_privacy_table_is_what_the_command_prints(pmtl_command):

@@ -177,3 +177,13 @@ def test_mistakes_are_sentences(arguments, words, tmp_path, pmtl_command):
     assert words in refused.err
     assert "Traceback" not in refused.err
     assert not (tmp_path / "out").exists()
+
+
+def test_one_seed_has_no_deviation(pmtl_command, tmp_path):
+    done = pmtl_command(
+        *("compare", "--data", SPEC, "--rounds", 1, "--steps", 1, "--seeds", 1),
+        *("--algorithm", "fedavg", "--epsilon", 2, "--out", tmp_path / "one"),
+    )
+    assert done.status == 0, done.err
+    assert "±" not in done.out
+    assert "one seed" in done.out

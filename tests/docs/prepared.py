@@ -52,14 +52,6 @@ def data_page() -> dict[str, Any]:
     return {"pmtl": pmtl, "x": x, "y": score, "client": schools, "frame": frame}
 
 
-def personalize_page() -> dict[str, Any]:
-    """A file to predict."""
-    columns = pmtl.load("synthetic").x.shape[1]
-    header = ",".join(f"x{k}" for k in range(columns))
-    Path("new.csv").write_text(header + "\n" + ",".join(["0.5"] * columns) + "\n")
-    return {}
-
-
 def sharing_page() -> dict[str, Any]:
     """Small images, a network of one's own and a start for two networks."""
     from safetensors.torch import save_file
@@ -96,7 +88,7 @@ PREPARED: dict[
 ] = {
     "data.md": (data_page, {}, QUICK),
     "personalize.md": (
-        personalize_page,
+        None,
         {},
         {"train": ["--rounds", "2"], "finetune": ["--lr", "0.05"]},
     ),

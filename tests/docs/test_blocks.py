@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 from pages import PAGES, ROOT, blocks
 from prepared import PREPARED
 from running import Reader, modules_of_the_page
+
+import pmtl
 
 TESTS = ROOT / "tests"
 #: Pages whose blocks are run by a test of their own.
@@ -72,6 +75,20 @@ def test_a_block_that_is_not_run_says_why(page, block):
 def test_pages_that_are_run_elsewhere_are_named_there():
     for page, test in ELSEWHERE.items():
         assert page.rpartition("/")[2] in (TESTS / test).read_text(encoding="utf-8"), page
+
+
+def test_the_tables_and_the_limits_of_the_federation_page_fit_its_commands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    reader = Reader(None)
+    for block in blocks("federation.md"):
+        if block.language in ("python", "toml"):
+            reader.read(block)
+    tables = [pmtl.load(f"{site}.csv:client=client,target=target") for site in "abc"]
+    assert {table.m for table in tables} == {30}
+    limits = tomllib.loads(Path("limits.toml").read_text(encoding="utf-8"))["limits"]
+    asked = [line for one in blocks("federation.md") for line in one.commands if " run " in line]
+    assert asked
+    assert all(f"--epsilon {limits['epsilon']} " in line for line in asked)
 
 
 def test_reasons_name_files_that_are_there():

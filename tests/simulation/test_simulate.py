@@ -9,6 +9,7 @@ from drawn_noise import seeded_noise
 from scipy import sparse
 from scipy.special import ndtri
 
+import pmtl
 from pmtl.algorithms import build_algorithm
 from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
@@ -381,3 +382,11 @@ def test_a_cohort_that_was_drawn_ahead_serves_its_own_round_only():
     made._look_ahead(2)
     ahead, _ = run(made)
     assert same(plain, ahead)
+
+
+def test_a_method_without_steps_reports_neither_a_step_size_nor_a_training_loss(tmp_path):
+    pmtl.train("synthetic:clients=30", privacy=2.0, out=tmp_path / "run")
+    header, first, *_ = (tmp_path / "run/metrics.csv").read_text().splitlines()
+    cells = dict(zip(header.split(","), first.split(","), strict=True))
+    assert (cells["lr"], cells["train_loss"]) == ("", "")
+    assert float(cells["upload_norm"]) > 0

@@ -160,10 +160,12 @@ def _show(results: dict[str, Any], folder: Path, about_plot: str) -> None:
     from pmtl.report.tables import chosen_notes, comparison_tables, run_notes, selection_note
 
     console = opt.console()
+    several = max(entry["seeds"] for entry in results["summary"]) > 1
+    over = "mean ± standard deviation over seeds" if several else "one seed"
     for table in comparison_tables(results):
         console.print(table)
     console.print(
-        f"{results['clients']} clients; mean ± standard deviation over seeds; ε holds for each "
+        f"{results['clients']} clients; {over}; ε holds for each "
         "single run. Choosing between runs on these clients' data would cost more.",
         soft_wrap=True,
     )

@@ -1,4 +1,4 @@
-"""`pmtl data …`: download the paper's data sets, and describe a federation."""
+"""`pmtl data …`: look at a federation, describe a table, write examples, fetch data sets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import typer
 from pmtl.cli import options as opt
 from pmtl.cli.shell.completion import completer
 
-app = typer.Typer(help="Fetch data sets, and look at a federation of data.", no_args_is_help=True)
+app = typer.Typer(
+    help="Look at data, describe tables, write example tables, fetch data sets.",
+    no_args_is_help=True,
+)
 
 
 @app.command()
@@ -85,6 +88,32 @@ def schema(
         columns, features = len(found.schema.columns), len(found.schema.feature_names)
         typer.echo(f"{out} describes {columns} columns, which become {features} features.")
         typer.echo(f"Next: review {out}, then pmtl train --data {name} --schema {out}")
+
+
+@app.command()
+def example(
+    out: Annotated[str, typer.Option(help="The folder to write to.")] = ".",
+    as_json: opt.AsJson = False,
+) -> None:
+    """Write made-up tables, to try the commands of the documentation with.
+
+    They are visits.csv with a client column and a target, rows to predict (new.csv, elsewhere.csv),
+    and schema.toml, which says what the columns hold. Existing files are not replaced.
+
+        pmtl data example
+
+        pmtl train --data visits.csv --client-column hospital --target outcome --out run
+    """
+    from pathlib import Path
+
+    from pmtl.cli.example import write_example
+
+    written = write_example(Path(out).expanduser())
+    if as_json:
+        opt.print_json({"files": written})
+        return
+    for name, about in written.items():
+        typer.echo(f"{name}: {about}")
 
 
 @app.command()

@@ -37,7 +37,8 @@ class Limits:
     Args:
         epsilon: the largest ε of one run.
         delta: the largest δ of one run.
-        total_epsilon: the largest sum of the ε of all runs that this site took part in.
+        total_epsilon: the largest sum of the ε of all runs that this site took part in. Their δ add
+            up, too: n runs within these limits are (total_epsilon, n · delta)-private together.
         clip: the largest clip norm.
         rounds: the largest number of rounds.
         clients: the least number of clients of the whole federation.
@@ -115,7 +116,7 @@ class Limits:
             (
                 spent + epsilon > self.total_epsilon * (1 + 1e-9),
                 f"ε = {epsilon:.4g} after runs of {spent:.4g} together, but allows "
-                f"{self.total_epsilon:g}",
+                f"{self.total_epsilon:g} for all runs",
             ),
         ]
         stands = agreement.colluders

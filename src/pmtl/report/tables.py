@@ -95,7 +95,7 @@ def _result(entry: dict[str, Any], metric: str) -> str:
     if "test_personal" not in entry:
         return "no test rows"
     value = entry["test_personal"][metric]
-    text = f"{value['mean']:.3f} ± {value['std']:.3f}"
+    text = f"{value['mean']:.3f}" + (f" ± {value['std']:.3f}" if entry["seeds"] > 1 else "")
     return f"{text} ({entry['failed']} failed)" if entry["failed"] else text
 
 

@@ -219,8 +219,8 @@ def difference(paired: Paired, where: str) -> str:
         luck = "more than luck" if abs(paired.gain) > paired.luck else "which may be luck"
         words = (
             f"{start} {_have(paired.view)} a loss {abs(paired.gain):.3g} {lower} than {other} "
-            f"{where} ({paired.loss:.4g} against {paired.other_loss:.4g}; standard error "
-            f"{paired.error:.2g}, paired over {paired.clients} clients): {luck}."
+            f"{where} (mean over clients: {paired.loss:.4g} against {paired.other_loss:.4g}; "
+            f"standard error {paired.error:.2g}, paired over {paired.clients} clients): {luck}."
         )
     for name, count in ((paired.view, paired.diverged), (paired.other, paired.other_diverged)):
         if count:

@@ -15,8 +15,11 @@ class RoundReport:
     waits for them, so the next round can be started first.
     """
 
-    def __init__(self, round: int, cohort: int, lr: float, sums: Tensor, counts: Tensor) -> None:
-        """`sums` of losses, norms and clips, each over `counts` clients."""
+    def __init__(
+        self, round: int, cohort: int, lr: float | None, sums: Tensor, counts: Tensor
+    ) -> None:
+        """`sums` of losses, norms and clips, each over `counts` clients. `lr` is None, and no loss
+        is counted, where clients take no steps."""
         self.round = round
         self.cohort = cohort
         self.lr = lr

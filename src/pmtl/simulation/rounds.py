@@ -144,7 +144,8 @@ class Simulation:
             for clients, trained in done:
                 state.store.scatter(clients, trained.kept)
                 state.changed.update(clients.tolist() if self.team.size > 1 else ())
-                losses.append(trained.losses)
+                if not self.algorithm.exact:  # It takes no steps on batches.
+                    losses.append(trained.losses)
                 if self.algorithm.shares:
                     self.server.add(tally, clients, trained.uploads)
                     norms.append(torch.linalg.vector_norm(trained.uploads, dim=1).double())
@@ -157,7 +158,8 @@ class Simulation:
         on_card = self.sites.device.type == "cuda"
         if on_card and not self._production and state.round < self.plan.rounds:
             self._look_ahead(state.round)
-        return self._report(state.round, len(cohort), lr, losses, norms)
+        used = None if self.algorithm.exact else lr
+        return self._report(state.round, len(cohort), used, losses, norms)
 
     def finish(self, state: RunState) -> None:
         """Let every client make its model from what was published, if the algorithm does that
@@ -195,7 +197,7 @@ class Simulation:
         state.shared = self.team.from_leader(state.shared)
 
     def _report(
-        self, round: int, cohort: int, lr: float, losses: list[Tensor], norms: list[Tensor]
+        self, round: int, cohort: int, lr: float | None, losses: list[Tensor], norms: list[Tensor]
     ) -> RoundReport:
         """Averages over the cohort, in a team over all processes."""
         nothing = torch.zeros(0, dtype=torch.float64, device=self.sites.device)

@@ -7,6 +7,8 @@ import pytest
 MISTAKES = [
     (["train", "--frobnicate", 1], "no option --frobnicate of `pmtl train`"),
     (["train", "--epsilonn", 1], "Did you mean --epsilon?"),
+    (["train", "--eps", 1], "Did you mean --epsilon?"),
+    (["train", "."], "If it is the data, write --data ."),
     (["--frob"], "no option --frob of `pmtl`"),
     (["trian"], "Did you mean 'train'?"),
     (["privacy", "epsilonn"], "no command 'epsilonn' of `pmtl privacy`. Did you mean 'epsilon'?"),

@@ -51,7 +51,7 @@ def test_the_privacy_part_quotes_the_number_and_repeats_the_statement(made, page
     text = words(page)
     assert f"Quote the first number: ε = {run.privacy.epsilon:.4g}" in text
     assert f"δ = {run.privacy.delta:.3g}" in text
-    assert "Guessing names the right one in 50 of 100 cases" in text
+    assert "A blind guess is right in 50 of 100 cases" in text
     assert all(sentence in text for sentence in run.privacy.not_covered)
     assert run.privacy.unit[1:] in text
 

@@ -25,6 +25,7 @@ _MODULES = {
     "scikit-learn": "sklearn",
     "vl-convert-python": "vl_convert",
     "mlflow-skinny": "mlflow",
+    "mkdocs-material": "material",
 }
 #: Extras that are collections of others, or for working on pmtl itself.
 _NOT_FOR_USERS = ("all", "dev", "utility")
@@ -40,6 +41,7 @@ _PURPOSES = {
     "tensorboard": "tracking with TensorBoard",
     "mlflow": "tracking with MLflow",
     "federation": "pmtl federation",
+    "docs": "make docs, and a table of the tutorials",
 }
 
 

@@ -18,7 +18,11 @@ Kits = Annotated[
 
 def provision(
     server: Annotated[
-        str, typer.Option(metavar="HOST[:PORT]", help="How sites reach the server. Port 8002.")
+        str,
+        typer.Option(
+            metavar="HOST[:PORT]",
+            help="Where sites reach the server. The port is 8002 unless given.",
+        ),
     ],
     site: Annotated[list[str], typer.Option(help="A site's name; once for each site.")],
     out: Annotated[Path, typer.Option(help="The folder of all kits; it must not exist.")],
@@ -37,7 +41,7 @@ def provision(
     if as_json:
         opt.print_json(made)
         return
-    typer.echo(f"{out} has the kits of the server, of {len(site)} sites and of the administrator.")
+    typer.echo(f"{out} has a kit for the server, for each site and for the administrator.")
     typer.echo(f"At the server: pmtl federation server {shlex.quote(made['server'])}")
     typer.echo(
         f"At a site: pmtl federation site {shlex.quote(made[site[0]])} --data FILE "

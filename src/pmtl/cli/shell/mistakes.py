@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -49,7 +50,7 @@ def sentence_of(error: Any, program: Any, typed: Sequence[str]) -> str:
     if command := re.search(r"No such command '(.*?)'", message):
         return _no_command(command[1], context, where)
     if extra := re.search(r"unexpected extra arguments? ?(?:\(s\) )?\((.*)\)", message):
-        return f"{extra[1]!r} is not expected here: `{where} --help` shows what it takes."
+        return _not_expected(extra[1], context, where)
     return f"{message.rstrip('.')}. See `{where} --help`."
 
 
@@ -99,9 +100,19 @@ def _known(command: Any) -> dict[str, Any]:
     return {name: one for one in options for name in (*one.opts, *one.secondary_opts)}
 
 
+def _not_expected(word: str, context: Any, where: str) -> str:
+    """A word that no option takes; the name of a file is most likely the data."""
+    mended = ""
+    if context is not None and "--data" in _known(context.command) and Path(word).exists():
+        mended = f" If it is the data, write --data {word}."
+    return f"{word!r} is not expected here: `{where} --help` shows what it takes.{mended}"
+
+
 def _no_option(name: str, context: Any, where: str) -> str:
     known: Mapping[str, Any] = {} if context is None else _known(context.command)
+    longer = [one for one in known if one.startswith(name)]  # --eps is a part of --epsilon.
     hint = did_you_mean(name, known).replace("'", "")
+    hint = f" Did you mean {longer[0]}?" if len(longer) == 1 else hint
     return f"There is no option {name} of `{where}`.{hint} `{where} --help` lists all."
 
 

@@ -68,7 +68,9 @@ def read_comparison(path: Path) -> ComparisonPart:
     results = files.read_json(path / RESULT_FILE)
     metric, summary = results["metric"], results["summary"]
     header, cells = comparison_cells(results)
-    tables = [Table("Mean ± standard deviation over seeds", header, cells)]
+    several = max(entry["seeds"] for entry in summary) > 1
+    title = "Mean ± standard deviation over seeds" if several else "One seed"
+    tables = [Table(title, header, cells)]
     if chosen := chosen_cells(results)[1]:
         title = "Every method with the setting that was chosen for it"
         tables.insert(0, Table(title, chosen_cells(results)[0], chosen))

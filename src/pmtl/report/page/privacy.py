@@ -47,7 +47,7 @@ def quotes(statement: Statement) -> list[Quote]:
         found.append(
             Quote(
                 chance,
-                "of an attacker's guesses about a client are right at most; of blind ones, 50%",
+                "is how often an attacker's answer is right, at most; for a blind guess it is 50%",
             )
         )
     return found
@@ -66,10 +66,11 @@ def meaning(statement: Statement) -> list[str]:
     paragraphs = []
     if statement.attacker_right is not None:
         paragraphs.append(
-            "For example: somebody knows the data of all other clients, sees everything that this "
-            "run published, and holds two data sets, one of which is a certain client's. Both are "
-            "equally likely. Guessing names the right one in 50 of 100 cases; with all that was "
-            f"published it is at most {math.ceil(1e4 * statement.attacker_right) / 100:g} of 100."
+            "Example: an attacker knows the data of all other clients, sees everything that this "
+            "run published, and holds two data sets. One of them is a certain client's, and both "
+            "are equally likely. When the attacker says which one it is, this is right in at most "
+            f"{math.ceil(1e4 * statement.attacker_right) / 100:g} of 100 cases. A blind guess is "
+            "right in 50 of 100 cases."
         )
     paragraphs.append(
         "ε limits what can be concluded about one client: if its data are replaced by any other, "
