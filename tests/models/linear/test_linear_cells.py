@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from pmtl.models.linear.cells import AROUND, CELLS, choose, mixture, own_losses
+from pmtl.models.linear.cells import AROUND, CELLS, choose, mixture, own_losses, squares_of_words
 from pmtl.models.linear.solve import ClientRows
 
 EQUAL = torch.zeros(1, CELLS, dtype=torch.float64)
@@ -73,3 +73,16 @@ def test_a_mixture_of_models_is_their_weighted_mean():
     models = torch.arange(12.0).reshape(1, 3, 2, 2)
     mean = mixture(models, torch.tensor([[0.5, 0.5, 0.0]]))
     assert torch.equal(mean, models[:, :2].mean(1))
+
+
+def test_words_are_in_units_of_a_clients_usual_feature():
+    """A client's penalties are those of rows whose features were brought to size 1 before."""
+    x = torch.zeros(3, 8, 6, dtype=torch.float64)
+    x[:, :, 0] = 1
+    x[0, 0, 1], x[0, 3, 2], x[0, 3, 5] = 2.0, 2.0, -2.0  # three columns are used, in 8 rows
+    x[1, :, 1:] = torch.randn(8, 5, generator=torch.Generator().manual_seed(0))  # a dense table
+    mask = torch.ones(3, 8, dtype=torch.float64)  # and a client without any features
+    rows = ClientRows("regression", x, x[..., :1], mask)
+    units = squares_of_words(rows)
+    assert units[0].tolist() == [1.0, *[12 / 24] * 5]
+    assert units[1].tolist() == units[2].tolist() == [1.0] * 6

@@ -189,12 +189,14 @@ class Pooling(Voted):
     def _penalties(self, pairs: list[tuple[float, float]], rows: ClientRows) -> Tensor:
         """[K or 1, cells, d]; a penalty on both of two opposite classes counts half on their
         difference. Between wide bounds a feature varies little: there, penalties are in units of
-        each client's own deviations."""
+        each client's own deviations. Words, which most rows do not have, are in units of a client's
+        usual feature."""
         table = rows.x.new_tensor(pairs)
         every = table[:, 1:].expand(-1, self._sizes.columns).clone()
         every[:, 0] = table[:, 0]
         every = every.unsqueeze(0) * (2.0 if self._sizes.task == "classification" else 1.0)
-        return every * cells.variances(rows).unsqueeze(1) if self._sizes.bounded else every
+        units = cells.variances(rows) if self._sizes.bounded else cells.squares_of_words(rows)
+        return every * units.unsqueeze(1)
 
     def _to_vector(self, weights: Tensor) -> Tensor:
         """From [K, d, outputs], intercept first, to the layer's vector [K, P]."""

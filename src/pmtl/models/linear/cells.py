@@ -107,6 +107,19 @@ def variances(rows: ClientRows) -> Tensor:
     return torch.where(variances > 1e-6, variances, 1.0)
 
 
+def squares_of_words(rows: ClientRows) -> Tensor:
+    """[K, d] the mean square of a client's features, if most of them are 0, as with words; columns
+    that are always 0 do not count. 1 for other clients, and for the intercept."""
+    features = rows.x[:, :, 1:]
+    there = features != 0
+    entries = there.any(1).sum(1) * rows.mask.sum(1)
+    squares = features.square().sum((1, 2)) / entries.clamp(min=1)
+    sparse = (entries > 0) & (there.sum((1, 2)) < entries / 2)
+    units = torch.ones_like(rows.x[:, 0])
+    units[:, 1:] = torch.where(sparse, squares.clamp(min=1e-3), 1.0).unsqueeze(1)
+    return units
+
+
 def mixture(candidates: Tensor, parts: Tensor) -> Tensor:
     """[K, d, outputs] the mean of candidates [K, cells, d, outputs] with weights [K, cells]."""
     return (parts[:, :, None, None] * candidates).sum(1)
