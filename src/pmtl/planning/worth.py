@@ -31,7 +31,7 @@ CELLS, VOTE_SHARE = 12, 0.3
 #: Noise up to this share of the clip: sharing pays where clients agree moderately (ρ above it).
 MODERATE = 1 / 3
 #: Noise up to this share of a client's vote: the vote finds how strongly to share.
-AUDIBLE = 1 / 4
+AUDIBLE = 1 / 2
 #: What a plan advises; `DEPENDS` is on how much is common to all clients.
 SHARE, DEPENDS, ALONE = "share", "depends", "alone"
 #: Sharing needs at least two clients.

@@ -90,6 +90,7 @@ def test_a_sites_file_has_its_rows_its_models_and_its_limits(kit, tmp_path):
         (("--target", "y"), "need --data"),
         (("--data", "none.csv"), "there is no such file"),
         (("--data", "rows.csv", "--schema", "none.toml"), "--schema none.toml: there is no such"),
+        (("--data", "rows.csv", "--schema", "rows.csv"), "is not valid TOML"),
         (("--data", "rows.csv", "--limits", "none.toml"), "cannot be read"),
         (("--data", "rows.csv", "--limits", "rows.csv"), "is not valid TOML"),
         (("--data", "rows.csv", "--limits", "empty.toml"), "must have one section, [limits]"),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pmtl.data.schema import Schema
 from pmtl.errors import PmtlError
 from pmtl.federation.nvflare.policy import SITE_FILE
 from pmtl.spec import format_spec, parse_spec
@@ -45,6 +46,8 @@ def write_site_file(
     for key in _FILES:
         if key in given:
             given[key] = _found(given[key], f"--{key}")
+    if "schema" in given:
+        Schema.read(given["schema"])  # A mistake in it is told now, and not in the first run.
     site: dict[str, Any] = {
         "data": format_spec(place, {**options, **given}),
         "folder": str((models or kit / "models").resolve()),
