@@ -111,7 +111,7 @@ def test_every_method_is_shown_with_the_setting_that_validation_chose_by_the_sam
         name = f"{method}:{setting}" if setting else method
         scores = {"accuracy": {"mean": validation, "std": 0.0}, "loss": {"mean": 1, "std": 0.0}}
         entry = {"name": name, "method": method, "algorithm": name, "settings": {}}
-        entry |= {"epsilon": epsilon, "seeds": 1, "failed": 0, "diverged": 0}
+        entry |= {"epsilon": epsilon, "seeds": 3, "failed": 0, "diverged": 0}
         entry["validation_personal"] = scores
         entry["test_personal"] = {"accuracy": {"mean": test, "std": 0.01}}
         return entry
