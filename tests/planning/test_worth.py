@@ -134,7 +134,7 @@ def test_without_noise_every_number_pays():
         (0.5, 0.1, "depends"),
         (1.0, 0.0, "depends"),
         (1.01, 0.0, "alone"),
-        (0.1, 0.26, "alone"),
+        (0.1, 0.51, "alone"),
     ],
 )
 def test_the_limits_of_advice(noise, vote, advice):

@@ -35,7 +35,10 @@ VALUES: dict[str, tuple[str, ...]] = {
     "format": ("onnx", "torch", "safetensors"),
     "method": ("vanilla", "mean", "kl", "ewc", "all", "select"),
     "start": ("shared", "personal"),
-    "game": ("all", "one-round", "canaries", "billboard", "metrics", "sampler", "server"),
+    "game": (
+        *("all", "one-round", "canaries", "billboard", "default"),
+        *("metrics", "sampler", "server"),
+    ),
     "data set": ("femnist", "femnist-nist", "stackoverflow", "celeba"),
     "scale": ("client",),
 }
