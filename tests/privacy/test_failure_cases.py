@@ -311,7 +311,7 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "a client is in a cohort or not": (
-        "the same: everybody's part of a round is the same in any company",
+        "the same: everybody's part of a round does not depend on who else takes part",
         (
             INTERFERENCE + "whether_one_client_is_drawn_reaches_nobody_else",
             INTERFERENCE + "with_two_threads_and_large_arrays",
