@@ -55,8 +55,8 @@ class Scenario:
 SCENARIOS = (
     Scenario("pooling, given bounds", Pooling(), "linear", "regression", 1.0, (-1.0, 1.0)),
     Scenario("pooling, numbers", Pooling(target="release"), "linear", "regression", 0.25),
-    Scenario("pooling, classes", Pooling(), "logistic", "classification", 0.25),
-    Scenario("anchored", Anchored(), "mlp:hidden=2", "classification", 0.1),
+    Scenario("pooling, classes", Pooling(), "logistic", "classification", 0.1),
+    Scenario("anchored", Anchored(), "mlp:hidden=2", "classification", 0.05),
 )
 
 
