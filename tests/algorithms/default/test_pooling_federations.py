@@ -6,11 +6,14 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from pooling_data import TASKS, federation
 from weights import personal
 
 import pmtl
+from pmtl.algorithms import Pooling, Sizes
 from pmtl.data import FederatedData
+from pmtl.models.linear.solve import ClientRows
 
 # ---- unusual federations ----
 
@@ -70,3 +73,21 @@ def test_it_does_not_lose_to_training_alone(task, outputs, m, epsilon):
     assert lost.mean() <= 2 * lost.std() / math.sqrt(len(lost))
     if epsilon == 8 and m == 300:
         assert lost.mean() < -2 * lost.std() / math.sqrt(len(lost)), "it should win here"
+
+
+def test_the_unit_of_words_does_not_matter():
+    """A client alone has the same chances whatever number stands for a word that is there."""
+    random = np.random.default_rng(0)
+    words = (random.random((3, 12, 8)) < 0.2).astype(float)
+    y = torch.tensor(np.eye(3)[random.integers(0, 3, (3, 12))])
+    chances = []
+    for unit in (1.0, 0.2):
+        x = torch.tensor(np.concatenate([np.ones((3, 12, 1)), unit * words], 2))
+        rows = ClientRows("classification", x, y, torch.ones(3, 12).double())
+        method = Pooling().settle(Sizes("classification", 3, 9, True), 100.0)
+        board = method.board_start(torch.zeros(1).double()).expand(3, -1)
+        slopes, intercepts = method.finish(rows, board).chunk(2, dim=1)[1].split([24, 3], dim=1)
+        logits = x[..., 1:] @ slopes.view(3, 3, 8).transpose(1, 2) + intercepts.unsqueeze(1)
+        chances.append(torch.softmax(logits, 2))
+    assert torch.allclose(*chances, atol=1e-3)
+    assert float(chances[0].std()) > 0.01, "nothing was learned"
