@@ -5,9 +5,12 @@ everything else: the other clients' rows, and every release. From these it compu
 upload in each round, for either data set of k, and compares each release with both. The sum over
 all rounds is the most powerful test (Neyman & Pearson 1933) between the two.
 
-What is tried is that the method's one plan covers all that it releases: size and level of the
-target, shared weights, and the vote. One run is many federations side by side (`replicas.py`), each
-with its own coin for k, and passes through the real gate.
+All kinds of releases are attacked: size and level of the target, shared weights, and the vote. Too
+little noise and uploads that are not clipped are found. One release that no plan counts raises ε by
+less than this can prove; `tests/mutants.toml` has that mistake.
+
+One run is many federations side by side (`replicas.py`), each with its own coin for k, and passes
+through the real gate.
 """
 
 from __future__ import annotations
