@@ -202,6 +202,7 @@ class Sizes:
     start_norm: float = 0.0  #: the length of the common start
     public_start: bool = False  #: whether the start comes from a public file
     last: LastPlaces | None = None  #: where the last linear layer is, if answers are its outputs
+    public_head: bool = False  #: whether the weights of the linear layer come from a public file
 
 
 class ExactAlgorithm(Algorithm):
@@ -224,6 +225,11 @@ class ExactAlgorithm(Algorithm):
         if layer is None:
             raise PmtlError(f"The algorithm {self.name!r} needs a linear model.")
         return layer
+
+    @property
+    def begins_at_start(self) -> bool:
+        """Whether the trained weights of a public start count (after `settle`)."""
+        return self.uses_start
 
     @property
     def usual_share(self) -> str | None:

@@ -23,6 +23,9 @@ from pmtl.models.linear.solve import ClientRows
 
 #: Floats in memory at a time, and the most slots of an array in production.
 _FLOATS, _MOST_SLOTS = 16 * 2**20, 64
+#: On a graphics card: a float for so many bytes of its free memory, where that is more. Few large
+#: computations are faster there than many small ones.
+_BYTES_ON_CARD = 64
 
 
 class ExactEngine:
@@ -125,10 +128,12 @@ class ExactEngine:
         if self._one_by_one:
             yield from np.arange(len(counts)).reshape(-1, 1)
             return
-        order = np.argsort(-counts, kind="stable")
+        order, floats = np.argsort(-counts, kind="stable"), _FLOATS
+        if self._tensors.device.type == "cuda":
+            floats = max(floats, torch.cuda.mem_get_info(self._tensors.device)[0] // _BYTES_ON_CARD)
         while len(order):
             n = max(1, int(counts[order[0]]))
-            width = max(1, _FLOATS // self._reader.floats(n, self._tensors.data.outputs))
+            width = max(1, floats // self._reader.floats(n, self._tensors.data.outputs))
             # Padding is at most doubling: smaller clients wait for the next piece.
             width = min(width, max(1, int((2 * counts[order] >= n).sum())))
             yield order[:width]

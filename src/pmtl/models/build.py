@@ -63,7 +63,9 @@ def build_model(
         if frozen is not None:
             freeze(module, frozen)
         model = FlatModel(module, name)
-        return FlatModel(module, name, _try_out(model, input_shape, outputs))
+        tried = FlatModel(module, name, _try_out(model, input_shape, outputs))
+        tried.public = frozenset(init or ())
+        return tried
 
 
 def check_model(model: Any) -> None:

@@ -37,6 +37,8 @@ class FlatModel:
         self.name = name
         #: A sentence if this is not the model that a run was trained with.
         self.changed: str | None = None
+        #: The names of parameters whose values come from a public file.
+        self.public: frozenset[str] = frozenset()
         self.layout = Layout.of(module, Traits.of(module) if traits is None else traits)
         if not self.layout.parameters:
             raise PmtlError(

@@ -101,7 +101,7 @@ def warn_of_start(method: Algorithm, model: FlatModel, start: Iterable[str]) -> 
     """A sentence if the algorithm does not begin with trained weights that the start has."""
     given = set(start)
     names = [part.name for part in model.layout.parameters if part.name in given]
-    if not isinstance(method, ExactAlgorithm) or method.uses_start or not names:
+    if not isinstance(method, ExactAlgorithm) or method.begins_at_start or not names:
         return []
     return [
         f"The algorithm {method.name!r} finds {' and '.join(names)} by itself and does not use "

@@ -205,11 +205,11 @@ def start(
     if algorithm is None and config.algorithm == "auto":
         config = replace(config, algorithm=default_algorithm(config, federated, flat))
     method = build_algorithm(algorithm or config.algorithm)
-    about_start += warn_of_start(method, flat, public.start or {})
     if wants_scaling(method, federated, flat, config.init is not None):
         federated = federated.scaled()
         config = replace(config, data=federated.source or IN_MEMORY)
     settled = settle(method, config, federated, flat)
+    about_start += warn_of_start(settled, flat, public.start or {})
     if config.share is None and isinstance(settled, ExactAlgorithm):
         config = replace(config, share=settled.usual_share)
     shared = share_part(settled, config.share, flat, public.rows)

@@ -52,6 +52,7 @@ def sizes_of(
         float(model.start().double().norm()),
         public_start,
         last_places(model, input_shape),
+        layer is not None and layer.start is not None,
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 ROUNDS, VOTES, ROWS_OF_THE_VOTE = 8, 3, 100
-CAUTION, HANDICAP = 2, 1
+CAUTION, HANDICAP, SMALL = 2, 1, 1e-3
 AROUND = [*product((0.1, 1.0, 10.0), (1.0, 10.0, 100.0)), (10.0, 1000.0), (1000.0, 1000.0)]
 ALONE_NUMBERS = [(0.1, slopes) for slopes in (1.0, 3.0, 10.0, 30.0, 100.0)]
 ALONE_CLASSES = [*product((0.1, 1.0), (1.0, 5.0, 30.0))]
@@ -92,6 +92,8 @@ class Page:
             prior[-1] = 1.0
             part = prior * np.exp(score.min() - score)
             part /= part.sum()
+            part = np.where(part >= SMALL, part, 0)
+            part = part / part.sum()
             self.parts.append(part)
             part = np.concatenate([part[:-1], part[-1] * alone])
             weights = size * sum(

@@ -291,7 +291,7 @@ def test_noise_is_what_the_strength_buys():
 
 def test_many_weights_at_a_small_budget_are_not_shared():
     wide = Sizes("classification", 100, 1001, True)
-    method = Pooling().settle(wide, 100.0)
+    method = Pooling().settle(wide, 99.0)
     assert method.share == "intercepts"
     assert method.upload_size(0) == 100
     assert "too few to share 1,001 × 100 weights" in method.warning(200, 200, 11)
@@ -313,7 +313,7 @@ def test_shared_intercepts_leave_the_slopes_at_zero():
     ("spec", "words"),
     [
         ("pooling:target=mean", "target must be one of auto, given, release, own, none"),
-        ("pooling:share=slopes", "share must be one of auto, all, intercepts"),
+        ("pooling:share=slopes", "share must be one of auto, all, frequent, intercepts"),
         ("pooling:rounds=0", "rounds and votes must be at least 1"),
         ("pooling:votes=0", "rounds and votes must be at least 1"),
         ("pooling:reach=-1", "reach must be a finite number"),

@@ -35,7 +35,7 @@ was published, which is billboard privacy (Hsu et al. 2014, lemma 1; the paper's
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -46,6 +46,7 @@ from pmtl.algorithms.default.voted import Voted
 from pmtl.errors import PmtlError
 from pmtl.models import Layout
 from pmtl.models.linear import cells
+from pmtl.models.linear.frequent import most_used, share_norm, use_votes
 from pmtl.models.linear.path import Path
 from pmtl.models.linear.solve import ClientRows, solve
 from pmtl.models.linear.target import BINS, in_units, level_votes, size_votes
@@ -53,9 +54,13 @@ from pmtl.models.linear.target import BINS, in_units, level_votes, size_votes
 #: The penalties in the rounds, for numbers and for classes. A client with one class only would move
 #: an almost free intercept as far as it can.
 NUMBERS, CLASSES = (0.3, 3.0), (1.0, 3.0)
-#: All weights are shared if mμ/√(their number) is at least this.
-ENOUGH = 2.5
-SHARES = ("auto", "all", "intercepts")
+#: All weights are shared if mμ/√(their number) is at least this; with a public head, which is near
+#: the goal already, somewhat more weights.
+ENOUGH, ENOUGH_OF_PUBLIC = 2.5, 1.5
+#: Of more weights, those in most use are shared: (mμ/4)² of them, if mμ is at least 100, so that
+#: what clients use can be read.
+PART, READABLE_USE = 4.0, 100.0
+SHARES = ("auto", "all", "frequent", "intercepts")
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,8 @@ class Pooling(Voted):
 
     Args:
         rounds, votes, target, noise: see `Voted`.
-        share: "all" weights, or the "intercepts" only, or "auto".
+        share: "all" weights, the "frequent" ones (intercepts, and slopes of the columns and classes
+            that are used most), the "intercepts" only, or "auto".
         reach: the farthest that the shared weights can get in all rounds; 0 is decided.
     """
 
@@ -72,6 +78,7 @@ class Pooling(Voted):
 
     share: str = "auto"
     reach: float = 0.0
+    frequent: int = field(default=0, metadata={"derived": True})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -86,67 +93,110 @@ class Pooling(Voted):
                 "which only the last linear layer is trained): name another algorithm, or freeze "
                 "the other layers."
             )
-        made = self._with_target(sizes, strength)
+        slopes = (sizes.columns - 1) * sizes.outputs
         shared = sizes.columns * max(1, sizes.outputs - (sizes.task == "classification"))
-        share = made.share
+        share = self.share
         if share == "auto":
-            share = "all" if strength / math.sqrt(shared) >= ENOUGH else "intercepts"
-        if share == "intercepts":
-            shared = sizes.outputs
+            enough = ENOUGH_OF_PUBLIC if sizes.public_head else ENOUGH
+            many = "frequent" if strength >= READABLE_USE else "intercepts"
+            share = "all" if strength / math.sqrt(shared) >= enough else many
+        frequent = min(slopes, int(min(strength / PART, slopes) ** 2))
+        made = replace(self, share=share, frequent=frequent if share == "frequent" else 0)
+        made = made._with_target(sizes, strength)
+        if share != "all":
+            shared = sizes.outputs + made.frequent
         budget = strength * math.sqrt(self.rounds / made.releases)
         reach = made.reach or min(4.0, max(0.5, budget / math.sqrt(shared) / 10))
-        return replace(made, share=share, reach=reach)
+        return replace(made, reach=reach)
 
     @property
     def in_words(self) -> str:
         what = "weights" if self.share == "all" else "intercepts"
+        use = ""
+        if self.share == "frequent":
+            use = "1 for how much columns and classes are used, "
+            what = f"intercepts and the {self.frequent:,} slopes in most use"
         return (
-            f"{self._target_in_words}{self.rounds} for the shared {what}, {self.votes} for a vote "
-            "on the penalties"
+            f"{self._target_in_words}{use}{self.rounds} for the shared {what}, {self.votes} for a "
+            "vote on the penalties"
         )
+
+    @property
+    def begins_at_start(self) -> bool:
+        return self._sizes.public_head and self._sizes.task != "regression"
+
+    @property
+    def _first(self) -> tuple[str, ...]:
+        return (*super()._first, "use") if self.share == "frequent" else super()._first
 
     def upload_size(self, round: int) -> int:
         sizes = self._sizes
         if self.stage(round) == "vote":
             return cells.CELLS
         if self.stage(round) == "weights":
-            return sizes.outputs * (1 if self.share == "intercepts" else sizes.columns)
-        return sizes.outputs * BINS
+            whole = self.share == "all"
+            return sizes.outputs * (sizes.columns if whole else 1) + self.frequent
+        return self._used if self.stage(round) == "use" else sizes.outputs * BINS
+
+    @property
+    def _used(self) -> int:
+        """How many numbers say what clients use."""
+        return self._sizes.columns - 1 + self._sizes.outputs
 
     def warning(self, clients: int, cohort: int, rounds: int) -> str | None:
         if self.share == "all" or self.sizes is None:
             return None
+        only = f"the {self.sizes.outputs:,} intercepts"
+        if self.frequent:
+            only += f", the {self.frequent:,} slopes of columns and classes in most use"
         return (
             f"{clients} clients at this ε are too few to share {self.sizes.columns:,} × "
-            f"{self.sizes.outputs:,} weights: only the {self.sizes.outputs:,} intercepts and the "
-            "strength of the penalties are shared. Fewer columns, more clients or a larger ε would "
-            "change that (pmtl plan)."
+            f"{self.sizes.outputs:,} weights: only {only} and the strength of the penalties are "
+            "shared. Fewer columns, more clients or a larger ε would change that (pmtl plan)."
         )
 
     # ---- the billboard: shared weights, size and level of the target, vote ----
 
     def board_size(self, layout: Layout) -> int:
-        return self._sizes.outputs * (self._sizes.columns + 2) + cells.CELLS + 2
+        return sum(self._sections)
+
+    @property
+    def _sections(self) -> list[int]:
+        """How many numbers each part of the billboard has."""
+        columns, outputs = self._sizes.columns, self._sizes.outputs
+        use = self._used if self.share == "frequent" else 0
+        return [columns * outputs, 2 * outputs, cells.CELLS, 2, use]
 
     def board_start(self, common: Tensor) -> Tensor:
-        board = common.new_zeros(self._sizes.outputs * (self._sizes.columns + 2) + cells.CELLS + 2)
-        board[-2] = self._first_step
+        board = common.new_zeros(sum(self._sections))
+        if self.begins_at_start:
+            board[: self._sections[0]] = self._from_vector(common).flatten()
+        board[sum(self._sections[:3])] = self._first_step
         return board
 
-    def _read(self, board: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _read(self, board: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """From [K, B]: weights [K, d, outputs], size and level [K, 2, outputs], vote [K, cells],
-        C and the sum of its squares so far [K, 2]."""
+        C and the sum of its squares so far [K, 2], what is used [K, columns + outputs or 0]."""
         columns, outputs = self._sizes.columns, self._sizes.outputs
-        sections = [columns * outputs, 2 * outputs, cells.CELLS, 2]
-        weights, target, vote, steps = torch.split(board.double(), sections, dim=1)
+        weights, target, vote, steps, use = torch.split(board.double(), self._sections, dim=1)
         target = self._target(target.reshape(-1, 2, outputs))
-        return weights.reshape(-1, columns, outputs), target, vote, steps
+        return weights.reshape(-1, columns, outputs), target, vote, steps, use
+
+    def _places(self, use: Tensor) -> Tensor:
+        """The places of the shared weights in [d · outputs]."""
+        columns, outputs = self._sizes.columns, self._sizes.outputs
+        places = torch.arange(outputs * (columns if self.share == "all" else 1), device=use.device)
+        if self.share == "frequent":
+            places = torch.cat([places, most_used(use[0], outputs, self.frequent)])
+        return places
 
     # ---- inside clients ----
 
     def work(self, rows: ClientRows, board: Tensor, round: int) -> Tensor:
-        weights, target, _, steps = self._read(board)
+        weights, target, _, steps, use = self._read(board)
         stage = self.stage(round)
+        if stage == "use":
+            return use_votes(rows)
         if stage == "size":
             return size_votes(rows)
         if stage == "level":
@@ -155,25 +205,31 @@ class Pooling(Voted):
         if stage == "weights":
             penalty = self._penalties([NUMBERS if rows.task == "regression" else CLASSES], rows)
             solved = solve(scaled, weights.unsqueeze(1), penalty, until=(100, 1e-3))
-            moved = solved[:, 0] - weights
-            moved = moved[:, :1] if self.share == "intercepts" else moved
-            return moved.flatten(1) / steps[:, :1]
+            moved = (solved[:, 0] - weights).flatten(1)[:, self._places(use)] / steps[:, :1]
+            return share_norm(moved, self._sizes.outputs) if self.frequent else moved
         _, losses = cells.held_out(scaled, *self._grid(weights, rows, steps))
         losses, _ = cells.own_losses(losses, rows)
         return self._ballot(losses, rows)
 
     def finish(self, rows: ClientRows, board: Tensor) -> Tensor:
-        weights, target, vote, steps = self._read(board)
+        weights, target, vote, steps, _ = self._read(board)
         scaled, size, level = in_units(rows, target[:, 0], target[:, 1], self.target != "given")
         centre, penalty = self._grid(weights, rows, steps)
         found, losses = cells.held_out(scaled, centre, penalty)
         losses, alone = cells.own_losses(losses, rows)
         parts = cells.choose(losses, rows.mask.sum(1, keepdim=True), vote, self._vote_noise)
         split = len(cells.AROUND)
-        around = solve(scaled, centre[:, :split], penalty[:, :split], start=found)
-        # By itself and from zero, so that it does not depend on what was published.
+        parts, order = cells.without_small(parts)
+        around = solve(
+            scaled,
+            cells.take(centre, order),
+            cells.take(penalty, order),
+            start=cells.take(found, order),
+        )
+        # By itself and from the start, so that it does not depend on what was published.
         apart = cells.mixture(solve(scaled, centre[:, split:], penalty[:, split:]), alone)
-        mine = cells.mixture(torch.cat([around, apart.unsqueeze(1)], 1), parts)
+        used = torch.cat([cells.take(parts, order), parts[:, -1:]], 1)
+        mine = cells.mixture(torch.cat([around, apart.unsqueeze(1)], 1), used)
         return torch.cat([self._to_vector(_unscaled(one, size, level)) for one in (mine, apart)], 1)
 
     def _grid(self, weights: Tensor, rows: ClientRows, steps: Tensor) -> tuple[Tensor, Tensor]:
@@ -183,8 +239,10 @@ class Pooling(Voted):
         alone = cells.ALONE_NUMBERS if rows.task == "regression" else cells.ALONE_CLASSES
         apart = self._penalties(alone, rows).expand(len(around), -1, -1)
         penalty = torch.cat([around, apart], 1)
-        zero = torch.zeros_like(weights)
-        return torch.stack([weights] * len(cells.AROUND) + [zero] * len(alone), 1), penalty
+        first = torch.zeros_like(weights)
+        if self.begins_at_start and rows.start is not None:
+            first = first + rows.start
+        return torch.stack([weights] * len(cells.AROUND) + [first] * len(alone), 1), penalty
 
     def _penalties(self, pairs: list[tuple[float, float]], rows: ClientRows) -> Tensor:
         """[K or 1, cells, d]; a penalty on both of two opposite classes counts half on their
@@ -203,33 +261,49 @@ class Pooling(Voted):
         slopes = (weights[:, 1:] * self._sizes.factor).transpose(1, 2)
         return torch.cat([slopes.flatten(1), weights[:, 0]], 1)
 
+    def _from_vector(self, vector: Tensor) -> Tensor:
+        """From the layer's vector [P] to [d, outputs]."""
+        slopes, intercepts = vector[: -self._sizes.outputs], vector[-self._sizes.outputs :]
+        slopes = slopes.reshape(self._sizes.outputs, -1).T / self._sizes.factor
+        return torch.cat([intercepts.unsqueeze(0), slopes])
+
     # ---- at the server ----
 
     def server_start(self, shared: Tensor) -> dict[str, Tensor]:
         zero = torch.zeros(1, dtype=torch.float64, device=shared.device)
-        return {"round": zero, "length": zero.clone()}
+        memory = {"round": zero, "length": zero.clone()}
+        return memory | ({"start": self._read(shared)[0]} if self.begins_at_start else {})
 
     def server_step(
         self, shared: Tensor, update: Tensor, memory: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         round = int(memory["round"])
-        weights, target, vote, steps = (part.clone() for part in self._read(shared))
+        weights, target, vote, steps, use = (part.clone() for part in self._read(shared))
         target, vote = self._heard(round, update, target, vote)
         length = memory["length"]
+        if self.stage(round) == "use":
+            use = update.to(use.dtype)
         if self.stage(round) == "weights":
-            moved = update.reshape(len(update), -1, self._sizes.outputs)
-            free = moved[0].numel()
-            if self._sizes.task == "classification":
-                moved = moved - moved.mean(2, keepdim=True)  # noise that changes no probability
-                free -= moved.shape[1]
-            shared_part = weights[:, : moved.shape[1]]
-            path = Path(shared_part, steps[:, 0], steps[:, 1], memory["length"])
+            moved, free = self._free(update)
+            places, flat = self._places(use), weights.flatten(1)
+            begun = memory["start"].flatten(1)[:, places] if "start" in memory else 0.0
+            path = Path(flat[:, places] - begun, steps[:, 0], steps[:, 1], memory["length"])
             last = round + 1 == self._before + self.rounds
             path = path.advance(moved, free, self.noise, self._first_step, last)
-            weights[:, : moved.shape[1]] = path.weights
+            flat[:, places] = path.weights + begun
+            weights = flat.view_as(weights)
             steps, length = torch.stack([path.step, path.squares], 1), path.length
-        board = torch.cat([weights.flatten(1), target.flatten(1), vote, steps], 1)
-        return board, {"round": memory["round"] + 1, "length": length}
+        parts = [weights.flatten(1), target.flatten(1), vote, steps, use]
+        return torch.cat(parts, 1), {**memory, "round": memory["round"] + 1, "length": length}
+
+    def _free(self, update: Tensor) -> tuple[Tensor, int]:
+        """Moves without noise that changes no probability (the same for all classes), and how many
+        of their numbers are free."""
+        if self._sizes.task != "classification" or self.share == "frequent":
+            return update, update.shape[1]
+        moved = update.reshape(len(update), -1, self._sizes.outputs)
+        moved = moved - moved.mean(2, keepdim=True)
+        return moved.flatten(1), update.shape[1] - moved.shape[1]
 
     @property
     def _first_step(self) -> float:
@@ -239,7 +313,7 @@ class Pooling(Voted):
         return reach / self.rounds
 
     def published(self, shared: Tensor) -> Tensor:
-        weights, target, _, _ = self._read(shared)
+        weights, target, _, _, _ = self._read(shared)
         if self._sizes.task == "regression":
             size = torch.where(target[:, 0] > 0, target[:, 0], 1.0)
             weights = _unscaled(weights, size, target[:, 0] * target[:, 1])

@@ -100,17 +100,23 @@ class Voted(ExactAlgorithm):
         return self._before + self.rounds + self.votes
 
     @property
+    def _first(self) -> tuple[str, ...]:
+        """What is released before the rounds."""
+        return ("size", "level") if self.target == "release" else ()
+
+    @property
     def _before(self) -> int:
-        return 2 if self.target == "release" else 0
+        return len(self._first)
 
     @property
     def _target_in_words(self) -> str:
-        return "2 for the size and the level of the target, " if self._before else ""
+        released = self.target == "release"
+        return "2 for the size and the level of the target, " if released else ""
 
     def stage(self, round: int) -> str:
-        """What is released in a round: size, level, weights or vote."""
+        """What is released in a round: one of the first stages, weights or vote."""
         if round < self._before:
-            return ("size", "level")[round]
+            return self._first[round]
         return "weights" if round < self._before + self.rounds else "vote"
 
     def repeats(self, round: int) -> bool:

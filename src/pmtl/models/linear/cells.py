@@ -22,6 +22,8 @@ VOTE_ROWS = 100.0
 #: Insurance: how much more the vote is shrunk than James and Stein would, and by how many nats the
 #: shared weights have to beat training alone in a client that the vote tells nothing.
 CAUTION, HANDICAP = 2.0, 1.0
+#: A cell with a smaller part than this is left out.
+SMALL = 1e-3
 
 
 def held_out(rows: ClientRows, centre: Tensor, penalty: Tensor) -> tuple[Tensor, Tensor]:
@@ -68,6 +70,24 @@ def choose(losses: Tensor, counts: Tensor, vote: Tensor, noise: float) -> Tensor
     score = counts * losses + VOTE_ROWS * trusted
     score[:, :-1] += math.log(len(AROUND)) + HANDICAP * (1 - trust)
     return torch.softmax(-score, 1)
+
+
+def without_small(parts: Tensor) -> tuple[Tensor, Tensor]:
+    """The parts [K, CELLS] without cells that hardly count, and the cells around the shared weights
+    [K, g] that are left, the largest first, for the client with the most of them; the others have
+    cells with a part of 0 among theirs."""
+    parts = torch.where(parts >= SMALL, parts, 0.0)
+    parts = parts / parts.sum(1, keepdim=True)
+    around = parts[:, :-1]
+    left = max(1, int((around > 0).sum(1).max()))
+    return parts, torch.argsort(around, dim=1, descending=True, stable=True)[:, :left]
+
+
+def take(table: Tensor, order: Tensor) -> Tensor:
+    """Some cells [K, g] of a table [K or 1, cells, …]."""
+    wide = table.expand(len(order), *table.shape[1:])
+    index = order.view(*order.shape, *[1] * (table.dim() - 2))
+    return torch.gather(wide, 1, index.expand(-1, -1, *table.shape[2:]))
 
 
 def trust_vote(vote: Tensor, noise: float) -> tuple[Tensor, Tensor]:

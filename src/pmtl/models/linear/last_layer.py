@@ -29,6 +29,21 @@ class LastLayer:
 
     module: nn.Module
     layer: nn.Linear
+    public: bool = False  #: whether the layer's own weights come from a public file
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the features are those of a fixed network, and not the columns themselves."""
+        return type(self.module) is not Linear
+
+    @property
+    def start(self) -> Tensor | None:
+        """[1 + columns, outputs] the layer's public weights, with which training begins. Columns
+        are scaled by each client, so that public weights of raw columns would not fit them."""
+        if not (self.public and self.fixed):
+            return None
+        slopes, intercepts = self.layer.weight.detach(), self.layer.bias.detach()
+        return torch.cat([intercepts.unsqueeze(0), slopes.T / self.factor]).double()
 
     @property
     def columns(self) -> int:
@@ -43,7 +58,7 @@ class LastLayer:
 
     def features(self, x: Tensor) -> Tensor:
         """[rows, columns] what the layer reads for the rows `x`; no columns if it is not called."""
-        if type(self.module) is Linear:
+        if not self.fixed:
             return x.flatten(1)
         seen: list[Tensor] = []
         hook = self.layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
@@ -79,7 +94,7 @@ class LastLayer:
         else:
             y = targets.reshape(*real.shape, outputs)
         x, y = (torch.where(real.unsqueeze(-1), part.double(), 0.0) for part in (x, y))
-        return ClientRows(task, x, y, real.double())
+        return ClientRows(task, x, y, real.double(), start=self.start)
 
 
 def last_layer(model: FlatModel, input_shape: tuple[int, ...]) -> LastLayer | None:
@@ -92,7 +107,7 @@ def last_layer(model: FlatModel, input_shape: tuple[int, ...]) -> LastLayer | No
     for name, layer in module.named_modules():
         prefix = f"{name}." if name else ""
         if isinstance(layer, nn.Linear) and trained == [f"{prefix}weight", f"{prefix}bias"]:
-            found = LastLayer(module, layer)
+            found = LastLayer(module, layer, model.public.issuperset(trained))
             like = layer.weight
             with torch.random.fork_rng(devices=()), torch.no_grad():
                 x = torch.rand((3, *input_shape), dtype=like.dtype).to(like.device)

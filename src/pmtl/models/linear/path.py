@@ -36,7 +36,7 @@ class Path:
     """Where some vectors of weights are, and how they got there.
 
     Args:
-        weights: [vectors, d, outputs].
+        weights: [vectors, shared numbers].
         step: C of the next round, [vectors].
         squares: the sum of the squares of all steps so far, [vectors]; times σ² it is the variance
             of each weight.
@@ -52,24 +52,24 @@ class Path:
         """The path after one more round.
 
         Args:
-            move: u, [vectors, d, outputs].
+            move: u, [vectors, shared numbers].
             free: how many of its numbers are free.
             noise: σ of each of them.
             first: the least step.
             last: whether this was the last round: what no later round can check is not doubled.
         """
-        squared = self.weights.square().sum((1, 2))
+        squared = self.weights.square().sum(1)
         norm = squared.sqrt().clamp(min=1e-300)
-        along = (move * self.weights).sum((1, 2)) / norm
+        along = (move * self.weights).sum(1) / norm
         signal = (squared - free * noise**2 * self.squares).clamp(min=0)
         before = signal / (norm * self.length.clamp(min=1e-300))
         onward = (self.length > 0) & (along > CLEAR * noise) & (along > AS_BEFORE * before)
         onward = onward & (not last)
         factor = where(onward, 2.0, 1.0)
-        agreed = (move.square().sum((1, 2)) - free * noise**2).clamp(min=0).sqrt()
+        agreed = (move.square().sum(1) - free * noise**2).clamp(min=0).sqrt()
         shorter = where(agreed < SHORT, self.step / 2, self.step).clamp(min=first)
         return Path(
-            (self.weights + self.step[:, None, None] * move) * factor[:, None, None],
+            (self.weights + self.step[:, None] * move) * factor[:, None],
             where(onward, 2 * self.step, shorter),
             (self.squares + self.step.square()) * factor.square(),
             (self.length + self.step) * factor,

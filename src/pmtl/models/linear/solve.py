@@ -12,7 +12,7 @@ with a bound of the curvature (`descent.py`), of which one is exact for the squa
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -40,6 +40,8 @@ class ClientRows:
     x: Tensor  #: [K, n, d] features; the first column is 1 (0 in padding)
     y: Tensor  #: [K, n, outputs] targets; classes as 0 and 1
     mask: Tensor  #: [K, n] 1 for real rows, 0 for padding
+    #: [d, outputs] public weights with which training begins; None: zeros
+    start: Tensor | None = field(default=None, kw_only=True)
 
     @property
     def counts(self) -> Tensor:

@@ -1,0 +1,61 @@
+"""Which weights are worth sharing where a model has far too many of them: those in frequent use.
+
+A weight joins a column and an output. With bags of words and many classes most weights are used by
+few clients, and a noisy mean over all clients says nothing about them. One release tells how much
+clients use each column and have each class; the weights with the largest products of both are
+shared. Clients differ most in their intercepts, so these get a part of the upload's norm of their
+own: otherwise they would take nearly all of it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from pmtl.models.linear.solve import ClientRows
+
+#: The part of an upload's norm that intercepts may take.
+INTERCEPTS = 0.5
+
+
+def use_votes(rows: ClientRows) -> Tensor:
+    """[K, columns + outputs] of norm 1: the mean square of each column but the constant one, and
+    how frequent each class is; the outputs of a numeric target count alike."""
+    counts = rows.counts.unsqueeze(1)
+    columns = rows.x[:, :, 1:].square().sum(1) / counts
+    outputs = rows.y.sum(1) / counts
+    if rows.task == "regression":
+        outputs = torch.zeros_like(outputs)
+    parts = [part / part.norm(dim=1, keepdim=True).clamp(min=1e-12) for part in (columns, outputs)]
+    return torch.cat(parts, 1) / math.sqrt(2)
+
+
+def most_used(use: Tensor, outputs: int, count: int) -> Tensor:
+    """The places of the slopes in most use, `count` of them, in weights [1 + columns, outputs].
+
+    Args:
+        use: [columns + outputs] what was published.
+        outputs: how many numbers a model answers with; for one, only columns are compared.
+        count: how many places.
+    """
+    columns, classes = use[:-outputs].clamp(min=0), use[-outputs:].clamp(min=0)
+    if outputs == 1:
+        classes = torch.ones_like(classes)
+    products = (columns[:, None] * classes).flatten()
+    best = torch.topk(products, min(count, len(products))).indices
+    return outputs + torch.sort(best).values
+
+
+def share_norm(moves: Tensor, outputs: int) -> Tensor:
+    """Moves [K, outputs + slopes] whose intercepts and slopes are clipped each to its part of the
+    norm 1."""
+    limits = INTERCEPTS, math.sqrt(1 - INTERCEPTS**2)
+    parts = moves[:, :outputs], moves[:, outputs:]
+    lengths = [part.norm(dim=1, keepdim=True).clamp(min=1e-12) for part in parts]
+    clipped = [
+        part * (limit / length).clamp(max=1)
+        for part, limit, length in zip(parts, limits, lengths, strict=True)
+    ]
+    return torch.cat(clipped, 1)
