@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from pmtl.models.linear.cells import AROUND, CELLS, choose, mixture, own_losses, squares_of_words
+from pmtl.models.linear.cells import AROUND, CELLS, choose, mixture, own_losses, units_of_words
 from pmtl.models.linear.solve import ClientRows
 
 EQUAL = torch.zeros(1, CELLS, dtype=torch.float64)
@@ -48,8 +48,8 @@ def test_many_own_rows_beat_the_vote():
 
 def test_losses_of_numbers_do_not_depend_on_their_unit():
     losses = torch.rand(1, len(AROUND) + 5, generator=torch.Generator().manual_seed(1)).double()
-    mine, alone = own_losses(losses, rows("regression"))
-    scaled, scaled_alone = own_losses(1e4 * losses, rows("regression"))
+    mine, alone = own_losses(losses, ROWS, rows("regression"))
+    scaled, scaled_alone = own_losses(1e4 * losses, ROWS, rows("regression"))
     assert torch.allclose(alone, scaled_alone)
     assert torch.allclose(scaled - mine, torch.full_like(mine, math.log(1e4) / 2))
 
@@ -58,12 +58,12 @@ def test_losses_of_numbers_do_not_depend_on_their_unit():
 def test_training_alone_is_a_mixture_of_its_penalties(task):
     """Its loss lies between the best and the mean; what it takes does not depend on others."""
     losses = torch.rand(1, len(AROUND) + 5, generator=torch.Generator().manual_seed(2)).double()
-    mine, alone = own_losses(losses, rows(task))
+    mine, alone = own_losses(losses, ROWS, rows(task))
     assert mine.shape == (1, CELLS)
     assert float(alone.sum()) == pytest.approx(1)
     assert alone[0].argmax() == losses[0, len(AROUND) :].argmin()
     others = torch.cat([torch.rand(1, len(AROUND)).double(), losses[:, len(AROUND) :]], 1)
-    assert torch.equal(own_losses(others, rows(task))[1], alone)
+    assert torch.equal(own_losses(others, ROWS, rows(task))[1], alone)
     if task == "classification":
         inside = losses[0, len(AROUND) :]
         assert inside.min() < mine[0, -1] < inside.mean()
@@ -75,14 +75,14 @@ def test_a_mixture_of_models_is_their_weighted_mean():
     assert torch.equal(mean, models[:, :2].mean(1))
 
 
-def test_words_are_in_units_of_a_clients_usual_feature():
-    """A client's penalties are those of rows whose features were brought to size 1 before."""
+def test_words_are_in_units_of_a_clients_usual_word():
+    """Penalties follow the size of what a row has, and do not depend on how many words are used."""
     x = torch.zeros(3, 8, 6, dtype=torch.float64)
     x[:, :, 0] = 1
     x[0, 0, 1], x[0, 3, 2], x[0, 3, 5] = 2.0, 2.0, -2.0  # three columns are used, in 8 rows
     x[1, :, 1:] = torch.randn(8, 5, generator=torch.Generator().manual_seed(0))  # a dense table
     mask = torch.ones(3, 8, dtype=torch.float64)  # and a client without any features
     rows = ClientRows("regression", x, x[..., :1], mask)
-    units = squares_of_words(rows)
-    assert units[0].tolist() == [1.0, *[12 / 24] * 5]
+    units = units_of_words(rows)
+    assert units[0].tolist() == [1.0, *[0.03 * 4] * 5]
     assert units[1].tolist() == units[2].tolist() == [1.0] * 6

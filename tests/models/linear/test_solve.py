@@ -226,7 +226,7 @@ def without(rows, out):
 def test_leaving_each_row_out_in_closed_form_is_as_many_refits(d):
     rows = rows_of("regression", 2, n=7, d=d)
     centre, penalty = table(d, 2)
-    weights, losses = held_out_losses(rows, centre, penalty)
+    weights, losses, _ = held_out_losses(rows, centre, penalty)
     assert torch.allclose(weights, solve(rows, centre, penalty))
     refits = torch.zeros(3, 3).double()
     for left in range(7):
@@ -242,7 +242,7 @@ def test_folds_are_refits(task, outputs, n):
     """Every fifth row is left out together, whatever the number of rows."""
     rows = rows_of(task, outputs, n=n)
     centre, penalty = table(4, outputs)
-    _, losses = held_out_losses(rows, centre, penalty)
+    _, losses, _ = held_out_losses(rows, centre, penalty)
     refits = torch.zeros(3, 3).double()
     for fold in range(min(5, n)):
         out = torch.arange(n) % 5 == fold
@@ -257,7 +257,7 @@ def test_folds_are_refits(task, outputs, n):
 def test_the_only_row_of_a_client_is_judged_by_the_centre(task, outputs):
     rows = rows_of(task, outputs, n=1)
     centre, penalty = table(4, outputs)
-    _, losses = held_out_losses(rows, centre, penalty)
+    _, losses, _ = held_out_losses(rows, centre, penalty)
     at_centre = torch.einsum("kd,kgdo->kgo", rows.x[:, 0], centre)
     expected = row_losses(task, at_centre, rows.y[:, :1])
     assert torch.allclose(losses, expected, rtol=1e-3, atol=1e-6)
@@ -268,7 +268,7 @@ def test_a_client_without_rows_has_the_centre_and_no_loss(task, outputs):
     rows = rows_of(task, outputs, n=2)
     nothing = ClientRows(task, *(torch.zeros_like(part) for part in (rows.x, rows.y, rows.mask)))
     centre, penalty = table(4, outputs)
-    weights, losses = held_out_losses(nothing, centre, penalty)
+    weights, losses, _ = held_out_losses(nothing, centre, penalty)
     assert torch.allclose(weights, centre)
     assert torch.equal(losses, torch.zeros(3, 3).double())
 

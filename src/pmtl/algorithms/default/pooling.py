@@ -207,17 +207,17 @@ class Pooling(Voted):
             solved = solve(scaled, weights.unsqueeze(1), penalty, until=(100, 1e-3))
             moved = (solved[:, 0] - weights).flatten(1)[:, self._places(use)] / steps[:, :1]
             return share_norm(moved, self._sizes.outputs) if self.frequent else moved
-        _, losses = cells.held_out(scaled, *self._grid(weights, rows, steps))
-        losses, _ = cells.own_losses(losses, rows)
+        _, losses, held = cells.held_out(scaled, *self._grid(weights, rows, steps))
+        losses, _ = cells.own_losses(losses, held, rows)
         return self._ballot(losses, rows)
 
     def finish(self, rows: ClientRows, board: Tensor) -> Tensor:
         weights, target, vote, steps, _ = self._read(board)
         scaled, size, level = in_units(rows, target[:, 0], target[:, 1], self.target != "given")
         centre, penalty = self._grid(weights, rows, steps)
-        found, losses = cells.held_out(scaled, centre, penalty)
-        losses, alone = cells.own_losses(losses, rows)
-        parts = cells.choose(losses, rows.mask.sum(1, keepdim=True), vote, self._vote_noise)
+        found, losses, held = cells.held_out(scaled, centre, penalty)
+        losses, alone = cells.own_losses(losses, held, rows)
+        parts = cells.choose(losses, held, vote, self._vote_noise)
         split = len(cells.AROUND)
         parts, order = cells.without_small(parts)
         around = solve(
@@ -247,13 +247,14 @@ class Pooling(Voted):
     def _penalties(self, pairs: list[tuple[float, float]], rows: ClientRows) -> Tensor:
         """[K or 1, cells, d]; a penalty on both of two opposite classes counts half on their
         difference. Between wide bounds a feature varies little: there, penalties are in units of
-        each client's own deviations. Words, which most rows do not have, are in units of a client's
-        usual feature."""
+        each client's own deviations. Words, which most rows do not have, have penalties of their
+        own."""
         table = rows.x.new_tensor(pairs)
         every = table[:, 1:].expand(-1, self._sizes.columns).clone()
-        every[:, 0] = table[:, 0]
+        many = self._sizes.outputs >= cells.MANY_CLASSES and self._sizes.task == "classification"
+        every[:, 0] = table[:, 0] * (cells.INTERCEPTS_OF_MANY if many else 1.0)
         every = every.unsqueeze(0) * (2.0 if self._sizes.task == "classification" else 1.0)
-        units = cells.variances(rows) if self._sizes.bounded else cells.squares_of_words(rows)
+        units = cells.variances(rows) if self._sizes.bounded else cells.units_of_words(rows)
         return every * units.unsqueeze(1)
 
     def _to_vector(self, weights: Tensor) -> Tensor:

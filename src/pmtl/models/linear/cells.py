@@ -22,21 +22,25 @@ VOTE_ROWS = 100.0
 #: Insurance: how much more the vote is shrunk than James and Stein would, and by how many nats the
 #: shared weights have to beat training alone in a client that the vote tells nothing.
 CAUTION, HANDICAP = 2.0, 1.0
+#: Penalties on words are multiplied by this: the weight of a word that some rows have is larger than
+#: that of a column that all have. With many classes intercepts differ more, and penalties on them
+#: are multiplied by this.
+WORDS, INTERCEPTS_OF_MANY, MANY_CLASSES = 0.03, 0.1, 20
 #: A cell with a smaller part than this is left out.
 SMALL = 1e-3
 
 
-def held_out(rows: ClientRows, centre: Tensor, penalty: Tensor) -> tuple[Tensor, Tensor]:
-    """The solutions around the shared weights [K, len(AROUND), …], roughly, and the mean held-out
-    losses of all candidates; those of training alone by themselves, so that they do not depend on
-    what was published."""
+def held_out(rows: ClientRows, centre: Tensor, penalty: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The solutions around the shared weights [K, len(AROUND), …], roughly, the mean held-out losses
+    of all candidates, and of how many rows these are [K, 1]. Losses of training alone are found by
+    themselves, so that they do not depend on what was published."""
     split = len(AROUND)
-    found, around = held_out_losses(rows, centre[:, :split], penalty[:, :split])
-    _, alone = held_out_losses(rows, centre[:, split:], penalty[:, split:])
-    return found, torch.cat([around, alone], 1)
+    found, around, held = held_out_losses(rows, centre[:, :split], penalty[:, :split])
+    _, alone, _ = held_out_losses(rows, centre[:, split:], penalty[:, split:])
+    return found, torch.cat([around, alone], 1), held.unsqueeze(1)
 
 
-def own_losses(losses: Tensor, rows: ClientRows) -> tuple[Tensor, Tensor]:
+def own_losses(losses: Tensor, held: Tensor, rows: ClientRows) -> tuple[Tensor, Tensor]:
     """A client's losses in nats [K, CELLS], training alone as the last, and how much each penalty
     of training alone counts [K, penalties].
 
@@ -46,28 +50,29 @@ def own_losses(losses: Tensor, rows: ClientRows) -> tuple[Tensor, Tensor]:
 
     Args:
         losses: [K, len(AROUND) + penalties] mean held-out losses.
+        held: [K, 1] of how many rows.
         rows: the clients' rows.
     """
     if rows.task == "regression":
         usual = losses[:, len(AROUND) :].median(1, keepdim=True).values
         losses = rows.y.shape[2] * torch.log(losses + 0.01 * usual + 1e-12) / 2
-    counts = rows.counts.unsqueeze(1)
-    alone = -counts * losses[:, len(AROUND) :]
+    held = held.clamp(min=1)
+    alone = -held * losses[:, len(AROUND) :]
     mixed = alone.logsumexp(1, keepdim=True) - math.log(alone.shape[1])
-    return torch.cat([losses[:, : len(AROUND)], -mixed / counts], 1), torch.softmax(alone, 1)
+    return torch.cat([losses[:, : len(AROUND)], -mixed / held], 1), torch.softmax(alone, 1)
 
 
-def choose(losses: Tensor, counts: Tensor, vote: Tensor, noise: float) -> Tensor:
+def choose(losses: Tensor, held: Tensor, vote: Tensor, noise: float) -> Tensor:
     """[K, CELLS] how much of each cell, training alone as the last, a client takes.
 
     Args:
         losses: [K, CELLS] the client's own losses in nats.
-        counts: [K, 1] its number of rows.
+        held: [K, 1] of how many rows.
         vote: [K, CELLS] the published losses.
         noise: the standard deviation of their noise.
     """
     trusted, trust = trust_vote(vote, noise)
-    score = counts * losses + VOTE_ROWS * trusted
+    score = held * losses + VOTE_ROWS * trusted
     score[:, :-1] += math.log(len(AROUND)) + HANDICAP * (1 - trust)
     return torch.softmax(-score, 1)
 
@@ -127,16 +132,17 @@ def variances(rows: ClientRows) -> Tensor:
     return torch.where(variances > 1e-6, variances, 1.0)
 
 
-def squares_of_words(rows: ClientRows) -> Tensor:
-    """[K, d] the mean square of a client's features, if most of them are 0, as with words; columns
-    that are always 0 do not count. 1 for other clients, and for the intercept."""
+def units_of_words(rows: ClientRows) -> Tensor:
+    """[K, d] for clients whose features are mostly 0, as with words: a small part of the mean square
+    of those that are not. Columns that are always 0 do not count. 1 for other clients, and for the
+    intercept."""
     features = rows.x[:, :, 1:]
     there = features != 0
-    entries = there.any(1).sum(1) * rows.mask.sum(1)
-    squares = features.square().sum((1, 2)) / entries.clamp(min=1)
-    sparse = (entries > 0) & (there.sum((1, 2)) < entries / 2)
+    entries, filled = there.any(1).sum(1) * rows.mask.sum(1), there.sum((1, 2))
+    squares = features.square().sum((1, 2)) / filled.clamp(min=1)
+    sparse = (filled > 0) & (filled < entries / 2)
     units = torch.ones_like(rows.x[:, 0])
-    units[:, 1:] = torch.where(sparse, squares.clamp(min=1e-3), 1.0).unsqueeze(1)
+    units[:, 1:] = torch.where(sparse, WORDS * squares, 1.0).unsqueeze(1)
     return units
 
 

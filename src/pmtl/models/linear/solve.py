@@ -26,10 +26,10 @@ from pmtl.models.losses import Task
 CURVATURE: dict[Task, float] = {"regression": 1.0, "classification": 0.5, "multilabel": 0.25}
 #: Steps at most, and the largest move of a weight at which the iteration ends: to the end, and for
 #: losses that only compare penalties.
-TO_THE_END, ROUGHLY = (500, 1e-5), (60, 1e-2)
-#: Every FOLDS-th row is held out together; all folds are tried for clients with at most so many
-#: numbers (rows × columns × outputs), and one for larger ones, whose rows are many.
-FOLDS, SMALL = 5, 100_000
+TO_THE_END, ROUGHLY = (500, 1e-5), (120, 1e-2)
+#: Every FOLDS-th row is held out together; all folds are tried for clients with at most so many rows
+#: and one for larger ones.
+FOLDS, FEW_ROWS = 5, 1000
 
 
 @dataclass(frozen=True)
@@ -105,18 +105,23 @@ def solve(
     return classes.back(problem.solve(begin, until), centre)
 
 
-def held_out_losses(rows: ClientRows, centre: Tensor, penalty: Tensor) -> tuple[Tensor, Tensor]:
-    """The weights of `solve` (roughly), and every client's mean loss on rows that were left out
-    [K, G].
+def held_out_losses(
+    rows: ClientRows, centre: Tensor, penalty: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The weights of `solve` (roughly), every client's mean loss on rows that were left out [K, G],
+    and how many rows these are [K].
 
     For numbers each row is left out in turn, in closed form. For classes every fifth row is left
-    out together. A client with one row has the loss of the centre.
+    out together, in turn, or once where a client has many rows. A client with one row has the loss
+    of the centre.
     """
     columns = Columns.used(rows.x)
     if columns is not None:
         small = replace(rows, x=columns.rows(rows.x))
-        found, losses = held_out_losses(small, columns.weights(centre), columns.penalties(penalty))
-        return columns.back(found, centre), losses
+        found, losses, held = held_out_losses(
+            small, columns.weights(centre), columns.penalties(penalty)
+        )
+        return columns.back(found, centre), losses, held
     weights = solve(rows, centre, penalty, until=ROUGHLY)
     outputs = times(rows.x, weights)
     if rows.task == "regression":
@@ -127,13 +132,14 @@ def held_out_losses(rows: ClientRows, centre: Tensor, penalty: Tensor) -> tuple[
         outputs, counted = y - (y - outputs) / (1 - left), rows.mask
     else:
         place = (torch.cumsum(rows.mask, 1).long() - 1) % FOLDS  # The first row is in fold 0.
-        few = rows.x[0].numel() * rows.y.shape[2] <= SMALL
+        few = rows.counts <= FEW_ROWS
         counted = torch.zeros_like(rows.mask)
-        for fold in range(min(FOLDS, rows.mask.shape[1]) if few else 1):
-            out = (place == fold) & (rows.mask > 0)
+        for fold in range(min(FOLDS, rows.mask.shape[1]) if bool(few.any()) else 1):
+            out = (place == fold) & (rows.mask > 0) & (few.unsqueeze(1) | (fold == 0))
             counted = counted + out
             inside = solve(rows, centre, penalty, rows.mask * ~out, weights, ROUGHLY)
             there = times(rows.x, inside)
             outputs = torch.where(out[:, None, :, None], there, outputs)
     losses = row_losses(rows.task, outputs, rows.y.unsqueeze(1)) * counted.unsqueeze(1)
-    return weights, losses.sum(2) / counted.sum(1).clamp(min=1).unsqueeze(1)
+    held = counted.sum(1)
+    return weights, losses.sum(2) / held.clamp(min=1).unsqueeze(1), held
