@@ -15,7 +15,7 @@ from typing import Any
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.x509.oid import NameOID
 
@@ -140,6 +140,8 @@ class Identity:
             return key.sign(message, _pss(), hashes.SHA256())
         if isinstance(key, ec.EllipticCurvePrivateKey):
             return key.sign(message, ec.ECDSA(hashes.SHA256()))
+        if isinstance(key, ed25519.Ed25519PrivateKey):
+            return key.sign(message)
         raise PmtlError(f"The key of site {self.site!r} is of a kind that is not known.")
 
 
@@ -148,6 +150,8 @@ def _verify(key: Any, signature: bytes, message: bytes) -> None:
         key.verify(signature, message, _pss(), hashes.SHA256())
     elif isinstance(key, ec.EllipticCurvePublicKey):
         key.verify(signature, message, ec.ECDSA(hashes.SHA256()))
+    elif isinstance(key, ed25519.Ed25519PublicKey):
+        key.verify(signature, message)
     else:
         raise InvalidSignature
 
