@@ -2,7 +2,7 @@
 
 import pytest
 
-from pmtl.errors import LONGEST, PmtlError, is_out_of_memory, naming
+from pmtl.errors import LONGEST, PmtlError, is_out_of_memory, naming, needing
 
 
 def test_what_would_break_the_line_or_speak_to_the_terminal_is_escaped():
@@ -46,3 +46,8 @@ def test_a_file_is_named_once(sentence, told):
 )
 def test_want_of_memory_is_told_from_other_words_about_memory(error, wanting):
     assert is_out_of_memory(error) is wanting
+
+
+def test_a_package_that_is_not_installed_is_a_sentence():
+    with pytest.raises(PmtlError, match="needs it"), needing("This needs it."):
+        import no_such_package  # noqa: F401

@@ -126,3 +126,9 @@ def test_an_existing_folder_is_refused_and_left_alone(small, tmp_path):
     with pytest.raises(pmtl.PmtlError, match="exists already"):
         pmtl.train(small, out=tmp_path / "run", privacy={"rounds": 1})
     assert [file.name for file in Path(tmp_path / "run").iterdir()] == ["thesis.txt"]
+
+
+def test_the_first_number_that_is_free_is_taken(tmp_path):
+    for number in (1, 3):
+        (tmp_path / f"run-{number}").mkdir()
+    assert files.numbered(tmp_path / "run") == tmp_path / "run-2"

@@ -59,7 +59,7 @@ def did_you_mean(name: str, known: Iterable[str], most: int = 1) -> str:
 def listed(names: Sequence[str], most: int = 12) -> str:
     """Names in quotes, the first of them if there are many."""
     shown = ", ".join(repr(name) for name in names[:most])
-    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
+    return shown + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -67,6 +67,15 @@ def is_out_of_memory(error: BaseException) -> bool:
     message = str(error).lower()
     words = ("out of memory", "not enough memory", "allocate memory", "alloc_failed")
     return isinstance(error, MemoryError) or any(word in message for word in words)
+
+
+@contextmanager
+def needing(sentence: str) -> Iterator[None]:
+    """Say with this sentence that a package which is imported here is not installed."""
+    try:
+        yield
+    except ImportError as error:
+        raise PmtlError(sentence) from error
 
 
 @contextmanager

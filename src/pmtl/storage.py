@@ -223,6 +223,14 @@ def exclusive(path: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def numbered(path: Path) -> Path:
+    """The first of PATH-1, PATH-2, … that does not exist."""
+    number = 1
+    while (found := path.with_name(f"{path.name}-{number}")).exists():
+        number += 1
+    return found
+
+
 def as_path(given: Any, what: str) -> Path:
     """A path that a user gave; `what` says in errors what it is for."""
     if not isinstance(given, (str, os.PathLike)):

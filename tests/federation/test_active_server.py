@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -149,9 +150,8 @@ def test_a_finished_run_whose_result_was_moved_is_not_run_again(tmp_path, tables
     told = []
 
     def begin(folder):
-        Coordinator(
-            job(**PMTL), Spy(sites), ServerFolder(tmp_path / folder), tell=told.append
-        ).run()
+        place = ServerFolder(tmp_path / folder)
+        Coordinator(job(**PMTL), Spy(sites), place, threading.Event(), told.append).run()
 
     begin("one")
     for site in sites:

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from three_sites import SIZES, coordinate, job, services, together, write_tables
+from three_sites import SIZES, InProcess, coordinate, job, services, together, write_tables
 
 from pmtl import storage as files
 from pmtl.algorithms import ALGORITHMS
 from pmtl.federation.server_folder import ServerFolder
-from pmtl.federation.transport import InProcess
 from pmtl.models import build_model
 from pmtl.privacy.noise import seeded_source
 from pmtl.privacy.release import noise_of

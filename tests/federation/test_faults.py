@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from three_sites import SITES, coordinate, job, services, write_tables
+from three_sites import SITES, InProcess, coordinate, job, services, write_tables
 
 from pmtl import storage as files
 from pmtl.errors import Interrupted, PmtlError
@@ -15,7 +15,6 @@ from pmtl.federation.coordinator import Coordinator
 from pmtl.federation.messages import Message
 from pmtl.federation.server_folder import ServerFolder
 from pmtl.federation.service import SiteService
-from pmtl.federation.transport import InProcess
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.runs.result import load_run
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 
 sys.path.append(str(Path(__file__).parents[1] / "secure_aggregation"))
 from certificates import Authority
-from three_sites import SITES, job, services, write_tables
+from three_sites import SITES, InProcess, job, services, write_tables
 
 from pmtl import storage as files
 from pmtl.errors import PmtlError
@@ -22,7 +23,6 @@ from pmtl.federation.coordinator import Coordinator
 from pmtl.federation.messages import Message
 from pmtl.federation.server_folder import ServerFolder
 from pmtl.federation.service import SiteService
-from pmtl.federation.transport import InProcess
 from pmtl.privacy.grid import Grid
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.noise import rounded, seeded_source
@@ -90,7 +90,7 @@ def hidden(tables, folder, authority, source=None, **limits):
 
 def run(wanted, transport, folder):
     told = []
-    Coordinator(wanted, transport, ServerFolder(folder), tell=told.append).run()
+    Coordinator(wanted, transport, ServerFolder(folder), threading.Event(), told.append).run()
     return told
 
 

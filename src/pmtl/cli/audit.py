@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pmtl.audit.setup import AuditSetup
-from pmtl.cli.options import AsJson, console, print_json, with_settings
-from pmtl.cli.shell.completion import completer
+from pmtl.cli.options import AsJson, completed, console, print_json, with_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,9 +20,8 @@ if TYPE_CHECKING:
 def audit(
     game: Annotated[
         str,
-        typer.Option(
-            help="one-round, canaries, billboard, default, metrics, sampler, server or all.",
-            autocompletion=completer("game"),
+        completed(
+            "game", "one-round, canaries, billboard, default, metrics, sampler, server or all."
         ),
     ] = "all",
     as_json: AsJson = False,

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from pmtl.cli import options as opt
-from pmtl.cli.shell.completion import completer
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import DEFAULT_EPSILON
+from pmtl.storage import numbered
 
 
 @opt.with_settings(
@@ -20,10 +20,9 @@ from pmtl.privacy.plan import DEFAULT_EPSILON
 def compare(
     algorithm: Annotated[
         list[str] | None,
-        typer.Option(
-            help="An algorithm, also package.module:Name; repeatable (default: pmtl, fedavg, "
-            "local).",
-            autocompletion=completer("algorithm"),
+        opt.completed(
+            "algorithm",
+            "An algorithm, also package.module:Name; repeatable (default: pmtl, fedavg, local).",
         ),
     ] = None,
     epsilon: Annotated[
@@ -82,8 +81,6 @@ def compare(
             f"{name} is given by --{name.replace('_', '-')} and by --grid: keep one of them."
         )
     base = opt.make_config(config, settings)
-    from pmtl.cli.train import free_folder
-
     first = (base.seed or 0) if seed is None else seed
     count = (1 if select else 3) if seeds is None else seeds
     chosen: dict[str, Any] = {"seeds": tuple(range(first, first + count))}
@@ -94,7 +91,7 @@ def compare(
     if epsilon or select:
         chosen["epsilons"] = tuple(epsilon or [DEFAULT_EPSILON])
     made = Grid(base=base, axes=axes, **(chosen | listed))
-    folder = Path(out or free_folder("compare"))
+    folder = Path(out) if out else numbered(Path("runs/compare"))
     if select:
         from pmtl.experiments.sweep.choice import select as choose
 

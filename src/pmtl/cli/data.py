@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import typer
 
 from pmtl.cli import options as opt
-from pmtl.cli.shell.completion import completer
 
 app = typer.Typer(
     help="Look at data, describe tables, write example tables, fetch data sets.",
@@ -18,12 +17,7 @@ app = typer.Typer(
 @app.command()
 def show(
     spec: Annotated[
-        str,
-        typer.Argument(
-            help="PATH[:key=value,…] or synthetic[:key=value,…]",
-            metavar="SPEC",
-            autocompletion=completer("data"),
-        ),
+        str, opt.completed_argument("data", "PATH[:key=value,…] or synthetic[:key=value,…]", "SPEC")
     ],
     client_column: opt.ClientColumn = None,
     target: opt.Target = None,
@@ -120,10 +114,8 @@ def example(
 def fetch(
     name: Annotated[
         str,
-        typer.Argument(
-            help="femnist, femnist-nist, stackoverflow or celeba",
-            metavar="NAME",
-            autocompletion=completer("data set"),
+        opt.completed_argument(
+            "data set", "femnist, femnist-nist, stackoverflow or celeba", "NAME"
         ),
     ],
     to: Annotated[

@@ -54,14 +54,8 @@ categories = ["home", "returns"]
 
 
 def write_example(folder: Path) -> dict[str, str]:
-    """Write `visits.csv`, `new.csv`, `elsewhere.csv` and `schema.toml`.
-
-    Args:
-        folder: where to; it is made if it does not exist. Files are never replaced.
-
-    Returns:
-        What each file holds, by its path.
-    """
+    """Write `visits.csv`, `new.csv`, `elsewhere.csv` and `schema.toml` to a folder, which is made
+    if it does not exist. Files are never replaced. Returns what each file holds, by its path."""
     random = np.random.default_rng(0)
     names = [f"h{number:03d}" for number in range(_HOSPITALS)]
     levels = dict(zip(names, random.normal(0, 0.7, _HOSPITALS), strict=True))

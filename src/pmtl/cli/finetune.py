@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pmtl.cli import options as opt
-from pmtl.cli.shell.completion import completer
 from pmtl.client.batches import LocalTraining
 
 if TYPE_CHECKING:
@@ -23,26 +22,21 @@ ALL = "all"
 
 @opt.with_settings("steps", "halve_every", kind=LocalTraining)
 def finetune(
-    path: Annotated[
-        str,
-        typer.Argument(
-            help="The folder of a finished run.", metavar="RUN", autocompletion=completer("run")
-        ),
-    ],
+    path: Annotated[str, opt.completed_argument("run", "The folder of a finished run.", "RUN")],
     method: Annotated[
         str,
-        typer.Option(
-            help="vanilla, mean, kl, ewc, all four of them (all), or select: every client chooses "
-            "the best model by its own validation rows.",
-            autocompletion=completer("method"),
+        opt.completed(
+            "method",
+            "vanilla, mean, kl, ewc, all four of them (all), or select: every client chooses the "
+            "best model by its own validation rows.",
         ),
     ] = "vanilla",
     start: Annotated[
         str | None,
-        typer.Option(
-            help="shared or personal: the model to start from (default: personal if the run has "
-            "such models; select tries both).",
-            autocompletion=completer("start"),
+        opt.completed(
+            "start",
+            "shared or personal: the model to start from (default: personal if the run has such "
+            "models; select tries both).",
         ),
     ] = None,
     lam: Annotated[

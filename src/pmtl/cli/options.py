@@ -70,6 +70,16 @@ def typer_option(setting: Declared, panel: str | None = None) -> Any:
     )
 
 
+def completed(values: str, help: str) -> Any:
+    """A Typer option whose values the shell completes; `values` is a name for `completer`."""
+    return typer.Option(help=help, autocompletion=completer(values))
+
+
+def completed_argument(values: str, help: str, metavar: str) -> Any:
+    """The same for an argument."""
+    return typer.Argument(help=help, metavar=metavar, autocompletion=completer(values))
+
+
 Clients = Annotated[int | None, typer.Option(help="m: how many clients the federation has.")]
 Config = Annotated[str | None, typer.Option(help="A TOML file; options given here override it.")]
 ClientColumn = Annotated[str | None, typer_option(declared(Reading)["client_column"])]
@@ -78,12 +88,7 @@ SchemaFile = Annotated[str | None, typer_option(declared(Reading)["schema"])]
 Device = Annotated[str | None, typer_option(declared(TrainConfig)["device"])]
 Engine = Annotated[str | None, typer_option(declared(TrainConfig)["engine"])]
 RunPath = Annotated[
-    str,
-    typer.Argument(
-        help="The folder of a finished run, or RUN/finetuned/NAME.",
-        metavar="RUN",
-        autocompletion=completer("run"),
-    ),
+    str, completed_argument("run", "The folder of a finished run, or RUN/finetuned/NAME.", "RUN")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, to stdout.")]
 

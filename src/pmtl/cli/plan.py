@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import typer
 
 from pmtl.cli import options as opt
-from pmtl.cli.shell.completion import completer
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import PrivacyRequest
 
@@ -19,11 +18,7 @@ def plan(
         int | None, typer.Option(help="d: how many numbers leave a client; or give --columns.")
     ] = None,
     model: Annotated[
-        str,
-        typer.Option(
-            help="A model of the library; its parameters are counted.",
-            autocompletion=completer("model"),
-        ),
+        str, opt.completed("model", "A model of the library; its parameters are counted.")
     ] = "auto",
     columns: Annotated[int | None, typer.Option(help="How many numbers a row has.")] = None,
     classes: Annotated[
@@ -36,8 +31,7 @@ def plan(
         str | None, typer.Option(help="Draw what pays: a new .svg, .png or .pdf.", metavar="FILE")
     ] = None,
     out: Annotated[
-        str | None,
-        typer.Option(help="Write the settings to this TOML file, too.", metavar="FILE"),
+        str | None, typer.Option(help="Write the settings to this TOML file, too.", metavar="FILE")
     ] = None,
     as_json: opt.AsJson = False,
     **settings: Any,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pmtl.cli import options as opt
-from pmtl.cli.shell.completion import completer
 from pmtl.errors import PmtlError
+from pmtl.storage import numbered
 
 if TYPE_CHECKING:
     from pmtl.runs.result import Run
@@ -56,7 +56,7 @@ def train(
     with join_team() as team:
         run = start(
             asked,
-            out=out or free_folder(_name(asked.algorithm)),
+            out=out or numbered(Path("runs") / _name(asked.algorithm)),
             callbacks=callback or (),
             progress=True,
             warn=opt.warn,
@@ -68,12 +68,7 @@ def train(
 
 def resume(
     path: Annotated[
-        str,
-        typer.Argument(
-            help="The folder of a run or of a comparison.",
-            metavar="RUN",
-            autocompletion=completer("run"),
-        ),
+        str, opt.completed_argument("run", "The folder of a run or of a comparison.", "RUN")
     ],
     callback: Callbacks = None,
     as_json: opt.AsJson = False,
@@ -197,14 +192,6 @@ def _memory(memory: dict[str, Any] | None) -> list[str]:
             + ("were kept in memory" if owned["in"] == "memory" else "were kept on disk")
         )
     return [sentence + "."]
-
-
-def free_folder(name: str) -> str:
-    """The first of runs/NAME-1, runs/NAME-2, … that does not exist."""
-    number = 1
-    while Path(f"runs/{name}-{number}").exists():
-        number += 1
-    return f"runs/{name}-{number}"
 
 
 def _name(algorithm: str) -> str:

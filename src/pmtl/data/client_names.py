@@ -130,13 +130,18 @@ def _one_by_one(values: list[Any], what: str) -> Coded:
     vocabulary = Vocabulary(what)
     codes = np.empty(len(values), dtype=np.int64)
     for row, value in enumerate(values):
-        missing = value is None or type(value).__name__ in ("NAType", "NaTType")  # of pandas
-        if missing or (isinstance(value, float) and value != value):
+        if is_missing(value):
             raise _missing(row, what)
         if isinstance(value, float):
             value = int(whole(np.array([value]), what)[0])
         codes[row] = vocabulary.code(value if isinstance(value, bytes) else str(value))
     return vocabulary.coded([codes])
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value of a frame stands for none: None, NaN, and pandas' own."""
+    missing = value is None or type(value).__name__ in ("NAType", "NaTType")
+    return missing or (isinstance(value, float) and value != value)
 
 
 def whole(array: NDArray[Any], what: str) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pmtl._version import __version__
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, needing
 from pmtl.progress import progress_bar
 from pmtl.spec import unknown
 from pmtl.storage import disk_errors
@@ -232,12 +232,8 @@ def _download(url: str, partial: Path, progress: bool) -> None:
 
 
 def _pooch() -> Any:
-    try:
+    with needing("Fetching data sets needs pooch: install it with pip install 'pmtl[datasets]'."):
         import pooch
-    except ImportError:
-        raise PmtlError(
-            "Fetching data sets needs pooch: install it with pip install 'pmtl[datasets]'."
-        ) from None
     return pooch
 
 

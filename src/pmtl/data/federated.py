@@ -18,13 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.data.checks import (
-    as_float32,
-    as_model_input,
-    check_features,
-    check_lengths,
-    is_sparse,
-)
+from pmtl.data.checks import as_float32, as_model_input, check_features, check_lengths, is_sparse
 from pmtl.data.client_names import encode, without_nobody
 from pmtl.data.fingerprint import fingerprint_of
 from pmtl.data.readers.bounds import Bounds, GivenBounds, check_bounds, find_bounds

@@ -72,12 +72,7 @@ def load(
     name, written = (str(spec), {}) if _exists(Path(spec)) else parse_spec(str(spec))
     given = {**written, **{key: value for key, value in options.items() if value is not None}}
     if name == "synthetic":
-        # A run that scales its features puts this into its source, too.
-        scale = given.pop("scale", None)
-        if scale not in (None, "client"):
-            raise PmtlError(f"There is no scale {scale!r}: use scale=client, or leave it out.")
-        made = construct(synthetic, given, "synthetic", source=format_spec(name, given))
-        return made if scale is None else made.scaled()
+        return construct(synthetic, given, "synthetic", source=format_spec(name, given))
 
     path, place = _places(name)
     # `source` must mean the same in every folder.

@@ -44,21 +44,14 @@ LIMIT = 4.0
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """How each client scales its rows.
+    """How each client scales its rows."""
 
-    Args:
-        means: what clients subtract from their rows, [m, *input_shape].
-        widths: what they then divide by, [m, *input_shape]; inf for a constant feature.
-        limits: the largest scaled values, [*input_shape]; 1 for a feature with bounds, and
-            infinite if nothing is scaled.
-        fills: what clients put into empty cells before, [m, *input_shape]; None if there can be no
-            empty cells.
-    """
-
-    means: NDArray[np.float32]
-    widths: NDArray[np.float32]
-    limits: NDArray[np.float32]
-    fills: NDArray[np.float32] | None = None
+    means: Floats  #: what clients subtract from their rows, [m, *input_shape]
+    widths: Floats  #: what they then divide by, [m, *input_shape]; inf for a constant feature
+    #: The largest scaled values, [*input_shape]; 1 with bounds, infinite if nothing is scaled.
+    limits: Floats
+    #: What clients put into empty cells before, [m, *input_shape]; None: there can be none.
+    fills: Floats | None = None
 
     @property
     def scales(self) -> bool:
@@ -164,13 +157,8 @@ def fill_by_client(
 def scaling_of_new_client(
     x: NDArray[np.float32], like: Scaling, bounds: Bounds | None = None
 ) -> Scaling:
-    """How a client that was not in training fills and scales its rows: by these rows alone.
-
-    Args:
-        x: the client's rows, with NaN for empty cells.
-        like: the scaling of the clients that were in training.
-        bounds: the public bounds of the features, if there are any.
-    """
+    """How a client that was not in training fills and scales its rows: by these rows alone, with
+    NaN for empty cells, and `like` the clients that were."""
     rows, owner = Rows(np.arange(len(x)), np.array([0, len(x)])), np.zeros(len(x), dtype=np.int64)
     fills = None
     if like.fills is not None:

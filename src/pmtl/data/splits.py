@@ -30,15 +30,10 @@ _WORDS |= {"test": TEST}
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The rows of one split, grouped by client.
+    """The rows of one split, grouped by client."""
 
-    Args:
-        order: row numbers, client by client, in the order of the file.
-        offsets: [m+1]; client k owns `order[offsets[k]:offsets[k+1]]`.
-    """
-
-    order: NDArray[np.int64]
-    offsets: NDArray[np.int64]
+    order: NDArray[np.int64]  #: row numbers, client by client, in the order of the file
+    offsets: NDArray[np.int64]  #: [m+1]; client k owns `order[offsets[k]:offsets[k+1]]`
 
     @property
     def counts(self) -> NDArray[np.int64]:

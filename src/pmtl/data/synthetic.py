@@ -40,6 +40,7 @@ def synthetic(
     seed: int = 0,
     validation: float = 0.1,
     test: float = 0.2,
+    scale: str | None = None,
     source: str | None = None,
 ) -> FederatedData:
     """Draw a federation.
@@ -58,6 +59,7 @@ def synthetic(
         seed: seed of the federation.
         validation: fraction of a client's rows for validation.
         test: fraction of a client's rows for testing.
+        scale: "client": each client standardises its features, as in `FederatedData.from_arrays`.
         source: the spec that draws the same federation again.
     """
     if task not in ("classification", "regression"):
@@ -109,6 +111,7 @@ def synthetic(
         outputs=outputs,
         validation=validation,
         test=test,
+        scale=scale,
         source=source,
     )
 

@@ -100,14 +100,8 @@ def probe(
     module: Answering, shape: tuple[int, ...], pixels: bool = False, places: bool = False
 ) -> NDArray[np.float32]:
     """Rows to try an export with: ordinary ones, far ones and, if the model fills missing cells,
-    missing ones. They are drawn from a fixed seed and from the model's own scaling.
-
-    Args:
-        module: the model.
-        shape: the shape of a row.
-        pixels: whether features are pixels.
-        places: whether features are places in a table.
-    """
+    missing ones. They are drawn from a fixed seed and from the model's own scaling. Features may be
+    `pixels`, or `places` in a table."""
     random = np.random.default_rng(0)
     tables = [part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding)]
     if tables or places:

@@ -7,7 +7,7 @@ to it, and the card says so.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,11 @@ from pmtl._version import __version__
 from pmtl.errors import PmtlError
 from pmtl.export.usage import Subject, how_to_use, inline
 from pmtl.runs.result import Run
+from pmtl.views.frames import flat_row
 
 
 def model_card(run: Run, subject: Subject, licence: str) -> str:
-    """The text of the card.
-
-    Args:
-        run: the run.
-        subject: which of its models were exported.
-        licence: the licence that the front matter names.
-    """
+    """The text of the card; its front matter names the licence."""
     parts = (
         _front_matter(run, subject, licence),
         f"# {_title(subject)}",
@@ -134,12 +129,12 @@ def _evaluation(run: Run) -> str:
         last = {name: value for name, value in released[-1].items() if name != "noise"}
         return (
             "Averages over all clients, which passed the gate and are paid for in ε (noise "
-            f"included):\n\n{_table(_flat(last))}"
+            f"included):\n\n{_table(last)}"
         )
     found = _measured(run)
     if found is None:
         return "Not measured: run `pmtl evaluate` on the run."
-    return f"On test rows of all clients together, exact (an experiment):\n\n{_table(_flat(found))}"
+    return f"On test rows of all clients together, exact (an experiment):\n\n{_table(found)}"
 
 
 def _measured(run: Run) -> Mapping[str, Any] | None:
@@ -192,16 +187,9 @@ def _limits(run: Run, subject: Subject) -> str:
     return "\n".join(f"- {limit}" for limit in limits)
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name} ")
-        else:
-            yield f"{prefix}{name}", value
-
-
-def _table(values: Iterable[tuple[str, Any]]) -> str:
-    rows = [f"| {name.replace('_', ' ')} | {_number(value)} |" for name, value in values]
+def _table(values: Mapping[str, Any]) -> str:
+    flat = flat_row(values, between=" ").items()
+    rows = [f"| {name.replace('_', ' ')} | {_number(value)} |" for name, value in flat]
     return "\n".join(("| | |", "|---|---:|", *rows))
 
 

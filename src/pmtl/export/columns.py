@@ -67,13 +67,9 @@ class Trial:
 
 
 def trial_of(schema: Schema, rows: NDArray[np.float32]) -> Trial:
-    """A made-up table with ordinary, far, unknown and empty cells. What is expected for it comes
-    from the schema's own encoder, which training and prediction use.
-
-    Args:
-        schema: the schema.
-        rows: features to take numbers from.
-    """
+    """A made-up table with ordinary, far, unknown and empty cells, whose numbers are taken from
+    `rows`. What is expected for it comes from the schema's own encoder, which training and
+    prediction use."""
     most = max(len(column.categories or ()) for column in schema.features)
     edges = _MONTH_ENDS if any(column.parts for column in schema.features) else 0
     count = min(max(2 * len(rows), most + 2, 16, 2 * edges), 400)
@@ -126,13 +122,8 @@ def _date(day: float) -> str | None:
 
 
 def add_columns(onnx: Any, proto: Any, schema: Schema) -> None:
-    """Put the columns of a table in front of a graph that reads `rows`.
-
-    Args:
-        onnx: the package.
-        proto: the model, which is changed.
-        schema: the schema.
-    """
+    """Put the columns of a table in front of a graph that reads `rows`; `proto`, the model, is
+    changed."""
     graph, head = proto.graph, _Head(onnx)
     pieces = [head.column(name, column) for name, column in input_names(schema).items()]
     flat = [piece for group in pieces for piece in group]

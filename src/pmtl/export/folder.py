@@ -42,6 +42,7 @@ from pmtl.export.columns import input_names, what_to_give
 from pmtl.export.formats import Format, find_format
 from pmtl.export.usage import Subject
 from pmtl.jsontext import to_json
+from pmtl.prediction.models import DIVERGED, refuse_diverged
 from pmtl.progress import Bar, progress_bar
 from pmtl.runs.folder import make_private
 from pmtl.runs.result import Run
@@ -152,18 +153,11 @@ def _export_client(
     run: Run, client: str, kind: type[Format], folder: Path
 ) -> tuple[Subject, _Done]:
     module, done = _own_model(run, client), _Done()
-    if not module.finite:
-        raise PmtlError(f"The model of client {client!r} {_DIVERGED}")
+    refuse_diverged(f"The model of client {client!r}", module.finite)
     writer = _writer(run, kind, module)
     _write(run, writer, module, client, folder, f"model{kind.ending}", done)
     file, state = f"model{kind.ending}", module.state_names
     return Subject(kind.name, file, client, state, columns=writer.schema), done
-
-
-_DIVERGED = (
-    "diverged: some weights are infinite or NaN. Train again with a smaller step (--lr) or a "
-    "smaller λ."
-)
 
 
 def _export_all(run: Run, kind: type[Format], folder: Path, bar: Bar) -> tuple[Subject, _Done]:
@@ -177,10 +171,10 @@ def _export_all(run: Run, kind: type[Format], folder: Path, bar: Bar) -> tuple[S
             name = f"models/{number:05d}-{_safe(client)}{kind.ending}"
             _write(run, writer, module, client, folder, name, done)
         else:
-            done.left_out[client] = f"Its model {_DIVERGED}"
+            done.left_out[client] = f"Its model {DIVERGED}"
         bar.advance()
     if not done.models:
-        raise PmtlError(f"No model can be exported: every client's {_DIVERGED}")
+        raise PmtlError(f"No model can be exported: every client's {DIVERGED}")
     index = {"models": done.models, "left_out": done.left_out}
     files.write_text(folder / "index.json", to_json(index, indent=2) + "\n")
     first, count = next(iter(done.models.values())), len(done.models)
@@ -209,8 +203,7 @@ def _export_shared(
         )
     public, places = with_public_scale(run.shared_for(client or run.clients[0]).cpu().float())
     module, done = Answering(public, facts.task).eval(), _Done()
-    if not module.finite:
-        raise PmtlError(f"The shared model {_DIVERGED}")
+    refuse_diverged("The shared model", module.finite)
     names = facts.feature_names
     own = [f"feature {place}" if names is None else names[place] for place in places]
     # Features that the user has to scale come after the columns: such a model reads features.
@@ -300,7 +293,9 @@ def _about_folder(run: Run, kind: type[Format], done: _Done, subject: Subject) -
         **about,
         "format": kind.name,
         "file": None if subject.many else subject.file,
-        "input": "rows" if subject.columns is None else _inputs(subject.columns),
+        "input": "rows"
+        if subject.columns is None
+        else {name: what_to_give(column) for name, column in input_names(subject.columns).items()},
         "answers": output_names(facts.task),
         "feature_names": facts.feature_names,
         "pixels": facts.pixels,
@@ -311,11 +306,6 @@ def _about_folder(run: Run, kind: type[Format], done: _Done, subject: Subject) -
             "largest_difference": done.largest,
         },
     }
-
-
-def _inputs(schema: Schema) -> dict[str, str]:
-    """The inputs of a graph that reads columns, and what each of them holds."""
-    return {name: what_to_give(column) for name, column in input_names(schema).items()}
 
 
 def _write_reading(run: Run, folder: Path) -> None:

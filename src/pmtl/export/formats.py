@@ -65,12 +65,8 @@ class Format(ABC):
         """Keep what all files of this network have in common."""
 
     def content(self, module: Answering, about: Mapping[str, Any]) -> bytes:
-        """The file of a model.
-
-        Args:
-            module: a model with the same network.
-            about: what is known of it, which is kept in the file as JSON.
-        """
+        """The file of a model with the same network; what is known `about` it is kept in the file
+        as JSON."""
         with _traced(self.name):
             return self._content(module, about)
 
@@ -79,12 +75,8 @@ class Format(ABC):
         return Trial(rows, {"rows": rows}) if self.schema is None else trial_of(self.schema, rows)
 
     def answers(self, content: bytes, inputs: Mapping[str, Array]) -> Answers:
-        """What the model in a file answers, by the runtime that users have.
-
-        Args:
-            content: the file.
-            inputs: the arrays that it reads: `rows`, or the columns of a table.
-        """
+        """What the model in a file answers, by the runtime that users have. It reads `rows`, or the
+        columns of a table."""
         with _traced(self.name):
             return self._answers(content, inputs)
 

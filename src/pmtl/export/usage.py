@@ -131,12 +131,7 @@ def _rebuilt(run: Run, subject: Subject) -> str:
 
 
 def how_to_use(run: Run, subject: Subject) -> str:
-    """The section of a card with code to run and notes on what to give to it.
-
-    Args:
-        run: the run.
-        subject: which of its models were exported.
-    """
+    """The section of a card with code to run and notes on what to give to it."""
     facts = run.facts
     own = facts.model == IN_MEMORY or ":" in facts.model
     scaled = "; `scale.…` of the scaling in front of it" if subject.scaled else ""

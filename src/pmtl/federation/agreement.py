@@ -56,12 +56,9 @@ class Columns:
             None if bounds is None else bounds.target,
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Columns:
-        """The inverse of `to_dict`, for values that came as JSON."""
+        """The inverse of `asdict`, for values that came as JSON."""
         known = {item.name for item in fields(cls)}
         if set(values) != known:
             raise PmtlError("A site does not say how its rows look: it has another version.")
@@ -175,7 +172,7 @@ class Agreement:
         return {
             "run": self.run,
             "config": asdict(self.config),
-            "columns": self.columns.to_dict(),
+            "columns": asdict(self.columns),
             "clients": list(self.clients),
             "plan": self.plan.to_dict(),
             "initialisation": self.initialisation,
@@ -200,6 +197,11 @@ class Agreement:
             raise PmtlError(
                 f"The server's message is refused: it is no agreement ({error})."
             ) from error
+
+
+def is_of(client: str, site: str) -> bool:
+    """Whether a client is one of this site's, or the site itself is the client."""
+    return client == site or client.startswith(f"{site}/")
 
 
 def check_run_name(name: Any) -> str:

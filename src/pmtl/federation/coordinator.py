@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from pmtl._version import __version__
 from pmtl.algorithms import Algorithm
 from pmtl.errors import Interrupted, PmtlError
-from pmtl.federation.agreement import Agreement, Columns
+from pmtl.federation.agreement import Agreement, Columns, is_of
 from pmtl.federation.messages import Message
 from pmtl.federation.rounds import Rounds, sentence_of, shown_to
 from pmtl.federation.server_folder import ServerFolder, ServerRun
@@ -48,34 +47,20 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Job:
-    """What an operator asks for.
+    """What an operator asks for. Data and ledger are those of the sites and of the server."""
 
-    Args:
-        run: the identity of the run.
-        config: the settings; data and ledger are those of the sites and of the server.
-        sites: the sites that take part; all that the transport knows unless given.
-        summed: whether sites send the sum of their clients' uploads.
-        secure: whether sites hide their uploads from the server (`secure_aggregation/`).
-        colluders: how many sites may collude with the server; a third unless given.
-        round_seconds: how long sites may take for a round.
-        join_seconds: how long sites may take to join and to get ready.
-    """
-
-    run: str
+    run: str  #: the identity of the run
     config: TrainConfig
-    sites: tuple[str, ...] = ()
-    summed: bool = False
-    secure: bool = False
-    colluders: int | None = None
-    round_seconds: float = ROUND_SECONDS
-    join_seconds: float = JOIN_SECONDS
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    sites: tuple[str, ...] = ()  #: that take part; all that the transport knows unless given
+    summed: bool = False  #: whether sites send the sum of their clients' uploads
+    secure: bool = False  #: whether sites hide their uploads from the server
+    colluders: int | None = None  #: sites that may collude with the server; a third unless given
+    round_seconds: float = ROUND_SECONDS  #: how long sites may take for a round
+    join_seconds: float = JOIN_SECONDS  #: how long they may take to join and to get ready
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Job:
-        """The inverse of `to_dict`, checked."""
+        """The inverse of `asdict`, checked."""
         given = dict(values)
         try:
             config = parse_config(given.pop("config"), "the job")
@@ -84,51 +69,25 @@ class Job:
             raise PmtlError(f"The job cannot be read: {error}.") from error
 
 
-def run_job(
-    job: Mapping[str, Any],
-    transport: Transport,
-    folder: Path,
-    stop: threading.Event,
-    tell: Tell = lambda sentence: None,
-) -> None:
-    """Run a job to its end, or continue one that was stopped.
-
-    Args:
-        job: `Job.to_dict()`.
-        transport: reaches the sites.
-        folder: the server's folder: its ledger, and a folder for each run.
-        stop: set to stop after the current round.
-        tell: called with sentences about the progress, all public.
-    """
-    Coordinator(Job.from_dict(job), transport, ServerFolder(folder), stop, tell).run()
-
-
 class Coordinator:
-    """Runs one job."""
+    """Runs one job, or continues one that was stopped.
+
+    `stop` is set to stop after the current round; `tell` is called with sentences about the
+    progress, all public; `source` is where noise gets its random words from, for tests.
+    """
 
     def __init__(
         self,
         job: Job,
         transport: Transport,
         folder: ServerFolder,
-        stop: threading.Event | None = None,
-        tell: Tell = lambda sentence: None,
+        stop: threading.Event,
+        tell: Tell,
         source: Source | None = None,
     ) -> None:
-        """
-        Args:
-            job: what is asked for.
-            transport: reaches the sites.
-            folder: the server's folder.
-            stop: set to stop after the current round.
-            tell: called with sentences about the progress, all public.
-            source: where noise gets its random words from, for tests.
-        """
         self.job, self.transport, self.folder = job, transport, folder
         self.sites = job.sites or transport.sites
-        self._stop = stop or threading.Event()
-        self._tell = tell
-        self._source = source
+        self._stop, self._tell, self._source = stop, tell, source
         if unknown := sorted(set(self.sites) - set(transport.sites)):
             raise PmtlError(f"The federation has no site {unknown[0]!r}.")
 
@@ -322,13 +281,12 @@ def _own(answer: Message, site: str) -> list[str]:
     """The names of a site's clients, which must be in its own namespace."""
     given = answer.header.get("clients")
     names = [str(name) for name in given] if isinstance(given, list) else []
-    foreign = [name for name in names if name != site and not name.startswith(f"{site}/")]
-    if foreign or not names or len(set(names)) != len(names):
+    own = names and all(is_of(name, site) for name in names)
+    if not own or len(set(names)) != len(names):
         raise PmtlError(f"Site {site!r} names clients that are not its own, or none.")
     return names
 
 
 def _members(clients: tuple[str, ...], site: str) -> NDArray[np.int64]:
     """The numbers of a site's clients."""
-    mine = [k for k, c in enumerate(clients) if c == site or c.startswith(f"{site}/")]
-    return np.array(mine, dtype=np.int64)
+    return np.flatnonzero([is_of(client, site) for client in clients]).astype(np.int64)

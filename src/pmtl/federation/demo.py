@@ -37,11 +37,7 @@ _CONNECT, _TRAIN = 90.0, 300.0
 
 
 def write_tables(folder: Path) -> dict[str, Path]:
-    """A table of made-up visits for each site: wards are the clients.
-
-    Args:
-        folder: where; it must exist.
-    """
+    """A table of made-up visits for each site, in a folder that exists: wards are the clients."""
     tables = {}
     for number, site in enumerate(SITES):
         rng = np.random.default_rng(number)
@@ -66,14 +62,9 @@ def write_tables(folder: Path) -> dict[str, Path]:
 def run_demo(
     folder: Path, config: TrainConfig, secure: bool, tell: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Provision, start, train, and stop all processes; returns where the results are.
-
-    Args:
-        folder: a new folder.
-        config: the settings of the run.
-        secure: whether sites hide their uploads from the server.
-        tell: called with sentences about the progress.
-    """
+    """Provision, start, train, and stop all processes, in a new folder; returns where the results
+    are. `secure`: sites hide their uploads from the server. `tell` is called with sentences about
+    the progress."""
     if folder.exists():
         raise PmtlError(f"{folder} exists already: choose another --out, or remove it.")
     with disk_errors(folder):

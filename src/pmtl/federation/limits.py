@@ -32,43 +32,26 @@ from pmtl.storage import read_toml
 
 @dataclass(frozen=True)
 class Limits:
-    """The most that a run may ask of a site.
+    """The most that a run may ask of a site."""
 
-    Args:
-        epsilon: the largest ε of one run.
-        delta: the largest δ of one run.
-        total_epsilon: the largest sum of the ε of all runs that this site took part in. Their δ add
-            up, too: n runs within these limits are (total_epsilon, n · delta)-private together.
-        clip: the largest clip norm.
-        rounds: the largest number of rounds.
-        clients: the least number of clients of the whole federation.
-        models: the names of models that may be trained.
-        algorithms: the names of algorithms that may be run.
-        version: the version of pmtl that the server must have.
-        modes: experiment, production or both. An experiment sends a digest of the site's rows.
-        secure: whether the site takes part only with secure aggregation.
-        colluders: the least number of colluding sites that secure aggregation must stand.
-    """
-
-    epsilon: float = 4.0
-    delta: float = 0.05
+    epsilon: float = 4.0  #: the largest ε of one run
+    delta: float = 0.05  #: the largest δ of one run
+    #: The largest sum of the ε of all runs that this site took part in. Their δ add up, too: n runs
+    #: within these limits are (total_epsilon, n · delta)-private together.
     total_epsilon: float = math.inf
-    clip: float = math.inf
-    rounds: int = 10_000
-    clients: int = 2
-    models: tuple[str, ...] = tuple(MODELS)
+    clip: float = math.inf  #: the largest clip norm
+    rounds: int = 10_000  #: the largest number of rounds
+    clients: int = 2  #: the least number of clients of the whole federation
+    models: tuple[str, ...] = tuple(MODELS)  #: that may be trained
     algorithms: tuple[str, ...] = tuple(name for name in ALGORITHMS if name != "naive_joint")
-    version: str = __version__
+    version: str = __version__  #: of pmtl that the server must have
+    #: An experiment sends a digest of the site's rows.
     modes: tuple[str, ...] = ("experiment", "production")
-    secure: bool = False
-    colluders: int = 0
+    secure: bool = False  #: whether the site takes part only with secure aggregation
+    colluders: int = 0  #: the least number of colluding sites that secure aggregation must stand
 
     def check_mode(self, mode: str) -> None:
-        """Refuse a mode that is not allowed.
-
-        Args:
-            mode: experiment or production.
-        """
+        """Refuse a mode that is not allowed."""
         if mode not in self.modes:
             raise PublicError(
                 f"This site's limits do not allow the run: its mode is {mode}, and the site allows "
@@ -76,13 +59,8 @@ class Limits:
             )
 
     def check(self, agreement: Agreement, version: str, spent: float = 0.0) -> None:
-        """Refuse what is beyond the limits, with sentences that are public.
-
-        Args:
-            agreement: the run.
-            version: the version of pmtl at the server.
-            spent: the sum of the ε of earlier runs at this site.
-        """
+        """Refuse what is beyond the limits, with sentences that are public. `version` is that of
+        pmtl at the server, and `spent` the sum of the ε of earlier runs at this site."""
         plan, config = agreement.plan, agreement.config
         if plan.clients != len(set(agreement.clients)) or plan.clients != len(agreement.clients):
             raise PublicError("The run's plan is for other clients than it names.")
@@ -137,18 +115,11 @@ def _listed(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class SiteSettings:
-    """A site's own file.
+    """A site's own file."""
 
-    Args:
-        data: the spec of the site's rows; paths are relative to the file.
-        folder: where personal models are kept.
-        one_client: whether all rows belong to one client, which has the site's name.
-        limits: what the site agrees to.
-    """
-
-    data: str
-    folder: Path
-    one_client: bool = False
+    data: str  #: the spec of the site's rows; paths are relative to the file
+    folder: Path  #: where personal models are kept
+    one_client: bool = False  #: whether all rows belong to one client, which has the site's name
     limits: Limits = Limits()
 
 

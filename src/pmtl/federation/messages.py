@@ -65,13 +65,8 @@ class Message:
         return cls(kind, header, arrays)
 
     def array(self, name: str, kinds: str, dimensions: int) -> NDArray[Any]:
-        """A copy of an array that must be there.
-
-        Args:
-            name: its name.
-            kinds: the kinds of numbers that it may hold (NumPy's letters).
-            dimensions: how many dimensions it has.
-        """
+        """A copy of an array that must be there, with numbers of one of these `kinds` (NumPy's
+        letters)."""
         found = self.arrays.get(name)
         if found is None or found.dtype.kind not in kinds or found.ndim != dimensions:
             raise PublicError(f"A message is refused: it has no such array {name!r}.")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -32,34 +32,21 @@ from pmtl.sharing import PublicInputs
 from pmtl.storage import disk_errors
 
 
+@dataclass(frozen=True)
 class RunResult:
     """Writes the folder of one run at a site."""
 
-    def __init__(
-        self,
-        path: Path,
-        agreement: Agreement,
-        data: FederatedData,
-        model: FlatModel,
-        public: PublicInputs,
-    ) -> None:
-        """
-        Args:
-            path: the folder.
-            agreement: the run.
-            data: the site's rows as they are trained on, with the site's own names of clients.
-            model: the model with the common start.
-            public: the public start or basis.
-        """
-        self.path = path
-        self._agreement, self._data = agreement, data
-        self._model, self._public = model, public
+    path: Path
+    agreement: Agreement
+    data: FederatedData  #: the rows as they are trained on, with the site's own names of clients
+    model: FlatModel  #: with the common start
+    public: PublicInputs  #: the public start or basis
 
     def create(self, algorithm: Algorithm) -> None:
         """Make the folder, unless it exists."""
         if self.path.exists():
             return
-        agreement, data = self._agreement, self._data
+        agreement, data = self.agreement, self.data
         # The ledger is the server's; its name here says so.
         ledger = "(at the server)" if agreement.config.mode == "production" else None
         config = replace(
@@ -68,25 +55,21 @@ class RunResult:
         key = secrets.token_bytes(KEY_BYTES) if config.mode == "production" else b""
         board = Billboard(np.zeros(data.m, dtype=np.int64))
         facts = facts_of(
-            *(config, data, self._model, algorithm, board, agreement.plan, None, key),
+            *(config, data, self.model, algorithm, board, agreement.plan, None, key),
             id=agreement.run,
             initialisation=agreement.initialisation,
-            public_files=dict(self._public.about),
-            start_digest=self._public.digest(),
+            public_files=dict(self.public.about),
+            start_digest=self.public.digest(),
             secure=agreement.secure,
             at_site=True,
         )
-        RunFolder.create(self.path, config, facts, key, self._public)
+        RunFolder.create(self.path, config, facts, key, self.public)
         for sentence in data.for_owner:
             self.note(sentence)
 
     @staticmethod
     def remove_unfinished(path: Path) -> None:
-        """Remove the folder of a run that has no models yet.
-
-        Args:
-            path: the folder; nothing happens if it does not exist.
-        """
+        """Remove the folder of a run that has no models yet, if there is one."""
         if not path.exists():
             return
         if RunFolder.open(path).facts().complete:
@@ -108,15 +91,9 @@ class RunResult:
         blocks: NDArray[np.int64],
         rounds: int,
     ) -> None:
-        """Write the personal models, what was published, and the statement.
-
-        Args:
-            training: the clients.
-            around: `[m, P]`, what clients read at the end.
-            vectors: `[V, P]`, what was published of it.
-            blocks: `[m]`, which of the vectors each client reads.
-            rounds: how many rounds were published.
-        """
+        """Write the personal models, what was published, and the statement. `around` [m, P] is what
+        clients read at the end, `vectors` [V, P] what was published of it, and `blocks` [m] which
+        of these each client reads."""
         folder, algorithm = RunFolder.open(self.path), training.algorithm
         weights, alone = training.weights(around), training.alone()
         seen = training.store.seen
@@ -142,4 +119,4 @@ class RunResult:
         )
         published = {"weights": shown if algorithm.exact else vectors}
         statement = statement_of(facts)
-        folder.save_result(facts, models, published, self._data.scaling, statement, None)
+        folder.save_result(facts, models, published, self.data.scaling, statement, None)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,66 +23,41 @@ from pmtl.federation.transport import Transport
 from pmtl.server import Server
 from pmtl.server.server import ServerState
 
+if TYPE_CHECKING:
+    from pmtl.federation.coordinator import Job
+
 Members = Mapping[str, NDArray[np.int64]]
 
 #: How many deviations of noise a sum may have; more come from a site that sends nonsense.
 _DEVIATIONS = 40
 
 
-class Settings(Protocol):
-    """What a job decides about rounds."""
-
-    @property
-    def summed(self) -> bool: ...
-
-    @property
-    def round_seconds(self) -> float: ...
-
-
+@dataclass
 class Rounds:
     """The rounds of one run."""
 
-    def __init__(
-        self,
-        agreement: Agreement,
-        server: Server,
-        transport: Transport,
-        members: Members,
-        job: Settings,
-        tell: Callable[[str], None],
-    ) -> None:
-        """
-        Args:
-            agreement: the run.
-            server: its gate, sampler and billboard.
-            transport: reaches the sites.
-            members: the numbers of each site's clients.
-            job: whether sites send sums, and how long they may take.
-            tell: called with sentences about the progress, all public.
-        """
-        self.server = server
-        self._agreement, self._transport, self._members = agreement, transport, members
-        self._job, self._tell = job, tell
-        self._late: set[str] = set()  # Sites that missed the last deadline.
-        self._failed: set[str] = set()  # Sites that failed after they gave a key.
+    agreement: Agreement
+    server: Server
+    transport: Transport
+    members: Members  #: the numbers of each site's clients
+    job: Job
+    tell: Callable[[str], None]  #: called with sentences about the progress, all public
+    _late: set[str] = field(default_factory=set, init=False)  #: sites that missed a deadline
+    _failed: set[str] = field(default_factory=set, init=False)  #: that gave a key, and then failed
 
     def advance(self, state: ServerState, counted: Mapping[str, int]) -> set[str] | None:
-        """Make one round; returns the sites that were counted, or None if it was abandoned.
-
-        Args:
-            state: where the server stands; it is moved on.
-            counted: the last round in which each site was counted.
-        """
-        if self._agreement.colluders is None:
+        """Make one round, and move `state` on; returns the sites that were counted, or None if it
+        was abandoned. `counted` is the last round in which each site was counted."""
+        if self.agreement.colluders is None:
             return self._plain(state, counted)
-        return self._secure(state, counted, self._agreement.colluders)
+        return self._secure(state, counted, self.agreement.colluders)
 
     def _plain(self, state: ServerState, counted: Mapping[str, int]) -> set[str]:
-        server, summed = self.server, self._job.summed
+        server, summed = self.server, self.job.summed
         tally = server.open(state)
         attempt = secrets.token_hex(8)
         messages = {}
-        for site, clients in self._members.items():
+        for site, clients in self.members.items():
             mask = np.isin(clients, list(tally.cohort)).astype(np.uint8)
             header = self._header(state, attempt, counted[site]) | {"summed": summed}
             arrays = {**shown_to(server, state, clients), "drawn": mask}
@@ -91,7 +67,7 @@ class Rounds:
             state.round += 1
             return set(answered)
         for site, uploads in answered.items():
-            clients = self._members[site]
+            clients = self.members[site]
             drawn = np.isin(clients, list(tally.cohort))
             secret = server.plan.scheme.coins_are_secret and not summed
             padded = secret and uploads.shape[:1] == clients.shape
@@ -108,7 +84,7 @@ class Rounds:
         from pmtl.secure_aggregation.protocol import unmasked
 
         server, attempt = self.server, secrets.token_hex(16)
-        headers = {site: self._header(state, attempt, counted[site]) for site in self._members}
+        headers = {site: self._header(state, attempt, counted[site]) for site in self.members}
         least = shares.least_sites(colluders)
         # A site that gave a key and then failed is left out of the next attempt, if others suffice.
         left_out, self._failed = self._failed, set()
@@ -129,32 +105,32 @@ class Rounds:
         messages = {}
         for site in keys:
             header = headers[site] | {"keys": [keys[other] for other in sorted(keys)]}
-            messages[site] = Message("masked", header, shown_to(server, state, self._members[site]))
+            messages[site] = Message("masked", header, shown_to(server, state, self.members[site]))
         answered = self._collect(messages, "masked", state.round, attempt)
         if set(answered) != set(keys):
             self._failed = set(keys) - set(answered)
             missing = ", ".join(sorted(self._failed))
-            self._tell(
+            self.tell(
                 f"Round {state.round + 1} was abandoned, because {missing} did not answer. It "
                 "stays charged; a new attempt begins with the sites that are there."
             )
             return None
         total = unmasked(answered, tally.sum.shape[1])
         if total is None:
-            self._tell(f"Round {state.round + 1} was abandoned: a site sent nonsense.")
+            self.tell(f"Round {state.round + 1} was abandoned: a site sent nonsense.")
             return None
         grid = Grid.of(server.plan)
         noise = shares.scale(grid, len(keys), colluders) * len(keys) ** 0.5
         try:
             server.gate.add_noisy_sum(tally, total, _DEVIATIONS * noise)
         except PmtlError as error:
-            self._tell(f"Round {state.round + 1} was abandoned. {error}")
+            self.tell(f"Round {state.round + 1} was abandoned. {error}")
             return None
         server.publish(tally, state, noisy=True)
         return set(answered)
 
     def _header(self, state: ServerState, attempt: str, counted: int) -> dict[str, Any]:
-        run = self._agreement.run
+        run = self.agreement.run
         return {"run": run, "round": state.round, "attempt": attempt, "counted": counted}
 
     def _collect(
@@ -169,7 +145,7 @@ class Rounds:
         of the header."""
         content = {site: message.to_bytes() for site, message in messages.items()}
         waited = frozenset(messages) - self._late
-        answers = self._transport.ask(content, self._job.round_seconds, waited or None)
+        answers = self.transport.ask(content, self.job.round_seconds, waited or None)
         found: dict[str, Any] = {}
         for site, given in answers.items():
             try:
@@ -181,12 +157,12 @@ class Rounds:
             if site in messages and answer.kind == kind and fresh and (entry or kind) in there:
                 found[site] = there[entry or kind]
             else:
-                self._tell(f"Site {site!r}, round {round + 1}: {sentence_of(answer)}")
+                self.tell(f"Site {site!r}, round {round + 1}: {sentence_of(answer)}")
         for site in sorted(set(messages) - set(found) - self._late):
             end = "; it counts as zero." if kind == "uploads" else "."
-            self._tell(f"Site {site!r} did not answer round {round + 1}{end}")
+            self.tell(f"Site {site!r} did not answer round {round + 1}{end}")
         for site in sorted(self._late & set(found)):
-            self._tell(f"Site {site!r} is back.")
+            self.tell(f"Site {site!r} is back.")
         self._late = (self._late - set(messages)) | (set(messages) - set(found))
         return found
 

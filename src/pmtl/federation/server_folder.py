@@ -10,8 +10,8 @@ FOLDER/runs/RUN/public/        what may be handed out: shared model, plan, state
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from pmtl import storage as files
 from pmtl.algorithms import Algorithm, ExactAlgorithm
-from pmtl.errors import PmtlError
-from pmtl.federation.agreement import Agreement
+from pmtl.federation.agreement import Agreement, check_run_name
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.statement.statement import make_statement
 from pmtl.runs.budget import Budget, Checkpoint, Published
@@ -40,20 +39,16 @@ class ServerFolder:
         with files.disk_errors(path):
             (path / "runs").mkdir(parents=True, exist_ok=True)
 
-    @contextmanager
-    def ledger(self, clients: tuple[str, ...]) -> Iterator[Ledger]:
+    def ledger(self, clients: tuple[str, ...]) -> Ledger:
         """The ledger, open for writing; it is made with the first run."""
         file = self.path / "ledger.db"
         if not file.exists() and not file.with_name("ledger.db.head").exists():
             Ledger.create(file, clients).close()
-        with Ledger.open(file, clients) as ledger:
-            yield ledger
+        return Ledger.open(file, clients)
 
     def run(self, name: str) -> ServerRun:
         """The files of one run."""
-        if not name.replace("-", "").replace("_", "").isalnum():
-            raise PmtlError(f"{name!r} cannot name a run: use letters, digits, - and _.")
-        return ServerRun(self.path / "runs" / name)
+        return ServerRun(self.path / "runs" / check_run_name(name))
 
 
 class ServerRun:
@@ -69,11 +64,9 @@ class ServerRun:
     def exists(self) -> bool:
         return self._agreement.exists()
 
-    @contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self) -> AbstractContextManager[None]:
         """Held while a run is under way: one server at a time."""
-        with files.exclusive(self.path / ".lock"):
-            yield
+        return files.exclusive(self.path / ".lock")
 
     def create(self, agreement: Agreement, public: PublicInputs, key: str) -> None:
         """Keep what was agreed, before anything is spent."""

@@ -10,7 +10,7 @@ import json
 import logging
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,12 +46,8 @@ PUBLIC = "public."  #: the prefix of a public start's arrays
 
 
 def open_site(kit: Path, name: str) -> Handler:
-    """The handler of a site whose settings lie in its start-up kit.
-
-    Args:
-        kit: the folder of the kit.
-        name: the site's name, from its certificate.
-    """
+    """The handler of a site whose settings lie in its start-up kit; `name` is the one in its
+    certificate."""
     from pmtl.secure_aggregation.identity import Identity
 
     kit = kit.resolve()
@@ -131,7 +127,7 @@ class SiteService:
         limits.check_mode(config.mode)  # Before a digest of the rows is sent.
         data = self._rows.load(config)
         known: dict[str, Any] = {"clients": list(self._rows.names(data)), "version": __version__}
-        known["columns"] = Columns.of(data).to_dict()
+        known["columns"] = asdict(Columns.of(data))
         if config.mode == "experiment" and not (limits.secure or header.get("secure")):
             known["fingerprint"] = data.fingerprint()  # A part of the noise's key.
         return Message("joined", known)

@@ -20,7 +20,7 @@ from pmtl.data import FederatedData, load
 from pmtl.data.splits import Rows
 from pmtl.engines.row_tensors import RowTensors
 from pmtl.errors import PublicError
-from pmtl.federation.agreement import Agreement, Columns
+from pmtl.federation.agreement import Agreement, Columns, is_of
 from pmtl.federation.limits import SiteSettings
 from pmtl.models import FlatModel
 from pmtl.privacy.clipping import clip
@@ -49,11 +49,6 @@ class SiteRows:
     """The rows of one site, read once for each mode."""
 
     def __init__(self, name: str, settings: SiteSettings) -> None:
-        """
-        Args:
-            name: the site's name.
-            settings: the site's own file.
-        """
         self._name, self._settings = name, settings
         self._data: dict[bool, FederatedData] = {}
 
@@ -75,9 +70,8 @@ class SiteRows:
     def check(self, agreement: Agreement) -> FederatedData:
         """The rows for a run; one that is about other clients or columns is refused."""
         data = self.load(agreement.config)
-        prefix = f"{self._name}/"
-        named = [c for c in agreement.clients if c == self._name or c.startswith(prefix)]
-        if tuple(named) != self.names(data):
+        named = tuple(client for client in agreement.clients if is_of(client, self._name))
+        if named != self.names(data):
             raise PublicError("The run names other clients of this site than this site has.")
         if difference := Columns.of(data).difference(agreement.columns):
             raise PublicError(f"The run's columns are not this site's ({difference}).")

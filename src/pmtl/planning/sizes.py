@@ -30,13 +30,8 @@ class Parts:
 
 
 def parts_of(model: str, columns: int, classes: int) -> Parts:
-    """The parts of a model.
-
-    Args:
-        model: its spec, such as `mlp:hidden=128`; `auto` is a linear layer.
-        columns: the numbers of one row; pixels of an image.
-        classes: the outputs: classes or labels, 1 for a number.
-    """
+    """The parts of the model with this spec (`mlp:hidden=128`; `auto` is a linear layer), for rows
+    of so many numbers and so many outputs: classes or labels, 1 for a number."""
     for name, value in (("columns", columns), ("classes", classes)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise PmtlError(

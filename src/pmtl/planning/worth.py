@@ -56,21 +56,12 @@ def paying(plan: PrivacyPlan, agreement: float) -> float:
     return (agreement * reach(plan)) ** 2
 
 
-def vote_ratio(
-    clients: int, epsilon: float, delta: float, cells: int = CELLS, share: float = VOTE_SHARE
-) -> float:
-    """The norm of the noise on a vote, over the norm of a client's vote.
-
-    Args:
-        clients: m.
-        epsilon: ε of the whole run; inf is without noise.
-        delta: δ.
-        cells: K, between how many settings the clients choose.
-        share: the share of the budget (of μ²) that the vote gets.
-    """
+def vote_ratio(clients: int, epsilon: float, delta: float) -> float:
+    """The norm of the noise on a vote, over the norm of a client's vote, at the ε of the whole run;
+    inf is without noise."""
     if math.isinf(epsilon):
         return 0.0
-    return 2 * math.sqrt(cells / share) / (clients * gaussian.mu_for(epsilon, delta))
+    return 2 * math.sqrt(CELLS / VOTE_SHARE) / (clients * gaussian.mu_for(epsilon, delta))
 
 
 def vote_epsilon(clients: int, delta: float, ratio: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from pmtl.data import FederatedData, Rows, Scaling
 from pmtl.data.checks import is_sparse
 from pmtl.data.client_names import Coded, without_points
 from pmtl.data.splits import group_rows
-from pmtl.errors import PmtlError, PmtlWarning
+from pmtl.errors import PmtlError, PmtlWarning, listed
 from pmtl.prediction.models import FEW_ROWS, Models, refuse_diverged, rows_for_scaling
 from pmtl.prediction.source import Piece, Source
 from pmtl.progress import Bar
@@ -33,21 +33,13 @@ _NAMED = 5
 
 @dataclass(frozen=True)
 class Asked:
-    """Whose models are to answer.
+    """Whose models are to answer: by default that of each row's own client."""
 
-    Args:
-        client: the client whose model answers for all rows; by default each row's own client.
-        new: whether the shared model answers for clients that are not in the run.
-        shared: whether the shared model answers for all clients.
-        any_client: whether `client` answers for rows of other clients, too.
-        skip: whether rows that cannot be predicted are left without an answer.
-    """
-
-    client: str | None = None
-    new: bool = False
-    shared: bool = False
-    any_client: bool = False
-    skip: bool = False
+    client: str | None = None  #: the client whose model answers for all rows
+    new: bool = False  #: whether the shared model answers for clients that are not in the run
+    shared: bool = False  #: whether the shared model answers for all clients
+    any_client: bool = False  #: whether `client` answers for rows of other clients, too
+    skip: bool = False  #: whether rows that cannot be predicted are left without an answer
 
     def __post_init__(self) -> None:
         if self.client is not None and (self.new or self.shared):
@@ -238,11 +230,8 @@ def _refuse_others(source: Source, asked: Asked, names: Mapping[str, str]) -> No
         )
 
 
-def _listed(names: Iterable[str]) -> str:
-    names = list(names)
-    shown = ", ".join(repr(name) for name in names[:_NAMED])
-    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-    return f"the client{'s' if len(names) > 1 else ''} {shown}{more}"
+def _listed(names: Sequence[str]) -> str:
+    return f"the client{'s' if len(names) > 1 else ''} {listed(names, _NAMED)}"
 
 
 def _with_scaling(

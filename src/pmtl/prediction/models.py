@@ -30,6 +30,10 @@ from pmtl.simulation import Weights
 #: A new client scales its features by at most this many of its rows, and is warned about fewer
 #: than this many.
 MOST_ROWS, FEW_ROWS = 2048, 10
+DIVERGED = (
+    "diverged: some weights are infinite or NaN. Train again with a smaller step (--lr) or a "
+    "smaller λ."
+)
 
 
 @dataclass(frozen=True)
@@ -201,7 +205,4 @@ def warn_of_few_rows(models: Models, rows: int) -> None:
 def refuse_diverged(whose: str, finite: bool) -> None:
     """Refuse a model whose weights are not finite."""
     if not finite:
-        raise PmtlError(
-            f"{whose} diverged: some weights are infinite or NaN. Train again with a smaller step "
-            "(--lr) or a smaller λ."
-        )
+        raise PmtlError(f"{whose} {DIVERGED}")

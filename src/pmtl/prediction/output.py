@@ -31,13 +31,9 @@ def check_place(path: Path) -> None:
 
 
 def write(path: Path | None, pieces: Iterable[Columns], answers: Sequence[str]) -> Any:
-    """Write the pieces to a file, or return them as an Arrow table if there is no `path`.
-
-    Args:
-        path: the file, which appears when all is written.
-        pieces: the columns, some rows at a time.
-        answers: the names of the columns of answers.
-    """
+    """Write the pieces, some rows at a time, to a file that appears when all is written, or return
+    them as an Arrow table if there is no `path`. `answers` are the names of the columns of
+    answers."""
     if path is not None and path.suffix in (".csv", ".parquet"):
         files.replace(path, lambda partial: _stream(partial, path, pieces))
         return None

@@ -59,15 +59,10 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Form:
-    """What the answers look like.
-
-    Args:
-        models: the models that answer.
-        sure: whether probabilities are part of the answers.
-    """
+    """What the answers look like."""
 
     models: Models
-    sure: bool
+    sure: bool  #: whether probabilities are part of the answers
 
     @property
     def _labels(self) -> list[str]:
@@ -77,11 +72,9 @@ class Form:
     def names(self) -> tuple[str, ...]:
         """The names of the columns of answers."""
         task = self.models.task
-        if task == "classification":
-            first = ["prediction"]
-        elif task == "multilabel":
+        if task == "multilabel":
             first = [f"prediction of {label}" for label in self._labels]
-        elif self.models.outputs == 1:
+        elif task == "classification" or self.models.outputs == 1:
             first = ["prediction"]
         else:
             first = [f"prediction_{place}" for place in range(self.models.outputs)]
@@ -117,17 +110,9 @@ def predict_rows(
     sure: bool | None = None,
     progress: bool = False,
 ) -> Predictions:
-    """Predict rows, and write the answers to a file or return them.
-
-    Args:
-        models: the run's models.
-        rows: a path, a spec or a frame.
-        reading: how rows are read.
-        asked: whose models answer.
-        out: a file (.csv, .parquet, .npz or .npy); None: the answers are returned.
-        sure: whether probabilities are written; None: where there are any.
-        progress: show a progress bar.
-    """
+    """Predict rows (a path, a spec or a frame), and write the answers to a file (.csv, .parquet,
+    .npz or .npy) or, without `out`, return them. `sure`: whether probabilities are written; None:
+    where there are any."""
     target = None if out is None else Path(out)
     if target is not None:
         check_place(target)

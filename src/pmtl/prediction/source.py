@@ -20,6 +20,8 @@ from pmtl.data.checks import is_sparse
 from pmtl.data.client_names import Coded, distinct
 from pmtl.data.readers.cells import Table, coded_names
 from pmtl.data.readers.columns import CLIENT, TABLES
+from pmtl.data.readers.npz import read_array, read_x
+from pmtl.data.readers.table import frame_table, open_table
 from pmtl.data.schema.inputs import Inputs, find_columns
 from pmtl.errors import PmtlError, naming
 from pmtl.spec import parse_spec, unknown
@@ -55,25 +57,15 @@ class Source:
 
 @dataclass(frozen=True)
 class Reading:
-    """How rows are read.
+    """How rows are read."""
 
-    Args:
-        inputs: what the model reads.
-        client_names: the names that the client column may have.
-        client_column: the client column; by default the first of `client_names` that is there.
-        keep: the columns that are carried over; by default all that are not features.
-        lenient: whether rows that cannot be read are marked instead of refused.
-        drop: columns that are not carried over by default.
-        clients: the client of each row of an array.
-    """
-
-    inputs: Inputs
-    client_names: tuple[str, ...] = CLIENT
-    client_column: str | None = None
-    keep: tuple[str, ...] | None = None
-    lenient: bool = False
-    drop: tuple[str, ...] = ()
-    clients: Any = None
+    inputs: Inputs  #: what the model reads
+    client_names: tuple[str, ...] = CLIENT  #: the names that the client column may have
+    client_column: str | None = None  #: by default the first of `client_names` that is there
+    keep: tuple[str, ...] | None = None  #: columns to carry over; by default all but features
+    lenient: bool = False  #: whether rows that cannot be read are marked instead of refused
+    drop: tuple[str, ...] = ()  #: columns that are not carried over by default
+    clients: Any = None  #: the client of each row of an array
 
     @property
     def rows(self) -> int:
@@ -95,19 +87,19 @@ def open_rows(given: Any, reading: Reading) -> Iterator[Source]:
             "(client_column=…)."
         )
     if not isinstance(given, (str, Path)):
-        yield _frame_source(given, reading)
+        if not hasattr(given, "columns"):
+            raise PmtlError(
+                f"Rows to predict on are a file, a frame or an array, not {type(given).__name__}."
+            )
+        yield _table_source(frame_table(given, reading.lenient), reading)
         return
     path, reading = _parse(given, reading)
     if not path.is_file():
         raise PmtlError(f"There is no file {path} to predict on.")
     if path.name.lower().endswith(tuple(f".{ending}" for ending in TABLES)):
-        from pmtl.data.readers.table import open_table
-
         with open_table(path) as table:
             yield _table_source(replace(table, lenient=reading.lenient), reading)
         return
-    from pmtl.data.readers.npz import read_x
-
     if reading.inputs.text is not None or reading.inputs.schema is not None:
         needs = (
             "text" if reading.inputs.schema is None else "a table with the columns of its schema"
@@ -116,7 +108,9 @@ def open_rows(given: Any, reading: Reading) -> Iterator[Source]:
             f"{path} is not a table: this model needs {needs} in .csv, .tsv or .parquet."
         )
     with naming(str(path)):
-        client = _client_array(path, reading.client_column or "client")
+        client = None
+        if path.suffix.lower() == ".npz":
+            client = read_array(path, reading.client_column or "client")
         source = _array_source(read_x(path), client, str(path), reading)
     yield source
 
@@ -132,16 +126,6 @@ def _parse(given: str | Path, reading: Reading) -> tuple[Path, Reading]:
     column = reading.client_column or options.get("client")
     dropped = tuple(part for part in options.get("drop", "").split("+") if part)
     return Path(name).expanduser(), replace(reading, client_column=column, drop=dropped)
-
-
-def _frame_source(given: Any, reading: Reading) -> Source:
-    if not hasattr(given, "columns"):
-        raise PmtlError(
-            f"Rows to predict on are a file, a frame or an array, not {type(given).__name__}."
-        )
-    from pmtl.data.readers.table import frame_table
-
-    return _table_source(frame_table(given, reading.lenient), reading)
 
 
 def _table_source(table: Table, reading: Reading) -> Source:
@@ -222,15 +206,6 @@ def _of_size(batches: Iterable[Any], rows: int) -> Iterator[Any]:
 def _as_batch(table: Any) -> Any:
     (batch,) = table.combine_chunks().to_batches()
     return batch
-
-
-def _client_array(path: Path, name: str) -> NDArray[Any] | None:
-    """The clients of an .npz, if it has them."""
-    if path.suffix.lower() != ".npz":
-        return None
-    from pmtl.data.readers.npz import read_array
-
-    return read_array(path, name)
 
 
 def _array_source(given: Any, client: NDArray[Any] | None, where: str, reading: Reading) -> Source:

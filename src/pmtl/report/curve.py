@@ -15,18 +15,12 @@ NAME = "curve.png"
 
 
 def draw_curve(run: Run) -> Path | None:
-    """Draw the loss against rounds to `curve.png`, in production in the public part.
+    """Draw the loss against rounds to `curve.png`, in production in the public part. Returns the
+    file, if one was written.
 
     Nothing is drawn if matplotlib is not installed, if no loss was measured, or if the algorithm is
     exact: its clients have models after the last release only, so there is nothing to see on the
-    way. In production the lines are the released averages, with their noise.
-
-    Args:
-        run: a finished run with a folder.
-
-    Returns:
-        The file, if one was written.
-    """
+    way. In production the lines are the released averages, with their noise."""
     rows = loss_rows(run.metrics)
     if run.path is None or run.facts.releases is not None or not rows:
         return None

@@ -17,12 +17,8 @@ ENDINGS = (".svg", ".png", ".pdf")
 
 def plot_plan(plan: Plan, path: str | Path) -> None:
     """Draw the shared numbers that pay against clients, one line for each ρ, and the plan's offers.
-
-    Args:
-        plan: what `pmtl.plan` returned. Other numbers of clients are drawn at its δ and rate, where
-            d* grows with the square of their number.
-        path: the file; its ending decides the format.
-    """
+    Other numbers of clients are drawn at the plan's δ and rate, where d* grows with the square of
+    their number. The ending of `path` decides the format."""
     path = Path(path)
     if path.suffix not in ENDINGS:
         raise PmtlError(f"{path} has no known ending: use one of {', '.join(ENDINGS)}.")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pmtl.errors import PmtlError
+from pmtl.errors import needing
 
 Rows = list[dict[str, Any]]
 
@@ -51,11 +51,9 @@ def plot_sheet(name: str, caption: str, rows: Rows, path: Path) -> None:
 
 
 def make_axes(width: float) -> Any:
-    try:
+    with needing("Plots need matplotlib: pip install 'pmtl[plot]'."):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise PmtlError("Plots need matplotlib: pip install 'pmtl[plot]'.") from error
     figure = Figure(figsize=(width, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     return figure.subplots()
@@ -84,14 +82,9 @@ def _value_axis(axes: Any, label: str, accuracy: bool = True) -> None:
 
 
 def honest_range(low: float, high: float, accuracy: bool = True) -> tuple[float, float]:
-    """Limits of an axis: it starts at 0, or covers at least a fifth of the values (an accuracy: of
-    1), so that a difference too small to matter does not fill the picture.
-
-    Args:
-        low: the least value that is drawn.
-        high: the largest one.
-        accuracy: whether the values lie between 0 and 1.
-    """
+    """Limits of an axis for values between `low` and `high`: it starts at 0, or covers at least a
+    fifth of the values (an accuracy: of 1), so that a difference too small to matter does not fill
+    the picture."""
     low, high = max(0.0, low), min(1.0, high) if accuracy else high
     least = 0.2 if accuracy else 0.2 * high
     if high - low < least:
@@ -103,12 +96,7 @@ def honest_range(low: float, high: float, accuracy: bool = True) -> tuple[float,
 
 
 def axis_title(label: str, low: float) -> str:
-    """The title of an axis, which says where it starts if that is not at 0.
-
-    Args:
-        label: what is measured.
-        low: where the axis starts.
-    """
+    """The title of an axis, which says where it starts (`low`) if that is not at 0."""
     return label if low == 0 else f"{label} (axis starts at {low:.2g}, not at 0)"
 
 

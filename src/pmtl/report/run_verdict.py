@@ -9,16 +9,7 @@ from pmtl.data import Split
 from pmtl.personalize.methods import SELECT
 from pmtl.personalize.result import Finetuned
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.report.verdict import (
-    ALONE,
-    EITHER,
-    UNKNOWN,
-    Floats,
-    Paired,
-    Verdict,
-    judge,
-    named,
-)
+from pmtl.report.verdict import ALONE, EITHER, UNKNOWN, Floats, Paired, Verdict, judge, named
 from pmtl.runs.result import Run
 
 #: What looking costs, after training and after clients chose for themselves.
@@ -101,13 +92,8 @@ def _nothing(why: str) -> Verdict:
 def released_verdict(
     released: list[dict[str, Any]], plan: PrivacyPlan | None, clients: int
 ) -> Verdict:
-    """What the last released averages allow: their noise is known, the clients' luck is not.
-
-    Args:
-        released: the averages, as `Run.released` gives them.
-        plan: the plan of their release.
-        clients: the number of clients.
-    """
+    """What the last released averages (`Run.released`) allow: their noise is known, the clients'
+    luck is not. `plan` is that of their release."""
     if not released:
         return _nothing(
             "This is production, and no metrics were released: nobody looked at any score, which "

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
-def _table(columns: Sequence[str], left: int = 1, **style: Any) -> Table:
+def _table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1, **style: Any
+) -> Table:
     """A table whose first `left` columns are words and whose others are numbers."""
     from rich.table import Table
 
     table = Table(**{"box": None, "pad_edge": False, "header_style": "bold", **style})
     for place, name in enumerate(columns):
         table.add_column(name, justify="left" if place < left else "right")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
@@ -37,19 +41,14 @@ def metrics_table(scores: dict[str, Any]) -> Table:
     """The metrics of one run: a row per split and view."""
     header, rows = score_cells(scores)
     if not rows:
-        return _table([], title="There are no validation or test rows to measure on.")
-    table = _table(header, left=0)
-    for row in rows:
-        table.add_row(*row)
-    return table
+        return _table([], [], title="There are no validation or test rows to measure on.")
+    return _table(header, rows, left=0)
 
 
 def counts_table(what: str, counts: dict[str, int]) -> Table:
     """The number of clients of each name, the largest first."""
-    table = _table([what, "clients"])
-    for name, count in sorted(counts.items(), key=lambda entry: -entry[1]):
-        table.add_row(name, str(count))
-    return table
+    ordered = sorted(counts.items(), key=lambda entry: -entry[1])
+    return _table([what, "clients"], [(name, str(count)) for name, count in ordered])
 
 
 def released_table(released: list[dict[str, Any]]) -> Table:
@@ -57,16 +56,18 @@ def released_table(released: list[dict[str, Any]]) -> Table:
     noise = released[0]["noise"]
     views = [view for view in ("personal", "shared") if view in released[0]]
     columns = [(view, name) for view in views for name in noise]
-    table = _table(
+    cells = [
+        [str(line["round"])]
+        + [f"{line[view][name]:.3f} ± {noise[name]:.3f}" for view, name in columns]
+        for line in released
+    ]
+    return _table(
         ["round", *(f"{view} {name.removesuffix('_mean')}" for view, name in columns)],
+        cells,
         left=0,
         title="Averages over clients, validation rows, ± the noise they were released with",
         title_justify="left",
     )
-    for line in released:
-        cells = (f"{line[view][name]:.3f} ± {noise[name]:.3f}" for view, name in columns)
-        table.add_row(str(line["round"]), *cells)
-    return table
 
 
 def comparison_cells(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
@@ -222,13 +223,7 @@ def comparison_tables(results: dict[str, Any]) -> list[Table]:
     """The comparison for a terminal, and the price of its choices, if any."""
     from rich import box
 
-    tables = []
-    for header, rows in _filled(results):
-        table = _table(header, box=box.HEAVY_HEAD)
-        for row in rows:
-            table.add_row(*row)
-        tables.append(table)
-    return tables
+    return [_table(header, rows, box=box.HEAVY_HEAD) for header, rows in _filled(results)]
 
 
 def comparison_markdown(results: dict[str, Any]) -> str:

@@ -89,12 +89,8 @@ class Verdict:
 def pair(view: str, other: str, losses: Mapping[str, Floats], counts: NDArray[np.int64]) -> Paired:
     """Compare two views on the clients that have rows.
 
-    Args:
-        view: the name of one view.
-        other: the name of the other.
-        losses: each view's mean losses over a client's rows, `[m]`, or `[seeds, m]`.
-        counts: `[m]`, how many rows each client has.
-    """
+    `losses` has each view's mean losses over a client's rows, `[m]`, or `[seeds, m]`; `counts` says
+    how many rows each client has, `[m]`."""
     here = np.asarray(counts) > 0
     one, two = (np.atleast_2d(losses[name])[:, here] for name in (view, other))
     fine, other_fine = (np.isfinite(values).all(axis=0) for values in (one, two))

@@ -8,7 +8,7 @@ site accepts it only with a valid certificate of the same authority, in the name
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +40,7 @@ class Attempt:
 
     def to_bytes(self, *more: Any) -> bytes:
         """The attempt, and `more`, without ambiguity."""
-        parts = [
-            _PURPOSE,
-            self.federation,
-            self.run,
-            self.round,
-            self.attempt,
-            self.agreement,
-            *more,
-        ]
-        return to_json(parts).encode()
+        return to_json([_PURPOSE, *astuple(self), *more]).encode()
 
 
 @dataclass(frozen=True)
@@ -86,13 +77,8 @@ class Identity:
     """A site's certificate with its private key, and the authority that it trusts."""
 
     def __init__(self, site: str, certificate: bytes, private_key: bytes, authority: bytes) -> None:
-        """
-        Args:
-            site: the site's name.
-            certificate: the site's certificate, PEM.
-            private_key: its private key, PEM, without a password.
-            authority: the certificate of the federation's authority, PEM.
-        """
+        """All are PEM: the site's certificate, its private key (without a password) and the
+        certificate of the federation's authority."""
         self.site = site
         self._certificate = certificate
         try:
@@ -106,12 +92,7 @@ class Identity:
 
     @classmethod
     def read(cls, site: str, folder: Path) -> Identity:
-        """The identity in a start-up kit.
-
-        Args:
-            site: the site's name.
-            folder: has client.crt, client.key and rootCA.pem.
-        """
+        """The identity in a start-up kit's folder with client.crt, client.key and rootCA.pem."""
         try:
             names = "client.crt", "client.key", "rootCA.pem"
             certificate, key, authority = ((folder / name).read_bytes() for name in names)

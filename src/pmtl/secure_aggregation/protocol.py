@@ -77,18 +77,9 @@ class SiteMasking:
         grid: Grid,
         colluders: int,
     ) -> Cohort:
-        """The cohort of an attempt. Refused are keys that are not of sites of this run, made for
-        this attempt, and cohorts that are too small.
-
-        Args:
-            run: the run.
-            round: the round.
-            attempt: the attempt for which this site made a key.
-            keys: what the server sent.
-            sites: the sites of the run.
-            grid: the grid of the plan.
-            colluders: c, how many sites may collude with the server.
-        """
+        """The cohort of an attempt for which this site made a key, from the `keys` that the server
+        sent. Refused are keys that are not of `sites` of this run, made for this attempt, and
+        cohorts that are too small where c `colluders` may collude with the server."""
         if self._open is None:
             raise PublicError("This site has no key for this attempt.")
         known, _, mine = self._open
@@ -107,12 +98,8 @@ class SiteMasking:
         return Cohort(found, known, shares.scale(grid, len(found), colluders))
 
     def masked(self, cohort: Cohort, total: Tensor) -> NDArray[np.uint64]:
-        """A site's sum with its share of the noise and its masks; the key is forgotten.
-
-        Args:
-            cohort: from `check`.
-            total: the sum of its clients' uploads, in whole steps of the grid.
-        """
+        """A site's `total`, the sum of its clients' uploads in whole steps of the grid, with its
+        share of the noise and its masks; the key is forgotten. `check` makes the cohort."""
         if self._open is None or self._open[0] != cohort.attempt:
             raise PublicError("This site has no key for this attempt.")
         if total.dtype != torch.int64:
@@ -125,12 +112,8 @@ class SiteMasking:
 
 
 def unmasked(answers: Mapping[str, NDArray[Any]], size: int) -> Tensor | None:
-    """The noisy sum of all sites, modulo 2⁶⁴, as signed steps; None if an answer has another form.
-
-    Args:
-        answers: what each site of the attempt sent.
-        size: how many numbers a sum has.
-    """
+    """The noisy sum of all sites, modulo 2⁶⁴, as signed steps; None if an answer does not have
+    `size` such numbers."""
     total = np.zeros(size, dtype=np.uint64)
     for numbers in answers.values():
         if numbers.shape != (size,) or numbers.dtype != np.uint64:

@@ -44,13 +44,8 @@ def least_sites(colluders: int) -> int:
 
 
 def scale(grid: Grid, sites: int, colluders: int) -> float:
-    """s, the standard deviation of one share in steps.
-
-    Args:
-        grid: the grid of the plan.
-        sites: N, the number of sites of the attempt.
-        colluders: c, how many of them may collude with the server.
-    """
+    """s, the standard deviation of one share in steps, with N `sites` of which c `colluders` may
+    collude with the server."""
     if colluders < 0 or sites < least_sites(colluders):
         against = "1 colluding site" if colluders == 1 else f"{colluders} colluding sites"
         raise PublicError(

@@ -8,14 +8,10 @@
 `pmtl` itself does not import scikit-learn; this package does.
 """
 
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, needing
 
-try:
+with needing("The estimators need scikit-learn: install it with pip install 'pmtl[sklearn]'."):
     import sklearn
-except ModuleNotFoundError as error:
-    raise PmtlError(
-        "The estimators need scikit-learn: install it with pip install 'pmtl[sklearn]'."
-    ) from error
 if tuple(int(part) for part in sklearn.__version__.split(".")[:2]) < (1, 6):
     raise PmtlError(
         f"The estimators need scikit-learn 1.6 or newer, and {sklearn.__version__} is installed: "

@@ -61,13 +61,7 @@ class PMTLClassifier(ClassifierMixin, PMTLEstimator):  # type: ignore[misc]
         labels = [str(name) for name in self.classes_]
         if len(set(labels)) < len(labels):
             labels = [repr(name) for name in self.classes_]
-        return {
-            "x": X,
-            "y": codes,
-            "task": "classification",
-            "outputs": outputs,
-            "labels": labels,
-        }
+        return {"x": X, "y": codes, "task": "classification", "outputs": outputs, "labels": labels}
 
     def predict(self, X: Any, *, groups: Any = None) -> NDArray[Any]:
         """The class of each row, or 0 and 1 for each label.

@@ -13,13 +13,8 @@ from pmtl.spec import unknown
 
 
 def without_column(X: Any, column: str | int | None, groups: Any) -> tuple[Any, Any]:
-    """`X` without the column of groups, and the groups; both as given if there is no such column.
-
-    Args:
-        X: rows: a frame, an array or a sparse matrix.
-        column: the name (frames) or the position of the column, or None.
-        groups: the groups that were given besides.
-    """
+    """`X` without the column of groups, and the groups. The column is named by its name (frames) or
+    its position; both are as given if there is none."""
     if column is None:
         return X, groups
     if groups is not None:
@@ -43,14 +38,7 @@ def without_column(X: Any, column: str | int | None, groups: Any) -> tuple[Any, 
 
 
 def check_rows(estimator: Any, X: Any, *y: Any, **how: Any) -> Any:
-    """scikit-learn's `validate_data`. Columns of a frame that are no numbers are named at once.
-
-    Args:
-        estimator: the estimator.
-        X: the rows.
-        y: the targets, if there are any.
-        how: what else `validate_data` is told.
-    """
+    """scikit-learn's `validate_data`. Columns of a frame that are no numbers are named at once."""
     try:
         return validate_data(estimator, X, *y, accept_sparse="csr", **how)
     except (ValueError, TypeError) as error:

@@ -36,10 +36,11 @@ from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
 from pmtl.runs.result import Run
 
 _SEARCH = (
-    "This search makes {fits} private fits on {clients} clients. One costs ε = {one:.3g}; all of "
-    "them together cost ε = {all:.3g} at δ = {delta:.2g} if their models are seen by anybody, and "
-    "the choice among {candidates} settings by scores of clients' rows is not covered by these "
-    "numbers. A private choice costs ε = {best:.3g}: see pmtl.sklearn.search_cost."
+    "This search makes {0.fits} private fits on {0.clients} clients. One costs "
+    "ε = {0.one_fit:.3g}; all of them together cost ε = {0.all_fits:.3g} at δ = {0.delta:.2g} if "
+    "their models are seen by anybody, and the choice among {0.candidates} settings by scores of "
+    "clients' rows is not covered by these numbers. A private choice costs "
+    "ε = {0.publish_best:.3g}: see pmtl.sklearn.search_cost."
 )
 _AGAIN = (
     "This is private fit number {fits} in this process on clients of the same names. One fit costs "
@@ -171,16 +172,7 @@ def warn_of_search(clients: int) -> bool:
         return False
     _announced[search] = candidates
     if cost.one_fit < math.inf:
-        sentence = _SEARCH.format(
-            fits=cost.fits,
-            clients=clients,
-            one=cost.one_fit,
-            all=cost.all_fits,
-            delta=cost.delta,
-            candidates=cost.candidates,
-            best=cost.publish_best,
-        )
-        warnings.warn(PmtlWarning(sentence), stacklevel=4)
+        warnings.warn(PmtlWarning(_SEARCH.format(cost)), stacklevel=4)
     return True
 
 

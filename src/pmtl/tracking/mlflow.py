@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlparse
 
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, needing
 from pmtl.runs.callbacks import Callback, Event
 from pmtl.tracking.scalars import run_id, run_name, scalars, settings, statement
 
@@ -50,13 +50,9 @@ class MLflow(Callback):
         if len(urlparse(uri).scheme) < 2 or uri.startswith("file:"):
             # MLflow 3 wants to be told that a folder is meant, which the user has said.
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-        try:
+        with needing("The callback mlflow needs MLflow: pip install 'pmtl[mlflow]'."):
             from mlflow.exceptions import MlflowException
             from mlflow.tracking import MlflowClient
-        except ImportError as error:
-            raise PmtlError(
-                "The callback mlflow needs MLflow: pip install 'pmtl[mlflow]'."
-            ) from error
         try:
             self._client: Any = MlflowClient(tracking_uri=uri)
             with _few_retries():
@@ -71,21 +67,13 @@ class MLflow(Callback):
         self._run: str | None = None
 
     def on_round(self, event: Event) -> None:
-        """Write the metrics of the round; the settings come with the first one.
-
-        Args:
-            event: the state of the run.
-        """
+        """Write the metrics of the round; the settings come with the first one."""
         if self._run is None:
             self._run = self._begin(event)
         self._log(scalars(event), event.round)
 
     def on_end(self, event: Event) -> None:
-        """Write the privacy statement, and end the MLflow run.
-
-        Args:
-            event: the state of the run.
-        """
+        """Write the privacy statement, and end the MLflow run."""
         if self._run is None:
             return
         if told := statement(event.path):
@@ -108,9 +96,7 @@ class MLflow(Callback):
                 self._client.update_run(again, status="RUNNING")
                 return again
         made = self._client.create_run(
-            self._experiment,
-            run_name=run_name(event.path),
-            tags={} if own is None else {TAG: own},
+            self._experiment, run_name=run_name(event.path), tags={} if own is None else {TAG: own}
         )
         name = str(made.info.run_id)
         given = [Param(key, value[:_LONGEST]) for key, value in settings(event.path).items()]

@@ -1,4 +1,5 @@
-"""What both trackers are told of a run."""
+"""What both trackers are told of a run. A `path` is the run's folder or, in production, its public
+part; None for a run in memory."""
 
 from __future__ import annotations
 
@@ -17,11 +18,7 @@ _NO_SETTING = ("clients", "blocks", "feature_names", "labels", "disclosed", "tex
 
 def scalars(event: Event) -> dict[str, float]:
     """The finite numbers of the last round's line; names are paths such as
-    `validation.personal.loss`.
-
-    Args:
-        event: the state of the run.
-    """
+    `validation.personal.loss`."""
     values = {name: value for name, value in event.metrics.items() if name != "round"}
     return {
         name: float(value)
@@ -31,11 +28,7 @@ def scalars(event: Event) -> dict[str, float]:
 
 
 def run_name(path: Path | None) -> str:
-    """What a tracker calls a run: the name of its folder.
-
-    Args:
-        path: the run's folder or its public part, if it has one.
-    """
+    """What a tracker calls a run: the name of its folder."""
     if path is None:
         return "run"
     path = path.resolve()
@@ -43,11 +36,7 @@ def run_name(path: Path | None) -> str:
 
 
 def run_id(path: Path | None) -> str | None:
-    """The run's own identity, by which a resumed run is recognised.
-
-    Args:
-        path: the run's folder or its public part, if it has one.
-    """
+    """The run's own identity, by which a resumed run is recognised."""
     for name in ("plan.json", "run.json"):
         if path is not None and (path / name).exists():
             return str(files.read_json(path / name)["id"])
@@ -55,11 +44,7 @@ def run_id(path: Path | None) -> str | None:
 
 
 def settings(path: Path | None) -> dict[str, str]:
-    """The settings that may be shown: of an experiment all, in production the public ones.
-
-    Args:
-        path: the run's folder or its public part, if it has one.
-    """
+    """The settings that may be shown: of an experiment all, in production the public ones."""
     if path is None:
         return {}
     if (path / "plan.json").exists():
@@ -73,11 +58,7 @@ def settings(path: Path | None) -> dict[str, str]:
 
 
 def statement(path: Path | None) -> dict[str, Any] | None:
-    """The content of `privacy.json`, which is there when the run is complete.
-
-    Args:
-        path: the run's folder or its public part, if it has one.
-    """
+    """The content of `privacy.json`, which is there when the run is complete."""
     if path is None or not (path / "privacy.json").exists():
         return None
     return files.read_json(path / "privacy.json")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pmtl.errors import PmtlError
+from pmtl.errors import needing
 from pmtl.runs.callbacks import Callback, Event
+from pmtl.storage import numbered
 from pmtl.tracking.scalars import run_name, scalars, statement
 
 
@@ -18,22 +19,15 @@ class TensorBoard(Callback):
     """
 
     def __init__(self, folder: str = "tensorboard") -> None:
-        try:
+        missing = "The callback tensorboard needs TensorBoard: pip install 'pmtl[tensorboard]'."
+        with needing(missing):
             from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise PmtlError(
-                "The callback tensorboard needs TensorBoard: pip install 'pmtl[tensorboard]'."
-            ) from error
         self._make: Any = SummaryWriter
         self._folder = Path(folder)
         self._writer: Any = None
 
     def on_round(self, event: Event) -> None:
-        """Write the scalars of the round.
-
-        Args:
-            event: the state of the run.
-        """
+        """Write the scalars of the round."""
         if self._writer is None:
             # What an interrupted run wrote of this round and later ones is replaced.
             self._writer = self._make(str(self._place(event.path)), purge_step=event.round)
@@ -41,20 +35,12 @@ class TensorBoard(Callback):
             self._writer.add_scalar(name.replace(".", "/"), value, event.round)
 
     def on_checkpoint(self, event: Event) -> None:
-        """Write what is waiting: the run may be stopped here.
-
-        Args:
-            event: the state of the run.
-        """
+        """Write what is waiting: the run may be stopped here."""
         if self._writer is not None:
             self._writer.flush()
 
     def on_end(self, event: Event) -> None:
-        """Write the privacy statement, and close the file.
-
-        Args:
-            event: the state of the run.
-        """
+        """Write the privacy statement, and close the file."""
         if self._writer is None:  # A run without a round of its own has nothing to write.
             return
         if told := statement(event.path):
@@ -66,9 +52,4 @@ class TensorBoard(Callback):
 
     def _place(self, path: Path | None) -> Path:
         """The run's log folder; a run in memory gets one that does not exist yet."""
-        if path is not None:
-            return self._folder / run_name(path)
-        number = 1
-        while (self._folder / f"run-{number}").exists():
-            number += 1
-        return self._folder / f"run-{number}"
+        return numbered(self._folder / "run") if path is None else self._folder / run_name(path)

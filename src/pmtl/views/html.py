@@ -7,12 +7,8 @@ from html import escape
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table; the first cell of a row is its heading.
-
-    Args:
-        header: the headings of the columns; none if it is empty.
-        rows: the rows.
-    """
+    """A table; the first cell of a row is its heading. There are no headings of columns if `header`
+    is empty."""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
     lines = [f"<thead><tr>{head}</tr></thead>"] if header else []
     lines.append("<tbody>")
@@ -23,19 +19,10 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def block(title: str, *parts: str) -> str:
-    """A heading and what follows it.
-
-    Args:
-        title: the heading, which is escaped.
-        parts: pieces of HTML.
-    """
+    """A heading, which is escaped, and the pieces of HTML that follow it."""
     return f"<div><p><strong>{escape(title)}</strong></p>{''.join(parts)}</div>"
 
 
 def paragraph(words: str) -> str:
-    """A paragraph of escaped words.
-
-    Args:
-        words: the words.
-    """
+    """A paragraph of escaped words."""
     return f"<p>{escape(words)}</p>"

@@ -86,12 +86,7 @@ def _number(value: Any) -> str:
 
 
 def epsilon_words(epsilon: float | None, delta: float) -> str:
-    """ε and δ in a few characters.
-
-    Args:
-        epsilon: ε; None if it is not known.
-        delta: δ.
-    """
+    """ε and δ in a few characters; ε is None if it is not known."""
     if epsilon is None:
         return "ε unknown"
     if math.isinf(epsilon):

@@ -233,3 +233,10 @@ def test_a_schema_that_names_nobody_and_an_empty_table(tmp_path):
     (tmp_path / "t.csv").write_text(HEADER)
     with pytest.raises(PmtlError, match="no rows"):
         load(tmp_path / "t.csv", schema=tmp_path / "s.toml")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_number_that_no_integer_type_holds_is_a_target_without_a_warning(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(f"client,y,a\n0,0,1\n0,{2**63},\n")
+    assert load(path).y.tolist() == [0, 2**63]

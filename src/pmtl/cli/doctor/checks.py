@@ -46,11 +46,7 @@ _PURPOSES = {
 
 
 def examine(folder: str | Path = ".") -> dict[str, Any]:
-    """Everything that `pmtl doctor` reports.
-
-    Args:
-        folder: where runs and ledgers are to be written.
-    """
+    """Everything that `pmtl doctor` reports; runs and ledgers are to be written to `folder`."""
     base, extras = requirements()
     packages = [package(name) for name in base]
     found: dict[str, Any] = {
@@ -87,11 +83,8 @@ def requirements() -> tuple[list[str], dict[str, list[str]]]:
 
 
 def package(name: str) -> dict[str, Any]:
-    """The version of a package, and why it cannot be used, if it cannot.
-
-    Args:
-        name: what pip calls it.
-    """
+    """The version of a package, and why it cannot be used, if it cannot. `name` is what pip calls
+    it."""
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -106,12 +99,7 @@ def package(name: str) -> dict[str, Any]:
 
 
 def extra(name: str, needs: list[str]) -> dict[str, Any]:
-    """Whether an extra can be used, and the command that installs it.
-
-    Args:
-        name: the extra.
-        needs: its packages.
-    """
+    """Whether an extra can be used, and the command that installs it."""
     found = [package(one) for one in needs]
     lacking = [one["name"] for one in found if one["problem"] is not None]
     return {
@@ -125,11 +113,7 @@ def extra(name: str, needs: list[str]) -> dict[str, Any]:
 
 
 def writing_problem(folder: str | Path) -> str | None:
-    """Why no run or ledger can be written to a folder; None if they can.
-
-    Args:
-        folder: the folder.
-    """
+    """Why no run or ledger can be written to a folder; None if they can."""
     try:
         with tempfile.TemporaryDirectory(prefix=".pmtl-doctor-", dir=folder) as place:
             from pmtl.storage import take_lock, write_text

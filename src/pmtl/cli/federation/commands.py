@@ -224,15 +224,8 @@ def stop(
 
 
 def follow(admin: Administrator, number: str, wait: bool, as_json: bool, end: str) -> None:
-    """Show a job's progress until it has ended; a job that failed is an error.
-
-    Args:
-        admin: the session.
-        number: the job.
-        wait: whether to wait for the end.
-        as_json: whether to print the last state as JSON.
-        end: a sentence for a job that finished.
-    """
+    """Show a job's progress until it has ended, if `wait`; a job that failed is an error. `end` is
+    a sentence for a job that finished."""
     from pmtl.progress import spinner
 
     state: dict[str, Any] = {"job": number, "state": "waiting", "sentence": "", "ended": False}

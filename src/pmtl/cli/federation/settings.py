@@ -28,12 +28,7 @@ class FederationConfig(TrainConfig):
 
 
 def job_of(name: str, config: FederationConfig) -> dict[str, Any]:
-    """The part of a job that the settings decide.
-
-    Args:
-        name: the name of the run.
-        config: the settings.
-    """
+    """The part of a job that the settings decide."""
     values = asdict(config)
     secure, colluders = values.pop("secure_aggregation"), values.pop("colluders")
     if colluders is not None and not secure:

@@ -23,16 +23,8 @@ def write_site_file(
     models: Path | None,
     one_client: bool,
 ) -> None:
-    """Write the file, or check that it is there if no data is given.
-
-    Args:
-        kit: the site's kit.
-        data: the spec of the site's rows.
-        reading: further options of that spec.
-        limits: a TOML file with [limits].
-        models: where models are kept.
-        one_client: whether all rows belong to one client.
-    """
+    """Write the file, or check that it is there if no data is given. `reading` has further options
+    of the data's spec, and `limits` is a TOML file with [limits]."""
     file = kit / SITE_FILE
     given = {key: value for key, value in reading.items() if value is not None}
     if data is None:

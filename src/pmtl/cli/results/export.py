@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pmtl.cli import options as opt
-from pmtl.cli.shell.completion import completer
 
 if TYPE_CHECKING:
     from pmtl.export import Exported
@@ -24,11 +23,7 @@ def export(
         bool, typer.Option("--all", help="Every client's model, each in a file of its own.")
     ] = False,
     to: Annotated[
-        str,
-        typer.Option(
-            help="onnx, torch (torch.export) or safetensors (weights only).",
-            autocompletion=completer("format"),
-        ),
+        str, opt.completed("format", "onnx, torch (torch.export) or safetensors (weights only).")
     ] = "onnx",
     licence: Annotated[
         str, typer.Option("--license", help="The licence that the model card names.")

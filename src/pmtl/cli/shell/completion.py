@@ -12,19 +12,8 @@ from pathlib import Path
 #: Known values by what is completed.
 VALUES: dict[str, tuple[str, ...]] = {
     "algorithm": (
-        *(
-            "auto",
-            "pooling",
-            "anchored",
-            "pmtl",
-            "fedavg",
-            "fedadam",
-            "fedprox",
-            "local",
-            "ditto",
-            "ppsgd",
-        ),
-        *("clustered:clusters=", "related:omega=", "naive_joint"),
+        *("auto", "pooling", "anchored", "pmtl", "fedavg", "fedadam", "fedprox", "local", "ditto"),
+        *("ppsgd", "clustered:clusters=", "related:omega=", "naive_joint"),
     ),
     "model": ("auto", "logistic", "linear", "mlp", "femnist_cnn", "celeba_cnn", "hog"),
     "engine": ("auto", "axis", "threads", "debug"),
@@ -56,11 +45,8 @@ Completer = Callable[[str], list[str]]
 
 
 def completer(name: str) -> Completer | None:
-    """A function from the beginning of a value to all values that begin so.
-
-    Args:
-        name: a key of `VALUES`, the name of a setting, or "run"; others have no completion.
-    """
+    """A function from the beginning of a value to all values that begin so. `name` is a key of
+    `VALUES`, the name of a setting, or "run"; others have no completion."""
     if name in VALUES:
         return lambda incomplete: _names(name, incomplete)
     if name in _FILES:

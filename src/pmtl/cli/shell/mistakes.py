@@ -25,13 +25,8 @@ _NO_HELP = "see --help"
 
 
 def sentence_of(error: Any, program: Any, typed: Sequence[str]) -> str:
-    """The sentence for an error of click's.
-
-    Args:
-        error: the error.
-        program: the command of the whole program.
-        typed: its arguments.
-    """
+    """The sentence for an error of click's; `program` is the command of the whole program, and
+    `typed` its arguments."""
     kind, context = type(error).__name__, getattr(error, "ctx", None)
     message = str(getattr(error, "message", "") or error).strip()
     where = "pmtl" if context is None else _path(context)
@@ -41,7 +36,7 @@ def sentence_of(error: Any, program: Any, typed: Sequence[str]) -> str:
     if kind == "MissingParameter" and parameter is not None:
         return f"{_named(parameter)} is missing: {_help(parameter)}."
     if kind == "BadParameter" and parameter is not None:
-        return _bad_value(parameter, message, typed)
+        return _bad_value(parameter, message, program, typed)
     if kind == "BadOptionUsage":
         if "not take" in message:
             return f"{error.option_name} takes no value: write it alone."
@@ -55,12 +50,7 @@ def sentence_of(error: Any, program: Any, typed: Sequence[str]) -> str:
 
 
 def refuse_repeated(program: Any, typed: Sequence[str]) -> None:
-    """Refuse an option that has one value and is given twice with different ones.
-
-    Args:
-        program: the command of the whole program.
-        typed: its arguments.
-    """
+    """Refuse an option that has one value and is given twice with different ones."""
     seen: dict[str, str] = {}
     for parameter, option, value in _options(program, typed):
         name = parameter.name
@@ -122,22 +112,15 @@ def _no_command(name: str, context: Any, where: str) -> str:
     return f"There is no command {name!r} of `{where}`.{hint} Known: {', '.join(known)}."
 
 
-def _bad_value(parameter: Any, message: str, typed: Sequence[str]) -> str:
+def _bad_value(parameter: Any, message: str, program: Any, typed: Sequence[str]) -> str:
     number = int if "integer" in message else float
     if number is float and not re.search("number|float", message):
         return f"{_named(parameter)} cannot be read ({message.rstrip('.')}): {_help(parameter)}."
     wanted = "a whole number" if number is int else "a number"
-    wrong = [value for value in _values(parameter, typed) if not _reads(number, value)]
-    given = f", but {wrong[0]!r} was given" if wrong else ""
-    return f"{_named(parameter)} must be {wanted}{given}: {_help(parameter)}."
-
-
-def _values(parameter: Any, typed: Sequence[str]) -> Iterator[str]:
-    """The values that were typed for an option."""
-    for place, word in enumerate(typed):
-        option, equals, value = word.partition("=")
-        if option in parameter.opts:
-            yield value if equals else "".join(typed[place + 1 : place + 2])
+    given = [value for found, _, value in _options(program, typed) if found is parameter]
+    wrong = [value for value in given if not _reads(number, value)]
+    told = f", but {wrong[0]!r} was given" if wrong else ""
+    return f"{_named(parameter)} must be {wanted}{told}: {_help(parameter)}."
 
 
 def _reads(number: type[int] | type[float], value: str) -> bool:

@@ -37,15 +37,10 @@ TARGET = "target"
 
 @dataclass(frozen=True)
 class Bounds:
-    """The bounds of a federation's columns.
+    """The bounds of a federation's columns."""
 
-    Args:
-        features: (low, high) or None for each feature, in their order; empty if there are none.
-        target: (low, high) of a numeric target, or None.
-    """
-
-    features: tuple[Range | None, ...] = ()
-    target: Range | None = None
+    features: tuple[Range | None, ...] = ()  #: of each feature, in their order; empty without any
+    target: Range | None = None  #: of a numeric target
 
     @property
     def sentence(self) -> str:

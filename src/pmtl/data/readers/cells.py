@@ -8,7 +8,7 @@ row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.data.client_names import Coded, Vocabulary, whole
+from pmtl.data.client_names import Coded, Vocabulary, whole, without_points
 from pmtl.data.readers.columns import missing_value, wrong_kind
+from pmtl.errors import PmtlError
 from pmtl.progress import progress_bar
 
 _WORDS = {"true": 1.0, "false": 0.0}
@@ -78,16 +79,17 @@ def numbers(
             column = column.cast(pa.float64())
         except pa.ArrowInvalid:
             return _parse_each(column, table.lenient)
-    elif types.is_null(kind) or types.is_decimal(kind) or (_is_number(kind) and column.null_count):
+    elif types.is_null(kind) or types.is_decimal(kind) or (is_number(kind) and column.null_count):
         column = column.cast(pa.float64())
-    elif not _is_number(kind):
+    elif not is_number(kind):
         raise wrong_kind(table.where, role, name, kind)
     if column.null_count:
         column = column.fill_null(np.nan)
     return column.to_numpy(zero_copy_only=False), no_text
 
 
-def _is_number(kind: Any) -> bool:
+def is_number(kind: Any) -> bool:
+    """Whether an Arrow type is whole numbers, floats or booleans."""
     from pyarrow import types
 
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
@@ -207,6 +209,22 @@ def coded_names(chunks: Sequence[Any], table: Table, role: str, name: str) -> Co
         places = encoded.indices.fill_null(len(found) - 1).to_numpy(zero_copy_only=False)
         codes.append(np.array([vocabulary.code(each) for each in found], dtype=np.int64)[places])
     return vocabulary.coded(codes)
+
+
+def clients_and_splits(
+    chunks: Mapping[str, Sequence[Any]], table: Table, client: str, split: str | None
+) -> tuple[Coded, Coded | None]:
+    """The column that names clients and, if there is one, that which names splits."""
+    owner = coded_names(chunks[client], table, "client", client)
+    owner = without_points(owner) if table.parse else owner
+    return owner, None if split is None else coded_names(chunks[split], table, "split", split)
+
+
+def joined(marks: Sequence[NDArray[np.bool_]], table: Table) -> NDArray[np.bool_]:
+    """The marks of all batches; a table without rows is refused."""
+    if not sum(map(len, marks)):
+        raise PmtlError(f"{table.where} has a header but no rows: a federation needs data.")
+    return np.concatenate(marks)
 
 
 def refuse_empty(column: Any, table: Table, name: str, first: int) -> None:

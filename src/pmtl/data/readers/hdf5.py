@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ from pmtl.data.disk import memory_limit
 from pmtl.data.readers.columns import Collector, Columns, Owners
 from pmtl.data.readers.hdf5_check import Heaps
 from pmtl.data.readers.text import Bags, TextRule, split_tags
-from pmtl.data.readers.text_rows import TextRows, bags_of_tags, bags_of_words
-from pmtl.errors import PmtlError, naming
+from pmtl.data.readers.text_rows import TextOptions, TextRows
+from pmtl.errors import PmtlError, naming, needing
 from pmtl.progress import progress_bar
 
 GROUP = "examples"
@@ -53,6 +54,7 @@ def read_hdf5(
 ) -> Columns:
     """The rows of a file or folder; docs/data.md has the options. At most `clients` clients with
     `min_rows` rows are read. By default the lists of words and tags are those beside the data."""
+    options = TextOptions(words, vocabulary, hash, tags, taglist)
     with ExitStack() as stack:
         files = {
             split: _File(file, stack.enter_context(_opened(file)))
@@ -64,9 +66,8 @@ def read_hdf5(
         kind = next(iter(files.values())).kind(names[0])
         if kind == QUESTIONS:
             folder = path if path.is_dir() else path.parent
-            known = _known(folder, words, vocabulary, hash, tags, taglist)
-            rows: _Pixels | _Questions = _Questions(*known)
-        elif any((words, vocabulary, hash, tags, taglist)):
+            rows: _Pixels | _Questions = _Questions(*_known(folder, options))
+        elif options.given:
             raise PmtlError(f"{path} holds pixels: leave out the options about words and tags.")
         else:
             rows = _Pixels()
@@ -110,12 +111,8 @@ def _files(path: Path) -> dict[str, Path]:
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """An open file; errors of h5py, also while it is read, become sentences."""
-    try:
+    with needing(f"Reading {path} needs h5py: install it with pip install 'pmtl[hdf5]'."):
         import h5py
-    except ImportError:
-        raise PmtlError(
-            f"Reading {path} needs h5py: install it with pip install 'pmtl[hdf5]'."
-        ) from None
     try:
         with h5py.File(path, "r") as file:
             yield file
@@ -247,26 +244,19 @@ class _Questions:
         return self._rows.finish(client, split if with_split else None)
 
 
-def _known(
-    folder: Path,
-    words: int | None,
-    vocabulary: str | None,
-    hash: int | None,
-    tags: int | None,
-    taglist: str | None,
-) -> tuple[Bags, Bags]:
+def _known(folder: Path, options: TextOptions) -> tuple[Bags, Bags]:
     """Bags of the words and tags of the publisher's lists, unless others are named."""
-    if vocabulary is None and hash is None and (folder / WORD_COUNT).exists():
-        vocabulary = str(folder / WORD_COUNT)
-    if taglist is None and (folder / TAG_COUNT).exists():
-        taglist = str(folder / TAG_COUNT)
-    known = None if taglist is None else bags_of_tags(tags, taglist, TAGS)
+    if options.vocabulary is None and options.hash is None and (folder / WORD_COUNT).exists():
+        options = replace(options, vocabulary=str(folder / WORD_COUNT))
+    if options.taglist is None and (folder / TAG_COUNT).exists():
+        options = replace(options, taglist=str(folder / TAG_COUNT))
+    known = None if options.taglist is None else options.tag_bags(TAGS)
     if known is None:
         raise PmtlError(
             f"There is no list of tags in {folder}: put {TAG_COUNT} there (pmtl data fetch "
             "stackoverflow does) or name one with taglist=FILE."
         )
-    return bags_of_words(words, vocabulary, hash, WORDS), known
+    return options.word_bags(WORDS), known
 
 
 def _text(value: Any) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, needing
 
 #: The formats that are decoded. Pillow has more; one of them starts another program.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "WEBP")
@@ -17,12 +17,8 @@ FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "WEBP")
 
 def read_images(root: Path, names: Sequence[str], size: int) -> NDArray[np.uint8]:
     """[n, 3, size, size]: the images under `root`, in colour, resized to a square."""
-    try:
+    with needing("Reading images needs Pillow: install it with pip install 'pmtl[images]'."):
         from PIL import Image as pillow
-    except ImportError:
-        raise PmtlError(
-            "Reading images needs Pillow: install it with pip install 'pmtl[images]'."
-        ) from None
     pixels = np.empty((len(names), 3, size, size), dtype=np.uint8)
     for position, name in enumerate(names):
         path = root / name

@@ -20,10 +20,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.data.client_names import without_points
 from pmtl.data.disk import ArrayBuilder
 from pmtl.data.readers.bounds import TARGET, GivenBounds, read_bounds
-from pmtl.data.readers.cells import Table, coded_names, numbers, target_numbers, texts
+from pmtl.data.readers.cells import (
+    Table,
+    clients_and_splits,
+    coded_names,
+    joined,
+    numbers,
+    target_numbers,
+    texts,
+)
 from pmtl.data.readers.columns import (
     Columns,
     Roles,
@@ -33,7 +40,7 @@ from pmtl.data.readers.columns import (
     wrong_kind,
 )
 from pmtl.data.readers.text import Bags, TextRule
-from pmtl.data.readers.text_rows import TextRows, text_options
+from pmtl.data.readers.text_rows import TextOptions, TextRows
 from pmtl.data.schema.frames import arrow_array
 from pmtl.data.schema.infer import infer
 from pmtl.data.schema.rows import read_rows
@@ -54,8 +61,7 @@ def open_table(path: Path, lenient: bool = False, progress: bool = False) -> Ite
     from pyarrow import csv, parquet
 
     parsing = csv.ParseOptions(
-        newlines_in_values=True,
-        invalid_row_handler=(lambda row: "skip") if lenient else None,
+        newlines_in_values=True, invalid_row_handler=(lambda row: "skip") if lenient else None
     )
 
     def read_csv(columns: Sequence[str]) -> Any:
@@ -125,7 +131,10 @@ def read_table(
 ) -> Columns:
     """The columns of a table file; docs/data.md has the options. If `lenient`, unusable rows are
     marked instead of refused."""
-    known = text_options(text, words, vocabulary, hash, tags, taglist)
+    options = TextOptions(words, vocabulary, hash, tags, taglist)
+    known = None if text is None else (options.word_bags(), options.tag_bags())
+    if text is None and options.given:
+        raise PmtlError(f"{options.given[0]}= needs text: name its column with text=COLUMN.")
     if schema is not None and text is not None:
         raise PublicError(
             'text= and a schema were both given: say kind = "text" in the schema instead.'
@@ -232,14 +241,8 @@ def _collect(table: Table, roles: Roles, known: tuple[Bags, Bags | None] | None 
         if tagged:
             for row in texts(batch, roles.targets, table, first, marks[-1]):
                 text.append_tags(row)
-    usable = np.concatenate(marks) if marks else np.empty(0, dtype=bool)
-    if not len(usable):
-        raise PmtlError(f"{table.where} has a header but no rows: a federation needs data.")
-    client = coded_names(chunks[roles.client], table, "client", roles.client)
-    client = without_points(client) if table.parse else client
-    split = None
-    if roles.split is not None:
-        split = coded_names(chunks[roles.split], table, "split", roles.split)
+    usable = joined(marks, table)
+    client, split = clients_and_splits(chunks, table, roles.client, roles.split)
     y = None if tagged else _targets(table, {name: chunks[name] for name in roles.targets}, usable)
     if text is not None:
         return text.finish(client, split, y, roles.labels, usable)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,51 +25,48 @@ LIST_WORDS = "name the words beforehand (vocabulary=FILE) or hash them (hash=N)"
 LIST_TAGS = "name the tags beforehand (taglist=FILE)"
 
 
-def text_options(
-    text: str | None,
-    words: int | None,
-    vocabulary: str | None,
-    hash: int | None,
-    tags: int | None,
-    taglist: str | None,
-) -> tuple[Bags, Bags | None] | None:
-    """Bags of words and, if the target is tags, of tags, from the options of a table; None if the
-    table has no text."""
-    if text is not None:
-        return bags_of_words(words, vocabulary, hash), bags_of_tags(tags, taglist)
-    names = ("words", "vocabulary", "hash", "tags", "taglist")
-    for name, value in zip(names, (words, vocabulary, hash, tags, taglist), strict=True):
-        if value is not None:
-            raise PmtlError(f"{name}= needs text: name its column with text=COLUMN.")
-    return None
+@dataclass(frozen=True)
+class TextOptions:
+    """The options of a reader that say which words and tags are known."""
 
+    words: int | None
+    vocabulary: str | None
+    hash: int | None
+    tags: int | None
+    taglist: str | None
 
-def bags_of_words(
-    words: int | None, vocabulary: str | None, hash: int | None, first: int | None = None
-) -> Bags:
-    """Bags of the words that the options name. `first` is the default of `words` with a list."""
-    _check(words=words, hash=hash)
-    if hash is not None and (words is not None or vocabulary is not None):
-        raise PmtlError(
-            "hash= was given beside words= or vocabulary=: words are hashed, or they are listed."
-        )
-    if vocabulary is not None:
-        return Bags(read_list(Path(vocabulary), words, "word")[: words or first])
-    return Bags(count=words) if words is not None else Bags(hashed=hash or COLUMNS)
+    @property
+    def given(self) -> list[str]:
+        """The options that are not None."""
+        return [item.name for item in fields(self) if getattr(self, item.name) is not None]
 
+    def word_bags(self, first: int | None = None) -> Bags:
+        """Bags of the known words. `first` is the default of `words` with a list."""
+        self._check("words", "hash")
+        if self.hash is not None and (self.words is not None or self.vocabulary is not None):
+            raise PmtlError(
+                "hash= was given beside words= or vocabulary=: words are hashed, or they are "
+                "listed."
+            )
+        if self.vocabulary is not None:
+            listed = read_list(Path(self.vocabulary), self.words, "word")
+            return Bags(listed[: self.words or first])
+        return Bags(hashed=self.hash or COLUMNS) if self.words is None else Bags(count=self.words)
 
-def bags_of_tags(tags: int | None, taglist: str | None, first: int | None = None) -> Bags | None:
-    """Bags of the tags that the options name, if the target is tags."""
-    _check(tags=tags)
-    if taglist is not None:
-        return Bags(read_list(Path(taglist), tags, "tag")[: tags or first])
-    return None if tags is None else Bags(count=tags)
+    def tag_bags(self, first: int | None = None) -> Bags | None:
+        """Bags of the known tags, if the target is tags."""
+        self._check("tags")
+        if self.taglist is not None:
+            return Bags(read_list(Path(self.taglist), self.tags, "tag")[: self.tags or first])
+        return None if self.tags is None else Bags(count=self.tags)
 
-
-def _check(**options: int | None) -> None:
-    for name, value in options.items():
-        if value is not None and not 1 <= value <= MOST:
-            raise PmtlError(f"{name}={value} was given: it is at least 1, and {MOST:,} at most.")
+    def _check(self, *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= MOST:
+                raise PmtlError(
+                    f"{name}={value} was given: it is at least 1, and {MOST:,} at most."
+                )
 
 
 def read_list(path: Path, most: int | None, what: str) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.data.readers.cells import Table, is_text, numbers
+from pmtl.data.readers.cells import Table, is_number, is_text, numbers
 from pmtl.data.schema.column import EPOCH, days_since_epoch
 
 #: Spellings of an empty cell, in lower case.
@@ -55,20 +55,8 @@ def is_readable(kind: Any) -> bool:
 
     if types.is_dictionary(kind):
         kind = kind.value_type
-    return bool(
-        is_text(kind)
-        or _is_number(kind)
-        or types.is_null(kind)
-        or types.is_date(kind)
-        or types.is_timestamp(kind)
-    )
-
-
-def _is_number(kind: Any) -> bool:
-    from pyarrow import types
-
-    plain = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
-    return bool(plain or types.is_decimal(kind))
+    plain = is_text(kind) or is_number(kind) or is_time(kind)
+    return bool(plain or types.is_decimal(kind) or types.is_null(kind))
 
 
 def is_time(kind: Any) -> bool:

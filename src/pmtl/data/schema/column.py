@@ -149,12 +149,7 @@ class Column:
 
     @classmethod
     def from_dict(cls, name: str, values: Any) -> Column:
-        """The inverse of `to_dict`; unknown settings are refused.
-
-        Args:
-            name: the column's name.
-            values: its settings.
-        """
+        """The inverse of `to_dict`; unknown settings are refused."""
         if not isinstance(values, Mapping):
             raise PublicError(
                 f"the column {name!r} must be a table [columns.{name}] with kind, role, …."

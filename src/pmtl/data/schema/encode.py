@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,25 +33,42 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Problem:
-    """Cells of one column with the same fault."""
+    """Cells of one column that are empty, or that cannot be read."""
 
-    sentence: Callable[[_Problem], str]
-    count: int
-    row: int
+    column: Column
+    empty: bool
+    row: int  #: the first of them
     example: str
+    count: int = 0
+
+    def sentence(self) -> str:
+        column, name = self.column, self.column.name
+        target, category = column.role == "target", column.kind == "category"
+        if self.empty:
+            choices = '"drop"' if target else '"indicator", "fill" or "drop"'
+            return (
+                f"the column {name!r} has {_cells(self.count)} without a value (first in row "
+                f"{self.row}, counting from 0): fill in, or write missing = {choices} under "
+                f"[columns.{name}] of a schema."
+            )
+        what = "not among its categories" if category else f"no {column.kind}"
+        what += " with a decimal comma" if column.decimal == "," else ""
+        what = _cells(self.count, f"that is {what}", f"that are {what}")
+        return (
+            f"the column {name!r} has {what} (first in row "
+            f"{self.row}, counting from 0: {self.example!r}): correct that, list it in "
+            f"{'categories' if category else 'missing_values'} under [columns.{name}] of a "
+            f"schema{'.' if target else f', or leave the column out with drop={name}.'}"
+        )
 
 
 class Encoder:
-    """Encodes batch by batch, and remembers what is wrong.
-
-    Args:
-        schema: what the columns hold.
-        lenient: in production a cell that cannot be read leaves its row out, and nothing is told.
-    """
+    """Encodes batch by batch, and remembers what is wrong. If `lenient` (production), a cell that
+    cannot be read leaves its row out, and nothing is told."""
 
     def __init__(self, schema: Schema, lenient: bool = False) -> None:
         self._schema, self._lenient = schema, lenient
-        self._problems: dict[tuple[str, str], _Problem] = {}
+        self._problems: dict[tuple[str, bool], _Problem] = {}
 
     def encode(self, batch: Any, first: int = 0) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Features, [rows, features], and which rows can be used; `first` is the number of the
@@ -80,7 +97,7 @@ class Encoder:
 
     def finish(self, where: str) -> None:
         """Refuse the rows if anything was wrong; `where` is their name."""
-        refuse(where, [p.sentence(p) for p in self._problems.values()], public=False)
+        refuse(where, [p.sentence() for p in self._problems.values()], public=False)
 
     def _column(self, column: Column, cells: Any) -> Cells:
         """The cells of a column: the numbers, or the places of categories (−1: unknown)."""
@@ -148,54 +165,20 @@ class Encoder:
         self, column: Column, cells: Cells, batch: Any, first: int, usable: NDArray[np.bool_]
     ) -> None:
         """Mark the rows that cannot be used and, unless `lenient`, note what is wrong."""
-        name, target = column.name, column.role == "target"
+        usable &= ~cells.wrong
         if column.missing in ("drop", "refuse"):
             usable &= ~cells.missing
-        if column.missing == "refuse":
-            choices = '"drop"' if target else '"indicator", "fill" or "drop"'
-
-            def empty(found: _Problem) -> str:
-                return (
-                    f"the column {name!r} has {_cells(found.count)} without a value (first in row "
-                    f"{found.row}, counting from 0): fill in, or write missing = {choices} under "
-                    f"[columns.{name}] of a schema."
-                )
-
-            self._note(empty, column, cells.missing, batch, first)
-        usable &= ~cells.wrong
-        category = column.kind == "category"
-
-        def invalid(found: _Problem) -> str:
-            what = "not among its categories" if category else f"no {column.kind}"
-            what += " with a decimal comma" if column.decimal == "," else ""
-            what = _cells(found.count, f"that is {what}", f"that are {what}")
-            return (
-                f"the column {name!r} has {what} (first in row "
-                f"{found.row}, counting from 0: {found.example!r}): correct that, list it in "
-                f"{'categories' if category else 'missing_values'} under [columns.{name}] of a "
-                f"schema{'.' if target else f', or leave the column out with drop={name}.'}"
-            )
-
-        self._note(invalid, column, cells.wrong, batch, first)
-
-    def _note(
-        self,
-        sentence: Callable[[_Problem], str],
-        column: Column,
-        marked: NDArray[np.bool_],
-        batch: Any,
-        first: int,
-    ) -> None:
-        count = int(marked.sum())
-        if self._lenient or not count:
+        if self._lenient:
             return
-        key = column.name, sentence.__name__
-        if key in self._problems:
-            self._problems[key].count += count
-            return
-        row = int(np.argmax(marked))
-        example = str(batch.column(column.name)[row].as_py())[:40]
-        self._problems[key] = _Problem(sentence, count, first + row, example)
+        refused = cells.missing & (column.missing == "refuse")
+        for empty, marked in ((True, refused), (False, cells.wrong)):
+            if not marked.any():
+                continue
+            row, key = int(np.argmax(marked)), (column.name, empty)
+            if key not in self._problems:
+                example = str(batch.column(column.name)[row].as_py())[:40]
+                self._problems[key] = _Problem(column, empty, first + row, example)
+            self._problems[key].count += int(marked.sum())
 
 
 def _cells(count: int, one: str = "", many: str = "") -> str:

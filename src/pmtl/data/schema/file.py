@@ -15,13 +15,8 @@ if TYPE_CHECKING:
 
 
 def to_toml(schema: Schema, notes: Mapping[str, str] | None = None, heading: str = "") -> str:
-    """The text of a schema's file.
-
-    Args:
-        schema: the schema.
-        notes: a comment for each column, by its name.
-        heading: a comment for the whole file.
-    """
+    """The text of a schema's file, with a comment for each column (`notes`, by its name) and one
+    for the whole file (`heading`)."""
     from pmtl.data.schema.schema import VERSION
 
     public = "true" if schema.public else "false"

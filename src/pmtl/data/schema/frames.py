@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pmtl.data.client_names import is_missing
 from pmtl.data.schema.cells import as_text
 from pmtl.errors import PmtlError
 
@@ -44,9 +45,3 @@ def as_batch(rows: Any) -> Any:
             f"columns have names, not {type(rows).__name__}."
         )
     return pa.RecordBatch.from_arrays(arrays, names=names)
-
-
-def is_missing(value: Any) -> bool:
-    """Whether a value of a frame stands for none: None, NaN, and pandas' own."""
-    missing = value is None or type(value).__name__ in ("NAType", "NaTType")
-    return missing or (isinstance(value, float) and value != value)

@@ -34,21 +34,12 @@ _ID_NAME = re.compile(r"(?i:(^|[_\W])(id|uid|uuid|guid|identifier)$)|[a-z](Id|ID
 
 @dataclass
 class Inferred:
-    """A schema, and what a person should know about it.
-
-    Args:
-        schema: the schema.
-        notes: why each column is as it is, by name.
-
-    Attributes:
-        disclosed: a sentence on what was taken from all clients' rows.
-        decided: a sentence with everything that was decided.
-    """
+    """A schema, and what a person should know about it."""
 
     schema: Schema
-    notes: dict[str, str]
-    disclosed: tuple[str, ...] = field(init=False)
-    decided: str = field(init=False)
+    notes: dict[str, str]  #: why each column is as it is, by name
+    disclosed: tuple[str, ...] = field(init=False)  #: what was taken from all clients' rows
+    decided: str = field(init=False)  #: a sentence with everything that was decided
 
     def __post_init__(self) -> None:
         columns = [c for c in self.schema.columns if c.role in ("feature", "target", "dropped")]
@@ -86,16 +77,10 @@ def infer(
     dropped: Sequence[str] = (),
     review: bool = False,
 ) -> Inferred:
-    """The schema that fits the rows of a table.
+    """The schema that fits the rows of a table, which is read once.
 
-    Args:
-        table: the open table, which is read once.
-        roles: the client, the targets, the split and the features.
-        task: the task, if it was given: whole numbers are amounts for regression.
-        dropped: columns that the user leaves out.
-        review: whether a person will correct the schema. Otherwise everything that needs a person's
-            decision is refused, at once.
-    """
+    Whole numbers are amounts if the `task` is regression. `review`: a person will correct the
+    schema; otherwise everything that needs a person's decision is refused, at once."""
     names = [*roles.features, *roles.targets]
     profiles = {name: Profile(name) for name in names}
     for _, batch in table.batches(names):

@@ -25,30 +25,20 @@ from pmtl.data.checks import (
 )
 from pmtl.data.readers.cells import Table, texts
 from pmtl.data.readers.text import Bags, TextRule, frequencies
-from pmtl.data.schema.encode import Encoder
-from pmtl.data.schema.rows import refuse_dropped
+from pmtl.data.schema.rows import encode_new_rows
 from pmtl.data.schema.schema import Schema
 from pmtl.errors import PmtlError
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a model reads.
+    """What a model reads. With a schema, NaN is an empty cell, which the client's model fills."""
 
-    Args:
-        shape: the shape of a row.
-        names: the names of the features in training; None if they had none.
-        text: how text became features in training, if it did.
-        pixels: whether bytes are pixels, which become numbers between 0 and 1.
-        schema: the schema of the table in training, if it had one. NaN is then an empty cell, which
-            the client's model fills.
-    """
-
-    shape: tuple[int, ...]
-    names: tuple[str, ...] | None = None
-    text: TextRule | None = None
-    pixels: bool = True
-    schema: Schema | None = None
+    shape: tuple[int, ...]  #: of a row
+    names: tuple[str, ...] | None = None  #: of the features in training, if they had names
+    text: TextRule | None = None  #: how text became features in training, if it did
+    pixels: bool = True  #: whether bytes are pixels, which become numbers between 0 and 1
+    schema: Schema | None = None  #: of the table in training, if it had one
 
     def columns(self, table: Table, others: Collection[str | None] = ()) -> tuple[str, ...]:
         """The columns of a table that hold features. If they had no names in training, these are
@@ -75,23 +65,13 @@ class Inputs:
     def rows(
         self, batch: Any, columns: Sequence[str], table: Table, first: int
     ) -> tuple[Any, Mask]:
-        """The features of a record batch, an array or a CSR matrix, and which rows are usable.
-
-        Args:
-            batch: the rows, an Arrow record batch.
-            columns: the columns that `columns` found.
-            table: the table that the batch is from. If it is not `lenient`, an unusable row is
-                refused.
-            first: the number of the batch's first row.
-        """
+        """The features of an Arrow record batch, an array or a CSR matrix, and which rows are
+        usable. `columns` found the columns; `first` is the number of the batch's first row. If the
+        table is not `lenient`, an unusable row is refused."""
         from pmtl.data.readers.table import number_rows
 
         if self.schema is not None:
-            encoder = Encoder(self.schema, table.lenient)
-            x, usable = encoder.encode(batch, first)
-            encoder.finish(table.where)
-            if not table.lenient:
-                refuse_dropped(table.where, first + np.flatnonzero(~usable))
+            x, usable = encode_new_rows(self.schema, batch, table.where, first, table.lenient)
             return x, usable & self.check(x, table.lenient, first)
         usable = np.ones(batch.num_rows, dtype=bool)
         if self.text is not None:

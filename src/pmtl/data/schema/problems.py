@@ -11,13 +11,8 @@ MOST = 8
 
 
 def refuse(where: str, problems: Sequence[str], public: bool = True) -> None:
-    """Raise one error that lists all problems; nothing happens if there are none.
-
-    Args:
-        where: what has the problems, for the sentence.
-        problems: a sentence each.
-        public: whether no sentence quotes a client's row.
-    """
+    """Raise one error that lists all problems of `where`, a sentence each, if there are any.
+    `public`: no sentence quotes a client's row."""
     if not problems:
         return
     error = PublicError if public else PmtlError

@@ -26,12 +26,8 @@ _OPTIONS = ("client", "target", "split", "drop", "task")
 
 
 def review(path: Path, options: Mapping[str, str]) -> tuple[Inferred, str]:
-    """The schema that fits a table, and its file with comments.
-
-    Args:
-        path: the table.
-        options: client, target, split, drop and task, as in a spec.
-    """
+    """The schema that fits a table, and its file with comments. The options are client, target,
+    split, drop and task, as in a spec."""
     for option in options:
         if option not in _OPTIONS:
             raise unknown(f"option of {path.name} named", option, _OPTIONS)

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.data.client_names import without_points
 from pmtl.data.disk import ArrayBuilder
-from pmtl.data.readers.cells import Table, coded_names
+from pmtl.data.readers.cells import Table, clients_and_splits, joined
 from pmtl.data.readers.columns import Columns
 from pmtl.data.schema.encode import Encoder
 from pmtl.data.schema.schema import Schema
@@ -27,17 +26,15 @@ LEFT_OUT = "{:,} of {:,} rows were left out, because a cell of {} is empty."
 
 
 def read_rows(table: Table, schema: Schema) -> Columns:
-    """The columns of a federation. Rows that the schema drops are left out.
-
-    Args:
-        table: the open table; in production (`lenient`) unusable rows are marked, not refused.
-        schema: what its columns hold.
-    """
+    """The columns of a federation. Rows that the schema drops are left out; in production (a table
+    that is `lenient`) unusable rows are marked, not refused."""
     if table.lenient and not schema.public:
         raise PublicError(
             "Production needs a schema that is public: check that all of it is known without the "
             "clients' rows, and write public = true at the top of its file."
         )
+    import pyarrow as pa
+
     client, split = _owner(table, schema), schema.named("split")
     schema.check_names(table.names, table.where, training=True)
     used = [column.name for column in schema.columns if column.role != "dropped"]
@@ -52,24 +49,21 @@ def read_rows(table: Table, schema: Schema) -> Columns:
         usable &= known
         kept = np.ones_like(usable) if table.lenient else usable
         for name, held in chunks.items():
-            held.append(batch.column(name).filter(_arrow(kept)))
+            held.append(batch.column(name).filter(pa.array(kept)))
         builder.append(x[kept])
         targets.append(y[kept])
         marks.append(usable)
-    usable = np.concatenate(marks) if marks else np.empty(0, dtype=bool)
-    if not len(usable):
-        raise PmtlError(f"{table.where} has a header but no rows: a federation needs data.")
+    usable = joined(marks, table)
     encoder.finish(table.where)
     if not builder.rows:
         raise PmtlError(f"{table.where} has no row without an empty cell that drops its row.")
-    owner = coded_names(chunks[client], table, "client", client)
-    owner = without_points(owner) if table.parse else owner
+    clients, splits = clients_and_splits(chunks, table, client, split)
     y, labels = _targets(schema, np.concatenate(targets))
     columns = Columns(
         x=builder.finish(),
         y=y,
-        client=owner,
-        split=None if split is None else coded_names(chunks[split], table, "split", split),
+        client=clients,
+        split=splits,
         feature_names=schema.feature_names,
         target_names=tuple(column.name for column in schema.targets),
         labels=labels,
@@ -84,33 +78,23 @@ def read_rows(table: Table, schema: Schema) -> Columns:
     return columns
 
 
-def read_features(table: Table, schema: Schema) -> NDArray[np.float32]:
-    """The features of new rows, with NaN where the client has to fill.
-
-    Args:
-        table: the open table.
-        schema: the schema of training.
-    """
-    schema.check_names(table.names, table.where)
-    encoder = Encoder(schema)
-    builder = ArrayBuilder((len(schema.feature_names),), np.float32)
-    rows = [np.empty(0, dtype=np.int64)]
-    for first, batch in table.batches([column.name for column in schema.features]):
-        x, usable = encoder.encode(batch, first)
-        rows.append(first + np.flatnonzero(~usable))
-        builder.append(x)
-    encoder.finish(table.where)
-    refuse_dropped(table.where, np.concatenate(rows))
-    return np.asarray(builder.finish())
-
-
-def refuse_dropped(where: str, rows: NDArray[np.int64]) -> None:
-    """Refuse to predict rows that the schema drops; `rows` are their numbers."""
-    if len(rows):
+def encode_new_rows(
+    schema: Schema, batch: Any, where: str, first: int = 0, lenient: bool = False
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """The features of new rows, with NaN where the client has to fill, and which rows are usable.
+    Unless `lenient`, a row that training would drop is refused; `first` is the number of the
+    batch's first row."""
+    encoder = Encoder(schema, lenient)
+    x, usable = encoder.encode(batch, first)
+    encoder.finish(where)
+    if not lenient and not usable.all():
+        dropped = np.flatnonzero(~usable)
         raise PmtlError(
-            f"{where} has {len(rows)} rows (first row {rows[0]}, counting from 0) with an "
-            "empty cell for which the schema leaves rows out: fill it in, or remove these rows."
+            f"{where} has {len(dropped)} rows (first row {first + dropped[0]}, counting from 0) "
+            "with an empty cell for which the schema leaves rows out: fill it in, or remove these "
+            "rows."
         )
+    return x, usable
 
 
 def _owner(table: Table, schema: Schema) -> str:
@@ -130,19 +114,10 @@ def _targets(
 ) -> tuple[NDArray[Any], tuple[str, ...] | None]:
     """The targets, and the names of classes or labels."""
     columns = schema.targets
-    names = tuple(column.name for column in columns)
+    names = tuple(column.name for column in columns) if len(columns) > 1 else None
+    if any(column.kind == "number" for column in columns):
+        return values if names else values[:, 0], names
     whole = np.where(np.isnan(values), -1, values).astype(np.int64)
-    if len(columns) > 1:
-        labels = all(column.kind == "boolean" for column in columns)
-        return (whole, names) if labels else (values, names)
-    kind = columns[0].kind
-    if kind == "number":
-        return values[:, 0], None
-    classes = ("false", "true") if kind == "boolean" else columns[0].categories
-    return whole[:, 0], classes
-
-
-def _arrow(marks: NDArray[np.bool_]) -> Any:
-    import pyarrow as pa
-
-    return pa.array(marks)
+    if names:
+        return whole, names
+    return whole[:, 0], ("false", "true") if columns[0].kind == "boolean" else columns[0].categories

@@ -190,13 +190,12 @@ class Schema:
         Args:
             rows: an Arrow table or batch, a pandas or polars frame, or a mapping of columns.
         """
-        from pmtl.data.readers.cells import Table
         from pmtl.data.schema.frames import as_batch
-        from pmtl.data.schema.rows import read_features
+        from pmtl.data.schema.rows import encode_new_rows
 
         batch = as_batch(rows)
-        table = Table("The frame", batch.schema.names, False, False, lambda names: [batch])
-        return read_features(table, self)
+        self.check_names(batch.schema.names, "The frame")
+        return encode_new_rows(self, batch, "The frame")[0]
 
     def check_names(
         self, names: Sequence[str], where: str, training: bool = False, ignore: Sequence[str] = ()

@@ -36,18 +36,10 @@ class Administrator:
     """A session with the server."""
 
     def __init__(self, session: Any) -> None:
-        """
-        Args:
-            session: NVFLARE's session.
-        """
         self._session = session
 
     def submit(self, job: Mapping[str, Any]) -> str:
-        """Submit a job and return its number.
-
-        Args:
-            job: the settings, as JSON takes them.
-        """
+        """Submit a job, with settings as JSON takes them, and return its number."""
         with tempfile.TemporaryDirectory() as folder, _sentences("take the job"):
             return str(self._session.submit_job(str(write_job(job, Path(folder)))))
 
@@ -64,21 +56,12 @@ class Administrator:
         }
 
     def job(self, number: str) -> dict[str, Any]:
-        """A job's state, and its progress while it runs.
-
-        Args:
-            number: the job.
-        """
+        """A job's state, and its progress while it runs."""
         with _sentences("show the job"):
             return self._job(self._session.get_job_meta(number))
 
     def stop(self, number: str, now: bool = False) -> None:
-        """Stop a job; what it has published stays.
-
-        Args:
-            number: the job.
-            now: do not wait for the end of its round.
-        """
+        """Stop a job after its round, or `now`; what it has published stays."""
         with _sentences("stop the job"):
             try:
                 if not now:
@@ -88,19 +71,13 @@ class Administrator:
                 pass
             self._session.abort_job(number)
 
-    def wait(self, number: str, seconds: float | None = None) -> Iterator[dict[str, Any]]:
-        """A job's state again and again, until it has ended.
-
-        Args:
-            number: the job.
-            seconds: at most; without it, as long as it takes.
-        """
-        end = None if seconds is None else time.monotonic() + seconds
+    def wait(self, number: str) -> Iterator[dict[str, Any]]:
+        """A job's state again and again, until it has ended."""
         pause = 0.5
         while True:
             state = self.job(number)
             yield state
-            if state["ended"] or (end is not None and time.monotonic() > end):
+            if state["ended"]:
                 return
             time.sleep(pause)
             pause = min(1.05 * pause, _LONGEST_PAUSE)
@@ -130,11 +107,7 @@ class Administrator:
 
 @contextlib.contextmanager
 def administrator(kit: Path) -> Iterator[Administrator]:
-    """A session with the server of a federation.
-
-    Args:
-        kit: the administrator's kit.
-    """
+    """A session with the server of a federation; `kit` is the administrator's."""
     need_nvflare()
     check_role(kit, "admin")
     check_certificate(kit)

@@ -25,21 +25,13 @@ class CellTransport:
 
     A request goes to the cell with the site's name, and only the holder of the site's certificate
     has that name. Its answer is found by a random number that no other site sees. Payloads are
-    bytes and are not decoded by NVFLARE.
+    bytes and are not decoded by NVFLARE. `cell` is that of the job's process; `registered` gives
+    the sites that the server knows to be connected.
     """
 
     def __init__(
-        self,
-        cell: Any,
-        sites: tuple[str, ...],
-        registered: Callable[[], frozenset[str]],
+        self, cell: Any, sites: tuple[str, ...], registered: Callable[[], frozenset[str]]
     ) -> None:
-        """
-        Args:
-            cell: NVFLARE's cell of the job's process.
-            sites: the names of all sites.
-            registered: the names of the sites that the server knows to be connected.
-        """
         self.sites = sites
         self.asked = 0  #: how many times sites were asked
         self._cell, self._registered, self._closed = cell, registered, threading.Event()
@@ -50,32 +42,14 @@ class CellTransport:
         return frozenset(self._ping(self._registered() & frozenset(self.sites)))
 
     def ask(
-        self,
-        messages: Mapping[str, bytes],
-        deadline: float,
-        wait_for: frozenset[str] | None = None,
+        self, messages: Mapping[str, bytes], deadline: float, wait_for: frozenset[str] | None = None
     ) -> dict[str, bytes]:
-        """Send each site its message and return the answers that came within `deadline` seconds.
-
-        An answer is not awaited any longer if the site's process has ended: it was started again
-        since, or gives no sign of life for 30 seconds.
-
-        Args:
-            messages: the message of each site, by name.
-            deadline: seconds.
-            wait_for: return as soon as these sites have answered; by default all that are asked.
-        """
-        self.asked += 1
+        """As `Transport.ask`. An answer is not awaited any longer if the site's process has ended:
+        it was started again since, or gives no sign of life for 30 seconds."""
         return self._send(messages, deadline, ASK, wait_for)
 
     def echo(self, messages: Mapping[str, bytes], deadline: float) -> dict[str, bytes]:
-        """What sites received, for measuring; no part of a site's work is done.
-
-        Args:
-            messages: the message of each site, by name.
-            deadline: seconds.
-        """
-        self.asked += 1
+        """What sites received, for measuring; no part of a site's work is done."""
         return self._send(messages, deadline, ECHO, None)
 
     def close(self) -> None:
@@ -92,6 +66,7 @@ class CellTransport:
     ) -> dict[str, bytes]:
         if unknown := set(messages) - set(self.sites):
             raise ValueError(f"no site has the name {sorted(unknown)[0]!r}")
+        self.asked += 1
         begun = time.monotonic()
         late = Signal()
         alive = self._ping(frozenset(messages), min(deadline, _PING_SECONDS))

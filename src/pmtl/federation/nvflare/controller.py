@@ -29,6 +29,7 @@ from pmtl.federation.nvflare.policy import (
     WORK,
     site_names,
 )
+from pmtl.storage import write_text
 
 _log = logging.getLogger(__name__)
 # NVFLARE ends the job's process when a peer says that a message was too large; any site could.
@@ -46,31 +47,18 @@ class PmtlController(Controller):  # type: ignore[misc]
         self._stop = threading.Event()
 
     def start_controller(self, fl_ctx: Any) -> None:
-        """Answer the administrator's questions.
-
-        Args:
-            fl_ctx: NVFLARE's context.
-        """
+        """Answer the administrator's questions."""
         engine = fl_ctx.get_engine()
         engine.register_app_command(PROGRESS, self._progress)
         engine.register_app_command(STOP, self._stop_after_round)
 
     def stop_controller(self, fl_ctx: Any) -> None:
-        """End what waits for sites.
-
-        Args:
-            fl_ctx: NVFLARE's context.
-        """
+        """End what waits for sites."""
         if self._transport is not None:
             self._transport.close()
 
     def control_flow(self, abort_signal: Any, fl_ctx: Any) -> None:
-        """Run the job, and put down how it ended; its sentences are public.
-
-        Args:
-            abort_signal: whether the job is to stop.
-            fl_ctx: NVFLARE's context.
-        """
+        """Run the job, and put down how it ended; its sentences are public."""
         engine, workspace = fl_ctx.get_engine(), fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
         kit, number = Path(workspace.get_root_dir()), fl_ctx.get_job_id()
         _keep_log(kit / RUNS_LOG)
@@ -103,7 +91,8 @@ class PmtlController(Controller):  # type: ignore[misc]
             ended.set()
             self._transport.close()
             self._shown |= {"outcome": outcome}
-            _write(kit / OUTCOMES / f"{number}.json", outcome)
+            (kit / OUTCOMES).mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_text(kit / OUTCOMES / f"{number}.json", json.dumps(outcome))
 
     def _run(self, job: dict[str, Any], folder: Path, stop: threading.Event) -> None:
         assert self._transport is not None
@@ -111,7 +100,8 @@ class PmtlController(Controller):  # type: ignore[misc]
         if "echo" in job:
             run_echo(job, self._transport, folder / "echo" / job["name"], stop, self._tell)
             return
-        from pmtl.federation.coordinator import run_job
+        from pmtl.federation.coordinator import Coordinator, Job
+        from pmtl.federation.server_folder import ServerFolder
 
         name, known = job["name"], (folder / "runs" / job["name"]).exists()
         if job["job"].get("run") != name:
@@ -122,7 +112,8 @@ class PmtlController(Controller):  # type: ignore[misc]
                 if known
                 else f"The server has no run {name} that could be resumed: leave out --resume."
             )
-        run_job(job["job"], self._transport, folder, stop, self._tell)
+        asked, place = Job.from_dict(job["job"]), ServerFolder(folder)
+        Coordinator(asked, self._transport, place, stop, self._tell).run()
 
     def _tell(self, sentence: str) -> None:
         _log.info(sentence)
@@ -150,8 +141,3 @@ def _keep_log(file: Path) -> None:
     )
     kept.setFormatter(logging.Formatter(LOG_LINE))
     logging.getLogger("pmtl").addHandler(kept)
-
-
-def _write(file: Path, outcome: dict[str, Any]) -> None:
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file.write_text(json.dumps(outcome), encoding="utf-8")

@@ -15,6 +15,7 @@ import numpy as np
 from pmtl.errors import Interrupted, PmtlError
 from pmtl.federation.nvflare.cells import CellTransport
 from pmtl.federation.nvflare.policy import LARGEST_MESSAGE
+from pmtl.storage import write_text
 
 FILE = "echo.json"
 _WAIT = 60.0  # Seconds for sites to connect.
@@ -27,15 +28,8 @@ def run_echo(
     stop: threading.Event,
     tell: Callable[[str], None],
 ) -> None:
-    """Send `bytes` random bytes to each site, `rounds` times, and write what came back.
-
-    Args:
-        job: its `echo` has `bytes`, `rounds` and `deadline` (seconds).
-        transport: to the sites.
-        folder: where the results are written.
-        stop: ends the job early.
-        tell: is called with sentences about the progress.
-    """
+    """Send random bytes to each site, as often as the job's `echo` says, and write what came back
+    to `folder`. `echo` has `bytes`, `rounds` and `deadline` (seconds)."""
     asked = job["echo"]
     size, rounds, deadline = int(asked["bytes"]), int(asked["rounds"]), float(asked["deadline"])
     if not (0 <= size <= LARGEST_MESSAGE and 0 < rounds <= 10**6 and 0 < deadline <= 3600):
@@ -59,7 +53,8 @@ def run_echo(
         tell(
             f"Echo {number + 1} of {rounds}: {count} of {known} sites answered in {seconds:.3f} s."
         )
-        _write(folder / FILE, {"bytes": size, "rounds": results, "peak_bytes": _peak()})
+        found = {"bytes": size, "rounds": results, "peak_bytes": _peak()}
+        write_text(folder / FILE, json.dumps(found))
 
 
 def _wait_for_all(transport: CellTransport, stop: threading.Event) -> None:
@@ -71,9 +66,3 @@ def _wait_for_all(transport: CellTransport, stop: threading.Event) -> None:
 
 def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _write(file: Path, content: Any) -> None:
-    new = file.with_name(f".{file.name}.new")
-    new.write_text(json.dumps(content), encoding="utf-8")
-    new.replace(file)

@@ -53,12 +53,7 @@ class Guard(FLComponent):  # type: ignore[misc]
         self.server = ""  # The name in the server's certificate.
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
-        """Begin with the server.
-
-        Args:
-            event_type: NVFLARE's event.
-            fl_ctx: its context.
-        """
+        """Begin with the server."""
         if event_type == EventType.SYSTEM_BOOTSTRAP:
             engine, workspace = fl_ctx.get_engine(), fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
             kit = Path(workspace.get_root_dir())
@@ -68,11 +63,8 @@ class Guard(FLComponent):  # type: ignore[misc]
             _log.info("The server waits for the sites %s.", ", ".join(sorted(self.sites())))
 
     def check(self, message: Any) -> Any:
-        """A reply that refuses the message, or None.
-
-        Args:
-            message: what arrived at the server's process, for it or to be passed on.
-        """
+        """A reply that refuses a message which arrived at the server's process, for it or to be
+        passed on; None if it may pass."""
         endpoint = str(message.get_prop(MessagePropKey.ENDPOINT).name)
         reason = self.reason(
             endpoint,

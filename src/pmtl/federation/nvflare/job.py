@@ -36,11 +36,7 @@ _FIXED = {
 
 
 def check_run_name(name: str) -> str:
-    """The name of a run, which is a folder in the server's kit.
-
-    Args:
-        name: as it was given.
-    """
+    """The name of a run, which is a folder in the server's kit."""
     if not _NAME.fullmatch(name):
         raise PmtlError(
             f"{name!r} is no name for a run: use 1 to 64 letters, digits, hyphens and "
@@ -50,12 +46,8 @@ def check_run_name(name: str) -> str:
 
 
 def write_job(job: Mapping[str, Any], folder: Path) -> Path:
-    """Write the job definition into `folder` and return its path.
-
-    Args:
-        job: the `name` of the run, whether to `resume` it, and `job` (the coordinator's) or `echo`.
-        folder: an empty folder.
-    """
+    """Write the job definition into an empty folder and return its path. `job` has the `name` of
+    the run, whether to `resume` it, and `job` (the coordinator's) or `echo`."""
     check_run_name(str(job["name"]))
     _refuse_code(job)
     content = json.dumps(dict(job), indent=2, allow_nan=False)
@@ -70,20 +62,13 @@ def write_job(job: Mapping[str, Any], folder: Path) -> Path:
 
 
 def read_job(file: Path) -> dict[str, Any]:
-    """The settings of a job that was deployed.
-
-    Args:
-        file: the file with the settings.
-    """
+    """The settings of a job that was deployed."""
     return _settings(file.read_bytes())
 
 
 def refusal(archive: bytes | None) -> str | None:
-    """Why a submitted job is not run, or None: it must have our definition and nothing else.
-
-    Args:
-        archive: the job as the server received it, a zip file.
-    """
+    """Why a submitted job (a zip file) is not run, or None: it must have our definition and nothing
+    else."""
     try:
         with zipfile.ZipFile(io.BytesIO(archive or b"")) as opened:
             files = {i.filename: i for i in opened.infolist() if not i.is_dir()}

@@ -22,7 +22,7 @@ from pmtl.errors import PmtlError
 from pmtl.federation.nvflare.extra import need_nvflare
 from pmtl.federation.nvflare.policy import ADMIN, write_policy, write_site_names
 from pmtl.secure_aggregation.identity import SITE_ROLE
-from pmtl.storage import disk_errors, read_json, write_json
+from pmtl.storage import disk_errors, read_json, write_json, write_text
 
 PORT = 8002
 SCHEME = "tcp"
@@ -39,13 +39,8 @@ _EARLIER = datetime.timedelta(days=1)  # So that a clock that is behind does no 
 
 
 def provision(server: str, sites: Sequence[str], out: str | Path) -> dict[str, str]:
-    """Make the kits of a federation and return where they are, by participant.
-
-    Args:
-        server: the name by which sites reach the server, HOST or HOST:PORT.
-        sites: the names of the sites.
-        out: the folder of all kits; it must not exist.
-    """
+    """Make the kits of a federation, in a new folder `out`, and return where they are, by
+    participant. `server` is the name by which sites reach the server, HOST or HOST:PORT."""
     need_nvflare()
     host, port = parse_server(server)
     check_names(sites)
@@ -57,13 +52,9 @@ def provision(server: str, sites: Sequence[str], out: str | Path) -> dict[str, s
 
 
 def add_sites(kits: str | Path, sites: Sequence[str]) -> dict[str, str]:
-    """Make the kits of further sites, and return where they are.
-
-    Args:
-        kits: the folder that `provision` made; only its folder `ca` is needed.
-        sites: the names of the new sites. A name that was ever used is refused, because its
-            certificate may still be somewhere.
-    """
+    """Make the kits of further sites, and return where they are. Of the folder that `provision`
+    made only its folder `ca` is needed. A name that was ever used is refused, because its
+    certificate may still be somewhere."""
     need_nvflare()
     kits = Path(kits)
     host, port, known = _described(kits / "ca")
@@ -84,12 +75,8 @@ def add_sites(kits: str | Path, sites: Sequence[str]) -> dict[str, str]:
 
 
 def renew(kits: str | Path, out: str | Path) -> dict[str, str]:
-    """Make all kits again, with new keys and certificates of the same root.
-
-    Args:
-        kits: the folder that `provision` made; only its folder `ca` is needed.
-        out: the folder of the new kits; it must not exist.
-    """
+    """Make all kits again, in a new folder `out`, with new keys and certificates of the same
+    root."""
     need_nvflare()
     kits, out = Path(kits), Path(out)
     host, port, sites = _described(kits / "ca")
@@ -101,12 +88,7 @@ def renew(kits: str | Path, out: str | Path) -> dict[str, str]:
 
 def check_certificate(kit: Path) -> str | None:
     """Refuse a kit whose certificate has ended by this machine's clock: NVFLARE would wait on.
-
-    Returns a sentence if it ends soon.
-
-    Args:
-        kit: the server's, a site's or the administrator's kit.
-    """
+    Returns a sentence if it ends soon."""
     from cryptography import x509
 
     (file,) = (kit / "startup").glob("*.crt")
@@ -165,11 +147,7 @@ def _described(ca: Path) -> tuple[str, int, list[str]]:
 
 
 def parse_server(server: str) -> tuple[str, int]:
-    """The host and the port of HOST or HOST:PORT.
-
-    Args:
-        server: as it was given.
-    """
+    """The host and the port of HOST or HOST:PORT."""
     host, _, port = server.partition(":")
     if not _HOST.fullmatch(host) or "/" in port:
         raise PmtlError(
@@ -183,11 +161,7 @@ def parse_server(server: str) -> tuple[str, int]:
 
 
 def check_names(sites: Sequence[str]) -> None:
-    """Refuse names that no site can have.
-
-    Args:
-        sites: the names of all sites.
-    """
+    """Refuse names that no site can have."""
     if not sites:
         raise PmtlError("A federation needs at least one site: give --site NAME for each.")
     for name in sites:
@@ -262,8 +236,7 @@ def _give_root(ca: Path, state: Path) -> None:
         names = {"root_cert": "rootCA.pem", "root_pri_key": "rootCA.key"}
         content = {name: (ca / file).read_text(encoding="utf-8") for name, file in names.items()}
     state.mkdir(mode=0o700, parents=True)
-    (state / "cert.json").touch(mode=0o600)
-    (state / "cert.json").write_text(json.dumps(content), encoding="utf-8")
+    write_text(state / "cert.json", json.dumps(content))
 
 
 def _keep(made: Path, kit: Path) -> None:
@@ -284,7 +257,5 @@ def _keep_root(state: Path, folder: Path) -> None:
     """Keep the root certificate and its key, and none of the participants' keys."""
     content = json.loads((state / "cert.json").read_text(encoding="utf-8"))
     folder.mkdir(mode=0o700)
-    (folder / "rootCA.pem").write_text(content["root_cert"], encoding="utf-8")
-    key = folder / "rootCA.key"
-    key.touch(mode=0o600)
-    key.write_text(content["root_pri_key"], encoding="utf-8")
+    write_text(folder / "rootCA.pem", content["root_cert"])
+    write_text(folder / "rootCA.key", content["root_pri_key"])

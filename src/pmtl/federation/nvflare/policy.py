@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pmtl.errors import PmtlError
+from pmtl.storage import write_text
 
 #: The one class that a job may name.
 CONTROLLER = "pmtl.federation.nvflare.controller.PmtlController"
@@ -33,11 +34,7 @@ _HEARTBEAT_TIMEOUT = 30  # Seconds without a sign of life, after which a site is
 
 
 def write_policy(kit: Path) -> None:
-    """Write the files in `local/` that say what NVFLARE may do in this kit.
-
-    Args:
-        kit: the folder of the server's or a site's kit.
-    """
+    """Write the files in `local/` that say what NVFLARE may do in the server's or a site's kit."""
     server = role_of(kit) == "server"
     local = kit / "local"
     if any(local.glob("*__*resources.json")) or (local / "custom").exists():
@@ -48,21 +45,19 @@ def write_policy(kit: Path) -> None:
     contents = {
         "resources.json": _server_resources(kit) if server else _site_resources(),
         "authorization.json": _authorization(server),
-        "comm_config.json": _communication(),
+        "comm_config.json": {
+            "allow_adhoc_conns": False,
+            "backbone_conn_gen": 2,
+            "streaming_max_blob_size": LARGEST_MESSAGE,
+        },
         "log_config.json": _logging(),
     }
     for name, content in contents.items():
-        new = local / f".{name}.new"
-        new.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        new.replace(local / name)
+        write_text(local / name, json.dumps(content, indent=2) + "\n")
 
 
 def role_of(kit: Path) -> str:
-    """What a kit is for: `server`, `site` or `admin`.
-
-    Args:
-        kit: the folder of the kit.
-    """
+    """What a kit is for: `server`, `site` or `admin`."""
     for role, name in (("server", "fed_server"), ("site", "fed_client"), ("admin", "fed_admin")):
         if (kit / "startup" / f"{name}.json").is_file():
             return role
@@ -73,12 +68,7 @@ def role_of(kit: Path) -> str:
 
 
 def check_role(kit: Path, wanted: str) -> None:
-    """Refuse a kit that is for something else.
-
-    Args:
-        kit: the folder of the kit.
-        wanted: `server`, `site` or `admin`.
-    """
+    """Refuse a kit that is not for `wanted`: `server`, `site` or `admin`."""
     if not kit.is_dir():
         raise PmtlError(f"There is no folder {kit}: make kits with pmtl federation provision.")
     if (role := role_of(kit)) != wanted:
@@ -92,11 +82,7 @@ _OWNERS = {"server": "the server", "site": "a site", "admin": "the administrator
 
 
 def server_address(kit: Path) -> tuple[str, int]:
-    """The host and the port of the server, from its kit or a site's.
-
-    Args:
-        kit: the folder of the kit.
-    """
+    """The host and the port of the server, from its kit or a site's."""
     name = "fed_server" if role_of(kit) == "server" else "fed_client"
     known = json.loads((kit / "startup" / f"{name}.json").read_text(encoding="utf-8"))
     host, _, port = str(known["servers"][0]["service"]["target"]).partition(":")
@@ -104,25 +90,14 @@ def server_address(kit: Path) -> tuple[str, int]:
 
 
 def site_names(kit: Path) -> tuple[str, ...]:
-    """The names of all sites, from the server's kit.
-
-    Args:
-        kit: the server's kit.
-    """
+    """The names of all sites, from the server's kit."""
     names = json.loads((kit / "local" / SITES_FILE).read_text(encoding="utf-8"))
     return tuple(str(name) for name in names)
 
 
 def write_site_names(kit: Path, names: Sequence[str]) -> None:
-    """Say who may take part. A server that runs heeds it at once.
-
-    Args:
-        kit: the server's kit.
-        names: the names of all sites.
-    """
-    new = kit / "local" / f".{SITES_FILE}.new"
-    new.write_text(json.dumps(list(names)) + "\n", encoding="utf-8")
-    new.replace(kit / "local" / SITES_FILE)
+    """Say in the server's kit who may take part. A server that runs heeds it at once."""
+    write_text(kit / "local" / SITES_FILE, json.dumps(list(names)) + "\n")
 
 
 def _server_resources(kit: Path) -> dict[str, Any]:
@@ -184,14 +159,6 @@ def _authorization(server: bool) -> dict[str, Any]:
         denied = ("byoc", "shell_commands", "operate", "clone_job", "download_job")
         permissions["lead"] = rights | dict.fromkeys(denied, "none")
     return {"format_version": "1.0", "permissions": permissions}
-
-
-def _communication() -> dict[str, Any]:
-    return {
-        "allow_adhoc_conns": False,
-        "backbone_conn_gen": 2,
-        "streaming_max_blob_size": LARGEST_MESSAGE,
-    }
 
 
 def _logging() -> dict[str, Any]:

@@ -31,12 +31,8 @@ _CRASHES, _WITHIN = 5, 300.0  # It is given up after so many crashes within so m
 
 
 def supervise(kit: Path, say: Callable[[str], None]) -> None:
-    """Run a kit's process until Ctrl-C or SIGTERM; start it again when it crashes.
-
-    Args:
-        kit: the server's or a site's kit.
-        say: is called with sentences on what happens.
-    """
+    """Run a server's or a site's process until Ctrl-C or SIGTERM; start it again when it crashes.
+    `say` is called with sentences on what happens."""
     need_nvflare()
     if sentence := check_certificate(kit):
         say(sentence)
@@ -124,12 +120,8 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def run(kit: Path, parent: int | None) -> int:
-    """NVFLARE's process of a kit, in this process.
-
-    Args:
-        kit: the server's or a site's kit.
-        parent: the process that started this one; without it, this one ends.
-    """
+    """NVFLARE's process of a server's or a site's kit, in this process, which ends without its
+    `parent`, the process that started it."""
     server = role_of(kit) == "server"
     end = _end_server if server else _end_site
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=end).start())

@@ -21,8 +21,8 @@ from pmtl.federation.nvflare.policy import OUTCOME, OUTCOMES
 class Scheduler(JobSchedulerSpec, FLComponent):  # type: ignore[misc]
     """Takes the oldest job that has our definition.
 
-    Sites get no part of it: NVFLARE would end the job
-    when a site's job process crashes, and cannot start it at a site that comes back."""
+    Sites get no part of it: NVFLARE would end the job when a site's job process crashes, and cannot
+    start it at a site that comes back."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,12 +31,7 @@ class Scheduler(JobSchedulerSpec, FLComponent):  # type: ignore[misc]
         self._lock = threading.Lock()
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
-        """Keep account of the job that runs.
-
-        Args:
-            event_type: NVFLARE's event.
-            fl_ctx: its context.
-        """
+        """Keep account of the job that runs."""
         if event_type in {EventType.JOB_COMPLETED, EventType.JOB_ABORTED}:
             number = get_event_job_id(fl_ctx)
             self.remove_scheduled_job(number)
@@ -45,13 +40,7 @@ class Scheduler(JobSchedulerSpec, FLComponent):  # type: ignore[misc]
     def schedule_job(
         self, job_manager: Any, job_candidates: list[Any], fl_ctx: Any
     ) -> tuple[Any, dict[str, Any] | None]:
-        """The job to run next, if any, and that the server alone runs it.
-
-        Args:
-            job_manager: NVFLARE's store of jobs.
-            job_candidates: the jobs that wait.
-            fl_ctx: NVFLARE's context.
-        """
+        """The job to run next, if any, and that the server alone runs it."""
         if not self._begun:
             self._begun = True
             self._abandon(job_manager, fl_ctx)
@@ -97,20 +86,12 @@ class Scheduler(JobSchedulerSpec, FLComponent):  # type: ignore[misc]
         job.meta[JobMetaKey.LAST_SCHEDULE_TIME.value] = time.time()
 
     def restore_scheduled_job(self, job_id: str) -> None:
-        """NVFLARE's call for a job that it restores.
-
-        Args:
-            job_id: the job.
-        """
+        """NVFLARE's call for a job that it restores."""
         with self._lock:
             self._running.add(job_id)
 
     def remove_scheduled_job(self, job_id: str) -> None:
-        """NVFLARE's call for a job that has ended.
-
-        Args:
-            job_id: the job.
-        """
+        """NVFLARE's call for a job that has ended."""
         with self._lock:
             self._running.discard(job_id)
 

@@ -35,12 +35,7 @@ class SiteService(FLComponent):  # type: ignore[misc]
         self._instance = secrets.token_bytes(PING_BYTES)  # Another one after a restart.
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
-        """Begin before the site registers with the server.
-
-        Args:
-            event_type: NVFLARE's event.
-            fl_ctx: its context.
-        """
+        """Begin before the site registers with the server."""
         engine = fl_ctx.get_engine()
         if event_type == EventType.SYSTEM_BOOTSTRAP:
             CLIENTS.append(engine.client)

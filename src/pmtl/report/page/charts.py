@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pmtl.errors import PmtlError
+from pmtl.errors import needing
 from pmtl.report.page.clients import Clients
 from pmtl.report.plots import axis_title, honest_range
 from pmtl.report.verdict import NAMES, named
@@ -43,12 +43,7 @@ class Chart:
 
 
 def epsilon_chart(rows: Rows, unit: str) -> Chart:
-    """ε against rounds.
-
-    Args:
-        rows: `round` and `epsilon`.
-        unit: what a round is called.
-    """
+    """ε against rounds; a row has `round` and `epsilon`, and `unit` is what a round is called."""
     alt = load_altair()
     last = rows[-1]
     chart = _lines(alt, [row | {"line": "ε"} for row in rows], "epsilon", unit, "ε", legend=False)
@@ -63,12 +58,8 @@ def epsilon_chart(rows: Rows, unit: str) -> Chart:
 
 
 def loss_chart(lines: Rows, unit: str) -> Chart | None:
-    """The loss against rounds: on training rows, and of every view on validation rows.
-
-    Args:
-        lines: the lines of `metrics.jsonl`.
-        unit: what a round is called.
-    """
+    """The loss against rounds: on training rows, and of every view on validation rows, from the
+    lines of `metrics.jsonl`. `unit` is what a round is called."""
     alt = load_altair()
     rows, thinned = _thinned(loss_rows(lines))
     if not rows:
@@ -108,11 +99,7 @@ def loss_chart(lines: Rows, unit: str) -> Chart | None:
 
 
 def loss_rows(lines: Rows) -> Rows:
-    """The losses in lines of metrics: `round`, `line` (what was measured) and `loss`.
-
-    Args:
-        lines: the lines of `metrics.jsonl`.
-    """
+    """The losses in lines of `metrics.jsonl`: `round`, `line` (what was measured) and `loss`."""
     rows = []
     for line in lines:
         found = {"training rows": line.get("train_loss")}
@@ -143,12 +130,7 @@ def _finite(value: Any) -> bool:
 
 
 def views_chart(scores: dict[str, dict[str, float]], split: str) -> Chart:
-    """The final loss of each view as bars.
-
-    Args:
-        scores: each view's metrics.
-        split: the rows of the metrics.
-    """
+    """The final loss of each view on the rows of a split, as bars."""
     alt = load_altair()
     rows: Rows = [
         {"view": NAMES.get(view, view), "loss": values["loss"]}
@@ -171,11 +153,7 @@ def views_chart(scores: dict[str, dict[str, float]], split: str) -> Chart:
 
 
 def clients_chart(clients: Clients) -> Chart:
-    """Every client as a point: its loss with the one model against that with the other.
-
-    Args:
-        clients: the clients' losses.
-    """
+    """Every client as a point: its loss with the one model against that with the other."""
     alt = load_altair()
     values = sorted(value for row in clients.points for value in (row["ours"], row["other"]))
     low, high = values[0], values[-1]
@@ -211,14 +189,9 @@ def clients_chart(clients: Clients) -> Chart:
 
 
 def score_chart(rows: Rows, score: str, title: str) -> Chart:
-    """Scores against ε, a line for each method; dashed for methods without ε.
-
-    Args:
-        rows: `method`, `epsilon` (None if nothing is shared), `score`, and `low` and `high` where
-            scores vary over seeds.
-        score: what the score is called.
-        title: the heading.
-    """
+    """Scores against ε, a line for each method; dashed for methods without ε. A row has `method`,
+    `epsilon` (None if nothing is shared), `score`, and `low` and `high` where scores vary over
+    seeds."""
     alt = load_altair()
     methods = list(dict.fromkeys(row["method"] for row in rows))
     colour = _colour(alt, methods)
@@ -276,10 +249,8 @@ def _epsilon(row: dict[str, Any]) -> str:
 
 def load_altair() -> Any:
     """The module; a sentence if it is not installed."""
-    try:
+    with needing("A report needs altair: pip install 'pmtl[report]'."):
         import altair
-    except ImportError as error:
-        raise PmtlError("A report needs altair: pip install 'pmtl[report]'.") from error
     return altair
 
 

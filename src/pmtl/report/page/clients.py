@@ -29,9 +29,8 @@ class Clients:
     worst: int  #: clients in the worst tenth
     worst_loss: float  #: their mean loss of `ours`
     worst_other: float  #: their mean loss of `other`
-    points: list[
-        dict[str, Any]
-    ]  #: the clients that are shown, from the largest loss to the largest gain
+    #: The clients that are shown, from the largest loss to the largest gain.
+    points: list[dict[str, Any]]
 
     @property
     def sampled(self) -> bool:
@@ -60,20 +59,10 @@ class Clients:
         return told
 
 
-def who_gains(
-    names: Sequence[str], losses: Mapping[str, Floats], rows: str, most: int = MOST
-) -> Clients | None:
-    """Set the first view beside training alone or, if that was not measured, the next view.
-
-    Args:
-        names: the names of the clients.
-        losses: each view's losses `[m]`, NaN for clients without rows.
-        rows: the name of the rows.
-        most: how many clients are shown one by one.
-
-    Returns:
-        None if there is only one view, or no client with a finite loss of both.
-    """
+def who_gains(names: Sequence[str], losses: Mapping[str, Floats], rows: str) -> Clients | None:
+    """Set the first view beside training alone or, if that was not measured, the next view. A
+    view's losses are `[m]`, NaN for clients without rows. None if there is only one view, or no
+    client with a finite loss of both."""
     ours, *others = losses
     if not others:
         return None
@@ -87,8 +76,8 @@ def who_gains(
     worst = np.zeros(len(there), dtype=bool)
     worst[np.argsort(-mine, kind="stable")[: -(-len(there) // _TENTH)]] = True
     order = np.argsort(gains, kind="stable")
-    if len(order) > most:
-        order = order[np.linspace(0, len(order) - 1, most).round().astype(np.int64)]
+    if len(order) > MOST:
+        order = order[np.linspace(0, len(order) - 1, MOST).round().astype(np.int64)]
     points = [
         {
             "client": names[there[place]],

@@ -56,11 +56,7 @@ def is_comparison(path: Path) -> bool:
 
 
 def read_comparison(path: Path) -> ComparisonPart:
-    """The comparison in a folder.
-
-    Args:
-        path: the folder that `pmtl compare` wrote.
-    """
+    """The comparison in a folder that `pmtl compare` wrote."""
     if not (path / RESULT_FILE).exists():
         raise PmtlError(
             f"The comparison at {path} is not finished: continue it with `pmtl resume {path}`."
@@ -71,10 +67,12 @@ def read_comparison(path: Path) -> ComparisonPart:
     several = max(entry["seeds"] for entry in summary) > 1
     title = "Mean ± standard deviation over seeds" if several else "One seed"
     tables = [Table(title, header, cells)]
-    if chosen := chosen_cells(results)[1]:
-        title = "Every method with the setting that was chosen for it"
-        tables.insert(0, Table(title, chosen_cells(results)[0], chosen))
-    lines = _named_by_method(results["chosen"]) if chosen else summary
+    lines = summary
+    chosen = chosen_cells(results)
+    if chosen[1]:
+        tables.insert(0, Table("Every method with the setting that was chosen for it", *chosen))
+        # Under the names of their methods: one line each in the chart.
+        lines = [{**line, "name": line["method"]} for line in results["chosen"]]
     rows = [row for entry in lines if (row := _row(entry, metric)) is not None]
     prices = selection_cells(results)
     if prices[1]:
@@ -94,17 +92,8 @@ def read_comparison(path: Path) -> ComparisonPart:
     )
 
 
-def _named_by_method(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The lines of chosen settings under the names of their methods: one line in the chart."""
-    return [{**line, "name": line["method"]} for line in lines]
-
-
 def compare_parts(parts: Sequence[Part]) -> ComparisonPart:
-    """Several runs side by side.
-
-    Args:
-        parts: the runs.
-    """
+    """Several runs side by side."""
     rows: list[list[str]] = []
     scores: list[dict[str, Any]] = []
     for part in parts:
@@ -137,12 +126,9 @@ def compare_parts(parts: Sequence[Part]) -> ComparisonPart:
 
 def _score(part: Part) -> tuple[str, float | None, str]:
     """The name and the value of a run's score, and the noise in it."""
-    views = part.scores.get("test") or part.scores.get("validation")
-    if views:
-        split, values = (
-            "test" if part.scores.get("test") else "validation",
-            next(iter(views.values())),
-        )
+    split = "test" if part.scores.get("test") else "validation"
+    if views := part.scores.get(split):
+        values = next(iter(views.values()))
         name = next((name for name in ("accuracy", "rmse") if name in values), "loss")
         return f"{split} {name}", values[name] if math.isfinite(values[name]) else None, ""
     averages = released(part.lines)

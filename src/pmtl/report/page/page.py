@@ -12,7 +12,7 @@ from typing import Any
 
 from pmtl import storage as files
 from pmtl._version import __version__
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, needing
 from pmtl.jsontext import to_json
 from pmtl.personalize.result import Finetuned, load_result
 from pmtl.progress import progress_bar
@@ -101,12 +101,7 @@ def write_report(
 
 
 def render(parts: Sequence[Part], comparisons: Sequence[ComparisonPart]) -> str:
-    """The text of the page.
-
-    Args:
-        parts: the runs.
-        comparisons: the comparisons.
-    """
+    """The text of the page."""
     specs: dict[str, Any] = {}
 
     def placed(chart: Chart | None) -> dict[str, Any] | None:
@@ -200,10 +195,8 @@ def _title(parts: Sequence[Part], comparisons: Sequence[ComparisonPart]) -> str:
 
 @cache
 def _script() -> str:
-    try:
+    with needing("A report needs vl-convert-python: pip install 'pmtl[report]'."):
         import vl_convert
-    except ImportError as error:
-        raise PmtlError("A report needs vl-convert-python: pip install 'pmtl[report]'.") from error
     return str(vl_convert.javascript_bundle(_DRAW)).replace("</script", "<\\/script")
 
 
@@ -218,10 +211,8 @@ def _policy(script: str) -> str:
 
 @cache
 def _template() -> Any:
-    try:
+    with needing("A report needs Jinja2: pip install 'pmtl[report]'."):
         from jinja2 import Environment, StrictUndefined
-    except ImportError as error:
-        raise PmtlError("A report needs Jinja2: pip install 'pmtl[report]'.") from error
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

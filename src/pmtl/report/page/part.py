@@ -24,6 +24,7 @@ from pmtl.report.verdict import UNKNOWN, Verdict
 from pmtl.runs.config import IN_MEMORY
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.result import Run
+from pmtl.views.frames import flat_row
 
 Pairs = list[tuple[str, str]]
 
@@ -70,11 +71,7 @@ class Part:
 
 
 def experiment_part(run: Run) -> Part:
-    """The part of an experiment.
-
-    Args:
-        run: a finished run, or a fine-tuned result.
-    """
+    """The part of an experiment: of a finished run, or of a fine-tuned result."""
     facts = run.facts
     if facts.production:
         raise PmtlError("This is a production run: only its public part may be shown.")
@@ -114,12 +111,7 @@ def experiment_part(run: Run) -> Part:
 
 
 def plan_warnings(plan: PrivacyPlan, metrics: PrivacyPlan | None) -> list[str]:
-    """Warnings that follow from public plans.
-
-    Args:
-        plan: the plan of training.
-        metrics: the plan of released metrics, if any.
-    """
+    """Warnings that follow from the public plans of training and of released metrics, if any."""
     found = [
         about_plan.warn_of_delta(plan),
         about_plan.warn_of_empty_cohorts(plan),
@@ -129,11 +121,7 @@ def plan_warnings(plan: PrivacyPlan, metrics: PrivacyPlan | None) -> list[str]:
 
 
 def data_pairs(summary: Mapping[str, Any]) -> Pairs:
-    """A summary of data as names and values.
-
-    Args:
-        summary: what `describe` returns, or some of it.
-    """
+    """A summary of data, as `describe` returns it, or some of it, as names and values."""
     return [
         (name.replace("_", " "), in_words(value))
         for name, value in summary.items()
@@ -142,19 +130,9 @@ def data_pairs(summary: Mapping[str, Any]) -> Pairs:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Pairs:
-    """Settings as names and values; tables become `table.name`.
-
-    Args:
-        values: the settings, with tables as mappings.
-        prefix: what names begin with.
-    """
-    pairs: Pairs = []
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            pairs += flat(value, f"{prefix}{name}.")
-        elif value is not None:
-            pairs.append((f"{prefix}{name}", in_words(value)))
-    return pairs
+    """Settings as names and values; tables become `table.name`. Names begin with `prefix`."""
+    found = flat_row(values, prefix).items()
+    return [(name, in_words(value)) for name, value in found if value is not None]
 
 
 def in_words(value: Any) -> str:

@@ -23,11 +23,7 @@ class Quote:
 
 
 def quotes(statement: Statement) -> list[Quote]:
-    """The numbers to quote, the most important one first.
-
-    Args:
-        statement: the run's statement.
-    """
+    """The numbers to quote, the most important one first."""
     if statement.plan is None:
         return [Quote("ε = 0", "Nothing left a client.")]
     if statement.epsilon is None:
@@ -43,22 +39,13 @@ def quotes(statement: Statement) -> list[Quote]:
         total = f"at δ = {statement.delta:.3g}: all runs on these clients together, by their ledger"
         found.insert(0, Quote(f"ε = {statement.population_epsilon:.4g}", total))
     if statement.attacker_right is not None:
-        chance = text.percent(statement.attacker_right)
-        found.append(
-            Quote(
-                chance,
-                "is how often an attacker's answer is right, at most; for a blind guess it is 50%",
-            )
-        )
+        about = "is how often an attacker's answer is right, at most; for a blind guess it is 50%"
+        found.append(Quote(text.percent(statement.attacker_right), about))
     return found
 
 
 def meaning(statement: Statement) -> list[str]:
-    """What the numbers mean, with an example: paragraphs.
-
-    Args:
-        statement: the run's statement.
-    """
+    """What the numbers mean, with an example: paragraphs."""
     if statement.plan is None or statement.epsilon is None or math.isinf(statement.epsilon):
         return [text.headline(statement)]
     epsilon = statement.epsilon
@@ -82,11 +69,7 @@ def meaning(statement: Statement) -> list[str]:
 
 
 def caution(statement: Statement) -> str:
-    """What is to be known before a number is quoted; empty if nothing.
-
-    Args:
-        statement: the run's statement.
-    """
+    """What is to be known before a number is quoted; empty if nothing."""
     if statement.mode != "experiment" or statement.plan is None:
         return ""
     return (
@@ -96,11 +79,7 @@ def caution(statement: Statement) -> str:
 
 
 def paragraphs(statement: Statement) -> list[tuple[str, str]]:
-    """The rest of the statement: headings and sentences.
-
-    Args:
-        statement: the run's statement.
-    """
+    """The rest of the statement: headings and sentences."""
     mode = text.EXPERIMENT if statement.mode == "experiment" else text.PRODUCTION
     found = [
         ("Who is protected", statement.unit),
@@ -114,11 +93,7 @@ def paragraphs(statement: Statement) -> list[tuple[str, str]]:
 
 
 def guarantee_rows(statement: Statement) -> list[list[str]]:
-    """The table of guarantees: δ, ε replaced, ε left out, hits at 1% false alarms.
-
-    Args:
-        statement: the run's statement.
-    """
+    """The table of guarantees: δ, ε replaced, ε left out, hits at 1% false alarms."""
     return [
         [f"{g.delta:.3g}", f"{g.epsilon:.4g}", f"{g.zero_out:.4g}", text.percent(g.attacker_hits)]
         for g in statement.guarantees
@@ -128,11 +103,7 @@ def guarantee_rows(statement: Statement) -> list[list[str]]:
 
 def epsilon_by_round(statement: Statement) -> list[dict[str, float]]:
     """ε after some of the rounds, the last included; empty if it is not finite or not known.
-    Everything that was charged counts in equal parts for each round.
-
-    Args:
-        statement: the run's statement.
-    """
+    Everything that was charged counts in equal parts for each round."""
     if not statement.charged or statement.epsilon is None or math.isinf(statement.epsilon):
         return []
     events, last = from_list(statement.charged), statement.rounds

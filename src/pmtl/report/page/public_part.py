@@ -41,17 +41,12 @@ def is_public(path: Path) -> bool:
 def _public(path: Path) -> Path | None:
     if (path / "run.json").exists():
         return None
-    return next(
-        (place for place in (path / "public", path) if (place / "plan.json").exists()), None
-    )
+    places = (path / "public", path)
+    return next((place for place in places if (place / "plan.json").exists()), None)
 
 
 def public_part(path: Path) -> Part:
-    """The part of a production run.
-
-    Args:
-        path: the run's folder, or a copy of its `public/` folder.
-    """
+    """The part of a production run, from its folder or from a copy of its `public/` folder."""
     folder = _public(path)
     if folder is None:
         raise PmtlError(f"{path} is not a production run: it has no public/plan.json.")
