@@ -11,7 +11,6 @@ from pmtl.models.likelihood import row_surprises as row_surprises
 from pmtl.models.likelihood import uniforms_per_row as uniforms_per_row
 from pmtl.models.losses import Batch as Batch
 from pmtl.models.losses import Task as Task
-from pmtl.models.losses import batch_loss as batch_loss
 from pmtl.models.losses import metric_names as metric_names
 from pmtl.models.losses import predictions as predictions
 from pmtl.models.losses import probabilities as probabilities

@@ -1,6 +1,5 @@
 """One server and many sites on one machine."""
 
-from pmtl.client.batches import Batches as Batches
 from pmtl.client.batches import LocalTraining as LocalTraining
 from pmtl.engines.choose import check_engine as check_engine
 from pmtl.engines.row_tensors import RowTensors as RowTensors
