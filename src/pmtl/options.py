@@ -74,6 +74,14 @@ def tables(kind: Any) -> Iterator[tuple[str, type, str]]:
             yield item.name, hints[item.name], item.metadata["panel"]
 
 
+def homes(kind: Any) -> dict[str, str]:
+    """Every setting of a dataclass and of its tables, and the table that it belongs to, if any."""
+    found = dict.fromkeys(declared(kind), "")
+    for table, inner, _ in tables(kind):
+        found |= dict.fromkeys(declared(inner), table)
+    return found
+
+
 _KINDS: dict[type, tuple[str, Any]] = {
     str: ("text", str),
     bool: ("true or false", bool),

@@ -73,15 +73,6 @@ class _NotebookDisplay:
 
 
 @contextmanager
-def _notebook_bar(what: str, total: int | None, done: int) -> Iterator[Bar]:
-    display = _NotebookDisplay(what, total, done)
-    try:
-        yield Bar(display)
-    finally:
-        display.draw()
-
-
-@contextmanager
 def progress_bar(what: str, total: int | None, done: int = 0, show: bool = True) -> Iterator[Bar]:
     """Show a bar for `total` units of `what`, of which `done` are done already. None: `expect` says
     how many there are."""
@@ -89,8 +80,11 @@ def progress_bar(what: str, total: int | None, done: int = 0, show: bool = True)
         yield Bar()
         return
     if notebook():
-        with _notebook_bar(what, total, done) as bar:
-            yield bar
+        html = _NotebookDisplay(what, total, done)
+        try:
+            yield Bar(html)
+        finally:
+            html.draw()
         return
     from rich import progress as rich
     from rich.console import Console

@@ -17,6 +17,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import stat
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -263,12 +264,21 @@ def replace(path: Path, write: Callable[[Path], object], opener: Opener | None =
 def place(partial: Path, path: Path) -> None:
     """Rename a file or folder to its final name, and return when that is on disk."""
     partial.replace(path)
-    flush_folder(path)
-
-
-def flush_folder(path: Path) -> None:
-    """Write the list of files in the folder of `path` through to the disk."""
     flush(path.parent)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Where to make a folder that gets the name `path` when it is complete; nothing is left of one
+    that fails."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    with disk_errors(path):
+        try:
+            yield partial
+            place(partial, path)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
 
 
 def like_its_folder(path: str, flags: int) -> int:

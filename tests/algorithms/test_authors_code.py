@@ -224,7 +224,7 @@ def test_7_accuracy_mean_counts_clients_equally_and_accuracy_counts_rows():
     federation = simulate(data, model, FedAvg(), plan, LocalTraining(), 0)
     always_one = torch.tensor([[0.0, 0.0, -1.0, 1.0]])
     views = {"shared": lambda clients: always_one.expand(len(clients), -1)}
-    metrics = evaluate(data, federation.sites.tensors, model, views, "test")["shared"]
+    metrics = evaluate(federation.sites.tensors, model, views, "test")["shared"]
     assert metrics["accuracy"] == pytest.approx(0.9)
     assert metrics["accuracy_mean"] == pytest.approx(0.5)
     assert metrics["accuracy_worst_decile"] == 0

@@ -5,9 +5,9 @@ from itertools import chain
 import numpy as np
 import pytest
 
+from pmtl.client.batches import Batches, LocalTraining
 from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
-from pmtl.simulation import Batches, LocalTraining
 from pmtl.streams import name_keys
 
 SIZES = (3, 10, 25, 7, 1)

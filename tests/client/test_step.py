@@ -9,7 +9,7 @@ import torch
 
 from pmtl.algorithms import ALGORITHMS, build_algorithm
 from pmtl.client.step import train_client
-from pmtl.models import batch_loss, build_model
+from pmtl.models import Batch, build_model
 
 #: Algorithms that take steps; exact ones are in tests of their own.
 BY_STEPS = [name for name, kind in ALGORITHMS.items() if not kind.exact]
@@ -49,7 +49,8 @@ def test_it_is_the_algorithm_called_by_hand(algorithm):
 
         def gradient(w, x=x[mask], y=y[mask], told=told):
             w = w.clone().requires_grad_()
-            loss = batch_loss(TASK, client.model.apply(w, x), y, torch.ones(len(y)).bool())
+            outputs = client.model.apply(w, x)
+            loss = Batch(TASK, lambda w: outputs, y, torch.ones(len(y)).bool()).loss(outputs)
             told.append(loss.item())
             return torch.autograd.grad(loss, w)[0]
 

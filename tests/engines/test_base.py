@@ -1,5 +1,7 @@
 """A cohort trained as one computation is every client trained alone; padding is nothing."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from pmtl.data import FederatedData
 from pmtl.engines.axis import AxisTrainer
 from pmtl.engines.base import TensorBatches
 from pmtl.engines.loops import DebugTrainer, ThreadsTrainer
-from pmtl.models import FlatModel, batch_loss, build_model
+from pmtl.models import Batch, FlatModel, build_model
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.simulation import LocalTraining, simulate
 
@@ -138,11 +140,10 @@ def test_the_mean_is_over_real_rows_only():
     outputs = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     targets = torch.tensor([0, 1, 2, 0])
     mask = torch.tensor([True, True, False, False])
-    expected = nn.functional.cross_entropy(outputs[:2], targets[:2])
-    assert batch_loss("classification", outputs, targets, mask).item() == pytest.approx(
-        expected.item(), abs=1e-15
-    )
-    assert batch_loss("classification", outputs, targets, torch.zeros(4, dtype=torch.bool)) == 0
+    expected = nn.functional.cross_entropy(outputs[:2], targets[:2]).item()
+    batch = Batch("classification", lambda weights: outputs, targets, mask)
+    assert batch.loss(outputs).item() == pytest.approx(expected, abs=1e-15)
+    assert replace(batch, mask=torch.zeros(4, dtype=torch.bool)).loss(outputs) == 0
 
 
 @engines

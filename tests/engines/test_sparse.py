@@ -115,7 +115,7 @@ class TestTheSameNumbers:
             made = federation(algorithm=PMTL(), task=task, stored=stored)
             progress, _ = run(made)
             views = made.views(progress)
-            scores.append(evaluate(made.data, made.sites.tensors, made.model, views, "test"))
+            scores.append(evaluate(made.sites.tensors, made.model, views, "test"))
         for view in ("personal", "shared"):
             assert scores[0][view] == pytest.approx(scores[1][view], abs=1e-12)
 
@@ -158,7 +158,7 @@ class TestTheCost:
         monkeypatch.setattr(FederatedData, "gather", dense)
         monkeypatch.setattr(RowTensors, "rows", dense)
         progress, _ = run(made)
-        assert evaluate(made.data, made.sites.tensors, made.model, made.views(progress), "test")
+        assert evaluate(made.sites.tensors, made.model, made.views(progress), "test")
 
     @given(st.integers(1, 20_000))
     @settings(max_examples=200, derandomize=True)

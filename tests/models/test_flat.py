@@ -25,7 +25,7 @@ def test_from_module_to_vector_and_back():
     model = FlatModel(module)
     vector = model.start()
     assert vector.shape == (model.size,) == (sum(p.numel() for p in module.parameters()),)
-    for name, value in model.parameters(vector).items():
+    for name, value in model.layout.cut(vector).items():
         assert torch.equal(value, dict(module.named_parameters())[name])
     carried = FlatModel(model.with_weights(vector)).start()
     assert torch.equal(carried, vector)
@@ -33,7 +33,7 @@ def test_from_module_to_vector_and_back():
 
 def test_the_order_of_a_linear_model_is_weights_row_by_row_and_then_the_intercepts():
     model = build_model("logistic", (2,), 3, "classification", 0)
-    pieces = model.parameters(torch.arange(9.0))
+    pieces = model.layout.cut(torch.arange(9.0))
     assert pieces["linear.weight"].tolist() == [[0, 1], [2, 3], [4, 5]]
     assert pieces["linear.bias"].tolist() == [6, 7, 8]
 

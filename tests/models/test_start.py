@@ -21,7 +21,7 @@ def weights(hidden=5):
 def test_it_is_matched_by_name():
     given = weights()
     model = build_model("mlp:hidden=5", *SIZES, init=given)
-    for name, value in model.parameters(model.start()).items():
+    for name, value in model.layout.cut(model.start()).items():
         assert torch.equal(value, given[name])
     assert start_warnings(model.module, given) == []
 

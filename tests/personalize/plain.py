@@ -44,7 +44,7 @@ def pieces(data, model="mlp:hidden=4"):
 
 
 def answers(flat, vector, rows):
-    return torch.func.functional_call(flat.module, flat.parameters(vector), (rows,))
+    return torch.func.functional_call(flat.module, flat.layout.cut(vector), (rows,))
 
 
 def loss(task, outputs, targets):

@@ -196,7 +196,7 @@ def test_per_layer_clipping_is_charged_as_a_whole(hardened, monkeypatch):
         assert sum(value**2 for value in counted) <= Fraction(GAMMA) ** 2
         whole = torch.tensor([float(value) for value in counted], dtype=torch.float64)
         assert torch.allclose(whole, GAMMA * sent / sent.norm(), atol=1e-6)
-        layers = [part.norm() for part in model.parameters(whole).values()]
+        layers = [part.norm() for part in model.layout.cut(whole).values()]
         assert len(layers) == 6
         assert max(layers) < GAMMA
 

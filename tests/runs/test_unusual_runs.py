@@ -186,7 +186,7 @@ def test_one_large_client_does_not_make_the_shuffles_of_all_the_others_large():
     """300 small clients and one with 20,000 rows: a round's batches within 40 MB."""
     import tracemalloc
 
-    from pmtl.simulation import Batches
+    from pmtl.client.batches import Batches
     from pmtl.streams import name_keys
 
     counts = [5] * 300 + [20_000]

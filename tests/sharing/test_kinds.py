@@ -64,7 +64,7 @@ def test_low_rank_changes_have_low_rank():
     assert share.size == 2 * (32 + 64 + 3)
     torch.manual_seed(0)
     moved = share.join(torch.randn(share.size), torch.zeros(0)) - model.start()
-    parts = model.parameters(moved)
+    parts = model.layout.cut(moved)
     for name in ("conv1.weight", "conv2.weight", "head.weight"):
         assert torch.linalg.matrix_rank(parts[name].flatten(1)) == 2
     assert not any(parts[name].any() for name in parts if name.endswith("bias"))
@@ -99,7 +99,7 @@ def test_names_choose_what_is_shared_and_the_rest_is_personal():
     assert torch.equal(share.join(s, p), start)
     assert torch.equal(p, start[:20])
     s, p = torch.randn(23), torch.randn(20)
-    parts = model.parameters(share.join(s, p))
+    parts = model.layout.cut(share.join(s, p))
     assert torch.equal(parts["1.weight"].flatten(), p)
     assert torch.equal(torch.cat([parts[n].flatten() for n in ("1.bias", "3.weight", "3.bias")]), s)
     back = share.pull_back(share.join(s, p))

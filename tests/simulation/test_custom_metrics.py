@@ -59,7 +59,7 @@ def measured(names: str, y: np.ndarray) -> dict[str, float]:
     weights = torch.tensor([-1.0, 1.0, 0.0, 0.0])
     tensors = RowTensors(data, torch.device("cpu"), torch.float32)
     views = {"shared": lambda clients: weights.expand(len(clients), -1)}
-    result = evaluate(data, tensors, model, views, "test", custom=find_metrics(names))
+    result = evaluate(tensors, model, views, "test", custom=find_metrics(names))
     assert result is not None
     return result["shared"]
 

@@ -45,7 +45,7 @@ def judge(data, model_name="logistic", split="test"):
     weights = torch.randn(M, model.size, generator=generator, dtype=torch.float64)
     tensors = RowTensors(data, torch.device("cpu"), torch.float64)
     views = {"personal": lambda clients: weights[torch.from_numpy(clients)]}
-    metrics = evaluate(data, tensors, model, views, split)
+    metrics = evaluate(tensors, model, views, split)
     answers = []
     for k in range(M):
         x, y = data.gather(data.rows(split).of(k))
@@ -142,6 +142,6 @@ def test_clients_without_rows_are_left_out_and_ten_clients_have_one_worst():
     tensors = RowTensors(data, torch.device("cpu"), torch.float32)
     always_zero = torch.tensor([[0.0, 0.0, 1.0, -1.0]])
     views = {"shared": lambda clients: always_zero.expand(len(clients), -1)}
-    metrics = evaluate(data, tensors, model, views, "test")["shared"]
+    metrics = evaluate(tensors, model, views, "test")["shared"]
     assert metrics["accuracy"] == metrics["accuracy_mean"] == pytest.approx(0.9)
     assert metrics["accuracy_worst_decile"] == 0

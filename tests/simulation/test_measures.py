@@ -11,7 +11,7 @@ import torch
 import pmtl
 from pmtl.engines.row_tensors import RowTensors
 from pmtl.errors import PmtlError
-from pmtl.simulation.evaluation import evaluate, further_values
+from pmtl.simulation.evaluation import Measuring, evaluate
 from pmtl.simulation.measures import BINS, MEASURES, Answered, measures_of
 
 metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
@@ -212,7 +212,7 @@ def test_sparse_rows_of_text_are_measured_like_dense_ones(uneven):
         )
         tensors = RowTensors(data, torch.device("cpu"), torch.float32)
         views = {"one": lambda clients: weights.expand(len(clients), -1)}
-        found.append(evaluate(data, tensors, model, views, "test", custom={"all": None})["one"])
+        found.append(evaluate(tensors, model, views, "test", custom={"all": None})["one"])
     assert found[0] == pytest.approx(found[1], abs=1e-5)
 
 
@@ -223,13 +223,8 @@ def test_processes_of_a_team_measure_their_own_clients(uneven):
 
     def measured(clients):
         chosen = {"auc": None, "brier": None}
-        found = further_values(
-            chosen,
-            tensors,
-            run._model,
-            run.views()["personal"],
-            "test",
-            np.array(clients, np.int64),
+        found = Measuring(tensors, run._model, "test").further_values(
+            chosen, run.views()["personal"], np.array(clients, np.int64)
         )
         return np.stack([values for values, _, _ in found.values()])
 

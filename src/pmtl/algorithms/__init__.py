@@ -2,19 +2,21 @@
 
 from dataclasses import fields
 
-from pmtl.algorithms.base import Algorithm, ExactAlgorithm, Sizes
-from pmtl.algorithms.clustered import ClusteredPMTL
-from pmtl.algorithms.default.anchored import Anchored
-from pmtl.algorithms.default.pooling import Pooling
-from pmtl.algorithms.ditto import Ditto
-from pmtl.algorithms.fedadam import FedAdam
-from pmtl.algorithms.fedavg import FedAvg
-from pmtl.algorithms.fedprox import FedProx
-from pmtl.algorithms.local import Local
-from pmtl.algorithms.naive_joint import NaiveJoint
-from pmtl.algorithms.pmtl import PMTL
-from pmtl.algorithms.ppsgd import PPSGD
-from pmtl.algorithms.related import RelatedPMTL
+from pmtl.algorithms.base import Algorithm as Algorithm
+from pmtl.algorithms.base import ExactAlgorithm as ExactAlgorithm
+from pmtl.algorithms.base import Sizes as Sizes
+from pmtl.algorithms.clustered import ClusteredPMTL as ClusteredPMTL
+from pmtl.algorithms.default.anchored import Anchored as Anchored
+from pmtl.algorithms.default.pooling import Pooling as Pooling
+from pmtl.algorithms.ditto import Ditto as Ditto
+from pmtl.algorithms.fedadam import FedAdam as FedAdam
+from pmtl.algorithms.fedavg import FedAvg as FedAvg
+from pmtl.algorithms.fedprox import FedProx as FedProx
+from pmtl.algorithms.local import Local as Local
+from pmtl.algorithms.naive_joint import NaiveJoint as NaiveJoint
+from pmtl.algorithms.pmtl import PMTL as PMTL
+from pmtl.algorithms.ppsgd import PPSGD as PPSGD
+from pmtl.algorithms.related import RelatedPMTL as RelatedPMTL
 from pmtl.errors import PmtlError, kind_of
 from pmtl.plugins import find
 from pmtl.spec import construct, parse_spec
@@ -51,24 +53,3 @@ def build_algorithm(spec: str | Algorithm | type[Algorithm]) -> Algorithm:
         if item.metadata.get("derived") and item.name in options:
             raise PmtlError(f"{name}: {item.name} follows from the run and cannot be set.")
     return construct(kind, options, f"algorithm {name}")
-
-
-__all__ = [
-    "ALGORITHMS",
-    "PMTL",
-    "PPSGD",
-    "Algorithm",
-    "Anchored",
-    "ClusteredPMTL",
-    "Ditto",
-    "ExactAlgorithm",
-    "FedAdam",
-    "FedAvg",
-    "FedProx",
-    "Local",
-    "NaiveJoint",
-    "Pooling",
-    "RelatedPMTL",
-    "Sizes",
-    "build_algorithm",
-]

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmtl.audit.estimators import Floats
+from pmtl.audit.gate import source_of
 from pmtl.audit.result import AuditResult, Finding, seed_of
 from pmtl.audit.setup import AuditSetup
 from pmtl.privacy.accounting import gaussian
 from pmtl.privacy.accounting.validation import metrics_plan
-from pmtl.privacy.noise import seeded_source, system_source
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.simulation.released_metrics import ReleasedMetrics, Values
 
@@ -82,8 +82,7 @@ def play(
     signs = np.array(scenario.signs)
     for trial, bit in enumerate(bits.tolist()):
         own = seed_of(seed, GAME + scenario.name, trial)
-        source = system_source if own is None else seeded_source(own)
-        gate = ReleasedMetrics(plan, _VIEWS, _BOUNDS, source, hardened, None)
+        gate = ReleasedMetrics(plan, _VIEWS, _BOUNDS, source_of(own), hardened, None)
         score = 0.0
         for round in range(scenario.rounds):
             turned = signs * (-1) ** round

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import copy
 import traceback
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -24,6 +22,7 @@ from torch import Tensor
 from pmtl.algorithms import Algorithm
 from pmtl.client.step import OneTrained, train_client
 from pmtl.engines.base import CohortBatches, CohortTrainer, Trained
+from pmtl.engines.process import torch_threads
 from pmtl.errors import PmtlError
 from pmtl.models import FlatModel, Task
 
@@ -44,7 +43,7 @@ class DebugTrainer(CohortTrainer):
                     f"({_place(error)}): {type(error).__name__}: {error}"
                 ) from error
 
-        with _single_threaded():
+        with torch_threads(1):
             return Trained.stacked([one(k) for k in range(len(own))])
 
 
@@ -75,22 +74,11 @@ class ThreadsTrainer(CohortTrainer):
         # Clients with the most steps go first, so that all threads end at about the same time.
         order = np.argsort(-batches.mask.any(axis=2).sum(axis=1), kind="stable")
         with (
-            _single_threaded(),
+            torch_threads(1),
             ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool,
         ):
             trained = Trained.stacked(list(pool.map(one, order.tolist())))
         return trained.take(torch.from_numpy(np.argsort(order)))
-
-
-@contextmanager
-def _single_threaded() -> Iterator[None]:
-    """Let each operation of torch use one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _place(error: Exception) -> str:

@@ -31,19 +31,28 @@ class Work(Protocol):
 
 
 @contextmanager
-def threads_for(work: Work) -> Iterator[None]:
-    """Use one thread for small steps: a second one costs more than it saves, and sums do not depend
-    on the machine's default. The engine `threads`, with one client per thread, keeps all threads.
-    Beside a graphics card a few are enough, since many would mostly wait."""
+def torch_threads(count: int) -> Iterator[None]:
+    """Let each operation of torch use so many threads."""
     before = torch.get_num_threads()
-    if work.device.type == "cuda":
-        torch.set_num_threads(min(before, BESIDE_A_CARD))
-    elif work.engine != "threads" and work.step_floats < SMALL_STEP:
-        torch.set_num_threads(1)
+    torch.set_num_threads(count)
     try:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def threads_for(work: Work) -> Iterator[None]:
+    """Use one thread for small steps: a second one costs more than it saves, and sums do not depend
+    on the machine's default. The engine `threads`, with one client per thread, keeps all threads.
+    Beside a graphics card a few are enough, since many would mostly wait."""
+    count = torch.get_num_threads()
+    if work.device.type == "cuda":
+        count = min(count, BESIDE_A_CARD)
+    elif work.engine != "threads" and work.step_floats < SMALL_STEP:
+        count = 1
+    with torch_threads(count):
+        yield
 
 
 def devices() -> list[str]:

@@ -93,13 +93,7 @@ def resume_comparison(
 
 
 def write_plan(grid: Grid, file: Path, data: FederatedData) -> None:
-    """Write what is compared, so that it can be resumed.
-
-    Args:
-        grid: what is compared.
-        file: a file in a new folder.
-        data: the federation.
-    """
+    """Write what is compared to a file in a new folder, so that it can be resumed."""
     with files.disk_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
     plan = asdict(grid)
@@ -108,11 +102,7 @@ def write_plan(grid: Grid, file: Path, data: FederatedData) -> None:
 
 
 def read_plan(file: Path) -> Grid:
-    """What `write_plan` wrote.
-
-    Args:
-        file: the file.
-    """
+    """What `write_plan` wrote."""
     values = files.read_json(file)
     return Grid(
         tuple(values["algorithms"]),
@@ -125,12 +115,7 @@ def read_plan(file: Path) -> Grid:
 
 def settled(grid: Grid, data: FederatedData) -> tuple[Grid, FederatedData]:
     """The grid with the algorithm that `auto` means, and the data as all its runs read them: scaled
-    inside the clients if any of the methods needs that.
-
-    Args:
-        grid: what is compared.
-        data: the federation.
-    """
+    inside the clients if any of the methods needs that."""
     base = grid.base
     if "auto" in grid.algorithms:
         default = default_algorithm(base, data, build(base, data)[0])
@@ -150,14 +135,9 @@ def settled(grid: Grid, data: FederatedData) -> tuple[Grid, FederatedData]:
 
 
 def check(grid: Grid, data: FederatedData, *, all_of_them: bool = False) -> None:
-    """Refuse what cannot be run, before anything is written. If a grid is given, only what no
-    candidate can run is refused: the failure of a single one is a result.
-
-    Args:
-        grid: what is compared.
-        data: the federation.
-        all_of_them: whether every candidate has to be possible.
-    """
+    """Refuse what cannot be run, before anything is written. If a grid has axes, only what no
+    candidate can run is refused, unless `all_of_them` have to be possible: the failure of a single
+    one is a result."""
     errors = []
     candidates = grid.candidates()
     for candidate in candidates:
@@ -183,12 +163,7 @@ def _check(config: TrainConfig, data: FederatedData) -> None:
 
 
 def build(config: TrainConfig, data: FederatedData) -> tuple[FlatModel, PublicInputs]:
-    """The model of a run, and what it takes from public files.
-
-    Args:
-        config: the configuration of the run.
-        data: the federation.
-    """
+    """The model of a run, and what it takes from public files."""
     public = PublicInputs.read(config.init, config.share)
     sizes = (data.input_shape, data.outputs, data.task)
     model = build_model(config.model, *sizes, seed=0, init=public.start, frozen=config.frozen)

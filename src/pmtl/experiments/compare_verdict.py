@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pmtl.data import FederatedData, Split
 from pmtl.experiments.sweep.summary import Plans
@@ -29,17 +28,8 @@ Losses = Callable[[Line, Split], Floats]
 def verdicts(
     results: dict[str, Any], data: FederatedData, plan_of: Plans, losses: Losses
 ) -> dict[str, Any]:
-    """The verdict of a comparison, for `results.json`.
-
-    Args:
-        results: `summary` and `chosen`, as `compare` returns them.
-        data: the federation.
-        plan_of: gives the plan of a line's runs.
-        losses: measures the models of a line's runs.
-
-    Returns:
-        `sentence`, and under `at` one verdict for each ε.
-    """
+    """The verdict of a comparison with these `results`, for `results.json`: `sentence`, and under
+    `at` one verdict for each ε."""
     entries: list[dict[str, Any]] = []
     sharing = [line for line in results["chosen"] if line["epsilon"] is not None]
     alone = [line for line in results["chosen"] if line["epsilon"] is None]
@@ -89,16 +79,12 @@ def _at(
     remark = "" if ALONE in own else "Training alone is not part of this comparison."
     return judge(
         own,
-        _counts(data, rows),
+        np.asarray(data.rows(rows).counts, dtype=np.int64),
         rows=rows,
         cost=_cost(settings, epsilon, plan_of),
         chosen=chosen,
         remark=remark,
     )
-
-
-def _counts(data: FederatedData, rows: Split) -> NDArray[np.int64]:
-    return np.asarray(data.rows(rows).counts, dtype=np.int64)
 
 
 def _mean_loss(line: Line, validated: bool) -> float:

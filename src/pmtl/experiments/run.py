@@ -15,18 +15,7 @@ from pmtl.spec import unknown
 #: In the order in which `all` runs them.
 EXPERIMENTS: dict[str, Callable[[Results], Sheet]] = {
     experiment.__name__: experiment
-    for experiment in (
-        fig1,
-        fig2,
-        fig3,
-        table1,
-        table3,
-        sweep,
-        fedprox,
-        ppsgd,
-        longer,
-        clusters,
-    )
+    for experiment in (fig1, fig2, fig3, table1, table3, sweep, fedprox, ppsgd, longer, clusters)
 }
 
 

@@ -129,7 +129,8 @@ class TaskRunner:
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()  # For the other processes.
         result["seconds"] = round(time.perf_counter() - begun, 1)
-        result["device"] = _device_name(resolve_device(self._device))
+        device = resolve_device(self._device)
+        result["device"] = torch.cuda.get_device_name(device) if "cuda" in device else "cpu"
         files.write_json(self._file(task), result)
         return files.read_json(self._file(task))  # JSON has no NaN: the same as when read later.
 
@@ -206,7 +207,7 @@ class TaskRunner:
 
 def _metrics(tensors: RowTensors, model: FlatModel, views: Mapping[str, Weights]) -> Result:
     splits: tuple[Split, ...] = ("validation", "test")
-    return {split: evaluate(tensors.data, tensors, model, views, split) for split in splits}
+    return {split: evaluate(tensors, model, views, split) for split in splits}
 
 
 def histograms(data: FederatedData) -> FederatedData:
@@ -234,7 +235,3 @@ def accuracy(result: Result, split: str, view: str = "personal") -> float:
     if values is None:
         return float("-inf")
     return float(values["accuracy"]) if "accuracy" in values else -float(values["rmse"])
-
-
-def _device_name(device: str) -> str:
-    return torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu"

@@ -10,9 +10,7 @@ The folder is written under another name and renamed, so it is complete or missi
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -324,16 +322,10 @@ def _safe(client: str) -> str:
 @contextmanager
 def _new_folder(path: Path, private: bool) -> Iterator[Path]:
     """A folder that gets its name when it is complete; only its owner can open a private one."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    with files.disk_errors(path):
-        try:
-            partial.parent.mkdir(parents=True, exist_ok=True)
-            if private:
-                make_private(partial)
-            else:
-                partial.mkdir()
-            yield partial
-            files.place(partial, path)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
+    with files.new_folder(path) as partial:
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        if private:
+            make_private(partial)
+        else:
+            partial.mkdir()
+        yield partial

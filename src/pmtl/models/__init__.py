@@ -1,48 +1,26 @@
 """The paper's models, the losses, and a module read as a function of one flat vector."""
 
-from pmtl.models.build import MODELS, build_model, check_model
-from pmtl.models.flat import FlatModel
-from pmtl.models.layout import Layout
-from pmtl.models.likelihood import draw_targets, row_divergences, row_surprises, uniforms_per_row
-from pmtl.models.losses import (
-    Batch,
-    Task,
-    batch_loss,
-    metric_names,
-    predictions,
-    probabilities,
-    row_counts,
-    row_losses,
-    row_squares,
-)
-from pmtl.models.lowering import floats_per_row, has_convolutions, lowered
-from pmtl.models.public_files import PublicFile, read_public
-from pmtl.models.start import start_warnings, used_of_start
-
-__all__ = [
-    "MODELS",
-    "Batch",
-    "FlatModel",
-    "Layout",
-    "PublicFile",
-    "Task",
-    "batch_loss",
-    "build_model",
-    "check_model",
-    "draw_targets",
-    "floats_per_row",
-    "has_convolutions",
-    "lowered",
-    "metric_names",
-    "predictions",
-    "probabilities",
-    "read_public",
-    "row_counts",
-    "row_divergences",
-    "row_losses",
-    "row_squares",
-    "row_surprises",
-    "start_warnings",
-    "uniforms_per_row",
-    "used_of_start",
-]
+from pmtl.models.build import MODELS as MODELS
+from pmtl.models.build import build_model as build_model
+from pmtl.models.build import check_model as check_model
+from pmtl.models.flat import FlatModel as FlatModel
+from pmtl.models.layout import Layout as Layout
+from pmtl.models.likelihood import draw_targets as draw_targets
+from pmtl.models.likelihood import row_divergences as row_divergences
+from pmtl.models.likelihood import row_surprises as row_surprises
+from pmtl.models.likelihood import uniforms_per_row as uniforms_per_row
+from pmtl.models.losses import Batch as Batch
+from pmtl.models.losses import Task as Task
+from pmtl.models.losses import metric_names as metric_names
+from pmtl.models.losses import predictions as predictions
+from pmtl.models.losses import probabilities as probabilities
+from pmtl.models.losses import row_counts as row_counts
+from pmtl.models.losses import row_losses as row_losses
+from pmtl.models.losses import row_squares as row_squares
+from pmtl.models.lowering import floats_per_row as floats_per_row
+from pmtl.models.lowering import has_convolutions as has_convolutions
+from pmtl.models.lowering import lowered as lowered
+from pmtl.models.public_files import PublicFile as PublicFile
+from pmtl.models.public_files import read_public as read_public
+from pmtl.models.start import start_warnings as start_warnings
+from pmtl.models.start import used_of_start as used_of_start

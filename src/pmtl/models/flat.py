@@ -61,20 +61,16 @@ class FlatModel:
         names = [parameter.name for parameter in self.layout.parameters]
         return torch.cat([present[name].detach().reshape(-1) for name in names]).clone()
 
-    def parameters(self, vector: Tensor) -> dict[str, Tensor]:
-        """The vector cut into the module's named tensors (views, no copy)."""
-        return self.layout.cut(vector)
-
     def apply(self, vector: Tensor, inputs: Tensor) -> Tensor:
         """The model's outputs for `inputs` under the weights `vector`."""
         with Lookups() if self.traits.looks_up else nullcontext():
-            return cast(Tensor, functional_call(self.module, self.parameters(vector), (inputs,)))
+            return cast(Tensor, functional_call(self.module, self.layout.cut(vector), (inputs,)))
 
     def with_weights(self, vector: Tensor) -> nn.Module:
         """A copy of the module with the weights `vector`, in evaluation mode."""
         module = copy.deepcopy(self.module)
         module.load_state_dict(
-            {name: value.clone() for name, value in self.parameters(vector).items()}, strict=False
+            {name: value.clone() for name, value in self.layout.cut(vector).items()}, strict=False
         )
         return module.eval()
 

@@ -47,11 +47,6 @@ def row_squares(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
     return row_losses(task, outputs, targets)
 
 
-def batch_loss(task: Task, outputs: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
-    """The mean loss over the real rows, those where `mask` is true."""
-    return _mean(row_losses(task, outputs, targets), mask)
-
-
 @dataclass(frozen=True)
 class Batch:
     """One client's batch, as `Algorithm.objective` gets it."""
@@ -62,17 +57,13 @@ class Batch:
     mask: Tensor  #: which rows are real
 
     def loss(self, outputs: Tensor) -> Tensor:
-        """The mean loss of these outputs."""
-        return batch_loss(self.task, outputs, self.targets, self.mask)
+        """The mean loss of these outputs over the real rows."""
+        return self.mean(row_losses(self.task, outputs, self.targets))
 
     def mean(self, values: Tensor) -> Tensor:
         """The mean over the real rows of one number per row."""
-        return _mean(values, self.mask)
-
-
-def _mean(values: Tensor, mask: Tensor) -> Tensor:
-    weights = mask.to(values.dtype)
-    return (values * weights).sum() / weights.sum().clamp(min=1)
+        weights = self.mask.to(values.dtype)
+        return (values * weights).sum() / weights.sum().clamp(min=1)
 
 
 def metric_names(task: Task) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ from pmtl.personalize.methods import METHODS, Vanilla, build_method, needs_publi
 from pmtl.personalize.tuning import Clients, Tuner, Workspace
 from pmtl.progress import progress_bar
 from pmtl.simulation import LocalTraining, Store, Weights
-from pmtl.simulation.evaluation import row_squares_of
+from pmtl.simulation.evaluation import Measuring
 from pmtl.simulation.fault_isolation import isolated, together
 
 Squares = NDArray[np.float64]  #: squared distances, for each validation row or client
@@ -146,13 +146,13 @@ def choose(
     rows, trained_on = data.rows("validation").counts, data.rows("train").counts
     reading: dict[str, Weights] = {**views, FRESH: lambda clients: start.expand(len(clients), -1)}
     anchors = reading.get("shared", reading[FRESH])
+    measuring = Measuring(space.tensors, space.model, "validation")
 
     def attempt(candidate: Candidate, clients: Clients) -> tuple[Tensor, Squares]:
         weights = reading[candidate.start](clients).to(device)
         if candidate.name in tuners:
             weights = tuners[candidate.name](clients, weights, anchors(clients).to(device))
-        given = (space.tensors, space.model, weights)
-        return weights, row_squares_of(*given, "validation", clients, space.isolate)
+        return weights, measuring.row_squares(weights, clients, space.isolate)
 
     each = isolated if space.isolate else together
     total = len(pieces) * len(offered)

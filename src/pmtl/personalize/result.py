@@ -10,7 +10,6 @@ its owner can open it.
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -119,36 +118,30 @@ def save_finetuned(tuned: Finetuned, path: str | Path) -> Finetuned:
     refuse_existing(path)
     facts = run.facts
     all_clients = np.arange(len(run.clients), dtype=np.int64)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     about = {"clients": facts.clients, "model": facts.model, "blocks": facts.blocks}
-    with files.disk_errors(path):
-        try:
-            secret = facts.production  # It holds every client's own model.
-            partial.parent.mkdir(parents=True, exist_ok=True, mode=0o700 if secret else 0o777)
-            if secret:
-                make_private(partial)
-            else:
-                partial.mkdir()
-            personal = Personal(all_clients, tuned._shared, tuned._weights)
-            digest = write_personal(partial / "personal.safetensors", personal, about, run._key)
-            save_statement(partial, tuned.privacy)
-            if not facts.production:
-                files.write_json(partial / "result.json", tuned.evaluate())
-            files.write_json(
-                partial / FACTS_FILE,
-                {
-                    **versions(),
-                    **tuned.about,
-                    "run": facts.id,
-                    # Relative, so that both can be moved together.
-                    "run_folder": os.path.relpath(run.path.resolve(), path.resolve()),
-                    "written": {"personal": digest},
-                },
-            )
-            files.place(partial, path)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
+    with files.new_folder(path) as partial:
+        secret = facts.production  # It holds every client's own model.
+        partial.parent.mkdir(parents=True, exist_ok=True, mode=0o700 if secret else 0o777)
+        if secret:
+            make_private(partial)
+        else:
+            partial.mkdir()
+        personal = Personal(all_clients, tuned._shared, tuned._weights)
+        digest = write_personal(partial / "personal.safetensors", personal, about, run._key)
+        save_statement(partial, tuned.privacy)
+        if not facts.production:
+            files.write_json(partial / "result.json", tuned.evaluate())
+        files.write_json(
+            partial / FACTS_FILE,
+            {
+                **versions(),
+                **tuned.about,
+                "run": facts.id,
+                # Relative, so that both can be moved together.
+                "run_folder": os.path.relpath(run.path.resolve(), path.resolve()),
+                "written": {"personal": digest},
+            },
+        )
     tuned.path = path
     return tuned
 

@@ -21,7 +21,7 @@ from pmtl.prediction.models import FEW_ROWS, Models, refuse_diverged, rows_for_s
 from pmtl.prediction.source import Piece, Source
 from pmtl.progress import Bar
 from pmtl.simulation import RowTensors
-from pmtl.simulation.evaluation import row_outputs
+from pmtl.simulation.evaluation import Measuring
 
 Ints = NDArray[np.int64]
 
@@ -109,7 +109,7 @@ class Answering:
         tensors = RowTensors(data, models.shared.device, models.shared.dtype)
         who = np.arange(len(present), dtype=np.int64)
         found = np.empty((x.shape[0], models.outputs), dtype=np.float32)
-        found[rows.order] = row_outputs(tensors, models.model, weights, "test", who)
+        found[rows.order] = Measuring(tensors, models.model, "test").row_outputs(weights, who)
         return found
 
     def _weights(self, codes: Ints) -> Tensor:

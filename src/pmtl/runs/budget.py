@@ -110,7 +110,7 @@ class Budget:
             "run": self._run,
             "entry": [last.sequence, last.hash],
             "charged": {e.kind: len(self.ledger.charged(self._run, e.kind)) for e in self.planned},
-            "charges": self.ledger.charge_hashes(self._run),
+            "charges": [charge.hash for charge in self.ledger.charges(self._run)],
         }
 
     def saved(self, round: int, digest: str) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pmtl.client.batches import LocalTraining
 from pmtl.errors import PmtlError, kind_of, naming
 from pmtl.jsontext import to_json
-from pmtl.options import check_options, declared, option, tables
+from pmtl.options import check_options, homes, option, tables
 from pmtl.privacy.accounting.validation import DEFAULT_SHARE
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
 from pmtl.spec import construct, format_spec, unknown
@@ -171,17 +171,13 @@ class TrainConfig:
 
     def digest(self) -> str:
         """A digest of all settings, to notice a changed configuration."""
-        return digest_of_text(to_json(_given(asdict(self))))
-
-    def text_digest(self) -> str:
-        """The digest that pmtl 0.1 wrote: of the text of its file."""
-        return digest_of_text(self.to_toml())
+        return digest_of_text(to_json(without_none(asdict(self))))
 
     def to_toml(self) -> str:
         """The configuration as a TOML file that `pmtl train --config` takes."""
         import tomli_w  # Only a run with a folder needs it.
 
-        return tomli_w.dumps(_given(asdict(self)))
+        return tomli_w.dumps(without_none(asdict(self)))
 
 
 def privacy_of(given: Any) -> PrivacyRequest:
@@ -213,10 +209,10 @@ def part(kind: type[Any], value: Any, what: str) -> Any:
     )
 
 
-def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values without None, which TOML does not have."""
     return {
-        key: _given(value) if isinstance(value, Mapping) else value
+        key: without_none(value) if isinstance(value, Mapping) else value
         for key, value in values.items()
         if value is not None
     }
@@ -247,9 +243,7 @@ def parse_config(
 
 def _refuse_misplaced(values: Mapping[str, Any], kind: type[TrainConfig]) -> None:
     """Refuse a setting that stands under another heading of the file than its own."""
-    homes = dict.fromkeys(declared(kind), "")
-    for table, inner, _ in tables(kind):
-        homes |= dict.fromkeys(declared(inner), table)
+    known = homes(kind)
     parts = {"": values, **{name: values.get(name) for name, _, _ in tables(kind)}}
     problems = []
     for place, part in parts.items():
@@ -260,12 +254,12 @@ def _refuse_misplaced(values: Mapping[str, Any], kind: type[TrainConfig]) -> Non
                     f'"FILE:{name.removesuffix("_column")}=…".'
                 )
                 continue
-            if name in _OF_FEDERATIONS and name not in homes:
+            if name in _OF_FEDERATIONS and name not in known:
                 problems.append(
                     f"{name} is a setting of pmtl federation run: here no server has to be trusted."
                 )
                 continue
-            home = homes.get(name, place)
+            home = known.get(name, place)
             if home == place or name in parts:
                 continue
             where = f"under [{home}]: put it below that line"
@@ -308,7 +302,7 @@ def algorithm_spec(algorithm: str | Algorithm) -> str:
     if isinstance(algorithm, str):
         return algorithm
     own = [item.name for item in fields(algorithm) if not item.metadata.get("derived")]
-    values = _given({name: getattr(algorithm, name) for name in own})
+    values = without_none({name: getattr(algorithm, name) for name in own})
     kind = type(algorithm)
     if ALGORITHMS.get(algorithm.name) is kind:
         name = algorithm.name

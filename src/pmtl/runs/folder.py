@@ -7,8 +7,6 @@ published. Only the owner of the run can open `private/`.
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -86,28 +84,22 @@ class RunFolder:
         path = Path(path)
         cls.refuse_existing(path)
         divided = facts.production
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        with files.disk_errors(path):
-            try:
-                partial.mkdir(parents=True, mode=0o755 if divided else 0o777)
-                new = cls(partial, divided)
-                if divided:
-                    make_private(new.private)
-                    new.public.mkdir(mode=0o755)
-                    files.write_bytes(new.key_file, key)
-                    files.write_json(new.plan_file, public_facts(config, facts))
-                    files.write_text(new.notes_file, _NOTES)
-                files.write_text(new.config_file, config.to_toml())
-                if facts.schema is not None:
-                    schema = Schema.from_dict(facts.schema)
-                    files.write_text(new.public / "schema.toml", schema.to_toml())
-                if public is not None and (kept := public.tensors()):
-                    files.write_tensors(new.start_file, kept, {})
-                new.save_facts(facts)
-                partial.replace(path)
-            except BaseException:
-                shutil.rmtree(partial, ignore_errors=True)
-                raise
+        with files.new_folder(path) as partial:
+            partial.mkdir(parents=True, mode=0o755 if divided else 0o777)
+            new = cls(partial, divided)
+            if divided:
+                make_private(new.private)
+                new.public.mkdir(mode=0o755)
+                files.write_bytes(new.key_file, key)
+                files.write_json(new.plan_file, public_facts(config, facts))
+                files.write_text(new.notes_file, _NOTES)
+            files.write_text(new.config_file, config.to_toml())
+            if facts.schema is not None:
+                schema = Schema.from_dict(facts.schema)
+                files.write_text(new.public / "schema.toml", schema.to_toml())
+            if public is not None and (kept := public.tensors()):
+                files.write_tensors(new.start_file, kept, {})
+            new.save_facts(facts)
         return cls(path)
 
     @staticmethod
@@ -259,11 +251,10 @@ class RunFolder:
             file = self.personal_file if name == "personal" else self.alone_file
             written[name] = write_personal(file, models, about, self.key)
         if scaling is not None:
-            means, widths = torch.from_numpy(scaling.means), torch.from_numpy(scaling.widths)
-            limits = torch.from_numpy(scaling.limits)
-            parts = {"means": means, "widths": widths, "limits": limits}
-            if scaling.fills is not None:
-                parts["fills"] = torch.from_numpy(scaling.fills)
+            given = {
+                name: getattr(scaling, name) for name in ("means", "widths", "limits", "fills")
+            }
+            parts = {name: torch.from_numpy(v) for name, v in given.items() if v is not None}
             written["scaling"] = files.write_tensors(self.scaling_file, parts, {}, self.key)
         save_statement(self.public, statement)
         files.write_text(self.table_file, csv_text(self.metrics.lines()))

@@ -73,7 +73,8 @@ def _charge(
     ledger.declare(run, budget.planned)
     theirs = [] if checkpoint is None else list(checkpoint.history.get("charges", []))
     known = {e.kind: _known_here(ledger, run, e.kind, theirs) for e in budget.planned}
-    lacking = iter([charge for charge in theirs if charge not in ledger.charge_hashes(run)])
+    ours = {charge.hash for charge in ledger.charges(run)}
+    lacking = iter([charge for charge in theirs if charge not in ours])
     done = {}
     for event in budget.planned:
         there = known[event.kind]
@@ -94,12 +95,9 @@ def _known_here(ledger: Ledger, run: str, kind: str, theirs: list[str]) -> list[
     If folder and ledger were copied and the run continued from both copies, the ledger lacks some
     charges of the folder. Then only the charges that both have are the folder's.
     """
-    rounds, charges = ledger.charged(run, kind), ledger.charge_hashes(run)
-    if set(theirs) <= set(charges):
-        return rounds
-    kinds = ledger.kinds_charged(run)
-    mine = [charge for charge, its in zip(charges, kinds, strict=True) if its == kind]
-    return [round for round, charge in zip(rounds, mine, strict=True) if charge in theirs]
+    charges = ledger.charges(run)
+    has_all = set(theirs) <= {charge.hash for charge in charges}
+    return [c.round for c in charges if c.kind == kind and (has_all or c.hash in theirs)]
 
 
 def _counts(

@@ -32,7 +32,7 @@ from pmtl.runs.personal import PersonalFile
 from pmtl.sharing import build_share
 from pmtl.simulation import Metrics, RowTensors, Weights, evaluate
 from pmtl.simulation.custom_metrics import find_metrics
-from pmtl.simulation.evaluation import client_metrics, client_table
+from pmtl.simulation.evaluation import Measuring
 from pmtl.spec import explained, parse_spec
 from pmtl.views.run_view import RunView
 
@@ -119,12 +119,10 @@ class Run(Predicting, RunView):
                 (`package.module:function`), joined by `+`. By default those of the run.
         """
         self._refuse_exact()
-        data = self.data
-        tensors = RowTensors(data, self._shared.device, self._shared.dtype)
         splits: tuple[Split, ...] = ("test", "validation")
-        own = find_metrics(metric or self.facts.metric)
+        own, tensors = find_metrics(metric or self.facts.metric), self._tensors()
         return {
-            split: evaluate(data, tensors, self._model, self.views(), split, custom=own)
+            split: evaluate(tensors, self._model, self.views(), split, custom=own)
             for split in splits
         }
 
@@ -135,12 +133,12 @@ class Run(Predicting, RunView):
             split: train, validation or test.
         """
         self._refuse_exact()
-        tensors = RowTensors(self.data, self._shared.device, self._shared.dtype)
-        everybody = np.arange(self.data.m, dtype=np.int64)
-        there = self.data.rows(split).counts > 0
+        measuring = Measuring(self._tensors(), self._model, split)
+        everybody = np.arange(len(self.clients), dtype=np.int64)
+        there = measuring.rows.counts > 0
         losses = {}
         for view, weights in self.views().items():
-            found = client_metrics(tensors, self._model, weights, split, everybody)
+            found = measuring.client_metrics(weights, everybody)
             losses[view] = np.where(there, found.get("loss", np.nan), np.nan)
         return losses
 
@@ -156,8 +154,7 @@ class Run(Predicting, RunView):
         """
         self._refuse_exact()
         chosen = find_metrics(metric or "+".join(filter(None, ("all", self.facts.metric))))
-        tensors = RowTensors(self.data, self._shared.device, self._shared.dtype)
-        return client_table(tensors, self._model, self.views(), split, chosen)
+        return Measuring(self._tensors(), self._model, split).client_table(self.views(), chosen)
 
     def views(self) -> dict[str, Weights]:
         """Functions that give the weights of any clients' personal models and, if the run has them,
@@ -189,6 +186,9 @@ class Run(Predicting, RunView):
         self._data = as_trained(self._data, self.facts)
         check_data(self._data, self.facts, self._key)
         return self._data
+
+    def _tensors(self) -> RowTensors:
+        return RowTensors(self.data, self._shared.device, self._shared.dtype)
 
     def _refuse_exact(self) -> None:
         # A site of a federation may measure its own models on its own rows.

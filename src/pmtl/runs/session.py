@@ -268,10 +268,9 @@ def _validation(
         return {"validation": released, "noise": deviations} if released else {}
     if config.mode == "production":
         return {}
-    views = federation.views(state)
-    data, tensors, model = federation.data, federation.sites.tensors, federation.model
+    tensors, model, views = federation.sites.tensors, federation.model, federation.views(state)
     own = find_metrics(config.metric)
-    exact = evaluate(data, tensors, model, views, "validation", federation.team, own)
+    exact = evaluate(tensors, model, views, "validation", federation.team, own)
     return {} if exact is None else {"validation": exact}
 
 

@@ -284,7 +284,7 @@ def resume(
             "files: continue it with that version, or start a new run."
         )
     config = read_config(folder.config_file)
-    if facts.config_digest not in (config.digest(), config.text_digest()):
+    if facts.config_digest != config.digest():
         raise PmtlError(
             f"{folder.config_file} is not what the run was started with: put it back as it was, or "
             "start a new run with it."

@@ -1,5 +1,4 @@
 """The server: it draws cohorts, opens rounds, passes uploads through the gate and publishes."""
 
-from pmtl.server.server import Server, ServerState
-
-__all__ = ["Server", "ServerState"]
+from pmtl.server.server import Server as Server
+from pmtl.server.server import ServerState as ServerState

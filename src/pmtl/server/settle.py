@@ -26,17 +26,8 @@ def sizes_of(
     target_range: tuple[float, float] | None = None,
     public_start: bool = False,
 ) -> Sizes:
-    """The public numbers from which an exact algorithm decides.
-
-    Args:
-        model: the model.
-        input_shape: the shape of a row.
-        task: classification, multilabel or regression.
-        outputs: how many numbers a model answers with.
-        bounded: whether features have public bounds.
-        target_range: the public bounds of a numeric target.
-        public_start: whether the model's start comes from a public file.
-    """
+    """The public numbers from which an exact algorithm decides; the arguments are those of `Sizes`,
+    and the shape of a row."""
     layer = last_layer(model, input_shape)
     columns = 0 if layer is None else layer.columns + 1
     factor = 1.0 if layer is None else layer.factor
@@ -59,14 +50,7 @@ def sizes_of(
 def settle_algorithm(
     method: Algorithm, asked: PrivacyRequest, clients: int, sizes: Sizes
 ) -> Algorithm:
-    """The algorithm with all that it decides from public numbers.
-
-    Args:
-        method: the algorithm as it was asked for.
-        asked: the privacy that was asked for.
-        clients: m, the number of clients.
-        sizes: from `sizes_of`.
-    """
+    """The algorithm with all that it decides from public numbers."""
     if not isinstance(method, ExactAlgorithm):
         return method
     if asked.rounds is not None or asked.clip is not None:
@@ -89,14 +73,7 @@ def settle_algorithm(
 
 def usual_algorithm(asked: PrivacyRequest, local: Any, share: str | None, linear: bool) -> str:
     """What `algorithm=auto` means: pooling for linear models and anchored for others, unless
-    settings of Algorithm 1 were given.
-
-    Args:
-        asked: the privacy that was asked for.
-        local: what a client does in a round (`LocalTraining`).
-        share: which part of the model leaves a client, if not the whole.
-        linear: whether the model is linear.
-    """
+    settings of Algorithm 1 were given. `local` is a `LocalTraining`."""
     steps = asked.rounds is not None or asked.clip is not None or local != type(local)()
     if steps:
         return "pmtl"

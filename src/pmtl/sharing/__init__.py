@@ -1,15 +1,9 @@
 """Sharing a part of a model: what leaves a client, and an algorithm that works on that part."""
 
-from pmtl.sharing.algorithm import SharedPart
-from pmtl.sharing.build import PublicInputs, absolute, build_share, named, share_part
-from pmtl.sharing.share import Share
-
-__all__ = [
-    "PublicInputs",
-    "Share",
-    "SharedPart",
-    "absolute",
-    "build_share",
-    "named",
-    "share_part",
-]
+from pmtl.sharing.algorithm import SharedPart as SharedPart
+from pmtl.sharing.build import PublicInputs as PublicInputs
+from pmtl.sharing.build import absolute as absolute
+from pmtl.sharing.build import build_share as build_share
+from pmtl.sharing.build import named as named
+from pmtl.sharing.build import share_part as share_part
+from pmtl.sharing.share import Share as Share

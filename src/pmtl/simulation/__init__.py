@@ -1,42 +1,25 @@
 """One server and many sites on one machine."""
 
-from pmtl.client.batches import Batches, LocalTraining
-from pmtl.engines.choose import check_engine
-from pmtl.engines.row_tensors import RowTensors
-from pmtl.simulation.evaluation import Metrics, Weights, evaluate
-from pmtl.simulation.identity import identity
-from pmtl.simulation.owned.row_file import RowFile, digest_rows, private
-from pmtl.simulation.owned.store import CHECKS, Store
-from pmtl.simulation.released_metrics import ReleasedMetrics, metric_bounds
-from pmtl.simulation.round_report import RoundReport
-from pmtl.simulation.rounds import RunState, Simulation
-from pmtl.simulation.simulate import simulate
-from pmtl.simulation.sites import Sites
-from pmtl.simulation.team import ALONE, Team, device_of, join_team
-
-__all__ = [
-    "ALONE",
-    "CHECKS",
-    "Batches",
-    "LocalTraining",
-    "Metrics",
-    "ReleasedMetrics",
-    "RoundReport",
-    "RowFile",
-    "RowTensors",
-    "RunState",
-    "Simulation",
-    "Sites",
-    "Store",
-    "Team",
-    "Weights",
-    "check_engine",
-    "device_of",
-    "digest_rows",
-    "evaluate",
-    "identity",
-    "join_team",
-    "metric_bounds",
-    "private",
-    "simulate",
-]
+from pmtl.client.batches import LocalTraining as LocalTraining
+from pmtl.engines.choose import check_engine as check_engine
+from pmtl.engines.row_tensors import RowTensors as RowTensors
+from pmtl.simulation.evaluation import Metrics as Metrics
+from pmtl.simulation.evaluation import Weights as Weights
+from pmtl.simulation.evaluation import evaluate as evaluate
+from pmtl.simulation.identity import identity as identity
+from pmtl.simulation.owned.row_file import RowFile as RowFile
+from pmtl.simulation.owned.row_file import digest_rows as digest_rows
+from pmtl.simulation.owned.row_file import private as private
+from pmtl.simulation.owned.store import CHECKS as CHECKS
+from pmtl.simulation.owned.store import Store as Store
+from pmtl.simulation.released_metrics import ReleasedMetrics as ReleasedMetrics
+from pmtl.simulation.released_metrics import metric_bounds as metric_bounds
+from pmtl.simulation.round_report import RoundReport as RoundReport
+from pmtl.simulation.rounds import RunState as RunState
+from pmtl.simulation.rounds import Simulation as Simulation
+from pmtl.simulation.simulate import simulate as simulate
+from pmtl.simulation.sites import Sites as Sites
+from pmtl.simulation.team import ALONE as ALONE
+from pmtl.simulation.team import Team as Team
+from pmtl.simulation.team import device_of as device_of
+from pmtl.simulation.team import join_team as join_team

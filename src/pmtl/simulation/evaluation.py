@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from pmtl.client.batches import FEW_ROWS, power_of_two
-from pmtl.data import FederatedData, Rows, Split
+from pmtl.data import Rows, Split
 from pmtl.engines.base import Ints
 from pmtl.engines.choose import fixed_width
 from pmtl.engines.row_tensors import RowTensors
@@ -63,7 +63,6 @@ class Group:
 
 
 def evaluate(
-    data: FederatedData,
     tensors: RowTensors,
     model: FlatModel,
     views: Mapping[str, Weights],
@@ -76,17 +75,18 @@ def evaluate(
     In a team every process evaluates its own clients. `custom` are further measures and the user's
     own metrics (`find_metrics`). A measure over all rows needs them in one process.
     """
-    counts = data.rows(split).counts
+    measuring, data = Measuring(tensors, model, split), tensors.data
+    counts = measuring.rows.counts
     if counts.sum() == 0:
         return None
     mine = team.part(np.arange(data.m, dtype=np.int64))
     results = {}
     for view, weights in views.items():
-        values = client_metrics(tensors, model, weights, split, mine)
+        values = measuring.client_metrics(weights, mine)
         for name in metric_names(data.task) if team.size > 1 else ():
             team.sum(torch.from_numpy(values.setdefault(name, np.zeros(data.m))))
         results[view] = summarise(values, counts)
-        more = further_values(custom or {}, tensors, model, weights, split, mine, results[view])
+        more = measuring.further_values(custom or {}, weights, mine, results[view])
         for name, (own, all_rows, worse) in more.items():
             found = team.sum(torch.from_numpy(own)).numpy()[counts > 0]
             if all_rows is not None and team.size == 1:
@@ -97,207 +97,211 @@ def evaluate(
     return results
 
 
-def further_values(
-    custom: Mapping[str, Metric | None],
-    tensors: RowTensors,
-    model: FlatModel,
-    weights: Weights,
-    split: Split,
-    clients: Ints,
-    known: Container[str] = (),
-) -> dict[str, tuple[Floats, float | None, bool]]:
-    """Measures and the user's own metrics that are not `known`: [m] for these clients (NaN where
-    there is no value, 0 for all other clients), over all of their rows, and whether less is
-    better."""
-    task, m = tensors.data.task, tensors.data.m
-    measures = measures_of(task, (name for name, metric in custom.items() if metric is None))
-    measures = {name: measure for name, measure in measures.items() if name not in known}
-    found: dict[str, tuple[Floats, float | None, bool]] = {}
-    with_rows = np.sort(clients[tensors.data.rows(split).counts[clients] > 0])
-    if measures and len(with_rows):
-        each = _answered(tensors, model, weights, split, with_rows)
-        whole = replace(each, owner=np.zeros_like(each.owner), clients=1)
-    for name, measure in measures.items():
-        values, all_rows = np.zeros(m), np.nan
+@dataclass(frozen=True)
+class Measuring:
+    """Measures the clients' models on their rows of one split. In all methods `clients` are numbers
+    of clients, and `weights` gives the weights of any of them."""
+
+    tensors: RowTensors
+    model: FlatModel
+    split: Split
+
+    @property
+    def rows(self) -> Rows:
+        """The rows of the split."""
+        return self.tensors.data.rows(self.split)
+
+    def further_values(
+        self,
+        custom: Mapping[str, Metric | None],
+        weights: Weights,
+        clients: Ints,
+        known: Container[str] = (),
+    ) -> dict[str, tuple[Floats, float | None, bool]]:
+        """Measures and the user's own metrics that are not `known`: [m] for these clients (NaN
+        where there is no value, 0 for all other clients), over all of their rows, and whether less
+        is better."""
+        task, m = self.tensors.data.task, self.tensors.data.m
+        measures = measures_of(task, (name for name, metric in custom.items() if metric is None))
+        measures = {name: measure for name, measure in measures.items() if name not in known}
+        found: dict[str, tuple[Floats, float | None, bool]] = {}
+        with_rows = np.sort(clients[self.rows.counts[clients] > 0])
+        if measures and len(with_rows):
+            each = self._answered(weights, with_rows)
+            whole = replace(each, owner=np.zeros_like(each.owner), clients=1)
+        for name, measure in measures.items():
+            values, all_rows = np.zeros(m), np.nan
+            values[clients] = np.nan
+            if len(with_rows):
+                values[with_rows], all_rows = measure(each), float(measure(whole)[0])
+            found[name] = (values, all_rows, name in LESS_IS_BETTER)
+        for name, metric in custom.items():
+            if metric is not None:
+                values = self._custom_values(name, metric, weights, clients)
+                found[name] = (values, None, less_is_better(name, metric))
+        return found
+
+    def _answered(self, weights: Weights, clients: Ints) -> Answered:
+        """The truth and the outputs for all rows of these clients, which all have rows."""
+        rows, data = self.rows, self.tensors.data
+        index = rows.order[np.isin(np.repeat(np.arange(data.m), rows.counts), clients)]
+        outputs = self.row_outputs(weights, clients)
+        owner = np.repeat(np.arange(len(clients)), rows.counts[clients])
+        return Answered(data.task, data.y[index], outputs, owner, len(clients))
+
+    def client_table(
+        self, views: Mapping[str, Weights], custom: Mapping[str, Metric | None]
+    ) -> dict[str, NDArray[Any]]:
+        """Measures of every client: the columns client, rows, model (a view) and the measures."""
+        data, counts = self.tensors.data, self.rows.counts
+        everybody = np.arange(data.m, dtype=np.int64)
+        parts = []
+        for view, weights in views.items():
+            found = self.further_values(custom, weights, everybody)
+            columns = {"client": np.array(data.clients), "rows": counts, "model": [view] * data.m}
+            parts.append({**columns, **{name: values for name, (values, _, _) in found.items()}})
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def _custom_values(self, name: str, metric: Metric, weights: Weights, clients: Ints) -> Floats:
+        """[m] the user's own metric for these clients, NaN where a client has no rows or no value;
+        0 for all other clients."""
+        rows, data = self.rows, self.tensors.data
+        values = np.zeros(data.m)
         values[clients] = np.nan
-        if len(with_rows):
-            values[with_rows], all_rows = measure(each), float(measure(whole)[0])
-        found[name] = (values, all_rows, name in LESS_IS_BETTER)
-    for name, metric in custom.items():
-        if metric is not None:
-            values = custom_values(name, metric, tensors, model, weights, split, clients)
-            found[name] = (values, None, less_is_better(name, metric))
-    return found
+        self.model.module.eval()
+        for client in clients[rows.counts[clients] > 0].tolist():
+            with torch.no_grad():
+                inputs, targets = self.tensors.rows(rows.of(client))
+                outputs = self.model.apply(weights(np.array([client]))[0], inputs)
+            values[client] = client_value(name, metric, data.task, targets, outputs)
+        return values
+
+    def client_metrics(
+        self, weights: Weights, clients: Ints, isolate: bool = False
+    ) -> dict[str, Floats]:
+        """[m] for every metric, the average over each client's rows (before roots); 0 for clients
+        that are not among `clients`. `isolate` is for production: no result depends on other
+        clients (`engines/slots.py`)."""
+        sums: dict[str, Floats] = {}
+        for group in self._groups(clients, isolate):
+            mine = clients[group.slots[group.there]]
+            at = weights(mine)
+            if not group.there.all():
+                at = at[torch.from_numpy(np.cumsum(group.there).clip(1) - 1).to(at.device)]
+            for _, real, table in self._tables(at, clients[group.slots], group, _metrics):
+                for name, values in table.items():
+                    totals = sums.setdefault(name, np.zeros(self.tensors.data.m))
+                    totals[mine] += np.where(real, values, 0).sum(axis=1)[group.there]
+        return {name: values / np.maximum(self.rows.counts, 1) for name, values in sums.items()}
+
+    def row_squares(self, weights: Tensor, clients: Ints, isolate: bool = False) -> Floats:
+        """The squared distance of each answer from the truth (`models/losses.py`) for all rows of
+        the clients, which have the `weights` [K, P], client after client."""
+        found = np.empty(int(self.rows.counts[clients].sum()))
+
+        def of(slots: Ints) -> Tensor:
+            return weights[torch.from_numpy(slots).to(weights.device)]
+
+        for at, table in self._each_row(of, clients, _squares, isolate):
+            found[at] = table["squares"]
+        return found
+
+    def row_outputs(self, weights: Weights, clients: Ints) -> NDArray[np.float32]:
+        """[rows, outputs] what the clients' models say about all of their rows, client after
+        client."""
+        shape = (int(self.rows.counts[clients].sum()), self.tensors.data.outputs)
+        found = np.empty(shape, dtype=np.float32)
+        for at, table in self._each_row(lambda slots: weights(clients[slots]), clients, _columns):
+            for output, values in table.items():
+                found[at, int(output)] = values
+        return found
+
+    def _each_row(
+        self,
+        weights: Callable[[Ints], Tensor],
+        clients: Ints,
+        measure: Measure,
+        isolate: bool = False,
+    ) -> Iterator[tuple[Ints, dict[str, Floats]]]:
+        """A few rows of the clients at a time: the places of these among all of their rows, client
+        after client, and what is measured of each. `weights` are those of clients at positions."""
+        counts = self.rows.counts[clients]
+        begin = np.cumsum(counts) - counts
+        for group in self._groups(clients, isolate):
+            slots = group.slots
+            for place, real, table in self._tables(weights(slots), clients[slots], group, measure):
+                at = begin[slots, None] + np.arange(place.start, place.stop)
+                yield at[real], {name: values[real] for name, values in table.items()}
+
+    def _groups(self, clients: Ints, isolate: bool) -> Iterator[Group]:
+        """The clients that have rows, in groups that are evaluated together."""
+        if isolate:
+            yield from self._in_slots(clients)
+        else:
+            yield from self._of_like_size(self.rows.counts[clients])
+
+    def _in_slots(self, clients: Ints) -> Iterator[Group]:
+        """Clients in slots of their own, in arrays whose sizes follow from their own rows."""
+        data, model, device, rows = self.tensors.data, self.model, self.tensors.device, self.rows
+        with_rows = np.flatnonzero(rows.counts[clients])
+        counts = rows.counts[clients[with_rows]]
+        columns = np.zeros(len(counts), dtype=np.int64)
+        if sparse := self.tensors.is_sparse and is_linear(model):
+            columns = own_widths(data.x, rows)[clients[with_rows]]
+        tall = np.minimum(power_of_two(counts, FEW_ROWS), _ROWS)
+        shapes = np.stack([tall, power_of_two(-(-counts // tall)), columns], axis=1)
+        safe = axis_is_safe(model, device)
+
+        def width(shape: tuple[int, ...]) -> int:
+            floats = model.size + shape[0] * int(np.prod(data.input_shape))
+            return fixed_width(data.m, data.m, device, floats) if safe else 1
+
+        for shape, slots in assign_slots(clients[with_rows], shapes, width):
+            there = slots >= 0
+            positions = with_rows[np.where(there, slots, slots[there][0])]
+            yield Group(positions, there, shape[0], shape[2] if sparse else None)
+
+    def _of_like_size(self, counts: Ints) -> Iterator[Group]:
+        """Clients with similar numbers of rows, so that there is little padding, and no more of
+        them than memory allows."""
+        order = np.argsort(counts, kind="stable")
+        order = order[counts[order] > 0]
+        row_floats = int(np.prod(self.tensors.data.input_shape))
+        while len(order):
+            longest = 2 * int(counts[order[0]])
+            width = max(1, _FLOATS // (self.model.size + min(_ROWS, longest) * row_floats))
+            alike = int(np.searchsorted(counts[order], longest, side="right"))
+            some, order = np.split(order, [min(width, alike)])
+            yield Group(np.sort(some), np.ones(len(some), dtype=bool))
+
+    def _tables(
+        self, weights: Tensor, clients: Ints, group: Group, measure: Measure
+    ) -> Iterator[tuple[slice, NDArray[np.bool_], dict[str, Floats]]]:
+        """A few rows of every client at a time: which of its rows, which of these are real, and the
+        measured values `[K, rows]`."""
+        tensors, model, rows = self.tensors, self.model, self.rows
+        model.module.eval()
+        counts, starts = np.where(group.there, rows.counts[clients], 0), rows.offsets[clients]
+        most = int(counts.max(initial=0))
+        for first in range(0, most, group.tall or _ROWS):
+            place = first + np.arange(group.tall or min(_ROWS, most - first))
+            real = place < counts[:, None]
+            index = rows.order[starts[:, None] + np.where(real, place, 0)]
+            with torch.no_grad():
+                if tensors.is_sparse and is_linear(model):
+                    given = (tensors, model, weights, index, real, group.width)
+                    outputs, targets = sparse_outputs(*given)
+                else:
+                    inputs, targets = tensors.rows(index)
+                    outputs = vmap(model.apply)(weights, inputs)
+                numbers = measure(tensors.data.task, outputs.flatten(0, 1), targets.flatten(0, 1))
+            table = {name: n.double().view(real.shape).cpu().numpy() for name, n in numbers.items()}
+            yield slice(first, first + len(place)), real, table
 
 
-def _answered(
-    tensors: RowTensors, model: FlatModel, weights: Weights, split: Split, clients: Ints
-) -> Answered:
-    """The truth and the outputs for all rows of these clients, which all have rows."""
-    rows = tensors.data.rows(split)
-    index = rows.order[np.isin(np.repeat(np.arange(tensors.data.m), rows.counts), clients)]
-    outputs = row_outputs(tensors, model, weights, split, clients)
-    owner = np.repeat(np.arange(len(clients)), rows.counts[clients])
-    return Answered(tensors.data.task, tensors.data.y[index], outputs, owner, len(clients))
-
-
-def client_table(
-    tensors: RowTensors,
-    model: FlatModel,
-    views: Mapping[str, Weights],
-    split: Split,
-    custom: Mapping[str, Metric | None],
-) -> dict[str, NDArray[Any]]:
-    """Measures of every client: the columns client, rows, model (a view) and the measures."""
-    data, counts = tensors.data, tensors.data.rows(split).counts
-    everybody = np.arange(data.m, dtype=np.int64)
-    parts = []
-    for view, weights in views.items():
-        found = further_values(custom, tensors, model, weights, split, everybody)
-        columns = {"client": np.array(data.clients), "rows": counts, "model": [view] * data.m}
-        parts.append({**columns, **{name: values for name, (values, _, _) in found.items()}})
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def custom_values(
-    name: str,
-    metric: Metric,
-    tensors: RowTensors,
-    model: FlatModel,
-    weights: Weights,
-    split: Split,
-    clients: Ints,
-) -> Floats:
-    """[m] the user's own metric for these clients, NaN where a client has no rows or no value; 0
-    for all other clients."""
-    rows = tensors.data.rows(split)
-    values = np.zeros(tensors.data.m)
-    values[clients] = np.nan
-    model.module.eval()
-    for client in clients[rows.counts[clients] > 0].tolist():
-        with torch.no_grad():
-            inputs, targets = tensors.rows(rows.of(client))
-            outputs = model.apply(weights(np.array([client]))[0], inputs)
-        values[client] = client_value(name, metric, tensors.data.task, targets, outputs)
-    return values
-
-
-def row_metrics(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+def _metrics(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
     """The task's metrics, and its loss."""
     return {"loss": row_losses(task, outputs, targets), **row_counts(task, outputs, targets)}
-
-
-def client_metrics(
-    tensors: RowTensors,
-    model: FlatModel,
-    weights: Weights,
-    split: Split,
-    clients: Ints,
-    isolate: bool = False,
-) -> dict[str, Floats]:
-    """[m] for every metric, the average over each client's rows (before roots); 0 for clients that
-    are not among `clients`. `isolate` is for production: no result depends on other clients
-    (`engines/slots.py`)."""
-    rows = tensors.data.rows(split)
-    sums: dict[str, Floats] = {}
-    for group in _groups(clients, tensors, model, split, isolate):
-        mine = clients[group.slots[group.there]]
-        at = weights(mine)
-        if not group.there.all():
-            at = at[torch.from_numpy(np.cumsum(group.there).clip(1) - 1).to(at.device)]
-        for _, real, table in _tables(tensors, model, at, rows, clients[group.slots], group):
-            for name, values in table.items():
-                totals = sums.setdefault(name, np.zeros(tensors.data.m))
-                totals[mine] += np.where(real, values, 0).sum(axis=1)[group.there]
-    return {name: values / np.maximum(rows.counts, 1) for name, values in sums.items()}
-
-
-def _groups(
-    clients: Ints, tensors: RowTensors, model: FlatModel, split: Split, isolate: bool
-) -> Iterator[Group]:
-    """The clients that have rows, in groups that are evaluated together."""
-    if isolate:
-        yield from _in_slots(clients, tensors, model, split)
-    else:
-        yield from _of_like_size(tensors.data.rows(split).counts[clients], tensors, model)
-
-
-def _in_slots(
-    clients: Ints, tensors: RowTensors, model: FlatModel, split: Split
-) -> Iterator[Group]:
-    """Clients in slots of their own, in arrays whose sizes follow from their own rows."""
-    data, rows = tensors.data, tensors.data.rows(split)
-    with_rows = np.flatnonzero(rows.counts[clients])
-    counts = rows.counts[clients[with_rows]]
-    columns = np.zeros(len(counts), dtype=np.int64)
-    if sparse := tensors.is_sparse and is_linear(model):
-        columns = own_widths(data.x, rows)[clients[with_rows]]
-    tall = np.minimum(power_of_two(counts, FEW_ROWS), _ROWS)
-    shapes = np.stack([tall, power_of_two(-(-counts // tall)), columns], axis=1)
-    safe = axis_is_safe(model, tensors.device)
-
-    def width(shape: tuple[int, ...]) -> int:
-        floats = model.size + shape[0] * int(np.prod(data.input_shape))
-        return fixed_width(data.m, data.m, tensors.device, floats) if safe else 1
-
-    for shape, slots in assign_slots(clients[with_rows], shapes, width):
-        there = slots >= 0
-        positions = with_rows[np.where(there, slots, slots[there][0])]
-        yield Group(positions, there, shape[0], shape[2] if sparse else None)
-
-
-def _of_like_size(counts: Ints, tensors: RowTensors, model: FlatModel) -> Iterator[Group]:
-    """Clients with similar numbers of rows, so that there is little padding, and no more of them
-    than memory allows."""
-    order = np.argsort(counts, kind="stable")
-    order = order[counts[order] > 0]
-    row_floats = int(np.prod(tensors.data.input_shape))
-    while len(order):
-        longest = 2 * int(counts[order[0]])
-        width = max(1, _FLOATS // (model.size + min(_ROWS, longest) * row_floats))
-        alike = int(np.searchsorted(counts[order], longest, side="right"))
-        some, order = np.split(order, [min(width, alike)])
-        yield Group(np.sort(some), np.ones(len(some), dtype=bool))
-
-
-def row_squares_of(
-    tensors: RowTensors,
-    model: FlatModel,
-    weights: Tensor,
-    split: Split,
-    clients: Ints,
-    isolate: bool = False,
-) -> Floats:
-    """The squared distance of each answer from the truth (`row_squares`) for all rows of the
-    clients, client after client."""
-    rows = tensors.data.rows(split)
-    counts = rows.counts[clients]
-    begin = np.cumsum(counts) - counts
-    found = np.empty(int(counts.sum()))
-    for group in _groups(clients, tensors, model, split, isolate):
-        mine = weights[torch.from_numpy(group.slots).to(weights.device)]
-        who = clients[group.slots]
-        for place, real, table in _tables(tensors, model, mine, rows, who, group, _squares):
-            at = begin[group.slots, None] + np.arange(place.start, place.stop)
-            found[at[real]] = table["squares"][real]
-    return found
-
-
-def row_outputs(
-    tensors: RowTensors, model: FlatModel, weights: Weights, split: Split, clients: Ints
-) -> NDArray[np.float32]:
-    """[rows, outputs] what the clients' models say about all of their rows, client after client."""
-    rows = tensors.data.rows(split)
-    counts = rows.counts[clients]
-    begin = np.cumsum(counts) - counts
-    found = np.empty((int(counts.sum()), tensors.data.outputs), dtype=np.float32)
-    for group in _groups(clients, tensors, model, split, isolate=False):
-        who = clients[group.slots]
-        for place, real, table in _tables(tensors, model, weights(who), rows, who, group, _columns):
-            at = begin[group.slots, None] + np.arange(place.start, place.stop)
-            for output, values in table.items():
-                found[at[real], int(output)] = values[real]
-    return found
 
 
 def _columns(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
@@ -306,35 +310,6 @@ def _columns(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
 
 def _squares(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
     return {"squares": row_squares(task, outputs, targets)}
-
-
-def _tables(
-    tensors: RowTensors,
-    model: FlatModel,
-    weights: Tensor,
-    rows: Rows,
-    clients: Ints,
-    group: Group,
-    measure: Measure = row_metrics,
-) -> Iterator[tuple[slice, NDArray[np.bool_], dict[str, Floats]]]:
-    """A few rows of every client at a time: which of its rows, which of these are real, and the
-    measured values `[K, rows]`."""
-    model.module.eval()
-    counts, starts = np.where(group.there, rows.counts[clients], 0), rows.offsets[clients]
-    most = int(counts.max(initial=0))
-    for first in range(0, most, group.tall or _ROWS):
-        place = first + np.arange(group.tall or min(_ROWS, most - first))
-        real = place < counts[:, None]
-        index = rows.order[starts[:, None] + np.where(real, place, 0)]
-        with torch.no_grad():
-            if tensors.is_sparse and is_linear(model):
-                outputs, targets = sparse_outputs(tensors, model, weights, index, real, group.width)
-            else:
-                inputs, targets = tensors.rows(index)
-                outputs = vmap(model.apply)(weights, inputs)
-            numbers = measure(tensors.data.task, outputs.flatten(0, 1), targets.flatten(0, 1))
-        table = {name: n.double().view(real.shape).cpu().numpy() for name, n in numbers.items()}
-        yield slice(first, first + len(place)), real, table
 
 
 def summarise(per_client: dict[str, Floats], counts: Ints) -> Metrics:

@@ -32,21 +32,13 @@ BINS = 15
 
 @dataclass(frozen=True, eq=False)
 class Answered:
-    """The truth and the outputs of models for rows of many clients.
-
-    Args:
-        task: the task.
-        truth: classes [n], labels [n, outputs] or numbers [n] or [n, outputs].
-        outputs: [n, outputs] of the models: scores (logits), or numbers.
-        owner: [n] whose row it is, from 0 on.
-        clients: how many clients there are; each has at least one row.
-    """
+    """The truth and the outputs of models for rows of many clients."""
 
     task: Task
-    truth: NDArray[Any]
-    outputs: NDArray[Any]
-    owner: NDArray[np.int64]
-    clients: int
+    truth: NDArray[Any]  #: classes [n], labels [n, outputs] or numbers [n] or [n, outputs]
+    outputs: NDArray[Any]  #: [n, outputs] of the models: scores (logits), or numbers
+    owner: NDArray[np.int64]  #: [n] whose row it is, from 0 on
+    clients: int  #: how many there are; each has at least one row
 
     @cached_property
     def scores(self) -> Floats:
@@ -85,6 +77,14 @@ class Answered:
         """[n, outputs] the errors of predicted numbers."""
         return np.asarray(self.scores - self.truth.reshape(self.scores.shape).astype(np.float64))
 
+    @cached_property
+    def hits(self) -> Floats:
+        """[clients, outputs] how many rows of each class are predicted to be of it."""
+        right = self.told == self.truth
+        hits = np.zeros((self.clients, self.scores.shape[1]))
+        np.add.at(hits, (self.owner[right], self.truth[right]), 1.0)
+        return hits
+
     def mean(self, values: Floats) -> Floats:
         """[clients] the mean over each client's rows of one number per row."""
         return self.sum(values) / self.counts
@@ -118,10 +118,8 @@ def accuracy(given: Answered) -> Floats:
 
 def balanced_accuracy(given: Answered) -> Floats:
     """The mean, over the classes that the client has, of the share that is predicted."""
-    right = given.told == given.truth
-    hits = np.zeros((given.clients, given.scores.shape[1]))
-    np.add.at(hits, (given.owner[right], given.truth[right]), 1.0)
-    return _mean_where(_ratio(hits, given.pairs(given.truth)), given.pairs(given.truth) > 0)
+    there = given.pairs(given.truth)
+    return _mean_where(_ratio(given.hits, there), there > 0)
 
 
 def f1(given: Answered) -> Floats:
@@ -131,11 +129,8 @@ def f1(given: Answered) -> Floats:
         told = given.told.astype(np.float64)
         hits, true, called = (given.sum(v) for v in (told * given.marks, given.marks, told))
         return np.asarray(_ratio(2 * hits, true + called).mean(axis=1))
-    right = given.told == given.truth
-    hits = np.zeros((given.clients, given.scores.shape[1]))
-    np.add.at(hits, (given.owner[right], given.truth[right]), 1.0)
     both = given.pairs(given.truth) + given.pairs(given.told)
-    return _mean_where(_ratio(2 * hits, both), both > 0)
+    return _mean_where(_ratio(2 * given.hits, both), both > 0)
 
 
 def auc(given: Answered) -> Floats:

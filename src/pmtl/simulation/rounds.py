@@ -22,7 +22,7 @@ from pmtl.errors import PmtlError
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Tally
 from pmtl.server import Server, ServerState
-from pmtl.simulation.evaluation import Floats, Metrics, Weights, client_metrics
+from pmtl.simulation.evaluation import Floats, Measuring, Metrics, Weights
 from pmtl.simulation.fault_isolation import isolated, together
 from pmtl.simulation.noise_key import NoiseKey
 from pmtl.simulation.owned.store import Store
@@ -268,7 +268,7 @@ class Simulation:
         if self.released_metrics is None:
             raise PmtlError("No plan was made for metrics: call show_metrics first.")
         views, mine = self.views(state), self.team.part(np.arange(self.data.m, dtype=np.int64))
-        counts, tensors = self.data.rows("validation").counts, self.sites.tensors
+        measuring = Measuring(self.sites.tensors, self.model, "validation")
         failed = self._failed("measured", state.round)
         values = {}
         for view in self.measured:
@@ -276,11 +276,10 @@ class Simulation:
             there = np.zeros(self.data.m)
 
             def measure(clients: Ints, weights: Weights = views[view]) -> dict[str, Floats]:
-                given = (tensors, self.model, weights)
-                return client_metrics(*given, "validation", clients, self._production)
+                return measuring.client_metrics(weights, clients, self._production)
 
             for clients, part in self._each(mine, measure, failed):
-                there[clients] = counts[clients] > 0
+                there[clients] = measuring.rows.counts[clients] > 0
                 for name, numbers in own.items():
                     if name in part:  # Clients without validation rows have no value.
                         numbers[clients] = part[name][clients]

@@ -193,14 +193,8 @@ def noisy_score(
     run: Run, data: FederatedData, plan: PrivacyPlan, loss_bound: float | None = None
 ) -> float:
     """The average score of the clients' models on validation rows, with noise from the gate. A
-    client without rows counts as ½, and one whose model diverged as 0.
-
-    Args:
-        run: a finished experiment.
-        data: its federation.
-        plan: the plan of the release.
-        loss_bound: larger losses count as this; by default as for released metrics.
-    """
+    client without rows counts as ½, and one whose model diverged as 0. Losses are bounded by
+    `loss_bound`, or by default as for released metrics."""
     bound = metric_bounds(data.task, data.outputs, loss_bound)["loss"]
     losses = run.client_losses("validation")["personal"]
     there = np.asarray(data.rows("validation").counts) > 0

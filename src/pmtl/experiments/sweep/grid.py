@@ -16,9 +16,9 @@ from urllib.parse import unquote
 from pmtl.algorithms import Algorithm, build_algorithm
 from pmtl.client.batches import LocalTraining
 from pmtl.errors import PmtlError
-from pmtl.options import declared, tables
+from pmtl.options import declared, homes
 from pmtl.privacy.plan import check_epsilon
-from pmtl.runs.config import TrainConfig, merge, parse_config
+from pmtl.runs.config import TrainConfig, merge, parse_config, without_none
 from pmtl.spec import format_spec, parse_spec, unknown
 from pmtl.streams import name_key
 
@@ -46,15 +46,10 @@ Axes = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True)
 class Candidate:
-    """One method with all its settings.
+    """One method with all its settings."""
 
-    Args:
-        algorithm: the spec of the algorithm, such as `pmtl:lam=0.1`.
-        settings: names and values of the other settings that vary.
-    """
-
-    algorithm: str
-    settings: tuple[tuple[str, Any], ...] = ()
+    algorithm: str  #: its spec, such as `pmtl:lam=0.1`
+    settings: tuple[tuple[str, Any], ...] = ()  #: names and values of other settings that vary
 
     @property
     def method(self) -> str:
@@ -145,8 +140,8 @@ class Grid:
             raise PmtlError(f"The grid cannot have {name}: use {LISTED[name]}, several times.")
         if name in FIXED:
             raise PmtlError(f"The grid cannot have {name}: {FIXED[name]}.")
-        if name not in _owners():
-            raise unknown("setting for the grid named", name, set(_owners()) - set(FIXED))
+        if name not in homes(TrainConfig):
+            raise unknown("setting for the grid named", name, set(homes(TrainConfig)) - set(FIXED))
         configs = [with_settings(self.base, {name: value}) for value in values]
         return tuple(dict.fromkeys(setting(config, name) for config in configs))
 
@@ -179,18 +174,15 @@ class Grid:
         """Sentences about settings that were given and that a method does not use."""
         given = [name for name in _DECIDED if getattr(self.base.privacy, name) is not None]
         given += [name for name in self.axes if ":" not in name]
+        first: dict[str, str] = {}
+        for algorithm in self.algorithms:
+            first.setdefault(parse_spec(algorithm)[0], algorithm)
         notes = []
-        for method in dict.fromkeys(parse_spec(algorithm)[0] for algorithm in self.algorithms):
-            unused = unused_by(build_algorithm(next(self._specs_of(method))))
+        for method, algorithm in first.items():
+            unused = unused_by(build_algorithm(next(self._specs(algorithm))))
             if names := [name for name in given if name in unused]:
                 notes.append(f"{method} does not use {' and '.join(names)}: the others do.")
         return notes
-
-    def _specs_of(self, method: str) -> Iterator[str]:
-        """All specs of a method."""
-        for algorithm in self.algorithms:
-            if parse_spec(algorithm)[0] == method:
-                yield from self._specs(algorithm)
 
     def cells(self) -> list[Cell]:
         """All runs; an algorithm that shares nothing has no ε and is run once for each seed."""
@@ -225,25 +217,20 @@ def parse_axes(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def with_settings(base: TrainConfig, settings: Mapping[str, Any]) -> TrainConfig:
-    """The configuration with other values of some settings, wherever they belong.
-
-    Args:
-        base: the configuration.
-        settings: names and values of settings of the run, of privacy or of local training.
-    """
+    """The configuration with other values of some settings, of the run, of privacy or of local
+    training."""
     if not settings:
         return base
     changes: dict[str, Any] = {}
     for name, value in settings.items():
-        table = _owners()[name]
+        table = homes(TrainConfig)[name]
         (changes.setdefault(table, {}) if table else changes)[name] = value
-    present = {name: _given(value) for name, value in _given(asdict(base)).items()}
-    return parse_config(merge(present, changes), "the grid")
+    return parse_config(merge(without_none(asdict(base)), changes), "the grid")
 
 
 def setting(config: TrainConfig, name: str) -> Any:
     """The value of a setting, wherever it belongs."""
-    table = _owners()[name]
+    table = homes(TrainConfig)[name]
     return getattr(getattr(config, table) if table else config, name)
 
 
@@ -269,18 +256,3 @@ def show(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
-
-
-def _owners() -> dict[str, str]:
-    """Every setting, and the table of the configuration that it belongs to, if any."""
-    owners = dict.fromkeys(declared(TrainConfig), "")
-    for table, kind, _ in tables(TrainConfig):
-        owners |= dict.fromkeys(declared(kind), table)
-    return owners
-
-
-def _given(value: Any) -> Any:
-    """A mapping without None; other values as they are."""
-    if not isinstance(value, Mapping):
-        return value
-    return {name: entry for name, entry in value.items() if entry is not None}

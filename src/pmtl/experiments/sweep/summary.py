@@ -19,11 +19,8 @@ Plans = Callable[[Row], PrivacyPlan]
 
 
 def summarise(rows: list[Row], task: str) -> dict[str, Any]:
-    """Mean and standard deviation over seeds, the setting that validation chose, and failures.
-
-    Args:
-        rows: the runs of a comparison; one that failed has the sentence `error`.
-        task: the kind of task, which decides the metric.
+    """Mean and standard deviation over seeds, the setting that validation chose, and failures, of
+    the runs of a comparison; one that failed has the sentence `error`. The task decides the metric.
     """
     metric = "rmse" if task == "regression" else "accuracy"
     groups: defaultdict[tuple[str, float | None], list[Row]] = defaultdict(list)
@@ -68,12 +65,7 @@ def _spread(values: list[dict[str, float]]) -> dict[str, dict[str, float]]:
 
 def choose(summary: list[Row], metric: str) -> list[Row]:
     """The best setting of each method at each ε. What failed or diverged with some seed is chosen
-    only if nothing else is there; what failed with all seeds is not chosen.
-
-    Args:
-        summary: the lines of all candidates.
-        metric: what is compared; of errors the smallest is best.
-    """
+    only if nothing else is there; what failed with all seeds is not chosen."""
     sign = -1 if metric == "rmse" else 1
     chosen: dict[tuple[str, float | None], tuple[bool, float, Row]] = {}
     for line in summary:
@@ -91,12 +83,7 @@ def choose(summary: list[Row], metric: str) -> list[Row]:
 
 def prices(summary: list[Row], plan_of: Plans) -> list[Row]:
     """What choosing a method's setting would cost at each ε, if several settings were given. If
-    nothing is shared (ε is None), each client can choose for itself, which is free.
-
-    Args:
-        summary: the lines of all candidates.
-        plan_of: gives the plan of a line's runs.
-    """
+    nothing is shared (ε is None), each client can choose for itself, which is free."""
     plans: defaultdict[tuple[str, float], Counter[PrivacyPlan]] = defaultdict(Counter)
     for line in summary:
         if line["epsilon"] is not None and line.get("seeds", 1):

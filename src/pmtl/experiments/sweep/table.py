@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 from pmtl import storage as files
 from pmtl.report.comparison import ComparisonView
 from pmtl.spec import parse_spec, unknown
-from pmtl.views.frames import columns_of, flat_row, make_frame
+from pmtl.views.frames import columns_of, csv_text, flat_row, make_frame
 
 TABLE_FILE = "results.csv"
 #: Columns before and after those of the settings that vary.
@@ -49,24 +47,19 @@ class Comparison(ComparisonView):
                 "runs", one row for each run; or "summary", means and deviations over seeds.
         """
         if what == "values":
-            names = self.columns()
-            lines = [{name: line.get(name) for name in names} for line in self.lines()]
-            return make_frame({name: [line[name] for line in lines] for name in names})
+            return make_frame(columns_of(self._rows()))
         if what not in ("runs", "summary"):
             raise unknown("table of a comparison named", what, ("values", "runs", "summary"))
         return make_frame(columns_of(flat_row(row) for row in self[what]))
 
     def write_csv(self, folder: Path) -> None:
-        """Write the table to `results.csv`.
+        """Write the table to `results.csv` in the folder of the comparison."""
+        files.write_text(folder / TABLE_FILE, csv_text(self._rows()))
 
-        Args:
-            folder: the folder of the comparison.
-        """
-        text = io.StringIO()
-        writer = csv.DictWriter(text, self.columns(), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.lines())
-        files.write_text(folder / TABLE_FILE, text.getvalue())
+    def _rows(self) -> list[dict[str, Any]]:
+        """The lines, each with all columns."""
+        names = self.columns()
+        return [{name: line.get(name) for name in names} for line in self.lines()]
 
 
 def _settings(row: dict[str, Any]) -> dict[str, Any]:

@@ -14,45 +14,30 @@ from pmtl.experiments.compare import build
 from pmtl.experiments.sweep.grid import Candidate, Cell, Grid, config_of
 from pmtl.privacy.accounting import selection
 from pmtl.privacy.plan import LEAST_EPSILON, PrivacyPlan, PrivacyRequest
+from pmtl.privacy.statement.meaning import stated_deltas
 from pmtl.runs.config import TrainConfig
 from pmtl.runs.preparation import plans_of, settle
 from pmtl.sharing import share_part
 
-#: The guarantee is stated at the plan's δ and at these, where they are smaller.
-_DELTAS = (1e-5, 1e-6)
 #: How near to the ε that is asked for the price comes; it is never above.
 _NEAR, _MOST_GUESSES = 1e-3, 25
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What is fixed before anything is drawn.
+    """What is fixed before anything is drawn."""
 
-    Args:
-        epsilon: the ε of each run by itself.
-        price: the ε of the whole choice, at δ and at smaller ones: pairs of δ and ε.
-        shape: the shape of the distribution of the number of runs.
-        score: the plan of the release of one run's score.
-        plans: the plan of each candidate's run.
-        report: `selection.report_of` for these runs.
-    """
-
-    epsilon: float
-    price: tuple[tuple[float, float], ...]
-    shape: float
-    score: PrivacyPlan
-    plans: Mapping[Candidate, PrivacyPlan]
-    report: dict[str, Any]
+    epsilon: float  #: of each run by itself
+    price: tuple[tuple[float, float], ...]  #: δ and ε of the whole choice, at δ and at smaller ones
+    shape: float  #: of the distribution of the number of runs
+    score: PrivacyPlan  #: of the release of one run's score
+    plans: Mapping[Candidate, PrivacyPlan]  #: of each candidate's run
+    report: dict[str, Any]  #: `selection.report_of` for these runs
 
 
 def terms_of(grid: Grid, data: FederatedData) -> Terms:
     """The terms with the largest ε of a run with which the whole choice costs at most what was
-    asked for.
-
-    Args:
-        grid: what is chosen between, with the ε of the whole choice.
-        data: the federation.
-    """
+    asked for, the ε of the grid."""
     (target,) = grid.epsilons
     low, high, guess = 0.0, target, target / 2
     found: Terms | None = None
@@ -88,8 +73,8 @@ def _terms(grid: Grid, data: FederatedData, epsilon: float) -> Terms:
     shape = next(eta for eta, name in selection.SHAPES.items() if name == report["runs_drawn"])
     delta = report["delta"]
     price = [(delta, report["publish_best"])]
-    for other in (smaller for smaller in _DELTAS if smaller < delta):
-        price.append((other, selection.epsilon(mixture, other, len(cells), shape)))
+    for smaller in stated_deltas(delta)[1:]:
+        price.append((smaller, selection.epsilon(mixture, smaller, len(cells), shape)))
     how = (score.clients, score.cohort, score.sampling, score.clip_norm, score.noise_std)
     return Terms(epsilon, tuple(price), shape, PrivacyPlan(*how, 1, delta), each, report)
 

@@ -148,16 +148,12 @@ class Account:
 
     def charged(self, run: str, kind: str = "training") -> list[int]:
         """The rounds of a run's charges of one kind, in order."""
-        return [charge.round for charge in self._charges.get(run, ()) if charge.kind == kind]
+        return [charge.round for charge in self.charges(run) if charge.kind == kind]
 
-    def charge_hashes(self, run: str) -> list[str]:
-        """The hashes of a run's charges, in order; a charge that was written afterwards has the
-        hash of the charge that it replaces."""
-        return [charge.hash for charge in self._charges.get(run, ())]
-
-    def kinds_charged(self, run: str) -> list[str]:
-        """The kinds of a run's charges, in order."""
-        return [charge.kind for charge in self._charges.get(run, ())]
+    def charges(self, run: str) -> list[Charge]:
+        """A run's charges, in order; one that was written afterwards has the hash of the charge
+        that it replaces."""
+        return list(self._charges.get(run, ()))
 
     def last_mark(self, run: str) -> tuple[int, str] | None:
         """(round, digest) of the newest checkpoint of a run."""

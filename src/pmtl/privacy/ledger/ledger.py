@@ -40,7 +40,7 @@ from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.ledger.overlap import overlapping
 from pmtl.privacy.ledger.populations import first_population
 from pmtl.privacy.plan import check_epsilon, default_delta
-from pmtl.storage import flush_folder, place
+from pmtl.storage import place
 
 __all__ = ["Entry", "Ledger"]
 
@@ -80,8 +80,7 @@ class Ledger(Account):
                 partial.unlink(missing_ok=True)
                 chain.beside(partial, "-journal").unlink(missing_ok=True)
                 file.write_new(partial, population)
-                partial.replace(path)
-                flush_folder(path)
+                place(partial, path)
             return cls._load(path, lock, clients)
         except BaseException:
             os.close(lock)
@@ -175,7 +174,7 @@ class Ledger(Account):
             round: the round of the run.
             event: what is released.
             afterwards: for a release that was made without a charge here; caps do not apply. The
-                hash of the charge that it replaces (`charge_hashes`), empty if not known.
+                hash of the charge that it replaces (`charges`), empty if not known.
         """
         run, round = chain.run_name(run), chain.round_number(round)
         caps = self.caps() if afterwards is None else {}

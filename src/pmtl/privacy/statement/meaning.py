@@ -21,6 +21,11 @@ from pmtl.privacy.ledger.events import GaussianEvent
 FALSE_ALARMS = 0.01
 
 
+def stated_deltas(delta: float) -> tuple[float, ...]:
+    """At which δ a guarantee is stated: the plan's own, and these where they are smaller."""
+    return (delta, *(other for other in (1e-5, 1e-6) if other < delta))
+
+
 def success(epsilon: float, delta: float) -> float:
     """The largest probability that the attacker is right, if both data sets are equally likely.
     Adding the two lines: hits + (1 − false alarms) ≤ 2·(e^ε + δ)/(e^ε + 1)."""

@@ -8,17 +8,14 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from pmtl.errors import PmtlError
-from pmtl.privacy.accounting import composition
+from pmtl.privacy.accounting import accountant, composition, distributed
 from pmtl.privacy.accounting.validation import KIND
 from pmtl.privacy.ledger.charges import to_list
 from pmtl.privacy.ledger.events import TRAINING, GaussianEvent
 from pmtl.privacy.plan import ADJACENCY, PrivacyPlan
 from pmtl.privacy.sampling import EVERYBODY
 from pmtl.privacy.statement import text
-from pmtl.privacy.statement.meaning import Guarantee
-
-#: In addition to the plan's own δ.
-_DELTAS = (1e-5, 1e-6)
+from pmtl.privacy.statement.meaning import Guarantee, stated_deltas
 
 
 @dataclass(frozen=True)
@@ -135,7 +132,7 @@ def make_statement(
         attacker_right = min(guarantee.attacker_right for guarantee in guarantees)
     if shares:
         report = _account(plan)
-        hidden = None if sites is None else _hidden(plan, *sites)
+        hidden = None if sites is None else distributed.report(plan, *sites)
         adversary = report.get("holds_against", EVERYBODY) + "."
         if hidden is not None:
             alone = hidden["colluders"] == 0
@@ -188,30 +185,20 @@ def _number(value: Any) -> Any:
     return math.inf if value == "inf" else value
 
 
-def _hidden(plan: PrivacyPlan, sites: int, colluders: int) -> dict[str, Any]:
-    """What noise in shares is worth."""
-    from pmtl.privacy.accounting import distributed
-
-    return distributed.report(plan, sites, colluders)
-
-
 def _count(charged: Mapping[GaussianEvent, int], kind: str) -> int:
     return sum(count for event, count in charged.items() if event.kind == kind)
 
 
 def _guarantees(charged: Mapping[GaussianEvent, int], delta: float) -> tuple[Guarantee, ...]:
     """ε(δ) at the plan's own δ and at smaller ones; empty if it cannot be computed."""
-    deltas = (delta, *(other for other in _DELTAS if other < delta))
     try:
-        return tuple(Guarantee.of(charged, each) for each in deltas)
+        return tuple(Guarantee.of(charged, each) for each in stated_deltas(delta))
     except ImportError:
         return ()
 
 
 def _account(plan: PrivacyPlan) -> dict[str, Any]:
     """The accountant's report, or a shorter one if dp-accounting is not installed."""
-    from pmtl.privacy.accounting import accountant
-
     try:
         return accountant.report(plan)
     except ImportError as error:

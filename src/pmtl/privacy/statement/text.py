@@ -118,11 +118,7 @@ PRODUCTION = (
 
 
 def hidden(report: Mapping[str, Any]) -> str:
-    """What the server did not see, and what that is worth against whom.
-
-    Args:
-        report: `distributed.report`.
-    """
+    """What the server did not see, and what that is worth against whom (`distributed.report`)."""
     count = report["colluders"]
     helpers = {
         0: "alone",
