@@ -124,11 +124,25 @@ def outcome(world, monkeypatch, data, model="logistic", algorithm="pmtl", engine
     }
 
 
+#: By what was run: everybody's bytes before a change, and what was published.
+BEFORE = {}
+
+
+def once(world, about, run):
+    """What `run` gives on the rows as they are. Coins and noise are always the same, so that it is
+    run once for all changes."""
+    if about not in BEFORE:
+        BEFORE[about] = run(), world.published
+    before, world.published = BEFORE[about]
+    return before
+
+
 def compare(monkeypatch, base, changed, cohort=None, **options):
     """Everybody else's bytes, before and after the change; `cohort` also changes who is drawn."""
     world = World()
     build = options.pop("build", lambda rows: rows.federation())
-    before = outcome(world, monkeypatch, build(base), **options)
+    about = (build.__qualname__, base.x.shape, *sorted(options.items(), key=lambda item: item[0]))
+    before = once(world, about, lambda: outcome(world, monkeypatch, build(base), **options))
     world.replaying, world.cohort = True, cohort
     after = outcome(world, monkeypatch, build(changed), **options)
     assert before == after
@@ -214,7 +228,8 @@ def test_with_two_threads_and_large_arrays(change, monkeypatch):
     try:
         options = {"local": LOCAL["whole"], "model": "logistic"}
         world = World(cohort=lambda cohort: np.array([1, K]))
-        before = outcome(world, monkeypatch, base.federation(), **options)
+        first = lambda: outcome(world, monkeypatch, base.federation(), **options)  # noqa: E731
+        before = once(world, "two threads", first)
         world.replaying, world.cohort = True, lambda cohort: np.array([1])
         assert outcome(world, monkeypatch, change(base).federation(), **options) == before
     finally:
@@ -300,7 +315,8 @@ def finetuned(world, monkeypatch, tmp_path, data, method):
 @pytest.mark.parametrize("change", [many_rows, missing_values, huge_value])
 def test_after_fine_tuning(method, change, monkeypatch, tmp_path):
     base, world = table(), World()
-    before = finetuned(world, monkeypatch, tmp_path, base.federation(), method)
+    first = lambda: finetuned(world, monkeypatch, tmp_path, base.federation(), method)  # noqa: E731
+    before = once(world, f"fine-tuned, {method}", first)
     world.replaying = True
     after = finetuned(world, monkeypatch, tmp_path, change(base).federation(), method)
     assert before == after
@@ -371,7 +387,8 @@ def test_what_everybody_can_read_and_is_told_stays_the_same(
     """Through the command line and a file: public files, messages, status, ledger, models."""
     base, world = table(), World()
     lines = lines_of(base)
-    before = commanded(world, monkeypatch, tmp_path / "one", "\n".join(lines), pmtl_command)
+    given = (world, monkeypatch, tmp_path / "one", "\n".join(lines), pmtl_command)
+    before = once(world, "commanded", lambda: commanded(*given))
     assert before["said"][0] == 0
     assert set(before["public"]) >= {"plan.json", "privacy.txt", "shared.safetensors"}
     if callable(change):
