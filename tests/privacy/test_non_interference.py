@@ -124,25 +124,12 @@ def outcome(world, monkeypatch, data, model="logistic", algorithm="pmtl", engine
     }
 
 
-#: By what was run: everybody's bytes before a change, and what was published.
-BEFORE = {}
-
-
-def once(world, about, run):
-    """What `run` gives on the rows as they are. Coins and noise are always the same, so that it is
-    run once for all changes."""
-    if about not in BEFORE:
-        BEFORE[about] = run(), world.published
-    before, world.published = BEFORE[about]
-    return before
-
-
 def compare(monkeypatch, base, changed, cohort=None, **options):
     """Everybody else's bytes, before and after the change; `cohort` also changes who is drawn."""
     world = World()
     build = options.pop("build", lambda rows: rows.federation())
     about = (build.__qualname__, base.x.shape, *sorted(options.items(), key=lambda item: item[0]))
-    before = once(world, about, lambda: outcome(world, monkeypatch, build(base), **options))
+    before = world.once(about, lambda: outcome(world, monkeypatch, build(base), **options))
     world.replaying, world.cohort = True, cohort
     after = outcome(world, monkeypatch, build(changed), **options)
     assert before == after
@@ -229,7 +216,7 @@ def test_with_two_threads_and_large_arrays(change, monkeypatch):
         options = {"local": LOCAL["whole"], "model": "logistic"}
         world = World(cohort=lambda cohort: np.array([1, K]))
         first = lambda: outcome(world, monkeypatch, base.federation(), **options)  # noqa: E731
-        before = once(world, "two threads", first)
+        before = world.once("two threads", first)
         world.replaying, world.cohort = True, lambda cohort: np.array([1])
         assert outcome(world, monkeypatch, change(base).federation(), **options) == before
     finally:
@@ -316,7 +303,7 @@ def finetuned(world, monkeypatch, tmp_path, data, method):
 def test_after_fine_tuning(method, change, monkeypatch, tmp_path):
     base, world = table(), World()
     first = lambda: finetuned(world, monkeypatch, tmp_path, base.federation(), method)  # noqa: E731
-    before = once(world, f"fine-tuned, {method}", first)
+    before = world.once(f"fine-tuned, {method}", first)
     world.replaying = True
     after = finetuned(world, monkeypatch, tmp_path, change(base).federation(), method)
     assert before == after
@@ -388,7 +375,7 @@ def test_what_everybody_can_read_and_is_told_stays_the_same(
     base, world = table(), World()
     lines = lines_of(base)
     given = (world, monkeypatch, tmp_path / "one", "\n".join(lines), pmtl_command)
-    before = once(world, "commanded", lambda: commanded(*given))
+    before = world.once("commanded", lambda: commanded(*given))
     assert before["said"][0] == 0
     assert set(before["public"]) >= {"plan.json", "privacy.txt", "shared.safetensors"}
     if callable(change):

@@ -211,7 +211,8 @@ def classes(rows):
 
 def compare(monkeypatch, tmp_path, change, build, epsilon):
     base, world = table(), World()
-    before = outcome(world, monkeypatch, tmp_path, build(base), epsilon)
+    first = lambda: outcome(world, monkeypatch, tmp_path, build(base), epsilon)  # noqa: E731
+    before = world.once(("pooling", build.__name__, epsilon), first)
     assert len(world.uploads) > len(world.others()) > 0
     world.replaying = True
     assert outcome(world, monkeypatch, tmp_path, build(change(base)), epsilon) == before
@@ -233,7 +234,8 @@ def test_what_others_get_does_depend_on_what_was_published(monkeypatch, tmp_path
     found = []
     for shift in (0.0, 0.5):
         world = World()
-        outcome(world, monkeypatch, tmp_path, classes(table()), 2.0)
+        first = lambda w=world: outcome(w, monkeypatch, tmp_path, classes(table()), 2.0)  # noqa: E731
+        world.once(("pooling", "classes", 2.0), first)
         world.published = [board + shift for board in world.published]
         world.replaying = True
         found.append(outcome(world, monkeypatch, tmp_path, classes(table()), 2.0)["models"])
