@@ -106,14 +106,17 @@ def test_one_client_moves_no_mean_by_more_than_2_over_m(
     method = Pooling(share=share, target="release").settle(Sizes(task, outputs, 4, True), strength)
     m, board = 5, board_of(method, seed)
     plan = PrivacyPlan(m, m, "full", 1.0, 0.1, method.releases, 0.01)
-    clients = [rows_of(task, outputs, 6, "usual", 100 + k) for k in range(m - 1)]
+    alone = [rows_of(task, outputs, 6, "usual", 100 + k) for k in range(m - 1)]
+    clients = ClientRows(
+        task, *(torch.cat([getattr(one, part) for one in alone]) for part in ("x", "y", "mask"))
+    )
     neighbours = [rows_of(task, outputs, 5, before, 7), rows_of(task, outputs, rows, after, 8)]
     seen = set()
     for round in range(method.releases):
         if method.stage(round) in seen:
             continue
         seen.add(method.stage(round))
-        others = torch.cat([upload_of(method, client, board, round) for client in clients])
+        others = method.work(clients, board.expand(m - 1, -1), round)
         means = []
         for mine in neighbours:
             gate = Release(plan, np.zeros(m, dtype=np.int64), lambda *_: torch.zeros(1))
