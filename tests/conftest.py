@@ -18,6 +18,7 @@ from pmtl.data import FederatedData
 
 # Several test processes share two cores; more threads each would only get in each other's way.
 torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
 
 # A busy machine is no reason to fail, and what passed yesterday is tried in the same way today;
 # PMTL_FUZZ asks for other examples.

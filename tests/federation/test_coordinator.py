@@ -17,6 +17,7 @@ from pmtl import storage as files
 from pmtl.algorithms import ALGORITHMS
 from pmtl.federation.server_folder import ServerFolder
 from pmtl.models import build_model
+from pmtl.models.network import train
 from pmtl.privacy.noise import seeded_source
 from pmtl.privacy.release import noise_of
 from pmtl.runs.result import load_run
@@ -116,6 +117,7 @@ def test_equal_to_the_simulation(tmp_path, monkeypatch, name, summed):
     )
     sites = services(tables, tmp_path / "sites", **ALLOWED)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(train, "STEPS", 2)  # of networks, to save time
     _public_files(tables)
     (tmp_path / "elsewhere").mkdir()
     transport = InProcess({s: _elsewhere(v.handle, "elsewhere") for s, v in sites.items()})

@@ -6,7 +6,9 @@ from __future__ import annotations
 import os
 import secrets
 import uuid
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,13 +37,17 @@ class Coins:
         return self._words.random_raw(-(-count // 8)).tobytes()[:count]
 
 
+#: What `World.once` remembers.
+_KEPT: dict[Hashable, tuple[Any, list[Tensor], dict[tuple[int, int, int], bytes]]] = {}
+
+
 @dataclass
 class World:
     """What is held fixed: coins, noise and, from the second run on, what is published."""
 
     published: list[Tensor] = field(default_factory=list)
     replaying: bool = False
-    uploads: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    uploads: dict[tuple[int, int, int], bytes] = field(default_factory=dict)
     #: From a cohort to the cohort that is drawn instead.
     cohort: object = None
 
@@ -79,6 +85,14 @@ class World:
         monkeypatch.setattr(Release, "publish", publishing)
         monkeypatch.setattr(Release, "add", adding)
         monkeypatch.setattr(Sampler, "draw", drawing)
+
+    def once(self, about: Hashable, run: Callable[[], Any]) -> Any:
+        """What `run` gives on rows as they are, and what was published and uploaded. Coins and
+        noise are always the same, so that one run serves all changes."""
+        if about not in _KEPT:
+            _KEPT[about] = run(), self.published, self.uploads
+        before, self.published, self.uploads = _KEPT[about]
+        return before
 
     def others(self) -> dict[tuple[int, int, int], bytes]:
         """Everybody else's uploads."""

@@ -128,7 +128,8 @@ def compare(monkeypatch, base, changed, cohort=None, **options):
     """Everybody else's bytes, before and after the change; `cohort` also changes who is drawn."""
     world = World()
     build = options.pop("build", lambda rows: rows.federation())
-    before = outcome(world, monkeypatch, build(base), **options)
+    about = (build.__qualname__, base.x.shape, *sorted(options.items(), key=lambda item: item[0]))
+    before = world.once(about, lambda: outcome(world, monkeypatch, build(base), **options))
     world.replaying, world.cohort = True, cohort
     after = outcome(world, monkeypatch, build(changed), **options)
     assert before == after
@@ -214,7 +215,8 @@ def test_with_two_threads_and_large_arrays(change, monkeypatch):
     try:
         options = {"local": LOCAL["whole"], "model": "logistic"}
         world = World(cohort=lambda cohort: np.array([1, K]))
-        before = outcome(world, monkeypatch, base.federation(), **options)
+        first = lambda: outcome(world, monkeypatch, base.federation(), **options)  # noqa: E731
+        before = world.once("two threads", first)
         world.replaying, world.cohort = True, lambda cohort: np.array([1])
         assert outcome(world, monkeypatch, change(base).federation(), **options) == before
     finally:
@@ -300,7 +302,8 @@ def finetuned(world, monkeypatch, tmp_path, data, method):
 @pytest.mark.parametrize("change", [many_rows, missing_values, huge_value])
 def test_after_fine_tuning(method, change, monkeypatch, tmp_path):
     base, world = table(), World()
-    before = finetuned(world, monkeypatch, tmp_path, base.federation(), method)
+    first = lambda: finetuned(world, monkeypatch, tmp_path, base.federation(), method)  # noqa: E731
+    before = world.once(f"fine-tuned, {method}", first)
     world.replaying = True
     after = finetuned(world, monkeypatch, tmp_path, change(base).federation(), method)
     assert before == after
@@ -371,7 +374,8 @@ def test_what_everybody_can_read_and_is_told_stays_the_same(
     """Through the command line and a file: public files, messages, status, ledger, models."""
     base, world = table(), World()
     lines = lines_of(base)
-    before = commanded(world, monkeypatch, tmp_path / "one", "\n".join(lines), pmtl_command)
+    given = (world, monkeypatch, tmp_path / "one", "\n".join(lines), pmtl_command)
+    before = world.once("commanded", lambda: commanded(*given))
     assert before["said"][0] == 0
     assert set(before["public"]) >= {"plan.json", "privacy.txt", "shared.safetensors"}
     if callable(change):

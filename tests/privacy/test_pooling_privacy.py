@@ -106,14 +106,17 @@ def test_one_client_moves_no_mean_by_more_than_2_over_m(
     method = Pooling(share=share, target="release").settle(Sizes(task, outputs, 4, True), strength)
     m, board = 5, board_of(method, seed)
     plan = PrivacyPlan(m, m, "full", 1.0, 0.1, method.releases, 0.01)
-    clients = [rows_of(task, outputs, 6, "usual", 100 + k) for k in range(m - 1)]
+    alone = [rows_of(task, outputs, 6, "usual", 100 + k) for k in range(m - 1)]
+    clients = ClientRows(
+        task, *(torch.cat([getattr(one, part) for one in alone]) for part in ("x", "y", "mask"))
+    )
     neighbours = [rows_of(task, outputs, 5, before, 7), rows_of(task, outputs, rows, after, 8)]
     seen = set()
     for round in range(method.releases):
         if method.stage(round) in seen:
             continue
         seen.add(method.stage(round))
-        others = torch.cat([upload_of(method, client, board, round) for client in clients])
+        others = method.work(clients, board.expand(m - 1, -1), round)
         means = []
         for mine in neighbours:
             gate = Release(plan, np.zeros(m, dtype=np.int64), lambda *_: torch.zeros(1))
@@ -211,7 +214,8 @@ def classes(rows):
 
 def compare(monkeypatch, tmp_path, change, build, epsilon):
     base, world = table(), World()
-    before = outcome(world, monkeypatch, tmp_path, build(base), epsilon)
+    first = lambda: outcome(world, monkeypatch, tmp_path, build(base), epsilon)  # noqa: E731
+    before = world.once(("pooling", build.__name__, epsilon), first)
     assert len(world.uploads) > len(world.others()) > 0
     world.replaying = True
     assert outcome(world, monkeypatch, tmp_path, build(change(base)), epsilon) == before
@@ -233,7 +237,8 @@ def test_what_others_get_does_depend_on_what_was_published(monkeypatch, tmp_path
     found = []
     for shift in (0.0, 0.5):
         world = World()
-        outcome(world, monkeypatch, tmp_path, classes(table()), 2.0)
+        first = lambda w=world: outcome(w, monkeypatch, tmp_path, classes(table()), 2.0)  # noqa: E731
+        world.once(("pooling", "classes", 2.0), first)
         world.published = [board + shift for board in world.published]
         world.replaying = True
         found.append(outcome(world, monkeypatch, tmp_path, classes(table()), 2.0)["models"])

@@ -141,7 +141,7 @@ def _chances(
 
 
 def _a_client_joins(plan: PrivacyPlan, seed: int) -> bool:
-    sampler = plan.sampler(seed, name_keys(_names(1, plan.clients)))
+    sampler = plan.sampler(seed, _keys(1, plan.clients))
     first, later = (set(sampler.draw(round).tolist()) for round in range(2))
     return bool(later - first - {plan.clients - 1})
 
@@ -151,7 +151,7 @@ def _absent(plan: PrivacyPlan, seed: int) -> tuple[str, ...] | None:
     coins from many more clients, at the same sampling rate."""
     crowd = replace(plan, clients=_ASKED * plan.clients, cohort=_ASKED * plan.cohort)
     names = _names(_ASKED, plan.clients)
-    drawn = crowd.sampler(seed, name_keys(names)).draw(0)
+    drawn = crowd.sampler(seed, _keys(_ASKED, plan.clients)).draw(0)
     away = np.setdiff1d(np.arange(len(names)), drawn)[: plan.clients - 1]
     if len(away) < plan.clients - 1:
         return None
@@ -161,6 +161,11 @@ def _absent(plan: PrivacyPlan, seed: int) -> tuple[str, ...] | None:
 @lru_cache(maxsize=64)
 def _names(trials: int, size: int) -> tuple[str, ...]:
     return tuple(f"{trial:06d}/{k:03d}" for trial in range(trials) for k in range(size))
+
+
+@lru_cache(maxsize=8)
+def _keys(trials: int, size: int) -> NDArray[np.uint64]:
+    return name_keys(_names(trials, size))
 
 
 @lru_cache(maxsize=4)

@@ -4,6 +4,7 @@ federations with separate models and noise, in the same loop and through the sam
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from pmtl.algorithms import PMTL
 from pmtl.algorithms.base import Algorithm
 from pmtl.data import FederatedData
-from pmtl.models import build_model
+from pmtl.models import FlatModel, build_model
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.simulation import LocalTraining, Simulation, simulate
 
@@ -38,7 +39,7 @@ def side_by_side(
     all of their rows. Without a seed it is a production run that charges no ledger."""
     return simulate(
         data,
-        build_model("linear", data.input_shape, data.outputs, data.task, 0),
+        _model(data.input_shape, data.outputs),
         algorithm,
         in_blocks(plan, data.m // plan.clients),
         LocalTraining(steps=1, batch=0, lr=lr),
@@ -46,6 +47,11 @@ def side_by_side(
         charge=lambda round: None,
         hardened=hardened,
     )
+
+
+@lru_cache(maxsize=16)  # Thousands of runs train the same one, and none changes its module.
+def _model(input_shape: tuple[int, ...], outputs: int) -> FlatModel:
+    return build_model("linear", input_shape, outputs, "regression", 0)
 
 
 def in_blocks(plan: PrivacyPlan, count: int) -> PrivacyPlan:

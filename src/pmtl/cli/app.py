@@ -6,6 +6,7 @@ import io
 import os
 import sys
 import warnings
+from functools import cache
 from typing import Annotated, Any
 
 import typer
@@ -83,9 +84,14 @@ def main() -> None:
         sys.exit(status)
 
 
+@cache
+def _commands() -> Any:
+    return typer.main.get_command(app)
+
+
 def _run(typed: list[str]) -> int:
     """Run a command and return its exit status."""
-    command = typer.main.get_command(app)
+    command = _commands()
     if "_PMTL_COMPLETE" not in os.environ:
         refuse_repeated(command, typed)
     try:

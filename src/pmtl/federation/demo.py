@@ -115,6 +115,8 @@ def _processes(commands: Mapping[str, list[str]], folder: Path) -> Iterator[None
                         stderr=subprocess.STDOUT,
                         stdin=subprocess.PIPE,
                         start_new_session=True,
+                        # They share this machine, and more threads would wait for each other.
+                        env={"OMP_NUM_THREADS": "1", **os.environ},
                     )
                 )
         yield
