@@ -11,7 +11,6 @@ True
 
 from __future__ import annotations
 
-from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -20,8 +19,7 @@ from numpy.typing import NDArray
 
 Words = NDArray[np.uint64]
 
-_GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-_ALL = 2**64 - 1
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def name_key(name: str) -> int:
@@ -34,28 +32,18 @@ def name_keys(names: tuple[str, ...]) -> Words:
     return np.array([name_key(name) for name in names], dtype=np.uint64)
 
 
-@lru_cache(maxsize=256)
-def _stream_key(stream: str) -> int:
-    return name_key(stream)
-
-
 def words(seed: int, stream: str, *counters: Any) -> Words:
     """64 random bits for every element of the broadcast `counters`."""
-    return go_on(_finalise_one((seed ^ _stream_key(stream)) & _ALL), *counters)
+    with np.errstate(over="ignore"):
+        state = _finalise(np.uint64(seed % 2**64) ^ np.uint64(name_key(stream)))
+    return go_on(state, *counters)
 
 
 def go_on(state: Any, *counters: Any) -> Words:
     """`words` with more counters, given the words for the first counters."""
-    while counters and isinstance(state, int) and isinstance(counters[0], int):
-        # Python's own numbers are ten times as fast for one number.
-        state = _finalise_one(((state + _GOLDEN) & _ALL) ^ _finalise_one(counters[0] & _ALL))
-        counters = counters[1:]
-    state = np.asarray(state, dtype=np.uint64)
     with np.errstate(over="ignore"):
         for counter in counters:
-            state = _finalise(
-                (state + np.uint64(_GOLDEN)) ^ _finalise(np.asarray(counter).astype(np.uint64))
-            )
+            state = _finalise((state + _GOLDEN) ^ _finalise(np.asarray(counter).astype(np.uint64)))
     return np.asarray(state, dtype=np.uint64)
 
 
@@ -70,13 +58,6 @@ def subseed(seed: int, stream: str, *counters: int) -> int:
 
 
 def _finalise(state: Any) -> Any:
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(_FIRST)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(_SECOND)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return state ^ (state >> np.uint64(31))
-
-
-def _finalise_one(state: int) -> int:
-    """`_finalise` for a number below 2⁶⁴."""
-    state = ((state ^ (state >> 30)) * _FIRST) & _ALL
-    state = ((state ^ (state >> 27)) * _SECOND) & _ALL
-    return state ^ (state >> 31)

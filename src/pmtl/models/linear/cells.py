@@ -22,18 +22,17 @@ VOTE_ROWS = 100.0
 #: Insurance: how much more the vote is shrunk than James and Stein would, and by how many nats the
 #: shared weights have to beat training alone in a client that the vote tells nothing.
 CAUTION, HANDICAP = 2.0, 1.0
-#: Penalties on words are multiplied by this: the weight of a word that some rows have is larger than
-#: that of a column that all have. With many classes intercepts differ more, and penalties on them
-#: are multiplied by this.
+#: Factors of penalties: on words (the weight of a word that few rows have is larger than that of a
+#: column that all have), and on intercepts of many classes, whose frequencies differ more.
 WORDS, INTERCEPTS_OF_MANY, MANY_CLASSES = 0.03, 0.1, 20
 #: A cell with a smaller part than this is left out.
 SMALL = 1e-3
 
 
 def held_out(rows: ClientRows, centre: Tensor, penalty: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The solutions around the shared weights [K, len(AROUND), …], roughly, the mean held-out losses
-    of all candidates, and of how many rows these are [K, 1]. Losses of training alone are found by
-    themselves, so that they do not depend on what was published."""
+    """The solutions around the shared weights [K, len(AROUND), …], roughly, the mean held-out
+    losses of all candidates, and of how many rows these are [K, 1]. Losses of training alone are
+    found by themselves, so that they do not depend on what was published."""
     split = len(AROUND)
     found, around, held = held_out_losses(rows, centre[:, :split], penalty[:, :split])
     _, alone, _ = held_out_losses(rows, centre[:, split:], penalty[:, split:])
@@ -133,9 +132,9 @@ def variances(rows: ClientRows) -> Tensor:
 
 
 def units_of_words(rows: ClientRows) -> Tensor:
-    """[K, d] for clients whose features are mostly 0, as with words: a small part of the mean square
-    of those that are not. Columns that are always 0 do not count. 1 for other clients, and for the
-    intercept."""
+    """[K, d] for clients whose features are mostly 0, as with words: a small part of the mean
+    square of those that are not. Columns that are always 0 do not count. 1 for other clients, and
+    for the intercept."""
     features = rows.x[:, :, 1:]
     there = features != 0
     entries, filled = there.any(1).sum(1) * rows.mask.sum(1), there.sum((1, 2))

@@ -27,8 +27,8 @@ CURVATURE: dict[Task, float] = {"regression": 1.0, "classification": 0.5, "multi
 #: Steps at most, and the largest move of a weight at which the iteration ends: to the end, and for
 #: losses that only compare penalties.
 TO_THE_END, ROUGHLY = (500, 1e-5), (120, 1e-2)
-#: Every FOLDS-th row is held out together; all folds are tried for clients with at most so many rows
-#: and one for larger ones.
+#: Every FOLDS-th row is held out together; all folds are tried for clients with at most so many
+#: rows, and one for larger ones.
 FOLDS, FEW_ROWS = 5, 1000
 
 

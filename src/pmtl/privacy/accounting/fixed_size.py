@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from pmtl.privacy.accounting import colluders, gaussian, poisson
+from pmtl.privacy.accounting.libraries import load
 
 
 def outsiders_epsilon(z: float, rate: float, rounds: int, delta: float) -> float:
@@ -46,4 +47,5 @@ def _one_round(z: float, rate: float, rounds: int, delta: float) -> Any:
     # Replacing is symmetric, so δ(−ε) = 1 − e^(−ε) + e^(−ε)·δ(ε).
     mirrored = -np.expm1(-epsilons) + np.exp(-epsilons) * deltas
     profile = np.clip(np.concatenate([mirrored[:0:-1], deltas]), 0.0, 1.0)
-    return poisson.dense(interval, -top, top, profile)
+    pld_pmf = load("dp_accounting.pld.pld_pmf")
+    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -top, top, profile)

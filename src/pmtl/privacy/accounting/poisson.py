@@ -110,57 +110,17 @@ def reach(z: float, rate: float, log_tail: float, sensitivity: int) -> float:
 
 def one_round(z: float, rate: float, interval: float, log_tail: float, sensitivity: int) -> Any:
     """The distribution of one round's privacy loss, on a grid of width `interval`."""
-    kinds = load("dp_accounting.pld.privacy_loss_mechanism").AdjacencyType
-    asked = [kinds.REPLACE] if sensitivity == 2 else [kinds.REMOVE, kinds.ADD]
-    asked = asked[:1] if rate == 1 else asked  # Then removing and adding cost the same.
-    grids = [_on_grid(z, rate, interval, log_tail, kind) for kind in asked]
-    return load("dp_accounting.pld.privacy_loss_distribution").PrivacyLossDistribution(*grids)
-
-
-def _on_grid(z: float, rate: float, interval: float, log_tail: float, kind: Any) -> Any:
-    """What dp-accounting's `from_gaussian_mechanism` makes for one kind of neighbours, with all
-    points of the grid computed at once instead of one by one."""
-    given = {"sampling_prob": rate, "log_mass_truncation_bound": log_tail, "adjacency_type": kind}
-    loss = load("dp_accounting.pld.privacy_loss_mechanism").GaussianPrivacyLoss(z, **given)
-    ends = loss.connect_dots_bounds()
-    low, high = math.floor(ends.epsilon_lower / interval), math.ceil(ends.epsilon_upper / interval)
-    epsilons = np.arange(low, high + 1) * interval
-    # δ(ε) = P(x) − e^ε·Q(x), where the loss is at least ε up to x.
-    x = _last_x(epsilons, z, rate, kind.name)
-    deltas = loss.mu_upper_cdf(x) - np.exp(epsilons + loss.mu_lower_log_cdf(x))
-    if kind.name == "REMOVE" and rate < 1:  # No loss is smaller than log(1 − p).
-        deltas = np.where(epsilons > math.log1p(-rate), deltas, -np.expm1(np.minimum(epsilons, 0)))
-    return dense(interval, low, high, np.clip(deltas, 0, 1))
-
-
-def dense(interval: float, low: int, high: int, deltas: Any) -> Any:
-    """A distribution of losses from δ at every point of a grid. As an array: composing a
-    dictionary of points T times begins with a number of T digits."""
-    library = load("dp_accounting.pld.pld_pmf")
-    made = library.create_pmf_pessimistic_connect_dots_fixed_gap(interval, low, high, deltas)
-    return made.to_dense_pmf()
-
-
-def _last_x(epsilons: Any, z: float, rate: float, kind: str) -> Any:
-    """The largest x at which the loss is at least ε. Losses fall with x here: P is shifted by −1
-    (replace, remove), or Q by +1 (replace, add)."""
-    if kind == "REPLACE" and rate == 1:
-        return -epsilons * z**2 / 2
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        if kind == "REPLACE":
-            half = np.abs(epsilons) / 2
-            log_sinh = half + np.log1p(-np.exp(-2 * half)) - math.log(2)
-            grown = log_sinh + 0.5 / z**2 + math.log1p(-rate) - math.log(rate)
-            arsinh = np.logaddexp(0.5 * np.logaddexp(0, 2 * grown), grown)
-            return z**2 * (-np.sign(epsilons) * arsinh - epsilons / 2)
-        sign = 1 if kind == "REMOVE" else -1
-        # Without coins, the loss that is ε with them: log(1 + (e^ε − 1)/p), or its mirror image.
-        plain = sign * epsilons - math.log(rate)
-        if rate < 1:
-            plain = plain + np.log1p(-(1 - rate) * np.exp(-sign * epsilons))
-        x = -0.5 * sign - sign * plain * z**2
-    # Losses beyond ±log(1 − p) do not happen.
-    return np.where(np.isnan(x), -np.inf if kind == "ADD" else np.inf, x)
+    relation = load("dp_accounting").NeighboringRelation
+    library = load("dp_accounting.pld.privacy_loss_distribution")
+    return library.from_gaussian_mechanism(
+        z,
+        value_discretization_interval=interval,
+        log_mass_truncation_bound=log_tail,
+        sampling_prob=rate,
+        neighboring_relation=(
+            relation.REPLACE_ONE if sensitivity == 2 else relation.ADD_OR_REMOVE_ONE
+        ),
+    )
 
 
 def _composed(z: float, rate: float, rounds: int, delta: float, sensitivity: int) -> Any:
