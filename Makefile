@@ -16,7 +16,7 @@ demo: $(STAMP)
 	  --grid ditto:lam=0.03,0.3 --jobs 2 --out runs/demo
 
 test: check
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # The long version of the kill -9 test: CAMPAIGNS runs of twelve kills each.
 CAMPAIGNS ?= 20

@@ -26,6 +26,7 @@ from interference import (
 import pmtl
 from pmtl.algorithms.base import Sizes
 from pmtl.algorithms.default.pooling import Pooling
+from pmtl.models.linear.cells import CELLS
 from pmtl.models.linear.solve import ClientRows
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.noise import real, seeded_source
@@ -83,14 +84,15 @@ def board_of(method, seed):
     place = sizes.columns * sizes.outputs
     power = torch.randint(-8, 8, (sizes.outputs,), generator=random)
     board[:, place : place + sizes.outputs] = 2.0**power
-    board[:, -2:] = board[:, -2:].abs()  # a step, and a sum of squares
+    steps = place + 2 * sizes.outputs + CELLS
+    board[:, steps : steps + 2] = board[:, steps : steps + 2].abs()  # a step, a sum of squares
     return board
 
 
 @settings(max_examples=80)
 @given(
     kind=st.sampled_from(KINDS),
-    share=st.sampled_from(["all", "intercepts"]),
+    share=st.sampled_from(["all", "frequent", "intercepts"]),
     strength=st.sampled_from([1.0, 30.0, 1e4, math.inf]),
     before=st.sampled_from(EXTREMES),
     after=st.sampled_from(EXTREMES),

@@ -169,3 +169,22 @@ def test_whatever_is_in_the_padding_becomes_zero(factory, value):
     assert rows.x[:, 1:].abs().sum() == rows.y[:, 1:].abs().sum() == 0
     assert rows.x.isfinite().all()
     assert rows.y[0, 0].tolist() == [2, 2, 2]
+
+
+def test_only_public_weights_on_fixed_features_are_a_start():
+    """Columns themselves are scaled by each client, so that public weights would not fit them."""
+
+    def start(model, names, shape=(5,)):
+        flat = build_model(model, shape, 3, "classification", 0)
+        flat.public = frozenset(names)
+        found = last_layer(flat, shape)
+        assert found is not None
+        return flat, found.start
+
+    flat, found = start(lambda: Frozen(), ["head.weight", "head.bias", "body.0.weight"])
+    assert found is not None
+    assert torch.equal(found[1:].T.float(), flat.module.head.weight)
+    assert torch.equal(found[0].float(), flat.module.head.bias)
+    assert start(lambda: Frozen(), ["head.weight"])[1] is None, "only a part of it"
+    assert start(lambda: Frozen(), ["body.0.weight"])[1] is None
+    assert start("logistic", ["layer.weight", "layer.bias", "weight", "bias"])[1] is None

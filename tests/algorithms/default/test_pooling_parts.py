@@ -1,0 +1,91 @@
+"""What pooling shares of a model with far too many weights, and a public head to begin with."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+
+import pmtl
+from pmtl.algorithms.base import Sizes
+from pmtl.algorithms.default.pooling import Pooling
+from pmtl.data import FederatedData
+from pmtl.models.linear.solve import ClientRows
+from pmtl.privacy.accounting.gaussian import mu_for
+
+
+def test_of_far_too_many_weights_those_in_most_use_are_shared():
+    """(mμ/4)² slopes, after one release of what clients use."""
+    wide = Sizes("classification", 100, 1001, True)
+    method = Pooling().settle(wide, 200.0)
+    assert method.share == "frequent"
+    assert method.frequent == 2500
+    assert method.releases == 12
+    assert method.noise == pytest.approx(2 * math.sqrt(12) / 200)
+    assert [method.stage(round) for round in (0, 1, 8, 9)] == ["use", "weights", "weights", "vote"]
+    assert [method.upload_size(round) for round in (0, 1)] == [1100, 2600]
+    assert "1 for how much columns and classes are used, 8 for the shared" in method.in_words
+    assert "the 2,500 slopes of columns and classes in most use" in method.warning(400, 400, 12)
+
+
+def words(m=30, rows=20, columns=200, seed=0):
+    """Clients that use few of many columns; the first five say the class, for all clients alike."""
+    random = np.random.default_rng(seed)
+    client = np.repeat(np.arange(m), rows)
+    x = (random.random((len(client), columns)) < 0.01).astype(np.float32)
+    y = random.integers(0, 5, len(client))
+    x[np.arange(len(client)), y] = random.random(len(client)) < 0.6
+    split = np.where(np.arange(len(client)) % 4 == 3, "test", "train")
+    names = np.array([f"{k:03d}" for k in client])
+    return FederatedData.from_arrays(
+        sparse.csr_matrix(x), y, names, split, validation=0, task="classification", outputs=5
+    )
+
+
+def test_frequent_slopes_are_found_and_the_others_stay_at_zero():
+    run = pmtl.train(words(), algorithm="pooling:share=frequent", privacy=8.0)
+    published = run.views()["shared"](np.array([0]))[0]
+    slopes, intercepts = published[:-5].reshape(5, 200), published[-5:]
+    sizes, strength = Sizes("classification", 5, 201, True), 30 * mu_for(8.0, 1 / 300)
+    settled = Pooling(share="frequent").settle(sizes, strength)
+    assert int((slopes != 0).sum()) == settled.frequent < 1000
+    used, others = ((part != 0).double().mean() for part in (slopes[:, :5], slopes[:, 5:]))
+    assert used > 0.9, "the columns in most use"
+    assert others < 0.4
+    assert (slopes[:, :5].argmax(0) == torch.arange(5)).all()
+    assert intercepts.any()
+    losses = run.client_losses("test")
+    assert losses["personal"].mean() < losses["alone"].mean() - 0.05
+
+
+def test_a_public_head_is_where_sharing_and_training_alone_begin():
+    """A client without rows has the public head, alone and before anything is published."""
+    sizes = Sizes("classification", 3, 5, True, factor=2.0, public_head=True)
+    method = Pooling().settle(sizes, 1e4)
+    assert method.begins_at_start
+    head = torch.randn(15, generator=torch.Generator().manual_seed(0)).double()
+    board = method.board_start(head).unsqueeze(0)
+    assert torch.allclose(method.published(board), head.unsqueeze(0))
+    start = method._from_vector(head)
+    nothing = ClientRows(
+        "classification",
+        *(torch.zeros(1, 4, size).double() for size in (5, 3)),
+        torch.zeros(1, 4).double(),
+        start=start,
+    )
+    own = method.finish(nothing, board)
+    assert torch.allclose(method.alone(own[0]), head)
+    assert torch.allclose(method.predict(own[0], board[0]), head)
+    memory = method.server_start(board)
+    round_of_nothing = torch.zeros(1, method.upload_size(0)).double()
+    after, _ = method.server_step(board, round_of_nothing, memory)
+    assert torch.allclose(method.published(after), head.unsqueeze(0)), "no move, no change"
+
+
+def test_a_number_has_no_public_head():
+    """The head's answers are in units of the target, which clients have not agreed on."""
+    sizes = Sizes("regression", 1, 5, True, public_head=True)
+    assert not Pooling().settle(sizes, 1e4).begins_at_start
