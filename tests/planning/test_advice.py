@@ -251,3 +251,17 @@ def test_a_plan_is_frozen_and_its_text_has_its_numbers():
 def test_mistakes_are_sentences(arguments, words):
     with pytest.raises(PmtlError, match=words):
         pmtl.plan(50, **arguments)
+
+
+def test_of_far_too_many_numbers_the_default_method_shares_some():
+    wide = pmtl.plan(400, columns=1000, classes=476, privacy=2.0)
+    assert wide.advice == worth.DEPENDS
+    assert f"shares {wide.in_use:,} of them, those of the columns and classes in most use" in str(
+        wide
+    )
+    assert "algorithm" not in wide.toml
+    network = pmtl.plan(400, model="mlp", columns=1000, classes=476, privacy=2.0)
+    assert network.in_use is None
+    assert network.advice == worth.ALONE
+    few = pmtl.plan(60, columns=1000, classes=476, privacy=2.0)
+    assert (few.in_use, few.advice) == (None, worth.ALONE)

@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pmtl.algorithms.base import Sizes
+from pmtl.algorithms.default.pooling import Pooling
 from pmtl.planning import worth
 from pmtl.privacy.accounting import accountant, gaussian
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
+from pmtl.server.settle import settle_algorithm
 
 CLIENTS = st.integers(2, 10**6)
 EPSILONS = st.floats(0.05, 20)
@@ -139,3 +142,14 @@ def test_without_noise_every_number_pays():
 )
 def test_the_limits_of_advice(noise, vote, advice):
     assert worth.advice(noise, vote) == advice
+
+
+def test_pooling_shares_as_many_numbers_in_most_use_as_the_plan_says():
+    """R is mμ/2: the method's limit is mμ ≥ 100, and (mμ/4)² are shared."""
+    asked = PrivacyRequest(epsilon=2)
+    for clients in (120, 160, 200, 400):
+        plan = asked.resolve(clients)
+        sizes = Sizes("classification", 400, 1001, True)
+        settled = settle_algorithm(Pooling(), asked, clients, sizes)
+        assert worth.in_most_use(plan, 400_400) == (settled.frequent or None)
+    assert worth.in_most_use(asked.resolve(400), 100) is None, "all of few numbers are shared"

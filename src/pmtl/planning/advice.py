@@ -51,6 +51,7 @@ class Plan:
     rows: int | None  #: rows of a typical client, if given
     to_win: float | None  #: d/rows: about the share of the error that few rows cause, if given
     advice: str  #: share, depends (on how much is common to all clients) or alone
+    in_use: int | None  #: how many of far too many numbers the default method shares
     recommendation: str  #: the advice in words, with its reasons
     toml: str  #: the settings for `pmtl train --config`
 
@@ -101,6 +102,13 @@ def plan(
     needed = [worth.epsilon_for(resolved, parts.all, worth.MODERATE)]
     if votes:
         needed.append(worth.vote_epsilon(resolved.clients, resolved.delta, worth.AUDIBLE))
+    method = None
+    if columns is not None:
+        method = "pooling" if sizes.is_linear(model) else "anchored"
+    in_use = worth.in_most_use(resolved, parts.all) if method == "pooling" else None
+    advice = worth.advice(noise, vote)
+    if in_use is not None and vote <= worth.AUDIBLE:
+        advice = worth.DEPENDS
     found = Plan(
         privacy=resolved,
         epsilon=epsilon,
@@ -116,13 +124,11 @@ def plan(
         offers=_offers(parts, resolved),
         rows=rows,
         to_win=None if rows is None else parts.all / rows,
-        advice=worth.advice(noise, vote),
+        advice=advice,
+        in_use=in_use,
         recommendation="",
         toml="",
     )
-    method = None
-    if columns is not None:
-        method = "pooling" if sizes.is_linear(model) else "anchored"
     found = replace(found, recommendation=words.recommendation(found, method))
     named = None if columns is None else model
     return replace(found, toml=words.toml(found, request, named, method))

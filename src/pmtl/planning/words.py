@@ -36,6 +36,12 @@ def recommendation(plan: Plan, method: str | None) -> str:
             f"than {least} of an upload's norm is common to all clients."
             f"{_little(plan)}{'' if method is None else _DEFAULT.format(method)}"
         )
+    if plan.advice != ALONE and plan.in_use is not None:
+        return head + (
+            f"that is far too many to share. The default method ({method}) shares {plan.in_use:,} "
+            "of them, those of the columns and classes in most use. That pays where clients use "
+            f"the same columns for the same classes, as with words. {_change(plan)}"
+        )
     if plan.advice != ALONE:
         return head + (
             "sharing pays only if the clients are much alike: more than "
