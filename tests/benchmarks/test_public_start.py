@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from pmtl.models import build_model
 from pmtl.privacy.accounting import accountant
@@ -23,7 +24,7 @@ def part(monkeypatch):
     """Imports a file of the folder, whose files import each other by their names."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks/public_start"))
     yield importlib.import_module
-    for name in ("glyphs", "networks", "start", "basis", "shared_head"):
+    for name in ("glyphs", "networks", "start", "basis", "shared_head", "default"):
         sys.modules.pop(name, None)
 
 
@@ -150,3 +151,30 @@ def test_the_page_has_the_results(name, part):
         assert f"has {line['test']:.3f}".replace("0.", ".") in page or (
             f"training alone {line['test']:.3f}".replace("0.", ".") in page
         )
+
+
+def test_the_page_has_the_results_of_the_default_method(part):
+    page = (ROOT / "docs/public-start.md").read_text(encoding="utf-8")
+    file = ROOT / "benchmarks/results/public-start-default.json"
+    name = "public-start-default"
+    shown = page.split(f"<!-- {name} -->")[1].split(f"<!-- /{name} -->")[0]
+    assert shown.strip() == part("default").table(json.loads(file.read_text(encoding="utf-8")))
+
+
+def test_the_default_method_begins_with_the_public_head(part, tmp_path, monkeypatch):
+    """A run of the benchmark on made-up images: the model, what is frozen, and both errors."""
+    default, networks = part("default"), part("networks")
+    monkeypatch.setattr(default, "SPEC", "clients=6,validation=0")
+    random = np.random.default_rng(0)
+    x = random.integers(0, 255, (600, 28, 28)).astype(np.uint8)
+    y, client = random.integers(0, 62, 600), np.repeat(np.arange(6), 100)
+    split = np.where(np.arange(600) % 4 == 3, "test", "train")
+    np.savez(tmp_path / "images.npz", x=x, y=y, client=client, split=split)
+    torch.manual_seed(0)
+    save_file(networks.GlyphNet().state_dict(), tmp_path / "start.safetensors")
+    line = default.measure(
+        "glyph", str(tmp_path / "start.safetensors"), str(tmp_path / "images.npz"), 2.0, 0
+    )
+    assert set(line) >= {"shared", "alone", "personal", "gain", "error", "loss", "loss_error"}
+    assert line["gain"] == pytest.approx(line["personal"] - line["alone"], abs=1e-9)
+    assert line["error"] >= 0

@@ -59,7 +59,7 @@ def paying(plan: PrivacyPlan, agreement: float) -> float:
 
 
 def in_most_use(plan: PrivacyPlan, numbers: int) -> int | None:
-    """How many of far too many numbers pooling shares; None where it shares all, or none of them."""
+    """How many of far too many numbers pooling shares; None where it shares all or none."""
     if noise_ratio(plan, numbers) <= 1 or reach(plan) < READABLE_USE:
         return None
     return int(paying(plan, 0.5))

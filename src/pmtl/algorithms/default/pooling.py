@@ -6,10 +6,13 @@ The model of client k is the exact solution of the paper's equation 3 around sha
 
 with κ₀ for the intercept and κ₁ for the slopes. λ of the paper is κ/n_k: a prior that is worth κ
 rows. This is partial pooling (Gelman & Hill 2007, chapter 12): κ = 0 is training alone, κ = ∞ one
-model for all. Everything that is shared passes the gate, in T releases of equal price:
+model for all. w̃ and training alone begin at zero, or at a public head. Everything that is shared passes the gate, in T releases of equal price:
 
 1. *Target* (numbers without public bounds, 2 releases): the clients' votes for the size of the
    target, as a power of two, and for its level.
+   Where weights are far too many (words, hundreds of classes), one more release: how much clients
+   use each column and class. Only the weights in most use are then shared
+   (models/linear/frequent.py).
 2. *Rounds* (8 releases): w̃ ← w̃ + C · mean_k clip₁((W_k(w̃; κ) − w̃)/C) + noise. C · rounds is how
    far w̃ gets at first (`reach`), farther the less noise there is. While the moves of a round still
    point along those of earlier rounds, w̃ and C are doubled (models/linear/path.py).
