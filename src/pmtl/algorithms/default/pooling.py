@@ -6,7 +6,8 @@ The model of client k is the exact solution of the paper's equation 3 around sha
 
 with κ₀ for the intercept and κ₁ for the slopes. λ of the paper is κ/n_k: a prior that is worth κ
 rows. This is partial pooling (Gelman & Hill 2007, chapter 12): κ = 0 is training alone, κ = ∞ one
-model for all. w̃ and training alone begin at zero, or at a public head. Everything that is shared passes the gate, in T releases of equal price:
+model for all. w̃ and training alone begin at zero, or at a public head. Everything that is shared
+passes the gate, in T releases of equal price:
 
 1. *Target* (numbers without public bounds, 2 releases): the clients' votes for the size of the
    target, as a power of two, and for its level.
@@ -38,7 +39,7 @@ was published, which is billboard privacy (Hsu et al. 2014, lemma 1; the paper's
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -81,7 +82,6 @@ class Pooling(Voted):
 
     share: str = "auto"
     reach: float = 0.0
-    frequent: int = field(default=0, metadata={"derived": True})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -96,16 +96,13 @@ class Pooling(Voted):
                 "which only the last linear layer is trained): name another algorithm, or freeze "
                 "the other layers."
             )
-        slopes = (sizes.columns - 1) * sizes.outputs
         shared = sizes.columns * max(1, sizes.outputs - (sizes.task == "classification"))
         share = self.share
         if share == "auto":
             enough = ENOUGH_OF_PUBLIC if sizes.public_head else ENOUGH
             many = "frequent" if strength >= READABLE_USE else "intercepts"
             share = "all" if strength / math.sqrt(shared) >= enough else many
-        frequent = min(slopes, int(min(strength / PART, slopes) ** 2))
-        made = replace(self, share=share, frequent=frequent if share == "frequent" else 0)
-        made = made._with_target(sizes, strength)
+        made = replace(self, share=share)._with_target(sizes, strength)
         if share != "all":
             shared = sizes.outputs + made.frequent
         budget = strength * math.sqrt(self.rounds / made.releases)
@@ -123,6 +120,15 @@ class Pooling(Voted):
             f"{self._target_in_words}{use}{self.rounds} for the shared {what}, {self.votes} for a "
             "vote on the penalties"
         )
+
+    @property
+    def frequent(self) -> int:
+        """How many slopes are shared because they are in most use: (mμ/4)²; σ = 2√T/(mμ)."""
+        if self.share != "frequent":
+            return 0
+        slopes = (self._sizes.columns - 1) * self._sizes.outputs
+        strength = 2 * math.sqrt(self.releases) / self.noise if self.noise else math.inf
+        return int(min(slopes, (strength / PART) ** 2))
 
     @property
     def begins_at_start(self) -> bool:
