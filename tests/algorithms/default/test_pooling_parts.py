@@ -13,6 +13,7 @@ import pmtl
 from pmtl.algorithms.base import Sizes
 from pmtl.algorithms.default.pooling import Pooling
 from pmtl.data import FederatedData
+from pmtl.models.linear import cells
 from pmtl.models.linear.solve import ClientRows
 from pmtl.privacy.accounting.gaussian import mu_for
 
@@ -89,3 +90,28 @@ def test_a_number_has_no_public_head():
     """The head's answers are in units of the target, which clients have not agreed on."""
     sizes = Sizes("regression", 1, 5, True, public_head=True)
     assert not Pooling().settle(sizes, 1e4).begins_at_start
+
+
+def test_penalties_on_the_intercepts_of_many_classes_are_a_tenth():
+    """Classes have very different frequencies there; the penalties on slopes stay."""
+    rows = ClientRows("classification", *(torch.ones(1, 4, 3).double(),) * 2, torch.ones(1, 4))
+    few, many = (
+        Pooling().settle(Sizes("classification", outputs, 3, True), 1e4) for outputs in (19, 20)
+    )
+    usual, smaller = (method._penalties([(0.5, 2.0)], rows)[0, 0] for method in (few, many))
+    assert usual.tolist() == [1.0, 4.0, 4.0]
+    assert smaller.tolist() == pytest.approx([0.1, 4.0, 4.0])
+
+
+def test_small_parts_are_left_out_whoever_else_is_there():
+    parts = torch.full((2, cells.CELLS), 1e-5).double()
+    parts[0, 3], parts[0, 5], parts[1, -1] = 0.6, 0.4, 1.0
+    kept, order = cells.without_small(parts)
+    assert order[0].tolist() == [3, 5]
+    assert order.shape == (2, 2)
+    assert torch.allclose(kept.sum(1), torch.ones(2).double())
+    assert int((kept[0] > 0).sum()) == 2
+    alone, _ = cells.without_small(parts[1:])
+    assert torch.equal(alone[0], kept[1])
+    taken = cells.take(torch.arange(cells.CELLS).expand(2, -1), order)
+    assert torch.equal(taken, order)
