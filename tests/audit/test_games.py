@@ -69,7 +69,7 @@ PRODUCTION = replace(SMALL, mode="production", confidence=1 - 1e-6)
 def test_every_source_of_noise_and_either_gate_are_consistent(game, setup, words, monkeypatch):
     """And each game draws what it says it draws; production is hardened, as it is in training."""
     drawn = set()
-    for module in (gate, metrics, noise_key):
+    for module in (gate, noise_key):
         monkeypatch.setattr(module, "system_source", spy(drawn, "system", system_source))
     monkeypatch.setattr(grid, "rounded", spy(drawn, "grid", rounded))
     monkeypatch.setattr(release, "real", spy(drawn, "real", real))
