@@ -23,7 +23,7 @@ from pmtl.models.linear.solve import ClientRows
 
 #: Floats in memory at a time, and the most slots of an array in production.
 _FLOATS, _MOST_SLOTS = 16 * 2**20, 64
-#: On a graphics card: a float for so many bytes of its free memory, where that is more. Few large
+#: On a graphics card: a float for so many bytes of its memory, where that is more. Few large
 #: computations are faster there than many small ones.
 _BYTES_ON_CARD = 64
 
@@ -130,7 +130,7 @@ class ExactEngine:
             return
         order, floats = np.argsort(-counts, kind="stable"), _FLOATS
         if self._tensors.device.type == "cuda":
-            floats = max(floats, torch.cuda.mem_get_info(self._tensors.device)[0] // _BYTES_ON_CARD)
+            floats = max(floats, torch.cuda.mem_get_info(self._tensors.device)[1] // _BYTES_ON_CARD)
         while len(order):
             n = max(1, int(counts[order[0]]))
             width = max(1, floats // self._reader.floats(n, self._tensors.data.outputs))

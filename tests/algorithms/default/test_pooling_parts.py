@@ -13,6 +13,7 @@ import pmtl
 from pmtl.algorithms.base import Sizes
 from pmtl.algorithms.default.pooling import Pooling
 from pmtl.data import FederatedData
+from pmtl.errors import PmtlError
 from pmtl.models.linear import cells
 from pmtl.models.linear.solve import ClientRows
 from pmtl.privacy.accounting.gaussian import mu_for
@@ -63,7 +64,7 @@ def test_frequent_slopes_are_found_and_the_others_stay_at_zero():
 
 
 def test_a_public_head_is_where_sharing_and_training_alone_begin():
-    """A client without rows has the public head, alone and before anything is published."""
+    """What is published begins with it; a client without rows cannot tell it from zero."""
     sizes = Sizes("classification", 3, 5, True, factor=2.0, public_head=True)
     method = Pooling().settle(sizes, 1e4)
     assert method.begins_at_start
@@ -78,8 +79,8 @@ def test_a_public_head_is_where_sharing_and_training_alone_begin():
         start=start,
     )
     own = method.finish(nothing, board)
-    assert torch.allclose(method.alone(own[0]), head)
-    assert torch.allclose(method.predict(own[0], board[0]), head)
+    assert torch.allclose(method.alone(own[0]), head / 2), "as good as zero, for all it knows"
+    assert float(torch.dot(method.predict(own[0], board[0]), head)) > 0
     memory = method.server_start(board)
     round_of_nothing = torch.zeros(1, method.upload_size(0)).double()
     after, _ = method.server_step(board, round_of_nothing, memory)
@@ -88,8 +89,40 @@ def test_a_public_head_is_where_sharing_and_training_alone_begin():
 
 def test_a_number_has_no_public_head():
     """The head's answers are in units of the target, which clients have not agreed on."""
-    sizes = Sizes("regression", 1, 5, True, public_head=True)
+    sizes = Sizes("regression", 1, 401, True, public_head=True)
     assert not Pooling().settle(sizes, 1e4).begins_at_start
+    assert Pooling().settle(sizes, 35.0).share == "intercepts"
+
+
+def test_a_bad_public_head_does_not_spoil_training_alone():
+    sizes = Sizes("classification", 2, 3, True, public_head=True)
+    method = Pooling().settle(sizes, 50.0)
+    random = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 40, 3, generator=random).double()
+    x[..., 0] = 1
+    y = torch.nn.functional.one_hot((x[..., 1] > 0).long(), 2).double()
+    wrong = torch.tensor([[0.0, 0.0], [30.0, -30.0], [0.0, 0.0]]).double()
+    rows = ClientRows("classification", x, y, torch.ones(1, 40).double(), start=wrong)
+    board = method.board_start(method._to_vector(wrong.unsqueeze(0))[0]).unsqueeze(0)
+    own = method.finish(rows, board)[0]
+    for vector in (method.alone(own), method.predict(own, board[0])):
+        answers = x[0] @ method._from_vector(vector)
+        assert (answers.argmax(1) == y[0].argmax(1)).double().mean() > 0.9
+
+
+@pytest.mark.parametrize(("strength", "share"), [(3.0, "intercepts"), (1e4, "all")])
+def test_no_release_is_paid_for_a_choice_of_none_or_all(strength, share):
+    method = Pooling(share="frequent").settle(Sizes("classification", 2, 101, True), strength)
+    assert (method.share, method.releases) == (share, 11)
+
+
+def test_clients_that_read_different_billboards_are_refused():
+    method = Pooling().settle(Sizes("classification", 100, 1001, True), 200.0)
+    use = torch.zeros(2, 1100)
+    assert len(method._places(use)) == 2600
+    use[1, 0] = 1
+    with pytest.raises(PmtlError, match="one billboard for all clients"):
+        method._places(use)
 
 
 def test_penalties_on_the_intercepts_of_many_classes_are_a_tenth():

@@ -99,10 +99,13 @@ class Pooling(Voted):
         shared = sizes.columns * max(1, sizes.outputs - (sizes.task == "classification"))
         share = self.share
         if share == "auto":
-            enough = ENOUGH_OF_PUBLIC if sizes.public_head else ENOUGH
+            enough = ENOUGH_OF_PUBLIC if _begins_at_head(sizes) else ENOUGH
             many = "frequent" if strength >= READABLE_USE else "intercepts"
             share = "all" if strength / math.sqrt(shared) >= enough else many
         made = replace(self, share=share)._with_target(sizes, strength)
+        if share == "frequent" and made.frequent in (0, made._slopes):
+            share = "all" if made.frequent else "intercepts"
+            made = replace(self, share=share)._with_target(sizes, strength)
         if share != "all":
             shared = sizes.outputs + made.frequent
         budget = strength * math.sqrt(self.rounds / made.releases)
@@ -126,13 +129,16 @@ class Pooling(Voted):
         """How many slopes are shared because they are in most use: (mμ/4)²; σ = 2√T/(mμ)."""
         if self.share != "frequent":
             return 0
-        slopes = (self._sizes.columns - 1) * self._sizes.outputs
         strength = 2 * math.sqrt(self.releases) / self.noise if self.noise else math.inf
-        return int(min(slopes, (strength / PART) ** 2))
+        return int(min(self._slopes, (strength / PART) ** 2))
+
+    @property
+    def _slopes(self) -> int:
+        return (self._sizes.columns - 1) * self._sizes.outputs
 
     @property
     def begins_at_start(self) -> bool:
-        return self._sizes.public_head and self._sizes.task != "regression"
+        return _begins_at_head(self._sizes)
 
     @property
     def _first(self) -> tuple[str, ...]:
@@ -196,7 +202,10 @@ class Pooling(Voted):
         columns, outputs = self._sizes.columns, self._sizes.outputs
         places = torch.arange(outputs * (columns if self.share == "all" else 1), device=use.device)
         if self.share == "frequent":
-            places = torch.cat([places, most_used(use[0], outputs, self.frequent)])
+            if not torch.equal(use, use[:1].expand_as(use)):
+                raise PmtlError("pooling:share=frequent needs one billboard for all clients.")
+            alike = self._sizes.task == "regression"
+            places = torch.cat([places, most_used(use[0], outputs, self.frequent, alike)])
         return places
 
     # ---- inside clients ----
@@ -247,11 +256,13 @@ class Pooling(Voted):
         around = 1 / (1 / self._penalties(cells.AROUND, rows) + uncertainty[:, None, None])
         alone = cells.ALONE_NUMBERS if rows.task == "regression" else cells.ALONE_CLASSES
         apart = self._penalties(alone, rows).expand(len(around), -1, -1)
-        penalty = torch.cat([around, apart], 1)
-        first = torch.zeros_like(weights)
-        if self.begins_at_start and rows.start is not None:
-            first = first + rows.start
-        return torch.stack([weights] * len(cells.AROUND) + [first] * len(alone), 1), penalty
+        firsts = [torch.zeros_like(weights)]
+        if self.begins_at_start and rows.start is not None:  # A client may do better without it.
+            firsts.append(firsts[0] + rows.start)
+        centres = [weights] * len(cells.AROUND)
+        centres += [first for first in firsts for _ in alone]
+        penalty = torch.cat([around, *[apart] * len(firsts)], 1)
+        return torch.stack(centres, 1), penalty
 
     def _penalties(self, pairs: list[tuple[float, float]], rows: ClientRows) -> Tensor:
         """[K or 1, cells, d]; a penalty on both of two opposite classes counts half on their
@@ -331,6 +342,12 @@ class Pooling(Voted):
 
     def _published_target(self, shared: Tensor) -> Tensor:
         return self._read(shared)[1]
+
+
+def _begins_at_head(sizes: Sizes) -> bool:
+    """Whether a public head counts. The answers of a number's head are in units that clients have
+    not agreed on."""
+    return sizes.public_head and sizes.task != "regression"
 
 
 def _unscaled(weights: Tensor, size: Tensor, level: Tensor) -> Tensor:

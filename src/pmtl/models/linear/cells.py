@@ -141,7 +141,7 @@ def units_of_words(rows: ClientRows) -> Tensor:
     squares = features.square().sum((1, 2)) / filled.clamp(min=1)
     sparse = (filled > 0) & (filled < entries / 2)
     units = torch.ones_like(rows.x[:, 0])
-    units[:, 1:] = torch.where(sparse, WORDS * squares, 1.0).unsqueeze(1)
+    units[:, 1:] = torch.where(sparse, (WORDS * squares).clamp(min=1e-12), 1.0).unsqueeze(1)
     return units
 
 

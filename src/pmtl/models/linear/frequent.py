@@ -32,19 +32,21 @@ def use_votes(rows: ClientRows) -> Tensor:
     return torch.cat(parts, 1) / math.sqrt(2)
 
 
-def most_used(use: Tensor, outputs: int, count: int) -> Tensor:
+def most_used(use: Tensor, outputs: int, count: int, alike: bool = False) -> Tensor:
     """The places of the slopes in most use, `count` of them, in weights [1 + columns, outputs].
 
     Args:
         use: [columns + outputs] what was published.
-        outputs: how many numbers a model answers with; for one, only columns are compared.
+        outputs: how many numbers a model answers with.
         count: how many places.
+        alike: whether all outputs count alike, and only columns are compared.
     """
     columns, classes = use[:-outputs].clamp(min=0), use[-outputs:].clamp(min=0)
-    if outputs == 1:
+    if alike:
         classes = torch.ones_like(classes)
     products = (columns[:, None] * classes).flatten()
-    best = torch.topk(products, min(count, len(products))).indices
+    # Stable, so that a server and its sites choose alike among columns that are lost in noise.
+    best = torch.argsort(products, descending=True, stable=True)[:count]
     return outputs + torch.sort(best).values
 
 

@@ -20,7 +20,7 @@ from pmtl.models.linear.solve import ClientRows
 from pmtl.models.losses import Task
 
 #: How many penalties an algorithm may try at a time.
-_PENALTIES = 18
+_PENALTIES = 24
 
 
 @dataclass(frozen=True)
