@@ -2,7 +2,7 @@
 
     python benchmarks/utility/commit_tags.py                 # benchmarks/results/commit-tags.json
 
-Half a minute on a graphics card and half an hour on a processor. *Alone* here is each user's own
+A minute on a graphics card, and an hour and a half on a processor. *Alone* here is each user's own
 softmax regression, solved to the end with penalties that suit words: with each user's own choice of
 a penalty by a quarter of its training rows, and with the one that is best for all of them, which
 would have to be paid for. Test rows are only scored.

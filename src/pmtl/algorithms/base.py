@@ -204,6 +204,11 @@ class Sizes:
     last: LastPlaces | None = None  #: where the last linear layer is, if answers are its outputs
     public_head: bool = False  #: whether the weights of the linear layer come from a public file
 
+    @property
+    def begins_at_head(self) -> bool:
+        """Whether a public head counts: that of a number has units that clients do not share."""
+        return self.public_head and self.task != "regression"
+
 
 class ExactAlgorithm(Algorithm):
     """An algorithm whose clients use all their rows at once instead of taking steps.

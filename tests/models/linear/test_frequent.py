@@ -40,20 +40,20 @@ def test_what_it_says_has_at_most_norm_one(task, size):
 def test_weights_of_the_columns_and_classes_in_most_use_are_shared():
     use = torch.tensor([0.3, -0.1, 0.2, 0.6, 0.1])  # three columns; two classes
     # Products: column 0: .18, .03; column 1 is lost in noise; column 2: .12, .02.
-    assert most_used(use, 2, 2).tolist() == [2, 6]  # after the two intercepts
-    assert most_used(use, 2, 3).tolist() == [2, 3, 6]
-    assert len(most_used(use, 2, 100)) == 6, "all there are"
+    assert most_used(use[None], 2, 2).tolist() == [2, 6]  # after the two intercepts
+    assert most_used(use[None], 2, 3).tolist() == [2, 3, 6]
+    assert len(most_used(use[None], 2, 100)) == 6, "all there are"
 
 
 def test_outputs_of_numbers_count_alike():
-    assert most_used(torch.tensor([0.1, 0.3, 0.2, -5.0]), 1, 2, True).tolist() == [2, 3]
+    assert most_used(torch.tensor([[0.1, 0.3, 0.2, -5.0]]), 1, 2, True).tolist() == [2, 3]
     use = torch.tensor([0.1, 0.3, 0.2, -5.0, 5.0])
-    assert most_used(use, 2, 4, True).tolist() == [4, 5, 6, 7]
+    assert most_used(use[None], 2, 4, True).tolist() == [4, 5, 6, 7]
 
 
 def test_among_equal_weights_the_first_are_taken():
     """A server and its sites must choose the same."""
-    assert most_used(torch.zeros(1002), 2, 5).tolist() == [2, 3, 4, 5, 6]
+    assert most_used(torch.zeros(1, 1002), 2, 5).tolist() == [2, 3, 4, 5, 6]
 
 
 def test_intercepts_take_no_more_than_their_part_of_the_norm():

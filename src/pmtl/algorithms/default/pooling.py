@@ -99,7 +99,7 @@ class Pooling(Voted):
         shared = sizes.columns * max(1, sizes.outputs - (sizes.task == "classification"))
         share = self.share
         if share == "auto":
-            enough = ENOUGH_OF_PUBLIC if _begins_at_head(sizes) else ENOUGH
+            enough = ENOUGH_OF_PUBLIC if sizes.begins_at_head else ENOUGH
             many = "frequent" if strength >= READABLE_USE else "intercepts"
             share = "all" if strength / math.sqrt(shared) >= enough else many
         made = replace(self, share=share)._with_target(sizes, strength)
@@ -138,7 +138,7 @@ class Pooling(Voted):
 
     @property
     def begins_at_start(self) -> bool:
-        return _begins_at_head(self._sizes)
+        return self._sizes.begins_at_head
 
     @property
     def _first(self) -> tuple[str, ...]:
@@ -202,10 +202,8 @@ class Pooling(Voted):
         columns, outputs = self._sizes.columns, self._sizes.outputs
         places = torch.arange(outputs * (columns if self.share == "all" else 1), device=use.device)
         if self.share == "frequent":
-            if not torch.equal(use, use[:1].expand_as(use)):
-                raise PmtlError("pooling:share=frequent needs one billboard for all clients.")
             alike = self._sizes.task == "regression"
-            places = torch.cat([places, most_used(use[0], outputs, self.frequent, alike)])
+            places = torch.cat([places, most_used(use, outputs, self.frequent, alike)])
         return places
 
     # ---- inside clients ----
@@ -342,12 +340,6 @@ class Pooling(Voted):
 
     def _published_target(self, shared: Tensor) -> Tensor:
         return self._read(shared)[1]
-
-
-def _begins_at_head(sizes: Sizes) -> bool:
-    """Whether a public head counts. The answers of a number's head are in units that clients have
-    not agreed on."""
-    return sizes.public_head and sizes.task != "regression"
 
 
 def _unscaled(weights: Tensor, size: Tensor, level: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ import math
 import torch
 from torch import Tensor
 
+from pmtl.errors import PmtlError
 from pmtl.models.linear.solve import ClientRows
 
 #: The part of an upload's norm that intercepts may take.
@@ -36,11 +37,14 @@ def most_used(use: Tensor, outputs: int, count: int, alike: bool = False) -> Ten
     """The places of the slopes in most use, `count` of them, in weights [1 + columns, outputs].
 
     Args:
-        use: [columns + outputs] what was published.
+        use: [K, columns + outputs] what was published, for K clients that all read the same.
         outputs: how many numbers a model answers with.
         count: how many places.
         alike: whether all outputs count alike, and only columns are compared.
     """
+    if not torch.equal(use, use[:1].expand_as(use)):
+        raise PmtlError("pooling:share=frequent needs one billboard for all clients.")
+    use = use[0]
     columns, classes = use[:-outputs].clamp(min=0), use[-outputs:].clamp(min=0)
     if alike:
         classes = torch.ones_like(classes)
