@@ -62,7 +62,7 @@ def answers(run: Any, federation: Federation, seed: int) -> NDArray[np.float64]:
     found = np.zeros((len(federation.client), federation.outputs))
     starts = np.flatnonzero(np.r_[True, owner[1:] != owner[:-1]])
     for rows in np.split(order, starts[1:]):
-        model = run.personal(federation.clients[federation.client[rows[0]]])
+        model = run.personal(federation.clients[federation.client[rows[0]]]).cpu()
         x = federation.x[rows]
         x = x.toarray() if hasattr(x, "toarray") else x
         with torch.no_grad():

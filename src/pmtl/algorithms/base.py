@@ -179,7 +179,13 @@ class Reader(Protocol):
     """Makes the rows that an exact algorithm works on."""
 
     def rows(
-        self, task: Task, outputs: int, inputs: Tensor, targets: Tensor, real: Tensor
+        self,
+        task: Task,
+        outputs: int,
+        inputs: Tensor,
+        targets: Tensor,
+        real: Tensor,
+        words: bool = False,
     ) -> ClientRows:
         """The rows of K clients (`LastLayer.rows`)."""
 

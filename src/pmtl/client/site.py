@@ -18,6 +18,7 @@ from pmtl.algorithms import Algorithm, ExactAlgorithm
 from pmtl.client.batches import Batches, LocalTraining
 from pmtl.client.step import Rows, train_client
 from pmtl.data import FederatedData
+from pmtl.data.checks import is_sparse
 from pmtl.errors import PmtlError
 from pmtl.messages import UPLOAD, RoundMessage
 from pmtl.models import FlatModel
@@ -106,7 +107,8 @@ class Site:
             mine, real = np.zeros((1, 1), dtype=np.int64), ~real
         x, y = (torch.from_numpy(np.ascontiguousarray(part)) for part in self._data.gather(mine))
         inputs = x.to(self.model.start().dtype)
-        return reader.rows(self._data.task, self._data.outputs, inputs, y, real)
+        words = is_sparse(self._data.x)
+        return reader.rows(self._data.task, self._data.outputs, inputs, y, real, words)
 
     def _check(self, message: RoundMessage) -> None:
         """Refuse what would spoil the client's vector, or a second upload for one round."""

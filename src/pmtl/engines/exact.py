@@ -150,4 +150,6 @@ class ExactEngine:
         inputs, targets = self._tensors.rows(index)
         data = self._tensors.data
         mask = to_device(real, self._tensors.device)
-        return self._reader.rows(data.task, data.outputs, inputs, targets, mask)
+        return self._reader.rows(
+            data.task, data.outputs, inputs, targets, mask, self._tensors.is_sparse
+        )

@@ -313,7 +313,7 @@ def test_shared_intercepts_leave_the_slopes_at_zero():
     ("spec", "words"),
     [
         ("pooling:target=mean", "target must be one of auto, given, release, own, none"),
-        ("pooling:share=slopes", "share must be one of auto, all, frequent, intercepts"),
+        ("pooling:share=slopes", "share must be one of auto, all, answers, frequent, intercepts"),
         ("pooling:rounds=0", "rounds and votes must be at least 1"),
         ("pooling:votes=0", "rounds and votes must be at least 1"),
         ("pooling:reach=-1", "reach must be a finite number"),

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from scipy import sparse
 
 import pmtl
@@ -15,7 +16,7 @@ from pmtl.algorithms.default.pooling import Pooling
 from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
 from pmtl.models.linear import cells
-from pmtl.models.linear.solve import ClientRows
+from pmtl.models.linear.solve import ClientRows, solve
 from pmtl.privacy.accounting.gaussian import mu_for
 
 
@@ -87,6 +88,88 @@ def test_a_public_head_is_where_sharing_and_training_alone_begin():
     assert torch.allclose(method.published(after), head.unsqueeze(0)), "no move, no change"
 
 
+def test_of_a_wide_public_head_a_map_of_its_answers_is_shared():
+    """(classes + 1) · classes numbers, however many features there are."""
+    wide = Sizes("classification", 62, 1025, True, public_head=True)
+    method = Pooling().settle(wide, 167.0)
+    assert method.share == "answers"
+    assert method.releases == 11
+    assert method.upload_size(0) == 63 * 62
+    assert "8 for the shared map of the public head's answers" in method.in_words
+    assert "only a map of the 62 answers of the public head" in method.warning(205, 205, 11)
+    assert Pooling().settle(wide, 40.0).share == "intercepts"
+    assert Pooling().settle(wide, 1e4).share == "all"
+    with pytest.raises(PmtlError, match="needs a linear layer with public weights"):
+        Pooling(share="answers").settle(Sizes("classification", 62, 1025, True), 167.0)
+
+
+@pytest.mark.parametrize("task", ["classification", "multilabel"])
+def test_a_map_of_answers_begins_as_the_public_head_and_moves_as_the_clients_do(task):
+    """One round without noise, by hand: clients solve on the answers, the mean move is added, and
+    the weights on the features are the public ones times the map."""
+    random = torch.Generator().manual_seed(0)
+    outputs, columns, rows = 3, 9, 12
+    sizes = Sizes(task, outputs, columns, True, public_head=True)
+    method = Pooling(share="answers", reach=800.0).settle(sizes, 1e9)
+    head = torch.randn(columns, outputs, generator=random).double()
+    vector = method._to_vector(head.unsqueeze(0))[0]
+    board = method.board_start(vector).unsqueeze(0)
+    assert torch.allclose(method.published(board)[0], vector)
+    x = torch.randn(2, rows, columns, generator=random).double()
+    x[..., 0] = 1
+    y = torch.nn.functional.one_hot(torch.arange(rows) % outputs, outputs).double()
+    client = ClientRows(
+        task, x, y.expand(2, -1, -1), torch.ones(2, rows).double(), start=head, words=False
+    )
+    uploads = method.work(client, board.expand(2, -1), 0)
+    after, _ = method.server_step(board, uploads.mean(0, keepdim=True), method.server_start(board))
+
+    slopes = head[1:] - (head[1:].mean(1, keepdim=True) if task == "classification" else 0)
+    answers = torch.cat([x[..., :1], x[..., 1:] @ slopes / 2], 2)
+    first = torch.cat([head[:1], 2 * torch.eye(outputs)])
+    small = ClientRows(task, answers, client.y, client.mask)
+    penalty = 2.0 if task == "classification" else 1.0
+    table = torch.tensor([1.0] + [3.0] * outputs).double()[None, None] * penalty
+    moved = solve(small, first[None, None], table)[:, 0] - first
+    expected = first + moved.mean(0)
+    published = method._from_vector(method.published(after)[0])
+    centred = published - published.mean(1, keepdim=True)
+    by_hand = torch.cat([expected[:1], slopes / 2 @ expected[1:]])
+    by_hand = by_hand - by_hand.mean(1, keepdim=True)
+    if task == "multilabel":
+        centred = published
+        by_hand = torch.cat([expected[:1], slopes / 2 @ expected[1:]])
+    assert torch.allclose(centred, by_hand, atol=2e-2), "up to where the solver stops"
+    assert not torch.allclose(centred, head - head.mean(1, keepdim=True), atol=0.1)
+
+
+def test_sharing_the_answers_of_a_public_head_pays(tmp_path):
+    """The public head confuses two classes in the same way for all clients, and clients have few
+    rows: a map of its answers learns that from everybody."""
+    random = np.random.default_rng(0)
+    m, each, features, classes = 200, 10, 40, 4
+    right = random.normal(size=(features, classes))
+    x = random.normal(size=(m * each, features)).astype(np.float32)
+    y = (x @ right + random.normal(size=(len(x), classes))).argmax(1)
+    names = np.array([f"{k:03d}" for k in np.repeat(np.arange(m), each)])
+    split = np.where(np.arange(len(x)) % 5 < 3, "train", "test")
+    data = FederatedData.from_arrays(x, y, names, split, validation=0)
+    confused = torch.tensor(right[:, [1, 0, 2, 3]].T).float().contiguous()
+    save_file({"1.weight": confused, "1.bias": torch.zeros(classes)}, tmp_path / "head.safetensors")
+    run = pmtl.train(
+        data,
+        model=lambda input_shape, outputs: torch.nn.Sequential(
+            torch.nn.Identity(), torch.nn.Linear(input_shape[0], outputs)
+        ),
+        init=tmp_path / "head.safetensors",
+        algorithm="pooling:share=answers",
+        privacy=2.0,
+    )
+    losses = run.client_losses("test")
+    assert losses["shared"].mean() < losses["alone"].mean() - 0.2
+    assert losses["personal"].mean() < losses["alone"].mean() - 0.2
+
+
 def test_a_number_has_no_public_head():
     """The head's answers are in units of the target, which clients have not agreed on."""
     sizes = Sizes("regression", 1, 401, True, public_head=True)
@@ -125,15 +208,22 @@ def test_clients_that_read_different_billboards_are_refused():
         method._places(use)
 
 
-def test_penalties_on_the_intercepts_of_many_classes_are_a_tenth():
-    """Classes have very different frequencies there; the penalties on slopes stay."""
-    rows = ClientRows("classification", *(torch.ones(1, 4, 3).double(),) * 2, torch.ones(1, 4))
-    few, many = (
-        Pooling().settle(Sizes("classification", outputs, 3, True), 1e4) for outputs in (19, 20)
+def test_with_many_classes_training_alone_also_tries_freer_intercepts():
+    """Their frequencies may differ much; what is voted on stays as it is."""
+    few, many = (cells.alone_penalties("classification", outputs) for outputs in (19, 20))
+    assert many[:3] == [(0.01, 1.0), (0.01, 5.0), (0.01, 30.0)]
+    assert many[3:] == few == cells.alone_penalties("multilabel", 50)
+
+
+def test_zeros_of_dense_rows_are_no_words():
+    """Features of a network, or of images, may be mostly 0, too."""
+    x = torch.eye(4).double()[None]
+    words, others = (
+        ClientRows("classification", x, x[..., :2], torch.ones(1, 4).double(), words=words)
+        for words in (True, False)
     )
-    usual, smaller = (method._penalties([(0.5, 2.0)], rows)[0, 0] for method in (few, many))
-    assert usual.tolist() == [1.0, 4.0, 4.0]
-    assert smaller.tolist() == pytest.approx([0.1, 4.0, 4.0])
+    assert float(cells.units_of_words(words)[0, 1]) == pytest.approx(cells.WORDS)
+    assert (cells.units_of_words(others) == 1).all()
 
 
 def test_small_parts_are_left_out_whoever_else_is_there():

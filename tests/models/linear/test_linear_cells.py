@@ -82,7 +82,7 @@ def test_words_are_in_units_of_a_clients_usual_word():
     x[0, 0, 1], x[0, 3, 2], x[0, 3, 5] = 2.0, 2.0, -2.0  # three columns are used, in 8 rows
     x[1, :, 1:] = torch.randn(8, 5, generator=torch.Generator().manual_seed(0))  # a dense table
     mask = torch.ones(3, 8, dtype=torch.float64)  # and a client without any features
-    rows = ClientRows("regression", x, x[..., :1], mask)
+    rows = ClientRows("regression", x, x[..., :1], mask, words=True)
     units = units_of_words(rows)
     assert units[0].tolist() == [1.0, *[0.03 * 4] * 5]
     assert units[1].tolist() == units[2].tolist() == [1.0] * 6

@@ -13,7 +13,8 @@ passes the gate, in T releases of equal price:
    target, as a power of two, and for its level.
    Where weights are far too many (words, hundreds of classes), one more release: how much clients
    use each column and class. Only the weights in most use are then shared
-   (models/linear/frequent.py).
+   (models/linear/frequent.py). Of a public head with too many weights, a map of its answers is
+   shared instead (models/linear/public_answers.py).
 2. *Rounds* (8 releases): w̃ ← w̃ + C · mean_k clip₁((W_k(w̃; κ) − w̃)/C) + noise. C · rounds is how
    far w̃ gets at first (`reach`), farther the less noise there is. While the moves of a round still
    point along those of earlier rounds, w̃ and C are doubled (models/linear/path.py).
@@ -52,19 +53,25 @@ from pmtl.models import Layout
 from pmtl.models.linear import cells
 from pmtl.models.linear.frequent import most_used, share_norm, use_votes
 from pmtl.models.linear.path import Path
+from pmtl.models.linear.public_answers import (
+    answers_as_features,
+    as_weights,
+    directions,
+    first_map,
+)
 from pmtl.models.linear.solve import ClientRows, solve
 from pmtl.models.linear.target import BINS, in_units, level_votes, size_votes
 
 #: The penalties in the rounds, for numbers and for classes. A client with one class only would move
 #: an almost free intercept as far as it can.
 NUMBERS, CLASSES = (0.3, 3.0), (1.0, 3.0)
-#: All weights are shared if mμ/√(their number) is at least this; with a public head, which is near
-#: the goal already, somewhat more weights.
-ENOUGH, ENOUGH_OF_PUBLIC = 2.5, 1.5
+#: All weights are shared if mμ/√(their number) is at least this. A map of the answers of a public
+#: head, which is near the goal already, is shared from a smaller number on.
+ENOUGH, ENOUGH_OF_ANSWERS = 2.5, 1.2
 #: Of more weights, those in most use are shared: (mμ/4)² of them, if mμ is at least 100, so that
 #: what clients use can be read.
 PART, READABLE_USE = 4.0, 100.0
-SHARES = ("auto", "all", "frequent", "intercepts")
+SHARES = ("auto", "all", "answers", "frequent", "intercepts")
 
 
 @dataclass(frozen=True)
@@ -73,8 +80,9 @@ class Pooling(Voted):
 
     Args:
         rounds, votes, target, noise: see `Voted`.
-        share: "all" weights, the "frequent" ones (intercepts, and slopes of the columns and classes
-            that are used most), the "intercepts" only, or "auto".
+        share: "all" weights, a map of the "answers" of a public head, the "frequent" weights
+            (intercepts, and slopes of the columns and classes that are used most), the
+            "intercepts" only, or "auto".
         reach: the farthest that the shared weights can get in all rounds; 0 is decided.
     """
 
@@ -96,26 +104,39 @@ class Pooling(Voted):
                 "which only the last linear layer is trained): name another algorithm, or freeze "
                 "the other layers."
             )
-        shared = sizes.columns * max(1, sizes.outputs - (sizes.task == "classification"))
-        share = self.share
-        if share == "auto":
-            enough = ENOUGH_OF_PUBLIC if sizes.begins_at_head else ENOUGH
-            many = "frequent" if strength >= READABLE_USE else "intercepts"
-            share = "all" if strength / math.sqrt(shared) >= enough else many
+        share = self._decided(sizes, strength) if self.share == "auto" else self.share
+        if share == "answers" and not sizes.begins_at_head:
+            raise PmtlError(
+                "pooling:share=answers needs a linear layer with public weights (init)."
+            )
         made = replace(self, share=share)._with_target(sizes, strength)
         if share == "frequent" and made.frequent in (0, made._slopes):
             share = "all" if made.frequent else "intercepts"
             made = replace(self, share=share)._with_target(sizes, strength)
-        if share != "all":
-            shared = sizes.outputs + made.frequent
         budget = strength * math.sqrt(self.rounds / made.releases)
-        reach = made.reach or min(4.0, max(0.5, budget / math.sqrt(shared) / 10))
+        reach = made.reach or min(
+            4.0, max(0.5, budget / math.sqrt(_free(sizes, made._shared)) / 10)
+        )
         return replace(made, reach=reach)
+
+    @staticmethod
+    def _decided(sizes: Sizes, strength: float) -> str:
+        """What is shared, from how many numbers that would be."""
+        if strength / math.sqrt(_free(sizes, sizes.columns * sizes.outputs)) >= ENOUGH:
+            return "all"
+        answers = (sizes.outputs + 1) * sizes.outputs
+        if sizes.begins_at_head:
+            paid = strength / math.sqrt(_free(sizes, answers)) >= ENOUGH_OF_ANSWERS
+            return "answers" if paid else "intercepts"
+        return "frequent" if strength >= READABLE_USE else "intercepts"
 
     @property
     def in_words(self) -> str:
-        what = "weights" if self.share == "all" else "intercepts"
-        use = ""
+        what, use = self.share, ""
+        if self.share == "all":
+            what = "weights"
+        if self.share == "answers":
+            what = "map of the public head's answers"
         if self.share == "frequent":
             use = "1 for how much columns and classes are used, "
             what = f"intercepts and the {self.frequent:,} slopes in most use"
@@ -149,9 +170,14 @@ class Pooling(Voted):
         if self.stage(round) == "vote":
             return cells.CELLS
         if self.stage(round) == "weights":
-            whole = self.share == "all"
-            return sizes.outputs * (sizes.columns if whole else 1) + self.frequent
+            return self._shared
         return self._used if self.stage(round) == "use" else sizes.outputs * BINS
+
+    @property
+    def _shared(self) -> int:
+        """How many numbers of a client's model are uploaded in a round."""
+        rows = {"all": self._sizes.columns, "answers": self._sizes.outputs + 1}
+        return self._sizes.outputs * rows.get(self.share, 1) + self.frequent
 
     @property
     def _used(self) -> int:
@@ -162,6 +188,8 @@ class Pooling(Voted):
         if self.share == "all" or self.sizes is None:
             return None
         only = f"the {self.sizes.outputs:,} intercepts"
+        if self.share == "answers":
+            only = f"a map of the {self.sizes.outputs:,} answers of the public head"
         if self.frequent:
             only += f", the {self.frequent:,} slopes of columns and classes in most use"
         return (
@@ -179,23 +207,27 @@ class Pooling(Voted):
     def _sections(self) -> list[int]:
         """How many numbers each part of the billboard has."""
         columns, outputs = self._sizes.columns, self._sizes.outputs
-        use = self._used if self.share == "frequent" else 0
-        return [columns * outputs, 2 * outputs, cells.CELLS, 2, use]
+        further = {"frequent": self._used, "answers": self._shared}.get(self.share, 0)
+        return [columns * outputs, 2 * outputs, cells.CELLS, 2, further]
 
     def board_start(self, common: Tensor) -> Tensor:
         board = common.new_zeros(sum(self._sections))
         if self.begins_at_start:
-            board[: self._sections[0]] = self._from_vector(common).flatten()
+            head = self._from_vector(common)
+            board[: self._sections[0]] = head.flatten()
+            if self.share == "answers":
+                board[-self._shared :] = first_map(head).flatten()
         board[sum(self._sections[:3])] = self._first_step
         return board
 
     def _read(self, board: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """From [K, B]: weights [K, d, outputs], size and level [K, 2, outputs], vote [K, cells],
-        C and the sum of its squares so far [K, 2], what is used [K, columns + outputs or 0]."""
+        C and the sum of its squares so far [K, 2]; and what is used [K, columns + outputs], or the
+        map of a public head's answers [K, (outputs + 1) · outputs], or nothing."""
         columns, outputs = self._sizes.columns, self._sizes.outputs
-        weights, target, vote, steps, use = torch.split(board.double(), self._sections, dim=1)
+        weights, target, vote, steps, further = torch.split(board.double(), self._sections, dim=1)
         target = self._target(target.reshape(-1, 2, outputs))
-        return weights.reshape(-1, columns, outputs), target, vote, steps, use
+        return weights.reshape(-1, columns, outputs), target, vote, steps, further
 
     def _places(self, use: Tensor) -> Tensor:
         """The places of the shared weights in [d · outputs]."""
@@ -209,7 +241,7 @@ class Pooling(Voted):
     # ---- inside clients ----
 
     def work(self, rows: ClientRows, board: Tensor, round: int) -> Tensor:
-        weights, target, _, steps, use = self._read(board)
+        weights, target, _, steps, further = self._read(board)
         stage = self.stage(round)
         if stage == "use":
             return use_votes(rows)
@@ -219,9 +251,13 @@ class Pooling(Voted):
             return level_votes(rows, target[:, 0])
         scaled, _, _ = in_units(rows, target[:, 0], target[:, 1], self.target != "given")
         if stage == "weights":
-            penalty = self._penalties([NUMBERS if rows.task == "regression" else CLASSES], rows)
+            if self.share == "answers":
+                weights = further.unflatten(1, (-1, self._sizes.outputs))
+                scaled = answers_as_features(scaled)
+            penalty = self._penalties([NUMBERS if rows.task == "regression" else CLASSES], scaled)
             solved = solve(scaled, weights.unsqueeze(1), penalty, until=(100, 1e-3))
-            moved = (solved[:, 0] - weights).flatten(1)[:, self._places(use)] / steps[:, :1]
+            moved = (solved[:, 0] - weights).flatten(1) / steps[:, :1]
+            moved = moved if self.share == "answers" else moved[:, self._places(further)]
             return share_norm(moved, self._sizes.outputs) if self.frequent else moved
         _, losses, held = cells.held_out(scaled, *self._grid(weights, rows, steps))
         losses, _ = cells.own_losses(losses, held, rows)
@@ -250,9 +286,12 @@ class Pooling(Voted):
 
     def _grid(self, weights: Tensor, rows: ClientRows, steps: Tensor) -> tuple[Tensor, Tensor]:
         """The centres [K, cells, d, outputs] and the penalties [K or 1, cells, d] of all cells."""
-        uncertainty = self.noise**2 * steps[:, 1] / 2
-        around = 1 / (1 / self._penalties(cells.AROUND, rows) + uncertainty[:, None, None])
-        alone = cells.ALONE_NUMBERS if rows.task == "regression" else cells.ALONE_CLASSES
+        uncertainty = (self.noise**2 * steps[:, 1] / 2)[:, None, None]
+        if self.share == "answers" and rows.start is not None:
+            lengths = directions(rows.task, rows.start).square().sum(1)
+            uncertainty = uncertainty * torch.cat([torch.ones_like(lengths[:1]), lengths])
+        around = 1 / (1 / self._penalties(cells.AROUND, rows) + uncertainty)
+        alone = cells.alone_penalties(rows.task, self._sizes.outputs)
         apart = self._penalties(alone, rows).expand(len(around), -1, -1)
         firsts = [torch.zeros_like(weights)]
         if self.begins_at_start and rows.start is not None:  # A client may do better without it.
@@ -268,9 +307,8 @@ class Pooling(Voted):
         each client's own deviations. Words, which most rows do not have, have penalties of their
         own."""
         table = rows.x.new_tensor(pairs)
-        every = table[:, 1:].expand(-1, self._sizes.columns).clone()
-        many = self._sizes.outputs >= cells.MANY_CLASSES and self._sizes.task == "classification"
-        every[:, 0] = table[:, 0] * (cells.INTERCEPTS_OF_MANY if many else 1.0)
+        every = table[:, 1:].expand(-1, rows.x.shape[2]).clone()
+        every[:, 0] = table[:, 0]
         every = every.unsqueeze(0) * (2.0 if self._sizes.task == "classification" else 1.0)
         units = cells.variances(rows) if self._sizes.bounded else cells.units_of_words(rows)
         return every * units.unsqueeze(1)
@@ -297,23 +335,41 @@ class Pooling(Voted):
         self, shared: Tensor, update: Tensor, memory: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         round = int(memory["round"])
-        weights, target, vote, steps, use = (part.clone() for part in self._read(shared))
+        weights, target, vote, steps, further = (part.clone() for part in self._read(shared))
         target, vote = self._heard(round, update, target, vote)
         length = memory["length"]
         if self.stage(round) == "use":
-            use = update.to(use.dtype)
+            further = update.to(further.dtype)
         if self.stage(round) == "weights":
-            moved, free = self._free(update)
-            places, flat = self._places(use), weights.flatten(1)
-            begun = memory["start"].flatten(1)[:, places] if "start" in memory else 0.0
-            path = Path(flat[:, places] - begun, steps[:, 0], steps[:, 1], memory["length"])
-            last = round + 1 == self._before + self.rounds
-            path = path.advance(moved, free, self.noise, self._first_step, last)
-            flat[:, places] = path.weights + begun
-            weights = flat.view_as(weights)
+            last = round + 1 == self._before + self.rounds and self.share != "frequent"
+            now, begun = self._shared_numbers(weights, further, memory)
+            path = Path(now - begun, steps[:, 0], steps[:, 1], memory["length"])
+            path = path.advance(*self._free(update), self.noise, self._first_step, last)
             steps, length = torch.stack([path.step, path.squares], 1), path.length
-        parts = [weights.flatten(1), target.flatten(1), vote, steps, use]
+            weights, further = self._placed(path.weights + begun, weights, further, memory)
+        parts = [weights.flatten(1), target.flatten(1), vote, steps, further]
         return torch.cat(parts, 1), {**memory, "round": memory["round"] + 1, "length": length}
+
+    def _shared_numbers(
+        self, weights: Tensor, further: Tensor, memory: dict[str, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """The shared numbers [1, shared], and what they were at first."""
+        if self.share == "answers":
+            return further, first_map(memory["start"]).flatten(1)
+        places = self._places(further)
+        begun = memory.get("start", torch.zeros_like(weights))
+        return weights.flatten(1)[:, places], begun.flatten(1)[:, places]
+
+    def _placed(
+        self, shared: Tensor, weights: Tensor, further: Tensor, memory: dict[str, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """The weights [1, d, outputs] with these shared numbers, and the end of the billboard."""
+        if self.share == "answers":
+            map = shared.unflatten(1, (-1, self._sizes.outputs))
+            return as_weights(self._sizes.task, memory["start"], map), shared
+        flat = weights.flatten(1)
+        flat[:, self._places(further)] = shared
+        return flat.view_as(weights), further
 
     def _free(self, update: Tensor) -> tuple[Tensor, int]:
         """Moves without noise that changes no probability (the same for all classes), and how many
@@ -347,3 +403,9 @@ def _unscaled(weights: Tensor, size: Tensor, level: Tensor) -> Tensor:
     weights = weights * size.unsqueeze(1)
     weights[:, 0] += level
     return weights
+
+
+def _free(sizes: Sizes, numbers: int) -> int:
+    """How many of so many numbers are free: the same for all classes changes no probability."""
+    many = sizes.task == "classification" and sizes.outputs > 1
+    return numbers * (sizes.outputs - 1) // sizes.outputs if many else numbers

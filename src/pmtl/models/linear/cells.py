@@ -15,6 +15,9 @@ AROUND = [(a, b) for a in (0.1, 1.0, 10.0) for b in (1.0, 10.0, 100.0)]
 AROUND += [(10.0, 1000.0), (1000.0, 1000.0)]
 ALONE_NUMBERS = [(0.1, b) for b in (1.0, 3.0, 10.0, 30.0, 100.0)]
 ALONE_CLASSES = [(a, b) for a in (0.1, 1.0) for b in (1.0, 5.0, 30.0)]
+#: From so many classes on, their frequencies may differ much: three more, with freer intercepts.
+MANY_CLASSES = 20
+ALONE_MANY = [(0.01, b) for b in (1.0, 5.0, 30.0)] + ALONE_CLASSES
 #: What is voted on: each cell around the shared weights, and training alone.
 CELLS = len(AROUND) + 1
 #: How many rows the vote counts for.
@@ -22,11 +25,18 @@ VOTE_ROWS = 100.0
 #: Insurance: how much more the vote is shrunk than James and Stein would, and by how many nats the
 #: shared weights have to beat training alone in a client that the vote tells nothing.
 CAUTION, HANDICAP = 2.0, 1.0
-#: Factors of penalties: on words (the weight of a word that few rows have is larger than that of a
-#: column that all have), and on intercepts of many classes, whose frequencies differ more.
-WORDS, INTERCEPTS_OF_MANY, MANY_CLASSES = 0.03, 0.1, 20
+#: The factor of penalties on words: the weight of a word that few rows have is larger than that of
+#: a column that all have.
+WORDS = 0.03
 #: A cell with a smaller part than this is left out.
 SMALL = 1e-3
+
+
+def alone_penalties(task: str, outputs: int) -> list[tuple[float, float]]:
+    """The penalties of training alone."""
+    if task == "regression":
+        return ALONE_NUMBERS
+    return ALONE_MANY if task == "classification" and outputs >= MANY_CLASSES else ALONE_CLASSES
 
 
 def held_out(rows: ClientRows, centre: Tensor, penalty: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -132,9 +142,11 @@ def variances(rows: ClientRows) -> Tensor:
 
 
 def units_of_words(rows: ClientRows) -> Tensor:
-    """[K, d] for clients whose features are mostly 0, as with words: a small part of the mean
-    square of those that are not. Columns that are always 0 do not count. 1 for other clients, and
-    for the intercept."""
+    """[K, d] for sparse rows, as of words: a small part of the mean square of the features that are
+    not 0. Columns that are always 0 do not count. 1 for clients with fewer zeros than others, for
+    dense rows, and for the intercept."""
+    if not rows.words:
+        return torch.ones_like(rows.x[:, 0])
     features = rows.x[:, :, 1:]
     there = features != 0
     entries, filled = there.any(1).sum(1) * rows.mask.sum(1), there.sum((1, 2))

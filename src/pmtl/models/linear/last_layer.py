@@ -20,7 +20,7 @@ from pmtl.models.linear.solve import ClientRows
 from pmtl.models.losses import Task
 
 #: How many penalties an algorithm may try at a time.
-_PENALTIES = 24
+_PENALTIES = 14
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,13 @@ class LastLayer:
         return 3 * rows * d + _PENALTIES * table
 
     def rows(
-        self, task: Task, outputs: int, inputs: Tensor, targets: Tensor, real: Tensor
+        self,
+        task: Task,
+        outputs: int,
+        inputs: Tensor,
+        targets: Tensor,
+        real: Tensor,
+        words: bool = False,
     ) -> ClientRows:
         """All rows of K clients as an exact algorithm reads them.
 
@@ -86,6 +92,7 @@ class LastLayer:
             inputs: [K, n, …] rows as the model reads them.
             targets: [K, n] or [K, n, outputs].
             real: [K, n] false for padding, which becomes zeros whatever it holds.
+            words: whether the federation's rows are sparse.
         """
         features = self.features(inputs.flatten(0, 1)).view(*real.shape, -1) * self.factor
         x = torch.cat([torch.ones_like(features[..., :1]), features], -1)
@@ -94,7 +101,9 @@ class LastLayer:
         else:
             y = targets.reshape(*real.shape, outputs)
         x, y = (torch.where(real.unsqueeze(-1), part.double(), 0.0) for part in (x, y))
-        return ClientRows(task, x, y, real.double(), start=self.start)
+        return ClientRows(
+            task, x, y, real.double(), start=self.start, words=words and not self.fixed
+        )
 
 
 def last_layer(model: FlatModel, input_shape: tuple[int, ...]) -> LastLayer | None:

@@ -67,7 +67,13 @@ class Network:
         return 10 * (6 * self.model.size + 3 * inputs)
 
     def rows(
-        self, task: Task, outputs: int, inputs: Tensor, targets: Tensor, real: Tensor
+        self,
+        task: Task,
+        outputs: int,
+        inputs: Tensor,
+        targets: Tensor,
+        real: Tensor,
+        words: bool = False,
     ) -> NetworkRows:
         """The rows of K clients; the arguments are those of `LastLayer.rows`."""
         if task == "classification":
