@@ -17,7 +17,7 @@ from typing import Any
 from pmtl.data.checks import not_a_federation
 from pmtl.data.federated import FederatedData
 from pmtl.data.readers.bounds import read_bounds
-from pmtl.data.readers.columns import TABLES
+from pmtl.data.readers.columns import TABLES, Columns
 from pmtl.data.schema import Schema
 from pmtl.data.synthetic import synthetic
 from pmtl.errors import PmtlError, PublicError, did_you_mean, naming
@@ -174,8 +174,6 @@ def _read(
         raise PmtlError(
             f"The reader {name} failed on {path} ({type(error).__name__}: {error})."
         ) from error
-    from pmtl.data.readers.columns import Columns
-
     known = set(Columns.__annotations__)
     if not isinstance(columns, Mapping) or not {"x", "y", "client"} <= set(columns) <= known:
         raise PmtlError(

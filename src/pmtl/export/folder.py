@@ -277,7 +277,7 @@ class _Writing:
             "file": None if subject.many else subject.file,
             "input": "rows"
             if table is None
-            else {name: what_to_give(column) for name, column in input_names(table).items()},
+            else {name: what_to_give(each)[1] for name, each in input_names(table).items()},
             "answers": output_names(facts.task),
             "feature_names": facts.feature_names,
             "pixels": facts.pixels,

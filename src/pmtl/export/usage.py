@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pmtl.data.schema.schema import Schema
 from pmtl.export.answering import output_names
-from pmtl.export.columns import input_names, kind_of_input, what_to_give
+from pmtl.export.columns import input_names, what_to_give
 from pmtl.runs.config import IN_MEMORY
 from pmtl.runs.result import Run
 
@@ -37,6 +37,11 @@ class Subject:
     def many(self) -> bool:
         """Whether the folder has the models of many clients."""
         return self.client is None and not self.shared
+
+    @property
+    def kind(self) -> str:
+        """Whose model it is: shared, many clients' or one client's."""
+        return "shared" if self.shared else "many" if self.many else "client"
 
 
 _HOW = {
@@ -77,13 +82,13 @@ def _inputs(schema: Schema | None, shape: tuple[int, ...]) -> str:
         return f'{rows}\nanswers = session.run(None, {{"rows": rows}})'
     lines = ["columns = {  # Two rows."]
     for name, column in input_names(schema).items():
-        kind = kind_of_input(column)
+        kind, words = what_to_give(column)
         if column.hash is not None:
             values: object = [[0] * len(column.features)] * 2
         else:
             values = [(column.categories or ("",))[0], ""] if kind == "object" else [0, 1]
         array = f"np.array({values!r}, dtype={'object' if kind == 'object' else f'np.{kind}'})"
-        lines.append(f"    {name!r}: {array},  # {what_to_give(column)}")
+        lines.append(f"    {name!r}: {array},  # {words}")
     return "\n".join((*lines, "}", "answers = session.run(None, columns)"))
 
 
@@ -97,14 +102,11 @@ rows = Standardise(**scale)(rows)
 """
 
 
-def _imports(own: bool, scaled: bool) -> Iterator[str]:
-    if not own:
-        yield "import torch"
-    yield "from safetensors.torch import load_file"
-    if not own:
-        yield "\nfrom pmtl.models import build_model"
-        if scaled:
-            yield "from pmtl.models.library import Standardise"
+_IMPORTS = """\
+import torch
+from safetensors.torch import load_file
+
+from pmtl.models import build_model"""
 
 
 def _rebuilt(run: Run, subject: Subject) -> str:
@@ -123,6 +125,7 @@ def how_to_use(run: Run, subject: Subject) -> str:
     facts = run.facts
     own = facts.model == IN_MEMORY or ":" in facts.model
     scaled = "; `scale.…` of the scaling in front of it" if subject.scaled else ""
+    more = "\nfrom pmtl.models.library import Standardise" if subject.scaled else ""
     shape = (2, *facts.input_shape)
     text = _HOW[subject.format].format(
         inputs=_inputs(subject.columns, shape),
@@ -130,7 +133,7 @@ def how_to_use(run: Run, subject: Subject) -> str:
         shape=shape,
         answers=", ".join(output_names(facts.task)),
         scale=scaled,
-        imports="\n".join(_imports(own, subject.scaled)),
+        imports="from safetensors.torch import load_file" if own else _IMPORTS + more,
         rebuild=_OWN_NETWORK if own else _rebuilt(run, subject),
     )
     notes = []
