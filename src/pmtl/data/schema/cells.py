@@ -138,9 +138,7 @@ def _with_points(column: Any) -> Any:
 
     fits = compute.match_substring_regex(column, COMMA_NUMBER)
     whole = compute.replace_substring(column, ".", "")
-    return compute.if_else(
-        fits, compute.replace_substring(whole, ",", "."), compute.if_else(fits, column, "no number")
-    )
+    return compute.if_else(fits, compute.replace_substring(whole, ",", "."), "no number")
 
 
 def read_each(
