@@ -46,9 +46,8 @@ needed, and its function."""
 FOLDER_READERS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("*.h5",), "hdf5:read_hdf5"),
     (("x.npy", "x_data.npy", "y.npy"), "npz:read_folder"),
-    ((), "leaf:read_leaf"),
 )
-"""The readers of folders, each with files of which one must exist; the first match is used."""
+"""The readers of folders, each with files of which one must exist; all others are LEAF's."""
 _ROOM = "pmtl.data.readers"
 _SPREADSHEETS = (".xlsx", ".xls", ".ods")
 
@@ -129,13 +128,8 @@ def choose_reader(path: Path, name: str | None = None) -> Reader:
     if not _exists(path):
         raise _absent(path)
     if name is None and path.is_dir():
-        return _library_reader(
-            next(
-                place
-                for files, place in FOLDER_READERS
-                if not files or any(any(path.glob(file)) for file in files)
-            )
-        )
+        fit = (place for files, place in FOLDER_READERS if any(any(path.glob(f)) for f in files))
+        return _library_reader(next(fit, READERS["json"]))
     endings = [*READERS, *entries("reader")]
     if name is None:
         fits = (ending for ending in endings if path.name.lower().endswith(f".{ending}"))

@@ -77,7 +77,10 @@ def read_bounds(path: str | Path) -> dict[str, Range]:
     values = read_toml(path, "The bounds file", PublicError)
     with naming(str(path)):
         if "version" in values:
-            return _from_schema(values)
+            from pmtl.data.schema import Schema
+
+            found = {column.name: column.range for column in Schema.from_dict(values).columns}
+            return {name: pair for name, pair in found.items() if pair is not None}
         _refuse_unknown("a bounds file", values, ("columns",))
         columns = values.get("columns", {})
         if not isinstance(columns, dict) or not columns:
@@ -85,15 +88,6 @@ def read_bounds(path: str | Path) -> dict[str, Range]:
                 "There are no bounds: write [columns.NAME] with low and high for every column."
             )
         return {name: _from_table(name, table) for name, table in columns.items()}
-
-
-def _from_schema(values: Mapping[str, Any]) -> dict[str, Range]:
-    """The bounds of a schema's columns."""
-    from pmtl.data.schema import Schema
-
-    columns = Schema.from_dict(values).columns
-    found = {column.name: column.range for column in columns}
-    return {name: pair for name, pair in found.items() if pair is not None}
 
 
 def _from_table(name: str, table: Any) -> Range:
@@ -153,15 +147,9 @@ def find_bounds(
     targets: Sequence[str],
     words: Sequence[str] | None = None,
 ) -> Bounds:
-    """The bounds of a federation's columns, from what the user gave.
-
-    Args:
-        given: see `GivenBounds`.
-        shape: the shape of a row of features.
-        names: the names of the features; without them, columns are named by their positions.
-        targets: the names of the targets, if they have names.
-        words: the columns of text whose words are the features, if they are.
-    """
+    """The bounds of a federation's columns, from what the user gave. `shape` is that of a row.
+    Without the `names` of features, columns are named by their positions. `words` are the columns
+    of text whose words are the features, if they are."""
     if isinstance(given, Bounds):
         return given
     if isinstance(given, (str, Path)):

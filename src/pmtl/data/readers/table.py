@@ -22,23 +22,8 @@ from numpy.typing import NDArray
 
 from pmtl.data.disk import ArrayBuilder
 from pmtl.data.readers.bounds import TARGET, GivenBounds, read_bounds
-from pmtl.data.readers.cells import (
-    Table,
-    clients_and_splits,
-    coded_names,
-    joined,
-    numbers,
-    target_numbers,
-    texts,
-)
-from pmtl.data.readers.columns import (
-    Columns,
-    Roles,
-    assign_roles,
-    dropped_names,
-    missing_value,
-    wrong_kind,
-)
+from pmtl.data.readers.cells import Table, clients_and_splits, joined, number_rows, targets, texts
+from pmtl.data.readers.columns import Columns, Roles, assign_roles, dropped_names
 from pmtl.data.readers.text import Bags, TextRule
 from pmtl.data.readers.text_rows import TextOptions, TextRows
 from pmtl.data.schema.frames import arrow_array
@@ -243,7 +228,7 @@ def _collect(table: Table, roles: Roles, known: tuple[Bags, Bags | None] | None 
                 text.append_tags(row)
     usable = joined(marks, table)
     client, split = clients_and_splits(chunks, table, roles.client, roles.split)
-    y = None if tagged else _targets(table, {name: chunks[name] for name in roles.targets}, usable)
+    y = None if tagged else targets(table, {name: chunks[name] for name in roles.targets}, usable)
     if text is not None:
         return text.finish(client, split, y, roles.labels, usable)
     return Columns(
@@ -290,35 +275,3 @@ class _Features:
                 f"drop={'+'.join(empty)}."
             )
         return self._builder.finish()
-
-
-def number_rows(
-    batch: Any, first: int, table: Table, names: Sequence[str], role: str = "feature"
-) -> NDArray[np.float32]:
-    """[rows, names] the numbers of a batch, whose first row has the number `first`. An empty cell
-    or text is refused; in production it is NaN."""
-    x = np.empty((batch.num_rows, len(names)), dtype=np.float32)
-    for column, name in enumerate(names):
-        values, text = numbers(batch.column(name), table, role, name)
-        if text.any() and not table.lenient:
-            raise wrong_kind(table.where, role, name, "text")
-        with np.errstate(over="ignore"):
-            x[:, column] = values
-        missing = np.isnan(x[:, column])
-        if missing.any() and not table.lenient:
-            raise missing_value(table.where, name, first + int(np.argmax(missing)))
-    return x
-
-
-def _targets(table: Table, targets: dict[str, list[Any]], usable: NDArray[np.bool_]) -> Any:
-    """A single target is numbers or names; several are numbers."""
-    columns = []
-    for name, chunks in targets.items():
-        found = target_numbers(chunks, table, name, alone=len(targets) == 1)
-        if found is None:
-            return coded_names(chunks, table, "target", name)
-        values, good = found
-        if table.lenient:  # In an experiment, `from_arrays` refuses values that are not finite.
-            usable &= good
-        columns.append(values)
-    return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.data.readers.cells import Table, is_number, is_text, numbers
+from pmtl.data.readers.cells import Table, distinct_cells, is_number, is_text, numbers
 from pmtl.data.schema.column import EPOCH, days_since_epoch
 
 #: Spellings of an empty cell, in lower case.
@@ -69,20 +69,16 @@ def is_time(kind: Any) -> bool:
 def distinct_texts(column: Any) -> tuple[NDArray[np.int64], list[str | None]]:
     """The code of each cell and the text of each code; None is an empty cell."""
     import pyarrow as pa
-    from pyarrow import compute, types
+    from pyarrow import types
 
     if types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    if types.is_floating(column.type):
-        column = compute.if_else(compute.is_nan(column), None, column)
-    elif types.is_null(column.type):
+    if types.is_null(column.type):
         column = column.cast(pa.string())
     elif types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
-    encoded = column.dictionary_encode()
-    texts = [None if value is None else as_text(value) for value in encoded.dictionary.to_pylist()]
-    codes = encoded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)
-    return codes.astype(np.int64), [*texts, None]
+    codes, values = distinct_cells(column)
+    return codes, [None if value is None else as_text(value) for value in values]
 
 
 def as_text(value: Any) -> str:
