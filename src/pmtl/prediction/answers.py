@@ -152,7 +152,13 @@ def decide(models: Models, source: Source, asked: Asked, bar: Bar) -> Answering:
     names, m = _cleaned(counts), len(models.clients)
     made = Answering(models, asked, rows)
     if asked.client is not None:
-        _refuse_others(source, asked, names)
+        others = [name for name in names.values() if name != str(asked.client)]
+        if others and not asked.any_client:
+            raise PmtlError(
+                f"{source.where} has rows of {_listed(others)}, not of {asked.client!r} (column "
+                f"{source.client_column!r}): leave --client out, so that each client's own model "
+                f"answers, or let the model of {asked.client!r} answer for all with --any-client."
+            )
         return replace(made, everybody=models.position(asked.client))
     if source.client_column is None:
         if not (asked.new or asked.shared):
@@ -172,8 +178,12 @@ def decide(models: Models, source: Source, asked: Asked, bar: Bar) -> Answering:
         codes |= {raw: m + place for place, raw in enumerate(new)}
         made = replace(made, codes=codes, unknown=unknown)
         return _with_scaling(made, source, {codes[raw]: counts[raw] for raw in new}, bar)
-    if not asked.skip:
-        _refuse_unknown(source, unknown)
+    if unknown and not asked.skip:
+        raise PmtlError(
+            f"{source.where} has rows of {_listed(unknown)}, not in this run: correct the names, "
+            "answer for them with the shared model (--new), or leave them without an answer "
+            "(--skip)."
+        )
     return replace(made, codes=codes, unknown=unknown)
 
 
@@ -203,25 +213,6 @@ def _cleaned(counts: Iterable[str]) -> dict[str, str]:
     raw = tuple(counts)
     clean = without_points(Coded(np.arange(len(raw)), raw)).names
     return dict(zip(raw, clean, strict=True))
-
-
-def _refuse_others(source: Source, asked: Asked, names: Mapping[str, str]) -> None:
-    others = [name for name in names.values() if name != str(asked.client)]
-    if others and not asked.any_client:
-        raise PmtlError(
-            f"{source.where} has rows of {_listed(others)}, not of {asked.client!r} (column "
-            f"{source.client_column!r}): leave --client out, so that each client's own model "
-            f"answers, or let the model of {asked.client!r} answer for all with --any-client."
-        )
-
-
-def _refuse_unknown(source: Source, unknown: Sequence[str]) -> None:
-    if unknown:
-        raise PmtlError(
-            f"{source.where} has rows of {_listed(unknown)}, not in this run: correct the names, "
-            "answer for them with the shared model (--new), or leave them without an answer "
-            "(--skip)."
-        )
 
 
 def _listed(names: Sequence[str]) -> str:

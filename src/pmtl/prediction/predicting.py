@@ -84,4 +84,5 @@ class Predicting(ABC):
         kept = None if keep is None else tuple(keep)
         reading = Reading(models.inputs, known, client_column, kept, lenient=skip, clients=clients)
         asked = Asked(client, new, shared, any_client, skip)
-        return predict_rows(models, rows, reading, asked, out, probabilities, progress)
+        target = None if out is None else Path(out)
+        return predict_rows(models, rows, reading, asked, target, probabilities, progress)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,21 +106,29 @@ def predict_rows(
     rows: Any,
     reading: Reading,
     asked: Asked,
-    out: str | Path | None = None,
-    sure: bool | None = None,
-    progress: bool = False,
+    target: Path | None,
+    sure: bool | None,
+    progress: bool,
 ) -> Predictions:
-    """Predict rows (a path, a spec or a frame), and write the answers to a file (.csv, .parquet,
-    .npz or .npy) or, without `out`, return them. `sure`: whether probabilities are written; None:
-    where there are any."""
-    target = None if out is None else Path(out)
+    """Predict rows, and write the answers to a file or, without a `target`, return them. `sure`:
+    whether probabilities are written; None: where there are any."""
     if target is not None:
         check_place(target)
     asked.check(models)
-    form = Form(models, _sure(models, sure, target))
+    if sure:
+        probabilities(models.task)  # Refuses a model of numbers, which has none.
+    elif sure is None:
+        sure = models.task != "regression" and (target is None or target.suffix != ".npy")
+    form = Form(models, sure)
     with open_rows(rows, reading) as source:
-        _refuse_same_file(source, target)
-        _refuse_same_names(source, form.names)
+        there = target is not None and target.exists() and Path(source.where).exists()
+        if there and target is not None and target.samefile(source.where):
+            raise PmtlError(f"{target} holds the rows: write the answers to another file.")
+        if twice := [name for name in source.kept if name in form.names]:
+            raise PmtlError(
+                f"{source.where} has a column {twice[0]!r}, which is also the name of an answer: "
+                "rename it, or say which columns are carried over (--keep id,client)."
+            )
         with progress_bar("predicting", None, 0, progress) as bar:
             answering = decide(models, source, asked, bar)
             summary = Summary(source, answering, target)
@@ -174,26 +182,3 @@ class Summary:
             "data": self._source.where,
             "out": None if self._out is None else str(self._out),
         }
-
-
-def _sure(models: Models, sure: bool | None, target: Path | None) -> bool:
-    if models.task != "regression":
-        return sure if sure is not None else target is None or target.suffix != ".npy"
-    if sure:
-        probabilities(models.task)  # Refuses: numbers have none.
-    return False
-
-
-def _refuse_same_file(source: Source, target: Path | None) -> None:
-    there = target is not None and target.exists() and Path(source.where).exists()
-    if there and target is not None and target.samefile(source.where):
-        raise PmtlError(f"{target} holds the rows: write the answers to another file.")
-
-
-def _refuse_same_names(source: Source, names: Sequence[str]) -> None:
-    for name in source.kept:
-        if name in names:
-            raise PmtlError(
-                f"{source.where} has a column {name!r}, which is also the name of an answer: "
-                "rename it, or say which columns are carried over (--keep id,client)."
-            )
