@@ -62,8 +62,7 @@ class Trial:
 
 def trial_of(schema: Schema, rows: NDArray[np.float32]) -> Trial:
     """A made-up table with ordinary, far, unknown and empty cells, whose numbers are taken from
-    `rows`. What is expected for it comes from the schema's own encoder, which training and
-    prediction use."""
+    `rows`. Its features come from the schema's own encoder, which training and prediction use."""
     most = max(len(column.categories or ()) for column in schema.features)
     edges = _MONTH_ENDS if any(column.parts for column in schema.features) else 0
     count = min(max(2 * len(rows), most + 2, 16, 2 * edges), 400)
@@ -116,8 +115,7 @@ def _date(day: float) -> str | None:
 
 
 def add_columns(onnx: Any, proto: Any, schema: Schema) -> None:
-    """Put the columns of a table in front of a graph that reads `rows`; `proto`, the model, is
-    changed."""
+    """Put the columns of a table in front of the graph of the model `proto`, which reads `rows`."""
     graph, head = proto.graph, _Head(onnx)
     pieces = [head.column(name, column) for name, column in input_names(schema).items()]
     flat = [piece for group in pieces for piece in group]
@@ -221,8 +219,7 @@ class _Head:
         return found
 
     def _month(self, day: str) -> str:
-        """The month, from 0, of a day: the civil calendar, counted from March in eras of 400
-        years."""
+        """The month of a day, from 0: the civil calendar, from March in eras of 400 years."""
         in_era = self._rest(self._plus(day, _FROM_MARCH), 146_097)
         leap = self.add("Sub", [self._per(in_era, 36_524), self._per(in_era, 1_460)])
         whole = self.add("Sub", [self.add("Add", [in_era, leap]), self._per(in_era, 146_096)])

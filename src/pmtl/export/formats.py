@@ -92,13 +92,11 @@ class Format(ABC):
 
     @abstractmethod
     def content(self, module: Answering, about: Mapping[str, Any]) -> bytes:
-        """The file of a model with the same network; what is known `about` it is kept in the file
-        as JSON."""
+        """The file of a model with the same network, with what is known `about` it as JSON."""
 
     @abstractmethod
     def answers(self, content: bytes, inputs: Mapping[str, Array]) -> Answers:
-        """What the model in a file answers, by the runtime that users have. It reads `rows`, or the
-        columns of a table."""
+        """What the model in a file answers (to `rows`, or columns), by the runtime of users."""
 
 
 class Onnx(Format):

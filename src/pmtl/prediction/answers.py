@@ -115,13 +115,10 @@ class Answering:
     def _weights(self, codes: Ints) -> Tensor:
         """[K, P], of which the new clients' are the shared ones; refused if they diverged."""
         models, m = self.models, len(self.models.clients)
-        known = codes < m
-        weights = models.shared.new_empty((len(codes), models.shared.shape[1]))
+        known, weights = codes < m, models.shared[:1].repeat(len(codes), 1)
         if known.any():
             weigh = models.published if self.asked.shared else models.personal
             weights[torch.from_numpy(known).to(weights.device)] = weigh(codes[known])
-        if not known.all():
-            weights[torch.from_numpy(~known).to(weights.device)] = models.shared[:1]
         finite = weights.isfinite().all(dim=1).cpu().numpy()
         if not finite.all():
             code = int(codes[np.argmin(finite)])

@@ -153,7 +153,15 @@ class Models:
         if client is None:
             self.refuse_new()
             module = self.module(self.shared[0], 0, self.new_scaling(x))
-            warn_of_few_rows(self, x.shape[0])
+            if x.shape[0] < FEW_ROWS and self.scaling and not self.scaling.same_for_all:
+                warnings.warn(
+                    PmtlWarning(
+                        "A new client scales its features by the rows to be predicted, and "
+                        f"{x.shape[0]} are too few for that: give {FEW_ROWS} or more of its rows "
+                        "together, or train with public bounds (--bounds)."
+                    ),
+                    stacklevel=3,
+                )
         else:
             module = self.own_module(client)
         module = module.cpu().float()
@@ -186,19 +194,6 @@ def rows_for_scaling(rows: int) -> NDArray[np.int64]:
     if rows <= MOST_ROWS:
         return np.arange(rows)
     return np.sort(np.random.default_rng(rows).choice(rows, MOST_ROWS, replace=False))
-
-
-def warn_of_few_rows(models: Models, rows: int) -> None:
-    """Warn that a new client with few rows cannot scale them well."""
-    if rows < FEW_ROWS and models.scaling is not None and not models.scaling.same_for_all:
-        warnings.warn(
-            PmtlWarning(
-                f"A new client scales its features by the rows to be predicted, and {rows} are too "
-                f"few for that: give {FEW_ROWS} or more of its rows together, or train with public "
-                "bounds (--bounds)."
-            ),
-            stacklevel=4,
-        )
 
 
 def refuse_diverged(whose: str, finite: bool) -> None:

@@ -126,8 +126,7 @@ def _parse_each(column: Any, lenient: bool) -> tuple[NDArray[np.float64], NDArra
 
 
 def distinct_cells(column: Any) -> tuple[NDArray[np.int64], list[Any]]:
-    """The code of each cell, and the value of each code. The last one is None, for empty cells;
-    NaN is one."""
+    """The code of each cell, and the value of each code; the last, None, is of empty and NaN."""
     from pyarrow import compute, types
 
     if types.is_dictionary(column.type):

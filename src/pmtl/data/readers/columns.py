@@ -87,14 +87,11 @@ def assign_roles(
     dropped = dropped_names(drop)
     problems = {f"column {name!r} to drop": "" for name in dropped if name not in columns}
     has_split = split is not None or any(n in columns and n not in dropped for n in SPLIT)
+    roles = [("client", client, CLIENT), ("target", target, TARGET)]
+    roles += [("split", split, SPLIT)] if has_split else []
+    roles += [("text", text, ())] if text is not None else []
     found = {
-        role: _find_several(columns, role, given, usual, problems)
-        for role, given, usual in (
-            ("client", client, CLIENT),
-            ("target", target, TARGET),
-            *([("split", split, SPLIT)] if has_split else []),
-            *([("text", text, ())] if text is not None else []),
-        )
+        role: _find_several(columns, role, given, usual, problems) for role, given, usual in roles
     }
     if problems:
         remedies = "".join(f" {remedy.strip()}" for remedy in problems.values() if remedy)

@@ -156,9 +156,8 @@ def boolean(text: str) -> float | None:
 
 
 def date_reader(formats: Sequence[str]) -> Callable[[str], float | None]:
-    """A function that gives the days since 2000-01-01 of a date that is written as the first
-    fitting one of `formats` says, or by ISO 8601. Dates of a Parquet file come as ISO 8601,
-    whatever the formats."""
+    """A function that gives the days since 2000-01-01 of a date in the first of the `formats` that
+    fits, or in ISO 8601, as which dates of a Parquet file come."""
 
     def parse(text: str) -> float | None:
         found = (read_date(text, format) for format in (*formats, None))
@@ -168,8 +167,7 @@ def date_reader(formats: Sequence[str]) -> Callable[[str], float | None]:
 
 
 def read_date(text: str, format: str | None) -> float | None:
-    """The days since 2000-01-01 of a date that is written as `format` says (None: ISO 8601), or
-    None."""
+    """The days since 2000-01-01 of a date as `format` (None: ISO 8601) writes it, or None."""
     with contextlib.suppress(ValueError, OverflowError):
         if format is None:
             return days_since_epoch(datetime.datetime.fromisoformat(text))

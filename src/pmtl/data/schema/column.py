@@ -115,8 +115,7 @@ class Column:
 
     @property
     def ranges(self) -> tuple[Range | None, ...]:
-        """The range of every feature: that of the column itself if it is given, and those that
-        follow from how columns are encoded."""
+        """The range of every feature: the column's own, or what follows from its encoding."""
         circle = {f"{self.name} {part} {side}" for part in self.parts for side in ("sin", "cos")}
         own = self.name if self.kind in ("number", "date") else None
         return tuple(

@@ -85,8 +85,7 @@ class Encoder:
         return x, usable
 
     def targets(self, batch: Any, first: int = 0) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Targets, [rows, targets] (the number of the class, for names of classes), and which rows
-        can be used."""
+        """Targets, [rows, targets] (of classes the number), and which rows can be used."""
         usable = np.ones(batch.num_rows, dtype=bool)
         found = []
         for column in self._schema.targets:

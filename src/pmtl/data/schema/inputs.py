@@ -41,11 +41,8 @@ class Inputs:
             known = [name for name in others if name is not None]
             self.schema.check_names(table.names, table.where, ignore=known)
             return tuple(column.name for column in self.schema.features)
-        if self.text is not None:
-            wanted = self.text.columns
-        elif self.names is not None:
-            wanted = self.names
-        else:
+        wanted = self.names if self.text is None else self.text.columns
+        if wanted is None:
             wanted = tuple(name for name in table.names if name not in others)
             if (len(wanted),) != self.shape:
                 raise PmtlError(

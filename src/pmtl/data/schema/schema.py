@@ -244,7 +244,7 @@ class Schema:
 
     def to_toml(self) -> str:
         """The text of the file."""
-        from pmtl.data.schema.file import to_toml
+        from pmtl.data.schema.review import to_toml
 
         return to_toml(self)
 

@@ -64,8 +64,7 @@ def prior(like: Tensor) -> Tensor:
 
 def smooth_basis(like: Tensor) -> Tensor:
     """[cells, 5] an orthonormal basis of smooth differences between cells: alone or not, and for
-    each of the two polynomials of the logarithm of the penalty. The rest of a noisy vote is mostly
-    noise."""
+    each polynomials of the penalty's logarithm. The rest of a noisy vote is mostly noise."""
     place = torch.arange(EACH, dtype=like.dtype, device=like.device) - (EACH - 1) / 2
     nothing = torch.zeros_like(place)
     pairs = [(nothing, nothing + 1), (place, nothing), (place.square(), nothing)]
