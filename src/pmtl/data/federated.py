@@ -306,6 +306,6 @@ class FederatedData:
         """
         from pmtl.data.readers.table import frame_columns
 
-        given = (client, target, split, drop, schema, options.get("task"), options.get("bounds"))
-        columns: dict[str, Any] = {**frame_columns(frame, *given)}
+        given, known = (client, target, split, drop), (options.get("task"), options.get("bounds"))
+        columns: dict[str, Any] = {**frame_columns(frame, given, schema, *known)}
         return cls.from_arrays(**(columns | options))

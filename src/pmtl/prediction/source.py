@@ -214,17 +214,16 @@ def _array_source(given: Any, client: NDArray[Any] | None, where: str, reading: 
                 raise unknown(f"column of {where} named", column, kept)
         kept = reading.keep
 
-    def slices() -> Iterator[slice]:
-        for first in range(0, total, reading.rows):
-            yield slice(first, min(first + reading.rows, total))
+    firsts = range(0, total, reading.rows)
+    slices = [slice(first, min(first + reading.rows, total)) for first in firsts]
 
     def clients() -> Iterator[Coded | int]:
-        for some in slices():
+        for some in slices:
             yield some.stop - some.start if client is None else distinct(client[some], "client")
 
     def pieces() -> Iterator[Piece]:
         with naming(where):
-            for some in slices():
+            for some in slices:
                 rows, usable = reading.inputs.part(x, some, reading.lenient)
                 coded = None if client is None else distinct(client[some], "client")
                 columns = {}

@@ -133,22 +133,15 @@ def read_table(
 
 
 def frame_columns(
-    frame: Any,
-    client: str | None,
-    target: str | None,
-    split: str | None,
-    drop: str | Sequence[str],
-    schema: Any = None,
-    task: str | None = None,
-    bounds: GivenBounds | None = None,
+    frame: Any, given: tuple[Any, ...], schema: Any, task: str | None, bounds: GivenBounds | None
 ) -> Columns:
-    """The columns of a pandas or polars frame (or anything with `columns` and `frame[name]`)."""
+    """The columns of a pandas or polars frame (or anything with `columns` and `frame[name]`);
+    `given` are the options client, target, split and drop."""
     for name in getattr(getattr(frame, "index", None), "names", ()):
-        if name is not None and name in (client, target, split):
+        if name is not None and name in given[:3]:
             raise PmtlError(
                 f"{name!r} is the index of the frame: make it a column, with frame.reset_index()."
             )
-    given = (client, target, split, drop)
     return _any_columns(frame_table(frame), "The frame", given, schema, task, bounds)
 
 
@@ -191,9 +184,8 @@ def _any_columns(
         return _collect(table, roles)
     except _NotNumbers:
         ranges = read_bounds(bounds) if isinstance(bounds, (str, Path)) else bounds
-        if isinstance(ranges, Mapping) and {*roles.targets, TARGET} & {
-            str(name) for name in ranges
-        }:
+        bounded = {str(name) for name in ranges} if isinstance(ranges, Mapping) else set()
+        if bounded & {*roles.targets, TARGET}:
             task = task or "regression"  # A target with bounds is a number.
         inferred = infer(table, roles, task, dropped)
     columns = read_rows(table, inferred.schema)
