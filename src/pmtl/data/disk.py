@@ -31,8 +31,7 @@ _OTHER_FOLDER = (
     "The data does not fit in memory: set TMPDIR to a folder with enough space to keep it there."
 )
 
-MEMORY_LIMIT = physical_memory() // 4
-"""Default limit of one array's size in memory, in bytes."""
+MEMORY_LIMIT = physical_memory() // 4  #: default limit of one array's size in memory, in bytes
 
 
 def memory_limit() -> int:

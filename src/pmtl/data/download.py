@@ -21,8 +21,7 @@ from pmtl.spec import unknown
 from pmtl.storage import disk_errors
 
 CHUNK = 1 << 20
-TIMEOUT = 60.0
-"""Seconds without a byte after which a transfer is given up."""
+TIMEOUT = 60.0  #: seconds without a byte after which a transfer is given up
 
 _IF_FULL = (
     "Free some space, or name another folder with --to, and run the command again; the downloaded "

@@ -28,8 +28,8 @@ COMMON = (
     *("task", "outputs", "validation", "test", "min_rows", "clients", "largest"),
     *("scale", "bounds"),
 )
+#: Options that name files or folders.
 PATHS = ("images", "vocabulary", "taglist", "bounds", "schema")
-"""Options that name files or folders."""
 
 Reader = Callable[..., Mapping[str, Any]]
 

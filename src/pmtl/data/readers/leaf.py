@@ -28,15 +28,14 @@ from pmtl.data.readers.columns import Collector, Columns
 from pmtl.errors import PmtlError, needing
 from pmtl.progress import progress_bar
 
-LARGEST = 4096
-"""The largest width of an image after resizing, in pixels."""
+LARGEST = 4096  #: the largest width of an image after resizing, in pixels
+#: LEAF's folder of CelebA's images, below `celeba` or `celeba/data`.
 IMAGES = ("data/raw/img_align_celeba", "raw/img_align_celeba")
-"""LEAF's folder of CelebA's images, below `celeba` or `celeba/data`."""
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".webp")
 #: The formats that are decoded. Pillow has more; one of them starts another program.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "WEBP")
+#: Folders of shards, and the splits of their rows.
 FOLDERS = {"train": "train", "test": "test", "validation": "validation", "val": "validation"}
-"""Folders of shards, and the splits of their rows."""
 
 
 @dataclass(frozen=True)

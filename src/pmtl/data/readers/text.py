@@ -45,12 +45,9 @@ class TextRule:
     """How text becomes features, so that new text becomes the same features. The words are the
     federation's `feature_names`; hashed words have no names."""
 
-    columns: tuple[str, ...]
-    """The columns of text; their texts are joined by a space."""
-    tokenised: bool = False
-    """Whether white space separates the words; otherwise see `tokenise`."""
-    hashed: int | None = None
-    """The number of columns of hashed words."""
+    columns: tuple[str, ...]  #: the columns of text; their texts are joined by a space
+    tokenised: bool = False  #: whether white space separates the words; otherwise see `tokenise`
+    hashed: int | None = None  #: the number of columns of hashed words
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

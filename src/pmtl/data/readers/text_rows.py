@@ -17,10 +17,8 @@ from pmtl.data.readers.columns import Columns
 from pmtl.data.readers.text import Bags, TextRule, frequencies, split_tags
 from pmtl.errors import PmtlError
 
-COLUMNS = 10_000
-"""The default number of columns for hashed words."""
-MOST = 2**24
-"""The largest number of columns of words or tags."""
+COLUMNS = 10_000  #: the default number of columns for hashed words
+MOST = 2**24  #: the largest number of columns of words or tags
 LIST_WORDS = "name the words beforehand (vocabulary=FILE) or hash them (hash=N)"
 LIST_TAGS = "name the tags beforehand (taglist=FILE)"
 
