@@ -143,10 +143,9 @@ def read_each(
     """Cells by the function `parse` of a text, which gives None for what it cannot read."""
     codes, texts = distinct_texts(column)
     found = [None if is_empty(text, more) else parse(text or "") for text in texts]
-    values = np.array([np.nan if value is None else value for value in found])[codes]
+    values = np.array(found, dtype=np.float64)[codes]  # None becomes NaN.
     missing = np.array([is_empty(text, more) for text in texts])[codes]
-    wrong = np.array([value is None for value in found])[codes] & ~missing
-    return Cells(values, missing, wrong)
+    return Cells(values, missing, np.isnan(values) & ~missing)
 
 
 def boolean(text: str) -> float | None:
