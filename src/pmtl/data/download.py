@@ -113,7 +113,7 @@ CATALOGUE: dict[str, DataSet] = {
 def fetch(
     name: str, to: str | Path | None = None, force: bool = False, progress: bool = False
 ) -> dict[str, Any]:
-    """Download a data set of the `CATALOGUE` to the folder `to`, by default data/NAME. With `force`,
+    """Download a data set of the `CATALOGUE` to the folder `to`, by default data/NAME; `force`:
     files that exist are fetched again. Returns the folder, its files with their checksums, and what
     to do next."""
     if name not in CATALOGUE:
