@@ -93,11 +93,10 @@ def assign_roles(
     found = {
         role: _find_several(columns, role, given, usual, problems) for role, given, usual in roles
     }
+    listing = f"The columns are {listed(columns, 20)}."
     if problems:
         remedies = "".join(f" {remedy.strip()}" for remedy in problems.values() if remedy)
-        raise PublicError(
-            f"{where} has no {' and no '.join(problems)}. {_listing(columns)}{remedies}"
-        )
+        raise PublicError(f"{where} has no {' and no '.join(problems)}. {listing}{remedies}")
     client_column, targets = found["client"][0], found["target"]
     split_column, texts = found.get("split", (None,))[0], found.get("text", ())
     special = [client_column, *targets, split_column, *texts]
@@ -112,7 +111,7 @@ def assign_roles(
     others = {*special, *dropped}
     features = tuple(name for name in columns if name not in others)
     if not features:
-        raise PublicError(f"{where} has no feature columns. {_listing(columns)}")
+        raise PublicError(f"{where} has no feature columns. {listing}")
     return Roles(client_column, targets, split_column, features)
 
 
@@ -144,10 +143,6 @@ def _find_several(
         else:
             found.append(name)
     return tuple(found)
-
-
-def _listing(columns: Sequence[str]) -> str:
-    return f"The columns are {listed(columns, 20)}."
 
 
 def wrong_kind(where: str, role: str, name: str, kind: object) -> PmtlError:

@@ -40,11 +40,11 @@ def review(path: Path, options: Mapping[str, str]) -> tuple[Inferred, str]:
         raise PmtlError(f"{path} is not a table: a schema is for .{', .'.join(TABLES)}.")
     if not path.is_file():
         raise PmtlError(f"There is no file {path}: check the path.")
-    client, target, split = (options.get(key) for key in ("client", "target", "split"))
-    drop = options.get("drop", "")
+    given = {key: value for key, value in options.items() if key != "task"}
     with naming(str(path)), open_table(path) as table:
-        roles = assign_roles(table.names, table.where, client, target, split, drop)
-        found = infer(table, roles, options.get("task"), dropped_names(drop), review=True)
+        roles = assign_roles(table.names, table.where, **given)
+        dropped = dropped_names(options.get("drop", ""))
+        found = infer(table, roles, options.get("task"), dropped, review=True)
     return found, to_toml(found.schema, found.notes, HEADING.format(name=path.name))
 
 
