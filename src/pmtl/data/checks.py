@@ -142,19 +142,12 @@ def _check_sparse(csr: Any, names: Sequence[str] | None, usable: Mask | None) ->
             f"The features are sparse rows of {csr.shape[1]:,} columns, and models have a weight "
             "for each: number the columns that occur, or hash them."
         )
-    if csr.dtype != np.float32:
-        with np.errstate(over="ignore", invalid="ignore"):
-            csr = csr.astype(np.float32)
-    _check_entries(csr, names, usable)
+    with np.errstate(over="ignore", invalid="ignore"):
+        csr = csr.astype(np.float32, copy=False)
     if not csr.has_canonical_format or not csr.data.all():
         csr = csr.copy()
-        csr.sum_duplicates()
+        csr.sum_duplicates()  # A sum may be too large, or not be a number.
         csr.eliminate_zeros()
-        _check_entries(csr, names, usable)  # A sum of duplicates may be too large.
-    return csr
-
-
-def _check_entries(csr: Any, names: Sequence[str] | None, usable: Mask | None) -> None:
     wrong = np.flatnonzero(~np.isfinite(csr.data))
     rows = np.searchsorted(csr.indptr, wrong, side="right") - 1
     if usable is not None:
@@ -162,6 +155,7 @@ def _check_entries(csr: Any, names: Sequence[str] | None, usable: Mask | None) -
     elif len(wrong):
         entry = int(wrong[0])
         raise not_finite(csr.data[entry], int(rows[0]), csr.indices[entry : entry + 1], names)
+    return csr
 
 
 def not_finite(value: Any, row: int, place: NDArray[Any], names: Sequence[str] | None) -> PmtlError:

@@ -51,10 +51,7 @@ class Vocabulary:
         return self._codes.setdefault(text, len(self._codes))
 
     def coded(self, codes: Iterable[NDArray[np.int64]]) -> Coded:
-        parts = list(codes)
-        return Coded(
-            np.concatenate(parts) if parts else np.empty(0, dtype=np.int64), tuple(self._codes)
-        )
+        return Coded(np.concatenate([np.empty(0, dtype=np.int64), *codes]), tuple(self._codes))
 
 
 def canonical(names: Iterable[str]) -> list[str]:
@@ -68,8 +65,7 @@ def canonical(names: Iterable[str]) -> list[str]:
 def encode(values: Any, what: str) -> Coded:
     """Codes and sorted names of a column; a row without a name is refused."""
     codes, names = values if isinstance(values, Coded) else distinct(values, what)
-    empty = codes == names.index("") if "" in names else np.zeros(0, dtype=bool)
-    if empty.any():
+    if "" in names and (empty := codes == names.index("")).any():
         raise _missing(int(np.argmax(empty)), what)
     used = np.bincount(codes, minlength=len(names)) > 0
     ordered = canonical(name for name, present in zip(names, used, strict=True) if present)

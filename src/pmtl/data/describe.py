@@ -20,12 +20,8 @@ UNEQUAL = 50  #: ratio of the largest client's rows to the median above which th
 
 
 def describe(data: FederatedData, steps: bool = True) -> dict[str, Any]:
-    """A summary: sizes, storage, task, splits and `warnings` (sentences).
-
-    Args:
-        data: the federation.
-        steps: whether it is to be trained by gradient steps, for which large numbers matter.
-    """
+    """A summary: sizes, storage, task, splits and `warnings` (sentences). `steps`: whether it is to
+    be trained by gradient steps, for which large numbers matter."""
     counts = np.sum([data.rows(split).counts for split in SPLITS], axis=0)
     dense = "on disk" if isinstance(data.x, np.memmap) else "dense"
     summary: dict[str, Any] = {
@@ -96,8 +92,7 @@ def warn_of_few_clients(m: int) -> list[str]:
 def _warnings(data: FederatedData, counts: NDArray[Any], steps: bool) -> list[str]:
     warnings = [*public_warnings(data), *data.for_owner]
     if data.task == "classification":
-        single = _single_class(data)
-        if single:
+        if single := _single_class(data):
             warnings.append(
                 f"{_clients(single, data.m)} only one class in the training rows: "
                 "a model cannot learn from these rows alone to tell classes apart."
@@ -119,8 +114,7 @@ def _warnings(data: FederatedData, counts: NDArray[Any], steps: bool) -> list[st
         "validation": "cannot take part in choosing settings",
     }
     for split, use in uses.items():
-        empty = int((data.rows(split).counts == 0).sum())
-        if empty:
+        if empty := int((data.rows(split).counts == 0).sum()):
             warnings.append(f"{_clients(empty, data.m)} no {split} rows and {use}.")
     if counts.max() > UNEQUAL * np.median(counts):
         warnings.append(

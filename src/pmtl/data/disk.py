@@ -31,8 +31,7 @@ _OTHER_FOLDER = (
     "The data does not fit in memory: set TMPDIR to a folder with enough space to keep it there."
 )
 
-MEMORY_LIMIT = physical_memory() // 4
-"""Default limit of one array's size in memory, in bytes."""
+MEMORY_LIMIT = physical_memory() // 4  #: default limit of one array's size in memory, in bytes
 
 
 def memory_limit() -> int:
@@ -63,8 +62,14 @@ class ArrayBuilder:
         self.rows += len(chunk)
         self._bytes += chunk.nbytes
         self._chunks.append(chunk)
-        if self._bytes > self._limit:
-            self._spill()
+        if self._bytes <= self._limit:
+            return
+        if self._file is None:
+            self._file = nameless_file()
+        with writing():
+            for held in self._chunks:
+                self._file.write(held.tobytes())
+        self._chunks = []
 
     def finish(self) -> NDArray[Any]:
         """The whole array, in memory or as a read-only memory map."""
@@ -73,14 +78,6 @@ class ArrayBuilder:
             self._file.flush()
             return np.memmap(self._file, dtype=self.dtype, mode="r", shape=shape)
         return np.concatenate([np.empty((0, *self.row_shape), self.dtype), *self._chunks])
-
-    def _spill(self) -> None:
-        if self._file is None:
-            self._file = nameless_file()
-        with writing():
-            for chunk in self._chunks:
-                self._file.write(chunk.tobytes())
-        self._chunks = []
 
 
 def map_stream(stream: IO[bytes], size: int) -> IO[bytes]:

@@ -21,8 +21,7 @@ from pmtl.spec import unknown
 from pmtl.storage import disk_errors
 
 CHUNK = 1 << 20
-TIMEOUT = 60.0
-"""Seconds without a byte after which a transfer is given up."""
+TIMEOUT = 60.0  #: seconds without a byte after which a transfer is given up
 
 _IF_FULL = (
     "Free some space, or name another folder with --to, and run the command again; the downloaded "
@@ -114,17 +113,9 @@ CATALOGUE: dict[str, DataSet] = {
 def fetch(
     name: str, to: str | Path | None = None, force: bool = False, progress: bool = False
 ) -> dict[str, Any]:
-    """Download a data set.
-
-    Args:
-        name: a key of `CATALOGUE`.
-        to: the folder for it; by default data/NAME.
-        force: download files that exist again.
-        progress: show progress bars.
-
-    Returns:
-        The folder, its files with their checksums, and what to do next.
-    """
+    """Download a data set of the `CATALOGUE` to the folder `to`, by default data/NAME; `force`:
+    files that exist are fetched again. Returns the folder, its files with their checksums, and what
+    to do next."""
     if name not in CATALOGUE:
         raise unknown("data set to fetch named", name, CATALOGUE)
     wanted = CATALOGUE[name]

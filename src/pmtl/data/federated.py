@@ -19,25 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmtl.data.checks import as_float32, as_model_input, check_features, check_lengths, is_sparse
-from pmtl.data.client_names import encode, without_nobody
+from pmtl.data.client_names import without_nobody
 from pmtl.data.fingerprint import fingerprint_of
 from pmtl.data.readers.bounds import Bounds, GivenBounds, check_bounds, find_bounds
 from pmtl.data.readers.text import TextRule
 from pmtl.data.scaling import Scaling, fill_by_client, scale_by_client
 from pmtl.data.schema import Schema
-from pmtl.data.splits import (
-    SPLITS,
-    UNUSED,
-    Rows,
-    Split,
-    draw_parts,
-    group_rows,
-    keep_clients,
-    notes_on_left_out,
-    offsets,
-    read_parts,
-    refuse_untrained,
-)
+from pmtl.data.splits import SPLITS, Rows, Split, divide, offsets
 from pmtl.data.targets import Task, check_targets
 from pmtl.errors import PmtlError, did_you_mean
 from pmtl.spec import explained, format_spec, parse_spec
@@ -166,10 +154,6 @@ class FederatedData:
             owner[rows.order] = np.repeat(np.arange(self.m), rows.counts)
         return owner
 
-    def _filled(self, bounds: Bounds | None) -> FederatedData:
-        x, scaling = fill_by_client(self.x, self._owner, self.rows("train"), bounds)
-        return replace(self, x=x, scaling=scaling)
-
     def bounded(self, bounds: Bounds) -> FederatedData:
         """The federation scaled by public bounds. Features beyond them are clipped, and the targets
         of training rows; other targets are left as they are, to measure errors by."""
@@ -266,12 +250,11 @@ class FederatedData:
             raise PmtlError(f"There is no bad_rows {bad_rows!r}: use refuse or drop.")
         if scale not in (None, "client"):
             raise PmtlError(f"There is no scale {scale!r}: use scale=client, or leave it out.")
-        drops = bad_rows == "drop"
-        if drops:
-            client, (x, y, split, usable) = without_nobody(client, (x, y, split, usable))
+        mask = None
+        if bad_rows == "drop":
+            client, (x, y, split, mask) = without_nobody(client, (x, y, split, usable))
             rows = x.shape[0] if hasattr(x, "shape") else len(x)
-            usable = np.ones(rows, dtype=bool) if usable is None else usable.copy()
-        mask = usable if drops else None
+            mask = np.ones(rows, dtype=bool) if mask is None else mask.copy()
         names = None if feature_names is None else tuple(feature_names)
         x = check_features(x, names, mask, fillable=schema is not None)
         ranges = None
@@ -284,24 +267,15 @@ class FederatedData:
             ranges = find_bounds(bounds, x.shape[1:], names, target_names, words)
             task = check_bounds(ranges, x, y, task)
         y, task, outputs, classes = check_targets(y, task, outputs, labels, mask)
-        codes, known = encode(client, "client")
-        given = None if split is None else read_parts(split, lenient=drops)
-        parts = draw_parts(codes, known, given, validation, test, each=drops)
-        left_out: tuple[str, ...] = ()
-        if mask is not None:
-            parts = np.where(mask, parts, np.int8(UNUSED))
-            left_out = notes_on_left_out(codes, known, mask)
-        codes, known, parts = keep_clients(codes, known, parts, min_rows, largest, clients)
-        splits = {
-            name: group_rows(codes, parts == part, len(known)) for part, name in enumerate(SPLITS)
-        }
-        if not drops:
-            refuse_untrained(splits["train"], known)
+        kept = (min_rows, largest, clients)
+        known, splits, left_out = divide(client, split, validation, test, kept, mask)
         if min_rows > 1 or largest is not None:
             disclosed = (*disclosed, COUNTED)
         about = (classes, names, source, None, text, disclosed, (*notes, *left_out), None, schema)
         made = cls(x, y, known, splits, task, outputs, *about)
-        made = made._filled(ranges) if schema is not None and schema.fills else made
+        if schema is not None and schema.fills:
+            x, scaling = fill_by_client(x, made._owner, made.rows("train"), ranges)
+            made = replace(made, x=x, scaling=scaling)
         made = made if ranges is None else made.bounded(ranges)
         return made if scale is None or made.is_scaled else replace(made.scaled(), source=source)
 
@@ -332,6 +306,6 @@ class FederatedData:
         """
         from pmtl.data.readers.table import frame_columns
 
-        given = (client, target, split, drop, schema, options.get("task"), options.get("bounds"))
-        columns: dict[str, Any] = {**frame_columns(frame, *given)}
+        given, known = (client, target, split, drop), (options.get("task"), options.get("bounds"))
+        columns: dict[str, Any] = {**frame_columns(frame, given, schema, *known)}
         return cls.from_arrays(**(columns | options))

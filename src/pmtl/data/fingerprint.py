@@ -7,7 +7,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pmtl.data.checks import as_float32, is_sparse, row_chunks
 from pmtl.data.splits import SPLITS
@@ -34,17 +33,13 @@ def fingerprint_of(data: FederatedData) -> str:
         columns = [hashlib.sha256(rows.offsets.tobytes()) for _ in range(4)]
         for chunk in row_chunks(len(rows.order), width):
             index = rows.order[chunk]
-            parts = (data.y[index], *_canonical(data.x[index]))
+            x, parts = data.x[index], [data.y[index]]
+            if is_sparse(x):
+                parts += [np.diff(x.indptr).astype(np.int64), x.indices.astype(np.int64)]
+                x = x.data
+            parts.append(x if x.dtype == np.uint8 else as_float32(x))
             for column, part in zip(columns, parts, strict=False):
                 column.update(np.ascontiguousarray(part).tobytes())
         for column in columns:
             digest.update(column.digest())
     return digest.hexdigest()
-
-
-def _canonical(taken: Any) -> tuple[NDArray[Any], ...]:
-    """The arrays of rows that the fingerprint is computed from."""
-    if is_sparse(taken):
-        lengths = np.diff(taken.indptr).astype(np.int64)
-        return lengths, taken.indices.astype(np.int64), as_float32(taken.data)
-    return (np.asarray(taken),) if taken.dtype == np.uint8 else (as_float32(taken),)

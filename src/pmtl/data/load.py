@@ -17,7 +17,7 @@ from typing import Any
 from pmtl.data.checks import not_a_federation
 from pmtl.data.federated import FederatedData
 from pmtl.data.readers.bounds import read_bounds
-from pmtl.data.readers.columns import TABLES
+from pmtl.data.readers.columns import TABLES, Columns
 from pmtl.data.schema import Schema
 from pmtl.data.synthetic import synthetic
 from pmtl.errors import PmtlError, PublicError, did_you_mean, naming
@@ -28,8 +28,8 @@ COMMON = (
     *("task", "outputs", "validation", "test", "min_rows", "clients", "largest"),
     *("scale", "bounds"),
 )
+#: Options that name files or folders.
 PATHS = ("images", "vocabulary", "taglist", "bounds", "schema")
-"""Options that name files or folders."""
 
 Reader = Callable[..., Mapping[str, Any]]
 
@@ -46,9 +46,8 @@ needed, and its function."""
 FOLDER_READERS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("*.h5",), "hdf5:read_hdf5"),
     (("x.npy", "x_data.npy", "y.npy"), "npz:read_folder"),
-    ((), "leaf:read_leaf"),
 )
-"""The readers of folders, each with files of which one must exist; the first match is used."""
+"""The readers of folders, each with files of which one must exist; all others are LEAF's."""
 _ROOM = "pmtl.data.readers"
 _SPREADSHEETS = (".xlsx", ".xls", ".ods")
 
@@ -129,13 +128,8 @@ def choose_reader(path: Path, name: str | None = None) -> Reader:
     if not _exists(path):
         raise _absent(path)
     if name is None and path.is_dir():
-        return _library_reader(
-            next(
-                place
-                for files, place in FOLDER_READERS
-                if not files or any(any(path.glob(file)) for file in files)
-            )
-        )
+        fit = (place for files, place in FOLDER_READERS if any(any(path.glob(f)) for f in files))
+        return _library_reader(next(fit, READERS["json"]))
     endings = [*READERS, *entries("reader")]
     if name is None:
         fits = (ending for ending in endings if path.name.lower().endswith(f".{ending}"))
@@ -174,8 +168,6 @@ def _read(
         raise PmtlError(
             f"The reader {name} failed on {path} ({type(error).__name__}: {error})."
         ) from error
-    from pmtl.data.readers.columns import Columns
-
     known = set(Columns.__annotations__)
     if not isinstance(columns, Mapping) or not {"x", "y", "client"} <= set(columns) <= known:
         raise PmtlError(

@@ -97,7 +97,7 @@ def scale_by_client(
     middle, half, bounded = _from_bounds(bounds, x.shape[1:])
     scaled = np.array(as_model_input(x))
     m = len(train.counts)
-    means, widths = np.tile(middle, (m, *[1] * middle.ndim)), np.tile(half, (m, *[1] * half.ndim))
+    means, widths = (np.repeat(values[None], m, axis=0) for values in (middle, half))
     scaling = Scaling(means, widths, np.where(bounded, 1, LIMIT).astype(np.float32))
     order = np.argsort(owner, kind="stable")
     starts = np.searchsorted(owner[order], np.arange(m + 1))
@@ -128,10 +128,9 @@ def fill_by_client(
     """
     middle = _from_bounds(bounds, x.shape[1:])[0]
     m = len(train.counts)
-    fills = np.tile(middle, (m, *[1] * middle.ndim))
-    scaling = Scaling(
-        np.zeros_like(fills), np.ones_like(fills), np.full_like(middle, np.inf), fills
-    )
+    fills = np.repeat(middle[None], m, axis=0)
+    limits = np.full_like(middle, np.inf)
+    scaling = Scaling(np.zeros_like(fills), np.ones_like(fills), limits, fills)
     if isinstance(x, np.memmap):
         if any(np.isnan(x[rows]).any() for rows in row_chunks(len(x), x.nbytes // len(x))):
             raise PublicError(

@@ -45,6 +45,46 @@ class Rows:
         return self.order[self.offsets[client] : self.offsets[client + 1]]
 
 
+def divide(
+    client: Any,
+    split: Any,
+    validation: float,
+    test: float,
+    kept: tuple[int, int | None, int | None],
+    usable: NDArray[np.bool_] | None,
+) -> tuple[tuple[str, ...], dict[Split, Rows], tuple[str, ...]]:
+    """The clients, the rows of each split, and notes on rows that were left out.
+
+    `kept` is min_rows, largest and clients. With `usable` [rows] (production), other rows are left
+    out, and clients may have no rows to train on.
+    """
+    codes, known = encode(client, "client")
+    production = usable is not None
+    given = None if split is None else read_parts(split, lenient=production)
+    parts = draw_parts(codes, known, given, validation, test, each=production)
+    notes: list[str] = []
+    if usable is not None:
+        parts = np.where(usable, parts, np.int8(UNUSED))
+        rows, bad = (np.bincount(part, minlength=len(known)) for part in (codes, codes[~usable]))
+        notes = [
+            f"Client {known[k]!r}: {bad[k]} of {rows[k]} rows were left out, because a value is "
+            "missing, infinite or not a class."
+            for k in np.flatnonzero(bad)
+        ]
+    codes, known = _keep_clients(codes, known, *kept)
+    splits = {
+        name: group_rows(codes, (parts == part) & (codes != UNUSED), len(known))
+        for part, name in enumerate(SPLITS)
+    }
+    empty = np.flatnonzero(splits["train"].counts == 0)
+    if len(empty) and not production:
+        raise PmtlError(
+            f"Client {known[empty[0]]!r} has no training rows ({len(empty)} of {len(known)} "
+            "clients have none): give every client rows marked train, or remove these clients."
+        )
+    return known, splits, tuple(notes)
+
+
 def read_parts(split: Any, lenient: bool = False) -> Parts:
     """The part of each row from a column of the words train, validation and test; if `lenient`, a
     row with another word is unused."""
@@ -119,16 +159,15 @@ def part_sizes(counts: NDArray[Any], validation: float, test: float) -> NDArray[
     return np.stack([n - n_test - n_validation, n_validation, n_test], axis=-1)
 
 
-def keep_clients(
+def _keep_clients(
     codes: NDArray[np.int64],
     known: tuple[str, ...],
-    parts: NDArray[np.int8],
     min_rows: int,
     largest: int | None,
     clients: int | None,
-) -> tuple[NDArray[np.int64], tuple[str, ...], NDArray[np.int8]]:
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Drop small clients, then all but the `largest`, then all but the first `clients`; the rows of
-    dropped clients have the code and the part `UNUSED`."""
+    dropped clients have the code `UNUSED`."""
     counts = np.bincount(codes, minlength=len(known))
     kept = np.flatnonzero(counts >= min_rows)
     for name, number in (("largest", largest), ("clients", clients)):
@@ -146,9 +185,7 @@ def keep_clients(
         raise PmtlError(f"No client has {min_rows} rows: lower min_rows.")
     renumber = np.full(len(known), UNUSED, dtype=np.int64)
     renumber[kept] = np.arange(len(kept))
-    codes = renumber[codes]
-    parts = np.where(codes == UNUSED, np.int8(UNUSED), parts)
-    return codes, tuple(known[k] for k in kept), parts
+    return renumber[codes], tuple(known[k] for k in kept)
 
 
 def group_rows(codes: NDArray[np.int64], member: NDArray[np.bool_], m: int) -> Rows:
@@ -161,24 +198,3 @@ def group_rows(codes: NDArray[np.int64], member: NDArray[np.bool_], m: int) -> R
 def offsets(counts: NDArray[Any]) -> NDArray[np.int64]:
     """Where the rows of each client begin, and where those of the last one end."""
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-
-
-def notes_on_left_out(
-    codes: NDArray[np.int64], known: tuple[str, ...], usable: NDArray[np.bool_]
-) -> tuple[str, ...]:
-    rows = np.bincount(codes, minlength=len(known))
-    bad = np.bincount(codes[~usable], minlength=len(known))
-    return tuple(
-        f"Client {known[k]!r}: {bad[k]} of {rows[k]} rows were left out, because a value is "
-        "missing, infinite or not a class."
-        for k in np.flatnonzero(bad)
-    )
-
-
-def refuse_untrained(train: Rows, clients: tuple[str, ...]) -> None:
-    empty = np.flatnonzero(train.counts == 0)
-    if len(empty):
-        raise PmtlError(
-            f"Client {clients[empty[0]]!r} has no training rows ({len(empty)} of {len(clients)} "
-            "clients have none): give every client rows marked train, or remove these clients."
-        )

@@ -97,7 +97,8 @@ def synthetic(
         x = inputs_from.standard_normal((int(sizes.sum()), features))
         x += np.repeat(means, sizes, axis=0)
         x *= deviations
-        scores = _scores(x, models, sizes)
+        parts = zip(np.split(x, np.cumsum(sizes)[:-1]), models, strict=True)
+        scores = np.concatenate([rows @ model[:, :-1].T + model[:, -1] for rows, model in parts])
         if task == "regression":
             scores += noise * noise_from.standard_normal(scores.shape)
             y: NDArray[Any] = scores[:, 0].astype(np.float32)
@@ -114,18 +115,6 @@ def synthetic(
         scale=scale,
         source=source,
     )
-
-
-def _scores(
-    x: NDArray[np.float64], models: NDArray[np.float64], sizes: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    scores = np.empty((len(x), models.shape[1]))
-    end = 0
-    for model, size in zip(models, sizes, strict=True):
-        rows = slice(end, end + size)
-        scores[rows] = x[rows] @ model[:, :-1].T + model[:, -1]
-        end += size
-    return scores
 
 
 def _at_least(minimum: int, **options: float) -> None:

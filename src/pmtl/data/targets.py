@@ -69,8 +69,14 @@ def check_targets(
         y = y[:, 0]
     if task == "classification":
         kept, outputs, names = _classes(y, outputs, labels)
-        if not specified and usable is None:
-            _refuse_amounts(kept, outputs)
+        inferred = not specified and usable is None
+        # Integers that use few of the values up to their maximum are prices or years.
+        if inferred and outputs > 100 and outputs > 10 * len(np.unique(kept)) + 100:
+            raise PmtlError(
+                f"The targets are integers up to {outputs - 1}, which would make {outputs} "
+                f"classes: give task=regression if they are amounts, or outputs={outputs} if they "
+                "really are classes."
+            )
         return kept, task, outputs, names
     width = 1 if y.ndim == 1 else y.shape[1]
     if outputs not in (None, width):
@@ -149,16 +155,6 @@ def _refuse_class(y: NDArray[Any], wrong: Mask, why: str) -> None:
     if wrong.any():
         row = int(np.argmax(wrong))
         raise PmtlError(f"The class of row {row} (counting from 0) is {y[row]}{why}")
-
-
-def _refuse_amounts(kept: NDArray[np.int64], outputs: int) -> None:
-    """Refuse integers that use few of the values up to their maximum: these are prices or years."""
-    if outputs > 100 and outputs > 10 * len(np.unique(kept)) + 100:
-        raise PmtlError(
-            f"The targets are integers up to {outputs - 1}, which would make {outputs} classes: "
-            f"give task=regression if they are amounts, or outputs={outputs} if they really are "
-            "classes."
-        )
 
 
 def _names(labels: Sequence[str] | None, outputs: int) -> tuple[str, ...] | None:

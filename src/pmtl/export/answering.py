@@ -44,11 +44,6 @@ class Answering(nn.Module):
         return output_names(self.task)
 
     @property
-    def state_names(self) -> frozenset[str]:
-        """The names of its weights and of the values of its scaling."""
-        return frozenset(self.state_dict())
-
-    @property
     def finite(self) -> bool:
         """Whether all trained weights are finite."""
         return all(bool(part.isfinite().all()) for part in self.model.parameters())

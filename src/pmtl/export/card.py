@@ -18,14 +18,29 @@ from pmtl.export.usage import Subject, how_to_use, inline
 from pmtl.runs.result import Run
 from pmtl.views.frames import flat_row
 
+_TITLES = {
+    "shared": "The shared model of a private federation",
+    "many": "The personal models of {0:,} clients",
+    "client": "The personal model of client {1}",
+}
+_USES = {
+    "shared": "A start for clients that took no part, and a baseline for those that did. It was "
+    "published by the run, with noise, and it belongs to no client.",
+    "many": "Each file is the model of one client and answers best for rows of that client. "
+    "`index.json` names the file of every client. Give each client its own file only.",
+    "client": "Predictions for rows of this client. It was trained for this client and may be "
+    "wrong for any other.",
+}
+_NOT_FOR = "Not for decisions about people without somebody who answers for them."
+
 
 def model_card(run: Run, subject: Subject, licence: str) -> str:
     """The text of the card; its front matter names the licence."""
     parts = (
         _front_matter(run, subject, licence),
-        f"# {_title(subject)}",
+        f"# {_TITLES[subject.kind].format(subject.count, inline(subject.client))}",
         _details(run, subject),
-        f"## Intended use\n\n{_use(run, subject)}",
+        f"## Intended use\n\n{_USES[subject.kind]}\n\n{_NOT_FOR}",
         f"## How to use it\n\n{how_to_use(run, subject)}",
         f"## Training data\n\n{_data(run)}",
         f"## Evaluation\n\n{_evaluation(run)}",
@@ -48,19 +63,11 @@ def _front_matter(run: Run, subject: Subject, licence: str) -> str:
             *([] if subject.shared else ["personalization"]),
         ],
     }
-    if (pipeline, kind) != ("image", "regression") and (pipeline, kind) != ("text", "regression"):
+    if kind == "classification" or pipeline == "tabular":
         values["pipeline_tag"] = f"{pipeline}-{kind}"
     values["metrics"] = ["rmse", "mae"] if kind == "regression" else ["accuracy"]
     lines = (f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in values.items())
     return "\n".join(("---", *lines, "---"))
-
-
-def _title(subject: Subject) -> str:
-    if subject.shared:
-        return "The shared model of a private federation"
-    if subject.many:
-        return f"The personal models of {subject.count:,} clients"
-    return f"The personal model of client {inline(subject.client)}"
 
 
 def _details(run: Run, subject: Subject) -> str:
@@ -77,8 +84,7 @@ def _details(run: Run, subject: Subject) -> str:
         else f"{len(subject.columns.features)} columns of a table, by name; any number of rows",
         "answers": _answers(run, subject),
     }
-    table = [f"| {name} | {value} |" for name, value in rows.items()]
-    return "\n".join(("| | |", "|---|---|", *table))
+    return _table(rows, "---")
 
 
 def _answers(run: Run, subject: Subject) -> str:
@@ -90,25 +96,6 @@ def _answers(run: Run, subject: Subject) -> str:
     text = "`prediction`: the number of the class; `probabilities` of classes"
     named = labels is not None and subject.format == "onnx"
     return text + ("; `class_name`: its name" if named else "")
-
-
-def _use(run: Run, subject: Subject) -> str:
-    if subject.shared:
-        text = (
-            "A start for clients that took no part, and a baseline for those that did. It was "
-            "published by the run, with noise, and it belongs to no client."
-        )
-    elif subject.many:
-        text = (
-            "Each file is the model of one client and answers best for rows of that client. "
-            "`index.json` names the file of every client. Give each client its own file only."
-        )
-    else:
-        text = (
-            "Predictions for rows of this client. It was trained for this client and may be wrong "
-            "for any other."
-        )
-    return f"{text}\n\nNot for decisions about people without somebody who answers for them."
 
 
 def _data(run: Run) -> str:
@@ -163,9 +150,8 @@ _PRIVACY = {
 
 
 def _privacy(run: Run, subject: Subject) -> str:
-    kind = "shared" if subject.shared else "many" if subject.many else "client"
     more = "" if run.facts.production else _EXPERIMENT
-    return f"{_PRIVACY[kind]}{more}\n\n```text\n{str(run.privacy).strip()}\n```"
+    return f"{_PRIVACY[subject.kind]}{more}\n\n```text\n{str(run.privacy).strip()}\n```"
 
 
 def _limits(run: Run, subject: Subject) -> str:
@@ -187,10 +173,10 @@ def _limits(run: Run, subject: Subject) -> str:
     return "\n".join(f"- {limit}" for limit in limits)
 
 
-def _table(values: Mapping[str, Any]) -> str:
+def _table(values: Mapping[str, Any], second: str = "---:") -> str:
     flat = flat_row(values, between=" ").items()
     rows = [f"| {name.replace('_', ' ')} | {_number(value)} |" for name, value in flat]
-    return "\n".join(("| | |", "|---|---:|", *rows))
+    return "\n".join(("| | |", f"|---|{second}|", *rows))
 
 
 def _number(value: Any) -> str:

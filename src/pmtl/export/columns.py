@@ -37,21 +37,15 @@ def input_names(schema: Schema) -> dict[str, Column]:
     }
 
 
-def what_to_give(column: Column) -> str:
-    """What an input holds, in words."""
+def what_to_give(column: Column) -> tuple[str, str]:
+    """The type of an input's array in NumPy, and what it holds, in words."""
     if column.hash is not None:
-        return f"{len(column.features)} numbers, its features (schema.json has the rule)"
+        rule = "its features (schema.json has the rule)"
+        return "float32", f"{len(column.features)} numbers, {rule}"
     if column.kind == "category":
-        return "text; empty is an empty cell"
+        return "object", "text; empty is an empty cell"
     days = {"date": "days since 2000-01-01", "boolean": "1 or 0"}.get(column.kind or "", "a number")
-    return f"{days}; NaN is an empty cell"
-
-
-def kind_of_input(column: Column) -> str:
-    """The type of an input's array in NumPy."""
-    if column.hash is not None:
-        return "float32"
-    return "object" if column.kind == "category" else "float64"
+    return "float64", f"{days}; NaN is an empty cell"
 
 
 @dataclass(frozen=True)
@@ -68,8 +62,7 @@ class Trial:
 
 def trial_of(schema: Schema, rows: NDArray[np.float32]) -> Trial:
     """A made-up table with ordinary, far, unknown and empty cells, whose numbers are taken from
-    `rows`. What is expected for it comes from the schema's own encoder, which training and
-    prediction use."""
+    `rows`. Its features come from the schema's own encoder, which training and prediction use."""
     most = max(len(column.categories or ()) for column in schema.features)
     edges = _MONTH_ENDS if any(column.parts for column in schema.features) else 0
     count = min(max(2 * len(rows), most + 2, 16, 2 * edges), 400)
@@ -122,8 +115,7 @@ def _date(day: float) -> str | None:
 
 
 def add_columns(onnx: Any, proto: Any, schema: Schema) -> None:
-    """Put the columns of a table in front of a graph that reads `rows`; `proto`, the model, is
-    changed."""
+    """Put the columns of a table in front of the graph of the model `proto`, which reads `rows`."""
     graph, head = proto.graph, _Head(onnx)
     pieces = [head.column(name, column) for name, column in input_names(schema).items()]
     flat = [piece for group in pieces for piece in group]
@@ -204,10 +196,8 @@ class _Head:
         places = self.constant(np.arange(len(values))[None], np.int64)
         same = self.add("Equal", [each, places])
         found = [self.add("Cast", [same], to=self._onnx.TensorProto.FLOAT)]
-        marks = [_UNKNOWN] * (column.unknown == "other") + [_MISSING] * (
-            column.missing == "indicator"
-        )
-        for mark in marks:
+        marks = {_UNKNOWN: column.unknown == "other", _MISSING: column.missing == "indicator"}
+        for mark in (mark for mark, is_marked in marks.items() if is_marked):
             found.append(self._feature(self.add("Equal", [code, self.constant(mark, np.int64)])))
         return found
 
@@ -215,7 +205,10 @@ class _Head:
         """Sine and cosine of a date's month or weekday; 0 for an empty cell."""
         zero = self.constant(0.0, np.float64)
         day = self.add("Floor", [self.add("Where", [empty, zero, name])])
-        place = self._month(day) if part == "month" else self._weekday(day)
+        if part == "month":
+            place = self._month(day)
+        else:
+            place = self._rest(self._plus(day, EPOCH.weekday()), 7)
         index = self.add("Cast", [place], to=self._onnx.TensorProto.INT64)
         angles = 2 * np.pi * np.arange(_PARTS[part]) / _PARTS[part]
         found = []
@@ -225,23 +218,16 @@ class _Head:
             found.append(self._feature(self.add("Where", [empty, nothing, picked])))
         return found
 
-    def _weekday(self, day: str) -> str:
-        moved = self._plus(day, EPOCH.weekday())
-        return self.add("Sub", [moved, self._times(self._per(moved, 7), 7)])
-
     def _month(self, day: str) -> str:
-        """The month, from 0, of a day: the civil calendar, counted from March in eras of 400
-        years."""
-        moved = self._plus(day, _FROM_MARCH)
-        in_era = self.add("Sub", [moved, self._times(self._per(moved, 146_097), 146_097)])
+        """The month of a day, from 0: the civil calendar, from March in eras of 400 years."""
+        in_era = self._rest(self._plus(day, _FROM_MARCH), 146_097)
         leap = self.add("Sub", [self._per(in_era, 36_524), self._per(in_era, 1_460)])
         whole = self.add("Sub", [self.add("Add", [in_era, leap]), self._per(in_era, 146_096)])
         year = self._per(whole, 365)
         length = self.add("Add", [self._times(year, 365), self._per(year, 4)])
         in_year = self.add("Sub", [in_era, self.add("Sub", [length, self._per(year, 100)])])
         month = self._per(self._plus(self._times(in_year, 5), 2), 153)  # 0 is March.
-        moved = self._plus(month, 2)
-        return self.add("Sub", [moved, self._times(self._per(moved, 12), 12)])
+        return self._rest(self._plus(month, 2), 12)
 
     def _plus(self, value: str, number: float) -> str:
         return self.add("Add", [value, self.constant(number, np.float64)])
@@ -252,6 +238,9 @@ class _Head:
     def _per(self, value: str, number: float) -> str:
         """Whole times that a number is in a value."""
         return self.add("Floor", [self.add("Div", [value, self.constant(number, np.float64)])])
+
+    def _rest(self, value: str, number: float) -> str:
+        return self.add("Sub", [value, self._times(self._per(value, number), number)])
 
 
 def _spellings(column: Column, values: list[str]) -> dict[str, int]:

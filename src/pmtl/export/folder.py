@@ -11,14 +11,10 @@ The folder is written under another name and renamed, so it is complete or missi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import nn
 
 from pmtl import storage as files
@@ -107,21 +103,32 @@ def export_model(
     if run._model.changed is not None:
         raise PmtlError(run._model.changed)
     private = run.facts.production and not shared
-    with _new_folder(path, private) as partial:
+    with files.new_folder(path) as folder:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if private:
+            make_private(folder)
+        else:
+            folder.mkdir()
+        writing = _Writing(run, kind, folder)
         if shared:
-            subject, done = _export_shared(run, client, kind, partial)
+            subject = writing.shared_model(client)
         elif client is not None:
-            subject, done = _export_client(run, client, kind, partial)
+            subject = writing.own_model(client)
         else:
             with progress_bar("models", len(run.clients), show=progress) as bar:
-                subject, done = _export_all(run, kind, partial, bar)
-        about = _about_folder(run, kind, done, subject)
-        files.write_text(partial / "model.json", to_json(about, indent=2) + "\n")
-        files.write_text(partial / "README.md", model_card(run, subject, licence))
-        _write_reading(run, partial)
-    return Exported(
-        path, kind.name, done.models, done.left_out, done.largest, client if not shared else None
-    )
+                subject = writing.all_models(bar)
+        texts = {
+            "model": writing.about_folder(subject),
+            "index": {"models": writing.models, "left_out": writing.left_out},
+            "schema": run.facts.schema,
+            "text": run.facts.text,
+        }
+        for name, content in texts.items():
+            if content is not None and (name != "index" or subject.many):
+                files.write_text(folder / f"{name}.json", to_json(content, indent=2) + "\n")
+        files.write_text(folder / "README.md", model_card(run, subject, licence))
+    owner = None if shared else client
+    return Exported(path, kind.name, writing.models, writing.left_out, writing.largest, owner)
 
 
 def _refuse_unclear(client: str | None, shared: bool, all_clients: bool, licence: str) -> None:
@@ -138,194 +145,151 @@ def _refuse_unclear(client: str | None, shared: bool, all_clients: bool, licence
         )
 
 
-class _Done:
-    """The models that are written, and how well they answer."""
+class _Writing:
+    """The models that are written to a folder, and how well they answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: Run, kind: type[Format], folder: Path) -> None:
+        self._run, self._kind, self._folder = run, kind, folder
+        self._writer: Format | None = None  # Made for the first model, and used for all.
         self.models: dict[str, str] = {}
         self.left_out: dict[str, str] = {}
-        self.largest, self.rows = 0.0, 0
+        self.largest, self._rows = 0.0, 0
 
+    def own_model(self, client: str) -> Subject:
+        """Write the model of one client."""
+        module = self._answering(self._run.personal(client))
+        refuse_diverged(f"The model of client {client!r}", module.finite)
+        return self._subject(self._write(module, client), client)
 
-def _export_client(
-    run: Run, client: str, kind: type[Format], folder: Path
-) -> tuple[Subject, _Done]:
-    module, done = _own_model(run, client), _Done()
-    refuse_diverged(f"The model of client {client!r}", module.finite)
-    writer = _writer(run, kind, module)
-    _write(run, writer, module, client, folder, f"model{kind.ending}", done)
-    file, state = f"model{kind.ending}", module.state_names
-    return Subject(kind.name, file, client, state, columns=writer.schema), done
+    def all_models(self, bar: Bar) -> Subject:
+        """Write the model of every client."""
+        (self._folder / "models").mkdir(mode=self._folder.stat().st_mode & 0o777)
+        writer = None
+        for number, client in enumerate(self._run.clients):
+            module = self._answering(self._run.personal(client))
+            if module.finite:
+                writer = self._write(module, client, f"models/{number:05d}-{_safe(client)}")
+            else:
+                self.left_out[client] = f"Its model {DIVERGED}"
+            bar.advance()
+        if writer is None:
+            raise PmtlError(f"No model can be exported: every client's {DIVERGED}")
+        return self._subject(writer)
 
-
-def _export_all(run: Run, kind: type[Format], folder: Path, bar: Bar) -> tuple[Subject, _Done]:
-    done, writer, state = _Done(), None, frozenset[str]()
-    (folder / "models").mkdir(mode=folder.stat().st_mode & 0o777)
-    for number, client in enumerate(run.clients):
-        module = _own_model(run, client)
-        if module.finite:
-            state = module.state_names
-            writer = _writer(run, kind, module) if writer is None else writer
-            name = f"models/{number:05d}-{_safe(client)}{kind.ending}"
-            _write(run, writer, module, client, folder, name, done)
-        else:
-            done.left_out[client] = f"Its model {DIVERGED}"
-        bar.advance()
-    if not done.models:
-        raise PmtlError(f"No model can be exported: every client's {DIVERGED}")
-    index = {"models": done.models, "left_out": done.left_out}
-    files.write_text(folder / "index.json", to_json(index, indent=2) + "\n")
-    first, count = next(iter(done.models.values())), len(done.models)
-    schema = None if writer is None else writer.schema
-    return Subject(kind.name, first, None, state, count=count, columns=schema), done
-
-
-def _export_shared(
-    run: Run, client: str | None, kind: type[Format], folder: Path
-) -> tuple[Subject, _Done]:
-    facts = run.facts
-    if not facts.shares:
-        raise PmtlError(
-            f"Nothing was shared in this run of {facts.algorithm}: export a client's model with "
-            "--client NAME."
-        )
-    if not facts.shows_model:
-        raise PmtlError(
-            "What this run published is in each client's own units of the target, and predicts "
-            "nothing by itself: export a client's model with --client NAME."
-        )
-    if client is None and len(set(facts.blocks)) > 1:
-        raise PmtlError(
-            f"This run published {len(set(facts.blocks))} models, not one: name a client, too, "
-            "whose shared model is to be exported (--shared --client NAME)."
-        )
-    public, places = with_public_scale(run.shared_for(client or run.clients[0]).cpu().float())
-    module, done = Answering(public, facts.task).eval(), _Done()
-    refuse_diverged("The shared model", module.finite)
-    names = facts.feature_names
-    own = [f"feature {place}" if names is None else names[place] for place in places]
-    # Features that the user has to scale come after the columns: such a model reads features.
-    writer = _writer(run, kind, module, columns=not own)
-    _write(run, writer, module, None, folder, f"model{kind.ending}", done)
-    file, state = f"model{kind.ending}", module.state_names
-    return Subject(kind.name, file, None, state, 1, tuple(own), True, writer.schema), done
-
-
-def _own_model(run: Run, client: str) -> Answering:
-    module: nn.Module = run.personal(client).cpu().float()
-    return Answering(module, run.facts.task).eval()
-
-
-def _writer(run: Run, kind: type[Format], module: Answering, columns: bool = True) -> Format:
-    known = run.facts.schema
-    schema = Schema.from_dict(known) if columns and known is not None else None
-    return kind(module, _rows(run, module), run.facts.labels, schema)
-
-
-def _rows(run: Run, module: Answering) -> NDArray[np.float32]:
-    """Rows to try a model with."""
-    facts = run.facts
-    return probe(module, facts.input_shape, facts.pixels, run._model.traits.looks_up)
-
-
-def _write(
-    run: Run,
-    writer: Format,
-    module: Answering,
-    client: str | None,
-    folder: Path,
-    name: str,
-    done: _Done,
-) -> None:
-    """Write a model, read it again, and compare its answers with those of the run."""
-    trial = writer.trial(_rows(run, module))
-    rows = trial.rows
-    expected = module.answers(rows) if client is None else _predicted(run, client, rows)
-    files.write_bytes(folder / name, writer.content(module, _about_model(run, client)))
-    content = (folder / name).read_bytes()
-    one = int(finite_rows(expected).argmax())
-    for some in (slice(None), slice(one, one + 1)):  # A single row is a case of its own.
-        wanted = {output: values[some] for output, values in expected.items()}
-        apart = difference(wanted, writer.answers(content, trial.part(some)), run.facts.task)
-        if not apart <= TOLERANCE:
-            whose = "shared model" if client is None else f"model of client {client!r}"
+    def shared_model(self, client: str | None) -> Subject:
+        """Write the shared model, that of a client if there are several."""
+        facts = self._run.facts
+        if not facts.shares:
             raise PmtlError(
-                f"The {whose} answers differently as {writer.name} than in the run (by up to "
-                f"{apart:.2g}): nothing was written. Use --to safetensors."
+                f"Nothing was shared in this run of {facts.algorithm}: export a client's model "
+                "with --client NAME."
             )
-        done.largest = max(done.largest, apart)
-    done.models[client or ""], done.rows = name, len(rows)
+        if not facts.shows_model:
+            raise PmtlError(
+                "What this run published is in each client's own units of the target, and predicts "
+                "nothing by itself: export a client's model with --client NAME."
+            )
+        if client is None and len(set(facts.blocks)) > 1:
+            raise PmtlError(
+                f"This run published {len(set(facts.blocks))} models, not one: name a client, too, "
+                "whose shared model is to be exported (--shared --client NAME)."
+            )
+        found = self._run.shared_for(client or self._run.clients[0])
+        public, places = with_public_scale(found.cpu().float())
+        module = self._answering(public)
+        refuse_diverged("The shared model", module.finite)
+        names = facts.feature_names
+        own = tuple(f"feature {place}" if names is None else names[place] for place in places)
+        # Features that the user has to scale come after the columns: such a model reads features.
+        writer = self._write(module, None, columns=not own)
+        return self._subject(writer, scaled_by_the_user=own, shared=True)
 
+    def _answering(self, module: nn.Module) -> Answering:
+        return Answering(module.cpu().float(), self._run.facts.task).eval()
 
-def _predicted(run: Run, client: str, rows: Any) -> Answers:
-    answers: Answers = {"prediction": run.predict(client, rows)}
-    if "probabilities" in output_names(run.facts.task):
-        answers["probabilities"] = run.predict_proba(client, rows)
-    return answers
+    def _subject(self, writer: Format, client: str | None = None, **more: Any) -> Subject:
+        first, count = next(iter(self.models.values())), len(self.models)
+        state = frozenset(writer.module.state_dict())
+        return Subject(writer.name, first, client, state, count, columns=writer.schema, **more)
 
+    def _write(
+        self, module: Answering, client: str | None, name: str = "model", columns: bool = True
+    ) -> Format:
+        """Write a model, read it again, and compare its answers with those of the run. `columns`:
+        whether its graph may read the columns of a table."""
+        facts = self._run.facts
+        rows = probe(module, facts.input_shape, facts.pixels, self._run._model.traits.looks_up)
+        if self._writer is None:
+            known = facts.schema if columns else None
+            schema = None if known is None else Schema.from_dict(known)
+            self._writer = self._kind(module, rows, facts.labels, schema)
+        writer, file = self._writer, f"{name}{self._kind.ending}"
+        trial = writer.trial(rows)
+        given = trial.rows
+        expected = module.answers(given) if client is None else self._predicted(client, given)
+        files.write_bytes(self._folder / file, writer.content(module, self._about_model(client)))
+        content = (self._folder / file).read_bytes()
+        one = int(finite_rows(expected).argmax())
+        for some in (slice(None), slice(one, one + 1)):  # A single row is a case of its own.
+            wanted = {output: values[some] for output, values in expected.items()}
+            apart = difference(wanted, writer.answers(content, trial.part(some)), facts.task)
+            if not apart <= TOLERANCE:
+                whose = "shared model" if client is None else f"model of client {client!r}"
+                raise PmtlError(
+                    f"The {whose} answers differently as {writer.name} than in the run (by up to "
+                    f"{apart:.2g}): nothing was written. Use --to safetensors."
+                )
+            self.largest = max(self.largest, apart)
+        self.models[client or ""], self._rows = file, len(trial.rows)
+        return writer
 
-def _about_model(run: Run, client: str | None) -> dict[str, Any]:
-    """What is known of one model, for its own file; of a shared one it is public."""
-    facts, privacy = run.facts, run.privacy
-    return {
-        "made_by": f"pmtl {__version__}",
-        "run": facts.id,
-        "kind": "shared" if client is None else "personal",
-        "private_to": client,
-        "network": facts.model,
-        "task": facts.task,
-        "input_shape": facts.input_shape,
-        "outputs": facts.outputs,
-        "classes": facts.labels,
-        "epsilon": privacy.epsilon,
-        "delta": privacy.delta,
-    }
+    def _predicted(self, client: str, rows: Any) -> Answers:
+        answers: Answers = {"prediction": self._run.predict(client, rows)}
+        if self._run.facts.task != "regression":
+            answers["probabilities"] = self._run.predict_proba(client, rows)
+        return answers
 
+    def _about_model(self, client: str | None) -> dict[str, Any]:
+        """What is known of one model, for its own file; of a shared one it is public."""
+        facts, privacy = self._run.facts, self._run.privacy
+        return {
+            "made_by": f"pmtl {__version__}",
+            "run": facts.id,
+            "kind": "shared" if client is None else "personal",
+            "private_to": client,
+            "network": facts.model,
+            "task": facts.task,
+            "input_shape": facts.input_shape,
+            "outputs": facts.outputs,
+            "classes": facts.labels,
+            "epsilon": privacy.epsilon,
+            "delta": privacy.delta,
+        }
 
-def _about_folder(run: Run, kind: type[Format], done: _Done, subject: Subject) -> dict[str, Any]:
-    facts = run.facts
-    about = _about_model(run, subject.client)
-    if subject.many:
-        about |= {"kind": "personal", "models": len(done.models)}
-    return {
-        **about,
-        "format": kind.name,
-        "file": None if subject.many else subject.file,
-        "input": "rows"
-        if subject.columns is None
-        else {name: what_to_give(column) for name, column in input_names(subject.columns).items()},
-        "answers": output_names(facts.task),
-        "feature_names": facts.feature_names,
-        "pixels": facts.pixels,
-        "scaled_by_the_user": subject.scaled_by_the_user,
-        "checked": {
-            "against": "the run's own model" if subject.shared else "the run's predictions",
-            "rows": done.rows,
-            "largest_difference": done.largest,
-        },
-    }
-
-
-def _write_reading(run: Run, folder: Path) -> None:
-    """How tables or texts become rows."""
-    reading = {"schema": run.facts.schema, "text": run.facts.text}
-    for name, rule in reading.items():
-        if rule is not None:
-            files.write_text(folder / f"{name}.json", to_json(rule, indent=2) + "\n")
+    def about_folder(self, subject: Subject) -> dict[str, Any]:
+        """What is known of the models in the folder."""
+        facts, table = self._run.facts, subject.columns
+        many = {"kind": "personal", "models": len(self.models)} if subject.many else {}
+        return {
+            **self._about_model(subject.client),
+            **many,
+            "format": subject.format,
+            "file": None if subject.many else subject.file,
+            "input": "rows"
+            if table is None
+            else {name: what_to_give(each)[1] for name, each in input_names(table).items()},
+            "answers": output_names(facts.task),
+            "feature_names": facts.feature_names,
+            "pixels": facts.pixels,
+            "scaled_by_the_user": subject.scaled_by_the_user,
+            "checked": {
+                "against": "the run's own model" if subject.shared else "the run's predictions",
+                "rows": self._rows,
+                "largest_difference": self.largest,
+            },
+        }
 
 
 def _safe(client: str) -> str:
     """A client's name as part of a file's name, on any file system."""
     return re.sub(r"[^A-Za-z0-9_-]+", "-", client).strip("-")[:60] or "client"
-
-
-@contextmanager
-def _new_folder(path: Path, private: bool) -> Iterator[Path]:
-    """A folder that gets its name when it is complete; only its owner can open a private one."""
-    with files.new_folder(path) as partial:
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        if private:
-            make_private(partial)
-        else:
-            partial.mkdir()
-        yield partial

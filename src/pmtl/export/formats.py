@@ -22,7 +22,7 @@ from torch import Tensor
 
 from pmtl.data.schema.schema import Schema
 from pmtl.errors import PmtlError, is_out_of_memory
-from pmtl.export.answering import Answering, Answers, Array, output_names
+from pmtl.export.answering import Answering, Answers, Array
 from pmtl.export.columns import Trial, add_columns, trial_of
 from pmtl.jsontext import to_json
 from pmtl.models import Task
@@ -30,6 +30,29 @@ from pmtl.spec import unknown
 
 #: Where a file keeps what is known of its model, as JSON.
 KEY = "pmtl"
+
+
+@contextmanager
+def _traced(name: str) -> Iterator[None]:
+    """Turn any error of tracing, writing or running a network into a sentence, without the
+    exporter's own warnings, which are not about the user's model."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except Exception as error:  # The user's network and the exporter may raise anything.
+        if is_out_of_memory(error):
+            raise
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise PmtlError(
+            f"This model cannot be exported to {name}: {reason}. Its weights alone can always be "
+            "exported: use --to safetensors."
+        ) from error
+    finally:
+        logger.setLevel(level)
 
 
 class Format(ABC):
@@ -57,34 +80,23 @@ class Format(ABC):
         self.module, self.classes = copy.deepcopy(module).eval().requires_grad_(False), classes
         self.schema = schema if self.reads_columns else None
         self.task: Task = module.task
-        with _traced(self.name):
-            self._trace(torch.from_numpy(rows))
+        self._trace(torch.from_numpy(rows))
 
     @abstractmethod
     def _trace(self, rows: Tensor) -> None:
         """Keep what all files of this network have in common."""
 
-    def content(self, module: Answering, about: Mapping[str, Any]) -> bytes:
-        """The file of a model with the same network; what is known `about` it is kept in the file
-        as JSON."""
-        with _traced(self.name):
-            return self._content(module, about)
-
     def trial(self, rows: NDArray[np.float32]) -> Trial:
         """What a file of this format is tried with: these rows, or a table if it reads columns."""
         return Trial(rows, {"rows": rows}) if self.schema is None else trial_of(self.schema, rows)
 
+    @abstractmethod
+    def content(self, module: Answering, about: Mapping[str, Any]) -> bytes:
+        """The file of a model with the same network, with what is known `about` it as JSON."""
+
+    @abstractmethod
     def answers(self, content: bytes, inputs: Mapping[str, Array]) -> Answers:
-        """What the model in a file answers, by the runtime that users have. It reads `rows`, or the
-        columns of a table."""
-        with _traced(self.name):
-            return self._answers(content, inputs)
-
-    @abstractmethod
-    def _content(self, module: Answering, about: Mapping[str, Any]) -> bytes: ...
-
-    @abstractmethod
-    def _answers(self, content: bytes, inputs: Mapping[str, Array]) -> Answers: ...
+        """What the model in a file answers (to `rows`, or columns), by the runtime of users."""
 
 
 class Onnx(Format):
@@ -93,14 +105,18 @@ class Onnx(Format):
     name, ending = "onnx", ".onnx"
     reads_columns = True
 
+    @_traced(name)
     def _trace(self, rows: Tensor) -> None:
         onnx = _import_onnx()[0]
         program = _program(self.module, rows)
-        names = [*output_names(self.task)]
         # Without optimisation every weight keeps its name and place; runtimes optimise by
         # themselves when they load the file.
         made = torch.onnx.export(
-            program, input_names=["rows"], output_names=names, optimize=False, verbose=False
+            program,
+            input_names=["rows"],
+            output_names=[*self.module.outputs],
+            optimize=False,
+            verbose=False,
         )
         assert made is not None
         self._proto = made.model_proto  # Every access makes another one.
@@ -108,12 +124,10 @@ class Onnx(Format):
         if self.classes is not None and self.task == "classification":
             table = np.array(self.classes, dtype=object)
             graph.initializer.append(onnx.numpy_helper.from_array(table, "pmtl_class_names"))
-            made_by = onnx.helper.make_node(
-                "Gather", ["pmtl_class_names", "prediction"], ["class_name"]
-            )
-            graph.node.append(made_by)
+            told, helper = ["class_name"], onnx.helper
+            graph.node.append(helper.make_node("Gather", ["pmtl_class_names", "prediction"], told))
             kind = onnx.TensorProto.STRING
-            graph.output.append(onnx.helper.make_tensor_value_info("class_name", kind, ["rows"]))
+            graph.output.append(helper.make_tensor_value_info("class_name", kind, ["rows"]))
         for node in graph.node:  # They quote source code, and where it lies.
             del node.metadata_props[:]
         for value in (*graph.input, *graph.output):
@@ -125,14 +139,16 @@ class Onnx(Format):
         if lost := sorted(set(self.module.state_dict()) - set(self._slots)):
             raise PmtlError(f"The graph has no place for {', '.join(lost)}.")
 
-    def _content(self, module: Answering, about: Mapping[str, Any]) -> bytes:
+    @_traced(name)
+    def content(self, module: Answering, about: Mapping[str, Any]) -> bytes:
         onnx, _ = _import_onnx()
         for name, value in module.state_dict().items():
             self._slots[name].CopyFrom(onnx.numpy_helper.from_array(value.numpy(), name))
         onnx.helper.set_model_props(self._proto, {KEY: to_json(about)})
         return bytes(self._proto.SerializeToString())
 
-    def _answers(self, content: bytes, inputs: Mapping[str, Array]) -> Answers:
+    @_traced(name)
+    def answers(self, content: bytes, inputs: Mapping[str, Array]) -> Answers:
         _, runtime = _import_onnx()
         options = runtime.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = 1, 3
@@ -151,10 +167,12 @@ class Torch(Format):
 
     name, ending = "torch", ".pt2"
 
+    @_traced(name)
     def _trace(self, rows: Tensor) -> None:
         self._program = _program(self.module, rows)
 
-    def _content(self, module: Answering, about: Mapping[str, Any]) -> bytes:
+    @_traced(name)
+    def content(self, module: Answering, about: Mapping[str, Any]) -> bytes:
         with torch.no_grad():
             for name, value in module.state_dict().items():
                 self._program.state_dict[name].copy_(value)
@@ -162,13 +180,12 @@ class Torch(Format):
         torch.export.save(self._program, buffer, extra_files={KEY: to_json(about)})
         return buffer.getvalue()
 
-    def _answers(self, content: bytes, inputs: Mapping[str, Array]) -> Answers:
+    @_traced(name)
+    def answers(self, content: bytes, inputs: Mapping[str, Array]) -> Answers:
         with torch.no_grad():
             loaded = torch.export.load(io.BytesIO(content)).module()
-            values = loaded(torch.from_numpy(inputs["rows"]))
-        return {
-            name: value.numpy() for name, value in zip(self.module.outputs, values, strict=True)
-        }
+            values = [value.numpy() for value in loaded(torch.from_numpy(inputs["rows"]))]
+        return dict(zip(self.module.outputs, values, strict=True))
 
 
 class Safetensors(Format):
@@ -179,14 +196,16 @@ class Safetensors(Format):
     def _trace(self, rows: Tensor) -> None:
         return None
 
-    def _content(self, module: Answering, about: Mapping[str, Any]) -> bytes:
+    @_traced(name)
+    def content(self, module: Answering, about: Mapping[str, Any]) -> bytes:
         from safetensors.torch import save
 
         # Tied weights are written once for each of their names.
         state = {name: value.clone().contiguous() for name, value in module.state_dict().items()}
         return bytes(save(state, {KEY: to_json(about), "format": "pt"}))
 
-    def _answers(self, content: bytes, inputs: Mapping[str, Array]) -> Answers:
+    @_traced(name)
+    def answers(self, content: bytes, inputs: Mapping[str, Array]) -> Answers:
         from safetensors.torch import load
 
         self.module.load_state_dict(load(content))
@@ -225,33 +244,3 @@ def _import_onnx() -> tuple[Any, Any]:
             "use --to torch."
         ) from error
     return onnx, onnxruntime
-
-
-@contextmanager
-def _traced(name: str) -> Iterator[None]:
-    """Turn any error of tracing, writing or running a network into a sentence."""
-    try:
-        with _quiet():
-            yield
-    except Exception as error:  # The user's network and the exporter may raise anything.
-        if is_out_of_memory(error):
-            raise
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-        raise PmtlError(
-            f"This model cannot be exported to {name}: {reason}. Its weights alone can always be "
-            "exported: use --to safetensors."
-        ) from error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the exporter's own warnings, which are not about the user's model."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pmtl.data.schema.schema import Schema
 from pmtl.export.answering import output_names
-from pmtl.export.columns import input_names, kind_of_input, what_to_give
+from pmtl.export.columns import input_names, what_to_give
 from pmtl.runs.config import IN_MEMORY
 from pmtl.runs.result import Run
 
@@ -23,7 +23,7 @@ class Subject:
     file: str  #: the model's file, or one of them
     client: str | None  #: the client whose model it is
     state: frozenset[str]  #: the names of weights and of the values of the scaling
-    count: int = 0  #: how many models there are; 0 for one client's
+    count: int  #: how many models there are
     scaled_by_the_user: tuple[str, ...] = ()  #: features that the user of a shared model scales
     shared: bool = False
     columns: Schema | None = None  #: how the graph itself makes rows of columns, if it does
@@ -38,6 +38,11 @@ class Subject:
         """Whether the folder has the models of many clients."""
         return self.client is None and not self.shared
 
+    @property
+    def kind(self) -> str:
+        """Whose model it is: shared, many clients' or one client's."""
+        return "shared" if self.shared else "many" if self.many else "client"
+
 
 _HOW = {
     "onnx": """\
@@ -46,8 +51,7 @@ import numpy as np
 import onnxruntime
 
 session = onnxruntime.InferenceSession("{file}")
-rows = np.zeros({shape}, dtype=np.float32)
-answers = session.run(None, {{"rows": rows}})
+{inputs}
 print(dict(zip([output.name for output in session.get_outputs()], answers)))
 ```""",
     "torch": """\
@@ -71,32 +75,21 @@ part = {{name[6:]: value for name, value in weights.items() if name.startswith("
 }
 
 
-_COLUMNS = """\
-```python
-import numpy as np
-import onnxruntime
-
-session = onnxruntime.InferenceSession("{file}")
-columns = {{  # Two rows.
-{columns}
-}}
-answers = session.run(None, columns)
-print(dict(zip([output.name for output in session.get_outputs()], answers)))
-```"""
-
-
-def _columns(schema: Schema | None) -> str:
-    """Two rows of a table, as code."""
-    lines = []
-    for name, column in ({} if schema is None else input_names(schema)).items():
-        kind = kind_of_input(column)
+def _inputs(schema: Schema | None, shape: tuple[int, ...]) -> str:
+    """Two rows or, with a schema, two rows of a table, and what an ONNX graph answers, as code."""
+    if schema is None:
+        rows = f"rows = np.zeros({shape}, dtype=np.float32)"
+        return f'{rows}\nanswers = session.run(None, {{"rows": rows}})'
+    lines = ["columns = {  # Two rows."]
+    for name, column in input_names(schema).items():
+        kind, words = what_to_give(column)
         if column.hash is not None:
             values: object = [[0] * len(column.features)] * 2
         else:
             values = [(column.categories or ("",))[0], ""] if kind == "object" else [0, 1]
         array = f"np.array({values!r}, dtype={'object' if kind == 'object' else f'np.{kind}'})"
-        lines.append(f"    {name!r}: {array},  # {what_to_give(column)}")
-    return "\n".join(lines)
+        lines.append(f"    {name!r}: {array},  # {words}")
+    return "\n".join((*lines, "}", "answers = session.run(None, columns)"))
 
 
 _OWN_NETWORK = """\
@@ -109,14 +102,11 @@ rows = Standardise(**scale)(rows)
 """
 
 
-def _imports(own: bool, scaled: bool) -> Iterator[str]:
-    if not own:
-        yield "import torch"
-    yield "from safetensors.torch import load_file"
-    if not own:
-        yield "\nfrom pmtl.models import build_model"
-        if scaled:
-            yield "from pmtl.models.library import Standardise"
+_IMPORTS = """\
+import torch
+from safetensors.torch import load_file
+
+from pmtl.models import build_model"""
 
 
 def _rebuilt(run: Run, subject: Subject) -> str:
@@ -135,14 +125,15 @@ def how_to_use(run: Run, subject: Subject) -> str:
     facts = run.facts
     own = facts.model == IN_MEMORY or ":" in facts.model
     scaled = "; `scale.…` of the scaling in front of it" if subject.scaled else ""
-    how = _HOW[subject.format] if subject.columns is None else _COLUMNS
-    text = how.format(
-        columns=_columns(subject.columns),
+    more = "\nfrom pmtl.models.library import Standardise" if subject.scaled else ""
+    shape = (2, *facts.input_shape)
+    text = _HOW[subject.format].format(
+        inputs=_inputs(subject.columns, shape),
         file=subject.file,
-        shape=(2, *facts.input_shape),
+        shape=shape,
         answers=", ".join(output_names(facts.task)),
         scale=scaled,
-        imports="\n".join(_imports(own, subject.scaled)),
+        imports="from safetensors.torch import load_file" if own else _IMPORTS + more,
         rebuild=_OWN_NETWORK if own else _rebuilt(run, subject),
     )
     notes = []

@@ -62,10 +62,10 @@ def build_model(
             load_start(module, init)
         if frozen is not None:
             freeze(module, frozen)
-        model = FlatModel(module, name)
-        tried = FlatModel(module, name, _try_out(model, input_shape, outputs))
-        tried.public = frozenset(init or ())
-        return tried
+        traits = _try_out(FlatModel(module, name), input_shape, outputs)
+        model = FlatModel(module, name, traits)
+        model.public = frozenset(init or ())
+        return model
 
 
 def check_model(model: Any) -> None:

@@ -21,17 +21,12 @@ from pmtl.models.lookup import Lookups
 
 
 class FlatModel:
-    """`module` read as a function of a flat parameter vector."""
+    """`module`, whose parameters are the start, read as a function of a flat parameter vector;
+    `traits` are given if it is a copy of another model's module."""
 
     def __init__(
         self, module: nn.Module, name: str = "model", traits: Traits | None = None
     ) -> None:
-        """
-        Args:
-            module: the module; its parameters are the start.
-            name: its name in messages.
-            traits: given if `module` is a copy of another model's module.
-        """
         refuse_running_statistics(module)
         self.module = module
         self.name = name

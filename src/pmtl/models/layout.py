@@ -63,8 +63,7 @@ class Layout:
 
     @classmethod
     def of(cls, module: nn.Module, traits: Traits) -> Layout:
-        """The layout of a module with these `traits`: parameters with `requires_grad` are
-        trained."""
+        """The layout of a module with these `traits`. What has `requires_grad` is trained."""
         parameters: list[Parameter] = []
         frozen: list[str] = []
         first = 0

@@ -38,12 +38,8 @@ class PublicFile:
 
 
 def read_public(path: str | Path, what: str) -> PublicFile:
-    """Read a public file. Digest and tensors come from the same bytes.
-
-    Args:
-        path: a safetensors file.
-        what: what it is for, as errors name it ("start", "basis").
-    """
+    """Read a public safetensors file; `what` it is for is how errors name it ("start", "basis").
+    Digest and tensors come from the same bytes."""
     path = Path(path)
     try:
         _refuse_private(path, what)

@@ -29,21 +29,19 @@ def load_start(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
             f"The model has {_list(present)}; the start has {_list(tensors) or 'no tensors'}."
         )
     for name in matched:
-        value, place = tensors[name], present[name]
-        if value.shape != place.shape:
-            raise PmtlError(
-                f"The start does not fit the model: {name!r} has the shape {tuple(value.shape)}, "
-                f"but the model needs {tuple(place.shape)}."
-            )
-        if value.is_floating_point() != place.is_floating_point():
-            raise PmtlError(
-                f"The start does not fit the model: {name!r} is of type {value.dtype}, but the "
-                f"model needs {place.dtype}."
-            )
-        with torch.no_grad():
-            place.copy_(value)
-        if place.is_floating_point() and not bool(place.isfinite().all()):
-            raise PmtlError(f"The start does not fit the model: {name!r} is too large for it.")
+        value, place, wrong = tensors[name], present[name], ""
+        shape, needed = tuple(value.shape), tuple(place.shape)
+        if shape != needed:
+            wrong = f"has the shape {shape}, but the model needs {needed}"
+        elif value.is_floating_point() != place.is_floating_point():
+            wrong = f"is of type {value.dtype}, but the model needs {place.dtype}"
+        else:
+            with torch.no_grad():
+                place.copy_(value)
+            if place.is_floating_point() and not bool(place.isfinite().all()):
+                wrong = "is too large for it"
+        if wrong:
+            raise PmtlError(f"The start does not fit the model: {name!r} {wrong}.")
 
 
 def used_of_start(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -71,12 +69,8 @@ def start_warnings(module: nn.Module, tensors: Mapping[str, Tensor]) -> list[str
 
 
 def freeze(module: nn.Module, patterns: str) -> None:
-    """Exclude the parameters whose names match from training.
-
-    Args:
-        module: the module; its parameters are changed.
-        patterns: names joined by +, in which `*` matches any characters. Each must match one.
-    """
+    """Exclude from training the module's parameters whose names match one of the `patterns`: names
+    joined by +, in which `*` matches any characters. Each must match one."""
     parameters = dict(module.named_parameters())
     for pattern in patterns.split("+"):
         matching = [name for name in parameters if fnmatchcase(name, pattern)]

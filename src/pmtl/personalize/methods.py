@@ -51,7 +51,7 @@ class Mean(Vanilla):
 class KL(Vanilla):
     """The answers are pulled towards those of the published model, on the client's own rows.
 
-    The divergence is between the distributions of both models' outputs (`models/likelihood.py`):
+    The divergence is between the distributions of both models' outputs (`models/losses.py`):
     the softmax of the logits; for several labels the sum over labels; for regression half the
     squared difference (Gaussians of variance one). With dropout, the two models have different
     masks.

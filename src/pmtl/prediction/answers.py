@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pmtl.data import FederatedData, Rows, Scaling
+from pmtl.data import FederatedData, Scaling
 from pmtl.data.checks import is_sparse
 from pmtl.data.client_names import Coded, without_points
 from pmtl.data.splits import group_rows
@@ -70,8 +71,8 @@ class Answering:
     models: Models
     asked: Asked
     rows: int  #: how many there are
-    codes: Mapping[str, int]  #: from names in the client column to codes
-    unknown: tuple[str, ...]  #: names that are not in the run
+    codes: Mapping[str, int] = field(default_factory=dict)  #: from names in the file to codes
+    unknown: tuple[str, ...] = ()  #: names that are not in the run
     everybody: int | None = None  #: the code of all rows, without a client column
     scaling: Scaling | None = None  #: of new clients
 
@@ -101,27 +102,23 @@ class Answering:
         groups = np.zeros_like(codes) + m if one else np.minimum(codes, m)
         present, owner = np.unique(groups, return_inverse=True)
         rows = group_rows(owner.astype(np.int64), np.ones(x.shape[0], dtype=bool), len(present))
-        data = _unlabelled(x, rows, models)
-
-        def weights(clients: Ints) -> Tensor:
-            return self._weights(present[clients])
-
-        tensors = RowTensors(data, models.shared.device, models.shared.dtype)
         who = np.arange(len(present), dtype=np.int64)
+        names, y = tuple(map(str, who)), np.zeros(x.shape[0], dtype=np.int64)
+        data = FederatedData(x, y, names, {"test": rows}, models.task, models.outputs)
+        tensors = RowTensors(data, models.shared.device, models.shared.dtype)
         found = np.empty((x.shape[0], models.outputs), dtype=np.float32)
-        found[rows.order] = Measuring(tensors, models.model, "test").row_outputs(weights, who)
+        found[rows.order] = Measuring(tensors, models.model, "test").row_outputs(
+            lambda clients: self._weights(present[clients]), who
+        )
         return found
 
     def _weights(self, codes: Ints) -> Tensor:
         """[K, P], of which the new clients' are the shared ones; refused if they diverged."""
         models, m = self.models, len(self.models.clients)
-        known = codes < m
-        weights = models.shared.new_empty((len(codes), models.shared.shape[1]))
+        known, weights = codes < m, models.shared[:1].repeat(len(codes), 1)
         if known.any():
             weigh = models.published if self.asked.shared else models.personal
             weights[torch.from_numpy(known).to(weights.device)] = weigh(codes[known])
-        if not known.all():
-            weights[torch.from_numpy(~known).to(weights.device)] = models.shared[:1]
         finite = weights.isfinite().all(dim=1).cpu().numpy()
         if not finite.all():
             code = int(codes[np.argmin(finite)])
@@ -142,12 +139,6 @@ class Answering:
         return scaled
 
 
-def _unlabelled(x: Any, rows: Rows, models: Models) -> FederatedData:
-    names = tuple(str(k) for k in range(len(rows.counts)))
-    y = np.zeros(x.shape[0], dtype=np.int64)
-    return FederatedData(x, y, names, {"test": rows}, models.task, models.outputs)
-
-
 def decide(models: Models, source: Source, asked: Asked, bar: Bar) -> Answering:
     """Who answers for the rows of a source. Rows of clients that nobody asked for are refused.
     `bar` is told how many pieces will be read."""
@@ -155,11 +146,17 @@ def decide(models: Models, source: Source, asked: Asked, bar: Bar) -> Answering:
     if not rows:
         raise PmtlError(f"{source.where} has no rows to predict on.")
     bar.expect(-(-rows // source.size))
-    names = _cleaned(counts)
-    m = len(models.clients)
+    names, m = _cleaned(counts), len(models.clients)
+    made = Answering(models, asked, rows)
     if asked.client is not None:
-        _refuse_others(source, asked, names)
-        return Answering(models, asked, rows, {}, (), models.position(asked.client))
+        others = [name for name in names.values() if name != str(asked.client)]
+        if others and not asked.any_client:
+            raise PmtlError(
+                f"{source.where} has rows of {_listed(others)}, not of {asked.client!r} (column "
+                f"{source.client_column!r}): leave --client out, so that each client's own model "
+                f"answers, or let the model of {asked.client!r} answer for all with --any-client."
+            )
+        return replace(made, everybody=models.position(asked.client))
     if source.client_column is None:
         if not (asked.new or asked.shared):
             raise PmtlError(
@@ -168,40 +165,35 @@ def decide(models: Models, source: Source, asked: Asked, bar: Bar) -> Answering:
                 "or --new for a client that is not in the run."
             )
         models.refuse_new()
-        made = Answering(models, asked, rows, {}, (), m)
-        return _with_scaling(made, source, {m: rows}, bar)
-    known = {raw: models.find(name) for raw, name in names.items()}
-    unknown = tuple(names[raw] for raw, place in known.items() if place is None)
-    codes = {raw: place for raw, place in known.items() if place is not None}
-    if not unknown:
-        return Answering(models, asked, rows, codes, ())
-    if asked.new or asked.shared:
+        return _with_scaling(replace(made, everybody=m), source, {m: rows}, bar)
+    places = {raw: models.find(name) for raw, name in names.items()}
+    new = [raw for raw, place in places.items() if place is None]
+    unknown = tuple(names[raw] for raw in new)
+    codes = {raw: place for raw, place in places.items() if place is not None}
+    if new and (asked.new or asked.shared):
         models.refuse_new()
-        new = [raw for raw, place in known.items() if place is None]
-        added = {raw: m + place for place, raw in enumerate(new)}
-        made = Answering(models, asked, rows, {**codes, **added}, unknown)
-        return _with_scaling(made, source, {added[raw]: counts[raw] for raw in new}, bar)
-    if not asked.skip:
+        codes |= {raw: m + place for place, raw in enumerate(new)}
+        made = replace(made, codes=codes, unknown=unknown)
+        return _with_scaling(made, source, {codes[raw]: counts[raw] for raw in new}, bar)
+    if unknown and not asked.skip:
         raise PmtlError(
             f"{source.where} has rows of {_listed(unknown)}, not in this run: correct the names, "
             "answer for them with the shared model (--new), or leave them without an answer "
             "(--skip)."
         )
-    return Answering(models, asked, rows, codes, unknown)
+    return replace(made, codes=codes, unknown=unknown)
 
 
 def _count(source: Source, asked: Asked) -> tuple[dict[str, int], int]:
     """How many rows every name in the client column has, and how many there are in all."""
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     rows = 0
     for found in source.clients():
         if isinstance(found, int):
             rows += found
             continue
-        for name, count in zip(
-            found.names, np.bincount(found.codes, minlength=len(found.names)), strict=True
-        ):
-            counts[name] = counts.get(name, 0) + int(count)
+        each = np.bincount(found.codes, minlength=len(found.names)).tolist()
+        counts.update(dict(zip(found.names, each, strict=True)))
         if "" in found.names and not asked.skip:
             row = rows + int(np.argmax(found.codes == found.names.index("")))
             raise PmtlError(
@@ -220,16 +212,6 @@ def _cleaned(counts: Iterable[str]) -> dict[str, str]:
     return dict(zip(raw, clean, strict=True))
 
 
-def _refuse_others(source: Source, asked: Asked, names: Mapping[str, str]) -> None:
-    others = [name for name in names.values() if name != str(asked.client)]
-    if others and not asked.any_client:
-        raise PmtlError(
-            f"{source.where} has rows of {_listed(others)}, not of {asked.client!r} (column "
-            f"{source.client_column!r}): leave --client out, so that each client's own model "
-            f"answers, or let the model of {asked.client!r} answer for all with --any-client."
-        )
-
-
 def _listed(names: Sequence[str]) -> str:
     return f"the client{'s' if len(names) > 1 else ''} {listed(names, _NAMED)}"
 
@@ -242,13 +224,20 @@ def _with_scaling(
     if models.scaling is None:
         return made
     bar.expect(-(-made.rows // source.size) * 2)
-    held: dict[int, list[NDArray[Any]]] = {code: [] for code in counts}
-    for code, rows in _of_new_clients(made, source, counts, bar):
-        held[code].append(rows)
-    parts = []
-    for code in sorted(held):
-        rows = np.concatenate([np.empty((0, *models.inputs.shape), np.float32), *held[code]])
-        parts.append(models.scaling_of(rows))
+    chosen = {code: rows_for_scaling(count) for code, count in counts.items()}
+    held = {code: [np.empty((0, *models.inputs.shape), np.float32)] for code in counts}
+    seen = dict.fromkeys(counts, 0)
+    for piece in source.pieces():
+        codes = made.of(piece)
+        order = np.argsort(codes, kind="stable")
+        order = order[codes[order] >= len(models.clients)]
+        present, starts = np.unique(codes[order], return_index=True)
+        for code, mine in zip(present.tolist(), np.split(order, starts[1:]), strict=True):
+            begin, seen[code] = seen[code], seen[code] + len(mine)
+            ends = np.searchsorted(chosen[code], [begin, seen[code]])
+            held[code].append(piece.x[mine[chosen[code][slice(*ends)] - begin]])
+        bar.advance()
+    parts = [models.scaling_of(np.concatenate(held[code])) for code in sorted(held)]
     few = sum(count < FEW_ROWS for count in counts.values())
     if few and not models.scaling.same_for_all:
         warnings.warn(
@@ -260,24 +249,6 @@ def _with_scaling(
             stacklevel=2,
         )
     return replace(made, scaling=_stack(parts))
-
-
-def _of_new_clients(
-    made: Answering, source: Source, counts: Mapping[int, int], bar: Bar
-) -> Iterator[tuple[int, NDArray[Any]]]:
-    """The rows by which new clients scale, piece by piece."""
-    chosen = {code: rows_for_scaling(count) for code, count in counts.items()}
-    seen = dict.fromkeys(counts, 0)
-    for piece in source.pieces():
-        codes = made.of(piece)
-        order = np.argsort(codes, kind="stable")
-        order = order[codes[order] >= len(made.models.clients)]
-        present, starts = np.unique(codes[order], return_index=True)
-        for code, mine in zip(present.tolist(), np.split(order, starts[1:]), strict=True):
-            begin, seen[code] = seen[code], seen[code] + len(mine)
-            ends = np.searchsorted(chosen[code], [begin, seen[code]])
-            yield code, piece.x[mine[chosen[code][slice(*ends)] - begin]]
-        bar.advance()
 
 
 def _stack(parts: list[Scaling]) -> Scaling:

@@ -8,7 +8,7 @@ uses at most `MOST_ROWS` of them, drawn at random, so that a file may be larger 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -153,19 +153,26 @@ class Models:
         if client is None:
             self.refuse_new()
             module = self.module(self.shared[0], 0, self.new_scaling(x))
-            warn_of_few_rows(self, len(x) if not is_sparse(x) else x.shape[0])
+            if x.shape[0] < FEW_ROWS and self.scaling and not self.scaling.same_for_all:
+                warnings.warn(
+                    PmtlWarning(
+                        "A new client scales its features by the rows to be predicted, and "
+                        f"{x.shape[0]} are too few for that: give {FEW_ROWS} or more of its rows "
+                        "together, or train with public bounds (--bounds)."
+                    ),
+                    stacklevel=3,
+                )
         else:
             module = self.own_module(client)
         module = module.cpu().float()
         whose = "The shared model" if client is None else f"The model of client {client!r}"
         refuse_diverged(whose, all(bool(part.isfinite().all()) for part in module.parameters()))
-        with torch.no_grad():
-            if not is_sparse(x):
-                return np.asarray(answer(module(torch.from_numpy(np.array(x, np.float32)))).numpy())
-            # Sparse rows are made dense a few at a time.
+        parts: Iterable[Any] = [x]
+        if is_sparse(x):  # It is made dense a few rows at a time.
             parts = (x[rows].toarray() for rows in row_chunks(x.shape[0], 4 * x.shape[1]))
-            answers = [answer(module(torch.from_numpy(part.astype(np.float32)))) for part in parts]
-        return np.asarray(torch.cat(answers).numpy())
+        with torch.no_grad():
+            found = [answer(module(torch.from_numpy(np.array(part, np.float32)))) for part in parts]
+        return np.asarray(torch.cat(found).numpy())
 
     def _rows(self, x: Any) -> Any:
         if self.inputs.schema is not None and hasattr(x, "columns"):
@@ -187,19 +194,6 @@ def rows_for_scaling(rows: int) -> NDArray[np.int64]:
     if rows <= MOST_ROWS:
         return np.arange(rows)
     return np.sort(np.random.default_rng(rows).choice(rows, MOST_ROWS, replace=False))
-
-
-def warn_of_few_rows(models: Models, rows: int) -> None:
-    """Warn that a new client with few rows cannot scale them well."""
-    if rows < FEW_ROWS and models.scaling is not None and not models.scaling.same_for_all:
-        warnings.warn(
-            PmtlWarning(
-                f"A new client scales its features by the rows to be predicted, and {rows} are too "
-                f"few for that: give {FEW_ROWS} or more of its rows together, or train with public "
-                "bounds (--bounds)."
-            ),
-            stacklevel=4,
-        )
 
 
 def refuse_diverged(whose: str, finite: bool) -> None:

@@ -31,9 +31,8 @@ def check_place(path: Path) -> None:
 
 
 def write(path: Path | None, pieces: Iterable[Columns], answers: Sequence[str]) -> Any:
-    """Write the pieces, some rows at a time, to a file that appears when all is written, or return
-    them as an Arrow table if there is no `path`. `answers` are the names of the columns of
-    answers."""
+    """Write the pieces, some rows at a time, to a file that appears when all is written, or without
+    a `path` return an Arrow table. `answers` are the names of the columns of answers."""
     if path is not None and path.suffix in (".csv", ".parquet"):
         files.replace(path, lambda partial: _stream(partial, path, pieces))
         return None

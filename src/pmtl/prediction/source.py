@@ -100,10 +100,9 @@ def open_rows(given: Any, reading: Reading) -> Iterator[Source]:
         with open_table(path) as table:
             yield _table_source(replace(table, lenient=reading.lenient), reading)
         return
-    if reading.inputs.text is not None or reading.inputs.schema is not None:
-        needs = (
-            "text" if reading.inputs.schema is None else "a table with the columns of its schema"
-        )
+    text, schema = reading.inputs.text, reading.inputs.schema
+    if text is not None or schema is not None:
+        needs = "text" if schema is None else "a table with the columns of its schema"
         raise PmtlError(
             f"{path} is not a table: this model needs {needs} in .csv, .tsv or .parquet."
         )
@@ -148,23 +147,14 @@ def _table_source(table: Table, reading: Reading) -> Source:
 
     def pieces() -> Iterator[Piece]:
         first = 0
-        for batch in _of_size((batch for _, batch in table.batches(used)), reading.rows):
-            x, usable = reading.inputs.rows(batch, features, table, first)
-            names = _names(batch, client, table) if client else None
-            yield Piece(first, x, usable, names, {name: batch.column(name) for name in kept})
-            first += batch.num_rows
+        with naming(table.where):
+            for batch in _of_size((batch for _, batch in table.batches(used)), reading.rows):
+                x, usable = reading.inputs.rows(batch, features, table, first)
+                names = _names(batch, client, table) if client else None
+                yield Piece(first, x, usable, names, {name: batch.column(name) for name in kept})
+                first += batch.num_rows
 
-    return Source(table.where, reading.rows, client, kept, clients, _named(table.where, pieces))
-
-
-def _named(where: str, pieces: Callable[[], Iterator[Piece]]) -> Callable[[], Iterator[Piece]]:
-    """The same pieces; an error while one is read says where."""
-
-    def named() -> Iterator[Piece]:
-        with naming(where):
-            yield from pieces()
-
-    return named
+    return Source(table.where, reading.rows, client, kept, clients, pieces)
 
 
 def _client_column(table: Table, reading: Reading) -> str | None:
@@ -172,8 +162,7 @@ def _client_column(table: Table, reading: Reading) -> str | None:
         if reading.client_column not in table.names:
             raise unknown(f"column of {table.where} named", reading.client_column, table.names)
         return reading.client_column
-    schema = reading.inputs.schema
-    features = reading.inputs.names or ()
+    schema, features = reading.inputs.schema, reading.inputs.names or ()
     if schema is not None:
         features = tuple(column.name for column in schema.features)
     found = (name for name in reading.client_names if name in table.names and name not in features)
@@ -225,22 +214,22 @@ def _array_source(given: Any, client: NDArray[Any] | None, where: str, reading: 
                 raise unknown(f"column of {where} named", column, kept)
         kept = reading.keep
 
-    def slices() -> Iterator[slice]:
-        for first in range(0, total, reading.rows):
-            yield slice(first, min(first + reading.rows, total))
+    firsts = range(0, total, reading.rows)
+    slices = [slice(first, min(first + reading.rows, total)) for first in firsts]
 
     def clients() -> Iterator[Coded | int]:
-        for some in slices():
+        for some in slices:
             yield some.stop - some.start if client is None else distinct(client[some], "client")
 
     def pieces() -> Iterator[Piece]:
-        for some in slices():
-            rows, usable = reading.inputs.part(x, some, reading.lenient)
-            coded = None if client is None else distinct(client[some], "client")
-            columns = {}
-            if coded is not None and kept:
-                columns[name] = pa.array(coded.names).take(pa.array(coded.codes))
-            yield Piece(some.start, rows, usable, coded, columns)
+        with naming(where):
+            for some in slices:
+                rows, usable = reading.inputs.part(x, some, reading.lenient)
+                coded = None if client is None else distinct(client[some], "client")
+                columns = {}
+                if coded is not None and kept:
+                    columns[name] = pa.array(coded.names).take(pa.array(coded.codes))
+                yield Piece(some.start, rows, usable, coded, columns)
 
     found = None if client is None else name
-    return Source(where, reading.rows, found, kept, clients, _named(where, pieces))
+    return Source(where, reading.rows, found, kept, clients, pieces)

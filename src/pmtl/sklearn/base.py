@@ -150,9 +150,9 @@ class PMTLEstimator(BaseEstimator):  # type: ignore[misc]
             seed=self._seed(),
             device=self.device,
             evaluate_every=0,
-            out=self._new_folder(),
+            out=None if self.folder is None else Path(self.folder) / f"run-{uuid.uuid4().hex[:12]}",
             progress=bool(self.verbose),
-            warn=_silent if alone else _warn,
+            warn=(lambda sentence: None) if alone else _warn,  # _WITHOUT_GROUPS has said it all.
         )
         self.privacy_ = self.run_.privacy
         self.groups_ = None if alone else np.array(self.run_.clients)
@@ -179,9 +179,6 @@ class PMTLEstimator(BaseEstimator):  # type: ignore[misc]
                 )
             return None
         return int(check_random_state(self.random_state).randint(2**31 - 1))
-
-    def _new_folder(self) -> Path | None:
-        return None if self.folder is None else Path(self.folder) / f"run-{uuid.uuid4().hex[:12]}"
 
     def _answers(
         self, X: Any, groups: Any, name: str, answer: Callable[[Run, str | None, Any], NDArray[Any]]
@@ -273,10 +270,6 @@ def _fields(given: Any, name: str) -> dict[str, Any] | None:
     if given is not None and not isinstance(given, Mapping):
         raise PmtlError(f"{name} must be a mapping of settings, but {given!r} was given.")
     return None if given is None else dict(given)
-
-
-def _silent(sentence: str) -> None:
-    """Nothing: one sentence about missing groups has said it all."""
 
 
 def _warn(sentence: str) -> None:

@@ -101,9 +101,8 @@ def _cost(
     delta = max(plan.delta for plan in plans)
     dearest = max(plans, key=lambda plan: composition.epsilon(_events(plan), delta))
     spent = [_events(plan, folds) for plan in plans] + [_events(dearest)] * bool(search.refit)
-    chosen: dict[str, Any] = {"publish_best": math.inf, "protocol": "ε is infinite."}
-    if dearest.private:
-        chosen = selection.report(dearest, len(plans))
+    nothing: dict[str, Any] = {"publish_best": math.inf, "protocol": "ε is infinite."}
+    chosen = selection.report(dearest, len(plans)) if dearest.private else nothing
     return SearchCost(
         candidates=len(plans),
         fits=len(spent) + len(plans) * (folds - 1),
@@ -197,8 +196,7 @@ _fits: dict[frozenset[str], list[PrivacyPlan]] = {}
 
 
 def note_fit(run: Run, announced: bool) -> None:
-    """Count a fit and, unless its search was `announced`, warn if there were others on the same
-    clients."""
+    """Count a fit and, unless its search was `announced`, warn of others on the same clients."""
     plan = run.facts.plan
     if not run.facts.shares or not plan.private:
         return

@@ -17,8 +17,7 @@ _NO_SETTING = ("clients", "blocks", "feature_names", "labels", "disclosed", "tex
 
 
 def scalars(event: Event) -> dict[str, float]:
-    """The finite numbers of the last round's line; names are paths such as
-    `validation.personal.loss`."""
+    """The finite numbers of the last round's line, by paths such as `validation.personal.loss`."""
     values = {name: value for name, value in event.metrics.items() if name != "round"}
     return {
         name: float(value)

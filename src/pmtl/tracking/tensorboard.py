@@ -29,8 +29,11 @@ class TensorBoard(Callback):
     def on_round(self, event: Event) -> None:
         """Write the scalars of the round."""
         if self._writer is None:
-            # What an interrupted run wrote of this round and later ones is replaced.
-            self._writer = self._make(str(self._place(event.path)), purge_step=event.round)
+            # A run in memory gets a folder that does not exist yet. In that of an interrupted run,
+            # what it wrote of this round and later ones is replaced.
+            place = self._folder / run_name(event.path)
+            place = numbered(place) if event.path is None else place
+            self._writer = self._make(str(place), purge_step=event.round)
         for name, value in scalars(event).items():
             self._writer.add_scalar(name.replace(".", "/"), value, event.round)
 
@@ -49,7 +52,3 @@ class TensorBoard(Callback):
                 self._writer.add_scalar("privacy/epsilon", told["epsilon"], event.round)
         self._writer.close()
         self._writer = None
-
-    def _place(self, path: Path | None) -> Path:
-        """The run's log folder; a run in memory gets one that does not exist yet."""
-        return numbered(self._folder / "run") if path is None else self._folder / run_name(path)

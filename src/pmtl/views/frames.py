@@ -27,16 +27,14 @@ def flat_row(values: Mapping[str, Any], prefix: str = "", between: str = ".") ->
 
 
 def columns_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Flat rows as columns, in the order in which names first occur; None where a row lacks a
-    name."""
+    """Flat rows as columns, in the order of their first cells; None where a row lacks a name."""
     rows = list(rows)
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
 
 
 def csv_text(lines: Iterable[Mapping[str, Any]]) -> str:
-    """The lines of `metrics.jsonl` as CSV, a row for each round; an empty cell where nothing was
-    measured."""
+    """The lines of `metrics.jsonl` as CSV, a row for each round; what was not measured is empty."""
     columns = columns_of(flat_row(line) for line in lines)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

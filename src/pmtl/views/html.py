@@ -7,8 +7,7 @@ from html import escape
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table; the first cell of a row is its heading. There are no headings of columns if `header`
-    is empty."""
+    """A table; the first cell of a row is its heading. The headings of columns may be empty."""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
     lines = [f"<thead><tr>{head}</tr></thead>"] if header else []
     lines.append("<tbody>")

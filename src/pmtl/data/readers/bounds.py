@@ -13,7 +13,7 @@ the columns. The target is a column like any other; it is also called "target".
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
@@ -77,8 +77,11 @@ def read_bounds(path: str | Path) -> dict[str, Range]:
     values = read_toml(path, "The bounds file", PublicError)
     with naming(str(path)):
         if "version" in values:
-            return _from_schema(values)
-        _refuse_unknown("a bounds file", values, ("columns",))
+            from pmtl.data.schema import Schema
+
+            found = {column.name: column.range for column in Schema.from_dict(values).columns}
+            return {name: pair for name, pair in found.items() if pair is not None}
+        _refuse_unknown("A bounds file", values, ("columns",))
         columns = values.get("columns", {})
         if not isinstance(columns, dict) or not columns:
             raise PublicError(
@@ -87,21 +90,12 @@ def read_bounds(path: str | Path) -> dict[str, Range]:
         return {name: _from_table(name, table) for name, table in columns.items()}
 
 
-def _from_schema(values: Mapping[str, Any]) -> dict[str, Range]:
-    """The bounds of a schema's columns."""
-    from pmtl.data.schema import Schema
-
-    columns = Schema.from_dict(values).columns
-    found = {column.name: column.range for column in columns}
-    return {name: pair for name, pair in found.items() if pair is not None}
-
-
 def _from_table(name: str, table: Any) -> Range:
     if not isinstance(table, dict):
         raise PublicError(
             f"The column {name!r} must be a table [columns.{name}] with low and high."
         )
-    _refuse_unknown(f"the column {name!r}", table, ("low", "high"))
+    _refuse_unknown(f"The column {name!r}", table, ("low", "high"))
     for key in ("low", "high"):
         if key not in table:
             raise PublicError(f"The column {name!r} has no {key!r}: give low and high.")
@@ -112,7 +106,7 @@ def _refuse_unknown(where: str, values: Mapping[str, Any], known: tuple[str, ...
     for key in values:
         if key not in known:
             raise PublicError(
-                f"{where[0].upper()}{where[1:]} has no entry {key!r}.{did_you_mean(key, known)} "
+                f"{where} has no entry {key!r}.{did_you_mean(key, known)} "
                 f"Known: {', '.join(known)}. A column's name with a point needs quotes."
             )
 
@@ -153,15 +147,9 @@ def find_bounds(
     targets: Sequence[str],
     words: Sequence[str] | None = None,
 ) -> Bounds:
-    """The bounds of a federation's columns, from what the user gave.
-
-    Args:
-        given: see `GivenBounds`.
-        shape: the shape of a row of features.
-        names: the names of the features; without them, columns are named by their positions.
-        targets: the names of the targets, if they have names.
-        words: the columns of text whose words are the features, if they are.
-    """
+    """The bounds of a federation's columns, from what the user gave. `shape` is that of a row.
+    Without the `names` of features, columns are named by their positions. `words` are the columns
+    of text whose words are the features, if they are."""
     if isinstance(given, Bounds):
         return given
     if isinstance(given, (str, Path)):
@@ -177,8 +165,17 @@ def find_bounds(
         name = str(column)
         if name in known:
             features[name] = checked_range(name, pair)
+        elif name in (words or ()):
+            raise PublicError(
+                f"The column {name!r} is text, and bounds are for numbers: leave it out."
+            )
         elif name not in targets and name != TARGET:
-            raise _no_column(name, (*known, *(targets or (TARGET,))), words or ())
+            others = [*known, *(targets or (TARGET,))]
+            raise PublicError(
+                f"There are bounds for {name!r}, which is neither a feature nor the target."
+                f"{did_you_mean(name, others, 3)} Columns that may have bounds are "
+                f"{listed(others, 20)}."
+            )
         elif target is not None:
             raise PublicError(f"The target has bounds twice, also as {name!r}: keep one of them.")
         else:
@@ -228,15 +225,3 @@ def _listed(given: Any, known: Sequence[str]) -> dict[str, Any]:
             "high) or None for each. The target's bounds need a mapping."
         )
     return {name: pair for name, pair in zip(known, pairs, strict=True) if pair is not None}
-
-
-def _no_column(name: str, known: Iterable[str], words: Sequence[str]) -> PublicError:
-    if name in words:
-        return PublicError(
-            f"The column {name!r} is text, and bounds are for numbers: leave it out."
-        )
-    known = list(known)
-    return PublicError(
-        f"There are bounds for {name!r}, which is neither a feature nor the target."
-        f"{did_you_mean(name, known, 3)} Columns that may have bounds are {listed(known, 20)}."
-    )

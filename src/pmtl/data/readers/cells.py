@@ -88,6 +88,24 @@ def numbers(
     return column.to_numpy(zero_copy_only=False), no_text
 
 
+def number_rows(
+    batch: Any, first: int, table: Table, names: Sequence[str], role: str = "feature"
+) -> NDArray[np.float32]:
+    """[rows, names] the numbers of a batch, whose first row has the number `first`. An empty cell
+    or text is refused; in production it is NaN."""
+    x = np.empty((batch.num_rows, len(names)), dtype=np.float32)
+    for column, name in enumerate(names):
+        values, text = numbers(batch.column(name), table, role, name)
+        if text.any() and not table.lenient:
+            raise wrong_kind(table.where, role, name, "text")
+        with np.errstate(over="ignore"):
+            x[:, column] = values
+        missing = np.isnan(x[:, column])
+        if missing.any() and not table.lenient:
+            raise missing_value(table.where, name, first + int(np.argmax(missing)))
+    return x
+
+
 def is_number(kind: Any) -> bool:
     """Whether an Arrow type is whole numbers, floats or booleans."""
     from pyarrow import types
@@ -98,17 +116,27 @@ def is_number(kind: Any) -> bool:
 def _parse_each(column: Any, lenient: bool) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Numbers from text, of which some cells are empty or not numbers. Unless `lenient`, true and
     false are numbers only if all other numbers are 0 and 1."""
-    encoded = column.dictionary_encode()
-    cells = encoded.dictionary.to_pylist()
-    parsed = np.array([*(_number(cell) for cell in cells), np.nan])
-    words = np.array([*(cell.strip().lower() in _WORDS for cell in cells), False])
+    codes, cells = distinct_cells(column)
+    parsed = np.array([np.nan if cell is None else _number(cell) for cell in cells])
+    words = np.array([cell is not None and cell.strip().lower() in _WORDS for cell in cells])
     if not lenient and not np.isin(parsed[~np.isnan(parsed)], (0, 1)).all():
         parsed[words] = np.nan
-    text = np.isnan(parsed)
-    for place, cell in enumerate([*cells, ""]):
-        text[place] &= not _is_empty(cell)
-    codes = encoded.indices.fill_null(len(cells)).to_numpy(zero_copy_only=False)
+    text = np.isnan(parsed) & [cell is not None and not _is_empty(cell) for cell in cells]
     return parsed[codes], text[codes]
+
+
+def distinct_cells(column: Any) -> tuple[NDArray[np.int64], list[Any]]:
+    """The code of each cell, and the value of each code; the last, None, is of empty and NaN."""
+    from pyarrow import compute, types
+
+    if types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if types.is_floating(column.type):
+        column = compute.if_else(compute.is_nan(column), None, column)
+    encoded = column.dictionary_encode()
+    values = encoded.dictionary.to_pylist()
+    codes = encoded.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)
+    return codes.astype(np.int64), [*values, None]
 
 
 def _number(cell: str) -> float:
@@ -133,7 +161,7 @@ def _empty_cells() -> frozenset[str]:
     return frozenset(csv.ConvertOptions().null_values)
 
 
-def target_numbers(
+def _target_numbers(
     chunks: Sequence[Any], table: Table, name: str, alone: bool
 ) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
     """The numbers of a target column, and which cells hold one; None if the column holds names,
@@ -179,35 +207,41 @@ def target_numbers(
     return values, good
 
 
+def targets(table: Table, columns: Mapping[str, Sequence[Any]], usable: NDArray[np.bool_]) -> Any:
+    """A single target is numbers or names; several are numbers."""
+    found = []
+    for name, chunks in columns.items():
+        held = _target_numbers(chunks, table, name, alone=len(columns) == 1)
+        if held is None:
+            return coded_names(chunks, table, "target", name)
+        values, good = held
+        if table.lenient:  # In an experiment, `from_arrays` refuses values that are not finite.
+            usable &= good
+        found.append(values)
+    return found[0] if len(found) == 1 else np.stack(found, axis=1)
+
+
 def coded_names(chunks: Sequence[Any], table: Table, role: str, name: str) -> Coded:
     """A column of names; in production, an empty cell becomes the empty name."""
     import pyarrow as pa
-    from pyarrow import compute, types
 
     vocabulary = Vocabulary(role)
     codes: list[NDArray[np.int64]] = []
     for column in chunks:
-        if types.is_dictionary(column.type):
-            column = column.dictionary_decode()
-        floats = types.is_floating(column.type)
-        if floats:
-            column = compute.if_else(compute.is_nan(column), None, column)
-        if not table.lenient:
-            refuse_empty(column, table, name, sum(map(len, codes)))
         try:
-            encoded = column.dictionary_encode()
-            found = encoded.dictionary.to_pylist()
+            places, found = distinct_cells(column)
         except UnicodeDecodeError:
             raise  # The file is damaged.
         except (pa.ArrowException, ValueError, OverflowError):
             raise wrong_kind(table.where, role, name, column.type) from None
-        if floats:
-            found = whole(np.array(found, dtype=np.float64), role).tolist()
-        found = [each if isinstance(each, bytes) else str(each) for each in found]
-        if column.null_count:
-            found.append("")
-        places = encoded.indices.fill_null(len(found) - 1).to_numpy(zero_copy_only=False)
-        codes.append(np.array([vocabulary.code(each) for each in found], dtype=np.int64)[places])
+        empty = places == len(found) - 1
+        if empty.any() and not table.lenient:
+            raise missing_value(table.where, name, sum(map(len, codes)) + int(np.argmax(empty)))
+        if any(isinstance(each, float) for each in found):
+            found = [*whole(np.array(found[:-1]), role).tolist(), None]
+        held = [each if isinstance(each, bytes) else str(each) for each in found[:-1]]
+        held += [""] if empty.any() else []
+        codes.append(np.array([vocabulary.code(each) for each in held], dtype=np.int64)[places])
     return vocabulary.coded(codes)
 
 

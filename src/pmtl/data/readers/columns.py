@@ -87,20 +87,16 @@ def assign_roles(
     dropped = dropped_names(drop)
     problems = {f"column {name!r} to drop": "" for name in dropped if name not in columns}
     has_split = split is not None or any(n in columns and n not in dropped for n in SPLIT)
+    roles = [("client", client, CLIENT), ("target", target, TARGET)]
+    roles += [("split", split, SPLIT)] if has_split else []
+    roles += [("text", text, ())] if text is not None else []
     found = {
-        role: _find_several(columns, role, given, usual, problems)
-        for role, given, usual in (
-            ("client", client, CLIENT),
-            ("target", target, TARGET),
-            *([("split", split, SPLIT)] if has_split else []),
-            *([("text", text, ())] if text is not None else []),
-        )
+        role: _find_several(columns, role, given, usual, problems) for role, given, usual in roles
     }
+    listing = f"The columns are {listed(columns, 20)}."
     if problems:
         remedies = "".join(f" {remedy.strip()}" for remedy in problems.values() if remedy)
-        raise PublicError(
-            f"{where} has no {' and no '.join(problems)}. {_listing(columns)}{remedies}"
-        )
+        raise PublicError(f"{where} has no {' and no '.join(problems)}. {listing}{remedies}")
     client_column, targets = found["client"][0], found["target"]
     split_column, texts = found.get("split", (None,))[0], found.get("text", ())
     special = [client_column, *targets, split_column, *texts]
@@ -115,7 +111,7 @@ def assign_roles(
     others = {*special, *dropped}
     features = tuple(name for name in columns if name not in others)
     if not features:
-        raise PublicError(f"{where} has no feature columns. {_listing(columns)}")
+        raise PublicError(f"{where} has no feature columns. {listing}")
     return Roles(client_column, targets, split_column, features)
 
 
@@ -147,10 +143,6 @@ def _find_several(
         else:
             found.append(name)
     return tuple(found)
-
-
-def _listing(columns: Sequence[str]) -> str:
-    return f"The columns are {listed(columns, 20)}."
 
 
 def wrong_kind(where: str, role: str, name: str, kind: object) -> PmtlError:

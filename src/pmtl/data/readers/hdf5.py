@@ -29,11 +29,9 @@ from pmtl.errors import PmtlError, naming, needing
 from pmtl.progress import progress_bar
 
 GROUP = "examples"
-PACKING = 1100
-"""The largest factor by which compression can shrink an array; Deflate reaches 1032."""
+PACKING = 1100  #: the largest factor by which compression can shrink an array; Deflate: 1032
 PIXELS, QUESTIONS = ("pixels", "label"), ("tokens", "title", "tags")
-WORDS, TAGS = 10_000, 500
-"""The defaults of words= and tags=; the paper's numbers."""
+WORDS, TAGS = 10_000, 500  #: the defaults of words= and tags=; the paper's numbers
 WORD_COUNT, TAG_COUNT = "stackoverflow.word_count", "stackoverflow.tag_count"
 #: LEAF's and TensorFlow Federated's numbering of FEMNIST's classes.
 CHARACTERS = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")

@@ -10,8 +10,9 @@ text tasks (Shakespeare, Sent140, Reddit) are refused: there is no model for raw
 from __future__ import annotations
 
 import json
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -24,17 +25,17 @@ from pmtl.data.checks import as_float32, row_chunks
 from pmtl.data.client_names import Coded, Vocabulary
 from pmtl.data.readers.archives import open_zip, read_member
 from pmtl.data.readers.columns import Collector, Columns
-from pmtl.data.readers.images import read_images
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, needing
 from pmtl.progress import progress_bar
 
-LARGEST = 4096
-"""The largest width of an image after resizing, in pixels."""
+LARGEST = 4096  #: the largest width of an image after resizing, in pixels
+#: LEAF's folder of CelebA's images, below `celeba` or `celeba/data`.
 IMAGES = ("data/raw/img_align_celeba", "raw/img_align_celeba")
-"""LEAF's folder of CelebA's images, below `celeba` or `celeba/data`."""
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".webp")
+#: The formats that are decoded. Pillow has more; one of them starts another program.
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "WEBP")
+#: Folders of shards, and the splits of their rows.
 FOLDERS = {"train": "train", "test": "test", "validation": "validation", "val": "validation"}
-"""Folders of shards, and the splits of their rows."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +192,7 @@ class _Rows:
                     f"x of {where} is not a list of file names of images in {self._images}, unlike "
                     "that of other users or in contradiction to images=."
                 )
-            return read_images(self._images, x, self._size)
+            return _read_images(self._images, x, self._size)
         try:
             if _holds_text(x[0]):
                 raise ValueError
@@ -239,6 +240,33 @@ class _Rows:
         return targets
 
 
+def _read_images(root: Path, names: Sequence[str], size: int) -> NDArray[np.uint8]:
+    """[n, 3, size, size]: the images under `root` as bytes, in colour, resized to a square."""
+    with needing("Reading images needs Pillow: install it with pip install 'pmtl[images]'."):
+        from PIL import Image as pillow
+    pixels = np.empty((len(names), 3, size, size), dtype=np.uint8)
+    for position, name in enumerate(names):
+        path = root / name
+        if ".." in path.parts[len(root.parts) :] or not path.is_relative_to(root):
+            raise PmtlError(f"The image {name!r} is outside of {root}, and is not read.")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                warnings.simplefilter("error", pillow.DecompressionBombWarning)
+                with pillow.open(path, formats=FORMATS) as image:
+                    square = image.convert("RGB").resize((size, size))
+        except FileNotFoundError:
+            raise PmtlError(
+                f"The image {name!r} is not in {root}: set images= to the folder that holds it."
+            ) from None
+        except Exception as error:  # Decoders raise many kinds of errors.
+            raise PmtlError(
+                f"The image {path} cannot be read ({error}): replace the file or drop its row."
+            ) from error
+        pixels[position] = np.asarray(square).transpose(2, 0, 1)
+    return pixels
+
+
 def _names_images(x: list[Any]) -> bool:
     return all(isinstance(name, str) and name.lower().endswith(ENDINGS) for name in x)
 
@@ -252,10 +280,9 @@ def _holds_text(row: Any) -> bool:
 
 
 def _refuse_untrained(client: Coded, split: Coded, path: Path) -> None:
-    trains = np.zeros(len(client.names), dtype=bool)
-    if "train" in split.names:
-        trains[client.codes[split.codes == split.names.index("train")]] = True
-    untrained = np.flatnonzero(~trains)
+    train = split.names.index("train") if "train" in split.names else -1
+    trained = client.codes[split.codes == train]
+    untrained = np.setdiff1d(np.arange(len(client.names)), trained)
     if len(untrained):
         raise PmtlError(
             f"The user {client.names[untrained[0]]!r} of {path} appears in test but never in train "

@@ -23,8 +23,7 @@ from pmtl.data.readers.archives import open_zip
 from pmtl.data.readers.columns import Columns
 from pmtl.errors import PmtlError
 
-MOST_AXES = 32
-"""The number of axes that every version of NumPy allows."""
+MOST_AXES = 32  #: the number of axes that every version of NumPy allows
 SPARSE = ("x_data", "x_indices", "x_indptr", "x_shape")
 
 Header = tuple[tuple[int, ...], bool, np.dtype[Any]]

@@ -22,23 +22,8 @@ from numpy.typing import NDArray
 
 from pmtl.data.disk import ArrayBuilder
 from pmtl.data.readers.bounds import TARGET, GivenBounds, read_bounds
-from pmtl.data.readers.cells import (
-    Table,
-    clients_and_splits,
-    coded_names,
-    joined,
-    numbers,
-    target_numbers,
-    texts,
-)
-from pmtl.data.readers.columns import (
-    Columns,
-    Roles,
-    assign_roles,
-    dropped_names,
-    missing_value,
-    wrong_kind,
-)
+from pmtl.data.readers.cells import Table, clients_and_splits, joined, number_rows, targets, texts
+from pmtl.data.readers.columns import Columns, Roles, assign_roles, dropped_names
 from pmtl.data.readers.text import Bags, TextRule
 from pmtl.data.readers.text_rows import TextOptions, TextRows
 from pmtl.data.schema.frames import arrow_array
@@ -148,22 +133,15 @@ def read_table(
 
 
 def frame_columns(
-    frame: Any,
-    client: str | None,
-    target: str | None,
-    split: str | None,
-    drop: str | Sequence[str],
-    schema: Any = None,
-    task: str | None = None,
-    bounds: GivenBounds | None = None,
+    frame: Any, given: tuple[Any, ...], schema: Any, task: str | None, bounds: GivenBounds | None
 ) -> Columns:
-    """The columns of a pandas or polars frame (or anything with `columns` and `frame[name]`)."""
+    """The columns of a pandas or polars frame (or anything with `columns` and `frame[name]`);
+    `given` are the options client, target, split and drop."""
     for name in getattr(getattr(frame, "index", None), "names", ()):
-        if name is not None and name in (client, target, split):
+        if name is not None and name in given[:3]:
             raise PmtlError(
                 f"{name!r} is the index of the frame: make it a column, with frame.reset_index()."
             )
-    given = (client, target, split, drop)
     return _any_columns(frame_table(frame), "The frame", given, schema, task, bounds)
 
 
@@ -206,9 +184,8 @@ def _any_columns(
         return _collect(table, roles)
     except _NotNumbers:
         ranges = read_bounds(bounds) if isinstance(bounds, (str, Path)) else bounds
-        if isinstance(ranges, Mapping) and {*roles.targets, TARGET} & {
-            str(name) for name in ranges
-        }:
+        bounded = {str(name) for name in ranges} if isinstance(ranges, Mapping) else set()
+        if bounded & {*roles.targets, TARGET}:
             task = task or "regression"  # A target with bounds is a number.
         inferred = infer(table, roles, task, dropped)
     columns = read_rows(table, inferred.schema)
@@ -243,7 +220,7 @@ def _collect(table: Table, roles: Roles, known: tuple[Bags, Bags | None] | None 
                 text.append_tags(row)
     usable = joined(marks, table)
     client, split = clients_and_splits(chunks, table, roles.client, roles.split)
-    y = None if tagged else _targets(table, {name: chunks[name] for name in roles.targets}, usable)
+    y = None if tagged else targets(table, {name: chunks[name] for name in roles.targets}, usable)
     if text is not None:
         return text.finish(client, split, y, roles.labels, usable)
     return Columns(
@@ -290,35 +267,3 @@ class _Features:
                 f"drop={'+'.join(empty)}."
             )
         return self._builder.finish()
-
-
-def number_rows(
-    batch: Any, first: int, table: Table, names: Sequence[str], role: str = "feature"
-) -> NDArray[np.float32]:
-    """[rows, names] the numbers of a batch, whose first row has the number `first`. An empty cell
-    or text is refused; in production it is NaN."""
-    x = np.empty((batch.num_rows, len(names)), dtype=np.float32)
-    for column, name in enumerate(names):
-        values, text = numbers(batch.column(name), table, role, name)
-        if text.any() and not table.lenient:
-            raise wrong_kind(table.where, role, name, "text")
-        with np.errstate(over="ignore"):
-            x[:, column] = values
-        missing = np.isnan(x[:, column])
-        if missing.any() and not table.lenient:
-            raise missing_value(table.where, name, first + int(np.argmax(missing)))
-    return x
-
-
-def _targets(table: Table, targets: dict[str, list[Any]], usable: NDArray[np.bool_]) -> Any:
-    """A single target is numbers or names; several are numbers."""
-    columns = []
-    for name, chunks in targets.items():
-        found = target_numbers(chunks, table, name, alone=len(targets) == 1)
-        if found is None:
-            return coded_names(chunks, table, "target", name)
-        values, good = found
-        if table.lenient:  # In an experiment, `from_arrays` refuses values that are not finite.
-            usable &= good
-        columns.append(values)
-    return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)

@@ -45,12 +45,9 @@ class TextRule:
     """How text becomes features, so that new text becomes the same features. The words are the
     federation's `feature_names`; hashed words have no names."""
 
-    columns: tuple[str, ...]
-    """The columns of text; their texts are joined by a space."""
-    tokenised: bool = False
-    """Whether white space separates the words; otherwise see `tokenise`."""
-    hashed: int | None = None
-    """The number of columns of hashed words."""
+    columns: tuple[str, ...]  #: the columns of text; their texts are joined by a space
+    tokenised: bool = False  #: whether white space separates the words; otherwise see `tokenise`
+    hashed: int | None = None  #: the number of columns of hashed words
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -110,7 +107,10 @@ class Bags:
         counts = self.finish()
         if self._count is None:
             return counts, self.names
-        found, users = list(self._column_of), _users(counts, clients)
+        found, columns = list(self._column_of), max(1, counts.shape[1])
+        owners = np.repeat(clients, np.diff(counts.indptr))
+        pairs = np.unique(owners * columns + counts.indices)  # Each client and word once.
+        users = np.bincount(pairs % columns, minlength=columns)
         chosen = sorted(range(len(found)), key=lambda i: (-users[i], found[i]))[: self._count]
         return counts[:, np.array(chosen, dtype=np.int64)], tuple(found[i] for i in chosen)
 
@@ -130,14 +130,6 @@ def frequencies(counts: Any) -> Any:
     totals = np.asarray(rows.sum(axis=1), dtype=np.float32).ravel()
     rows.data = (rows.data / np.repeat(totals, np.diff(rows.indptr))).astype(np.float32)
     return rows
-
-
-def _users(counts: Any, clients: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The number of clients that use each column."""
-    rows = np.repeat(clients, np.diff(counts.indptr))
-    columns = max(1, counts.shape[1])
-    pairs = np.unique(rows * columns + counts.indices)
-    return np.bincount(pairs % columns, minlength=columns)
 
 
 @lru_cache(maxsize=1 << 18)

@@ -17,10 +17,8 @@ from pmtl.data.readers.columns import Columns
 from pmtl.data.readers.text import Bags, TextRule, frequencies, split_tags
 from pmtl.errors import PmtlError
 
-COLUMNS = 10_000
-"""The default number of columns for hashed words."""
-MOST = 2**24
-"""The largest number of columns of words or tags."""
+COLUMNS = 10_000  #: the default number of columns for hashed words
+MOST = 2**24  #: the largest number of columns of words or tags
 LIST_WORDS = "name the words beforehand (vocabulary=FILE) or hash them (hash=N)"
 LIST_TAGS = "name the tags beforehand (taglist=FILE)"
 
@@ -49,15 +47,14 @@ class TextOptions:
                 "listed."
             )
         if self.vocabulary is not None:
-            listed = read_list(Path(self.vocabulary), self.words, "word")
-            return Bags(listed[: self.words or first])
+            return Bags(read_list(Path(self.vocabulary), self.words, "word", first))
         return Bags(hashed=self.hash or COLUMNS) if self.words is None else Bags(count=self.words)
 
     def tag_bags(self, first: int | None = None) -> Bags | None:
         """Bags of the known tags, if the target is tags."""
         self._check("tags")
         if self.taglist is not None:
-            return Bags(read_list(Path(self.taglist), self.tags, "tag")[: self.tags or first])
+            return Bags(read_list(Path(self.taglist), self.tags, "tag", first))
         return None if self.tags is None else Bags(count=self.tags)
 
     def _check(self, *names: str) -> None:
@@ -69,10 +66,10 @@ class TextOptions:
                 )
 
 
-def read_list(path: Path, most: int | None, what: str) -> tuple[str, ...]:
-    """The first `most` names of a file. The file has one name per line (a count may follow, as in
-    TensorFlow Federated's `word_count`), or it is a JSON list, or a JSON object of names and counts
-    (as in `tag_count`), which is sorted by count, largest first."""
+def read_list(path: Path, most: int | None, what: str, usual: int | None = None) -> tuple[str, ...]:
+    """The first `most` (by default `usual`) names of a file. It has one name per line (a count may
+    follow, as in TensorFlow Federated's `word_count`), or is a JSON list, or a JSON object of names
+    and counts (as in `tag_count`), which is sorted by count, largest first."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -84,7 +81,7 @@ def read_list(path: Path, most: int | None, what: str) -> tuple[str, ...]:
         raise PmtlError(f"The list of {what}s {path} is empty.")
     if most is not None and most > len(names):
         raise PmtlError(f"{path} has {len(names):,} {what}s, but {most:,} were asked for.")
-    return tuple(names[:most])
+    return tuple(names[: most or usual])
 
 
 def _names(text: str, path: Path, what: str) -> Iterable[str]:

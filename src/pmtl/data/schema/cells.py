@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.data.readers.cells import Table, is_number, is_text, numbers
+from pmtl.data.readers.cells import Table, distinct_cells, is_number, is_text, numbers
 from pmtl.data.schema.column import EPOCH, days_since_epoch
 
 #: Spellings of an empty cell, in lower case.
@@ -69,20 +69,16 @@ def is_time(kind: Any) -> bool:
 def distinct_texts(column: Any) -> tuple[NDArray[np.int64], list[str | None]]:
     """The code of each cell and the text of each code; None is an empty cell."""
     import pyarrow as pa
-    from pyarrow import compute, types
+    from pyarrow import types
 
     if types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    if types.is_floating(column.type):
-        column = compute.if_else(compute.is_nan(column), None, column)
-    elif types.is_null(column.type):
+    if types.is_null(column.type):
         column = column.cast(pa.string())
     elif types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
-    encoded = column.dictionary_encode()
-    texts = [None if value is None else as_text(value) for value in encoded.dictionary.to_pylist()]
-    codes = encoded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)
-    return codes.astype(np.int64), [*texts, None]
+    codes, values = distinct_cells(column)
+    return codes, [None if value is None else as_text(value) for value in values]
 
 
 def as_text(value: Any) -> str:
@@ -138,9 +134,7 @@ def _with_points(column: Any) -> Any:
 
     fits = compute.match_substring_regex(column, COMMA_NUMBER)
     whole = compute.replace_substring(column, ".", "")
-    return compute.if_else(
-        fits, compute.replace_substring(whole, ",", "."), compute.if_else(fits, column, "no number")
-    )
+    return compute.if_else(fits, compute.replace_substring(whole, ",", "."), "no number")
 
 
 def read_each(
@@ -149,10 +143,9 @@ def read_each(
     """Cells by the function `parse` of a text, which gives None for what it cannot read."""
     codes, texts = distinct_texts(column)
     found = [None if is_empty(text, more) else parse(text or "") for text in texts]
-    values = np.array([np.nan if value is None else value for value in found])[codes]
+    values = np.array(found, dtype=np.float64)[codes]  # None becomes NaN.
     missing = np.array([is_empty(text, more) for text in texts])[codes]
-    wrong = np.array([value is None for value in found])[codes] & ~missing
-    return Cells(values, missing, wrong)
+    return Cells(values, missing, np.isnan(values) & ~missing)
 
 
 def boolean(text: str) -> float | None:
@@ -162,9 +155,8 @@ def boolean(text: str) -> float | None:
 
 
 def date_reader(formats: Sequence[str]) -> Callable[[str], float | None]:
-    """A function that gives the days since 2000-01-01 of a date that is written as the first
-    fitting one of `formats` says, or by ISO 8601. Dates of a Parquet file come as ISO 8601,
-    whatever the formats."""
+    """A function that gives the days since 2000-01-01 of a date in the first of the `formats` that
+    fits, or in ISO 8601, as which dates of a Parquet file come."""
 
     def parse(text: str) -> float | None:
         found = (read_date(text, format) for format in (*formats, None))
@@ -174,8 +166,7 @@ def date_reader(formats: Sequence[str]) -> Callable[[str], float | None]:
 
 
 def read_date(text: str, format: str | None) -> float | None:
-    """The days since 2000-01-01 of a date that is written as `format` says (None: ISO 8601), or
-    None."""
+    """The days since 2000-01-01 of a date as `format` (None: ISO 8601) writes it, or None."""
     with contextlib.suppress(ValueError, OverflowError):
         if format is None:
             return days_since_epoch(datetime.datetime.fromisoformat(text))

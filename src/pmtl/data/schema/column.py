@@ -32,46 +32,36 @@ EPOCH = datetime.datetime(2000, 1, 1)
 
 @dataclass(frozen=True)
 class Column:
-    """What is publicly known about one column of a table.
-
-    Args:
-        name: the column's name in the table.
-        kind: number, category, boolean, date or text; None for a column that is no feature or
-            target.
-        role: feature, target, client, split or dropped.
-        low: the least possible number or date (in days since 2000-01-01).
-        high: the largest possible one; both are public, or None.
-        categories: the possible values of a category, or the classes of a target.
-        hash: into how many columns the values of a category or the words of a text are hashed,
-            instead of a list of categories.
-        unknown: a value that is not among the categories becomes "zeros" or "other" (a column of
-            its own), or is refused ("refuse").
-        missing: an empty cell is filled inside the client ("fill"; in a category it is all zeros),
-            also with a column that says so ("indicator"), leaves its row out ("drop"), or is
-            refused ("refuse").
-        missing_values: further spellings of an empty cell.
-        decimal: the mark between whole numbers and decimals in text, "." or ",". With a comma,
-            points are marks between thousands.
-        format: how dates are written (as for `datetime.strptime`), one way or several, which are
-            tried in their order; None: ISO 8601.
-        parts: what else a date becomes: month and weekday, each as a point on a circle.
-    """
+    """What is publicly known about one column of a table."""
 
     name: str
-    kind: str | None = "number"
+    kind: str | None = "number"  #: None for a column that is no feature or target
     role: str = "feature"
-    low: float | None = None
-    high: float | None = None
+    low: float | None = None  #: the least possible number or date (in days since 2000-01-01)
+    high: float | None = None  #: the largest possible one; both are public, or None
+    #: The possible values of a category, or the classes of a target.
     categories: tuple[str, ...] | None = None
+    #: Into how many columns the values of a category or the words of a text are hashed, instead of
+    #: a list of categories.
     hash: int | None = None
+    #: A value that is not among the categories becomes "zeros" or "other" (a column of its own), or
+    #: is refused ("refuse").
     unknown: str = "zeros"
+    #: An empty cell is filled inside the client ("fill"; in a category it is all zeros), also with
+    #: a column that says so ("indicator"), leaves its row out ("drop"), or is refused ("refuse").
     missing: str = "refuse"
-    missing_values: tuple[str, ...] = ()
+    missing_values: tuple[str, ...] = ()  #: further spellings of an empty cell
+    #: The mark before decimals in text, "." or ",". With a comma, points are between thousands.
     decimal: str = "."
+    #: How dates are written (as for `datetime.strptime`), one way or several, which are tried in
+    #: their order; None: ISO 8601.
     format: str | tuple[str, ...] | None = None
-    parts: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()  #: what else a date becomes: points on the circles of `PARTS`
 
     def __post_init__(self) -> None:
+        for item in fields(self):
+            if isinstance(value := getattr(self, item.name), list):
+                object.__setattr__(self, item.name, tuple(value))
         chosen = (("role", ROLES), ("missing", MISSING), ("unknown", UNKNOWN), ("decimal", ".,"))
         for key, known in chosen:
             self._choose(key, getattr(self, key), tuple(known))
@@ -87,10 +77,8 @@ class Column:
             self._choose("parts", part, PARTS)
         if (self.low is None) != (self.high is None):
             raise self._error("has one of low and high: give both, or none.")
-        if self.low is not None and self.high is not None:
-            pair: tuple[Any, Any] = (self.low, self.high)
-            if self.kind == "date":
-                pair = (_days(self.low), _days(self.high))
+        if self.range is not None:
+            pair = tuple(map(_days, self.range)) if self.kind == "date" else self.range
             low, high = checked_range(self.name, pair)
             object.__setattr__(self, "low", low)
             object.__setattr__(self, "high", high)
@@ -127,8 +115,7 @@ class Column:
 
     @property
     def ranges(self) -> tuple[Range | None, ...]:
-        """The range of every feature: that of the column itself if it is given, and those that
-        follow from how columns are encoded."""
+        """The range of every feature: the column's own, or what follows from its encoding."""
         circle = {f"{self.name} {part} {side}" for part in self.parts for side in ("sin", "cos")}
         own = self.name if self.kind in ("number", "date") else None
         return tuple(
@@ -161,10 +148,7 @@ class Column:
                     f"the column {name!r} has no setting {key!r}.{did_you_mean(str(key), known)} "
                     f"Known: {', '.join(known)}. A column's name with a point needs quotes."
                 )
-        settled: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
-        }
-        return cls(name, **settled)
+        return cls(name, **values)
 
     def _check_format(self) -> None:
         if self.format is not None and not isinstance(self.format, str):
@@ -218,9 +202,6 @@ class Column:
         values = getattr(self, key)
         if values is None:
             return
-        if isinstance(values, list):
-            values = tuple(values)
-            object.__setattr__(self, key, values)
         if not isinstance(values, tuple) or not all(isinstance(value, str) for value in values):
             raise self._error(f"has {key} = {values!r}: give a list of texts in quotes.")
 

@@ -85,8 +85,7 @@ class Encoder:
         return x, usable
 
     def targets(self, batch: Any, first: int = 0) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Targets, [rows, targets] (the number of the class, for names of classes), and which rows
-        can be used."""
+        """Targets, [rows, targets] (of classes the number), and which rows can be used."""
         usable = np.ones(batch.num_rows, dtype=bool)
         found = []
         for column in self._schema.targets:
@@ -106,36 +105,26 @@ class Encoder:
                 f"The column {column.name!r} holds {cells.type}, which is no {column.kind}: leave "
                 f"it out with drop={column.name}, or make columns of it."
             )
-        more = column.missing_values
+        more, size = column.missing_values, column.hash
         if column.kind == "number":
             return read_numbers(cells, more, column.decimal)
         if column.kind == "boolean":
             return read_each(cells, boolean, more)
         if column.kind == "date":
             return read_each(cells, date_reader(column.formats), more)
+        if column.kind == "category" and size is not None:
+            return read_each(cells, lambda text: float(hashed_column(text, size)), more)
+        codes, texts = distinct_texts(cells)
         if column.kind == "text":
-            codes, texts = distinct_texts(cells)
             missing = np.array([is_empty(text, more) for text in texts])[codes]
             return _Texts(np.empty(len(codes)), missing, np.zeros_like(missing), codes, texts)
-        return self._categories(column, cells)
-
-    def _categories(self, column: Column, cells: Any) -> Cells:
-        codes, texts = distinct_texts(cells)
-        if column.hash is not None:
-            size, more = column.hash, column.missing_values
-            return read_each(cells, lambda text: float(hashed_column(text, size)), more)
         places = {value.strip(): place for place, value in enumerate(column.categories or ())}
         # A listed category counts, also if it is spelled like an empty cell.
         found = [None if text is None else find_category(text, places) for text in texts]
-        empty = [
-            place is None and is_empty(text, column.missing_values)
-            for text, place in zip(texts, found, strict=True)
-        ]
         values = np.array([-1.0 if place is None else place for place in found])[codes]
-        missing = np.array(empty)[codes]
+        missing = np.array([is_empty(text, more) for text in texts])[codes] & (values < 0)
         refused = column.unknown == "refuse" or column.role == "target"
-        wrong = (values < 0) & ~missing & refused
-        return Cells(values, missing, wrong)
+        return Cells(values, missing, (values < 0) & ~missing & refused)
 
     def _features(self, column: Column, cells: Cells) -> NDArray[np.float32]:
         rows, width = len(cells.missing), len(column.features)

@@ -14,13 +14,10 @@ def arrow_array(series: Any) -> Any:
     """A column as an Arrow array; values of mixed types become text."""
     import pyarrow as pa
 
-    if isinstance(series, pa.ChunkedArray):
-        return series.combine_chunks()
-    if hasattr(series, "to_arrow"):  # A polars series.
-        series = series.to_arrow()
-    held = isinstance(series, (pa.Array, pa.ChunkedArray))
+    column = series.to_arrow() if hasattr(series, "to_arrow") else series  # A polars series.
     try:
-        column = series if held else pa.array(series, from_pandas=True)
+        if not isinstance(column, (pa.Array, pa.ChunkedArray)):
+            column = pa.array(series, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         values = (None if is_missing(value) else as_text(value) for value in series)
         column = pa.array(list(values), pa.string())
@@ -33,15 +30,15 @@ def as_batch(rows: Any) -> Any:
 
     if isinstance(rows, pa.RecordBatch):
         return rows
-    if isinstance(rows, pa.Table):
-        arrays = [column.combine_chunks() for column in rows.columns]
-        names = rows.column_names
-    elif isinstance(rows, Mapping) or (hasattr(rows, "columns") and hasattr(rows, "__getitem__")):
-        keys = list(rows) if isinstance(rows, Mapping) else list(rows.columns)
-        names, arrays = [str(key) for key in keys], [arrow_array(rows[key]) for key in keys]
-    else:
+    frame = hasattr(rows, "columns") and hasattr(rows, "__getitem__")
+    if not frame and not isinstance(rows, Mapping):
         raise PmtlError(
             "Rows with a schema are a frame (pandas, polars, Arrow) or a mapping of columns, whose "
             f"columns have names, not {type(rows).__name__}."
         )
-    return pa.RecordBatch.from_arrays(arrays, names=names)
+    if isinstance(rows, pa.Table):
+        names, columns = rows.column_names, rows.columns
+    else:
+        keys = list(rows) if isinstance(rows, Mapping) else list(rows.columns)
+        names, columns = [str(key) for key in keys], [rows[key] for key in keys]
+    return pa.RecordBatch.from_arrays([arrow_array(column) for column in columns], names=names)

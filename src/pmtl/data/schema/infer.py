@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pmtl.data.client_names import canonical
 from pmtl.data.readers.cells import Table
@@ -109,43 +109,44 @@ def infer(
 
 def _feature(profile: Profile) -> Found:
     name, values = profile.name, len(profile.values)
-    left_out = Column(name, None, "dropped")
-    missing = "indicator" if profile.missing else "fill"
+
+    def kept(note: str, kind: str, **settings: Any) -> Found:
+        missing = "indicator" if profile.missing else "fill"
+        return Found(Column(name, kind, missing=missing, **settings), note)
+
+    def left_out(reason: str, problem: str = "") -> Found:
+        return Found(Column(name, None, "dropped"), f"left out, because {reason}", problem)
+
     if profile.unreadable:
-        return Found(
-            left_out,
-            f"left out, because it holds {profile.unreadable}",
+        return left_out(
+            f"it holds {profile.unreadable}",
             f"the feature column {name!r} holds {profile.unreadable}, not numbers, text or dates: "
             f"leave it out with drop={name}.",
         )
     if not profile.present:
-        return Found(left_out, "left out, because all cells are empty")
+        return left_out("all cells are empty")
     if profile.is_boolean:
-        return Found(Column(name, "boolean", missing=missing), "boolean")
+        return kept("boolean", "boolean")
     if profile.is_number:
         if _ID_NAME.search(name) and profile.whole and profile.distinct == 1 and values > 1:
-            return Found(left_out, "left out, because it numbers the rows")
-        return Found(Column(name, "number", missing=missing), "number")
+            return left_out("it numbers the rows")
+        return kept("number", "number")
     if formats := profile.date_formats:
         if len(formats) == 1:
-            column = Column(name, "date", missing=missing, format=formats[0])
-            return Found(column, "date, in days since 2000-01-01")
+            return kept("date, in days since 2000-01-01", "date", format=formats[0])
         ways = ", ".join(str(format) for format in formats)
-        note = "left out, because its dates can be read in several ways"
-        return Found(left_out, f'{note} ({ways}); kind = "date" with a format says which')
+        several = f"its dates can be read in several ways ({ways})"
+        return left_out(f'{several}; kind = "date" with a format says which')
     if profile.mixed_dates:
-        return Found(
-            left_out,
-            'left out, because its dates are written in several ways; kind = "date" with format = '
-            "['%Y-%m-%d', '%d.%m.%Y'] lists them",
+        return left_out(
+            'its dates are written in several ways; kind = "date" with format = '
+            "['%Y-%m-%d', '%d.%m.%Y'] lists them"
         )
     if profile.decimal_comma:
-        column = Column(name, "number", missing=missing, decimal=",")
-        return Found(column, "number with a decimal comma")
+        return kept("number with a decimal comma", "number", decimal=",")
     if profile.with_commas:
-        return Found(
-            left_out,
-            "left out, because its numbers are written with a comma",
+        return left_out(
+            "its numbers are written with a comma",
             f"the feature column {name!r} is numbers written with a comma (such as "
             f"{profile.texts[0][:40]!r}), which may stand before decimals or between thousands: "
             f'say decimal = "," under [columns.{name}] of a schema (pmtl data schema), write them '
@@ -155,16 +156,14 @@ def _feature(profile: Profile) -> Found:
         return _mixed(profile)
     names_rows = profile.distinct >= _ID_SHARE and profile.present >= _ID_ROWS
     if names_rows and profile.words < 3:
-        return Found(left_out, "left out, because nearly every row has another value")
-    if profile.words >= 4 and values > MOST_CATEGORIES:
-        return Found(
-            left_out, 'left out, because it is free text; kind = "text" and hash = 32 use its words'
-        )
-    if values > MOST_CATEGORIES:
-        column = Column(name, "category", hash=HASHED_VALUES, missing=missing)
-        return Found(column, f"category with {values} values, hashed into {HASHED_VALUES} columns")
-    column = Column(name, "category", categories=_ordered(profile), missing=missing)
-    return Found(column, f"category ({listed(column.categories or (), 5)})")
+        return left_out("nearly every row has another value")
+    if values <= MOST_CATEGORIES:
+        categories = tuple(canonical(profile.values))
+        return kept(f"category ({listed(categories, 5)})", "category", categories=categories)
+    if profile.words >= 4:
+        return left_out('it is free text; kind = "text" and hash = 32 use its words')
+    note = f"category with {values} values, hashed into {HASHED_VALUES} columns"
+    return kept(note, "category", hash=HASHED_VALUES)
 
 
 def _mixed(profile: Profile) -> Found:
@@ -212,12 +211,9 @@ def _target(profile: Profile, task: str | None, alone: bool) -> Found:
         raise PmtlError(
             f"The target column {name!r} has more than {MOST_CLASSES} classes: group them."
         )
-    column = Column(name, "category", "target", categories=_ordered(profile))
-    return Found(column, f"target with the classes {listed(column.categories or (), 5)}")
-
-
-def _ordered(profile: Profile) -> tuple[str, ...]:
-    return tuple(canonical(profile.values))
+    classes = tuple(canonical(profile.values))
+    column = Column(name, "category", "target", categories=classes)
+    return Found(column, f"target with the classes {listed(classes, 5)}")
 
 
 def _on_missing(column: Column, profile: Profile) -> str:

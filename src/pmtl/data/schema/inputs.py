@@ -14,16 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from pmtl.data.checks import (
-    Mask,
-    all_in_row,
-    as_float32,
-    as_model_input,
-    check_features,
-    is_sparse,
-    not_finite,
-)
-from pmtl.data.readers.cells import Table, texts
+from pmtl.data import checks
+from pmtl.data.checks import Mask, is_sparse
+from pmtl.data.readers.cells import Table, number_rows, texts
 from pmtl.data.readers.text import Bags, TextRule, frequencies
 from pmtl.data.schema.rows import encode_new_rows
 from pmtl.data.schema.schema import Schema
@@ -48,11 +41,8 @@ class Inputs:
             known = [name for name in others if name is not None]
             self.schema.check_names(table.names, table.where, ignore=known)
             return tuple(column.name for column in self.schema.features)
-        if self.text is not None:
-            wanted = self.text.columns
-        elif self.names is not None:
-            wanted = self.names
-        else:
+        wanted = self.names if self.text is None else self.text.columns
+        if wanted is None:
             wanted = tuple(name for name in table.names if name not in others)
             if (len(wanted),) != self.shape:
                 raise PmtlError(
@@ -68,8 +58,6 @@ class Inputs:
         """The features of an Arrow record batch, an array or a CSR matrix, and which rows are
         usable. `columns` found the columns; `first` is the number of the batch's first row. If the
         table is not `lenient`, an unusable row is refused."""
-        from pmtl.data.readers.table import number_rows
-
         if self.schema is not None:
             x, usable = encode_new_rows(self.schema, batch, table.where, first, table.lenient)
             return x, usable & self.check(x, table.lenient, first)
@@ -89,14 +77,14 @@ class Inputs:
             finite |= np.isnan(x)
         if not lenient and not finite.all():
             row, *place = np.argwhere(~finite)[0]
-            raise not_finite(x[(row, *place)], first + int(row), np.array(place), self.names)
-        return all_in_row(finite)
+            raise checks.not_finite(x[(row, *place)], first + int(row), np.array(place), self.names)
+        return checks.all_in_row(finite)
 
     def array(self, x: Any, where: str) -> Any:
         """The rows of an array or a sparse matrix, or a refusal of rows that do not fit."""
         marks = np.ones(x.shape[0] if x.ndim else 0, dtype=bool)
         fillable = self.schema is not None
-        x = check_features(x, self.names, None if is_sparse(x) else marks, fillable)
+        x = checks.check_features(x, self.names, None if is_sparse(x) else marks, fillable)
         if x.shape[1:] != self.shape:
             raise PmtlError(
                 f"{where} holds rows of shape {x.shape[1:]}, but the model reads {self.shape}."
@@ -107,7 +95,7 @@ class Inputs:
         """Some rows of an array as the model reads them, and which of them are usable."""
         if is_sparse(x):  # `array` refused those that are not.
             return x[rows], np.ones(rows.stop - rows.start, dtype=bool)
-        some = as_model_input(x[rows]) if self.pixels else as_float32(x[rows])
+        some = (checks.as_model_input if self.pixels else checks.as_float32)(x[rows])
         return some, self.check(some, lenient, rows.start)
 
 

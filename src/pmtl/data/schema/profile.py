@@ -129,19 +129,16 @@ class Profile:
         """The formats in which all cells are dates."""
         if self.typed:
             return [None] if self.typed == "date" else []
-        return self.formats if self.wrong and self.values and not self.numbers else []
+        return self.formats if self._only_texts else []
 
     @property
     def mixed_dates(self) -> bool:
         """Whether all cells are dates, but written in several ways."""
-        return bool(
-            not self.typed
-            and self.wrong
-            and self.values
-            and not self.numbers
-            and not self.formats
-            and self.all_dates
-        )
+        return not self.typed and self._only_texts and not self.formats and self.all_dates
+
+    @property
+    def _only_texts(self) -> bool:
+        return bool(self.wrong and self.values and not self.numbers)
 
     @property
     def decimal_comma(self) -> bool:

@@ -1,14 +1,19 @@
-"""`pmtl data schema`: a schema for a person to review."""
+"""The TOML text of a schema, and `pmtl data schema`: one for a person to review."""
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import tomli_w
 
 from pmtl.data.readers.columns import TABLES, assign_roles, dropped_names
 from pmtl.data.readers.table import open_table
-from pmtl.data.schema.file import to_toml
+from pmtl.data.schema.column import EPOCH, Column
 from pmtl.data.schema.infer import Inferred, infer
+from pmtl.data.schema.schema import VERSION, Schema
 from pmtl.errors import PmtlError, naming
 from pmtl.spec import unknown
 
@@ -35,9 +40,35 @@ def review(path: Path, options: Mapping[str, str]) -> tuple[Inferred, str]:
         raise PmtlError(f"{path} is not a table: a schema is for .{', .'.join(TABLES)}.")
     if not path.is_file():
         raise PmtlError(f"There is no file {path}: check the path.")
-    client, target, split = (options.get(key) for key in ("client", "target", "split"))
-    drop = options.get("drop", "")
+    given = {key: value for key, value in options.items() if key != "task"}
     with naming(str(path)), open_table(path) as table:
-        roles = assign_roles(table.names, table.where, client, target, split, drop)
-        found = infer(table, roles, options.get("task"), dropped_names(drop), review=True)
+        roles = assign_roles(table.names, table.where, **given)
+        dropped = dropped_names(options.get("drop", ""))
+        found = infer(table, roles, options.get("task"), dropped, review=True)
     return found, to_toml(found.schema, found.notes, HEADING.format(name=path.name))
+
+
+def to_toml(schema: Schema, notes: Mapping[str, str] | None = None, heading: str = "") -> str:
+    """The text of a schema's file, with comments: `notes` by column, a `heading` for the file."""
+    public = "true" if schema.public else "false"
+    parts = [_comment(heading) + f"version = {VERSION}\npublic = {public}\n"]
+    for column in schema.columns:
+        text = tomli_w.dumps({"columns": {column.name: _values(column)}})
+        # An empty table is written with its parent's name alone.
+        note = _comment((notes or {}).get(column.name, ""))
+        parts.append(note + text.replace("[columns]\n\n", ""))
+    return "\n".join(parts)
+
+
+def _values(column: Column) -> dict[str, Any]:
+    values = column.to_dict()
+    for key in ("low", "high"):
+        if column.kind == "date" and key in values:
+            moment = EPOCH + datetime.timedelta(days=values[key])
+            values[key] = moment.date() if moment.time() == datetime.time() else moment
+    return values
+
+
+def _comment(text: str) -> str:
+    printable = ("".join(c if c.isprintable() else "?" for c in line) for line in text.splitlines())
+    return "".join(f"# {line}".rstrip() + "\n" for line in printable)

@@ -35,7 +35,14 @@ def read_rows(table: Table, schema: Schema) -> Columns:
         )
     import pyarrow as pa
 
-    client, split = _owner(table, schema), schema.named("split")
+    client, split = schema.named("client"), schema.named("split")
+    lacks = [] if client else ['which column names the client (role = "client")']
+    lacks += [] if schema.targets else ['which column is to be predicted (role = "target")']
+    if client is None or lacks:
+        raise PublicError(
+            f"The schema of {table.where} does not say {' and '.join(lacks)}: add it, or name it "
+            "with --client-column and --target."
+        )
     schema.check_names(table.names, table.where, training=True)
     used = [column.name for column in schema.columns if column.role != "dropped"]
     encoder = Encoder(schema, table.lenient)
@@ -95,18 +102,6 @@ def encode_new_rows(
             "rows."
         )
     return x, usable
-
-
-def _owner(table: Table, schema: Schema) -> str:
-    client = schema.named("client")
-    problems = [] if client else ['which column names the client (role = "client")']
-    problems += [] if schema.targets else ['which column is to be predicted (role = "target")']
-    if client is None or problems:
-        raise PublicError(
-            f"The schema of {table.where} does not say {' and '.join(problems)}: add it, or name "
-            "it with --client-column and --target."
-        )
-    return client
 
 
 def _targets(

@@ -120,7 +120,8 @@ class Schema:
         targets = [column.name for column in self.targets]
         if "target" in given and targets and not any(c.name == "target" for c in self.columns):
             given[targets[0]] = given.pop("target")
-        known = {column.name: column.kind or column.role for column in self.columns}
+        columns = {column.name: column for column in self.columns}
+        known = {name: column.kind or column.role for name, column in columns.items()}
         problems = [
             f"there are bounds for {name!r}, which is no column of it.{did_you_mean(name, known)}"
             for name in given
@@ -133,13 +134,10 @@ class Schema:
             if known.get(name, "number") not in ("number", "date")
         ]
         refuse("The schema", problems)
-        columns = []
-        for column in self.columns:
-            if column.name in given:
-                low, high = checked_range(column.name, given[column.name])
-                column = replace(column, low=low, high=high)
-            columns.append(column)
-        return replace(self, columns=tuple(columns))
+        for name, pair in given.items():
+            low, high = checked_range(name, pair)
+            columns[name] = replace(columns[name], low=low, high=high)
+        return replace(self, columns=tuple(columns.values()))
 
     def with_roles(
         self,
@@ -244,7 +242,7 @@ class Schema:
 
     def to_toml(self) -> str:
         """The text of the file."""
-        from pmtl.data.schema.file import to_toml
+        from pmtl.data.schema.review import to_toml
 
         return to_toml(self)
 

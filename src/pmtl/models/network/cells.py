@@ -64,19 +64,11 @@ def prior(like: Tensor) -> Tensor:
 
 def smooth_basis(like: Tensor) -> Tensor:
     """[cells, 5] an orthonormal basis of smooth differences between cells: alone or not, and for
-    each of the two polynomials of the logarithm of the penalty. The rest of a noisy vote is mostly
-    noise."""
+    each polynomials of the penalty's logarithm. The rest of a noisy vote is mostly noise."""
     place = torch.arange(EACH, dtype=like.dtype, device=like.device) - (EACH - 1) / 2
     nothing = torch.zeros_like(place)
-    shapes = torch.stack(
-        [
-            torch.cat([nothing, nothing + 1]),
-            torch.cat([place, nothing]),
-            torch.cat([place.square(), nothing]),
-            torch.cat([nothing, place]),
-            torch.cat([nothing, place.square()]),
-        ],
-        1,
-    )
+    pairs = [(nothing, nothing + 1), (place, nothing), (place.square(), nothing)]
+    pairs += [(nothing, place), (nothing, place.square())]
+    shapes = torch.stack([torch.cat(pair) for pair in pairs], 1)
     basis: Tensor = torch.linalg.qr(shapes - shapes.mean(0)).Q
     return basis

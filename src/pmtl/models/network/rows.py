@@ -133,8 +133,7 @@ def last_places(model: FlatModel, input_shape: tuple[int, ...]) -> LastPlaces | 
 
 
 def in_target_units(vectors: Tensor, last: LastPlaces, size: Tensor, level: Tensor) -> Tensor:
-    """Vectors [K, P] whose answers are those of `vectors` times `size`, plus `level` [K,
-    outputs]."""
+    """Vectors [K, P] that answer like `vectors`, times `size` and plus `level` [K, outputs]."""
     vectors = vectors.clone()
     weights = slice(last.weights, last.weights + last.outputs * last.columns)
     bias = slice(last.bias, last.bias + last.outputs)

@@ -13,7 +13,6 @@ Dropout is off: the pull towards the centre is what regularises.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -120,61 +119,42 @@ def held_out(rows: NetworkRows) -> Tensor:
 
 def _outputs(rows: NetworkRows, w: Tensor) -> Tensor:
     """[K, F, n, outputs] in float64."""
-    network = rows.network
-    network.model.module.eval()
-    if network.loops:
-        batch = network.batch
+    apply, batch = rows.network.model.apply, rows.network.batch
+    rows.network.model.module.eval()
+    if rows.network.loops:
         each = [
-            [
-                torch.cat([network.model.apply(one, some) for some in torch.split(x, batch)])
-                for one in mine
-            ]
+            [torch.cat([apply(one, some) for some in torch.split(x, batch)]) for one in mine]
             for mine, x in zip(w, rows.x, strict=True)
         ]
         found = torch.stack([torch.stack(mine) for mine in each])
     else:
-        found = vmap(vmap(network.model.apply, in_dims=(0, None)))(w, rows.x)
+        found = vmap(vmap(apply, in_dims=(0, None)))(w, rows.x)
     return found.reshape(*found.shape[:3], -1).double()
 
 
 def _gradients(network: Network, task: Task, join: Join | None) -> Callable[..., Tensor]:
     """A function from weights [K, F, P] and rows to the gradients of the mean loss."""
     network.model.module.eval()
-    loss = partial(_mean_loss, network, task, join)
+
+    def loss(numbers: Tensor, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+        weights = numbers if join is None else join(numbers)
+        outputs = network.model.apply(weights, x).reshape(y.shape)
+        return (row_losses(task, outputs, y) * mask).sum() / mask.sum().clamp(min=1)
+
     if not network.loops:
         each: Callable[..., Tensor] = vmap(vmap(grad(loss), in_dims=(0, None, None, 0)))
         return each
 
+    def one(numbers: Tensor, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+        with torch.enable_grad():
+            numbers = numbers.detach().requires_grad_()
+            return torch.autograd.grad(loss(numbers, x, y, mask), numbers)[0]
+
     def one_by_one(w: Tensor, x: Tensor, y: Tensor, masks: Tensor) -> Tensor:
         found = [
-            [_plain_gradient(loss, w[k, f], x[k], y[k], masks[k, f]) for f in range(w.shape[1])]
+            torch.stack([one(w[k, f], x[k], y[k], masks[k, f]) for f in range(w.shape[1])])
             for k in range(len(w))
         ]
-        return torch.stack([torch.stack(mine) for mine in found])
+        return torch.stack(found)
 
     return one_by_one
-
-
-def _mean_loss(
-    network: Network,
-    task: Task,
-    join: Join | None,
-    numbers: Tensor,
-    x: Tensor,
-    y: Tensor,
-    mask: Tensor,
-) -> Tensor:
-    weights = numbers if join is None else join(numbers)
-    outputs = network.model.apply(weights, x).reshape(y.shape)
-    return (row_losses(task, outputs, y) * mask).sum() / mask.sum().clamp(min=1)
-
-
-def _plain_gradient(
-    loss: Callable[..., Tensor], w: Tensor, x: Tensor, y: Tensor, mask: Tensor
-) -> Tensor:
-    """By plain autograd, without vmap."""
-    with torch.enable_grad():
-        w = w.detach().requires_grad_()
-        value = loss(w, x, y, mask)
-    (direction,) = torch.autograd.grad(value, w)
-    return direction
