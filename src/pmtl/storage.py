@@ -22,6 +22,7 @@ import stat
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -226,10 +227,8 @@ def exclusive(path: Path) -> Iterator[None]:
 
 def numbered(path: Path) -> Path:
     """The first of PATH-1, PATH-2, … that does not exist."""
-    number = 1
-    while (found := path.with_name(f"{path.name}-{number}")).exists():
-        number += 1
-    return found
+    names = (path.with_name(f"{path.name}-{number}") for number in count(1))
+    return next(name for name in names if not name.exists())
 
 
 def as_path(given: Any, what: str) -> Path:
