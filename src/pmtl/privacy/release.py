@@ -128,8 +128,7 @@ class Release:
         raise PmtlError("A gate cannot be copied or sent elsewhere: a run has exactly one gate.")
 
     def open(self, round: int, shared: Tensor, size: int | None = None) -> Tally:
-        """An empty sum for a round; `size` is the length of uploads, if it is not that of the
-        billboard's vectors."""
+        """An empty sum for a round; uploads are of length `size`, or as long as `shared`."""
         dtype = torch.int64 if isinstance(self._noise, GridNoise) else torch.float64
         shape = (len(shared), shared.shape[1] if size is None else size)
         return Tally(round, shape, shared.device, dtype)

@@ -193,12 +193,12 @@ class Fixed(SamplingScheme):
 
     def comparisons(self, plan: PrivacyPlan) -> dict[str, float]:
         """`outsiders` see only the models; `colluders` know who was drawn."""
-        from pmtl.privacy.accounting import fixed_size
+        from pmtl.privacy.accounting import poisson
 
         if not plan.private:
             return {"outsiders": math.inf, "colluders": math.inf}
         costs = (plan.noise_multiplier, plan.rate, plan.rounds, plan.delta)
-        outsiders = fixed_size.outsiders_epsilon(*costs)
+        outsiders = poisson.outsiders_epsilon(*costs)
         return {"outsiders": outsiders, "colluders": self.epsilon(*costs)}
 
     def in_words(self, plan: PrivacyPlan, also: Mapping[str, Any]) -> str:
@@ -216,8 +216,7 @@ SCHEMES: dict[str, type[SamplingScheme]] = {FULL: Full, POISSON: Poisson, FIXED:
 
 
 def default_sampling(clients: int, cohort: int) -> str:
-    """Full if all clients are in the cohort, otherwise poisson: its amplified guarantee also holds
-    against colluding clients."""
+    """Full for everybody, else poisson: its amplified guarantee also holds against colluders."""
     return FULL if cohort == clients else POISSON
 
 

@@ -219,7 +219,6 @@ def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_config(path: str | Path) -> TrainConfig:
-    """Read a TOML file."""
     return parse_config(read_toml(path, CONFIGURATION), str(path))
 
 

@@ -105,8 +105,7 @@ class RunFolder:
     @staticmethod
     def refuse_existing(path: str | Path) -> None:
         """Refuse a path where there is a file or a folder that is not empty."""
-        path = files.as_path(path, "out")
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if not files.is_free(files.as_path(path, "out")):
             raise PmtlError(
                 f"{path} exists already: choose another --out, continue it with "
                 f"`pmtl resume {path}`, or delete it first."
@@ -251,10 +250,8 @@ class RunFolder:
             file = self.personal_file if name == "personal" else self.alone_file
             written[name] = write_personal(file, models, about, self.key)
         if scaling is not None:
-            given = {
-                name: getattr(scaling, name) for name in ("means", "widths", "limits", "fills")
-            }
-            parts = {name: torch.from_numpy(v) for name, v in given.items() if v is not None}
+            given = vars(scaling).items()
+            parts = {name: torch.from_numpy(part) for name, part in given if part is not None}
             written["scaling"] = files.write_tensors(self.scaling_file, parts, {}, self.key)
         save_statement(self.public, statement)
         files.write_text(self.table_file, csv_text(self.metrics.lines()))

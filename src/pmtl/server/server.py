@@ -97,8 +97,7 @@ class Server:
         return ServerState(0, shared, self.algorithm.server_start(shared))
 
     def draw(self, round: int) -> NDArray[np.int64]:
-        """The numbers of the clients that train in a round, in order. In production every call
-        draws anew."""
+        """The numbers of a round's clients, in order. In production every call draws anew."""
         if not self.algorithm.shares:  # Nothing is published, so nobody has to be hidden.
             return np.arange(len(self.clients), dtype=np.int64)
         return self.sampler.draw(round)
@@ -109,8 +108,7 @@ class Server:
         return RoundMessage(state.round, read.cpu().numpy().copy())
 
     def open(self, state: ServerState, cohort: NDArray[np.int64] | None = None) -> Tally:
-        """An empty sum for the round that comes next, and its `cohort`, if it was not drawn
-        before."""
+        """An empty sum for the next round, and its `cohort`, if it was not drawn before."""
         size = self.algorithm.upload_size(state.round)
         tally = self.gate.open(state.round, state.shared, size)
         drawn = self.draw(state.round) if cohort is None else cohort

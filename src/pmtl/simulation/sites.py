@@ -16,12 +16,12 @@ from torch import Tensor
 from pmtl.algorithms import Algorithm, ExactAlgorithm
 from pmtl.client.batches import FEW_ROWS, Batches, LocalTraining
 from pmtl.data import FederatedData
-from pmtl.engines.base import Ints, TensorBatches, Trained
+from pmtl.engines.base import Ints, Mask, TensorBatches, Trained
 from pmtl.engines.choose import Work, at_once, build_trainer, choose, fixed_width
 from pmtl.engines.exact import ExactEngine
 from pmtl.engines.row_tensors import IndexedBatches, RowTensors
 from pmtl.engines.slots import Shape, assign_slots, axis_is_safe, is_ours
-from pmtl.engines.sparse import Mask, SparseTrainer, own_widths
+from pmtl.engines.sparse import SparseTrainer, own_widths
 from pmtl.models import FlatModel, floats_per_row
 from pmtl.streams import name_keys, subseed
 
@@ -104,8 +104,7 @@ class Sites:
         return self._train_batches(clients, own, around, index, real, round, lr)
 
     def finish_clients(self, clients: Ints, around: Tensor) -> Tensor:
-        """What the clients own after the last release of an exact algorithm; `around` [K, B] is
-        what they read."""
+        """What clients that read `around` [K, B] own after the last exact release."""
         assert self._exact is not None
         return self._exact.finish(clients, around)
 
@@ -200,8 +199,7 @@ class Sites:
 
     @property
     def usual_batch(self) -> int:
-        """The rows of a batch that decide about the engine and the pieces; in production a public
-        number."""
+        """The rows of a batch by which engine and pieces are chosen; public in production."""
         return min(self.local.batch or FEW_ROWS, _MOST_ROWS) if self.isolate else self.batches.size
 
     def _work(self) -> Work:
