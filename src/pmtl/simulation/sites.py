@@ -65,7 +65,6 @@ class Sites:
         self.isolate = isolate
         self._drawn: dict[tuple[int, bytes], tuple[Ints, Mask]] = {}
         self._usual_cohort = cohort
-        self._largest = largest
         self._rounds = rounds
         safe = axis_is_safe(model, self.device) and is_ours(algorithm)
         self._exact: ExactEngine | None = None
@@ -85,8 +84,10 @@ class Sites:
         self.engine, self.compile = choose(
             engine, compile, model, self.device, self._work(), isolate, self._alone
         )
+        # The size of a cohort's largest piece, if it is the same in all rounds.
+        width = None if largest is None else len(self.pieces(np.arange(largest))[0])
         self._trainer = build_trainer(
-            self.engine, self.compile, algorithm, model, data.task, self._width(), isolate
+            self.engine, self.compile, algorithm, model, data.task, width, isolate
         )
 
     def train_clients(
@@ -212,10 +213,6 @@ class Sites:
                 batches = int(np.ceil(rows / self.batches.size))
             steps = self.local.epochs * batches
         return Work(self._client_floats, self._usual_cohort, self._rounds * steps)
-
-    def _width(self) -> int | None:
-        """The size of a cohort's largest piece, if it is the same in all rounds."""
-        return None if self._largest is None else len(self.pieces(np.arange(self._largest))[0])
 
     @property
     def step_floats(self) -> int:
