@@ -184,7 +184,8 @@ class TrainConfig:
 
 def privacy_of(given: Any) -> PrivacyRequest:
     """The privacy that a Python program asks for: an ε, fields of `PrivacyRequest`, or a plan."""
-    if isinstance(given, Real) and not isinstance(given, bool):  # True is an int to Python.
+    number = isinstance(given, Real) and not isinstance(given, bool)  # True is an int to Python.
+    if number:
         return PrivacyRequest(epsilon=float(given))
     if isinstance(given, PrivacyPlan):
         return PrivacyRequest.of(given)

@@ -28,7 +28,8 @@ from pmtl.runs.facts import RunFacts, public_facts
 from pmtl.runs.metrics_file import MetricsFile
 from pmtl.runs.personal import Personal, write_personal
 from pmtl.sharing import PublicInputs
-from pmtl.simulation import CHECKS, RunState
+from pmtl.simulation import RunState
+from pmtl.simulation.owned.rows_on_disk import CHECKS
 from pmtl.views.frames import csv_text
 
 KEY_BYTES = 32
