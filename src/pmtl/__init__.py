@@ -43,32 +43,23 @@ if TYPE_CHECKING:
     from pmtl.simulation import LocalTraining as LocalTraining
     from pmtl.simulation import join_team as join_team
 
-_HOMES = {
-    "Algorithm": "pmtl.algorithms",
-    "Exported": "pmtl.export",
-    "Callback": "pmtl.runs.callbacks",
-    "FederatedData": "pmtl.data",
-    "load": "pmtl.data",
-    "Finetuned": "pmtl.personalize.result",
-    "LocalTraining": "pmtl.simulation",
-    "Plan": "pmtl.planning.advice",
-    "PrivacyPlan": "pmtl.privacy.plan",
-    "PrivacyRequest": "pmtl.privacy.plan",
-    "Run": "pmtl.runs.result",
-    "Schema": "pmtl.data",
-    "Verdict": "pmtl.report.verdict",
-    "build_algorithm": "pmtl.algorithms",
-    "compare": "pmtl.experiments.compare",
-    "export_model": "pmtl.export",
-    "finetune": "pmtl.personalize.finetuning",
-    "join_team": "pmtl.simulation",
-    "load_finetuned": "pmtl.personalize.result",
-    "load_run": "pmtl.runs.result",
-    "plan": "pmtl.planning.advice",
-    "resume": "pmtl.runs.training",
-    "train": "pmtl.runs.training",
-    "verdict": "pmtl.report.run_verdict",
+_NAMES = {
+    "algorithms": ("Algorithm", "build_algorithm"),
+    "data": ("FederatedData", "Schema", "load"),
+    "experiments.compare": ("compare",),
+    "export": ("Exported", "export_model"),
+    "personalize.finetuning": ("finetune",),
+    "personalize.result": ("Finetuned", "load_finetuned"),
+    "planning.advice": ("Plan", "plan"),
+    "privacy.plan": ("PrivacyPlan", "PrivacyRequest"),
+    "report.run_verdict": ("verdict",),
+    "report.verdict": ("Verdict",),
+    "runs.callbacks": ("Callback",),
+    "runs.result": ("Run", "load_run"),
+    "runs.training": ("resume", "train"),
+    "simulation": ("LocalTraining", "join_team"),
 }
+_HOMES = {name: f"pmtl.{home}" for home, names in _NAMES.items() for name in names}
 
 __all__ = ["PmtlError", "__version__", *sorted(_HOMES)]
 

@@ -42,11 +42,8 @@ class Billboard:
     """The billboard of a run."""
 
     def __init__(self, blocks: NDArray[np.int64], mixture: Mixture | None = None) -> None:
-        """
-        Args:
-            blocks: [m] each client's block; with a `mixture`, one of the vectors that it uses.
-            mixture: the weights, if clients read and write several vectors.
-        """
+        """`blocks` [m] are the clients' blocks; with a `mixture`, which has the weights if clients
+        read and write several vectors, each is one of the vectors that a client uses."""
         self.blocks = blocks
         self.mixture = mixture
         self.members = np.bincount(blocks) if mixture is None else mixture.members

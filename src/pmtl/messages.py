@@ -30,7 +30,6 @@ class RoundMessage:
     shared: NDArray[Any]  #: `[P]`, what this client reads of the billboard; noisy, hence public
 
     def to_bytes(self) -> bytes:
-        """The message as bytes."""
         return to_bytes({"round": np.array([self.round]), "shared": self.shared})
 
     @classmethod
@@ -46,7 +45,6 @@ class RoundMessage:
 
 
 def to_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Named arrays as bytes."""
     return save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
 
 

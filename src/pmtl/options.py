@@ -37,13 +37,8 @@ class Option:
 
 
 def option(default: Any, help: str, **about: Any) -> Any:
-    """A field of a dataclass that is a setting.
-
-    Args:
-        default: its default; None if another setting or the data decides.
-        help: the text of `--help`, without the default.
-        about: the other fields of `Option`.
-    """
+    """A field of a dataclass that is a setting. The default is None if another setting or the data
+    decides; `about` are the other fields of `Option`."""
     return field(default=default, metadata={"option": Option(help, **about)})
 
 

@@ -32,16 +32,8 @@ GROUPS = {
 
 
 def find(what: str, name: str, library: Mapping[str, Any]) -> Any:
-    """The object with this name.
-
-    Args:
-        what: what is looked for, one of the keys of `GROUPS`.
-        name: a name of the library, of an entry point, or `package.module:Name`.
-        library: the library's own objects by name.
-
-    Raises:
-        PmtlError: nothing has this name, or it cannot be imported.
-    """
+    """The object with this name: one of the library, of an entry point, or `package.module:Name`.
+    `what` says what is looked for, one of the keys of `GROUPS`."""
     if name in library:
         return library[name]
     installed = entries(what)

@@ -59,7 +59,6 @@ class _NotebookDisplay:
             self.draw()
 
     def draw(self) -> None:
-        """Show how far it is now."""
         self._drawn = time.monotonic()
         self._handle.update(self._library.HTML(self.text()))
 
@@ -74,8 +73,7 @@ class _NotebookDisplay:
 
 @contextmanager
 def progress_bar(what: str, total: int | None, done: int = 0, show: bool = True) -> Iterator[Bar]:
-    """Show a bar for `total` units of `what`, of which `done` are done already. None: `expect` says
-    how many there are."""
+    """Show a bar for `total` units of `what`, if that is known, of which `done` are done."""
     if not show:
         yield Bar()
         return

@@ -22,6 +22,7 @@ import stat
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,13 +70,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_toml(path: str | Path, what: str, error: type[PmtlError] = PmtlError) -> dict[str, Any]:
-    """The values of a TOML file that a user wrote.
-
-    Args:
-        path: the file; ~ is the home folder.
-        what: what it is, as the beginning of sentences about mistakes.
-        error: the type of errors.
-    """
+    """The values of a TOML file that a user wrote; ~ is the home folder. `what` it is begins the
+    sentences about mistakes, which are of the type `error`."""
     try:
         content = Path(path).expanduser().read_bytes()
     except (OSError, ValueError, RuntimeError) as problem:  # A null character; an unknown home.
@@ -92,9 +88,7 @@ def read_toml(path: str | Path, what: str, error: type[PmtlError] = PmtlError) -
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any], key: bytes = b""
 ) -> str:
-    """Replace a safetensors file; `metadata` is any JSON object.
-
-    Returns the digest of tensors and metadata under `key`."""
+    """Replace a safetensors file; returns the digest of tensors and metadata (JSON) under `key`."""
     from safetensors.torch import save_file
 
     whole = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
@@ -174,13 +168,8 @@ def disk_errors(
     action: str = "written",
     if_full: str = "What was there before is safe: free some space and try again.",
 ) -> Iterator[None]:
-    """Turn errors of the file system into sentences.
-
-    Args:
-        path: What is written or read, as the sentence names it.
-        action: What could not be done with it.
-        if_full: What the sentence adds when the disk is full.
-    """
+    """Turn errors of the file system into sentences that name `path`, the `action` that could not
+    be done with it, and what to do if the disk is full."""
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -226,10 +215,14 @@ def exclusive(path: Path) -> Iterator[None]:
 
 def numbered(path: Path) -> Path:
     """The first of PATH-1, PATH-2, … that does not exist."""
-    number = 1
-    while (found := path.with_name(f"{path.name}-{number}")).exists():
-        number += 1
-    return found
+    names = (path.with_name(f"{path.name}-{number}") for number in count(1))
+    return next(name for name in names if not name.exists())
+
+
+def is_free(path: str | Path) -> bool:
+    """Whether there is nothing at `path` but, perhaps, an empty folder."""
+    path = Path(path)
+    return not path.exists() or (path.is_dir() and not any(path.iterdir()))
 
 
 def as_path(given: Any, what: str) -> Path:
@@ -269,8 +262,7 @@ def place(partial: Path, path: Path) -> None:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Where to make a folder that gets the name `path` when it is complete; nothing is left of one
-    that fails."""
+    """Where to make a folder that becomes `path` when it is complete; one that fails is removed."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     with disk_errors(path):
         try:

@@ -28,7 +28,6 @@ def name_key(name: str) -> int:
 
 
 def name_keys(names: tuple[str, ...]) -> Words:
-    """The keys of many names."""
     return np.array([name_key(name) for name in names], dtype=np.uint64)
 
 

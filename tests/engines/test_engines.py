@@ -15,11 +15,10 @@ from torch.func import vmap
 
 from pmtl.algorithms import ALGORITHMS, PMTL, build_algorithm
 from pmtl.data import FederatedData
-from pmtl.engines.axis import AxisTrainer
+from pmtl.engines.axis import AxisTrainer, row_groups, schedule, widths
 from pmtl.engines.base import TensorBatches
 from pmtl.engines.choose import Work, build_trainer, check_engine, choose
 from pmtl.engines.loops import DebugTrainer, ThreadsTrainer
-from pmtl.engines.schedule import row_groups, schedule, widths
 from pmtl.errors import PmtlError
 from pmtl.models import build_model, lowered
 from pmtl.privacy.plan import PrivacyPlan

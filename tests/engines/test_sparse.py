@@ -15,7 +15,7 @@ from pmtl.algorithms import ALGORITHMS, PMTL, build_algorithm
 from pmtl.algorithms.clustered import ClusteredPMTL
 from pmtl.algorithms.related import RelatedPMTL
 from pmtl.data import FederatedData
-from pmtl.engines.schedule import rounded
+from pmtl.engines.axis import rounded
 from pmtl.engines.sparse import Block, SparseTrainer
 from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan

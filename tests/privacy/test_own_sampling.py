@@ -103,6 +103,8 @@ def test_it_costs_by_its_own_chance_and_not_by_the_rate():
     assert accountant.delta(certain, 1.0) == pytest.approx(accountant.delta(full, 1.0), rel=1e-9)
     events = [GaussianEvent.of(plan) for plan in (certain, full)]
     assert np.allclose(*(renyi.curve({event: 2}) for event in events), rtol=1e-12)
+    orders = np.array([2.0, 8.0])
+    assert (Certain().renyi(3.0, 0.1, orders) == renyi.known(3.0, 1.0, orders)).all()
 
 
 def test_it_is_trained_stated_and_charged(tmp_path):

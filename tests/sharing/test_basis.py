@@ -8,7 +8,7 @@ import torch
 from pmtl.errors import PmtlError
 from pmtl.models import PublicFile, build_model
 from pmtl.sharing import build_share
-from pmtl.sharing.basis import basis_rows
+from pmtl.sharing.kinds import basis_rows
 
 P = 15  #: weights of the model
 

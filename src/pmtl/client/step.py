@@ -52,7 +52,7 @@ def train_client(
         shared: [P] what it reads of the billboard.
         batches: the rows of each local step; a step without real rows is skipped.
         lr: the step size η.
-        on_stage: called with "begin", "step 1", "step 2", …, "upload", "keep" before each stage.
+        on_stage: called with "begin", "step 1", …, "upload", "keep" before each stage.
     """
     enter = on_stage or (lambda stage: None)
     model.module.train()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,12 +22,13 @@ from pmtl.client.step import OneTrained, Rows
 from pmtl.models import FlatModel, Task
 
 Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 
 class CohortBatches(ABC):
     """The batches of K clients in one round, padded to one shape."""
 
-    mask: NDArray[np.bool_]  #: [K, steps, batch] real rows; a client's steps with any come first
+    mask: Mask  #: [K, steps, batch] real rows; a client's steps with any come first
 
     @abstractmethod
     def select(self, clients: Ints, rows: int) -> CohortBatches:
@@ -55,7 +57,7 @@ class TensorBatches(CohortBatches):
 
     inputs: Tensor
     targets: Tensor
-    mask: NDArray[np.bool_]
+    mask: Mask
 
     def select(self, clients: Ints, rows: int) -> TensorBatches:
         part = (clients, slice(None), slice(rows))
@@ -65,8 +67,7 @@ class TensorBatches(CohortBatches):
         return self.inputs[:n, step], self.targets[:n, step]
 
 
-@dataclass(frozen=True)
-class Trained:
+class Trained(NamedTuple):
     """The result of a cohort's training."""
 
     kept: Tensor  #: [K, own] what each client owns from now on
@@ -75,16 +76,12 @@ class Trained:
 
     def take(self, positions: Tensor) -> Trained:
         """The results of the clients at these positions."""
-        return Trained(self.kept[positions], self.uploads[positions], self.losses[positions])
+        return Trained(*(part[positions] for part in self))
 
     @staticmethod
     def joined(parts: Sequence[Trained]) -> Trained:
         """The clients of all parts, in order."""
-        return Trained(
-            kept=torch.cat([part.kept for part in parts]),
-            uploads=torch.cat([part.uploads for part in parts]),
-            losses=torch.cat([part.losses for part in parts]),
-        )
+        return Trained(*map(torch.cat, zip(*parts, strict=True)))
 
     @staticmethod
     def stacked(clients: Sequence[OneTrained]) -> Trained:
@@ -105,11 +102,5 @@ class CohortTrainer(ABC):
 
     @abstractmethod
     def train(self, own: Tensor, shared: Tensor, batches: CohortBatches, lr: float) -> Trained:
-        """Train every client of a cohort for one round.
-
-        Args:
-            own: [K, own] what each client owned when the round began.
-            shared: [K, P] what each client reads of the billboard.
-            batches: Their batches.
-            lr: The step size η.
-        """
+        """Train every client of a cohort for one round, from what it owned before, `own` [K, own],
+        and what it reads of the billboard, `shared` [K, P], with the step size `lr`."""

@@ -1,7 +1,7 @@
 """Compile a cohort's step.
 
 The step is recorded as a list of operations (`record`), and the list is compiled. It fits one
-number of clients, so callers round theirs up to one of a few (`schedule.widths`). On a graphics
+number of clients, so callers round theirs up to one of a few (`axis.widths`). On a graphics
 card the kernel launches of the compiled step are recorded, too (`Replayed`): launching the kernels
 of a small step one by one takes longer than computing them.
 """
@@ -41,8 +41,7 @@ class CompiledStep:
         self._failed = False
 
     def __call__(self, *arguments: Any) -> tuple[Any, Tensor]:
-        """The state and the losses after a step; the arguments are those of `client_step`, mapped
-        over clients."""
+        """The state and the losses after a `client_step` that is mapped over clients."""
         shape = arguments[4].shape  # The mask's, [K, rows]; all other sizes never change.
         run = self._ready.get(shape)
         if run is None and not self._failed and len(self._ready) < MOST_SHAPES:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pmtl.data import FederatedData
 from pmtl.data.checks import is_sparse
-from pmtl.engines.base import CohortBatches, Ints
+from pmtl.engines.base import CohortBatches, Ints, Mask
 
 #: Dense data up to this many bytes (as floats) is kept on the device.
 RESIDENT_LIMIT = 2 * 2**30
@@ -73,7 +73,7 @@ class IndexedBatches(CohortBatches):
     tensors: RowTensors
     clients: Ints  #: [K] client numbers
     index: Ints  #: [K, steps, batch] rows of the data
-    mask: NDArray[np.bool_]
+    mask: Mask
 
     def select(self, clients: Ints, rows: int) -> IndexedBatches:
         part = (clients, slice(None), slice(rows))

@@ -23,14 +23,11 @@ from torch.utils._pytree import tree_leaves
 
 from pmtl.algorithms import Algorithm
 from pmtl.data import Rows
-from pmtl.engines.axis import AxisTrainer
-from pmtl.engines.base import CohortBatches, Ints, Trained
+from pmtl.engines.axis import AxisTrainer, rounded
+from pmtl.engines.base import CohortBatches, Ints, Mask, Trained
 from pmtl.engines.row_tensors import RowTensors, to_device
-from pmtl.engines.schedule import rounded
 from pmtl.models import FlatModel, Task
 from pmtl.models.library import Linear
-
-Mask = NDArray[np.bool_]
 
 
 class Block:
@@ -76,8 +73,7 @@ class Block:
         return inputs, self._tensors.targets(self._index[:, step])
 
     def take(self, vectors: Tensor, features: int, outputs: int) -> Tensor:
-        """Vectors `[K, n · outputs · (features + 1)]` of n models on all columns, cut to the
-        block."""
+        """Vectors `[K, n · outputs · (features + 1)]` of n models, cut to the block's columns."""
         weights, bias = _split(vectors, features, outputs)
         chosen = weights.gather(3, _every(self._columns, weights))
         return torch.cat([chosen.flatten(2), bias], dim=2).flatten(1)
@@ -176,8 +172,7 @@ def sparse_outputs(
 
 
 def own_widths(x: Any, rows: Rows) -> Ints:
-    """For each client a width of its block that depends on its own rows alone: the number of its
-    distinct columns, rounded up."""
+    """Each client's width of its block, by its own rows alone: distinct columns, rounded up."""
     widths = np.ones(len(rows.counts), dtype=np.int64)
     for client in np.flatnonzero(rows.counts):
         columns = len(np.unique(x[rows.of(int(client))].indices))

@@ -32,10 +32,11 @@ from torch import Tensor
 
 from pmtl.algorithms import Algorithm
 from pmtl.data import FederatedData
+from pmtl.engines.base import Ints
 from pmtl.engines.process import threads_for
 from pmtl.errors import PmtlError
 from pmtl.personalize.methods import METHODS, Vanilla, build_method, needs_published
-from pmtl.personalize.tuning import Clients, Tuner, Workspace
+from pmtl.personalize.tuning import Tuner, Workspace
 from pmtl.progress import progress_bar
 from pmtl.simulation import LocalTraining, Store, Weights
 from pmtl.simulation.evaluation import Measuring
@@ -71,16 +72,9 @@ def candidates(
     alone: Sequence[int] = ALONE,
     alone_with: LocalTraining | None = None,
 ) -> list[Candidate]:
-    """The candidates, in order.
-
-    Args:
-        views: The models that the run has: shared, personal.
-        local: The shortest fine-tuning.
-        starts: The views from which fine-tuning starts; all unless given.
-        lams: The λ that are tried, by method.
-        alone: Multiples of the steps of `alone_with` for training alone, the largest first.
-        alone_with: The shortest training alone; `local` unless given.
-    """
+    """The candidates, in order, for a run with these `views`: fine-tuning from `starts` (all views
+    unless given), of which `local` is the shortest, with the λ in `lams` by method; and training
+    alone for `alone` times the steps of `alone_with` (`local` unless given), the longest first."""
     found = []
     for times in alone:
         more, words = _more(alone_with or local, times)
@@ -112,7 +106,7 @@ class Chosen:
     """What clients chose. It depends on their rows, so it is private."""
 
     store: Store  #: the weights
-    picks: Clients  #: [m], the number of the candidate
+    picks: Ints  #: [m], the number of the candidate
 
 
 def choose(
@@ -121,16 +115,11 @@ def choose(
     """Let every client try all candidates and keep the best.
 
     One piece of the federation after the other tries all candidates, so memory holds one candidate
-    and the best so far of the clients that are trained at once.
-
-    Args:
-        space: The federation and the model.
-        offered: The candidates, in the order of `candidates`.
-        views: The run's models, as functions from clients to weights `[K, P]`.
-        default: The view for clients without validation rows.
+    and the best so far of the clients that are trained at once. `views` are the run's models, and
+    `default` is the view for clients without validation rows.
     """
     data, device, start = space.data, space.tensors.device, space.model.start()
-    if not space.isolate:
+    if not space.isolate:  # In production it is private which clients have such rows.
         refuse_without_validation(data)
     tuners = {
         candidate.name: Tuner(space, candidate.method, candidate.local)
@@ -148,7 +137,7 @@ def choose(
     anchors = reading.get("shared", reading[FRESH])
     measuring = Measuring(space.tensors, space.model, "validation")
 
-    def attempt(candidate: Candidate, clients: Clients) -> tuple[Tensor, Squares]:
+    def attempt(candidate: Candidate, clients: Ints) -> tuple[Tensor, Squares]:
         weights = reading[candidate.start](clients).to(device)
         if candidate.name in tuners:
             weights = tuners[candidate.name](clients, weights, anchors(clients).to(device))
@@ -173,7 +162,7 @@ def choose(
 class Best:
     """The best candidate so far of some clients, with `rows` [K] validation rows."""
 
-    def __init__(self, weights: Tensor, picks: Clients, rows: Clients) -> None:
+    def __init__(self, weights: Tensor, picks: Ints, rows: Ints) -> None:
         self.weights = weights.clone()
         self.picks = picks.copy()
         self._rows = rows
@@ -183,7 +172,7 @@ class Best:
         self._gain = np.full(len(picks), -np.inf)  #: of the best so far, less the standard error
         self._square = np.full(len(picks), np.inf)  #: of the best so far, the mean square
 
-    def offer(self, places: Clients, number: int, weights: Tensor, squares: Squares) -> None:
+    def offer(self, places: Ints, number: int, weights: Tensor, squares: Squares) -> None:
         """Compare candidate `number` with the best so far of the clients at `places`."""
         gain, square = self._sure_gain(places, squares)
         best, least = self._gain[places], self._square[places]
@@ -195,7 +184,7 @@ class Best:
         self.picks[won] = number
         self._gain[won], self._square[won] = gain[better], square[better]
 
-    def _sure_gain(self, places: Clients, squares: Squares) -> tuple[Squares, Squares]:
+    def _sure_gain(self, places: Ints, squares: Squares) -> tuple[Squares, Squares]:
         """For each client the mean gain over the baseline less its standard error (0 for a single
         row), and the mean square; −∞ and ∞ where answers are not finite."""
         rows = self._rows[places]
@@ -217,7 +206,6 @@ class Best:
 
 
 def refuse_without_validation(data: FederatedData) -> None:
-    """Refuse data without validation rows."""
     if data.rows("validation").counts.sum() == 0:
         raise PmtlError(
             "Clients choose on their validation rows, but this data has none: train again on data "

@@ -17,11 +17,11 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import grad, vmap
 
 from pmtl.data import FederatedData
+from pmtl.engines.base import Ints, Mask
 from pmtl.engines.row_tensors import to_device
 from pmtl.engines.sparse import Block, is_linear, sizes_of, small_model
 from pmtl.models import FlatModel, draw_targets, lowered, row_surprises, uniforms_per_row
@@ -49,7 +49,7 @@ class Fisher:
         self._keys = name_keys(data.clients)
         self._draws = np.arange(uniforms_per_row(data.task, data.outputs))
 
-    def __call__(self, clients: NDArray[np.int64], weights: Tensor) -> Tensor:
+    def __call__(self, clients: Ints, weights: Tensor) -> Tensor:
         """F `[K, P]` of the clients, at their `weights` [K, P]."""
         counts, starts = self._rows.counts[clients], self._rows.offsets[clients]
         floats = _CARD_FLOATS if weights.is_cuda else _FLOATS
@@ -62,13 +62,7 @@ class Fisher:
             total = self._sum(clients, weights, index, real)
             return total / to_device(counts, weights.device)[:, None]
 
-    def _sum(
-        self,
-        clients: NDArray[np.int64],
-        weights: Tensor,
-        index: NDArray[np.int64],
-        real: NDArray[np.bool_],
-    ) -> Tensor:
+    def _sum(self, clients: Ints, weights: Tensor, index: Ints, real: Mask) -> Tensor:
         """The sum of squared gradients over the rows `index` [K, steps, tall] that are `real`."""
         if not (self._tensors.is_sparse and self._linear):
             read = lambda step, there: self._tensors.rows(index[there, step])[0]  # noqa: E731
@@ -89,9 +83,9 @@ class Fisher:
         self,
         model: FlatModel,
         weights: Tensor,
-        clients: NDArray[np.int64],
-        real: NDArray[np.bool_],
-        read: Callable[[int, NDArray[np.int64]], Tensor],
+        clients: Ints,
+        real: Mask,
+        read: Callable[[int, Ints], Tensor],
     ) -> Tensor:
         model.module.eval()
         total = torch.zeros_like(weights)

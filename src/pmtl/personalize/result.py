@@ -25,6 +25,7 @@ from pmtl.runs.folder import make_private, save_statement
 from pmtl.runs.personal import Personal, PersonalFile, write_personal
 from pmtl.runs.result import Run, load_run, statement_of
 from pmtl.simulation import Metrics, Weights
+from pmtl.storage import is_free as is_free
 
 FOLDER = "finetuned"
 FACTS_FILE = "finetuned.json"
@@ -41,15 +42,8 @@ class Finetuned(Run):
         about: dict[str, Any],
         path: Path | None = None,
     ) -> None:
-        """Make a result.
-
-        Args:
-            run: The run before fine-tuning.
-            model: The model, on the device of the fine-tuned weights.
-            weights: From clients to their fine-tuned weights `[K, P]`.
-            about: What was done, as in `finetuned.json`.
-            path: Its folder, if any.
-        """
+        """`model` is on the device of the fine-tuned `weights`; `about` is what was done, as in
+        `finetuned.json`."""
         facts = replace(run.facts, personal=True)
         device = next(model.module.parameters()).device
         self.run = run
@@ -150,12 +144,6 @@ def refuse_existing(path: str | Path) -> None:
     """Refuse a `path` that exists, unless it is an empty folder."""
     if not is_free(path):
         raise PmtlError(f"{path} exists already: choose another --name, or delete it first.")
-
-
-def is_free(path: str | Path) -> bool:
-    """Whether there is nothing at `path` but, perhaps, an empty folder."""
-    path = Path(path)
-    return not path.exists() or (path.is_dir() and not any(path.iterdir()))
 
 
 def load_finetuned(

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import vmap
 
 from pmtl.algorithms import Algorithm
 from pmtl.data import FederatedData
+from pmtl.engines.base import Ints
 from pmtl.engines.process import threads_for
 from pmtl.models import FlatModel
 from pmtl.personalize.fisher import Fisher
@@ -25,8 +25,6 @@ from pmtl.progress import progress_bar
 from pmtl.simulation import LocalTraining, RowTensors, Sites, Store, Weights
 from pmtl.simulation.fault_isolation import isolated, together
 from pmtl.streams import subseed
-
-Clients = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -56,11 +54,11 @@ class Tuner:
         )
         self._fisher = Fisher(*parts, seed) if isinstance(method, EWC) else None
 
-    def pieces(self) -> list[Clients]:
+    def pieces(self) -> list[Ints]:
         """All clients, as many at a time as memory allows."""
         return self.work.pieces(np.arange(self.work.data.m, dtype=np.int64))
 
-    def __call__(self, clients: Clients, start: Tensor, anchor: Tensor) -> Tensor:
+    def __call__(self, clients: Ints, start: Tensor, anchor: Tensor) -> Tensor:
         """The fine-tuned weights `[K, P]` of the clients, from `start` around `anchor`."""
         own = start
         if self._fisher is not None:
@@ -78,24 +76,15 @@ class Tuner:
 def tune(
     space: Workspace, method: Algorithm, start: Weights, anchor: Weights, local: LocalTraining
 ) -> Store:
-    """Fine-tune every client.
+    """Fine-tune every client from the weights `start`, near the published weights `anchor`. In
+    isolation, a client whose training fails keeps its start.
 
-    Args:
-        space: The federation and the model.
-        method: What a client minimises (`build_method`).
-        start: From clients to the weights `[K, P]` with which they begin.
-        anchor: From clients to the published weights `[K, P]` that they stay near.
-        local: The steps, batches and step size.
-
-    Returns:
-        A store whose `gather` gives the weights of clients. In isolation, a client whose training
-        fails keeps its start.
-    """
+    Returns a store whose `gather` gives the weights of clients."""
     tuner, device = Tuner(space, method, local), space.tensors.device
     store = Store.fresh(space.data.m, space.model.start())
     trains = space.data.rows("train").counts > 0
 
-    def work(clients: Clients) -> Tensor:
+    def work(clients: Ints) -> Tensor:
         return tuner(clients, start(clients).to(device), anchor(clients).to(device))
 
     pieces = tuner.pieces()

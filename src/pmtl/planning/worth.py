@@ -21,6 +21,7 @@ the share s of μ² its noise has the norm 2√K/(m·μ·√s) against votes of 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import replace
 
 from pmtl.privacy.accounting import accountant, gaussian
@@ -66,8 +67,7 @@ def in_most_use(plan: PrivacyPlan, numbers: int) -> int | None:
 
 
 def vote_ratio(clients: int, epsilon: float, delta: float) -> float:
-    """The norm of the noise on a vote, over the norm of a client's vote, at the ε of the whole run;
-    inf is without noise."""
+    """The norm of the noise on a vote over that of a client's vote, at the ε of a run (inf: 0)."""
     if math.isinf(epsilon):
         return 0.0
     return 2 * math.sqrt(CELLS / VOTE_SHARE) / (clients * gaussian.mu_for(epsilon, delta))
@@ -94,7 +94,7 @@ def advice(noise: float, vote: float) -> str:
 
 
 def clients_for(plan: PrivacyPlan, epsilon: float, excess: float, fixed: bool) -> int | None:
-    """How many clients make `excess` 1, at the same ε and rate q/m.
+    """The fewest clients that make `excess` 1, at the same ε and rate q/m; None if no number does.
 
     All noise of a plan falls like 1/(m·μ). This is exact with all clients in every round. For other
     sampling schemes the effect of another δ is approximate (within 5% where we tried).
@@ -104,9 +104,6 @@ def clients_for(plan: PrivacyPlan, epsilon: float, excess: float, fixed: bool) -
         epsilon: its ε.
         excess: its noise over the most that is good.
         fixed: whether δ stays as it is; the default, 1/(10m), changes with the number of clients.
-
-    Returns:
-        The smallest number, or None if no number is enough.
     """
     if excess == 0:
         return FEWEST
@@ -116,12 +113,6 @@ def clients_for(plan: PrivacyPlan, epsilon: float, excess: float, fixed: bool) -
         return clients * gaussian.mu_for(epsilon, delta)
 
     needed = excess * plan.clients * gaussian.mu_for(epsilon, plan.delta)
-    few, enough = FEWEST, MOST["clients"]
-    if strength(few) >= needed:
-        return few
-    if strength(enough) < needed:
-        return None
-    while enough - few > 1:
-        middle = (few + enough) // 2
-        few, enough = (few, middle) if strength(middle) >= needed else (middle, enough)
-    return enough
+    numbers = range(FEWEST, MOST["clients"] + 1)
+    place = bisect_left(numbers, needed, key=strength)
+    return numbers[place] if place < len(numbers) else None

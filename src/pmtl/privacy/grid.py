@@ -63,8 +63,7 @@ class Grid:
         return torch.where(squares <= 4**self.bits, steps, 0)
 
     def keep_short(self, steps: Tensor, uploads: int = 1) -> Tensor:
-        """Rows `[K, P]` of whole steps; one that is longer than so many `uploads` together can be
-        counts as zero."""
+        """Rows `[K, P]` of steps; one that is longer than so many `uploads` counts as zero."""
         most = uploads * 2**self.bits
         # A rough check first: otherwise the integers could overflow.
         rough = steps.double().square().sum(dim=1, keepdim=True)

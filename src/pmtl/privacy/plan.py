@@ -58,17 +58,11 @@ class PrivacyPlan:
     delta: float  #: δ, the probability with which the guarantee may fail
 
     def __post_init__(self) -> None:
-        checked = {
-            "clients": _count(self.clients, "clients"),
-            "cohort": _count(self.cohort, "cohort"),
-            "rounds": _count(self.rounds, "rounds"),
-            "clip_norm": _number(self.clip_norm, "clip norm"),
-            "noise_std": _number(self.noise_std, "noise"),
-            "delta": _number(self.delta, "delta"),
-        }
-        for name, value in checked.items():
-            # NumPy scalars become Python numbers, so that a plan can always be written as JSON.
-            object.__setattr__(self, name, value)
+        # NumPy scalars become Python numbers, so that a plan can always be written as JSON.
+        for name in ("clients", "cohort", "rounds"):
+            object.__setattr__(self, name, _count(getattr(self, name), name))
+        for name, words in (("clip_norm", "clip norm"), ("noise_std", "noise"), ("delta", "delta")):
+            object.__setattr__(self, name, _number(getattr(self, name), words))
         if self.cohort > self.clients:
             raise PmtlError(
                 f"A cohort of {self.cohort} cannot be drawn from {self.clients} clients: "

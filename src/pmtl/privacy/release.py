@@ -81,8 +81,8 @@ class Tally:
 
 
 class Release:
-    """The gate of one run. In all methods `tally` is the sum of an open round, and `shared` the
-    billboard before it."""
+    """The gate of one run. In all methods `tally` is the sum of an open round, `shared` the
+    billboard before it, and `clients` are the numbers of the clients whose uploads are added."""
 
     def __init__(
         self,
@@ -128,8 +128,7 @@ class Release:
         raise PmtlError("A gate cannot be copied or sent elsewhere: a run has exactly one gate.")
 
     def open(self, round: int, shared: Tensor, size: int | None = None) -> Tally:
-        """An empty sum for a round; `size` is the length of uploads, if it is not that of the
-        billboard's vectors."""
+        """An empty sum for a round; uploads are of length `size`, or as long as `shared`."""
         dtype = torch.int64 if isinstance(self._noise, GridNoise) else torch.float64
         shape = (len(shared), shared.shape[1] if size is None else size)
         return Tally(round, shape, shared.device, dtype)
@@ -141,7 +140,6 @@ class Release:
         as zero, without an error: an error about one client would be a release past the gate.
 
         Args:
-            tally: the sum of the open round.
             client: the number of the client that sent the message.
             round: the round for which it was sent.
             message: `{UPLOAD: vector}`, a tensor or a NumPy array.
@@ -183,29 +181,18 @@ class Release:
                 tally.sum[block] += part.sum(dim=0)
 
     def add_steps(self, tally: Tally, clients: NDArray[np.int64], steps: Tensor) -> None:
-        """Add uploads `[K, P]` that sites have brought to the grid (`Grid.snap`), each once. One
-        that is too long counts as zero.
-
-        Args:
-            tally: the sum of the round.
-            clients: the clients whose uploads these are.
-            steps: whole numbers of steps.
-        """
+        """Add uploads `steps` [K, P] that sites have brought to the grid (`Grid.snap`), each once.
+        One that is too long counts as zero."""
         fresh = _unseen(tally, clients)
         sound = self._grid.keep_short(steps[fresh])
         blocks = torch.from_numpy(self.billboard.blocks[clients[fresh]])
         tally.sum.index_add_(0, blocks.to(tally.sum.device), sound.to(tally.sum.device))
 
     def add_sum(self, tally: Tally, clients: NDArray[np.int64], total: Tensor) -> None:
-        """Add the sum `[P]` of the uploads of one site's clients, which the site has clipped.
+        """Add the sum `total` [P] of the uploads of one site's clients, in steps of the grid.
 
         That every client's part is clipped is the site's word. Here the whole is bounded: a sum
         that is longer than its clients could make it counts as zero.
-
-        Args:
-            tally: the sum of the round.
-            clients: the clients that were drawn at the site.
-            total: the sum in whole steps of the grid.
         """
         if self.blocks != 1:
             raise PmtlError("Sites can send sums only if all clients read one shared model.")
@@ -220,10 +207,9 @@ class Release:
             self._charge(round)
 
     def add_noisy_sum(self, tally: Tally, total: Tensor, reach: float) -> None:
-        """Take the sum of all sites, noise included, as the round's sum.
+        """Take the sum of all sites, noise included, as the round's sum, which is still empty.
 
         Args:
-            tally: the sum of the round, still empty.
             total: `[P]`, whole steps of the grid.
             reach: how far beyond the clients' longest sum noise can go, in steps. A number beyond
                 that comes from a site that sent nonsense, and the attempt is refused.
@@ -251,12 +237,8 @@ class Release:
     def publish(self, tally: Tally, shared: Tensor, step: ServerStep = torch.add) -> Tensor:
         """Charge the round, draw its noise, and return the next billboard.
 
-        Args:
-            tally: the round's clipped sum.
-            shared: the billboard before the round.
-            step: makes the next billboard from `shared` and the noisy average, both in float64.
-                It uses only public values, so it costs no privacy.
-        """
+        `step` makes it from `shared` and the noisy average, both in float64. It uses only public
+        values, so it costs no privacy."""
         self._refuse_second(tally)
         if self._charge is not None:
             self._charge(tally.round)  # Before the noise exists, so no release is ever uncharged.
@@ -278,13 +260,7 @@ class Release:
 
     def publish_noisy(self, tally: Tally, shared: Tensor, step: ServerStep) -> Tensor:
         """The next billboard from a sum to which sites added the noise, in shares
-        (`add_noisy_sum`). `charge` was called before they did.
-
-        Args:
-            tally: the round's sum, noise included.
-            shared: the billboard before the round.
-            step: as for `publish`.
-        """
+        (`add_noisy_sum`). `charge` was called before they did. `step` is as for `publish`."""
         self._refuse_second(tally)
         update = self.average(tally).to(shared.device)
         return step(shared.to(torch.float64), update).to(shared.dtype)

@@ -20,6 +20,7 @@ import os
 from collections.abc import Mapping
 from functools import lru_cache
 from numbers import Real
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -94,21 +95,25 @@ class SamplingScheme:
         self, z: float, rate: float, rounds: int, delta: float, sensitivity: int = 2
     ) -> float:
         """ε at δ of one plan."""
-        from pmtl.privacy.accounting import colluders
-
-        return colluders.epsilon(z, self.checked_chance(rate), rounds, delta, sensitivity)
+        chance = self.checked_chance(rate)
+        return float(self._costs.epsilon(z, chance, rounds, delta, sensitivity))
 
     def delta(self, z: float, rate: float, rounds: int, epsilon: float) -> float:
         """δ at ε of one plan, replace-one."""
-        from pmtl.privacy.accounting import colluders
-
-        return colluders.delta(z, self.checked_chance(rate), rounds, epsilon, 2)
+        return float(self._costs.delta(z, self.checked_chance(rate), rounds, epsilon, 2))
 
     def renyi(self, z: float, rate: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
         """The Rényi divergences of one release at `orders`, replace-one."""
         from pmtl.privacy.accounting import renyi
 
-        return renyi.known(z, self.checked_chance(rate), orders)
+        cost = renyi.secret if self.coins_are_secret else renyi.known
+        return cost(z, self.checked_chance(rate), orders)
+
+    @property
+    def _costs(self) -> ModuleType:
+        from pmtl.privacy.accounting import colluders, poisson
+
+        return poisson if self.coins_are_secret else colluders
 
     def empty(self, plan: PrivacyPlan) -> float:
         """The probability that a round has no clients."""
@@ -164,23 +169,6 @@ class Poisson(SamplingScheme):
     def chance(self, rate: float) -> float:
         return rate
 
-    def epsilon(
-        self, z: float, rate: float, rounds: int, delta: float, sensitivity: int = 2
-    ) -> float:
-        from pmtl.privacy.accounting import poisson
-
-        return poisson.epsilon(z, rate, rounds, delta, sensitivity)
-
-    def delta(self, z: float, rate: float, rounds: int, epsilon: float) -> float:
-        from pmtl.privacy.accounting import poisson
-
-        return poisson.delta(z, rate, rounds, epsilon, 2)
-
-    def renyi(self, z: float, rate: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
-        from pmtl.privacy.accounting import renyi
-
-        return renyi.secret(z, rate, orders)
-
     def empty(self, plan: PrivacyPlan) -> float:
         return math.exp(plan.clients * math.log1p(-plan.rate)) if plan.rate < 1 else 0.0
 
@@ -205,12 +193,12 @@ class Fixed(SamplingScheme):
 
     def comparisons(self, plan: PrivacyPlan) -> dict[str, float]:
         """`outsiders` see only the models; `colluders` know who was drawn."""
-        from pmtl.privacy.accounting import fixed_size
+        from pmtl.privacy.accounting import poisson
 
         if not plan.private:
             return {"outsiders": math.inf, "colluders": math.inf}
         costs = (plan.noise_multiplier, plan.rate, plan.rounds, plan.delta)
-        outsiders = fixed_size.outsiders_epsilon(*costs)
+        outsiders = poisson.outsiders_epsilon(*costs)
         return {"outsiders": outsiders, "colluders": self.epsilon(*costs)}
 
     def in_words(self, plan: PrivacyPlan, also: Mapping[str, Any]) -> str:
@@ -228,8 +216,7 @@ SCHEMES: dict[str, type[SamplingScheme]] = {FULL: Full, POISSON: Poisson, FIXED:
 
 
 def default_sampling(clients: int, cohort: int) -> str:
-    """Full if all clients are in the cohort, otherwise poisson: its amplified guarantee also holds
-    against colluding clients."""
+    """Full for everybody, else poisson: its amplified guarantee also holds against colluders."""
     return FULL if cohort == clients else POISSON
 
 
@@ -262,7 +249,7 @@ def _found(name: str) -> SamplingScheme:
 
 def _refuse_own_costs(kind: type[SamplingScheme], name: str) -> None:
     """A scheme of the user's own is charged by its `chance` alone, also together with others."""
-    costs = ("epsilon", "delta", "renyi", "checked_chance")
+    costs = ("epsilon", "delta", "renyi", "checked_chance", "_costs")
     own = [cost for cost in costs if getattr(kind, cost) is not getattr(SamplingScheme, cost)]
     if own or kind.coins_are_secret:
         raise PmtlError(

@@ -142,8 +142,7 @@ class Budget:
         self.check_published(Published(rounds, published.metrics))
 
     def _check_unmarked(self, checkpoint: Checkpoint) -> None:
-        """Accept a checkpoint without its mark if a crash between the two explains it, and write
-        the mark."""
+        """Mark a checkpoint without a mark, if a crash between the two explains it."""
         sequence, hash = checkpoint.history.get("entry", (-1, ""))
         if checkpoint.history.get("run") != self._run or not self.ledger.has(sequence, hash):
             raise PmtlError(

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from numbers import Real
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pmtl.client.batches import LocalTraining
 from pmtl.errors import PmtlError, kind_of, naming
@@ -23,6 +23,8 @@ from pmtl.storage import digest_of_text, read_toml
 
 if TYPE_CHECKING:
     from pmtl.algorithms import Algorithm
+
+T = TypeVar("T")
 
 #: Takes the place of a spec for an object that exists only in a Python program.
 IN_MEMORY = "(in memory)"
@@ -188,15 +190,14 @@ def privacy_of(given: Any) -> PrivacyRequest:
     if isinstance(given, PrivacyPlan):
         return PrivacyRequest.of(given)
     if given is None or isinstance(given, (PrivacyRequest, Mapping)):
-        request: PrivacyRequest = part(PrivacyRequest, given, "privacy")
-        return request
+        return part(PrivacyRequest, given, "privacy")
     raise PmtlError(
         'privacy must be an ε (2.0), a mapping of settings ({"epsilon": 2.0, "delta": 1e-5}) or a '
         f"pmtl.PrivacyRequest, but {kind_of(given)} was given."
     )
 
 
-def part(kind: type[Any], value: Any, what: str) -> Any:
+def part(kind: type[T], value: Any, what: str) -> T:
     """A `PrivacyRequest` or `LocalTraining` from itself or from a mapping of its fields."""
     if value is None:
         return kind()
@@ -219,7 +220,6 @@ def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_config(path: str | Path) -> TrainConfig:
-    """Read a TOML file."""
     return parse_config(read_toml(path, CONFIGURATION), str(path))
 
 
@@ -248,24 +248,21 @@ def _refuse_misplaced(values: Mapping[str, Any], kind: type[TrainConfig]) -> Non
     problems = []
     for place, part in parts.items():
         for name in part if isinstance(part, Mapping) else ():
+            home = known.get(name, place)
             if name in _OF_DATA:
                 problems.append(
                     f"{name} is an option of the data: write data = "
                     f'"FILE:{name.removesuffix("_column")}=…".'
                 )
-                continue
-            if name in _OF_FEDERATIONS and name not in known:
+            elif name in _OF_FEDERATIONS and name not in known:
                 problems.append(
                     f"{name} is a setting of pmtl federation run: here no server has to be trusted."
                 )
-                continue
-            home = known.get(name, place)
-            if home == place or name in parts:
-                continue
-            where = f"under [{home}]: put it below that line"
-            problems.append(
-                f"{name} belongs {where if home else 'at the top, above the first [heading]'}."
-            )
+            elif home != place and name not in parts:
+                where = f"under [{home}]: put it below that line"
+                problems.append(
+                    f"{name} belongs {where if home else 'at the top, above the first [heading]'}."
+                )
     if problems:
         raise PmtlError(" ".join(problems))
 

@@ -28,7 +28,8 @@ from pmtl.runs.facts import RunFacts, public_facts
 from pmtl.runs.metrics_file import MetricsFile
 from pmtl.runs.personal import Personal, write_personal
 from pmtl.sharing import PublicInputs
-from pmtl.simulation import CHECKS, RunState
+from pmtl.simulation import RunState
+from pmtl.simulation.owned.rows_on_disk import CHECKS
 from pmtl.views.frames import csv_text
 
 KEY_BYTES = 32
@@ -105,8 +106,7 @@ class RunFolder:
     @staticmethod
     def refuse_existing(path: str | Path) -> None:
         """Refuse a path where there is a file or a folder that is not empty."""
-        path = files.as_path(path, "out")
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if not files.is_free(files.as_path(path, "out")):
             raise PmtlError(
                 f"{path} exists already: choose another --out, continue it with "
                 f"`pmtl resume {path}`, or delete it first."
@@ -251,10 +251,8 @@ class RunFolder:
             file = self.personal_file if name == "personal" else self.alone_file
             written[name] = write_personal(file, models, about, self.key)
         if scaling is not None:
-            given = {
-                name: getattr(scaling, name) for name in ("means", "widths", "limits", "fills")
-            }
-            parts = {name: torch.from_numpy(v) for name, v in given.items() if v is not None}
+            given = vars(scaling).items()
+            parts = {name: torch.from_numpy(part) for name, part in given if part is not None}
             written["scaling"] = files.write_tensors(self.scaling_file, parts, {}, self.key)
         save_statement(self.public, statement)
         files.write_text(self.table_file, csv_text(self.metrics.lines()))

@@ -302,9 +302,9 @@ def statement_of(facts: RunFacts, finetuned: bool = False) -> Statement:
 
 def _public_parts(facts: RunFacts) -> Iterator[str]:
     """What the statement says about public files and about the part that is shared."""
-    for role, sentence in (("init", text.START), ("basis", text.BASIS)):
+    for role, what in text.PUBLIC_FILES.items():
         if file := facts.public_files.get(role):
-            yield sentence.format(file=file["file"], sha256=file["sha256"])
+            yield text.PUBLIC_FILE.format(what=what, file=file["file"], sha256=file["sha256"])
     if facts.share is not None and facts.shares:
         yield text.SHARED_PART.format(
             share=facts.share, numbers=facts.shared_numbers, parameters=facts.parameters

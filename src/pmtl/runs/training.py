@@ -341,7 +341,6 @@ def _warned(run: Run) -> Run:
 
 
 def _load(config: TrainConfig, progress: bool, schema: Any = None) -> FederatedData:
-    """The data of a run, with the `schema` of a run that is continued; in production, no row can
-    stop the run."""
+    """The data of a run, with its `schema` if it is continued; in production no row can stop it."""
     secret = config.mode == "production"
     return load(config.data, progress=progress, production=secret, schema=schema)

@@ -97,8 +97,7 @@ class Server:
         return ServerState(0, shared, self.algorithm.server_start(shared))
 
     def draw(self, round: int) -> NDArray[np.int64]:
-        """The numbers of the clients that train in a round, in order. In production every call
-        draws anew."""
+        """The numbers of a round's clients, in order. In production every call draws anew."""
         if not self.algorithm.shares:  # Nothing is published, so nobody has to be hidden.
             return np.arange(len(self.clients), dtype=np.int64)
         return self.sampler.draw(round)
@@ -109,12 +108,7 @@ class Server:
         return RoundMessage(state.round, read.cpu().numpy().copy())
 
     def open(self, state: ServerState, cohort: NDArray[np.int64] | None = None) -> Tally:
-        """An empty sum for the round that comes next, and its cohort.
-
-        Args:
-            state: where the server stands.
-            cohort: the cohort, if it was drawn before.
-        """
+        """An empty sum for the next round, and its `cohort`, if it was not drawn before."""
         size = self.algorithm.upload_size(state.round)
         tally = self.gate.open(state.round, state.shared, size)
         drawn = self.draw(state.round) if cohort is None else cohort
@@ -124,16 +118,11 @@ class Server:
     def receive(
         self, tally: Tally, client: int, round: int, upload: Mapping[str, Any] | bytes
     ) -> None:
-        """Clip and add the upload of one site, whatever it is.
+        """Clip and add the `upload` that the site of one client sent for a `round`, as a mapping
+        or as bytes, whatever it is.
 
         What is not an upload counts as zero. What comes from outside the cohort is dropped: the
         accountant relies on who was drawn.
-
-        Args:
-            tally: the sum of the round.
-            client: the number of the client whose site sent it.
-            round: the round for which the site sent it.
-            upload: what it sent, as a mapping or as bytes.
         """
         if client not in tally.cohort:
             return
@@ -150,7 +139,6 @@ class Server:
         """Add what one site of many clients sent; what does not fit counts as zero.
 
         Args:
-            tally: the sum of the round.
             clients: the site's clients that were drawn.
             uploads: `[K, U]`, one row for each of them, or `[U]` if `summed`: whole steps of the
                 grid at a hardened gate, clipped numbers otherwise.
@@ -177,13 +165,8 @@ class Server:
         self.gate.add(tally, clients, uploads)
 
     def publish(self, tally: Tally, state: ServerState, noisy: bool = False) -> None:
-        """Charge the round, add noise, and let the algorithm's server make its step.
-
-        Args:
-            tally: the sum of the round that comes next.
-            state: is moved to after the round.
-            noisy: whether the sites added the noise (`Release.publish_noisy`).
-        """
+        """Charge the round, add noise, let the algorithm's server make its step, and move `state`
+        to after the round. `noisy`: the sites added the noise (`Release.publish_noisy`)."""
         if tally.round != state.round or state.round >= self.plan.rounds:
             raise PmtlError(
                 f"Round {tally.round} cannot be published: the next one is {state.round}, and the "

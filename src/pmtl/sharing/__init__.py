@@ -6,4 +6,3 @@ from pmtl.sharing.build import absolute as absolute
 from pmtl.sharing.build import build_share as build_share
 from pmtl.sharing.build import named as named
 from pmtl.sharing.build import share_part as share_part
-from pmtl.sharing.share import Share as Share

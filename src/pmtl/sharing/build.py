@@ -13,8 +13,7 @@ from pmtl.algorithms import Algorithm, ExactAlgorithm
 from pmtl.errors import PmtlError
 from pmtl.models import FlatModel, PublicFile, read_public, used_of_start
 from pmtl.sharing.algorithm import SharedPart
-from pmtl.sharing.basis import basis_rows
-from pmtl.sharing.kinds import by_name, film, lowrank, subspace
+from pmtl.sharing.kinds import basis_rows, by_name, film, lowrank, subspace
 from pmtl.sharing.share import Basis, Share
 from pmtl.spec import construct, format_spec, parse_spec, unknown
 from pmtl.storage import digest
@@ -42,13 +41,9 @@ def basis_path(share: str | None) -> str | None:
 
 
 def build_share(spec: str, model: FlatModel, rows: Tensor | None = None) -> Share:
-    """The part of a model that a spec names.
-
-    Args:
-        spec: patterns of names joined by +, or a kind with its options (`kinds.py`).
-        model: the model, with the common start as its parameters.
-        rows: the directions of a basis, which `basis_rows` reads.
-    """
+    """The part of a model, which has the common start as its parameters, that a spec names:
+    patterns of names joined by +, or a kind with its options (`kinds.py`). `rows` are the
+    directions of a basis, which `basis_rows` reads."""
     name, options = parse_spec(spec)
     if name == BASIS:
         if rows is None:
@@ -113,7 +108,6 @@ class PublicInputs:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> PublicInputs:
-        """The inverse of `tensors`."""
         start = {
             name.removeprefix(_START): value
             for name, value in tensors.items()
@@ -124,15 +118,14 @@ class PublicInputs:
 
 def named(share: str | None) -> str | None:
     """The share with the name of a file in place of its path, for what is published."""
-    path = basis_path(share)
-    return share if share is None or path is None else _with_path(Path(path).name)
+    return _with_path(share, lambda path: path.name)
 
 
 def absolute(share: str | None) -> str | None:
     """The share with an absolute path, so that a run can be started again from any folder."""
+    return _with_path(share, Path.absolute)
+
+
+def _with_path(share: str | None, changed: Callable[[Path], Any]) -> str | None:
     path = basis_path(share)
-    return share if share is None or path is None else _with_path(str(Path(path).absolute()))
-
-
-def _with_path(path: str) -> str:
-    return format_spec(BASIS, {"file": path})
+    return share if path is None else format_spec(BASIS, {"file": changed(Path(path))})

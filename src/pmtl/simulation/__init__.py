@@ -7,10 +7,6 @@ from pmtl.simulation.evaluation import Metrics as Metrics
 from pmtl.simulation.evaluation import Weights as Weights
 from pmtl.simulation.evaluation import evaluate as evaluate
 from pmtl.simulation.identity import identity as identity
-from pmtl.simulation.owned.row_file import RowFile as RowFile
-from pmtl.simulation.owned.row_file import digest_rows as digest_rows
-from pmtl.simulation.owned.row_file import private as private
-from pmtl.simulation.owned.store import CHECKS as CHECKS
 from pmtl.simulation.owned.store import Store as Store
 from pmtl.simulation.released_metrics import ReleasedMetrics as ReleasedMetrics
 from pmtl.simulation.released_metrics import metric_bounds as metric_bounds

@@ -36,10 +36,8 @@ _ERRORS = ("_loss", "_error", "_deviance")
 def find_metrics(names: str | None, task: Task | None = None) -> dict[str, Metric | None]:
     """Metrics, by the names they get in results; None for a measure of the library.
 
-    Args:
-        names: measures (`measures.py`; `all` are those of the task), `package.module:function` or
-            the names of entry points, joined by `+`.
-        task: a measure that this task does not have is refused; None: it is not known yet.
+    `names` are measures (`measures.py`; `all` are those of the task), `package.module:function` or
+    the names of entry points, joined by `+`. A measure that the `task` does not have is refused.
     """
     if names is not None and not isinstance(names, str):
         raise PmtlError(

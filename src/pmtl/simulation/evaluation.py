@@ -20,7 +20,7 @@ from torch.func import vmap
 
 from pmtl.client.batches import FEW_ROWS, power_of_two
 from pmtl.data import Rows, Split
-from pmtl.engines.base import Ints
+from pmtl.engines.base import Ints, Mask
 from pmtl.engines.choose import fixed_width
 from pmtl.engines.row_tensors import RowTensors
 from pmtl.engines.slots import assign_slots, axis_is_safe
@@ -57,7 +57,7 @@ class Group:
     the largest of them needs."""
 
     slots: Ints  #: [K] positions of clients; an empty slot repeats one of them
-    there: NDArray[np.bool_]  #: which slots are not empty
+    there: Mask  #: which slots are not empty
     tall: int | None = None  #: rows of a client that are evaluated at once
     width: int | None = None  #: columns of sparse rows
 
@@ -108,7 +108,6 @@ class Measuring:
 
     @property
     def rows(self) -> Rows:
-        """The rows of the split."""
         return self.tensors.data.rows(self.split)
 
     def further_values(
@@ -207,8 +206,7 @@ class Measuring:
         return found
 
     def row_outputs(self, weights: Weights, clients: Ints) -> NDArray[np.float32]:
-        """[rows, outputs] what the clients' models say about all of their rows, client after
-        client."""
+        """[rows, outputs] the models' outputs for all of the clients' rows, client after client."""
         shape = (int(self.rows.counts[clients].sum()), self.tensors.data.outputs)
         found = np.empty(shape, dtype=np.float32)
         for at, table in self._each_row(lambda slots: weights(clients[slots]), clients, _columns):
@@ -262,8 +260,7 @@ class Measuring:
             yield Group(positions, there, shape[0], shape[2] if sparse else None)
 
     def _of_like_size(self, counts: Ints) -> Iterator[Group]:
-        """Clients with similar numbers of rows, so that there is little padding, and no more of
-        them than memory allows."""
+        """As many clients as memory allows, of similar numbers of rows: there is little padding."""
         order = np.argsort(counts, kind="stable")
         order = order[counts[order] > 0]
         row_floats = int(np.prod(self.tensors.data.input_shape))
@@ -276,7 +273,7 @@ class Measuring:
 
     def _tables(
         self, weights: Tensor, clients: Ints, group: Group, measure: Measure
-    ) -> Iterator[tuple[slice, NDArray[np.bool_], dict[str, Floats]]]:
+    ) -> Iterator[tuple[slice, Mask, dict[str, Floats]]]:
         """A few rows of every client at a time: which of its rows, which of these are real, and the
         measured values `[K, rows]`."""
         tensors, model, rows = self.tensors, self.model, self.rows
@@ -313,8 +310,7 @@ def _squares(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
 
 
 def summarise(per_client: dict[str, Floats], counts: Ints) -> Metrics:
-    """Every metric over all rows, over clients and over the worst clients; the loss over all rows
-    only."""
+    """Every metric over all rows, over clients and over the worst ones; the loss over rows only."""
     summary: Metrics = {}
     for name, values in per_client.items():
         root = 0.5 if name in ROOTS else 1

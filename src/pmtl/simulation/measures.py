@@ -80,10 +80,7 @@ class Answered:
     @cached_property
     def hits(self) -> Floats:
         """[clients, outputs] how many rows of each class are predicted to be of it."""
-        right = self.told == self.truth
-        hits = np.zeros((self.clients, self.scores.shape[1]))
-        np.add.at(hits, (self.owner[right], self.truth[right]), 1.0)
-        return hits
+        return self.pairs(self.truth, self.told == self.truth)
 
     def mean(self, values: Floats) -> Floats:
         """[clients] the mean over each client's rows of one number per row."""
@@ -100,16 +97,16 @@ class Answered:
         """[clients] the number of rows."""
         return np.bincount(self.owner, minlength=self.clients).astype(np.float64)
 
-    def pairs(self, classes: NDArray[np.int64]) -> Floats:
-        """[clients, outputs] how many rows of a client have each of the classes [n]."""
+    def pairs(self, classes: NDArray[np.int64], counts: NDArray[Any] | None = None) -> Floats:
+        """[clients, outputs] how many rows of a client that count have each of the classes [n]."""
         outputs = self.scores.shape[1]
-        counts = np.bincount(self.owner * outputs + classes, minlength=self.clients * outputs)
-        return counts.reshape(self.clients, outputs).astype(np.float64)
+        cells = self.owner * outputs + classes
+        found = np.bincount(cells, counts, minlength=self.clients * outputs)
+        return found.reshape(self.clients, outputs).astype(np.float64)
 
 
 def accuracy(given: Answered) -> Floats:
-    """The share of rows whose class is predicted; of labels, the share of rows that have the most
-    probable one."""
+    """The share of rows whose class is predicted, or that have the most probable label."""
     if given.task == "multilabel":
         best = given.scores.argmax(axis=1)
         return given.mean(np.take_along_axis(given.marks, best[:, None], axis=1)[:, 0])

@@ -30,8 +30,7 @@ class NoiseKey:
         self._drawn = False
 
     def describe(self, server: Server, sites: Sites, hardened: bool) -> None:
-        """Set what decides what is published; to be called before training, which may change the
-        model's module."""
+        """Set what decides what is published; before training, which may change the module."""
         if self._seed is not None:
             self._described = identity(
                 __version__,
@@ -53,7 +52,6 @@ class NoiseKey:
 
     @property
     def text(self) -> str:
-        """The key."""
         return to_json([self._described, self._metrics])
 
     def source(self, release: str = "") -> Source:

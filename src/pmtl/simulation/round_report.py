@@ -57,6 +57,5 @@ class RoundReport:
         return float(self._sums[which]) / count if count else None
 
     def to_dict(self) -> dict[str, Any]:
-        """All values, as in `metrics.jsonl`."""
         names = ("round", "cohort", "lr", "train_loss", "upload_norm", "clipped")
         return {name: getattr(self, name) for name in names}

@@ -139,11 +139,9 @@ class Simulation:
             done = self._each(piece[self._trains[piece]], train, self._failed("trained", round))
             failed = np.setdiff1d(piece, np.concatenate([piece[:0], *(some for some, _ in done)]))
             # A client that failed keeps its vector, but gets a row like all sampled clients.
-            store = state.store
-            store.scatter(failed, store.gather(failed))
+            state.store.scatter(failed, state.store.gather(failed))
             for clients, trained in done:
-                state.store.scatter(clients, trained.kept)
-                state.changed.update(clients.tolist() if self.team.size > 1 else ())
+                self._keep(state, clients, trained.kept)
                 if not self.algorithm.exact:  # It takes no steps on batches.
                     losses.append(trained.losses)
                 if self.algorithm.shares:
@@ -170,12 +168,20 @@ class Simulation:
         for piece in self.sites.pieces(everybody):
 
             def solve(clients: Ints) -> Tensor:
-                around = self.server.billboard.read(state.shared, clients, self._production)
-                return self.sites.finish_clients(clients, around)
+                return self.sites.finish_clients(clients, self._read(state.shared, clients))
 
             for clients, own in self._each(piece, solve, self._failed("finished", state.round)):
-                state.store.scatter(clients, own)
-                state.changed.update(clients.tolist() if self.team.size > 1 else ())
+                self._keep(state, clients, own)
+
+    def _train(self, clients: Ints, own: Tensor, shared: Tensor, round: int, lr: float) -> Trained:
+        return self.sites.train_clients(clients, own, self._read(shared, clients), round, lr)
+
+    def _keep(self, state: RunState, clients: Ints, own: Tensor) -> None:
+        state.store.scatter(clients, own)
+        state.changed.update(clients.tolist() if self.team.size > 1 else ())
+
+    def _read(self, shared: Tensor, clients: Ints) -> Tensor:
+        return self.server.billboard.read(shared, clients, self._production)
 
     def _failed(self, what: str, round: int) -> Callable[[int, Exception], None]:
         def tell(client: int, error: Exception) -> None:
@@ -225,8 +231,7 @@ class Simulation:
 
     def predictors(self, state: RunState, clients: Ints) -> Tensor:
         """The weights `[K, P]` with which the clients predict."""
-        own = state.store.gather(clients)
-        around = self.server.billboard.read(state.shared, clients, self._production)
+        own, around = state.store.gather(clients), self._read(state.shared, clients)
         predict = vmap(self.algorithm.predict)
         if self._production and len(clients):
             pairs = zip(torch.split(own, 1), torch.split(around, 1), strict=True)
@@ -244,9 +249,7 @@ class Simulation:
         """What is evaluated: the personal models and, if there is one, the shared model."""
         views: dict[str, Weights] = {"personal": lambda clients: self.predictors(state, clients)}
         if "shared" in self.measured:
-            views["shared"] = lambda clients: self.server.billboard.read(
-                self.published(state), clients, self._production
-            )
+            views["shared"] = lambda clients: self._read(self.published(state), clients)
         if isinstance(self.algorithm, ExactAlgorithm):
             alone = vmap(self.algorithm.alone)
             views["alone"] = lambda clients: alone(state.store.gather(clients))
@@ -301,10 +304,6 @@ class Simulation:
         cohort = self.server.draw(round)
         # A seed draws the same cohort in every process; in production the leader draws.
         return self.team.draw(cohort) if self._production and self.algorithm.shares else cohort
-
-    def _train(self, clients: Ints, own: Tensor, shared: Tensor, round: int, lr: float) -> Trained:
-        around = self.server.billboard.read(shared, clients, self._production)
-        return self.sites.train_clients(clients, own, around, round, lr)
 
     def _look_ahead(self, round: int) -> None:
         """Draw the next round's batches while the graphics card computes this one. Not in

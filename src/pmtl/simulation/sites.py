@@ -16,12 +16,12 @@ from torch import Tensor
 from pmtl.algorithms import Algorithm, ExactAlgorithm
 from pmtl.client.batches import FEW_ROWS, Batches, LocalTraining
 from pmtl.data import FederatedData
-from pmtl.engines.base import Ints, TensorBatches, Trained
+from pmtl.engines.base import Ints, Mask, TensorBatches, Trained
 from pmtl.engines.choose import Work, at_once, build_trainer, choose, fixed_width
 from pmtl.engines.exact import ExactEngine
 from pmtl.engines.row_tensors import IndexedBatches, RowTensors
 from pmtl.engines.slots import Shape, assign_slots, axis_is_safe, is_ours
-from pmtl.engines.sparse import Mask, SparseTrainer, own_widths
+from pmtl.engines.sparse import SparseTrainer, own_widths
 from pmtl.models import FlatModel, floats_per_row
 from pmtl.streams import name_keys, subseed
 
@@ -65,7 +65,6 @@ class Sites:
         self.isolate = isolate
         self._drawn: dict[tuple[int, bytes], tuple[Ints, Mask]] = {}
         self._usual_cohort = cohort
-        self._largest = largest
         self._rounds = rounds
         safe = axis_is_safe(model, self.device) and is_ours(algorithm)
         self._exact: ExactEngine | None = None
@@ -85,8 +84,10 @@ class Sites:
         self.engine, self.compile = choose(
             engine, compile, model, self.device, self._work(), isolate, self._alone
         )
+        # The size of a cohort's largest piece, if it is the same in all rounds.
+        width = None if largest is None else len(self.pieces(np.arange(largest))[0])
         self._trainer = build_trainer(
-            self.engine, self.compile, algorithm, model, data.task, self._width(), isolate
+            self.engine, self.compile, algorithm, model, data.task, width, isolate
         )
 
     def train_clients(
@@ -104,8 +105,7 @@ class Sites:
         return self._train_batches(clients, own, around, index, real, round, lr)
 
     def finish_clients(self, clients: Ints, around: Tensor) -> Tensor:
-        """What the clients own after the last release of an exact algorithm; `around` [K, B] is
-        what they read."""
+        """What clients that read `around` [K, B] own after the last exact release."""
         assert self._exact is not None
         return self._exact.finish(clients, around)
 
@@ -200,8 +200,7 @@ class Sites:
 
     @property
     def usual_batch(self) -> int:
-        """The rows of a batch that decide about the engine and the pieces; in production a public
-        number."""
+        """The rows of a batch by which engine and pieces are chosen; public in production."""
         return min(self.local.batch or FEW_ROWS, _MOST_ROWS) if self.isolate else self.batches.size
 
     def _work(self) -> Work:
@@ -214,10 +213,6 @@ class Sites:
                 batches = int(np.ceil(rows / self.batches.size))
             steps = self.local.epochs * batches
         return Work(self._client_floats, self._usual_cohort, self._rounds * steps)
-
-    def _width(self) -> int | None:
-        """The size of a cohort's largest piece, if it is the same in all rounds."""
-        return None if self._largest is None else len(self.pieces(np.arange(self._largest))[0])
 
     @property
     def step_floats(self) -> int:

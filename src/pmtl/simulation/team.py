@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -55,22 +55,20 @@ class Team:
 
     def to_leader(self, values: Tensor) -> None:
         """Sum the `values` of all processes, in place, at the leader; undefined elsewhere."""
-        if self.size > 1:
-            with _together():
-                dist.reduce(values, 0)
+        self._call(dist.reduce, values, 0)
 
     def sum(self, values: Tensor) -> Tensor:
         """Sum the `values` of all processes, in place, everywhere."""
-        if self.size > 1:
-            with _together():
-                dist.all_reduce(values)
-        return values
+        return self._call(dist.all_reduce, values)
 
     def from_leader(self, values: Tensor) -> Tensor:
         """Replace `values` by the leader's, in place."""
+        return self._call(dist.broadcast, values, 0)
+
+    def _call(self, operation: Callable[..., object], values: Tensor, *leader: int) -> Tensor:
         if self.size > 1:
             with _together():
-                dist.broadcast(values, 0)
+                operation(values, *leader)
         return values
 
     def differing(self, parts: Mapping[str, str]) -> list[str]:

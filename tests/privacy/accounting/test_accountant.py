@@ -13,7 +13,7 @@ from scipy import integrate, stats
 
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
-from pmtl.privacy.accounting import accountant, colluders, fixed_size, gaussian, poisson
+from pmtl.privacy.accounting import accountant, colluders, gaussian, poisson
 from pmtl.privacy.plan import PrivacyPlan
 
 # ε at δ = 1/m, q = 100, σ/γ = z/100, with the digits to which it is known.
@@ -171,7 +171,7 @@ def test_adversaries_and_adjacencies_are_ordered(z):
     drawn = poisson.epsilon(z, rate, rounds, delta, 2)
     assert poisson.epsilon(z, rate, rounds, delta, 1) <= drawn
     assert drawn <= colluders.epsilon(z, rate, rounds, delta, 2)
-    assert fixed_size.outsiders_epsilon(z, rate, rounds, delta) <= colluders.epsilon(
+    assert poisson.outsiders_epsilon(z, rate, rounds, delta) <= colluders.epsilon(
         z, rate, rounds, delta, 2
     )
     assert colluders.epsilon(z, rate, rounds, delta, 2) <= gaussian.epsilon(

@@ -104,13 +104,8 @@ def _comparisons(plan: PrivacyPlan) -> dict[str, Any]:
 def noise_for(
     plan: PrivacyPlan, target: float, besides: Mapping[GaussianEvent, int] | None = None
 ) -> float:
-    """The smallest noise_std, within 0.1% and rounded up, with which a plan keeps ε at its δ.
-
-    Args:
-        plan: the plan; its own noise is ignored.
-        target: the ε to keep.
-        besides: other releases that this ε has to cover, and how often each.
-    """
+    """The smallest noise_std, within 0.1% and rounded up, with which a plan, whose own noise is
+    ignored, keeps the ε `target` at its δ. This ε also covers the releases `besides`."""
     target = check_epsilon(target)
     if math.isinf(target):
         return 0.0
@@ -192,15 +187,13 @@ def _log_ratio(value: float, target: float) -> float:
 
 
 def _between(good: float, at_good: float, bad: float, at_bad: float) -> float:
-    """Where the straight line through two log-log points crosses zero, at least 5% away from both
-    ends."""
+    """Where the line through two log-log points crosses zero, at least 5% away from both ends."""
     share = at_good / (at_good - at_bad)
     return good * math.pow(bad / good, min(max(share, 0.05), 0.95))
 
 
 def rounds_for(plan: PrivacyPlan, target: float) -> int:
-    """The largest number of rounds that keeps the ε `target`, from 0 to `MOST_ROUNDS`; the plan's
-    own number is ignored."""
+    """The most rounds, up to `MOST_ROUNDS`, with which a plan keeps the ε `target`."""
     target = check_epsilon(target)
     if math.isinf(target):
         return MOST_ROUNDS

@@ -44,14 +44,9 @@ EXTRA = 0.01
 def smallest_cap(
     account: Mapping[str, Events], plans: Mapping[str, Events], delta: float, limit: float = 0.0
 ) -> float:
-    """The smallest cap at δ that admits an account.
-
-    Args:
-        account: what was charged, by run.
-        plans: all releases that each run may make, fixed before its first.
-        delta: δ.
-        limit: any bound of at most this is good enough; computing the smallest may take seconds.
-    """
+    """The smallest cap at δ that admits an account: what was charged, by run. `plans` are all
+    releases that each run may make, fixed before its first. Any bound of at most `limit` is good
+    enough; computing the smallest may take seconds."""
     charged = total(account.values())
     bound = by_orders(charged, delta)
     if bound <= limit:

@@ -58,7 +58,6 @@ class Group(NamedTuple):
 
     @property
     def scheme(self) -> SamplingScheme:
-        """How their cohorts were drawn."""
         return find_scheme(self.sampling)
 
     @property
@@ -74,13 +73,7 @@ class Group(NamedTuple):
 
 def epsilon(events: Mapping[GaussianEvent, int], delta: float, sensitivity: int = 2) -> float:
     """An ε that holds at δ for all events together; 0 without events, inf if any event has no noise
-    or no clipping.
-
-    Args:
-        events: what was published, and how often.
-        delta: δ.
-        sensitivity: 2 if one client's data are replaced, 1 if they are left out.
-    """
+    or no clipping. `sensitivity` is 2 if one client's data are replaced, 1 if they are left out."""
     if not 0 < delta < 1:
         raise PmtlError(
             f"Delta is a probability strictly between 0 and 1, but {delta} was given: "
@@ -132,8 +125,7 @@ def largest_mu(events: Mapping[GaussianEvent, int]) -> float:
 
 
 def grouped(events: Mapping[GaussianEvent, int]) -> list[Group]:
-    """Equal events together, in a fixed order: the last digit of a result must not depend on the
-    order of charges."""
+    """Equal events together, ordered: the last digit must not depend on the order of charges."""
     groups = [Group(*cost, count) for cost, count in counted(events).items()]
     return sorted(groups, key=lambda g: (g.chance < 1, not g.scheme.coins_are_secret, g))
 
@@ -161,8 +153,7 @@ def _always_in(groups: Sequence[Group]) -> float:
 
 
 def _mixture(groups: Sequence[Group], tail: float) -> tuple[Floats, Floats, float]:
-    """The possible values of μ² with their probabilities, and the probability (at most `tail`) of
-    those left out."""
+    """The values of μ², their probabilities, and that (at most `tail`) of those left out."""
     certain = [group for group in groups if group.chance == 1]
     drawn = [group for group in groups if group.chance < 1]
     values, weights, missed = np.array([_always_in(certain)]), np.array([1.0]), 0.0

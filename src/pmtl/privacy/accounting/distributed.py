@@ -40,11 +40,6 @@ def report(plan: PrivacyPlan, sites: int, colluders: int) -> dict[str, Any]:
     - `variance`: how much larger the variance of what is published is than the plan's;
     - `discrete_gaussians`: ε of discrete Gaussian shares, by the published bound, where the plan
       has its own.
-
-    Args:
-        plan: the plan, whose noise is that of the honest sites.
-        sites: N, how many sites there are.
-        colluders: c, how many of them may collude with the server.
     """
     z, honest = plan.noise_multiplier, sites - colluders
     bound = discrete_gaussian_epsilon(z, LEAST_SHARE, honest, _NUMBERS, plan.rounds, plan.delta)
@@ -67,16 +62,9 @@ def epsilon(plan: PrivacyPlan, sites: int, colluders: int, known: int) -> float:
 def discrete_gaussian_epsilon(
     z: float, share: float, honest: int, numbers: int, rounds: int, delta: float
 ) -> float:
-    """The published bound for `rounds` sums of discrete Gaussians, one client replaced.
-
-    Args:
-        z: the noise multiplier of all honest shares together.
-        share: s, the standard deviation of one share in steps.
-        honest: n, how many shares are added.
-        numbers: d, how many numbers are released in a round.
-        rounds: how many sums are released.
-        delta: the δ at which ε is computed.
-    """
+    """The published bound for `rounds` sums of `numbers` (d) discrete Gaussians each, one client
+    replaced: `honest` (n) shares of the standard deviation `share` (s, in steps), which together
+    have the noise multiplier z."""
     terms = [math.exp(-2 * (math.pi * share) ** 2 * k / (k + 1)) for k in range(1, honest)]
     tau = 10 * math.fsum(terms)
     long = 2 / z  # Δ₂/(√n·s)

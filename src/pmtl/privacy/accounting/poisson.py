@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import logging
 import math
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
-from pmtl.privacy.accounting import colluders
+from pmtl.privacy.accounting import colluders, gaussian
 from pmtl.privacy.accounting.libraries import load
 
 # The points of a grid for one round's losses.
@@ -39,12 +40,19 @@ _MOST_ROUNDS = 1_000_000
 @lru_cache(maxsize=1024)  # A search for the noise, and the runs of a comparison, ask again.
 def epsilon(z: float, rate: float, rounds: int, delta: float, sensitivity: int) -> float:
     """ε at δ for noise multiplier z: replace-one (sensitivity 2) or zero-out (1)."""
+    losses = partial(_composed, z, rate, rounds, delta, sensitivity)
+    return _capped(losses, z, rate, rounds, delta, sensitivity)
+
+
+def _capped(
+    losses: Callable[[], Any], z: float, rate: float, rounds: int, delta: float, sensitivity: int
+) -> float:
+    """ε from the distribution of all rounds' losses, at most that of known coins."""
     cap = colluders.epsilon(z, rate, rounds, delta, sensitivity)
     usable = delta - rounding(rounds)
     if rate == 1 or cap in (0.0, math.inf) or usable <= 0 or not computable(z, rounds):
         return cap
-    losses = _composed(z, rate, rounds, delta, sensitivity)
-    return smaller(float(losses.get_epsilon_for_delta(usable)), cap)
+    return smaller(float(losses().get_epsilon_for_delta(usable)), cap)
 
 
 def delta(z: float, rate: float, rounds: int, epsilon: float, sensitivity: int) -> float:
@@ -150,3 +158,41 @@ def loss_deviation(z: float, rate: float, sensitivity: int) -> float:
     losses = _loss(np.concatenate([z * steps, 1 + z * steps]), z, rate, sensitivity)
     weights = np.concatenate([(1 - rate) * weights, rate * weights])
     return float(math.sqrt(weights @ (losses - weights @ losses) ** 2))
+
+
+def outsiders_epsilon(z: float, rate: float, rounds: int, delta: float) -> float:
+    """The ε of cohorts of a fixed size, replace-one, against outsiders who see only the published
+    models. For comparison only: the guarantee is that of `colluders`.
+
+    Outsiders do not know whether a client took part. For them one round has the amplified profile
+    of sampling without replacement (Balle, Barthe & Gaboardi 2018),
+
+        δ(ε) = p · δ_Gauss(log(1 + (e^ε − 1)/p); μ = 2/z),        p = q/m.
+
+    T of these are composed, discretised so that δ can only be too large ("connect the dots",
+    Doroshenko et al. 2022).
+    """
+    losses = partial(_outsiders_losses, z, rate, rounds, delta)
+    return _capped(losses, z, rate, rounds, delta, sensitivity=2)
+
+
+def _outsiders_losses(z: float, rate: float, rounds: int, delta: float) -> Any:
+    """The distribution of the privacy loss of all rounds."""
+    mu = 2 / z
+    # A loss beyond `reach` counts as infinite, which costs δ/10⁴ over all rounds.
+    unamplified = gaussian.epsilon(mu, min(1e-4 * delta / (rounds * rate), 0.5))
+    reach = float(np.logaddexp(math.log1p(-rate), math.log(rate) + unamplified))
+    deviation = loss_deviation(z, rate, sensitivity=2)
+    interval = max(deviation / points_per_deviation(rounds), 2 * reach / 60_000)
+    top = max(math.ceil(reach / interval), 1)
+    epsilons = np.arange(top + 1) * interval
+    with np.errstate(divide="ignore"):
+        log_growth = epsilons + np.log(-np.expm1(-epsilons))  # log(e^ε − 1), which may be large
+    stretched = np.logaddexp(0.0, log_growth - math.log(rate))
+    deltas = rate * np.exp(gaussian.log_delta(stretched, mu))
+    # Replacing is symmetric, so δ(−ε) = 1 − e^(−ε) + e^(−ε)·δ(ε).
+    mirrored = -np.expm1(-epsilons) + np.exp(-epsilons) * deltas
+    profile = np.clip(np.concatenate([mirrored[:0:-1], deltas]), 0.0, 1.0)
+    pld_pmf = load("dp_accounting.pld.pld_pmf")
+    create = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap
+    return create(interval, -top, top, profile).self_compose(rounds)

@@ -49,8 +49,7 @@ _LOG_PRECISION, _REACH = 40.0, 10.0
 
 
 def curve(events: Mapping[GaussianEvent, int], orders: Floats = ORDERS) -> Floats:
-    """A bound on the Rényi divergence of all events together at each of `orders`; inf without
-    noise or clipping."""
+    """A bound on the Rényi divergences of all events together; inf without noise or clipping."""
     total = np.zeros_like(orders)
     for group in composition.grouped(events):
         one = group.scheme.renyi(group.z, group.rate, orders) if group.z > 0 else np.inf

@@ -151,12 +151,8 @@ def report(plan: PrivacyPlan, candidates: int) -> dict[str, Any]:
 
 
 def report_of(plans: Mapping[PrivacyPlan, int]) -> dict[str, Any]:
-    """The cost of choosing between runs with several plans, as `report` has it; `one_run` is that
-    of the most expensive.
-
-    Args:
-        plans: the plans, all for the same clients and δ, and how many candidates have each.
-    """
+    """The cost of choosing between runs with several plans, all for the same clients and δ, of each
+    of which there are so many candidates; `one_run` is that of the most expensive."""
     plan, candidates = next(iter(plans)), sum(plans.values())
     if any((other.clients, other.delta) != (plan.clients, plan.delta) for other in plans):
         raise PmtlError("A choice is priced for the same clients and the same δ in all its runs.")
@@ -193,13 +189,7 @@ def releases(plans: Iterable[PrivacyPlan], one_run: float) -> tuple[list[Events]
 
 def draw_number_of_runs(candidates: int, shape: float, random: np.random.Generator) -> int:
     """K, the number of runs, with E K = `candidates`. Poisson may give 0: then nothing is
-    published.
-
-    Args:
-        candidates: the number of settings.
-        shape: one of `SHAPES`.
-        random: where K comes from; it must be independent of the data and secret.
-    """
+    published. `random`, where K comes from, must be independent of the data and secret."""
     _check(candidates, [shape])
     if shape == POISSON:
         return int(random.poisson(candidates))

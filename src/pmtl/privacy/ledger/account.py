@@ -151,8 +151,7 @@ class Account:
         return [charge.round for charge in self.charges(run) if charge.kind == kind]
 
     def charges(self, run: str) -> list[Charge]:
-        """A run's charges, in order; one that was written afterwards has the hash of the charge
-        that it replaces."""
+        """A run's charges, in order; one made afterwards has the hash of that which it replaces."""
         return list(self._charges.get(run, ()))
 
     def last_mark(self, run: str) -> tuple[int, str] | None:
@@ -203,8 +202,7 @@ class Account:
         return len(self._change.joined), len(self._change.left)
 
     def spans(self, own: bool = False) -> Counter[Span]:
-        """The spans of all clients ever, or (`own`) of the clients that charges are about, with the
-        number of clients of each."""
+        """The spans of all clients ever, or (`own`) of those that charges are about, counted."""
         if not self.populations.named:
             return Counter({(0,): self.population_clients()})
         if not own:
@@ -254,14 +252,9 @@ class Account:
         plan: Mapping[GaussianEvent, int] | None = None,
         caps: Mapping[float, float] | None = None,
     ) -> str | None:
-        """None if `more` may be charged to a run, else a sentence that says why not.
-
-        Args:
-            run: the name of the run.
-            more: the releases, and how often each.
-            plan: the plan that the run will write, if it has not done so yet.
-            caps: δ → ε; the caps of the ledger unless given.
-        """
+        """None if `more` releases may be charged to a run, else a sentence that says why not.
+        `plan` is what the run will write, if it has not done so yet; `caps` (δ → ε) are the
+        ledger's unless given."""
         for event, count in more.items():
             if isinstance(count, bool) or not isinstance(count, int) or count < 0:
                 raise PmtlError(f"The number of releases must be 0 or more, but {count!r} is not.")

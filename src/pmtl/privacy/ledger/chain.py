@@ -43,7 +43,6 @@ MARKS = ", ".join("?" * len(Entry._fields))
 
 
 def canonical(value: Any) -> str:
-    """A value as canonical JSON."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 

@@ -33,7 +33,6 @@ class Largest(NamedTuple):
 
 
 def total(parts: Iterable[Mapping[GaussianEvent, int]]) -> Events:
-    """All events of all parts."""
     summed: Events = Counter()
     for part in parts:
         summed.update(part)

@@ -276,7 +276,7 @@ class Ledger(Account):
                 f"Write them first: pmtl ledger clients {self.path} --data SPEC."
             )
         if self._change is not None:
-            self._number = self._append("population", None, None, self._change.payload())
+            self._number = self._append("population", None, None, self._change._asdict())
             self._change = None
 
     def notices(self) -> list[str]:

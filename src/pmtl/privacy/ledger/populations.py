@@ -25,21 +25,12 @@ Span = tuple[int, ...]
 
 
 class Change(NamedTuple):
-    """The difference between the newest population and another."""
+    """The difference between the newest population and another, as the values of an entry."""
 
     joined: list[str]
     left: list[str]
     clients: int
-    digest: str
-
-    def payload(self) -> dict[str, Any]:
-        """The change as the values of an entry."""
-        return {
-            "joined": self.joined,
-            "left": self.left,
-            "clients": self.clients,
-            "population": self.digest,
-        }
+    population: str  #: the digest of its names
 
 
 class Populations:
@@ -119,7 +110,7 @@ def contains(span: Span, number: int) -> bool:
 def first_population(names: Sequence[str]) -> dict[str, Any]:
     """The first population as the values of entry 0."""
     checked = checked_names(names)
-    return Change(sorted(checked), [], len(checked), digest_of(checked)).payload()
+    return Change(sorted(checked), [], len(checked), digest_of(checked))._asdict()
 
 
 def checked_names(clients: Sequence[str]) -> list[str]:

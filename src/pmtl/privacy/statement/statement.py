@@ -57,11 +57,7 @@ class Statement:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Statement:
-        """The statement that `to_dict` wrote, read from JSON, which has no infinity.
-
-        Args:
-            values: the content of `privacy.json`.
-        """
+        """The statement whose `values` `to_dict` wrote, read from JSON, which has no infinity."""
         known = {field.name for field in fields(cls)}
         try:
             given = {name: _number(value) for name, value in values.items() if name in known}
@@ -99,23 +95,14 @@ def make_statement(
     choice: Mapping[str, Any] | None = None,
     sites: tuple[int, ...] | None = None,
 ) -> Statement:
-    """The statement of a run.
+    """The statement of a run. Arguments that are not fields of `Statement` are:
 
     Args:
-        plan: the plan of its training.
         shares: whether anything leaves a client.
         personal: whether clients get personal models.
-        mode: `experiment` or `production`.
-        hardened: whether noise was drawn exactly, on a grid.
-        metrics: the plan of the average metrics, if they were released.
-        charged: the charges of this run in the ledger; by default those of the plans.
-        population_epsilon: the ε of the largest account of these clients in the ledger, including
-            this run.
-        population_filter: the smallest cap that admits that account.
         finetuned: whether clients were fine-tuned after the run.
         disclosed: sentences about what reading the data revealed about all clients.
         relations: what defines which clients are related, if anything does.
-        releases: what the rounds released, in words, if it was not one model after the other.
         choice: what choosing this run among others cost: pairs of δ and ε under `costs`, which
             replace those of the run, and the `protocol` in words.
         sites: with secure aggregation, how many sites there were, and how many may collude.

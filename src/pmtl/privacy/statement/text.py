@@ -28,17 +28,16 @@ RELATIONS = (
     "treated as public, so chosen without looking at the clients' data. Such an average is over "
     "fewer clients and has more noise than stated above, at the same ε."
 )
-START = (
-    "The weights that training started from (file {file}, SHA-256 {sha256}): treated as public. "
-    "That they were made without these clients' data is the word of whoever started the run; it "
-    "was not checked. A run's folder keeps a copy (start.safetensors), which is public, too."
+PUBLIC_FILE = (
+    "{what} (file {file}, SHA-256 {sha256}): treated as public. That they were made without these "
+    "clients' data is the word of whoever started the run; it was not checked. A run's folder "
+    "keeps a copy (start.safetensors), which is public, too."
 )
-BASIS = (
-    "The directions along which the model was shared (file {file}, SHA-256 {sha256}): treated as "
-    "public. That they were made without these clients' data is the word of whoever started the "
-    "run; it was not checked. A run's folder keeps a copy (start.safetensors), which is public, "
-    "too."
-)
+#: What the files of these roles hold.
+PUBLIC_FILES = {
+    "init": "The weights that training started from",
+    "basis": "The directions along which the model was shared",
+}
 SHARED_PART = (
     "Which part of the model is shared ({share}: {numbers:,} numbers, of {parameters:,} weights "
     "that are trained): treated as public, so chosen without looking at the clients' data. Only "

@@ -8,7 +8,7 @@ the process, while a plain write returns an error. Plain reads are as fast, from
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from hashlib import sha256
 from itertools import pairwise
@@ -43,28 +43,28 @@ class RowFile:
     def read(self, rows: NDArray[np.int64]) -> Tensor:
         """A copy `[K, width]` of the rows with these numbers, in main memory."""
         wanted = torch.empty((len(rows), self._width), dtype=self._dtype)
-        buffer = _bytes(wanted)
         with self._disk_errors("read"):
-            for first, part in _runs(rows):
-                view = buffer[part].reshape(-1).data
-                place = self._begins + first * self.row_bytes
-                while len(view):
-                    count = os.preadv(self._file.fileno(), [view], place)
-                    if count == 0:
-                        raise PmtlError(f"{self._name} is damaged: it is shorter than it was.")
-                    view, place = view[count:], place + count
+            self._move(rows, _bytes(wanted), lambda file, view, at: os.preadv(file, [view], at))
         return wanted
 
     def write(self, rows: NDArray[np.int64], values: Tensor) -> None:
         """Replace the rows with these numbers by `values` [K, width]."""
         buffer = _bytes(values.detach().to("cpu", self._dtype).contiguous())
         with self._disk_errors("written"):
-            for first, part in _runs(rows):
-                view = buffer[part].reshape(-1).data
-                place = self._begins + first * self.row_bytes
-                while len(view):
-                    count = os.pwrite(self._file.fileno(), view, place)
-                    view, place = view[count:], place + count
+            self._move(rows, buffer, os.pwrite)
+
+    def _move(
+        self, rows: NDArray[np.int64], buffer: Bytes, move: Callable[[int, memoryview, int], int]
+    ) -> None:
+        """Read the rows into the buffer, or write them from it."""
+        for first, part in _runs(rows):
+            view = buffer[part].reshape(-1).data
+            place = self._begins + first * self.row_bytes
+            while len(view):
+                count = move(self._file.fileno(), view, place)
+                if count == 0:
+                    raise PmtlError(f"{self._name} is damaged: it is shorter than it was.")
+                view, place = view[count:], place + count
 
     def digests(self, rows: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Bytes]]:
         """The digests of these rows, some rows at a time."""

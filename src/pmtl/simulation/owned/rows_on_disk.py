@@ -46,7 +46,6 @@ class DiskRows:
         self._digests = np.zeros((0, DIGEST_BYTES), dtype=np.uint8)
 
     def read(self, places: Places) -> Tensor:
-        """The vectors in these slots."""
         return self._file.read(places)
 
     def write(self, places: Places, rows: Tensor) -> Places:
@@ -70,8 +69,7 @@ class DiskRows:
         }
 
     def settle(self) -> None:
-        """To be called when the last snapshot's checkpoint is on disk: frees the slots that only
-        older checkpoints name."""
+        """The last snapshot's checkpoint is on disk: free the slots that only older ones name."""
         self._free += self._retired
         self._retired = []
         self._fresh.clear()

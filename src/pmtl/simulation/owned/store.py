@@ -20,9 +20,7 @@ from torch import Tensor
 from pmtl.data.disk import memory_limit
 from pmtl.engines.row_tensors import to_device
 from pmtl.errors import PmtlError
-from pmtl.simulation.owned.rows_on_disk import CHECKS, DiskRows
-
-__all__ = ["CHECKS", "Store"]
+from pmtl.simulation.owned.rows_on_disk import DiskRows
 
 Clients = NDArray[np.int64]
 Places = NDArray[np.int64]
