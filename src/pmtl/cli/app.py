@@ -7,7 +7,7 @@ import os
 import sys
 import warnings
 from functools import cache
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -48,9 +48,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version."
+    ),
 ) -> None:
     return None
 

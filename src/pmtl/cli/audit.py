@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -18,12 +18,9 @@ if TYPE_CHECKING:
 
 @with_settings("confidence", kind=AuditSetup)
 def audit(
-    game: Annotated[
-        str,
-        completed(
-            "game", "one-round, canaries, billboard, default, metrics, sampler, server or all."
-        ),
-    ] = "all",
+    game: str = completed(
+        "all", "game", "one-round, canaries, billboard, default, metrics, sampler, server or all."
+    ),
     as_json: AsJson = False,
     **settings: Any,
 ) -> None:

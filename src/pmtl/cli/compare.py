@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -18,39 +18,24 @@ from pmtl.storage import numbered
     *("evaluate_every", "patience", "checkpoint_seconds"),
 )
 def compare(
-    algorithm: Annotated[
-        list[str] | None,
-        opt.completed(
-            "algorithm",
-            "An algorithm, also package.module:Name; repeatable (default: pmtl, fedavg, local).",
-        ),
-    ] = None,
-    epsilon: Annotated[
-        list[float] | None, typer.Option(help="An ε; repeatable (default: 0.5, 2, 8).")
-    ] = None,
-    grid: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A setting and its values, lr=0.1,0.3, or those of an algorithm, "
-            "pmtl:lam=0.1,1; repeatable: all combinations are run."
-        ),
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option(help="How many seeds, counted from --seed (default 3).")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="The first seed (default 0).")] = None,
-    select: Annotated[
-        bool,
-        typer.Option(
-            "--select",
-            help="Choose privately: only the best run is kept, and --epsilon covers the choice.",
-        ),
-    ] = False,
+    algorithm: list[str] | None = opt.completed(
+        None,
+        "algorithm",
+        "An algorithm, also package.module:Name; repeatable (default: pmtl, fedavg, local).",
+    ),
+    epsilon: list[float] | None = opt.optional("An ε; repeatable (default: 0.5, 2, 8)."),
+    grid: list[str] | None = opt.optional(
+        "A setting and its values, lr=0.1,0.3, or those of an algorithm, "
+        "pmtl:lam=0.1,1; repeatable: all combinations are run."
+    ),
+    seeds: int | None = opt.optional("How many seeds, counted from --seed (default 3)."),
+    seed: int | None = opt.optional("The first seed (default 0)."),
+    select: bool = opt.flag(
+        "--select", "Choose privately: only the best run is kept, and --epsilon covers the choice."
+    ),
     config: opt.Config = None,
-    out: Annotated[
-        str | None, typer.Option(help="A new folder; runs/compare-N unless given.")
-    ] = None,
-    jobs: Annotated[int, typer.Option(help="How many runs are made at once.")] = 1,
+    out: str | None = opt.optional("A new folder; runs/compare-N unless given."),
+    jobs: int = typer.Option(1, help="How many runs are made at once."),
     as_json: opt.AsJson = False,
     **settings: Any,
 ) -> None:

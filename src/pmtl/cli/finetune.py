@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from pmtl.cli import options as opt
 from pmtl.client.batches import LocalTraining
@@ -22,47 +20,34 @@ ALL = "all"
 
 @opt.with_settings("steps", "halve_every", kind=LocalTraining)
 def finetune(
-    path: Annotated[str, opt.completed_argument("run", "The folder of a finished run.", "RUN")],
-    method: Annotated[
-        str,
-        opt.completed(
-            "method",
-            "vanilla, mean, kl, ewc, all four of them (all), or select: every client chooses the "
-            "best model by its own validation rows.",
-        ),
-    ] = "vanilla",
-    start: Annotated[
-        str | None,
-        opt.completed(
-            "start",
-            "shared or personal: the model to start from (default: personal if the run has such "
-            "models; select tries both).",
-        ),
-    ] = None,
-    lam: Annotated[
-        float | None,
-        typer.Option(
-            help="λ, how strongly the published model pulls (default: mean 0.1, kl and ewc 1; "
-            "select tries 0.1 and 1)."
-        ),
-    ] = None,
-    steps: Annotated[
-        int | None,
-        typer.Option(help="Steps of SGD (default 10); select tries them and 5 times as many."),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="The same seed gives the same bits (default: the run's).")
-    ] = None,
+    path: str = opt.completed_argument("run", "The folder of a finished run.", "RUN"),
+    method: str = opt.completed(
+        "vanilla",
+        "method",
+        "vanilla, mean, kl, ewc, all four of them (all), or select: every client chooses the "
+        "best model by its own validation rows.",
+    ),
+    start: str | None = opt.completed(
+        None,
+        "start",
+        "shared or personal: the model to start from (default: personal if the run has such "
+        "models; select tries both).",
+    ),
+    lam: float | None = opt.optional(
+        "λ, how strongly the published model pulls (default: mean 0.1, kl and ewc 1; "
+        "select tries 0.1 and 1)."
+    ),
+    steps: int | None = opt.optional(
+        "Steps of SGD (default 10); select tries them and 5 times as many."
+    ),
+    seed: int | None = opt.optional("The same seed gives the same bits (default: the run's)."),
     device: opt.Device = None,
     engine: opt.Engine = None,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            help="The result is in RUN/finetuned/NAME, of a production run in "
-            "RUN/private/finetuned/NAME (default: METHOD-START; with all, NAME-METHOD)."
-        ),
-    ] = None,
-    out: Annotated[str | None, typer.Option(help="Another folder; instead of --name.")] = None,
+    name: str | None = opt.optional(
+        "The result is in RUN/finetuned/NAME, of a production run in "
+        "RUN/private/finetuned/NAME (default: METHOD-START; with all, NAME-METHOD)."
+    ),
+    out: str | None = opt.optional("Another folder; instead of --name."),
     as_json: opt.AsJson = False,
     **settings: Any,
 ) -> None:

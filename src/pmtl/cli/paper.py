@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -13,35 +13,26 @@ if TYPE_CHECKING:
 
 
 def paper(
-    experiment: Annotated[
-        list[str],
-        typer.Argument(
-            help="fig1, fig2, fig3, table1, table3, sweep, fedprox, ppsgd, longer, clusters, or "
-            "all.",
-            metavar="EXPERIMENT…",
-        ),
-    ],
-    on: Annotated[
-        str,
-        typer.Option(
-            help="femnist, femnist_long (a thousand rounds), femnist_hog (fixed features), celeba, "
-            "stackoverflow, tags, synthetic or clusters."
-        ),
-    ] = "synthetic",
-    data: Annotated[
-        str | None,
-        typer.Option(help="Its file or folder; options after a colon replace the setting's."),
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Few clients, rounds and seeds: minutes on two cores.")
-    ] = False,
-    out: Annotated[
-        str | None,
-        typer.Option(help="The folder of results (default: runs/paper, or runs/paper-quick)."),
-    ] = None,
-    jobs: Annotated[
-        int, typer.Option(help="How many runs are done at once; each process holds the data.")
-    ] = 1,
+    experiment: list[str] = typer.Argument(
+        ...,
+        help="fig1, fig2, fig3, table1, table3, sweep, fedprox, ppsgd, longer, clusters, or all.",
+        metavar="EXPERIMENT…",
+    ),
+    on: str = typer.Option(
+        "synthetic",
+        help="femnist, femnist_long (a thousand rounds), femnist_hog (fixed features), celeba, "
+        "stackoverflow, tags, synthetic or clusters.",
+    ),
+    data: str | None = opt.optional(
+        "Its file or folder; options after a colon replace the setting's."
+    ),
+    quick: bool = opt.flag("--quick", "Few clients, rounds and seeds: minutes on two cores."),
+    out: str | None = opt.optional(
+        "The folder of results (default: runs/paper, or runs/paper-quick)."
+    ),
+    jobs: int = typer.Option(
+        1, help="How many runs are done at once; each process holds the data."
+    ),
     device: opt.Device = None,
     as_json: opt.AsJson = False,
 ) -> None:

@@ -29,9 +29,7 @@ Callbacks = Annotated[
 @opt.with_settings()
 def train(
     config: opt.Config = None,
-    out: Annotated[
-        str | None, typer.Option(help="The run's folder (default runs/ALGORITHM-N).")
-    ] = None,
+    out: str | None = opt.optional("The run's folder (default runs/ALGORITHM-N)."),
     callback: Callbacks = None,
     as_json: opt.AsJson = False,
     **settings: Any,
@@ -67,9 +65,7 @@ def train(
 
 
 def resume(
-    path: Annotated[
-        str, opt.completed_argument("run", "The folder of a run or of a comparison.", "RUN")
-    ],
+    path: str = opt.completed_argument("run", "The folder of a run or of a comparison.", "RUN"),
     callback: Callbacks = None,
     as_json: opt.AsJson = False,
 ) -> None:

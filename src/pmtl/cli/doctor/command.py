@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -11,9 +11,9 @@ from pmtl.errors import PmtlError
 
 
 def doctor(
-    folder: Annotated[
-        str, typer.Option(help="Where runs and ledgers are to be written.", metavar="FOLDER")
-    ] = ".",
+    folder: str = typer.Option(
+        ".", help="Where runs and ledgers are to be written.", metavar="FOLDER"
+    ),
     as_json: opt.AsJson = False,
 ) -> None:
     """Say what is installed and usable here, and how to get what is missing.

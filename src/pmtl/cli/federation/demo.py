@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -11,13 +11,11 @@ from pmtl.cli import options as opt
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="A new folder for kits, models and the report.")] = Path(
-        "federation-demo"
+    out: Path = typer.Option(
+        Path("federation-demo"), help="A new folder for kits, models and the report."
     ),
-    epsilon: Annotated[float, typer.Option(help="ε for the whole run.")] = 2.0,
-    secure: Annotated[
-        bool, typer.Option("--secure-aggregation", help="Sites hide their uploads from the server.")
-    ] = False,
+    epsilon: float = typer.Option(2.0, help="ε for the whole run."),
+    secure: bool = opt.flag("--secure-aggregation", "Sites hide their uploads from the server."),
     as_json: opt.AsJson = False,
 ) -> None:
     """Run a federation of three sites on this machine, from nothing to personal models.

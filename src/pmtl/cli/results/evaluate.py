@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -16,25 +16,19 @@ _SHOWN = 40
 
 
 def evaluate(
-    path: opt.RunPath,
-    metric: Annotated[
-        str | None,
-        typer.Option(
-            help="What to measure, joined by +: accuracy, balanced_accuracy, f1, auc, log_loss, "
-            "brier, calibration_error, r2, mae, rmse, all, or metrics of your own as "
-            "package.module:function (default: all of the task)."
-        ),
-    ] = None,
-    per_client: Annotated[
-        bool, typer.Option("--per-client", help="A line for every client and model.")
-    ] = False,
-    split: Annotated[
-        str, typer.Option(help="With --per-client: the rows to measure on (validation or test).")
-    ] = "test",
-    out: Annotated[
-        str | None,
-        typer.Option(help="With --per-client: write the table to a .csv or .parquet file."),
-    ] = None,
+    path: str = opt.RUN,
+    metric: str | None = opt.optional(
+        "What to measure, joined by +: accuracy, balanced_accuracy, f1, auc, log_loss, "
+        "brier, calibration_error, r2, mae, rmse, all, or metrics of your own as "
+        "package.module:function (default: all of the task)."
+    ),
+    per_client: bool = opt.flag("--per-client", "A line for every client and model."),
+    split: str = typer.Option(
+        "test", help="With --per-client: the rows to measure on (validation or test)."
+    ),
+    out: str | None = opt.optional(
+        "With --per-client: write the table to a .csv or .parquet file."
+    ),
     as_json: opt.AsJson = False,
 ) -> None:
     """Measure a run's personal and shared models on test and validation rows.
