@@ -12,8 +12,7 @@ from typing import Any
 import typer
 
 from pmtl._version import __version__
-from pmtl.cli import audit, compare, data, finetune, paper, plan, privacy, train
-from pmtl.cli.doctor import command as doctor
+from pmtl.cli import audit, compare, data, doctor, finetune, paper, plan, privacy, train
 from pmtl.cli.federation import commands as federation
 from pmtl.cli.ledger import commands as ledger
 from pmtl.cli.options import warn

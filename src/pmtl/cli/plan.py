@@ -53,7 +53,7 @@ def plan(
     settings_in = f" {out}" if out else f"\n\n{made.toml}"
     lines = [f"{made}\n\nSettings for pmtl train --config:{settings_in}"]
     if plot is not None:
-        from pmtl.report.plan_plot import plot_plan
+        from pmtl.report.plots import plot_plan
 
         plot_plan(made, plot)
         lines.append(f"Plot: {plot}")

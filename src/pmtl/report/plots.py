@@ -1,4 +1,4 @@
-"""Plots of comparisons and of the paper's figures."""
+"""Plots of plans, of comparisons and of the paper's figures."""
 
 from __future__ import annotations
 
@@ -6,11 +6,55 @@ import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pmtl.errors import needing
+from pmtl.errors import PmtlError, needing
+from pmtl.storage import disk_errors
+
+if TYPE_CHECKING:
+    from pmtl.planning.advice import Plan
 
 Rows = list[dict[str, Any]]
+#: Formats of the plot of a plan.
+ENDINGS = (".svg", ".png", ".pdf")
+
+
+def plot_plan(plan: Plan, path: str | Path) -> None:
+    """Draw the shared numbers that pay against clients, one line for each ρ, and the plan's offers.
+    Other numbers of clients are drawn at the plan's δ and rate, where d* grows with the square of
+    their number. The ending of `path` decides the format."""
+    path = Path(path)
+    if path.suffix not in ENDINGS:
+        raise PmtlError(f"{path} has no known ending: use one of {', '.join(ENDINGS)}.")
+    m = plan.privacy.clients
+    axes = make_axes(7.2)
+    scales = (0.1, 1.0, 10.0, 100.0)
+    if plan.noise > 0:
+        for agreement, most in plan.pays.items():
+            heights = [most * scale**2 for scale in scales]
+            axes.plot([m * scale for scale in scales], heights, label=f"ρ = {agreement:g}")
+    for offer in plan.offers:
+        axes.plot([m], [offer.numbers], "k.", zorder=3)
+        axes.annotate(
+            f"{offer.name}, {offer.numbers:,}",
+            (m, offer.numbers),
+            (6, 0),
+            textcoords="offset points",
+            fontsize="small",
+            va="center",
+        )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.axvline(m, color="0.7", lw=0.8)
+    axes.set_xlabel("clients")
+    axes.set_ylabel("shared numbers that pay")
+    axes.set_title(f"{m:,} clients, ε = {plan.epsilon:.4g}: below a line, sharing pays")
+    axes.grid(alpha=0.25)
+    if plan.noise > 0:
+        title = "common to all clients"
+        axes.legend(frameon=False, fontsize="small", title=title, title_fontsize="small")
+    with disk_errors(path):
+        axes.figure.savefig(path, dpi=150)
 
 
 def plot_comparison(results: dict[str, Any], path: Path) -> None:
