@@ -77,25 +77,19 @@ def _print(found: dict[str, Any]) -> None:
     typer.echo(f"pmtl {found['pmtl']}, Python {found['python']}, {found['platform']}")
     typer.echo(f"{found['threads']} processor threads{about}")
     typer.echo(f"Devices: {', '.join(found['devices']) or 'none: torch cannot be used'}")
-    place = found["folder"]
-    state = (
-        "can be written" if place["problem"] is None else f"CANNOT be written: {place['problem']}"
-    )
-    typer.echo(f"Runs and ledgers in {place['path']}: {state}")
+    place, why_not = found["folder"]["path"], found["folder"]["problem"]
+    state = "can be written" if why_not is None else f"CANNOT be written: {why_not}"
+    typer.echo(f"Runs and ledgers in {place}: {state}")
     typer.echo("\nNeeded:")
     for one in found["packages"]:
-        typer.echo(f"  {_line(one)}")
+        state = "" if one["problem"] is None else f"  {one['problem']}: see below"
+        typer.echo(f"  {one['name']:15} {one['version'] or '-'}{state}")
     typer.echo("\nExtras:")
     for one in found["extras"]:
         state = "usable" if one["usable"] else f"missing: {', '.join(one['missing'])}"
         typer.echo(f"  {one['name']:12} {one['for']:38} {state}")
         if not one["usable"]:
             typer.echo(f"{'':15}{one['install']}")
-
-
-def _line(one: dict[str, Any]) -> str:
-    state = "" if one["problem"] is None else f"  {one['problem']}: see below"
-    return f"{one['name']:15} {one['version'] or '-'}{state}"
 
 
 def examine(folder: str | Path = ".") -> dict[str, Any]:
@@ -138,17 +132,16 @@ def requirements() -> tuple[list[str], dict[str, list[str]]]:
 def package(name: str) -> dict[str, Any]:
     """The version of a package, and why it cannot be used, if it cannot. `name` is what pip calls
     it."""
+    version, problem = None, None
     try:
         version = metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return {"name": name, "version": None, "problem": "is not installed"}
-    try:
         importlib.import_module(_MODULES.get(name, name))
+    except metadata.PackageNotFoundError:
+        problem = "is not installed"
     except Exception as error:  # A broken installation may raise anything.
         reason = str(error).splitlines()[0] if str(error) else ""
         problem = f"cannot be imported ({type(error).__name__}: {reason})"
-        return {"name": name, "version": version, "problem": problem}
-    return {"name": name, "version": version, "problem": None}
+    return {"name": name, "version": version, "problem": problem}
 
 
 def extra(name: str, needs: list[str]) -> dict[str, Any]:

@@ -99,7 +99,7 @@ def finetune(
     for one, _, place in (task for task in tasks if task not in missing):
         opt.warn(f"{place} exists already and is kept as it is: {one} is not done again.")
     settings |= {"start": start, "steps": steps, "seed": seed, "device": device, "engine": engine}
-    settings = {option: value for option, value in settings.items() if value is not None}
+    settings = opt.given(settings)
     done: list[Finetuned] = []
     try:
         for one, strength, place in missing:
@@ -121,12 +121,8 @@ def report(run: Run, done: list[Finetuned], as_json: bool) -> None:
     statement = done[0].privacy
     judged = verdict(done[0]) if done[0].about["method"] == SELECT else None
     if as_json:
-        summary: dict[str, Any] = {
-            "finetuned": [str(tuned.path) for tuned in done],
-            "epsilon": statement.epsilon,
-            "delta": statement.delta,
-            **scores,
-        }
+        summary: dict[str, Any] = {"finetuned": [str(tuned.path) for tuned in done]}
+        summary |= {"epsilon": statement.epsilon, "delta": statement.delta, **scores}
         summary |= {"chosen": chosen} if chosen else {}
         opt.print_json(summary | ({"verdict": judged.to_dict()} if judged else {}))
         return
@@ -134,26 +130,19 @@ def report(run: Run, done: list[Finetuned], as_json: bool) -> None:
 
     console = opt.console()
     if scores:
-        console.print(metrics_table(scores))
-        console.print()
+        console.print(metrics_table(scores), "")
     if chosen:
-        console.print(counts_table("chosen by clients", chosen))
-        console.print()
+        console.print(counts_table("chosen by clients", chosen), "")
     lines = [f"{statement.afterwards}", *(f"It is in {tuned.path}." for tuned in done)]
-    if lost := _diverged(scores):
+    # Models whose loss is infinite or NaN.
+    measured = {name: score for views in scores.values() for name, score in (views or {}).items()}
+    if lost := [name for name, score in measured.items() if not isfinite(score.get("loss", 0.0))]:
         lines.append(
             f"Careful: {', '.join(lost)} diverged for some or all clients, whose models are "
             "useless. Use a smaller --lr or --lam."
         )
     lines += [judged.sentence] if judged else []
     console.print(*lines, sep="\n", soft_wrap=True, markup=False)
-
-
-def _diverged(scores: dict[str, Any]) -> list[str]:
-    """The models whose loss is infinite or NaN."""
-    views = [views or {} for views in scores.values()]
-    found = {name: score for split in views for name, score in split.items()}
-    return [name for name, score in found.items() if not isfinite(score.get("loss", 0.0))]
 
 
 def _scores(done: list[Finetuned]) -> dict[str, Any]:

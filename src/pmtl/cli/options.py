@@ -131,14 +131,21 @@ def _parameters(kind: type, panel: str | None = None) -> Iterator[inspect.Parame
         yield from _parameters(inner, heading)
 
 
+def given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
 def make_config(
     file: str | None, options: Mapping[str, Any], kind: type[TrainConfig] = TrainConfig
 ) -> TrainConfig:
     """The configuration from a command's options, which override `file`; None is ignored."""
-    given = {key: value for key, value in options.items() if value is not None}
-    values = merge({} if file is None else read_toml(file, CONFIGURATION), _nested(kind, given))
+    options = given(options)
+    values = merge({} if file is None else read_toml(file, CONFIGURATION), _nested(kind, options))
     # `--client-column` is the option `client` of the data's spec.
-    reading = {key.removesuffix("_column"): given[key] for key in declared(Reading) if key in given}
+    reading = {
+        key.removesuffix("_column"): options[key] for key in declared(Reading) if key in options
+    }
     if reading:
         if "data" not in values:
             raise PmtlError(

@@ -40,14 +40,13 @@ def plan(
 
     if clients is None:
         raise PmtlError("The option --clients is missing: give how many clients there are.")
-    given = {name: value for name, value in settings.items() if value is not None}
     made = make_plan(
         clients,
         parameters,
         model=model,
         columns=columns,
         classes=classes,
-        privacy=PrivacyRequest(**given),
+        privacy=PrivacyRequest(**opt.given(settings)),
         rows=rows,
     )
     settings_in = f" {out}" if out else f"\n\n{made.toml}"

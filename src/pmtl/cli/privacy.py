@@ -149,8 +149,8 @@ def _need(**options: Any) -> None:
 
 def _plan(clients: int | None, rounds: int | None, plan: Mapping[str, Any]) -> PrivacyPlan:
     _need(clients=clients, rounds=rounds)
-    given = {name: value for name, value in plan.items() if value is not None}
-    return PrivacyRequest(**given, rounds=int(rounds or 0)).resolve(int(clients or 0))
+    request = PrivacyRequest(**opt.given(plan), rounds=int(rounds or 0))
+    return request.resolve(int(clients or 0))
 
 
 def _values(plan: PrivacyPlan) -> dict[str, Any]:

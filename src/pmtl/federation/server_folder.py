@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmtl import storage as files
-from pmtl.algorithms import Algorithm, ExactAlgorithm
+from pmtl.algorithms import ExactAlgorithm
 from pmtl.federation.agreement import Agreement, check_run_name
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.statement.statement import make_statement
@@ -125,14 +125,10 @@ class ServerRun:
         files.write_json(self.path / "stopped.json", {"reason": reason})
 
     def finish(
-        self,
-        agreement: Agreement,
-        algorithm: Algorithm,
-        server: Server,
-        state: ServerState,
-        budget: Budget | None,
+        self, agreement: Agreement, server: Server, state: ServerState, budget: Budget | None
     ) -> None:
         """Write what may be handed out."""
+        algorithm = server.algorithm
         spent: dict[str, Any] = {} if budget is None else budget.spent(agreement.plan.delta)
         statement = make_statement(
             agreement.plan,

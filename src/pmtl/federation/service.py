@@ -78,15 +78,10 @@ class SiteService:
         identity: Callable[[], Identity] | None = None,
         source: Source = system_source,
     ) -> None:
-        """
-        Args:
-            name: the site's name, from its certificate.
-            settings: the site's own file.
-            identity: reads the site's certificate, for secure aggregation.
-            source: where shares of noise get their random words from; another one is for tests.
-        """
-        self.name = name
-        self.settings = settings
+        """`name` is that of the site's certificate, and `settings` its own file. `identity` reads
+        the certificate, for secure aggregation; `source` is where shares of noise get their random
+        words from, for tests."""
+        self.name, self.settings = name, settings
         self._identity, self._source = identity, source
         self._masking: SiteMasking | None = None
         self.folder = SiteFolder(settings.folder)

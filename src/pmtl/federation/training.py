@@ -91,16 +91,10 @@ class Training:
         whole: bool,
         tell_owner: Callable[[str], None],
     ) -> None:
-        """
-        Args:
-            agreement: the run.
-            data: the rows of this site's clients, with the names that the server knows.
-            model: the model with the common start.
-            algorithm: the algorithm with all settings.
-            seed: decides the batches; in production a secret random number of this site.
-            whole: whether uploads are whole steps of the grid, for a hardened gate.
-            tell_owner: called with sentences for the owner of the site's data only.
-        """
+        """`data` has the names that the server knows, `model` the common start, and `algorithm` all
+        settings. `seed` decides the batches; in production it is a secret random number of this
+        site. `whole`: uploads are whole steps of the grid, for a hardened gate. `tell_owner` is
+        called with sentences for the owner of the site's data only."""
         self.data, self.model, self.algorithm = data, model, algorithm
         self.store = Store.fresh(data.m, algorithm.start(model.start()))
         self.pending: Pending | None = None
@@ -122,14 +116,9 @@ class Training:
         )
 
     def train(self, round: int, drawn: Ints, around: Tensor) -> Tensor:
-        """The uploads `[K, U]` of the clients that were drawn, clipped. A client that fails counts
-        as zero, and keeps what it has.
-
-        Args:
-            round: counted from 0.
-            drawn: positions of the clients.
-            around: `[m, P]`, what this site's clients read.
-        """
+        """The uploads `[K, U]` of the clients at the positions `drawn`, clipped; `around` `[m, P]`
+        is what this site's clients read. A client that fails counts as zero, and keeps what it
+        has. Rounds are counted from 0."""
         shares = self.algorithm.shares
         size = (self.algorithm.upload_size(round) or around.shape[1]) if shares else 0
         uploads = torch.zeros(len(drawn), size, dtype=torch.float64)
@@ -148,18 +137,14 @@ class Training:
             for places, (after, sent) in isolated(piece, work, self._failed(drawn, round)):
                 chosen = torch.from_numpy(places)
                 kept[chosen] = after
-                if not shares:
-                    continue
-                uploads[chosen] = clip(sent, self._plan.clip_norm, one_by_one=True)
+                if shares:
+                    uploads[chosen] = clip(sent, self._plan.clip_norm, one_by_one=True)
         self.pending = Pending(round, drawn, kept)
         return Grid.of(self._plan).snap(uploads) if self._whole else uploads
 
     def decide(self, counted: int) -> bool:
-        """Keep or drop what is pending; returns whether anything changed.
-
-        Args:
-            counted: the last round in which this site's upload was counted, −1 if none.
-        """
+        """Keep or drop what is pending, by the last round in which this site's upload was `counted`
+        (−1: in none); returns whether anything changed."""
         pending, self.pending = self.pending, None
         if pending is None or pending.round != counted:
             return False

@@ -35,19 +35,11 @@ def plot_plan(plan: Plan, path: str | Path) -> None:
             axes.plot([m * scale for scale in scales], heights, label=f"ρ = {agreement:g}")
     for offer in plan.offers:
         axes.plot([m], [offer.numbers], "k.", zorder=3)
-        axes.annotate(
-            f"{offer.name}, {offer.numbers:,}",
-            (m, offer.numbers),
-            (6, 0),
-            textcoords="offset points",
-            fontsize="small",
-            va="center",
-        )
-    axes.set_xscale("log")
-    axes.set_yscale("log")
+        style = {"textcoords": "offset points", "fontsize": "small", "va": "center"}
+        name = f"{offer.name}, {offer.numbers:,}"
+        axes.annotate(name, (m, offer.numbers), (6, 0), **style)
+    axes.set(xscale="log", yscale="log", xlabel="clients", ylabel="shared numbers that pay")
     axes.axvline(m, color="0.7", lw=0.8)
-    axes.set_xlabel("clients")
-    axes.set_ylabel("shared numbers that pay")
     axes.set_title(f"{m:,} clients, ε = {plan.epsilon:.4g}: below a line, sharing pays")
     axes.grid(alpha=0.25)
     if plan.noise > 0:
@@ -121,8 +113,7 @@ def _value_axis(axes: Any, label: str, accuracy: bool = True) -> None:
     """Limits that do not exaggerate. To be called when everything is drawn."""
     low, high = axes.get_ylim()
     low, high = honest_range(low, high, accuracy)
-    axes.set_ylim(low, high)
-    axes.set_ylabel(axis_title(label, low))
+    axes.set(ylim=(low, high), ylabel=axis_title(label, low))
 
 
 def honest_range(low: float, high: float, accuracy: bool = True) -> tuple[float, float]:
@@ -172,11 +163,9 @@ def _against_epsilon(axes: Any, rows: Rows) -> None:
             if value := row[method]:
                 label = f"{method}, ε {row['counted']}" if "counted" in row else method
                 lines.setdefault(label, []).append((places[row["ε"]], value["mean"], value["std"]))
+        colour = f"C{kinds.index(method.partition(',')[0])}"
         for label, points in lines.items():
-            style = {
-                "color": f"C{kinds.index(method.partition(',')[0])}",
-                "ls": "--" if "paper's" in label else "-",
-            }
+            style = {"color": colour, "ls": "--" if "paper's" in label else "-"}
             axes.errorbar(*zip(*points, strict=True), label=label, marker="o", capsize=3, **style)
     axes.set_xlabel("ε")
     _finish(axes, "test accuracy")
@@ -187,8 +176,7 @@ def _against_rounds(axes: Any, rows: Rows) -> None:
     for method in _accuracies(rows):
         points = [(row["rounds"], row[method]["mean"]) for row in rows if row[method]]
         axes.plot(*zip(*points, strict=True), marker="o", label=method)
-    axes.set_xscale("log")
-    axes.set_xlabel("communication rounds")
+    axes.set(xscale="log", xlabel="communication rounds")
     _finish(axes, "test accuracy")
 
 

@@ -45,13 +45,9 @@ class SiteMasking:
     """A site's part. It keeps the key of one attempt, and uses it once."""
 
     def __init__(self, identity: Identity, source: Source = system_source) -> None:
-        """
-        Args:
-            identity: the site's certificate.
-            source: where the noise gets its random words from; another one is for tests.
-        """
-        self._identity = identity
-        self._source = source
+        """`identity` is the site's certificate, and `source` where the noise gets its random words
+        from, for tests."""
+        self._identity, self._source = identity, source
         self._open: tuple[Attempt, X25519PrivateKey, SignedKey] | None = None
         self._used: set[str] = set()
 

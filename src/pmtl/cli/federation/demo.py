@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -53,11 +52,12 @@ def demo(
     if as_json:
         opt.print_json({**found, "test": scores, "told": told})
         return
-    rows = [
-        (site, len(runs[site].clients), *(_accuracy(scores[site], view) for view in _VIEWS))
-        for site in runs
-    ]
-    opt.print_table("Accuracy on test rows", ("site", "clients", *_VIEWS), rows)
+    views, rows = ("alone", "shared", "personal"), []
+    for site, run in runs.items():
+        measured = [scores[site].get(view) for view in views]
+        cells = [f"{values['accuracy']:.3f}" if values else "–" for values in measured]
+        rows.append((site, len(run.clients), *cells))
+    opt.print_table("Accuracy on test rows", ("site", "clients", *views), rows)
     first = next(iter(runs.values()))
     typer.echo(str(first.privacy).split("\n\n")[1].replace("\n", " "))
     if first.privacy.hidden is not None:
@@ -70,13 +70,6 @@ def demo(
         typer.echo(f"Report: {found['report']}")
     path, client = next(iter(found["sites"].values())), first.clients[0]
     typer.echo(f"Next: pmtl predict {path} --client {client} --data FILE --out FILE")
-
-
-_VIEWS = ("alone", "shared", "personal")
-
-
-def _accuracy(scores: dict[str, Any], view: str) -> str:
-    return f"{scores[view]['accuracy']:.3f}" if view in scores else "–"
 
 
 def _report(runs: list[str], out: Path) -> str | None:

@@ -69,16 +69,13 @@ def _lines(scores: dict[str, Any]) -> list[list[str]]:
     ends = ("", "_mean", "_worst_decile")
     for split, views in scores.items():
         for view, values in (views or {}).items():
-            names = dict.fromkeys(_base(name) for name in values if not name.endswith("_clients"))
-            for name in names:
+            names = [name for name in values if not name.endswith("_clients")]
+            bases = (name.removesuffix("_mean").removesuffix("_worst_decile") for name in names)
+            for name in dict.fromkeys(bases):
                 found = (values.get(f"{name}{end}") for end in ends)
                 cells = ["" if v is None or v != v else f"{v:.4f}" for v in found]
                 lines.append([name.replace("_", " "), split, view, *cells])
     return lines
-
-
-def _base(name: str) -> str:
-    return name.removesuffix("_mean").removesuffix("_worst_decile")
 
 
 def _without_value(run: Run, scores: dict[str, Any]) -> list[str]:
