@@ -10,7 +10,7 @@ import typer
 from pmtl.cli import options as opt
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import DEFAULT_EPSILON
-from pmtl.storage import numbered
+from pmtl.storage import disk_errors, numbered, write_text
 
 
 @opt.with_settings(
@@ -110,15 +110,14 @@ def _listed(axes: dict[str, tuple[str, ...]], given: dict[str, Any]) -> dict[str
 
 def finish(results: Any, folder: Path, as_json: bool) -> None:
     """Write the table and the plot, and show them."""
-    from pmtl import storage as files
     from pmtl.report.plots import plot_comparison
     from pmtl.report.tables import comparison_markdown
 
-    files.write_text(folder / "table.md", comparison_markdown(results))
+    write_text(folder / "table.md", comparison_markdown(results))
     plot = folder / "comparison.png"
     about_plot = f"Plot: {plot}"
     try:
-        with files.disk_errors(plot):
+        with disk_errors(plot):
             plot_comparison(results, plot)
     except PmtlError as error:
         about_plot = f"No plot: {error}"
@@ -139,7 +138,7 @@ def finish(results: Any, folder: Path, as_json: bool) -> None:
 
 
 def _show(results: dict[str, Any], folder: Path, about_plot: str) -> None:
-    from pmtl.report.tables import chosen_notes, comparison_tables, run_notes, selection_note
+    from pmtl.report.tables import all_notes, comparison_tables
 
     console = opt.console()
     several = max(entry["seeds"] for entry in results["summary"]) > 1
@@ -151,12 +150,9 @@ def _show(results: dict[str, Any], folder: Path, about_plot: str) -> None:
         "single run. Choosing between runs on these clients' data would cost more.",
         soft_wrap=True,
     )
-    for note in (*chosen_notes(results), *run_notes(results), selection_note(results)):
-        if note:
-            console.print(note, soft_wrap=True, markup=False)
     # Paths are not wrapped, and their brackets are not markup.
-    verdict = results["verdict"]["sentence"]
-    lines = (about_plot, f"Table, numbers and all runs: {folder}", verdict)
+    where, verdict = f"Table, numbers and all runs: {folder}", results["verdict"]["sentence"]
+    lines = (*all_notes(results), about_plot, where, verdict)
     console.print(*lines, sep="\n", soft_wrap=True, markup=False)
 
 

@@ -8,6 +8,9 @@ from typing import Any
 import typer
 
 from pmtl.cli import options as opt
+from pmtl.errors import PmtlError
+from pmtl.spec import parse_spec
+from pmtl.storage import write_text
 
 app = typer.Typer(
     help="Look at data, describe tables, write example tables, fetch data sets.",
@@ -59,13 +62,9 @@ def schema(
         pmtl train --data visits.csv --schema schema.toml
     """
     from pmtl.data.schema.review import review
-    from pmtl.errors import PmtlError
-    from pmtl.spec import parse_spec
-    from pmtl.storage import write_text
 
     name, given = (spec, {}) if Path(spec).exists() else parse_spec(spec)
-    options = {"client": client_column, "target": target}
-    given |= {key: value for key, value in options.items() if value is not None}
+    given |= opt.given({"client": client_column, "target": target})
     if out is not None and Path(out).exists():
         raise PmtlError(f"{out} exists, and may have been reviewed: name another file with --out.")
     found, text = review(Path(name).expanduser(), given)

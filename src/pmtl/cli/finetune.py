@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from math import isfinite
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pmtl.cli import options as opt
 from pmtl.client.batches import LocalTraining
+from pmtl.errors import Interrupted, PmtlError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pmtl.personalize.result import Finetuned
     from pmtl.runs.result import Run
 
@@ -66,9 +66,6 @@ def finetune(
 
         pmtl finetune runs/clinics-1 --method select
     """
-    from pathlib import Path
-
-    from pmtl.errors import Interrupted, PmtlError
     from pmtl.personalize.finetuning import finetune as tune
     from pmtl.personalize.finetuning import folder_of
     from pmtl.personalize.methods import METHODS, SELECT, build_method

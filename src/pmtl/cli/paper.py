@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from pmtl.cli import options as opt
+from pmtl.errors import Interrupted
 
 if TYPE_CHECKING:
     from pmtl.experiments.sheet import Sheet
@@ -45,9 +47,6 @@ def paper(
         pmtl paper fig3 --on synthetic --quick
         pmtl paper all --on femnist --data femnist.npz
     """
-    from pathlib import Path
-
-    from pmtl.errors import Interrupted
     from pmtl.experiments.results import Results
     from pmtl.experiments.run import default_experiments, run_experiments
     from pmtl.experiments.settings import setting_of
@@ -55,11 +54,10 @@ def paper(
 
     setting = setting_of(on, quick)
     names = default_experiments(on) if "all" in experiment else tuple(experiment)
-    resolve_device(
-        device or "auto"
-    )  # A wrong device is refused even if nothing is left to compute.
+    device = device or "auto"
+    resolve_device(device)  # A wrong one is refused even if nothing is left to compute.
     folder = Path(out or ("runs/paper-quick" if quick else "runs/paper"))
-    results = Results(setting, folder, data, device or "auto", jobs, show=not as_json)
+    results = Results(setting, folder, data, device, jobs, show=not as_json)
 
     def show(sheet: Sheet) -> None:
         if not as_json:

@@ -10,6 +10,7 @@ import typer
 from pmtl.cli import options as opt
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import PrivacyRequest
+from pmtl.storage import write_text
 
 
 @opt.with_settings("noise", "hardened", "metrics", "loss_bound", kind=PrivacyRequest)
@@ -57,7 +58,5 @@ def plan(
         plot_plan(made, plot)
         lines.append(f"Plot: {plot}")
     if out is not None:
-        from pmtl.storage import write_text
-
         write_text(Path(out), made.toml)
     opt.answer(as_json, made.to_dict(), *lines)

@@ -10,13 +10,10 @@ FOLDER/runs/RUN/public/        what may be handed out: shared model, plan, state
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from pmtl import storage as files
 from pmtl.algorithms import ExactAlgorithm
@@ -91,7 +88,7 @@ class ServerRun:
         return Agreement.from_dict(kept["agreement"]), public, kept["key"]
 
     def load(
-        self, start: ServerState, sites: Mapping[str, NDArray[np.int64]], budget: Budget | None
+        self, start: ServerState, sites: Iterable[str], budget: Budget | None
     ) -> tuple[ServerState, dict[str, int]]:
         """The state after the last published round, and in which round each site's upload was last
         counted (−1: in none)."""

@@ -137,7 +137,10 @@ class SiteService:
         if state.exists and state.agreed() != json.loads(to_json(agreed)):
             if took_part:
                 raise PublicError("This site knows a run of this name that was agreed otherwise.")
-            self._forget(agreement.run)  # A start that came to nothing: nothing left this site.
+            # A start that came to nothing: nothing has left this site.
+            RunResult.remove_unfinished(self.folder.result(agreement.run))
+            state.remove()
+            self._open = None
         elif not state.exists and self.folder.result(agreement.run).exists():
             return Message("ready")
         spent = self.folder.spent(agreement.run)
@@ -240,12 +243,6 @@ class SiteService:
             limits, spent = self.settings.limits, self.folder.spent(agreement.run)
             limits.check(agreement, limits.version, spent)  # Other runs may have begun meanwhile.
             self.folder.charge(agreement.run, agreement.plan.epsilon())
-
-    def _forget(self, run: str) -> None:
-        """Remove what a start left behind, of a run for which nothing has left this site."""
-        RunResult.remove_unfinished(self.folder.result(run))
-        self.folder.state(run).remove()
-        self._open = None
 
     def _as_sent(
         self, run: OpenRun, drawn: NDArray[np.int64], uploads: Tensor, summed: bool

@@ -50,14 +50,9 @@ def server(kit: ServerKit) -> None:
     Example: pmtl federation server KITS/server
     """
     from pmtl.federation.nvflare.policy import check_role
-    from pmtl.federation.nvflare.process import supervise
 
     check_role(kit, "server")
-    typer.echo(
-        f"The server of {kit} starts; Ctrl-C ends it. Its log is {kit / 'log.txt'}.", err=True
-    )
-    supervise(kit, opt.warn)
-    typer.echo("The server has ended.", err=True)
+    _supervise(kit, "server")
 
 
 @app.command()
@@ -84,19 +79,22 @@ def site(
     """
     from pmtl.cli.federation.site_file import write_site_file
     from pmtl.federation.nvflare.policy import check_role, server_address
-    from pmtl.federation.nvflare.process import supervise
 
     check_role(kit, "site")
     reading = {name.removesuffix("_column"): value for name, value in reading.items()}
     write_site_file(kit, data, reading, limits, models, one_client)
     host, port = server_address(kit)
-    typer.echo(
-        f"The site of {kit} starts and connects to {host}:{port} when the server is there; Ctrl-C "
-        f"ends it. Its log is {kit / 'log.txt'}.",
-        err=True,
-    )
+    _supervise(kit, "site", f" and connects to {host}:{port} when the server is there")
+
+
+def _supervise(kit: Path, role: str, connects: str = "") -> None:
+    """Run the process of a kit until Ctrl-C."""
+    from pmtl.federation.nvflare.process import supervise
+
+    log = f"Its log is {kit / 'log.txt'}."
+    typer.echo(f"The {role} of {kit} starts{connects}; Ctrl-C ends it. {log}", err=True)
     supervise(kit, opt.warn)
-    typer.echo("The site has ended.", err=True)
+    typer.echo(f"The {role} has ended.", err=True)
 
 
 @app.command()

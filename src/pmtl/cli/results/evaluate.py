@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from pmtl.cli import options as opt
+from pmtl.errors import PmtlError
 
 if TYPE_CHECKING:
     from pmtl.runs.result import Run
@@ -38,7 +40,6 @@ def evaluate(
 
     Example: pmtl evaluate runs/run-1 --per-client --metric accuracy+auc --out clients.csv
     """
-    from pmtl.errors import PmtlError
     from pmtl.personalize.result import load_result
 
     if not per_client and (out is not None or split != "test"):
@@ -97,8 +98,6 @@ def _without_value(run: Run, scores: dict[str, Any]) -> list[str]:
 
 
 def _per_client(run: Run, metric: str | None, split: str, out: str | None, as_json: bool) -> None:
-    from pathlib import Path
-
     import numpy as np
 
     table = run.per_client(metric, split)  # type: ignore[arg-type]
