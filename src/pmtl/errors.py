@@ -70,6 +70,17 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 @contextmanager
+def enough_memory(sentence: str) -> Iterator[None]:
+    """Say with this sentence that memory ran out."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise PmtlError(sentence) from error
+
+
+@contextmanager
 def needing(sentence: str) -> Iterator[None]:
     """Say with this sentence that a package which is imported here is not installed."""
     try:

@@ -11,7 +11,7 @@ import pytest
 from tiny import TINY
 
 from pmtl.errors import PmtlError
-from pmtl.experiments.process_pool import run_tasks
+from pmtl.experiments.result_cache import run_tasks
 from pmtl.experiments.results import Results
 from pmtl.experiments.tasks import Cell, Task
 
@@ -45,7 +45,7 @@ def test_after_a_mistake_nothing_new_is_begun(results, monkeypatch):
         def shutdown(self, **kwargs):
             pass
 
-    monkeypatch.setattr("pmtl.experiments.process_pool.ProcessPoolExecutor", Pool)
+    monkeypatch.setattr("pmtl.experiments.result_cache.ProcessPoolExecutor", Pool)
     tasks = [Task("curve", Cell("local", 0.0, math.inf, seed)) for seed in (0, 1)]
     with pytest.raises(TypeError, match="no number"):
         list(run_tasks(results._runner.do, tasks, 2))
@@ -60,7 +60,7 @@ def test_stopping_does_not_wait_for_the_workers(results, monkeypatch):
             super().__init__(*args, **kwargs)
             made.append(self)
 
-    monkeypatch.setattr("pmtl.experiments.process_pool.ProcessPoolExecutor", Pool)
+    monkeypatch.setattr("pmtl.experiments.result_cache.ProcessPoolExecutor", Pool)
     tasks = [Task("curve", Cell("local", 0.0, math.inf, seed)) for seed in range(4)]
     running = run_tasks(results._runner.do, tasks, 2)
     next(running)
@@ -86,7 +86,7 @@ def test_a_worker_that_ends_before_its_time_is_a_sentence(results, monkeypatch):
         def shutdown(self, **kwargs):
             pass
 
-    monkeypatch.setattr("pmtl.experiments.process_pool.ProcessPoolExecutor", Broken)
+    monkeypatch.setattr("pmtl.experiments.result_cache.ProcessPoolExecutor", Broken)
     several = Results(TINY, results.out / "several", device="cpu", jobs=2)
     several.curve(Cell("local", 0.0, math.inf, 0))
     with pytest.raises(PmtlError, match="fewer --jobs"):

@@ -11,11 +11,10 @@ from tiny import TINY
 
 from pmtl import storage as files
 from pmtl.errors import PmtlError
-from pmtl.experiments.figures import fig2, longer
+from pmtl.experiments.figures import fig2, longer, table1, table3
 from pmtl.experiments.results import Results
 from pmtl.experiments.run import EXPERIMENTS, run_experiments
 from pmtl.experiments.settings import setting_of
-from pmtl.experiments.tables import table1, table3
 from pmtl.experiments.tasks import TaskRunner
 
 

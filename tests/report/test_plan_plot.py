@@ -8,7 +8,7 @@ import pytest
 
 import pmtl
 from pmtl.errors import PmtlError
-from pmtl.report.plan_plot import plot_plan
+from pmtl.report.plots import plot_plan
 
 
 @pytest.mark.parametrize("epsilon", [1.0, math.inf])

@@ -14,6 +14,7 @@ from scipy import stats
 from pmtl.errors import PublicError
 from pmtl.privacy.accounting import gaussian
 from pmtl.privacy.grid import Grid
+from pmtl.privacy.noise import rounded
 from pmtl.secure_aggregation import shares
 
 
@@ -113,7 +114,7 @@ def test_the_shares_of_honest_sites_have_the_noise_of_the_plan(sites, colluders)
     scale = shares.scale(GRID, sites, colluders)
     assert scale**2 * (sites - colluders) == pytest.approx(GRID.noise**2, rel=1e-12)
     size, honest = 50_000, sites - colluders
-    total = sum(shares.draw(words_of(f"{sites} {site}")(0), size, scale) for site in range(honest))
+    total = sum(rounded(words_of(f"{sites} {site}")(0), (size,), scale) for site in range(honest))
     deviation = float(total.double().std())
     assert abs(deviation / GRID.noise - 1) < 5 / math.sqrt(2 * size)
 

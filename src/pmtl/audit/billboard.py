@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.audit.estimators import Floats, discriminant
+from pmtl.audit.estimators import Bits, Floats, discriminant
 from pmtl.audit.replicas import Replicas, rows_of_clients, side_by_side
 from pmtl.audit.result import AuditResult, Finding, gaussian_curve, has_blocks, seed_of
 from pmtl.audit.setup import AuditSetup
@@ -77,24 +77,23 @@ def billboard(setup: AuditSetup) -> AuditResult:
     findings = []
     for scenario in scenarios:
         plan = setup.plan(setup.rounds, clients=clients, full_participation=not scenario.sampled)
-        if scenario.newcomers or scenario.alone:
+        selected = scenario.newcomers or scenario.alone
+        if selected:
             rounds = 2 if scenario.newcomers else 1
             plan = replace(setup, **_CROWD).plan(rounds, delta=plan.delta)
         bits = np.arange(setup.trials // 4) % 2 == 1
         seed = seed_of(setup.noise_seed, GAME + scenario.name)
-        apart = scenario.newcomers or scenario.alone or not has_blocks(plan)
-        run = _one_by_one if apart else play
+        run = play if has_blocks(plan) and not selected else _one_by_one
         scores = discriminant(run(plan, scenario, bits, seed, setup.on_grid), bits)
         findings.append(Finding.of(scenario.name, setup, plan, scores, bits, len(scenarios)))
-    return AuditResult.of(
-        GAME, setup, findings, setup.claimed_delta, clients=clients, rounds=setup.rounds
-    )
+    numbers = {"clients": clients, "rounds": setup.rounds}
+    return AuditResult.of(GAME, setup, findings, setup.claimed_delta, **numbers)
 
 
 def play(
     plan: PrivacyPlan,
     scenario: Scenario,
-    bits: NDArray[np.bool_],
+    bits: Bits,
     seed: int | None,
     hardened: bool = False,
     names: tuple[str, ...] | None = None,
@@ -104,16 +103,14 @@ def play(
     data = _data(scenario, tuple(bits.tolist()), names or _names(trials, m))
     run = side_by_side(data, Replicas(lam=0.5, size=m), plan, _LR, seed, hardened)
     state = run.start()
-    published = []
-    for _ in run.rounds(state):
-        published.append(state.shared.double().numpy())
+    published = [state.shared.double().numpy() for _ in run.rounds(state)]
     models = run.predictors(state, np.arange(m * trials, dtype=np.int64))
     others = models.double().numpy().reshape(trials, m, -1)[:, :-1]
     return np.concatenate([others.reshape(trials, -1), *published], axis=1)
 
 
 def _one_by_one(
-    plan: PrivacyPlan, scenario: Scenario, bits: NDArray[np.bool_], seed: int | None, hardened: bool
+    plan: PrivacyPlan, scenario: Scenario, bits: Bits, seed: int | None, hardened: bool
 ) -> Floats:
     chances = _chances(plan, scenario, seed)
     return np.concatenate(

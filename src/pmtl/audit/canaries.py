@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pmtl.algorithms.base import Algorithm, Gradient, State
-from pmtl.audit.estimators import Floats, one_run, one_run_gaussian
+from pmtl.audit.estimators import Bits, Floats, one_run, one_run_gaussian
 from pmtl.audit.replicas import Replicas, rows_of_clients, side_by_side
 from pmtl.audit.result import AuditResult, Finding, gaussian_curve, has_blocks, share
 from pmtl.audit.setup import AuditSetup
@@ -139,11 +139,7 @@ def _scores(moved: Floats, directions: Floats) -> Floats:
 
 
 def play(
-    plan: PrivacyPlan,
-    coins: NDArray[np.bool_],
-    directions: Floats,
-    seed: int | None,
-    hardened: bool = False,
+    plan: PrivacyPlan, coins: Bits, directions: Floats, seed: int | None, hardened: bool = False
 ) -> Floats:
     """By how much one run moved each block, [blocks, P]. `plan` is that of one block, whose first
     clients are its canaries; canary i sends ±`directions[i]`, with the sign of its coin."""
@@ -165,7 +161,7 @@ def play(
     return np.asarray((state.shared - first).double().numpy())
 
 
-def correct_guesses(scores: Floats, coins: NDArray[np.bool_], guesses: int) -> int:
+def correct_guesses(scores: Floats, coins: Bits, guesses: int) -> int:
     """How many of the surest guesses are right: half of them high scores, half low scores."""
     order = np.argsort(scores, kind="stable")
     low, high = order[: guesses // 2], order[len(order) - (guesses - guesses // 2) :]

@@ -20,11 +20,10 @@ from typing import cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from pmtl.algorithms import Anchored, ExactAlgorithm, Pooling
-from pmtl.audit.estimators import Floats
+from pmtl.audit.estimators import Bits, Floats
 from pmtl.audit.gate import source_of
 from pmtl.audit.replicas import in_blocks
 from pmtl.audit.result import AuditResult, Finding, seed_of
@@ -92,7 +91,7 @@ def play(
     plan: PrivacyPlan,
     method: ExactAlgorithm,
     rows: tuple[ClientRows, ClientRows, ClientRows],
-    bits: NDArray[np.bool_],
+    bits: Bits,
     seed: int | None,
     hardened: bool = False,
 ) -> Floats:

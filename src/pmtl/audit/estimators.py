@@ -34,6 +34,7 @@ from pmtl.errors import PmtlError
 from pmtl.privacy.accounting import gaussian
 
 Floats = NDArray[np.float64]
+Bits = NDArray[np.bool_]
 
 #: The largest ε and μ of the search; no audit has enough trials to prove them.
 _MOST, _MOST_MU = 60.0, 12.0
@@ -75,7 +76,7 @@ def mu_from_rates(fpr: Any, fnr: Any) -> Any:
 
 
 def threshold_bound(
-    scores: Floats, bits: NDArray[np.bool_], delta: float, confidence: float, *, curve: bool
+    scores: Floats, bits: Bits, delta: float, confidence: float, *, curve: bool
 ) -> Bound:
     """The lower bound on ε that the scores of a distinguishing game prove.
 
@@ -103,14 +104,12 @@ def threshold_bound(
     return Bound(epsilon, fp, negatives, fn, positives)
 
 
-def _sizes(bits: NDArray[np.bool_]) -> tuple[int, int]:
+def _sizes(bits: Bits) -> tuple[int, int]:
     positives = int(bits.sum())
     return positives, len(bits) - positives
 
 
-def _choose(
-    scores: Floats, bits: NDArray[np.bool_], delta: float, level: float, curve: bool
-) -> float:
+def _choose(scores: Floats, bits: Bits, delta: float, level: float, curve: bool) -> float:
     """The threshold with the highest bound on these trials.
 
     With a curve any threshold will do, so a few in the middle are tried: the best of hundreds would
@@ -134,7 +133,7 @@ def _choose(
     return float(thresholds[np.where(value >= 0.9 * value.max(), gaps, -1.0).argmax()])
 
 
-def discriminant(views: Floats, bits: NDArray[np.bool_]) -> Floats:
+def discriminant(views: Floats, bits: Bits) -> Floats:
     """Fisher's linear discriminant, trained on the first half of the trials, as a score for all.
 
     `views` is [trials, features]. Features are standardised, and a small ridge allows for features

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from pmtl.audit.estimators import Floats, threshold_bound
+from pmtl.audit.estimators import Bits, Floats, threshold_bound
 from pmtl.audit.result import AuditResult, Finding, gaussian_curve, seed_of
 from pmtl.audit.setup import AuditSetup
 from pmtl.privacy.noise import Source, seeded_source, system_source
@@ -76,17 +75,12 @@ def one_round(setup: AuditSetup) -> AuditResult:
         if scenario is scenarios[0]:
             # The bound without a Gaussian curve is reported, but not part of the verdict.
             plain = threshold_bound(scores, bits, plan.delta, setup.confidence, curve=False)
-    return AuditResult.of(
-        GAME, setup, findings, setup.claimed_delta, threshold_epsilon=plain.epsilon
-    )
+    delta = setup.claimed_delta
+    return AuditResult.of(GAME, setup, findings, delta, threshold_epsilon=plain.epsilon)
 
 
 def play(
-    plan: PrivacyPlan,
-    scenario: Scenario,
-    bits: NDArray[np.bool_],
-    seed: int | None,
-    hardened: bool = False,
+    plan: PrivacyPlan, scenario: Scenario, bits: Bits, seed: int | None, hardened: bool = False
 ) -> Floats:
     """One score for every trial; a true bit plays D. Without a seed, coins and noise come from the
     operating system."""

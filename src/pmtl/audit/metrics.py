@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.audit.estimators import Floats
+from pmtl.audit.estimators import Bits, Floats
 from pmtl.audit.gate import source_of
 from pmtl.audit.result import AuditResult, Finding, seed_of
 from pmtl.audit.setup import AuditSetup
@@ -70,11 +70,7 @@ def metrics(setup: AuditSetup) -> AuditResult:
 
 
 def play(
-    plan: PrivacyPlan,
-    scenario: Scenario,
-    bits: NDArray[np.bool_],
-    seed: int | None,
-    hardened: bool = False,
+    plan: PrivacyPlan, scenario: Scenario, bits: Bits, seed: int | None, hardened: bool = False
 ) -> Floats:
     """One score for every trial; a true bit plays D. Without a seed the noise comes from the
     operating system."""
@@ -96,7 +92,7 @@ def play(
 def _values(clients: int, scenario: Scenario, signs: NDArray[np.int64], bit: bool) -> Values:
     """All clients' values: the middle of each range, except for the client under attack."""
     there = np.ones(clients, dtype=bool)
-    values: dict[str, tuple[dict[str, Floats], NDArray[np.bool_]]] = {}
+    values: dict[str, tuple[dict[str, Floats], Bits]] = {}
     for (view, name), sign in zip(_PLACES, signs, strict=True):
         own = np.full(clients, _BOUNDS[name] / 2)
         own[_VICTIM] = (scenario.first if bit == (sign > 0) else scenario.second) * _BOUNDS[name]

@@ -6,10 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from pmtl.audit.estimators import Floats, threshold_bound
+from pmtl.audit.estimators import Bits, Floats, threshold_bound
 from pmtl.audit.setup import AuditSetup
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.streams import subseed
@@ -47,7 +44,7 @@ class Finding:
         setup: AuditSetup,
         plan: PrivacyPlan,
         scores: Floats,
-        bits: NDArray[np.bool_],
+        bits: Bits,
         scenarios: int,
     ) -> Finding:
         """What the scores of one scenario prove; `bits` says which trials played D."""

@@ -14,9 +14,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pmtl.audit.estimators import Floats, discriminant, threshold_bound, upper_limit
+from pmtl.audit.estimators import Bits, Floats, discriminant, threshold_bound, upper_limit
 from pmtl.audit.result import AuditResult, Finding, seed_of, share
 from pmtl.audit.setup import AuditSetup
 from pmtl.privacy.plan import PrivacyPlan
@@ -60,19 +59,11 @@ def sampler(setup: AuditSetup) -> AuditResult:
             numbers = {"rounds_in": int(bits.sum()), "rate": plan.rate}
             findings.append(Finding(name, bound.epsilon, len(bits), numbers))
     findings.append(_too_often(table[len(table) // 2 :, victim], plan, confidence))
-    return AuditResult.of(
-        GAME,
-        setup,
-        findings,
-        0.0,
-        len(bits),
-        claim=0.0,
-        sampling=plan.sampling,
-        granted_to_colluders=measured,
-    )
+    detail = {"sampling": plan.sampling, "granted_to_colluders": measured}
+    return AuditResult.of(GAME, setup, findings, 0.0, len(bits), claim=0.0, **detail)
 
 
-def play(plan: PrivacyPlan, seed: int | None) -> NDArray[np.bool_]:
+def play(plan: PrivacyPlan, seed: int | None) -> Bits:
     """Which clients take part in each round, [rounds, clients]. Without a seed the coins come from
     the operating system."""
     keys = name_keys(tuple(f"client-{k}" for k in range(plan.clients)))
@@ -98,7 +89,7 @@ def _plan(setup: AuditSetup) -> PrivacyPlan:
     return PrivacyPlan(clients, cohort, drawn, 1.0, 1.0, rounds, 0.5)
 
 
-def _too_often(drawn: NDArray[np.bool_], plan: PrivacyPlan, confidence: float) -> Finding:
+def _too_often(drawn: Bits, plan: PrivacyPlan, confidence: float) -> Finding:
     """By how much k's odds of being drawn exceed the plan's."""
     absent = int((~drawn).sum())
     rate = 1 - float(upper_limit(absent, len(drawn), 1 - confidence))

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pmtl.audit.estimators import Floats
+from pmtl.audit.estimators import Bits, Floats
 from pmtl.audit.result import AuditResult, Finding, seed_of
 from pmtl.audit.setup import AuditSetup
 from pmtl.privacy.clipping import clip
@@ -108,17 +108,13 @@ def server(setup: AuditSetup) -> AuditResult:
 
 
 def play(
-    plan: PrivacyPlan,
-    look: Callable[[Attack], Tensor],
-    bits: NDArray[np.bool_],
-    seed: int | None,
+    plan: PrivacyPlan, look: Callable[[Attack], Tensor], bits: Bits, seed: int | None
 ) -> Floats:
     """One score for every trial; a true bit plays +γu."""
     direction = torch.ones(_SIZE, dtype=torch.float64) / math.sqrt(_SIZE)
     scores = np.empty(len(bits))
     for trial, bit in enumerate(bits.tolist()):
         upload = (1 if bit else -1) * plan.clip_norm * direction
-        own = None if seed is None else seed_of(seed, GAME, trial)
-        found = look(Attack(plan, upload, own)).double()
+        found = look(Attack(plan, upload, seed_of(seed, GAME, trial))).double()
         scores[trial] = float(found.sum()) / math.sqrt(_SIZE)
     return scores

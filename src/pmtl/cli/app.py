@@ -7,19 +7,18 @@ import os
 import sys
 import warnings
 from functools import cache
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from pmtl._version import __version__
-from pmtl.cli import audit, compare, data, finetune, paper, plan, privacy, train
-from pmtl.cli.doctor import command as doctor
+from pmtl.cli import audit, compare, data, doctor, finetune, paper, plan, privacy, train
 from pmtl.cli.federation import commands as federation
 from pmtl.cli.ledger import commands as ledger
 from pmtl.cli.options import warn
 from pmtl.cli.results import evaluate, export, predict, report
 from pmtl.cli.shell.mistakes import UsageMistake, refuse_repeated, sentence_of
-from pmtl.errors import Interrupted, PmtlError, PmtlWarning, is_out_of_memory
+from pmtl.errors import Interrupted, PmtlError, PmtlWarning, enough_memory
 
 app = typer.Typer(
     name="pmtl",
@@ -39,6 +38,8 @@ app.add_typer(federation.app, name="federation")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(privacy.app, name="privacy")
 
+_NO_MEMORY = "There is not enough memory for this: use a smaller cohort, batch or model."
+
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -48,9 +49,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version."
+    ),
 ) -> None:
     return None
 
@@ -63,7 +64,7 @@ def main() -> None:
     # Commands report this themselves, as an error.
     warnings.filterwarnings("ignore", "Training diverged", RuntimeWarning)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), enough_memory(_NO_MEMORY):
             _as_sentences()
             status = _run(sys.argv[1:])
     except PmtlError as error:
@@ -74,12 +75,6 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(1)
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        sentence = "There is not enough memory for this: use a smaller cohort, batch or model."
-        typer.secho(f"error: {sentence}", fg="red", err=True)
-        sys.exit(2)
     if status:
         sys.exit(status)
 

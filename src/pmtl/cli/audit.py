@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from pmtl.audit.setup import AuditSetup
-from pmtl.cli.options import AsJson, completed, console, print_json, with_settings
+from pmtl.cli.options import AsJson, completed, console, given, print_json, with_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,12 +18,9 @@ if TYPE_CHECKING:
 
 @with_settings("confidence", kind=AuditSetup)
 def audit(
-    game: Annotated[
-        str,
-        completed(
-            "game", "one-round, canaries, billboard, default, metrics, sampler, server or all."
-        ),
-    ] = "all",
+    game: str = completed(
+        "all", "game", "one-round, canaries, billboard, default, metrics, sampler, server or all."
+    ),
     as_json: AsJson = False,
     **settings: Any,
 ) -> None:
@@ -37,8 +34,7 @@ def audit(
     from pmtl.audit.games import chosen
     from pmtl.progress import progress_bar
 
-    claim = {name: value for name, value in settings.items() if value is not None}
-    setup, games = AuditSetup(**claim), chosen(game)
+    setup, games = AuditSetup(**given(settings)), chosen(game)
     results = []
     with progress_bar("games", total=len(games), show=not as_json) as bar:
         for result in play(setup, games):
@@ -59,11 +55,9 @@ def _print_table(setup: AuditSetup, results: Sequence[AuditResult]) -> None:
     gate = "hardened" if setup.on_grid else "ordinary"
     title = f"What the attacks prove: {setup.mode} noise, {gate} gate"
     table = Table(title=title, title_justify="left")
-    for heading in ("game", "worst scenario"):
-        table.add_column(heading)
-    for heading in ("trials", "δ", "proved ε ≥", "claimed ε"):
-        table.add_column(heading, justify="right")
-    table.add_column("verdict")
+    headings = ("game", "worst scenario", "trials", "δ", "proved ε ≥", "claimed ε", "verdict")
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if 2 <= place <= 5 else "left")
     for result in results:
         table.add_row(
             result.game,

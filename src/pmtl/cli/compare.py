@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from pmtl.cli import options as opt
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import DEFAULT_EPSILON
-from pmtl.storage import numbered
+from pmtl.storage import disk_errors, numbered, write_text
 
 
 @opt.with_settings(
@@ -18,39 +18,24 @@ from pmtl.storage import numbered
     *("evaluate_every", "patience", "checkpoint_seconds"),
 )
 def compare(
-    algorithm: Annotated[
-        list[str] | None,
-        opt.completed(
-            "algorithm",
-            "An algorithm, also package.module:Name; repeatable (default: pmtl, fedavg, local).",
-        ),
-    ] = None,
-    epsilon: Annotated[
-        list[float] | None, typer.Option(help="An ε; repeatable (default: 0.5, 2, 8).")
-    ] = None,
-    grid: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A setting and its values, lr=0.1,0.3, or those of an algorithm, "
-            "pmtl:lam=0.1,1; repeatable: all combinations are run."
-        ),
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option(help="How many seeds, counted from --seed (default 3).")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="The first seed (default 0).")] = None,
-    select: Annotated[
-        bool,
-        typer.Option(
-            "--select",
-            help="Choose privately: only the best run is kept, and --epsilon covers the choice.",
-        ),
-    ] = False,
+    algorithm: list[str] | None = opt.completed(
+        None,
+        "algorithm",
+        "An algorithm, also package.module:Name; repeatable (default: pmtl, fedavg, local).",
+    ),
+    epsilon: list[float] | None = opt.optional("An ε; repeatable (default: 0.5, 2, 8)."),
+    grid: list[str] | None = opt.optional(
+        "A setting and its values, lr=0.1,0.3, or those of an algorithm, "
+        "pmtl:lam=0.1,1; repeatable: all combinations are run."
+    ),
+    seeds: int | None = opt.optional("How many seeds, counted from --seed (default 3)."),
+    seed: int | None = opt.optional("The first seed (default 0)."),
+    select: bool = opt.flag(
+        "--select", "Choose privately: only the best run is kept, and --epsilon covers the choice."
+    ),
     config: opt.Config = None,
-    out: Annotated[
-        str | None, typer.Option(help="A new folder; runs/compare-N unless given.")
-    ] = None,
-    jobs: Annotated[int, typer.Option(help="How many runs are made at once.")] = 1,
+    out: str | None = opt.optional("A new folder; runs/compare-N unless given."),
+    jobs: int = typer.Option(1, help="How many runs are made at once."),
     as_json: opt.AsJson = False,
     **settings: Any,
 ) -> None:
@@ -125,15 +110,14 @@ def _listed(axes: dict[str, tuple[str, ...]], given: dict[str, Any]) -> dict[str
 
 def finish(results: Any, folder: Path, as_json: bool) -> None:
     """Write the table and the plot, and show them."""
-    from pmtl import storage as files
     from pmtl.report.plots import plot_comparison
     from pmtl.report.tables import comparison_markdown
 
-    files.write_text(folder / "table.md", comparison_markdown(results))
+    write_text(folder / "table.md", comparison_markdown(results))
     plot = folder / "comparison.png"
     about_plot = f"Plot: {plot}"
     try:
-        with files.disk_errors(plot):
+        with disk_errors(plot):
             plot_comparison(results, plot)
     except PmtlError as error:
         about_plot = f"No plot: {error}"
@@ -154,7 +138,7 @@ def finish(results: Any, folder: Path, as_json: bool) -> None:
 
 
 def _show(results: dict[str, Any], folder: Path, about_plot: str) -> None:
-    from pmtl.report.tables import chosen_notes, comparison_tables, run_notes, selection_note
+    from pmtl.report.tables import all_notes, comparison_tables
 
     console = opt.console()
     several = max(entry["seeds"] for entry in results["summary"]) > 1
@@ -166,12 +150,9 @@ def _show(results: dict[str, Any], folder: Path, about_plot: str) -> None:
         "single run. Choosing between runs on these clients' data would cost more.",
         soft_wrap=True,
     )
-    for note in (*chosen_notes(results), *run_notes(results), selection_note(results)):
-        if note:
-            console.print(note, soft_wrap=True, markup=False)
     # Paths are not wrapped, and their brackets are not markup.
-    verdict = results["verdict"]["sentence"]
-    lines = (about_plot, f"Table, numbers and all runs: {folder}", verdict)
+    where, verdict = f"Table, numbers and all runs: {folder}", results["verdict"]["sentence"]
+    lines = (*all_notes(results), about_plot, where, verdict)
     console.print(*lines, sep="\n", soft_wrap=True, markup=False)
 
 

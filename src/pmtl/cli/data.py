@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Any
 
 import typer
 
 from pmtl.cli import options as opt
+from pmtl.errors import PmtlError
+from pmtl.spec import parse_spec
+from pmtl.storage import write_text
 
 app = typer.Typer(
     help="Look at data, describe tables, write example tables, fetch data sets.",
@@ -16,9 +20,9 @@ app = typer.Typer(
 
 @app.command()
 def show(
-    spec: Annotated[
-        str, opt.completed_argument("data", "PATH[:key=value,…] or synthetic[:key=value,…]", "SPEC")
-    ],
+    spec: str = opt.completed_argument(
+        "data", "PATH[:key=value,…] or synthetic[:key=value,…]", "SPEC"
+    ),
     client_column: opt.ClientColumn = None,
     target: opt.Target = None,
     schema: opt.SchemaFile = None,
@@ -41,14 +45,12 @@ def show(
 
 @app.command()
 def schema(
-    spec: Annotated[
-        str, typer.Argument(help="A table: PATH[:key=value,…] (.csv, .parquet).", metavar="SPEC")
-    ],
+    spec: str = typer.Argument(
+        ..., help="A table: PATH[:key=value,…] (.csv, .parquet).", metavar="SPEC"
+    ),
     client_column: opt.ClientColumn = None,
     target: opt.Target = None,
-    out: Annotated[
-        str | None, typer.Option(help="Where to write the schema (default: print it).")
-    ] = None,
+    out: str | None = opt.optional("Where to write the schema (default: print it)."),
     as_json: opt.AsJson = False,
 ) -> None:
     """Infer what the columns of a table hold, for a person to review.
@@ -59,34 +61,25 @@ def schema(
 
         pmtl train --data visits.csv --schema schema.toml
     """
-    from pathlib import Path
-
     from pmtl.data.schema.review import review
-    from pmtl.errors import PmtlError
-    from pmtl.spec import parse_spec
-    from pmtl.storage import write_text
 
     name, given = (spec, {}) if Path(spec).exists() else parse_spec(spec)
-    options = {"client": client_column, "target": target}
-    given |= {key: value for key, value in options.items() if value is not None}
+    given |= opt.given({"client": client_column, "target": target})
     if out is not None and Path(out).exists():
         raise PmtlError(f"{out} exists, and may have been reviewed: name another file with --out.")
     found, text = review(Path(name).expanduser(), given)
     if out is not None:
         write_text(Path(out), text)
-    if as_json:
-        opt.print_json({"out": out, **found.schema.to_dict(), "notes": found.notes})
-    elif out is None:
-        typer.echo(text, nl=False)
-    else:
-        columns, features = len(found.schema.columns), len(found.schema.feature_names)
-        typer.echo(f"{out} describes {columns} columns, which become {features} features.")
-        typer.echo(f"Next: review {out}, then pmtl train --data {name} --schema {out}")
+    columns, features = len(found.schema.columns), len(found.schema.feature_names)
+    about = f"{out} describes {columns} columns, which become {features} features."
+    next_step = f"Next: review {out}, then pmtl train --data {name} --schema {out}"
+    lines = (about, next_step) if out else (text.removesuffix("\n"),)
+    opt.answer(as_json, {"out": out, **found.schema.to_dict(), "notes": found.notes}, *lines)
 
 
 @app.command()
 def example(
-    out: Annotated[str, typer.Option(help="The folder to write to.")] = ".",
+    out: str = typer.Option(".", help="The folder to write to."),
     as_json: opt.AsJson = False,
 ) -> None:
     """Write made-up tables, to try the commands of the documentation with.
@@ -98,32 +91,19 @@ def example(
 
         pmtl train --data visits.csv --client-column hospital --target outcome --out run
     """
-    from pathlib import Path
-
     from pmtl.cli.example import write_example
 
     written = write_example(Path(out).expanduser())
-    if as_json:
-        opt.print_json({"files": written})
-        return
-    for name, about in written.items():
-        typer.echo(f"{name}: {about}")
+    opt.answer(as_json, {"files": written}, *(f"{name}: {what}" for name, what in written.items()))
 
 
 @app.command()
 def fetch(
-    name: Annotated[
-        str,
-        opt.completed_argument(
-            "data set", "femnist, femnist-nist, stackoverflow or celeba", "NAME"
-        ),
-    ],
-    to: Annotated[
-        str | None, typer.Option(help="The folder to put it in (default: data/NAME).")
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Download files that exist again.")
-    ] = False,
+    name: str = opt.completed_argument(
+        "data set", "femnist, femnist-nist, stackoverflow or celeba", "NAME"
+    ),
+    to: str | None = opt.optional("The folder to put it in (default: data/NAME)."),
+    force: bool = opt.flag("--force", "Download files that exist again."),
     as_json: opt.AsJson = False,
 ) -> None:
     """Download one of the paper's data sets from its publisher.
@@ -137,13 +117,12 @@ def fetch(
     from pmtl.data.download import fetch as download
 
     fetched = download(name, to, force, progress=not as_json)
-    if as_json:
-        opt.print_json(fetched)
-        return
-    typer.echo(f"{fetched['about']}, is in {fetched['folder']}.")
-    for file in fetched["files"]:
-        typer.echo(f"  {file['file']}  SHA-256 {file['sha256'] or '-'} ({file['checked']})")
-    typer.echo(f"Next: {fetched['next']}")
+    listed = [
+        f"  {file['file']}  SHA-256 {file['sha256'] or '-'} ({file['checked']})"
+        for file in fetched["files"]
+    ]
+    where = f"{fetched['about']}, is in {fetched['folder']}."
+    opt.answer(as_json, fetched, where, *listed, f"Next: {fetched['next']}")
 
 
 def _print(summary: dict[str, Any]) -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pmtl.cli import options as opt
 from pmtl.client.batches import LocalTraining
+from pmtl.errors import Interrupted, PmtlError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pmtl.personalize.result import Finetuned
     from pmtl.runs.result import Run
 
@@ -22,47 +20,34 @@ ALL = "all"
 
 @opt.with_settings("steps", "halve_every", kind=LocalTraining)
 def finetune(
-    path: Annotated[str, opt.completed_argument("run", "The folder of a finished run.", "RUN")],
-    method: Annotated[
-        str,
-        opt.completed(
-            "method",
-            "vanilla, mean, kl, ewc, all four of them (all), or select: every client chooses the "
-            "best model by its own validation rows.",
-        ),
-    ] = "vanilla",
-    start: Annotated[
-        str | None,
-        opt.completed(
-            "start",
-            "shared or personal: the model to start from (default: personal if the run has such "
-            "models; select tries both).",
-        ),
-    ] = None,
-    lam: Annotated[
-        float | None,
-        typer.Option(
-            help="λ, how strongly the published model pulls (default: mean 0.1, kl and ewc 1; "
-            "select tries 0.1 and 1)."
-        ),
-    ] = None,
-    steps: Annotated[
-        int | None,
-        typer.Option(help="Steps of SGD (default 10); select tries them and 5 times as many."),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="The same seed gives the same bits (default: the run's).")
-    ] = None,
+    path: str = opt.completed_argument("run", "The folder of a finished run.", "RUN"),
+    method: str = opt.completed(
+        "vanilla",
+        "method",
+        "vanilla, mean, kl, ewc, all four of them (all), or select: every client chooses the "
+        "best model by its own validation rows.",
+    ),
+    start: str | None = opt.completed(
+        None,
+        "start",
+        "shared or personal: the model to start from (default: personal if the run has such "
+        "models; select tries both).",
+    ),
+    lam: float | None = opt.optional(
+        "λ, how strongly the published model pulls (default: mean 0.1, kl and ewc 1; "
+        "select tries 0.1 and 1)."
+    ),
+    steps: int | None = opt.optional(
+        "Steps of SGD (default 10); select tries them and 5 times as many."
+    ),
+    seed: int | None = opt.optional("The same seed gives the same bits (default: the run's)."),
     device: opt.Device = None,
     engine: opt.Engine = None,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            help="The result is in RUN/finetuned/NAME, of a production run in "
-            "RUN/private/finetuned/NAME (default: METHOD-START; with all, NAME-METHOD)."
-        ),
-    ] = None,
-    out: Annotated[str | None, typer.Option(help="Another folder; instead of --name.")] = None,
+    name: str | None = opt.optional(
+        "The result is in RUN/finetuned/NAME, of a production run in "
+        "RUN/private/finetuned/NAME (default: METHOD-START; with all, NAME-METHOD)."
+    ),
+    out: str | None = opt.optional("Another folder; instead of --name."),
     as_json: opt.AsJson = False,
     **settings: Any,
 ) -> None:
@@ -81,9 +66,6 @@ def finetune(
 
         pmtl finetune runs/clinics-1 --method select
     """
-    from pathlib import Path
-
-    from pmtl.errors import Interrupted, PmtlError
     from pmtl.personalize.finetuning import finetune as tune
     from pmtl.personalize.finetuning import folder_of
     from pmtl.personalize.methods import METHODS, SELECT, build_method
@@ -114,7 +96,7 @@ def finetune(
     for one, _, place in (task for task in tasks if task not in missing):
         opt.warn(f"{place} exists already and is kept as it is: {one} is not done again.")
     settings |= {"start": start, "steps": steps, "seed": seed, "device": device, "engine": engine}
-    settings = {option: value for option, value in settings.items() if value is not None}
+    settings = opt.given(settings)
     done: list[Finetuned] = []
     try:
         for one, strength, place in missing:
@@ -136,12 +118,8 @@ def report(run: Run, done: list[Finetuned], as_json: bool) -> None:
     statement = done[0].privacy
     judged = verdict(done[0]) if done[0].about["method"] == SELECT else None
     if as_json:
-        summary: dict[str, Any] = {
-            "finetuned": [str(tuned.path) for tuned in done],
-            "epsilon": statement.epsilon,
-            "delta": statement.delta,
-            **scores,
-        }
+        summary: dict[str, Any] = {"finetuned": [str(tuned.path) for tuned in done]}
+        summary |= {"epsilon": statement.epsilon, "delta": statement.delta, **scores}
         summary |= {"chosen": chosen} if chosen else {}
         opt.print_json(summary | ({"verdict": judged.to_dict()} if judged else {}))
         return
@@ -149,26 +127,19 @@ def report(run: Run, done: list[Finetuned], as_json: bool) -> None:
 
     console = opt.console()
     if scores:
-        console.print(metrics_table(scores))
-        console.print()
+        console.print(metrics_table(scores), "")
     if chosen:
-        console.print(counts_table("chosen by clients", chosen))
-        console.print()
+        console.print(counts_table("chosen by clients", chosen), "")
     lines = [f"{statement.afterwards}", *(f"It is in {tuned.path}." for tuned in done)]
-    if lost := _diverged(scores):
+    # Models whose loss is infinite or NaN.
+    measured = {name: score for views in scores.values() for name, score in (views or {}).items()}
+    if lost := [name for name, score in measured.items() if not isfinite(score.get("loss", 0.0))]:
         lines.append(
             f"Careful: {', '.join(lost)} diverged for some or all clients, whose models are "
             "useless. Use a smaller --lr or --lam."
         )
     lines += [judged.sentence] if judged else []
     console.print(*lines, sep="\n", soft_wrap=True, markup=False)
-
-
-def _diverged(scores: dict[str, Any]) -> list[str]:
-    """The models whose loss is infinite or NaN."""
-    views = [views or {} for views in scores.values()]
-    found = {name: score for split in views for name, score in split.items()}
-    return [name for name, score in found.items() if not isfinite(score.get("loss", 0.0))]
 
 
 def _scores(done: list[Finetuned]) -> dict[str, Any]:

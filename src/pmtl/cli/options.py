@@ -70,14 +70,24 @@ def typer_option(setting: Declared, panel: str | None = None) -> Any:
     )
 
 
-def completed(values: str, help: str) -> Any:
+def optional(help: str, **more: Any) -> Any:
+    """A Typer option that is None unless it is given."""
+    return typer.Option(None, help=help, **more)
+
+
+def flag(name: str, help: str) -> Any:
+    """A Typer option without a value, which is false unless it is given."""
+    return typer.Option(False, name, help=help)
+
+
+def completed(default: str | None, values: str, help: str) -> Any:
     """A Typer option whose values the shell completes; `values` is a name for `completer`."""
-    return typer.Option(help=help, autocompletion=completer(values))
+    return typer.Option(default, help=help, autocompletion=completer(values))
 
 
 def completed_argument(values: str, help: str, metavar: str) -> Any:
-    """The same for an argument."""
-    return typer.Argument(help=help, metavar=metavar, autocompletion=completer(values))
+    """The same for an argument, which has to be given."""
+    return typer.Argument(..., help=help, metavar=metavar, autocompletion=completer(values))
 
 
 Clients = Annotated[int | None, typer.Option(help="m: how many clients the federation has.")]
@@ -87,9 +97,7 @@ Target = Annotated[str | None, typer_option(declared(Reading)["target"])]
 SchemaFile = Annotated[str | None, typer_option(declared(Reading)["schema"])]
 Device = Annotated[str | None, typer_option(declared(TrainConfig)["device"])]
 Engine = Annotated[str | None, typer_option(declared(TrainConfig)["engine"])]
-RunPath = Annotated[
-    str, completed_argument("run", "The folder of a finished run, or RUN/finetuned/NAME.", "RUN")
-]
+RUN = completed_argument("run", "The folder of a finished run, or RUN/finetuned/NAME.", "RUN")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, to stdout.")]
 
 
@@ -123,14 +131,21 @@ def _parameters(kind: type, panel: str | None = None) -> Iterator[inspect.Parame
         yield from _parameters(inner, heading)
 
 
+def given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
 def make_config(
     file: str | None, options: Mapping[str, Any], kind: type[TrainConfig] = TrainConfig
 ) -> TrainConfig:
     """The configuration from a command's options, which override `file`; None is ignored."""
-    given = {key: value for key, value in options.items() if value is not None}
-    values = merge({} if file is None else read_toml(file, CONFIGURATION), _nested(kind, given))
+    options = given(options)
+    values = merge({} if file is None else read_toml(file, CONFIGURATION), _nested(kind, options))
     # `--client-column` is the option `client` of the data's spec.
-    reading = {key.removesuffix("_column"): given[key] for key in declared(Reading) if key in given}
+    reading = {
+        key.removesuffix("_column"): options[key] for key in declared(Reading) if key in options
+    }
     if reading:
         if "data" not in values:
             raise PmtlError(
@@ -176,6 +191,14 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 def print_json(value: Any) -> None:
     typer.echo(to_json(value, indent=2))
+
+
+def answer(as_json: bool, value: Any, *lines: str) -> None:
+    """Print the answer of a command: `value` as JSON, or `lines` of text."""
+    if as_json:
+        print_json(value)
+    else:
+        typer.echo("\n".join(lines))
 
 
 def number(value: float) -> str:

@@ -2,46 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from pmtl.cli import options as opt
+from pmtl.errors import Interrupted
 
 if TYPE_CHECKING:
     from pmtl.experiments.sheet import Sheet
 
 
 def paper(
-    experiment: Annotated[
-        list[str],
-        typer.Argument(
-            help="fig1, fig2, fig3, table1, table3, sweep, fedprox, ppsgd, longer, clusters, or "
-            "all.",
-            metavar="EXPERIMENT…",
-        ),
-    ],
-    on: Annotated[
-        str,
-        typer.Option(
-            help="femnist, femnist_long (a thousand rounds), femnist_hog (fixed features), celeba, "
-            "stackoverflow, tags, synthetic or clusters."
-        ),
-    ] = "synthetic",
-    data: Annotated[
-        str | None,
-        typer.Option(help="Its file or folder; options after a colon replace the setting's."),
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Few clients, rounds and seeds: minutes on two cores.")
-    ] = False,
-    out: Annotated[
-        str | None,
-        typer.Option(help="The folder of results (default: runs/paper, or runs/paper-quick)."),
-    ] = None,
-    jobs: Annotated[
-        int, typer.Option(help="How many runs are done at once; each process holds the data.")
-    ] = 1,
+    experiment: list[str] = typer.Argument(
+        ...,
+        help="fig1, fig2, fig3, table1, table3, sweep, fedprox, ppsgd, longer, clusters, or all.",
+        metavar="EXPERIMENT…",
+    ),
+    on: str = typer.Option(
+        "synthetic",
+        help="femnist, femnist_long (a thousand rounds), femnist_hog (fixed features), celeba, "
+        "stackoverflow, tags, synthetic or clusters.",
+    ),
+    data: str | None = opt.optional(
+        "Its file or folder; options after a colon replace the setting's."
+    ),
+    quick: bool = opt.flag("--quick", "Few clients, rounds and seeds: minutes on two cores."),
+    out: str | None = opt.optional(
+        "The folder of results (default: runs/paper, or runs/paper-quick)."
+    ),
+    jobs: int = typer.Option(
+        1, help="How many runs are done at once; each process holds the data."
+    ),
     device: opt.Device = None,
     as_json: opt.AsJson = False,
 ) -> None:
@@ -54,9 +47,6 @@ def paper(
         pmtl paper fig3 --on synthetic --quick
         pmtl paper all --on femnist --data femnist.npz
     """
-    from pathlib import Path
-
-    from pmtl.errors import Interrupted
     from pmtl.experiments.results import Results
     from pmtl.experiments.run import default_experiments, run_experiments
     from pmtl.experiments.settings import setting_of
@@ -64,11 +54,10 @@ def paper(
 
     setting = setting_of(on, quick)
     names = default_experiments(on) if "all" in experiment else tuple(experiment)
-    resolve_device(
-        device or "auto"
-    )  # A wrong device is refused even if nothing is left to compute.
+    device = device or "auto"
+    resolve_device(device)  # A wrong one is refused even if nothing is left to compute.
     folder = Path(out or ("runs/paper-quick" if quick else "runs/paper"))
-    results = Results(setting, folder, data, device or "auto", jobs, show=not as_json)
+    results = Results(setting, folder, data, device, jobs, show=not as_json)
 
     def show(sheet: Sheet) -> None:
         if not as_json:

@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Any
 
 import typer
 
 from pmtl.cli import options as opt
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import PrivacyRequest
+from pmtl.storage import write_text
 
 
 @opt.with_settings("noise", "hardened", "metrics", "loss_bound", kind=PrivacyRequest)
 def plan(
     clients: opt.Clients = None,
-    parameters: Annotated[
-        int | None, typer.Option(help="d: how many numbers leave a client; or give --columns.")
-    ] = None,
-    model: Annotated[
-        str, opt.completed("model", "A model of the library; its parameters are counted.")
-    ] = "auto",
-    columns: Annotated[int | None, typer.Option(help="How many numbers a row has.")] = None,
-    classes: Annotated[
-        int, typer.Option(help="Outputs of the model: classes or labels, 1 for a number.")
-    ] = 1,
-    rows: Annotated[
-        int | None, typer.Option(help="A public guess at the rows of a typical client.")
-    ] = None,
-    plot: Annotated[
-        str | None, typer.Option(help="Draw what pays: a new .svg, .png or .pdf.", metavar="FILE")
-    ] = None,
-    out: Annotated[
-        str | None, typer.Option(help="Write the settings to this TOML file, too.", metavar="FILE")
-    ] = None,
+    parameters: int | None = opt.optional("d: how many numbers leave a client; or give --columns."),
+    model: str = opt.completed(
+        "auto", "model", "A model of the library; its parameters are counted."
+    ),
+    columns: int | None = opt.optional("How many numbers a row has."),
+    classes: int = typer.Option(1, help="Outputs of the model: classes or labels, 1 for a number."),
+    rows: int | None = opt.optional("A public guess at the rows of a typical client."),
+    plot: str | None = opt.optional("Draw what pays: a new .svg, .png or .pdf.", metavar="FILE"),
+    out: str | None = opt.optional("Write the settings to this TOML file, too.", metavar="FILE"),
     as_json: opt.AsJson = False,
     **settings: Any,
 ) -> None:
@@ -49,31 +41,22 @@ def plan(
 
     if clients is None:
         raise PmtlError("The option --clients is missing: give how many clients there are.")
-    given = {name: value for name, value in settings.items() if value is not None}
     made = make_plan(
         clients,
         parameters,
         model=model,
         columns=columns,
         classes=classes,
-        privacy=PrivacyRequest(**given),
+        privacy=PrivacyRequest(**opt.given(settings)),
         rows=rows,
     )
+    settings_in = f" {out}" if out else f"\n\n{made.toml}"
+    lines = [f"{made}\n\nSettings for pmtl train --config:{settings_in}"]
     if plot is not None:
-        from pmtl.report.plan_plot import plot_plan
+        from pmtl.report.plots import plot_plan
 
         plot_plan(made, plot)
+        lines.append(f"Plot: {plot}")
     if out is not None:
-        from pathlib import Path
-
-        from pmtl.storage import write_text
-
         write_text(Path(out), made.toml)
-    if as_json:
-        opt.print_json(made.to_dict())
-        return
-    typer.echo(f"{made}\n\nSettings for pmtl train --config:{f' {out}' if out else ''}")
-    if out is None:
-        typer.echo(f"\n{made.toml}")
-    if plot is not None:
-        typer.echo(f"Plot: {plot}")
+    opt.answer(as_json, made.to_dict(), *lines)

@@ -13,15 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pmtl.cli.options import (
-    AsJson,
-    Clients,
-    console,
-    number,
-    print_json,
-    print_table,
-    with_settings,
-)
+from pmtl.cli import options as opt
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
 
@@ -48,9 +40,9 @@ _OTHER = ("epsilon", "rounds", "hardened", "metrics", "loss_bound")
 
 
 @app.command()
-@with_settings(*_OTHER, kind=PrivacyRequest)
+@opt.with_settings(*_OTHER, kind=PrivacyRequest)
 def epsilon(
-    clients: Clients = None, rounds: Rounds = None, as_json: AsJson = False, **plan: Any
+    clients: opt.Clients = None, rounds: Rounds = None, as_json: opt.AsJson = False, **plan: Any
 ) -> None:
     """Which ε does this plan guarantee?
 
@@ -63,12 +55,12 @@ def epsilon(
 
 
 @app.command()
-@with_settings(*_OTHER, "noise", kind=PrivacyRequest)
+@opt.with_settings(*_OTHER, "noise", kind=PrivacyRequest)
 def noise(
-    clients: Clients = None,
+    clients: opt.Clients = None,
     epsilon: Epsilon = None,
     rounds: Rounds = None,
-    as_json: AsJson = False,
+    as_json: opt.AsJson = False,
     **plan: Any,
 ) -> None:
     """How much noise does this ε need?
@@ -83,9 +75,9 @@ def noise(
 
 
 @app.command()
-@with_settings(*_OTHER, kind=PrivacyRequest)
+@opt.with_settings(*_OTHER, kind=PrivacyRequest)
 def rounds(
-    clients: Clients = None, epsilon: Epsilon = None, as_json: AsJson = False, **plan: Any
+    clients: opt.Clients = None, epsilon: Epsilon = None, as_json: opt.AsJson = False, **plan: Any
 ) -> None:
     """How many rounds does this ε allow?
 
@@ -113,17 +105,13 @@ def rounds(
 
 
 @app.command()
-@with_settings(*_OTHER, kind=PrivacyRequest)
+@opt.with_settings(*_OTHER, kind=PrivacyRequest)
 def selection(
-    candidates: Annotated[
-        int | None, typer.Option(help="The number of settings; seeds do not count.")
-    ] = None,
-    clients: Clients = None,
-    epsilon: Annotated[
-        float | None, typer.Option(help="The ε of one run; instead of --noise.")
-    ] = None,
+    candidates: int | None = opt.optional("The number of settings; seeds do not count."),
+    clients: opt.Clients = None,
+    epsilon: float | None = opt.optional("The ε of one run; instead of --noise."),
     rounds: Rounds = None,
-    as_json: AsJson = False,
+    as_json: opt.AsJson = False,
     **plan: Any,
 ) -> None:
     """What does it cost to run several settings and keep the best?
@@ -138,7 +126,7 @@ def selection(
     each = _plan(clients, rounds, plan | {"epsilon": epsilon})
     report = choosing.report(each, int(candidates or 0))
     if as_json:
-        print_json(report | _values(each))
+        opt.print_json(report | _values(each))
         return
     rows = {
         "one run, with a setting that was fixed before": report["one_run"],
@@ -161,8 +149,8 @@ def _need(**options: Any) -> None:
 
 def _plan(clients: int | None, rounds: int | None, plan: Mapping[str, Any]) -> PrivacyPlan:
     _need(clients=clients, rounds=rounds)
-    given = {name: value for name, value in plan.items() if value is not None}
-    return PrivacyRequest(**given, rounds=int(rounds or 0)).resolve(int(clients or 0))
+    request = PrivacyRequest(**opt.given(plan), rounds=int(rounds or 0))
+    return request.resolve(int(clients or 0))
 
 
 def _values(plan: PrivacyPlan) -> dict[str, Any]:
@@ -186,7 +174,7 @@ def _show(answer: dict[str, Any], plan: PrivacyPlan, as_json: bool) -> None:
 
     report = accountant.report(plan)
     if as_json:
-        print_json(answer | report | _values(plan))
+        opt.print_json(answer | report | _values(plan))
         return
     also = report["also"]
     for name, value in answer.items():
@@ -202,10 +190,10 @@ def _show(answer: dict[str, Any], plan: PrivacyPlan, as_json: bool) -> None:
 def _print(
     plan: PrivacyPlan, what: str, rows: Mapping[str, float | None], sentences: list[str]
 ) -> None:
-    cells = [(label, "–" if value is None else number(value)) for label, value in rows.items()]
-    print_table(f"ε at δ = {plan.delta:.4g}", (what, "ε"), cells)
+    cells = [(label, "–" if value is None else opt.number(value)) for label, value in rows.items()]
+    opt.print_table(f"ε at δ = {plan.delta:.4g}", (what, "ε"), cells)
     for sentence in sentences:
-        console().print(sentence)
+        opt.console().print(sentence)
 
 
 def _meaning(plan: PrivacyPlan, epsilon: float, holds_against: str) -> str:

@@ -29,9 +29,7 @@ Callbacks = Annotated[
 @opt.with_settings()
 def train(
     config: opt.Config = None,
-    out: Annotated[
-        str | None, typer.Option(help="The run's folder (default runs/ALGORITHM-N).")
-    ] = None,
+    out: str | None = opt.optional("The run's folder (default runs/ALGORITHM-N)."),
     callback: Callbacks = None,
     as_json: opt.AsJson = False,
     **settings: Any,
@@ -50,13 +48,14 @@ def train(
     organisations.
     """
     asked = opt.make_config(config, settings)
+    name = asked.algorithm.partition(":")[0]
     from pmtl.runs.training import start
     from pmtl.simulation import join_team
 
     with join_team() as team:
         run = start(
             asked,
-            out=out or numbered(Path("runs") / _name(asked.algorithm)),
+            out=out or numbered(Path("runs") / ("run" if name == "auto" else name)),
             callbacks=callback or (),
             progress=True,
             warn=opt.warn,
@@ -67,9 +66,7 @@ def train(
 
 
 def resume(
-    path: Annotated[
-        str, opt.completed_argument("run", "The folder of a run or of a comparison.", "RUN")
-    ],
+    path: str = opt.completed_argument("run", "The folder of a run or of a comparison.", "RUN"),
     callback: Callbacks = None,
     as_json: opt.AsJson = False,
 ) -> None:
@@ -150,11 +147,9 @@ def _print(run: Run, scores: dict[str, Any], verdict: str) -> None:
 
     console = opt.console()
     if scores:
-        console.print(metrics_table(scores))
-        console.print()
+        console.print(metrics_table(scores), "")
     if released := run.released():
-        console.print(released_table(released))
-        console.print()
+        console.print(released_table(released), "")
     if stopped := run.facts.stopped:
         console.print(f"Stopped early. {stopped}", soft_wrap=True, markup=False)
     headline = str(run.privacy).split("\n\n")[1].replace("\n", " ")
@@ -189,12 +184,6 @@ def _memory(memory: dict[str, Any] | None) -> list[str]:
     if owned["bytes"]:
         sentence += (
             f"; the vectors of {owned['clients']:,} clients ({owned['bytes'] / 2**20:,.1f} MiB) "
-            + ("were kept in memory" if owned["in"] == "memory" else "were kept on disk")
+            f"were kept {'in memory' if owned['in'] == 'memory' else 'on disk'}"
         )
     return [sentence + "."]
-
-
-def _name(algorithm: str) -> str:
-    """What a folder is called after an algorithm's spec."""
-    name = algorithm.partition(":")[0]
-    return "run" if name == "auto" else name

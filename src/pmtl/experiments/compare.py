@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +22,7 @@ from pmtl import storage as files
 from pmtl.algorithms import build_algorithm
 from pmtl.data import FederatedData, Split, load
 from pmtl.engines.process import graceful_stop
-from pmtl.errors import Interrupted, PmtlError, is_out_of_memory
+from pmtl.errors import Interrupted, PmtlError, enough_memory
 from pmtl.experiments.compare_verdict import verdicts
 from pmtl.experiments.result_cache import Result, ResultCache
 from pmtl.experiments.sweep.grid import Candidate, Cell, Grid, config_of
@@ -185,7 +183,7 @@ def _run(grid: Grid, out: Path, data: FederatedData, jobs: int, show: bool) -> C
     with ExitStack() as stack:
         # Processes end at once after Ctrl-C; one process ends after the round.
         stop = stack.enter_context(graceful_stop()) if jobs == 1 else None
-        runner = CellRunner(grid.base, out / "runs", data, stop)
+        runner = CellRunner(grid, out / "runs", data, stop)
         cache = ResultCache(runner.read, runner.do, "comparing", jobs, show)
         for cell in cells:
             cache.get(cell)
@@ -203,10 +201,9 @@ def _run(grid: Grid, out: Path, data: FederatedData, jobs: int, show: bool) -> C
         raise PmtlError(rows[0]["error"])
     results = Comparison(task=data.task, clients=data.m, runs=rows, **summarise(rows, data.task))
     results["notes"] = grid.notes()
-    plan_of = partial(runner.plan, grid.seeds)
     with progress_bar("pricing", None, show=show and len(results["summary"]) > 1):
-        results["selection"] = prices(results["summary"], plan_of)
-        results["verdict"] = verdicts(results, data, plan_of, partial(runner.losses, grid.seeds))
+        results["selection"] = prices(results["summary"], runner.plan)
+        results["verdict"] = verdicts(results, data, runner.plan, runner.losses)
     files.write_json(out / RESULT_FILE, results)
     results.write_csv(out)
     return results
@@ -216,16 +213,15 @@ def _run(grid: Grid, out: Path, data: FederatedData, jobs: int, show: bool) -> C
 class CellRunner:
     """Runs the cells of a comparison; the result of each is its run folder."""
 
-    base: TrainConfig
+    grid: Grid
     folder: Path
     data: FederatedData
     stop: threading.Event | None  #: set when the user asked to stop; None in a process of many
 
     def read(self, cell: Cell) -> Result | None:
-        path = self.folder / str(cell)
-        if not path.exists() or not RunFolder.open(path).facts().complete:
+        if not self._is_complete(cell):
             return None
-        return _row(cell, load_run(path, self.data))
+        return _row(cell, load_run(self.folder / str(cell), self.data))
 
     def do(self, cell: Cell) -> Result:
         if self.stop is not None and self.stop.is_set():
@@ -234,31 +230,32 @@ class CellRunner:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Training diverged", RuntimeWarning)
             try:
-                if path.exists():
-                    return _row(cell, resume(path, self.data))
-                config = config_of(self.base, cell)
-                return _row(cell, start(config, data=self.data, out=path))
+                with enough_memory("There was not enough memory for this run."):
+                    if path.exists():
+                        return _row(cell, resume(path, self.data))
+                    config = config_of(self.grid.base, cell)
+                    return _row(cell, start(config, data=self.data, out=path))
             except PmtlError as error:
                 return {"error": str(error)}
-            except (MemoryError, RuntimeError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                return {"error": "There was not enough memory for this run."}
 
-    def plan(self, seeds: Sequence[int], line: Row) -> PrivacyPlan:
+    def plan(self, line: Row) -> PrivacyPlan:
         """The privacy plan of the runs of a line; seeds do not matter to it."""
-        return RunFolder.open(self._runs(seeds, line)[0]).facts().plan
+        return RunFolder.open(self._runs(line)[0]).facts().plan
 
-    def losses(self, seeds: Sequence[int], line: Row, split: Split) -> Floats:
+    def losses(self, line: Row, split: Split) -> Floats:
         """[seeds, m] the losses of the clients' models in finished runs."""
-        runs = [load_run(path, self.data) for path in self._runs(seeds, line)]
+        runs = [load_run(path, self.data) for path in self._runs(line)]
         return np.stack([run.client_losses(split)["personal"] for run in runs])
 
-    def _runs(self, seeds: Sequence[int], line: Row) -> list[Path]:
+    def _runs(self, line: Row) -> list[Path]:
         """The folders of a line's finished runs."""
         candidate = Candidate(line["algorithm"], tuple(line["settings"].items()))
-        paths = [self.folder / str(Cell(candidate, line["epsilon"], seed)) for seed in seeds]
-        return [path for path in paths if path.exists() and RunFolder(path).facts().complete]
+        cells = [Cell(candidate, line["epsilon"], seed) for seed in self.grid.seeds]
+        return [self.folder / str(cell) for cell in cells if self._is_complete(cell)]
+
+    def _is_complete(self, cell: Cell) -> bool:
+        path = self.folder / str(cell)
+        return path.exists() and RunFolder.open(path).facts().complete
 
 
 def _row(cell: Cell, run: Run) -> Result:

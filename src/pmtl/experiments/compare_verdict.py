@@ -35,36 +35,33 @@ def verdicts(
     alone = [line for line in results["chosen"] if line["epsilon"] is None]
     for epsilon in sorted({line["epsilon"] for line in sharing}):
         rivals = [line for line in sharing if line["epsilon"] == epsilon]
-        judged = _at(rivals + alone, len(rivals), results["summary"], data, plan_of, losses)
+        judged = _at(rivals, alone, results["summary"], data, plan_of, losses)
         entries.append({"epsilon": epsilon, **judged.to_dict()})
     if not entries:
         why = "Nothing was shared, so there is nothing to compare training alone with."
         return {"sentence": f"Verdict: nothing can be said. {why}", "at": []}
-    sentences = [_at_epsilon(entry) for entry in entries]
+    sentences = []
+    for entry in entries:
+        size = "∞" if math.isinf(entry["epsilon"]) else f"{entry['epsilon']:g}"
+        sentences.append(entry["sentence"].replace("Verdict:", f"Verdict at ε = {size}:", 1))
     return {"sentence": "\n".join(sentences), "at": entries}
 
 
-def _at_epsilon(entry: dict[str, Any]) -> str:
-    epsilon = entry["epsilon"]
-    size = "∞" if math.isinf(epsilon) else f"{epsilon:g}"
-    return str(entry["sentence"]).replace("Verdict:", f"Verdict at ε = {size}:", 1)
-
-
 def _at(
-    lines: list[Line],
-    sharing: int,
+    rivals: list[Line],
+    alone: list[Line],
     summary: list[Line],
     data: FederatedData,
     plan_of: Plans,
     losses: Losses,
 ) -> Verdict:
-    """The verdict at one ε; the first `sharing` of the lines share."""
+    """The verdict at one ε, on lines that share and lines that do not."""
     rows: Split = "test" if data.rows("test").counts.sum() else "validation"
     validated = bool(data.rows("validation").counts.sum())
-    ranked = sorted(lines[:sharing], key=lambda line: _mean_loss(line, validated))
+    ranked = sorted(rivals, key=lambda line: _mean_loss(line, validated))
     ours = ranked[0]
     own = {ours["name"]: losses(ours, rows)}
-    if alone := lines[sharing:]:
+    if alone:
         best = min(alone, key=lambda line: _mean_loss(line, validated))
         own[ALONE] = losses(best, rows)
     elif len(ranked) > 1:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from pmtl.experiments import figures
 from pmtl.experiments.clusters import clusters
-from pmtl.experiments.figures import fedprox, fig1, fig2, fig3, longer, ppsgd, sweep
 from pmtl.experiments.results import Results
 from pmtl.experiments.sheet import Sheet
-from pmtl.experiments.tables import table1, table3
 from pmtl.report.plots import plot_sheet
 from pmtl.spec import unknown
 
 #: In the order in which `all` runs them.
 EXPERIMENTS: dict[str, Callable[[Results], Sheet]] = {
     experiment.__name__: experiment
-    for experiment in (fig1, fig2, fig3, table1, table3, sweep, fedprox, ppsgd, longer, clusters)
+    for experiment in (
+        *(figures.fig1, figures.fig2, figures.fig3, figures.table1, figures.table3, figures.sweep),
+        *(figures.fedprox, figures.ppsgd, figures.longer, clusters),
+    )
 }
 
 

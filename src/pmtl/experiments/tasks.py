@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +21,7 @@ from pmtl import storage as files
 from pmtl.algorithms import Algorithm, build_algorithm
 from pmtl.data import FederatedData, Split, load
 from pmtl.engines.process import threads_for
-from pmtl.errors import PmtlError, is_out_of_memory
+from pmtl.errors import PmtlError, enough_memory
 from pmtl.experiments.result_cache import Result
 from pmtl.experiments.settings import Setting, evaluated
 from pmtl.models import FlatModel, build_model
@@ -72,25 +72,19 @@ class Task:
         return f"{self.cell}-rounds{self.rounds}-{self.kind}"
 
 
+@dataclass
 class TaskRunner:
     """Does the tasks of one setting on one data set."""
 
-    def __init__(
-        self,
-        setting: Setting,
-        folder: Path,
-        data: str | FederatedData | None = None,
-        device: str = "auto",
-    ) -> None:
-        self.setting = setting
-        self.defined: dict[str, Algorithm] = {}  #: algorithms without a spec
-        self._folder = folder
-        self._given = data
-        self._device = device
+    setting: Setting
+    folder: Path  #: of results
+    given: str | FederatedData | None = None  #: a file or a federation; None: the setting's own
+    device: str = "auto"
+    defined: dict[str, Algorithm] = field(default_factory=dict)  #: algorithms without a spec
 
     @cached_property
     def data(self) -> FederatedData:
-        given = self._given
+        given = self.given
         loaded = given if isinstance(given, FederatedData) else load(self.setting.spec(given))
         return histograms(loaded) if self.setting.hog else loaded
 
@@ -119,23 +113,20 @@ class TaskRunner:
         begun = time.perf_counter()
         work = {"curve": self._train, "tuned": self._tune, "chosen": self._choose}[task.kind]
         try:
-            result: Result = {task.kind: work(task), "rule": task.rule}
+            with enough_memory("There was not enough memory: use fewer --jobs."):
+                result: Result = {task.kind: work(task), "rule": task.rule}
         except PmtlError as error:  # Other tasks go on; the next command tries this one again.
             result = {"error": str(error)}
-        except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
-                raise
-            result = {"error": "There was not enough memory: use fewer --jobs."}
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()  # For the other processes.
         result["seconds"] = round(time.perf_counter() - begun, 1)
-        device = resolve_device(self._device)
+        device = resolve_device(self.device)
         result["device"] = torch.cuda.get_device_name(device) if "cuda" in device else "cpu"
         files.write_json(self._file(task), result)
         return files.read_json(self._file(task))  # JSON has no NaN: the same as when read later.
 
     def _file(self, task: Task) -> Path:
-        return self._folder / f"{task}.json"
+        return self.folder / f"{task}.json"
 
     def _length(self, cell: Cell) -> int:
         return self.setting.rounds if cell.rounds is None else cell.rounds
@@ -145,7 +136,7 @@ class TaskRunner:
         model = build_model(setting.model, data.input_shape, data.outputs, data.task, cell.seed)
         algorithm = self.defined.get(cell.algorithm) or build_algorithm(cell.algorithm)
         plan = self.plan(cell.sigma, cell.clip, self._length(cell))
-        device = resolve_device(self._device)
+        device = resolve_device(self.device)
         return simulate(data, model, algorithm, plan, setting.local, cell.seed, device)
 
     def _train(self, task: Task) -> list[Result]:

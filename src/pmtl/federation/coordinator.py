@@ -24,7 +24,7 @@ from pmtl.algorithms import Algorithm
 from pmtl.errors import Interrupted, PmtlError
 from pmtl.federation.agreement import Agreement, Columns, is_of
 from pmtl.federation.messages import Message
-from pmtl.federation.rounds import Rounds, sentence_of, shown_to
+from pmtl.federation.rounds import Rounds, read_answers, sentence_of
 from pmtl.federation.server_folder import ServerFolder, ServerRun
 from pmtl.federation.transport import Transport
 from pmtl.jsontext import to_json
@@ -35,14 +35,11 @@ from pmtl.runs.budget import Budget
 from pmtl.runs.config import TrainConfig, parse_config
 from pmtl.secure_aggregation.shares import default_colluders, scale
 from pmtl.server import Server
-from pmtl.server.server import ServerState
 from pmtl.sharing import PublicInputs
 
 AT_THE_SERVER = "(at the server)"
 #: Seconds that sites have for reading their data and for one round.
 JOIN_SECONDS, ROUND_SECONDS = 300.0, 600.0
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -69,26 +66,20 @@ class Job:
             raise PmtlError(f"The job cannot be read: {error}.") from error
 
 
+@dataclass
 class Coordinator:
-    """Runs one job, or continues one that was stopped.
+    """Runs one job, or continues one that was stopped."""
 
-    `stop` is set to stop after the current round; `tell` is called with sentences about the
-    progress, all public; `source` is where noise gets its random words from, for tests.
-    """
+    job: Job
+    transport: Transport
+    folder: ServerFolder
+    stop: threading.Event  #: set to stop after the current round
+    tell: Callable[[str], None]  #: called with sentences about the progress, all public
+    source: Source | None = None  #: where noise gets its random words from, for tests
 
-    def __init__(
-        self,
-        job: Job,
-        transport: Transport,
-        folder: ServerFolder,
-        stop: threading.Event,
-        tell: Tell,
-        source: Source | None = None,
-    ) -> None:
-        self.job, self.transport, self.folder = job, transport, folder
-        self.sites = job.sites or transport.sites
-        self._stop, self._tell, self._source = stop, tell, source
-        if unknown := sorted(set(self.sites) - set(transport.sites)):
+    def __post_init__(self) -> None:
+        self.sites = self.job.sites or self.transport.sites
+        if unknown := sorted(set(self.sites) - set(self.transport.sites)):
             raise PmtlError(f"The federation has no site {unknown[0]!r}.")
 
     def run(self) -> None:
@@ -113,11 +104,12 @@ class Coordinator:
             undo.pop_all()
             members = {site: _members(agreement.clients, site) for site in self.sites}
             state, counted = run.load(server.start(model.start()), members, budget)
-            rounds = Rounds(agreement, server, self.transport, members, self.job, self._tell)
-            self._rounds(run, rounds, state, counted, budget)
-            self._finish(server, state, members, counted)
-            run.finish(agreement, algorithm, server, state, budget)
-        self._tell(f"The run {agreement.run} is finished.")
+            place = (agreement, server, self.transport, members, self.job, self.tell)
+            rounds = Rounds(*place, state, counted)
+            self._rounds(run, rounds, budget)
+            rounds.finish()
+            run.finish(agreement, server, state, budget)
+        self.tell(f"The run {agreement.run} is finished.")
 
     def _invite(self, public: PublicInputs) -> tuple[Agreement, str]:
         """Ask all sites who their clients are, and make the plan. Nothing is spent by it."""
@@ -136,21 +128,17 @@ class Coordinator:
                 )
         clients = [name for site in self.sites for name in _own(answers[site], site)]
         begin = secrets.randbits(63) if config.seed is None else config.seed
+        colluders = self.job.colluders if self.job.secure else None
+        if self.job.secure and colluders is None:
+            colluders = default_colluders(len(self.sites))
         agreement = Agreement.make(
             self.job.run, config, columns[first], tuple(sorted(clients)), begin, public,
-            self._colluders(),
+            colluders,
         )  # fmt: skip
         if agreement.secure is not None:
             scale(Grid.of(agreement.plan), *agreement.secure)  # Refuses what is not covered.
         prints = {site: answers[site].header.get("fingerprint") for site in self.sites}
         return agreement, to_json([agreement.to_dict(), prints])
-
-    def _colluders(self) -> int | None:
-        """How many sites may collude with the server; None without secure aggregation."""
-        if not self.job.secure:
-            return None
-        given = self.job.colluders
-        return default_colluders(len(self.sites)) if given is None else given
 
     def _budget(
         self, agreement: Agreement, algorithm: Algorithm, stack: ExitStack
@@ -174,7 +162,7 @@ class Coordinator:
             algorithm,
             agreement.plan,
             seed,
-            source=self._source or source,
+            source=self.source or source,
             hardened=agreement.hardened,
             charge=None if budget is None else partial(budget.charge, kind=TRAINING),
         )
@@ -196,63 +184,30 @@ class Coordinator:
         header = {"agreement": agreement.to_dict(), "version": __version__, "whole": whole}
         arrays = {f"public.{name}": value.numpy() for name, value in public.tensors().items()}
         self._ask_all("ready", Message("start", header, arrays))
-        self._tell(
+        self.tell(
             f"{len(self.sites)} sites with {len(agreement.clients)} clients take part in run "
             f"{agreement.run}: {agreement.config.algorithm}, {agreement.plan.rounds} releases."
         )
 
-    def _rounds(
-        self,
-        run: ServerRun,
-        rounds: Rounds,
-        state: ServerState,
-        counted: dict[str, int],
-        budget: Budget | None,
-    ) -> None:
-        plan = rounds.server.plan
-        while state.round < plan.rounds:
-            if self._stop.is_set():
+    def _rounds(self, run: ServerRun, rounds: Rounds, budget: Budget | None) -> None:
+        state, last = rounds.state, rounds.server.plan.rounds
+        while state.round < last:
+            if self.stop.is_set():
                 raise Interrupted(
-                    f"Stopped after round {state.round} of {plan.rounds}; continue the run with "
-                    "--resume."
+                    f"Stopped after round {state.round} of {last}; continue the run with --resume."
                 )
             if budget is not None and (reason := budget.refuses(state.round)):
                 run.stopped(reason)
-                self._tell(f"Stopped early. {reason}")
+                self.tell(f"Stopped early. {reason}")
                 return
-            answered = rounds.advance(state, counted)
-            if answered is None:
-                continue  # The attempt was abandoned; it stays charged.
-            counted.update(dict.fromkeys(answered, state.round - 1))
-            run.save(state, counted, budget)
-            self._tell(f"Round {state.round} of {plan.rounds} is published.")
-
-    def _finish(
-        self,
-        server: Server,
-        state: ServerState,
-        members: Mapping[str, NDArray[np.int64]],
-        counted: Mapping[str, int],
-    ) -> None:
-        """Send the end to all sites. One that does not answer makes its models when it is back and
-        the run is resumed."""
-        messages = {}
-        for site, clients in members.items():
-            header = {"run": self.job.run, "counted": counted[site], "rounds": state.round}
-            messages[site] = Message("finish", header, shown_to(server, state, clients)).to_bytes()
-        seconds = max(self.job.round_seconds, self.job.join_seconds)  # Sites write all models now.
-        answers = self.transport.ask(messages, seconds)
-        done = {site for site, answer in answers.items() if _kind(answer) == "done"}
-        for site in sorted(set(messages) - done):
-            self._tell(f"Site {site!r} did not confirm the end: resume the run when it is back.")
+            if rounds.advance():  # Else the attempt was abandoned; it stays charged.
+                run.save(state, rounds.counted, budget)
+                self.tell(f"Round {state.round} of {last} is published.")
 
     def _ask_all(self, kind: str, message: Message) -> dict[str, Message]:
         """Send one message to all sites, all of which must answer with this kind."""
-        content = message.to_bytes()
-        answers = self.transport.ask(dict.fromkeys(self.sites, content), self.job.join_seconds)
-        read = {
-            site: Message.from_bytes(answer) for site, answer in answers.items() if _kind(answer)
-        }
+        messages = dict.fromkeys(self.sites, message.to_bytes())
+        read = read_answers(self.transport.ask(messages, self.job.join_seconds))
         reasons = [
             f"{site}: {sentence_of(read[site])}" if site in read else f"{site} does not answer"
             for site in self.sites
@@ -261,13 +216,6 @@ class Coordinator:
         if reasons:
             raise PmtlError(f"The run cannot start. {'; '.join(reasons)}")
         return read
-
-
-def _kind(content: bytes) -> str | None:
-    try:
-        return Message.from_bytes(content).kind
-    except PmtlError:
-        return None
 
 
 def _columns(answer: Message, site: str) -> Columns:

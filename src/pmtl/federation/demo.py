@@ -70,7 +70,9 @@ def run_demo(
     with disk_errors(folder):
         folder.mkdir(parents=True)
         tables = write_tables(folder)
-    port = _free_port()
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = int(free.getsockname()[1])
     kits = provision(f"localhost:{port}", list(SITES), folder / "kits")
     tell(f"Kits with certificates for the server and {len(SITES)} sites are in {folder / 'kits'}.")
     commands = {"server": ["server", kits["server"]]}
@@ -91,12 +93,6 @@ def run_demo(
         raise PmtlError(f"The site {missing[0]!r} has no models; see {folder / 'kits'} for logs.")
     public = folder / "kits" / "server" / "federation" / "runs" / RUN / "public"
     return {"sites": {site: str(path) for site, path in results.items()}, "public": str(public)}
-
-
-def _free_port() -> int:
-    with socket.socket() as opened:
-        opened.bind(("localhost", 0))
-        return int(opened.getsockname()[1])
 
 
 @contextmanager

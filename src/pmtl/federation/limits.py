@@ -71,37 +71,30 @@ class Limits:
                 )
             shares.scale(Grid.of(plan), *agreement.secure)  # Refuses what is not covered.
         self.check_mode(config.mode)
-        epsilon = plan.epsilon()
-        algorithm, model = parse_spec(config.algorithm)[0], parse_spec(config.model)[0]
-        over = [
-            (version != self.version, f"version {version} of pmtl, but allows {self.version}"),
-            (
-                epsilon > self.epsilon * (1 + 1e-9),
-                f"ε = {epsilon:.4g}, but allows {self.epsilon:g}",
-            ),
-            (plan.delta > self.delta, f"δ = {plan.delta:.3g}, but allows {self.delta:g}"),
-            (
-                plan.clip_norm > self.clip,
-                f"a clip norm of {plan.clip_norm:g}, but allows {self.clip:g}",
-            ),
-            (plan.rounds > self.rounds, f"{plan.rounds} rounds, but allows {self.rounds}"),
-            (plan.clients < self.clients, f"{plan.clients} clients, but needs {self.clients}"),
-            (model not in self.models, f"the model {model!r}, but allows {_listed(self.models)}"),
-            (
-                algorithm not in self.algorithms,
-                f"the algorithm {algorithm!r}, but allows {_listed(self.algorithms)}",
-            ),
-            (
-                spent + epsilon > self.total_epsilon * (1 + 1e-9),
-                f"ε = {epsilon:.4g} after runs of {spent:.4g} together, but allows "
-                f"{self.total_epsilon:g} for all runs",
-            ),
-        ]
+        epsilon, clip = plan.epsilon(), plan.clip_norm
+        method, model = parse_spec(config.algorithm)[0], parse_spec(config.model)[0]
+        most, all_runs = self.epsilon * (1 + 1e-9), self.total_epsilon * (1 + 1e-9)
+        algorithms, models = _listed(self.algorithms), _listed(self.models)
+        earlier = f"ε = {epsilon:.4g} after runs of {spent:.4g} together"
         stands = agreement.colluders
-        over.append((self.secure and stands is None, "plain uploads, but needs secure aggregation"))
         too_few = stands is not None and stands < self.colluders
         noun = "site" if stands == 1 else "sites"
-        over.append((too_few, f"{stands} colluding {noun}, but needs {self.colluders}"))
+        over = [
+            (version != self.version, f"version {version} of pmtl, but allows {self.version}"),
+            (epsilon > most, f"ε = {epsilon:.4g}, but allows {self.epsilon:g}"),
+            (plan.delta > self.delta, f"δ = {plan.delta:.3g}, but allows {self.delta:g}"),
+            (clip > self.clip, f"a clip norm of {clip:g}, but allows {self.clip:g}"),
+            (plan.rounds > self.rounds, f"{plan.rounds} rounds, but allows {self.rounds}"),
+            (plan.clients < self.clients, f"{plan.clients} clients, but needs {self.clients}"),
+            (model not in self.models, f"the model {model!r}, but allows {models}"),
+            (method not in self.algorithms, f"the algorithm {method!r}, but allows {algorithms}"),
+            (
+                spent + epsilon > all_runs,
+                f"{earlier}, but allows {self.total_epsilon:g} for all runs",
+            ),
+            (self.secure and stands is None, "plain uploads, but needs secure aggregation"),
+            (too_few, f"{stands} colluding {noun}, but needs {self.colluders}"),
+        ]
         reasons = [reason for is_over, reason in over if is_over]
         if reasons:
             raise PublicError(
@@ -144,15 +137,13 @@ def _limits(values: Mapping[str, Any]) -> Limits:
         default = getattr(Limits(), name)
         if isinstance(default, tuple):
             fits = isinstance(value, list) and all(isinstance(item, str) for item in value)
-            given[name] = tuple(value) if fits else None
         elif isinstance(default, (bool, str)):
             fits = isinstance(value, type(default))
-            given[name] = value
         else:
             fits = isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
-            given[name] = value
         if not fits:
             raise PmtlError(f"The limit {name} cannot be {value!r}.")
+        given[name] = tuple(value) if isinstance(value, list) else value
     return Limits(**given)
 
 

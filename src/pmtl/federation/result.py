@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from pmtl.algorithms import Algorithm
@@ -20,7 +19,7 @@ from pmtl.billboard import Billboard
 from pmtl.data import FederatedData
 from pmtl.errors import PublicError
 from pmtl.federation.agreement import Agreement
-from pmtl.federation.training import Training
+from pmtl.federation.training import Ints, Training
 from pmtl.models import FlatModel
 from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.runs.config import IN_MEMORY
@@ -84,12 +83,7 @@ class RunResult:
             folder.note(sentence)
 
     def write(
-        self,
-        training: Training,
-        around: Tensor,
-        vectors: Tensor,
-        blocks: NDArray[np.int64],
-        rounds: int,
+        self, training: Training, around: Tensor, vectors: Tensor, blocks: Ints, rounds: int
     ) -> None:
         """Write the personal models, what was published, and the statement. `around` [m, P] is what
         clients read at the end, `vectors` [V, P] what was published of it, and `blocks` [m] which
@@ -97,10 +91,9 @@ class RunResult:
         folder, algorithm = RunFolder.open(self.path), training.algorithm
         weights, alone = training.weights(around), training.alone()
         seen = training.store.seen
-        shown = algorithm.published(vectors)
-        begun = training.store.start.expand(len(vectors), -1)
-        unseen = shown
+        shown = unseen = algorithm.published(vectors)
         if not algorithm.exact:
+            begun = training.store.start.expand(len(vectors), -1)
             unseen = torch.vmap(algorithm.predict)(begun, vectors)
         models = {}
         if algorithm.personal:

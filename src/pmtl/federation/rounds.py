@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -42,27 +43,44 @@ class Rounds:
     members: Members  #: the numbers of each site's clients
     job: Job
     tell: Callable[[str], None]  #: called with sentences about the progress, all public
+    state: ServerState  #: after the last round
+    counted: dict[str, int]  #: the last round in which each site was counted
     _late: set[str] = field(default_factory=set, init=False)  #: sites that missed a deadline
     _failed: set[str] = field(default_factory=set, init=False)  #: that gave a key, and then failed
 
-    def advance(self, state: ServerState, counted: Mapping[str, int]) -> set[str] | None:
-        """Make one round, and move `state` on; returns the sites that were counted, or None if it
-        was abandoned. `counted` is the last round in which each site was counted."""
-        if self.agreement.colluders is None:
-            return self._plain(state, counted)
-        return self._secure(state, counted, self.agreement.colluders)
+    def advance(self) -> bool:
+        """Make one round, and move the state on; returns whether it was published, and not
+        abandoned."""
+        colluders = self.agreement.colluders
+        answered = self._plain() if colluders is None else self._secure(colluders)
+        self.counted |= dict.fromkeys(answered or (), self.state.round - 1)
+        return answered is not None
 
-    def _plain(self, state: ServerState, counted: Mapping[str, int]) -> set[str]:
-        server, summed = self.server, self.job.summed
+    def finish(self) -> None:
+        """Send the end to all sites. One that does not answer makes its models when it is back and
+        the run is resumed."""
+        messages, rounds = {}, self.state.round
+        for site in self.members:
+            header = {"run": self.job.run, "counted": self.counted[site], "rounds": rounds}
+            messages[site] = Message("finish", header, self._shown_to(site)).to_bytes()
+        seconds = max(self.job.round_seconds, self.job.join_seconds)  # Sites write all models now.
+        answers = read_answers(self.transport.ask(messages, seconds))
+        for site in sorted(messages):
+            if site not in answers or answers[site].kind != "done":
+                sentence = "did not confirm the end: resume the run when it is back."
+                self.tell(f"Site {site!r} {sentence}")
+
+    def _plain(self) -> set[str]:
+        server, state, summed = self.server, self.state, self.job.summed
         tally = server.open(state)
         attempt = secrets.token_hex(8)
         messages = {}
         for site, clients in self.members.items():
             mask = np.isin(clients, list(tally.cohort)).astype(np.uint8)
-            header = self._header(state, attempt, counted[site]) | {"summed": summed}
-            arrays = {**shown_to(server, state, clients), "drawn": mask}
+            header = self._header(site, attempt) | {"summed": summed}
+            arrays = {**self._shown_to(site), "drawn": mask}
             messages[site] = Message("round", header, arrays)
-        answered = self._collect(messages, "uploads", state.round, attempt)
+        answered = self._collect(messages, "uploads", attempt)
         if not server.algorithm.shares:  # Nothing leaves a client, so nothing is published.
             state.round += 1
             return set(answered)
@@ -76,22 +94,20 @@ class Rounds:
         server.publish(tally, state)
         return set(answered)
 
-    def _secure(
-        self, state: ServerState, counted: Mapping[str, int], colluders: int
-    ) -> set[str] | None:
+    def _secure(self, colluders: int) -> set[str] | None:
         from pmtl.privacy.grid import Grid
         from pmtl.secure_aggregation import shares
         from pmtl.secure_aggregation.protocol import unmasked
 
-        server, attempt = self.server, secrets.token_hex(16)
-        headers = {site: self._header(state, attempt, counted[site]) for site in self.members}
+        server, state, attempt = self.server, self.state, secrets.token_hex(16)
+        headers = {site: self._header(site, attempt) for site in self.members}
         least = shares.least_sites(colluders)
         # A site that gave a key and then failed is left out of the next attempt, if others suffice.
         left_out, self._failed = self._failed, set()
         if len(headers) - len(left_out) < least:
             left_out = set()
         asked = {site: Message("key", headers[site]) for site in headers if site not in left_out}
-        given = self._collect(asked, "key", state.round, attempt, "signed")
+        given = self._collect(asked, "key", attempt, "signed")
         keys = {site: signed for site, signed in given.items() if _is_key(signed, site)}
         if len(keys) < least and left_out:
             return None  # With all sites, once more. Nothing was sent, and nothing charged.
@@ -105,8 +121,8 @@ class Rounds:
         messages = {}
         for site in keys:
             header = headers[site] | {"keys": [keys[other] for other in sorted(keys)]}
-            messages[site] = Message("masked", header, shown_to(server, state, self.members[site]))
-        answered = self._collect(messages, "masked", state.round, attempt)
+            messages[site] = Message("masked", header, self._shown_to(site))
+        answered = self._collect(messages, "masked", attempt)
         if set(answered) != set(keys):
             self._failed = set(keys) - set(answered)
             missing = ", ".join(sorted(self._failed))
@@ -129,20 +145,27 @@ class Rounds:
         server.publish(tally, state, noisy=True)
         return set(answered)
 
-    def _header(self, state: ServerState, attempt: str, counted: int) -> dict[str, Any]:
-        run = self.agreement.run
-        return {"run": run, "round": state.round, "attempt": attempt, "counted": counted}
+    def _header(self, site: str, attempt: str) -> dict[str, Any]:
+        place = {"run": self.agreement.run, "round": self.state.round, "attempt": attempt}
+        return place | {"counted": self.counted[site]}
+
+    def _shown_to(self, site: str) -> dict[str, NDArray[Any]]:
+        """What the clients of a site read: the vectors, and which of them each client reads."""
+        board, shared, clients = self.server.billboard, self.state.shared, self.members[site]
+        if board.mixture is None:
+            used, reads = np.unique(board.blocks[clients], return_inverse=True)
+            shown = shared[torch.from_numpy(used)]
+        else:
+            shown = board.read(shared, clients, one_by_one=True)
+            reads = np.arange(len(clients))
+        return {"shared": shown.cpu().numpy(), "reads": reads.astype(np.int64)}
 
     def _collect(
-        self,
-        messages: Mapping[str, Message],
-        kind: str,
-        round: int,
-        attempt: str,
-        entry: str | None = None,
+        self, messages: Mapping[str, Message], kind: str, attempt: str, entry: str | None = None
     ) -> dict[str, Any]:
         """What the sites answered to this attempt in time: the array of this `kind`, or the `entry`
         of the header."""
+        round = self.state.round
         content = {site: message.to_bytes() for site, message in messages.items()}
         waited = frozenset(messages) - self._late
         answers = self.transport.ask(content, self.job.round_seconds, waited or None)
@@ -177,23 +200,18 @@ def _is_key(values: Any, site: str) -> bool:
         return False
 
 
+def read_answers(answers: Mapping[str, bytes]) -> dict[str, Message]:
+    """The answers that are messages."""
+    read = {}
+    for site, content in answers.items():
+        with suppress(PmtlError):
+            read[site] = Message.from_bytes(content)
+    return read
+
+
 def sentence_of(answer: Message) -> str:
     """What a site says if it does not answer what was asked."""
     if answer.kind == REFUSED:
         said = str(answer.header.get("sentence", "It refuses."))[:500]
         return "".join(c if c.isprintable() else "?" for c in said)
     return "It sent an answer that was not asked for."
-
-
-def shown_to(
-    server: Server, state: ServerState, clients: NDArray[np.int64]
-) -> dict[str, NDArray[Any]]:
-    """What the clients of a site read: the vectors, and which of them each client reads."""
-    board = server.billboard
-    if board.mixture is None:
-        used, reads = np.unique(board.blocks[clients], return_inverse=True)
-        shared = state.shared[torch.from_numpy(used)]
-    else:
-        shared = board.read(state.shared, clients, one_by_one=True)
-        reads = np.arange(len(clients))
-    return {"shared": shared.cpu().numpy(), "reads": reads.astype(np.int64)}

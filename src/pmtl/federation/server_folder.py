@@ -10,16 +10,13 @@ FOLDER/runs/RUN/public/        what may be handed out: shared model, plan, state
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pmtl import storage as files
-from pmtl.algorithms import Algorithm, ExactAlgorithm
+from pmtl.algorithms import ExactAlgorithm
 from pmtl.federation.agreement import Agreement, check_run_name
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.statement.statement import make_statement
@@ -91,7 +88,7 @@ class ServerRun:
         return Agreement.from_dict(kept["agreement"]), public, kept["key"]
 
     def load(
-        self, start: ServerState, sites: Mapping[str, NDArray[np.int64]], budget: Budget | None
+        self, start: ServerState, sites: Iterable[str], budget: Budget | None
     ) -> tuple[ServerState, dict[str, int]]:
         """The state after the last published round, and in which round each site's upload was last
         counted (−1: in none)."""
@@ -125,14 +122,10 @@ class ServerRun:
         files.write_json(self.path / "stopped.json", {"reason": reason})
 
     def finish(
-        self,
-        agreement: Agreement,
-        algorithm: Algorithm,
-        server: Server,
-        state: ServerState,
-        budget: Budget | None,
+        self, agreement: Agreement, server: Server, state: ServerState, budget: Budget | None
     ) -> None:
         """Write what may be handed out."""
+        algorithm = server.algorithm
         spent: dict[str, Any] = {} if budget is None else budget.spent(agreement.plan.delta)
         statement = make_statement(
             agreement.plan,

@@ -78,15 +78,10 @@ class SiteService:
         identity: Callable[[], Identity] | None = None,
         source: Source = system_source,
     ) -> None:
-        """
-        Args:
-            name: the site's name, from its certificate.
-            settings: the site's own file.
-            identity: reads the site's certificate, for secure aggregation.
-            source: where shares of noise get their random words from; another one is for tests.
-        """
-        self.name = name
-        self.settings = settings
+        """`name` is that of the site's certificate, and `settings` its own file. `identity` reads
+        the certificate, for secure aggregation; `source` is where shares of noise get their random
+        words from, for tests."""
+        self.name, self.settings = name, settings
         self._identity, self._source = identity, source
         self._masking: SiteMasking | None = None
         self.folder = SiteFolder(settings.folder)
@@ -142,7 +137,10 @@ class SiteService:
         if state.exists and state.agreed() != json.loads(to_json(agreed)):
             if took_part:
                 raise PublicError("This site knows a run of this name that was agreed otherwise.")
-            self._forget(agreement.run)  # A start that came to nothing: nothing left this site.
+            # A start that came to nothing: nothing has left this site.
+            RunResult.remove_unfinished(self.folder.result(agreement.run))
+            state.remove()
+            self._open = None
         elif not state.exists and self.folder.result(agreement.run).exists():
             return Message("ready")
         spent = self.folder.spent(agreement.run)
@@ -245,12 +243,6 @@ class SiteService:
             limits, spent = self.settings.limits, self.folder.spent(agreement.run)
             limits.check(agreement, limits.version, spent)  # Other runs may have begun meanwhile.
             self.folder.charge(agreement.run, agreement.plan.epsilon())
-
-    def _forget(self, run: str) -> None:
-        """Remove what a start left behind, of a run for which nothing has left this site."""
-        RunResult.remove_unfinished(self.folder.result(run))
-        self.folder.state(run).remove()
-        self._open = None
 
     def _as_sent(
         self, run: OpenRun, drawn: NDArray[np.int64], uploads: Tensor, summed: bool

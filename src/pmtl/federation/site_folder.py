@@ -24,9 +24,8 @@ from pmtl.federation.agreement import check_run_name
 from pmtl.federation.training import Pending, Training
 from pmtl.runs.folder import make_private
 
-_AGREEMENT, _OWNED, _PENDING, _START = (
-    *("agreement.json", "owned.safetensors", "pending.safetensors", "start.safetensors"),
-)
+_AGREEMENT, _RELEASES, _OWNED = "agreement.json", "releases.json", "owned.safetensors"
+_PENDING, _START = "pending.safetensors", "start.safetensors"
 
 
 class SiteFolder:
@@ -130,14 +129,13 @@ class RunStateFiles:
     def count_release(self) -> int:
         """Count an answer with secure aggregation, on disk before it is made; returns how many
         there were with it."""
-        file = self.path / "releases.json"
-        count = 1 + self.releases()
+        file, count = self.path / _RELEASES, 1 + self.releases()
         files.write_json(file, {"count": count})
         return count
 
     def releases(self) -> int:
         """How many answers `count_release` counted."""
-        file = self.path / "releases.json"
+        file = self.path / _RELEASES
         return int(files.read_json(file)["count"]) if file.exists() else 0
 
     def remove(self) -> None:

@@ -7,7 +7,7 @@ update that was not aggregated does not change any personal model.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -45,32 +45,33 @@ class Pending:
     kept: Tensor  #: [K, own] what they would own
 
 
+@dataclass
 class SiteRows:
     """The rows of one site, read once for each mode."""
 
-    def __init__(self, name: str, settings: SiteSettings) -> None:
-        self._name, self._settings = name, settings
-        self._data: dict[bool, FederatedData] = {}
+    name: str
+    settings: SiteSettings
+    _data: dict[bool, FederatedData] = field(default_factory=dict, init=False)
 
     def load(self, config: TrainConfig) -> FederatedData:
         """The rows, as a run of this mode reads them."""
         production = config.mode == "production"
         if production not in self._data:
-            data = load(self._settings.data, production=production)
-            one = self._settings.one_client
-            self._data[production] = as_one_client(data, self._name) if one else data
+            data = load(self.settings.data, production=production)
+            one = self.settings.one_client
+            self._data[production] = as_one_client(data, self.name) if one else data
         return self._data[production]
 
     def names(self, data: FederatedData) -> tuple[str, ...]:
         """The clients' names as the server knows them."""
-        if self._settings.one_client:
-            return (self._name,)
-        return tuple(f"{self._name}/{client}" for client in data.clients)
+        if self.settings.one_client:
+            return (self.name,)
+        return tuple(f"{self.name}/{client}" for client in data.clients)
 
     def check(self, agreement: Agreement) -> FederatedData:
         """The rows for a run; one that is about other clients or columns is refused."""
         data = self.load(agreement.config)
-        named = tuple(client for client in agreement.clients if is_of(client, self._name))
+        named = tuple(client for client in agreement.clients if is_of(client, self.name))
         if named != self.names(data):
             raise PublicError("The run names other clients of this site than this site has.")
         if difference := Columns.of(data).difference(agreement.columns):
@@ -78,58 +79,41 @@ class SiteRows:
         return data
 
 
+@dataclass
 class Training:
     """The clients of one site, in one run."""
 
-    def __init__(
-        self,
-        agreement: Agreement,
-        data: FederatedData,
-        model: FlatModel,
-        algorithm: Algorithm,
-        seed: int,
-        whole: bool,
-        tell_owner: Callable[[str], None],
-    ) -> None:
-        """
-        Args:
-            agreement: the run.
-            data: the rows of this site's clients, with the names that the server knows.
-            model: the model with the common start.
-            algorithm: the algorithm with all settings.
-            seed: decides the batches; in production a secret random number of this site.
-            whole: whether uploads are whole steps of the grid, for a hardened gate.
-            tell_owner: called with sentences for the owner of the site's data only.
-        """
-        self.data, self.model, self.algorithm = data, model, algorithm
-        self.store = Store.fresh(data.m, algorithm.start(model.start()))
-        self.pending: Pending | None = None
-        self._plan, self._whole = agreement.plan, whole
-        self._tell_owner = tell_owner
+    agreement: Agreement
+    data: FederatedData  #: with the names that the server knows
+    model: FlatModel  #: with the common start
+    algorithm: Algorithm  #: with all settings
+    seed: int  #: decides the batches; in production a secret random number of this site
+    whole: bool  #: whether uploads are whole steps of the grid, for a hardened gate
+    tell_owner: Callable[[str], None]  #: called with sentences for the owner of the data only
+    pending: Pending | None = None
+
+    def __post_init__(self) -> None:
+        data, self._plan = self.data, self.agreement.plan
+        self.store = Store.fresh(data.m, self.algorithm.start(self.model.start()))
         self._trains = data.rows("train").counts > 0
         self._sites = Sites(
             data,
             RowTensors(data, CPU, torch.float32),
-            model,
-            algorithm,
-            agreement.config.local,
-            seed,
+            self.model,
+            self.algorithm,
+            self.agreement.config.local,
+            self.seed,
             engine="threads" if data.m <= _FEW_CLIENTS else "auto",
             cohort=data.m,
             largest=None,
-            rounds=agreement.plan.rounds,
+            rounds=self._plan.rounds,
             isolate=True,  # Nobody's numbers depend on other clients, to the last bit.
         )
 
     def train(self, round: int, drawn: Ints, around: Tensor) -> Tensor:
-        """The uploads `[K, U]` of the clients that were drawn, clipped. A client that fails counts
-        as zero, and keeps what it has.
-
-        Args:
-            round: counted from 0.
-            drawn: positions of the clients.
-            around: `[m, P]`, what this site's clients read.
-        """
+        """The uploads `[K, U]` of the clients at the positions `drawn`, clipped; `around` `[m, P]`
+        is what this site's clients read. A client that fails counts as zero, and keeps what it
+        has. Rounds are counted from 0."""
         shares = self.algorithm.shares
         size = (self.algorithm.upload_size(round) or around.shape[1]) if shares else 0
         uploads = torch.zeros(len(drawn), size, dtype=torch.float64)
@@ -148,18 +132,14 @@ class Training:
             for places, (after, sent) in isolated(piece, work, self._failed(drawn, round)):
                 chosen = torch.from_numpy(places)
                 kept[chosen] = after
-                if not shares:
-                    continue
-                uploads[chosen] = clip(sent, self._plan.clip_norm, one_by_one=True)
+                if shares:
+                    uploads[chosen] = clip(sent, self._plan.clip_norm, one_by_one=True)
         self.pending = Pending(round, drawn, kept)
-        return Grid.of(self._plan).snap(uploads) if self._whole else uploads
+        return Grid.of(self._plan).snap(uploads) if self.whole else uploads
 
     def decide(self, counted: int) -> bool:
-        """Keep or drop what is pending; returns whether anything changed.
-
-        Args:
-            counted: the last round in which this site's upload was counted, −1 if none.
-        """
+        """Keep or drop what is pending, by the last round in which this site's upload was `counted`
+        (−1: in none); returns whether anything changed."""
         pending, self.pending = self.pending, None
         if pending is None or pending.round != counted:
             return False
@@ -200,7 +180,7 @@ class Training:
 
     def _failed(self, clients: Ints, round: int) -> Callable[[int, Exception], None]:
         def tell(place: int, error: Exception) -> None:
-            self._tell_owner(
+            self.tell_owner(
                 f"Round {round}: client {self.data.clients[clients[place]]!r} could not be trained "
                 f"({type(error).__name__}: {error}). It counts as zero."
             )

@@ -34,8 +34,7 @@ def draw_curve(run: Run) -> Path | None:
         marker = "o" if len(points) < 40 else None
         axes.errorbar(*zip(*points, strict=True), yerr=noise, marker=marker, ms=3, label=name)
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("round")
-    axes.set_ylabel("mean loss")
+    axes.set(xlabel="round", ylabel="mean loss")
     axes.set_title(f"{run.facts.algorithm}, {len(run.clients):,} clients", fontsize="medium")
     axes.grid(alpha=0.25)
     axes.legend(frameon=False)

@@ -1,4 +1,4 @@
-"""Plots of comparisons and of the paper's figures."""
+"""Plots of plans, of comparisons and of the paper's figures."""
 
 from __future__ import annotations
 
@@ -6,11 +6,47 @@ import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pmtl.errors import needing
+from pmtl.errors import PmtlError, needing
+from pmtl.storage import disk_errors
+
+if TYPE_CHECKING:
+    from pmtl.planning.advice import Plan
 
 Rows = list[dict[str, Any]]
+#: Formats of the plot of a plan.
+ENDINGS = (".svg", ".png", ".pdf")
+
+
+def plot_plan(plan: Plan, path: str | Path) -> None:
+    """Draw the shared numbers that pay against clients, one line for each ρ, and the plan's offers.
+    Other numbers of clients are drawn at the plan's δ and rate, where d* grows with the square of
+    their number. The ending of `path` decides the format."""
+    path = Path(path)
+    if path.suffix not in ENDINGS:
+        raise PmtlError(f"{path} has no known ending: use one of {', '.join(ENDINGS)}.")
+    m = plan.privacy.clients
+    axes = make_axes(7.2)
+    scales = (0.1, 1.0, 10.0, 100.0)
+    if plan.noise > 0:
+        for agreement, most in plan.pays.items():
+            heights = [most * scale**2 for scale in scales]
+            axes.plot([m * scale for scale in scales], heights, label=f"ρ = {agreement:g}")
+    for offer in plan.offers:
+        axes.plot([m], [offer.numbers], "k.", zorder=3)
+        style = {"textcoords": "offset points", "fontsize": "small", "va": "center"}
+        name = f"{offer.name}, {offer.numbers:,}"
+        axes.annotate(name, (m, offer.numbers), (6, 0), **style)
+    axes.set(xscale="log", yscale="log", xlabel="clients", ylabel="shared numbers that pay")
+    axes.axvline(m, color="0.7", lw=0.8)
+    axes.set_title(f"{m:,} clients, ε = {plan.epsilon:.4g}: below a line, sharing pays")
+    axes.grid(alpha=0.25)
+    if plan.noise > 0:
+        title = "common to all clients"
+        axes.legend(frameon=False, fontsize="small", title=title, title_fontsize="small")
+    with disk_errors(path):
+        axes.figure.savefig(path, dpi=150)
 
 
 def plot_comparison(results: dict[str, Any], path: Path) -> None:
@@ -77,8 +113,7 @@ def _value_axis(axes: Any, label: str, accuracy: bool = True) -> None:
     """Limits that do not exaggerate. To be called when everything is drawn."""
     low, high = axes.get_ylim()
     low, high = honest_range(low, high, accuracy)
-    axes.set_ylim(low, high)
-    axes.set_ylabel(axis_title(label, low))
+    axes.set(ylim=(low, high), ylabel=axis_title(label, low))
 
 
 def honest_range(low: float, high: float, accuracy: bool = True) -> tuple[float, float]:
@@ -128,11 +163,9 @@ def _against_epsilon(axes: Any, rows: Rows) -> None:
             if value := row[method]:
                 label = f"{method}, ε {row['counted']}" if "counted" in row else method
                 lines.setdefault(label, []).append((places[row["ε"]], value["mean"], value["std"]))
+        colour = f"C{kinds.index(method.partition(',')[0])}"
         for label, points in lines.items():
-            style = {
-                "color": f"C{kinds.index(method.partition(',')[0])}",
-                "ls": "--" if "paper's" in label else "-",
-            }
+            style = {"color": colour, "ls": "--" if "paper's" in label else "-"}
             axes.errorbar(*zip(*points, strict=True), label=label, marker="o", capsize=3, **style)
     axes.set_xlabel("ε")
     _finish(axes, "test accuracy")
@@ -143,8 +176,7 @@ def _against_rounds(axes: Any, rows: Rows) -> None:
     for method in _accuracies(rows):
         points = [(row["rounds"], row[method]["mean"]) for row in rows if row[method]]
         axes.plot(*zip(*points, strict=True), marker="o", label=method)
-    axes.set_xscale("log")
-    axes.set_xlabel("communication rounds")
+    axes.set(xscale="log", xlabel="communication rounds")
     _finish(axes, "test accuracy")
 
 

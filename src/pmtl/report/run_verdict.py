@@ -49,19 +49,19 @@ def verdict(run: Run) -> Verdict:
     rows: Split | None = next((split for split in order if counts[split].sum()), None)
     if rows is None:
         return _nothing("There are no validation or test rows to measure on.")
-    losses = _views(run, rows)
+    losses = losses_of(run, rows)
+    if not run.facts.shares and ALONE not in losses and not tuned:
+        losses = {ALONE: losses["personal"]}
     about = _finetuned(run, rows) if isinstance(run, Finetuned) else _trained(run, rows, losses)
     cost = _INSIDE if tuned else _EXACT
     return judge(losses, counts[rows], rows=rows, cost=cost, **about)
 
 
-def _views(run: Run, rows: Split) -> dict[str, Floats]:
+def losses_of(run: Run, rows: Split) -> dict[str, Floats]:
     """The losses of what the run has, each model once."""
     losses = run.client_losses(rows)
     if not run.facts.personal and "shared" in losses:
         losses.pop("personal", None)  # It is the shared model.
-    if not run.facts.shares and ALONE not in losses and not isinstance(run, Finetuned):
-        return {ALONE: losses["personal"]}
     return losses
 
 

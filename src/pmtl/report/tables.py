@@ -228,9 +228,14 @@ def comparison_tables(results: dict[str, Any]) -> list[Table]:
 
 def comparison_markdown(results: dict[str, Any]) -> str:
     """The same in Markdown, with the note on the choices below."""
-    parts = [markdown_table(header, rows) for header, rows in _filled(results)]
+    tables = (markdown_table(header, rows) for header, rows in _filled(results))
+    return "\n\n".join([*tables, *all_notes(results)]) + "\n"
+
+
+def all_notes(results: dict[str, Any]) -> list[str]:
+    """The notes below the tables."""
     notes = (*chosen_notes(results), *run_notes(results), selection_note(results))
-    return "\n\n".join(part for part in (*parts, *notes) if part) + "\n"
+    return [note for note in notes if note]
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -35,6 +35,9 @@ NAMES = {
     "alone": "training alone",
     "finetuned": "the models that clients chose",
 }
+#: What an advice is called; others are the names of views.
+_HEADLINES = {SHARE: "share", ALONE: "train alone"}
+_HEADLINES |= {EITHER: "no difference beyond luck", UNKNOWN: "nothing can be said"}
 CONFIDENCE = 0.95
 
 
@@ -155,7 +158,8 @@ def judge(
     else:
         advice, words = _decide(comparisons, rows)
     marked = f"{chosen} So these scores are optimistic." if chosen else ""
-    parts = (f"Verdict: {_headline(advice)}.", words, marked, remark, cost)
+    headline = _HEADLINES.get(advice) or f"use {named(advice)}"
+    parts = (f"Verdict: {headline}.", words, marked, remark, cost)
     sentence = " ".join(part for part in parts if part)
     return Verdict(advice, sentence, rows, bool(chosen), comparisons, cost)
 
@@ -163,16 +167,6 @@ def judge(
 def named(view: str) -> str:
     """A view as part of a sentence."""
     return NAMES.get(view, view)
-
-
-def _headline(advice: str) -> str:
-    words = {
-        SHARE: "share",
-        ALONE: "train alone",
-        EITHER: "no difference beyond luck",
-        UNKNOWN: "nothing can be said",
-    }
-    return words.get(advice) or f"use {named(advice)}"
 
 
 def _decide(comparisons: tuple[Paired, ...], rows: str) -> tuple[str, str]:

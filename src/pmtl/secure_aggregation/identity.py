@@ -26,6 +26,7 @@ _PURPOSE = "pmtl secure aggregation 1"
 #: What a site's certificate says of its owner, where NVFLARE looks for it. That of the server says
 #: nothing, and that of the administrator something else.
 SITE_ROLE = "client"
+_PSS = padding.PSS(mgf=padding.MGF1(hashes.SHA256()), salt_length=32)
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ class Identity:
     def _signature(self, message: bytes) -> bytes:
         key = self._key
         if isinstance(key, rsa.RSAPrivateKey):
-            return key.sign(message, _pss(), hashes.SHA256())
+            return key.sign(message, _PSS, hashes.SHA256())
         if isinstance(key, ec.EllipticCurvePrivateKey):
             return key.sign(message, ec.ECDSA(hashes.SHA256()))
         if isinstance(key, ed25519.Ed25519PrivateKey):
@@ -147,14 +148,10 @@ class Identity:
 
 def _verify(key: Any, signature: bytes, message: bytes) -> None:
     if isinstance(key, rsa.RSAPublicKey):
-        key.verify(signature, message, _pss(), hashes.SHA256())
+        key.verify(signature, message, _PSS, hashes.SHA256())
     elif isinstance(key, ec.EllipticCurvePublicKey):
         key.verify(signature, message, ec.ECDSA(hashes.SHA256()))
     elif isinstance(key, ed25519.Ed25519PublicKey):
         key.verify(signature, message)
     else:
         raise InvalidSignature
-
-
-def _pss() -> padding.PSS:
-    return padding.PSS(mgf=padding.MGF1(hashes.SHA256()), salt_length=32)

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from pmtl.errors import PublicError
 from pmtl.privacy.grid import Grid
-from pmtl.privacy.noise import Source, system_source
+from pmtl.privacy.noise import Source, rounded, system_source
 from pmtl.secure_aggregation import shares
 from pmtl.secure_aggregation.identity import Attempt, Identity, SignedKey
 from pmtl.secure_aggregation.masks import mask
@@ -45,13 +45,9 @@ class SiteMasking:
     """A site's part. It keeps the key of one attempt, and uses it once."""
 
     def __init__(self, identity: Identity, source: Source = system_source) -> None:
-        """
-        Args:
-            identity: the site's certificate.
-            source: where the noise gets its random words from; another one is for tests.
-        """
-        self._identity = identity
-        self._source = source
+        """`identity` is the site's certificate, and `source` where the noise gets its random words
+        from, for tests."""
+        self._identity, self._source = identity, source
         self._open: tuple[Attempt, X25519PrivateKey, SignedKey] | None = None
         self._used: set[str] = set()
 
@@ -106,7 +102,7 @@ class SiteMasking:
             raise PublicError("Only whole steps can be masked.")
         attempt, secret, mine = self._open
         self._open = None
-        noise = shares.draw(self._source(attempt.round), len(total), cohort.share)
+        noise = rounded(self._source(attempt.round), (len(total),), cohort.share)
         own = (total + noise).numpy().view(np.uint64)
         return own + mask(mine.site, secret, cohort.keys, attempt, len(total))
 

@@ -22,12 +22,9 @@ from __future__ import annotations
 
 import math
 
-from torch import Tensor
-
 from pmtl.errors import PublicError
 from pmtl.privacy.accounting.distributed import LEAST_SHARE
 from pmtl.privacy.grid import Grid
-from pmtl.privacy.noise import Words, rounded
 
 #: The proof's distance is below 10^−400 for so many numbers, or the noise is refused.
 _MOST_NUMBERS, _LEAST_DIGITS = 10**9, 400
@@ -61,11 +58,6 @@ def scale(grid: Grid, sites: int, colluders: int) -> float:
     if log10_distance(share, sites, _MOST_NUMBERS) > -_LEAST_DIGITS:
         raise PublicError(f"The proof of secure aggregation does not cover {sites} sites.")
     return share
-
-
-def draw(words: Words, size: int, scale: float) -> Tensor:
-    """One site's share: `size` whole numbers of steps."""
-    return rounded(words, (size,), scale)
 
 
 def log10_distance(scale: float, sites: int, numbers: int) -> float:

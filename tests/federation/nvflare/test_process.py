@@ -106,7 +106,7 @@ def test_a_process_that_ends_while_it_starts_imports_nothing(monkeypatch):
     monkeypatch.setattr(process.os, "_exit", ended.append)
     for name in ("site", "guard"):
         monkeypatch.delitem(process.sys.modules, f"pmtl.federation.nvflare.{name}", raising=False)
-    process._end_site()
-    process._end_server()
+    process._exit(process._leave, 3.0)
+    process._exit(process._stop_jobs, 12.0)
     assert ended == [0, 0]
     assert "pmtl.federation.nvflare.site" not in process.sys.modules

@@ -50,34 +50,23 @@ def server(kit: ServerKit) -> None:
     Example: pmtl federation server KITS/server
     """
     from pmtl.federation.nvflare.policy import check_role
-    from pmtl.federation.nvflare.process import supervise
 
     check_role(kit, "server")
-    typer.echo(
-        f"The server of {kit} starts; Ctrl-C ends it. Its log is {kit / 'log.txt'}.", err=True
-    )
-    supervise(kit, opt.warn)
-    typer.echo("The server has ended.", err=True)
+    _supervise(kit, "server")
 
 
 @app.command()
 @opt.with_settings(kind=opt.Reading)
 def site(
     kit: SiteKit,
-    data: Annotated[
-        str | None, typer.Option(metavar="SPEC", help="This site's rows, as in pmtl train.")
-    ] = None,
-    limits: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="What this site agrees to: TOML, with a section limits."),
-    ] = None,
-    models: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Where models are kept (default KIT/models)."),
-    ] = None,
-    one_client: Annotated[
-        bool, typer.Option("--one-client", help="All rows are those of one client, the site.")
-    ] = False,
+    data: str | None = opt.optional("This site's rows, as in pmtl train.", metavar="SPEC"),
+    limits: Path | None = opt.optional(
+        "What this site agrees to: TOML, with a section limits.", metavar="FILE"
+    ),
+    models: Path | None = opt.optional(
+        "Where models are kept (default KIT/models).", metavar="FOLDER"
+    ),
+    one_client: bool = opt.flag("--one-client", "All rows are those of one client, the site."),
     **reading: Any,
 ) -> None:
     """Run a site, until Ctrl-C.
@@ -90,41 +79,38 @@ def site(
     """
     from pmtl.cli.federation.site_file import write_site_file
     from pmtl.federation.nvflare.policy import check_role, server_address
-    from pmtl.federation.nvflare.process import supervise
 
     check_role(kit, "site")
     reading = {name.removesuffix("_column"): value for name, value in reading.items()}
     write_site_file(kit, data, reading, limits, models, one_client)
     host, port = server_address(kit)
-    typer.echo(
-        f"The site of {kit} starts and connects to {host}:{port} when the server is there; Ctrl-C "
-        f"ends it. Its log is {kit / 'log.txt'}.",
-        err=True,
-    )
+    _supervise(kit, "site", f" and connects to {host}:{port} when the server is there")
+
+
+def _supervise(kit: Path, role: str, connects: str = "") -> None:
+    """Run the process of a kit until Ctrl-C."""
+    from pmtl.federation.nvflare.process import supervise
+
+    log = f"Its log is {kit / 'log.txt'}."
+    typer.echo(f"The {role} of {kit} starts{connects}; Ctrl-C ends it. {log}", err=True)
     supervise(kit, opt.warn)
-    typer.echo("The site has ended.", err=True)
+    typer.echo(f"The {role} has ended.", err=True)
 
 
 @app.command()
 @opt.with_settings(*NOT_HERE, kind=FederationConfig)
 def run(
     kit: AdminKit,
-    name: Annotated[str, typer.Option(help="The name of the run.")] = "run",
-    summed: Annotated[
-        bool, typer.Option("--summed", help="Sites send the sum of their clients' uploads.")
-    ] = False,
-    only: Annotated[
-        list[str] | None, typer.Option("--site", help="A site that takes part (default all).")
-    ] = None,
-    round_seconds: Annotated[
-        float, typer.Option(help="How long the server waits for a site's answer.")
-    ] = 600.0,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue a run that was stopped.")
-    ] = False,
-    wait: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Whether to wait for the end.")
-    ] = True,
+    name: str = typer.Option("run", help="The name of the run."),
+    summed: bool = opt.flag("--summed", "Sites send the sum of their clients' uploads."),
+    only: list[str] | None = typer.Option(
+        None, "--site", help="A site that takes part (default all)."
+    ),
+    round_seconds: float = typer.Option(
+        600.0, help="How long the server waits for a site's answer."
+    ),
+    resume: bool = opt.flag("--resume", "Continue a run that was stopped."),
+    wait: bool = typer.Option(True, "--wait/--no-wait", help="Whether to wait for the end."),
     config: opt.Config = None,
     as_json: opt.AsJson = False,
     **settings: Any,
@@ -149,18 +135,17 @@ def run(
     assert isinstance(asked, FederationConfig)
     job = job_of(name, asked) | {"sites": only or [], "summed": summed}
     job["round_seconds"] = round_seconds
+    end = f"The server has the result in federation/runs/{name}."
     with administrator(kit) as admin:
         number = admin.submit({"name": name, "resume": resume, "job": job})
-        follow(
-            admin, number, wait, as_json, f"The server has the result in federation/runs/{name}."
-        )
+        follow(admin, number, wait, as_json, end)
 
 
 @app.command()
 def check(
     kit: AdminKit,
-    size: Annotated[int, typer.Option("--bytes", help="Bytes to each site and back.")] = 4_000_000,
-    rounds: Annotated[int, typer.Option(help="How many times.")] = 3,
+    size: int = typer.Option(4_000_000, "--bytes", help="Bytes to each site and back."),
+    rounds: int = typer.Option(3, help="How many times."),
     as_json: opt.AsJson = False,
 ) -> None:
     """Send bytes to all sites and back: does everybody answer, and how quickly?
@@ -200,10 +185,8 @@ def status(kit: AdminKit, as_json: opt.AsJson = False) -> None:
 @app.command()
 def stop(
     kit: AdminKit,
-    job: Annotated[str | None, typer.Option(help="The job (default the one that runs).")] = None,
-    now: Annotated[
-        bool, typer.Option("--now", help="Do not wait for the end of the round.")
-    ] = False,
+    job: str | None = opt.optional("The job (default the one that runs)."),
+    now: bool = opt.flag("--now", "Do not wait for the end of the round."),
     as_json: opt.AsJson = False,
 ) -> None:
     """Stop a run after its round; what was published stays, and it can be resumed.
@@ -233,13 +216,12 @@ def follow(admin: Administrator, number: str, wait: bool, as_json: bool, end: st
         with spinner(f"Job {number[:8]}") as note:
             for state in admin.wait(number):
                 note(f"{state['state']}. {state['sentence']}")
-    if as_json:
-        opt.print_json(state)
-    elif state["state"] == "finished":
-        typer.echo(f"{state['sentence']} {end}".strip())
-    elif state["state"] == "stopped":
-        typer.echo(state["sentence"] or "The job is stopped.")
-    elif not state["ended"]:
-        typer.echo(f"Job {number} is submitted.")
-    if state["ended"] and state["state"] not in {"finished", "stopped"}:
+    lines = {
+        "finished": f"{state['sentence']} {end}".strip(),
+        "stopped": state["sentence"] or "The job is stopped.",
+    }
+    failed = state["ended"] and state["state"] not in lines
+    if as_json or not failed:
+        opt.answer(as_json, state, lines.get(state["state"], f"Job {number} is submitted."))
+    if failed:
         raise PmtlError(state["sentence"] or "The run failed; the server's log says why.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
 
 import typer
 
@@ -11,13 +10,11 @@ from pmtl.cli import options as opt
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="A new folder for kits, models and the report.")] = Path(
-        "federation-demo"
+    out: Path = typer.Option(
+        Path("federation-demo"), help="A new folder for kits, models and the report."
     ),
-    epsilon: Annotated[float, typer.Option(help="ε for the whole run.")] = 2.0,
-    secure: Annotated[
-        bool, typer.Option("--secure-aggregation", help="Sites hide their uploads from the server.")
-    ] = False,
+    epsilon: float = typer.Option(2.0, help="ε for the whole run."),
+    secure: bool = opt.flag("--secure-aggregation", "Sites hide their uploads from the server."),
     as_json: opt.AsJson = False,
 ) -> None:
     """Run a federation of three sites on this machine, from nothing to personal models.
@@ -55,11 +52,12 @@ def demo(
     if as_json:
         opt.print_json({**found, "test": scores, "told": told})
         return
-    rows = [
-        (site, len(runs[site].clients), *(_accuracy(scores[site], view) for view in _VIEWS))
-        for site in runs
-    ]
-    opt.print_table("Accuracy on test rows", ("site", "clients", *_VIEWS), rows)
+    views, rows = ("alone", "shared", "personal"), []
+    for site, run in runs.items():
+        measured = [scores[site].get(view) for view in views]
+        cells = [f"{values['accuracy']:.3f}" if values else "–" for values in measured]
+        rows.append((site, len(run.clients), *cells))
+    opt.print_table("Accuracy on test rows", ("site", "clients", *views), rows)
     first = next(iter(runs.values()))
     typer.echo(str(first.privacy).split("\n\n")[1].replace("\n", " "))
     if first.privacy.hidden is not None:
@@ -72,13 +70,6 @@ def demo(
         typer.echo(f"Report: {found['report']}")
     path, client = next(iter(found["sites"].values())), first.clients[0]
     typer.echo(f"Next: pmtl predict {path} --client {client} --data FILE --out FILE")
-
-
-_VIEWS = ("alone", "shared", "personal")
-
-
-def _accuracy(scores: dict[str, Any], view: str) -> str:
-    return f"{scores[view]['accuracy']:.3f}" if view in scores else "–"
 
 
 def _report(runs: list[str], out: Path) -> str | None:

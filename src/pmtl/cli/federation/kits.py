@@ -17,15 +17,13 @@ Kits = Annotated[
 
 
 def provision(
-    server: Annotated[
-        str,
-        typer.Option(
-            metavar="HOST[:PORT]",
-            help="Where sites reach the server. The port is 8002 unless given.",
-        ),
-    ],
-    site: Annotated[list[str], typer.Option(help="A site's name; once for each site.")],
-    out: Annotated[Path, typer.Option(help="The folder of all kits; it must not exist.")],
+    server: str = typer.Option(
+        ...,
+        metavar="HOST[:PORT]",
+        help="Where sites reach the server. The port is 8002 unless given.",
+    ),
+    site: list[str] = typer.Option(..., help="A site's name; once for each site."),
+    out: Path = typer.Option(..., help="The folder of all kits; it must not exist."),
     as_json: opt.AsJson = False,
 ) -> None:
     """Make a start-up kit for the server, for each site and for the administrator.
@@ -38,21 +36,20 @@ def provision(
     from pmtl.federation.nvflare.kits import provision as make
 
     made = make(server, site, out)
-    if as_json:
-        opt.print_json(made)
-        return
-    typer.echo(f"{out} has a kit for the server, for each site and for the administrator.")
-    typer.echo(f"At the server: pmtl federation server {shlex.quote(made['server'])}")
-    typer.echo(
+    opt.answer(
+        as_json,
+        made,
+        f"{out} has a kit for the server, for each site and for the administrator.",
+        f"At the server: pmtl federation server {shlex.quote(made['server'])}",
         f"At a site: pmtl federation site {shlex.quote(made[site[0]])} --data FILE "
-        "--client-column NAME --target NAME"
+        "--client-column NAME --target NAME",
+        f"Then: pmtl federation run {shlex.quote(made['admin'])} --epsilon 2",
     )
-    typer.echo(f"Then: pmtl federation run {shlex.quote(made['admin'])} --epsilon 2")
 
 
 def add_site(
     kits: Kits,
-    site: Annotated[list[str], typer.Option(help="A new site's name; once for each site.")],
+    site: list[str] = typer.Option(..., help="A new site's name; once for each site."),
     as_json: opt.AsJson = False,
 ) -> None:
     """Make the kit of a further site.
@@ -65,19 +62,20 @@ def add_site(
     from pmtl.federation.nvflare.kits import add_sites
 
     made = add_sites(kits, site)
-    if as_json:
-        opt.print_json(made)
-        return
-    for name, place in made.items():
-        typer.echo(f"The kit of {name} is in {place}: hand it to its owner over a safe way.")
+    hand = "hand it to its owner over a safe way."
     named = " ".join(f"--add {shlex.quote(name)}" for name in made)
-    typer.echo(f"At the server: pmtl federation members KIT {named}")
+    opt.answer(
+        as_json,
+        made,
+        *(f"The kit of {name} is in {place}: {hand}" for name, place in made.items()),
+        f"At the server: pmtl federation members KIT {named}",
+    )
 
 
 def members(
-    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The server's kit, KITS/server.")],
-    add: Annotated[list[str] | None, typer.Option(help="Let a site in.")] = None,
-    remove: Annotated[list[str] | None, typer.Option(help="Refuse a site from now on.")] = None,
+    kit: Path = typer.Argument(..., metavar="KIT", help="The server's kit, KITS/server."),
+    add: list[str] | None = opt.optional("Let a site in."),
+    remove: list[str] | None = opt.optional("Refuse a site from now on."),
     as_json: opt.AsJson = False,
 ) -> None:
     """Show which sites the server lets in, and change that.
@@ -100,15 +98,12 @@ def members(
     if add or remove:
         check_names(names)
         write_site_names(kit, names)
-    if as_json:
-        opt.print_json({"sites": names})
-        return
-    typer.echo(f"The server lets in: {', '.join(names)}.")
+    opt.answer(as_json, {"sites": names}, f"The server lets in: {', '.join(names)}.")
 
 
 def renew(
     kits: Kits,
-    out: Annotated[Path, typer.Option(help="The folder of the new kits; it must not exist.")],
+    out: Path = typer.Option(..., help="The folder of the new kits; it must not exist."),
     as_json: opt.AsJson = False,
 ) -> None:
     """Make all kits again, with new keys and certificates that are valid for 360 days more.
@@ -121,10 +116,9 @@ def renew(
     from pmtl.federation.nvflare.kits import renew as make
 
     made = make(kits, out)
-    if as_json:
-        opt.print_json(made)
-        return
-    typer.echo(
+    opt.answer(
+        as_json,
+        made,
         f"{out} has new kits. Hand each folder startup to the owner of the kit, who puts it in the "
-        "place of the old one and starts again."
+        "place of the old one and starts again.",
     )

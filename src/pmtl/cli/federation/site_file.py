@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pmtl.cli import options as opt
 from pmtl.data.schema import Schema
 from pmtl.errors import PmtlError
 from pmtl.federation.nvflare.policy import SITE_FILE
@@ -26,7 +27,7 @@ def write_site_file(
     """Write the file, or check that it is there if no data is given. `reading` has further options
     of the data's spec, and `limits` is a TOML file with [limits]."""
     file = kit / SITE_FILE
-    given = {key: value for key, value in reading.items() if value is not None}
+    given = opt.given(reading)
     if data is None:
         if given or limits or models or one_client:
             raise PmtlError("The site's other options need --data: give it, too.")
@@ -40,16 +41,13 @@ def write_site_file(
             given[key] = _found(given[key], f"--{key}")
     if "schema" in given:
         Schema.read(given["schema"])  # A mistake in it is told now, and not in the first run.
-    site: dict[str, Any] = {
-        "data": format_spec(place, {**options, **given}),
-        "folder": str((models or kit / "models").resolve()),
-    }
+    folder = str((models or kit / "models").resolve())
+    site: dict[str, Any] = {"data": format_spec(place, {**options, **given}), "folder": folder}
     if one_client:
         site["one_client"] = True
-    values = {"site": site, "limits": _limits(limits)}
     import tomli_w
 
-    write_text(file, tomli_w.dumps(values))
+    write_text(file, tomli_w.dumps({"site": site, "limits": _limits(limits)}))
 
 
 def _found(path: str, option: str) -> str:

@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
+from pmtl.cli import options as opt
 from pmtl.cli.ledger.text import accounts_of, print_summary, summary_of
-from pmtl.cli.options import AsJson, ClientColumn, SchemaFile, Target, number, print_json, warn
 from pmtl.errors import PmtlError
 
 app = typer.Typer(
@@ -32,10 +32,10 @@ Data = Annotated[
 def create(
     path: Path,
     data: Data,
-    client_column: ClientColumn = None,
-    target: Target = None,
-    schema: SchemaFile = None,
-    as_json: AsJson = False,
+    client_column: opt.ClientColumn = None,
+    target: opt.Target = None,
+    schema: opt.SchemaFile = None,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Make a ledger for the clients in the data.
 
@@ -52,13 +52,12 @@ def create(
 
     with Ledger.create(path, _names(data, client_column, target, schema)) as ledger:
         for sentence in ledger.notices():
-            warn(sentence)
-        if as_json:
-            print_json({"ledger": str(ledger.path), "clients": ledger.clients})
-            return
-        typer.echo(
+            opt.warn(sentence)
+        opt.answer(
+            as_json,
+            {"ledger": str(ledger.path), "clients": ledger.clients},
             f"{ledger.path} is the ledger of {ledger.clients} clients. Nothing is spent yet; set a "
-            f"limit with: pmtl ledger cap {path} --epsilon 2"
+            f"limit with: pmtl ledger cap {path} --epsilon 2",
         )
 
 
@@ -66,9 +65,9 @@ def create(
 def clients(
     path: Path,
     data: Data,
-    client_column: ClientColumn = None,
-    target: Target = None,
-    as_json: AsJson = False,
+    client_column: opt.ClientColumn = None,
+    target: opt.Target = None,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Make the clients in the data the present clients of a ledger.
 
@@ -83,24 +82,19 @@ def clients(
     with Ledger.open(path, _names(data, client_column, target)) as ledger:
         joined, left = ledger.changes()
         for sentence in ledger.notices():
-            warn(sentence)
+            opt.warn(sentence)
         ledger.name_clients()
-        if as_json:
-            print_json(
-                {"ledger": str(ledger.path), "clients": ledger.clients}
-                | {"joined": joined, "left": left}
-            )
-            return
-        typer.echo(
-            f"{ledger.path} now has these {ledger.clients} clients: {joined} joined, {left} left."
-        )
+        known = {"ledger": str(ledger.path), "clients": ledger.clients}
+        now = f"{ledger.path} now has these {ledger.clients} clients"
+        changed = f"{joined} joined, {left} left."
+        opt.answer(as_json, known | {"joined": joined, "left": left}, f"{now}: {changed}")
 
 
 @app.command()
 def charge(
     path: Path,
-    run: Annotated[str, typer.Option(metavar="FOLDER", help="The folder of the run.")],
-    as_json: AsJson = False,
+    run: str = typer.Option(..., metavar="FOLDER", help="The folder of the run."),
+    as_json: opt.AsJson = False,
 ) -> None:
     """Charge what a run published and the ledger lacks.
 
@@ -116,7 +110,7 @@ def charge(
 
     done = charge_missing(path, run)
     if as_json:
-        print_json(done)
+        opt.print_json(done)
         return
     models, metrics = done["charged"].get("training", 0), done["charged"].get("validation", 0)
     typer.echo(
@@ -124,9 +118,9 @@ def charge(
         "now."
     )
     for cap in done["passed"]:
-        warn(
+        opt.warn(
             f"{cap['clients']} clients exceed the cap of ε = {cap['epsilon']:g} at "
-            f"δ = {cap['delta']:.3g}: {number(cap['spent'])} is spent."
+            f"δ = {cap['delta']:.3g}: {opt.number(cap['spent'])} is spent."
         )
     again = f"To continue it: pmtl resume {run}"
     typer.echo("Its statement was written again." if done["complete"] else again)
@@ -135,13 +129,9 @@ def charge(
 @app.command()
 def show(
     path: Path,
-    delta: Annotated[
-        float | None, typer.Option(help="Only this δ (default: 1/(10 · clients), 1e-5 and 1e-6).")
-    ] = None,
-    each: Annotated[
-        bool, typer.Option("--clients", help="Also what was spent on each client.")
-    ] = False,
-    as_json: AsJson = False,
+    delta: float | None = opt.optional("Only this δ (default: 1/(10 · clients), 1e-5 and 1e-6)."),
+    each: bool = opt.flag("--clients", "Also what was spent on each client."),
+    as_json: opt.AsJson = False,
 ) -> None:
     """Show what has been spent, by which runs, and what is left.
 
@@ -162,13 +152,13 @@ def show(
         if each:
             summary["accounts"] = accounts_of(ledger, summary["epsilon"][0]["delta"])
     if as_json:
-        print_json(summary)
+        opt.print_json(summary)
     else:
         print_summary(summary)
 
 
 @app.command()
-def verify(path: Path, as_json: AsJson = False) -> None:
+def verify(path: Path, as_json: opt.AsJson = False) -> None:
     """Check that no entry was edited, removed or reordered, and that none is missing at the end.
 
     Every entry has the hash of the one before it, and PATH.head has that of the newest. This cannot
@@ -186,23 +176,22 @@ def verify(path: Path, as_json: AsJson = False) -> None:
             last = ledger.last
     except PmtlError as error:
         if as_json:
-            print_json({"verified": False, "reason": str(error)})
+            opt.print_json({"verified": False, "reason": str(error)})
         raise
-    if as_json:
-        print_json({"verified": True, "entries": last.sequence + 1, "hash": last.hash})
-    else:
-        typer.echo(f"{path} is intact: {last.sequence + 1} entries, the newest is {last.hash}.")
+    opt.answer(
+        as_json,
+        {"verified": True, "entries": last.sequence + 1, "hash": last.hash},
+        f"{path} is intact: {last.sequence + 1} entries, the newest is {last.hash}.",
+    )
 
 
 @app.command()
 def cap(
     path: Path,
-    epsilon: Annotated[float, typer.Option(help="The largest ε that any client may reach.")],
+    epsilon: float = typer.Option(..., help="The largest ε that any client may reach."),
     delta: Delta = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Raise a cap (inf removes it); this is recorded.")
-    ] = False,
-    as_json: AsJson = False,
+    force: bool = opt.flag("--force", "Raise a cap (inf removes it); this is recorded."),
+    as_json: opt.AsJson = False,
 ) -> None:
     """Set the largest ε for any client.
 
@@ -219,12 +208,13 @@ def cap(
         delta = default_delta(ledger.clients) if delta is None else delta
         ledger.cap(epsilon, delta, force=force)
         limit, spent = ledger.caps().get(delta, math.inf), ledger.filtered(delta).epsilon
-    if as_json:
-        cap = None if math.isinf(limit) else limit
-        print_json({"ledger": path, "delta": delta, "cap": cap, "spent": spent})
-        return
-    text = "removed" if math.isinf(limit) else f"now ε = {limit:g}"
-    typer.echo(f"The cap at δ = {delta:.3g} is {text}; {number(spent)} is spent.")
+    cap = None if math.isinf(limit) else limit
+    text = "removed" if cap is None else f"now ε = {cap:g}"
+    opt.answer(
+        as_json,
+        {"ledger": path, "delta": delta, "cap": cap, "spent": spent},
+        f"The cap at δ = {delta:.3g} is {text}; {opt.number(spent)} is spent.",
+    )
 
 
 def _names(

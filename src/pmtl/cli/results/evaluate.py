@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from pmtl.cli import options as opt
+from pmtl.errors import PmtlError
 
 if TYPE_CHECKING:
     from pmtl.runs.result import Run
@@ -16,25 +18,19 @@ _SHOWN = 40
 
 
 def evaluate(
-    path: opt.RunPath,
-    metric: Annotated[
-        str | None,
-        typer.Option(
-            help="What to measure, joined by +: accuracy, balanced_accuracy, f1, auc, log_loss, "
-            "brier, calibration_error, r2, mae, rmse, all, or metrics of your own as "
-            "package.module:function (default: all of the task)."
-        ),
-    ] = None,
-    per_client: Annotated[
-        bool, typer.Option("--per-client", help="A line for every client and model.")
-    ] = False,
-    split: Annotated[
-        str, typer.Option(help="With --per-client: the rows to measure on (validation or test).")
-    ] = "test",
-    out: Annotated[
-        str | None,
-        typer.Option(help="With --per-client: write the table to a .csv or .parquet file."),
-    ] = None,
+    path: str = opt.RUN,
+    metric: str | None = opt.optional(
+        "What to measure, joined by +: accuracy, balanced_accuracy, f1, auc, log_loss, "
+        "brier, calibration_error, r2, mae, rmse, all, or metrics of your own as "
+        "package.module:function (default: all of the task)."
+    ),
+    per_client: bool = opt.flag("--per-client", "A line for every client and model."),
+    split: str = typer.Option(
+        "test", help="With --per-client: the rows to measure on (validation or test)."
+    ),
+    out: str | None = opt.optional(
+        "With --per-client: write the table to a .csv or .parquet file."
+    ),
     as_json: opt.AsJson = False,
 ) -> None:
     """Measure a run's personal and shared models on test and validation rows.
@@ -44,7 +40,6 @@ def evaluate(
 
     Example: pmtl evaluate runs/run-1 --per-client --metric accuracy+auc --out clients.csv
     """
-    from pmtl.errors import PmtlError
     from pmtl.personalize.result import load_result
 
     if not per_client and (out is not None or split != "test"):
@@ -75,16 +70,13 @@ def _lines(scores: dict[str, Any]) -> list[list[str]]:
     ends = ("", "_mean", "_worst_decile")
     for split, views in scores.items():
         for view, values in (views or {}).items():
-            names = dict.fromkeys(_base(name) for name in values if not name.endswith("_clients"))
-            for name in names:
+            names = [name for name in values if not name.endswith("_clients")]
+            bases = (name.removesuffix("_mean").removesuffix("_worst_decile") for name in names)
+            for name in dict.fromkeys(bases):
                 found = (values.get(f"{name}{end}") for end in ends)
                 cells = ["" if v is None or v != v else f"{v:.4f}" for v in found]
                 lines.append([name.replace("_", " "), split, view, *cells])
     return lines
-
-
-def _base(name: str) -> str:
-    return name.removesuffix("_mean").removesuffix("_worst_decile")
 
 
 def _without_value(run: Run, scores: dict[str, Any]) -> list[str]:
@@ -106,8 +98,6 @@ def _without_value(run: Run, scores: dict[str, Any]) -> list[str]:
 
 
 def _per_client(run: Run, metric: str | None, split: str, out: str | None, as_json: bool) -> None:
-    from pathlib import Path
-
     import numpy as np
 
     table = run.per_client(metric, split)  # type: ignore[arg-type]

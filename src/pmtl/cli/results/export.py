@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from pmtl.cli import options as opt
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pmtl.export import Exported
 
 
 def export(
-    path: opt.RunPath,
-    out: Annotated[str, typer.Option(help="The new folder.", metavar="FOLDER")],
-    client: Annotated[
-        str | None, typer.Option(help="The client whose model is exported.", metavar="NAME")
-    ] = None,
-    shared: Annotated[bool, typer.Option("--shared", help="The shared model.")] = False,
-    all_clients: Annotated[
-        bool, typer.Option("--all", help="Every client's model, each in a file of its own.")
-    ] = False,
-    to: Annotated[
-        str, opt.completed("format", "onnx, torch (torch.export) or safetensors (weights only).")
-    ] = "onnx",
-    licence: Annotated[
-        str, typer.Option("--license", help="The licence that the model card names.")
-    ] = "unknown",
+    path: str = opt.RUN,
+    out: str = typer.Option(..., help="The new folder.", metavar="FOLDER"),
+    client: str | None = opt.optional("The client whose model is exported.", metavar="NAME"),
+    shared: bool = opt.flag("--shared", "The shared model."),
+    all_clients: bool = opt.flag("--all", "Every client's model, each in a file of its own."),
+    to: str = opt.completed(
+        "onnx", "format", "onnx, torch (torch.export) or safetensors (weights only)."
+    ),
+    licence: str = typer.Option(
+        "unknown", "--license", help="The licence that the model card names."
+    ),
     as_json: opt.AsJson = False,
 ) -> None:
     """Write models to files that other programs run, with a model card.
@@ -53,24 +51,18 @@ def export(
     )
     for name, reason in done.left_out.items():
         opt.warn(f"Client {name!r} is left out. {reason}")
-    if as_json:
-        opt.print_json(done.to_dict())
-    else:
-        _print(done)
+    opt.answer(as_json, done.to_dict(), *_lines(done))
 
 
-def _print(done: Exported) -> None:
-    files = list(done.models.values())
-    what = f"{done.folder / files[0]}" if len(files) == 1 else f"{len(files):,} models"
-    where = "" if len(files) == 1 else f" in {done.folder / 'models'}"
-    typer.echo(
-        f"{what}{where}: the answers are those of the run (largest difference "
+def _lines(done: Exported) -> Iterator[str]:
+    first, *more = done.models.values()
+    what = f"{1 + len(more):,} models in {done.folder / 'models'}" if more else done.folder / first
+    yield (
+        f"{what}: the answers are those of the run (largest difference "
         f"{done.largest_difference:.1g})."
     )
-    typer.echo(f"Model card: {done.folder / 'README.md'}")
+    yield f"Model card: {done.folder / 'README.md'}"
     if done.private_to is not None:
-        typer.echo(
-            f"Private to client {done.private_to}: give it to this client and to nobody else."
-        )
+        yield f"Private to client {done.private_to}: give it to this client and to nobody else."
     elif "" not in done.models:
-        typer.echo("Private: give each client its own file and no other one.")
+        yield "Private: give each client its own file and no other one."

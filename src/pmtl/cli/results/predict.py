@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -10,54 +10,35 @@ from pmtl.cli import options as opt
 
 
 def predict(
-    path: opt.RunPath,
-    data: Annotated[
-        str,
-        typer.Option(
-            help="Rows: .csv, .tsv, .parquet, .npz (x) or .npy; FILE:client=COLUMN names the "
-            "client column."
-        ),
-    ],
-    out: Annotated[str, typer.Option(help="Where to write: .csv, .parquet, .npz or .npy.")],
-    client: Annotated[
-        str | None, typer.Option(help="The client whose model answers for all rows.")
-    ] = None,
-    new: Annotated[
-        bool,
-        typer.Option("--new", help="The shared model answers for clients that are not in the run."),
-    ] = False,
-    shared: Annotated[
-        bool, typer.Option("--shared", help="The shared model answers for all clients.")
-    ] = False,
-    any_client: Annotated[
-        bool,
-        typer.Option("--any-client", help="With --client: also answer for rows of other clients."),
-    ] = False,
-    client_column: Annotated[
-        str | None,
-        typer.Option(help="The column that names the client (default: its name in training)."),
-    ] = None,
-    keep: Annotated[
-        str | None,
-        typer.Option(
-            help="Columns to carry over, separated by commas (default: all that are not features)."
-        ),
-    ] = None,
-    probabilities: Annotated[
-        bool | None,
-        typer.Option(
-            "--probabilities/--no-probabilities",
-            help="Write a probability for each class or label (default: yes, but not to .npy).",
-        ),
-    ] = None,
-    skip: Annotated[
-        bool,
-        typer.Option(
-            "--skip",
-            help="Leave rows that cannot be predicted (an empty cell, an unknown client) without "
-            "an answer, instead of refusing the file.",
-        ),
-    ] = False,
+    path: str = opt.RUN,
+    data: str = typer.Option(
+        ...,
+        help="Rows: .csv, .tsv, .parquet, .npz (x) or .npy; FILE:client=COLUMN names the "
+        "client column.",
+    ),
+    out: str = typer.Option(..., help="Where to write: .csv, .parquet, .npz or .npy."),
+    client: str | None = opt.optional("The client whose model answers for all rows."),
+    new: bool = opt.flag("--new", "The shared model answers for clients that are not in the run."),
+    shared: bool = opt.flag("--shared", "The shared model answers for all clients."),
+    any_client: bool = opt.flag(
+        "--any-client", "With --client: also answer for rows of other clients."
+    ),
+    client_column: str | None = opt.optional(
+        "The column that names the client (default: its name in training)."
+    ),
+    keep: str | None = opt.optional(
+        "Columns to carry over, separated by commas (default: all that are not features)."
+    ),
+    probabilities: bool | None = typer.Option(
+        None,
+        "--probabilities/--no-probabilities",
+        help="Write a probability for each class or label (default: yes, but not to .npy).",
+    ),
+    skip: bool = opt.flag(
+        "--skip",
+        "Leave rows that cannot be predicted (an empty cell, an unknown client) without "
+        "an answer, instead of refusing the file.",
+    ),
     as_json: opt.AsJson = False,
 ) -> None:
     """Predict new rows: each row with its client's personal model, or with the shared model.
@@ -70,27 +51,20 @@ def predict(
     from pmtl.personalize.result import load_result
 
     kept = None if keep is None else [name for name in keep.split(",") if name]
-    summary = (
-        load_result(path)
-        .predict_rows(
-            data,
-            out,
-            client=client,
-            new=new,
-            shared=shared,
-            any_client=any_client,
-            skip=skip,
-            client_column=client_column,
-            keep=kept,
-            probabilities=probabilities,
-            progress=True,
-        )
-        .summary
+    predicted = load_result(path).predict_rows(
+        data,
+        out,
+        client=client,
+        new=new,
+        shared=shared,
+        any_client=any_client,
+        skip=skip,
+        client_column=client_column,
+        keep=kept,
+        probabilities=probabilities,
+        progress=True,
     )
-    if as_json:
-        opt.print_json(summary)
-    else:
-        typer.echo(_sentence(summary, client))
+    opt.answer(as_json, predicted.summary, _sentence(predicted.summary, client))
 
 
 def _sentence(summary: dict[str, Any], client: str | None) -> str:

@@ -27,9 +27,8 @@ def summarise(rows: list[Row], task: str) -> dict[str, Any]:
     for row in rows:
         groups[row["name"], row["epsilon"]].append(row)
     order = [row["name"] for row in rows]
-    summary = []
-    for key in sorted(groups, key=lambda key: (order.index(key[0]), key[1] or 0.0)):
-        summary.append(_line(groups[key]))
+    keys = sorted(groups, key=lambda key: (order.index(key[0]), key[1] or 0.0))
+    summary = [_line(groups[key]) for key in keys]
     return {
         "metric": metric,
         "summary": summary,

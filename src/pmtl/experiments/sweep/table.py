@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from pmtl import storage as files
-from pmtl.report.comparison import ComparisonView
+from pmtl.report.tables import chosen_cells, comparison_cells, selection_cells
 from pmtl.spec import parse_spec, unknown
+from pmtl.views import html
 from pmtl.views.frames import columns_of, csv_text, flat_row, make_frame
 
 TABLE_FILE = "results.csv"
@@ -17,8 +18,21 @@ _ABOUT = ("run", "name", "method", "algorithm")
 _MEASURED = ("epsilon", "seed", "split", "view", "metric", "value", "failure")
 
 
-class Comparison(ComparisonView):
-    """The content of `results.json`, which is also a table."""
+class Comparison(dict[str, Any]):
+    """The content of `results.json`, which is also a table, and shows itself as one."""
+
+    def __repr__(self) -> str:
+        algorithms = ", ".join(dict.fromkeys(row["algorithm"] for row in self["summary"]))
+        runs, clients = len(self["runs"]), self["clients"]
+        return f"<Comparison of {algorithms}: {runs} runs, {clients:,} clients>"
+
+    def _repr_html_(self) -> str:
+        cells = (chosen_cells(self), comparison_cells(self), selection_cells(self))
+        tables = [html.table(*each) for each in cells if each[1]]
+        sentences = self["verdict"]["sentence"].split("\n")
+        told = [html.paragraph(sentence) for sentence in sentences]
+        title = f"Comparison of {len(self['runs'])} runs on {self['clients']:,} clients"
+        return html.block(title, *told, *tables)
 
     def columns(self) -> list[str]:
         """The names of the table's columns; one for each setting that varies."""

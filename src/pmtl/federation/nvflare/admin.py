@@ -49,11 +49,8 @@ class Administrator:
             system = self._session.get_system_info()
             jobs = self._session.list_jobs(detailed=True)
         connected = sorted(client.name for client in system.client_info)
-        found = [self._job(meta) for meta in jobs]
-        return {
-            "connected": connected,
-            "jobs": sorted(found, key=lambda job: job["submitted"])[::-1],
-        }
+        found = sorted(map(self._job, jobs), key=lambda job: str(job["submitted"]))
+        return {"connected": connected, "jobs": found[::-1]}
 
     def job(self, number: str) -> dict[str, Any]:
         """A job's state, and its progress while it runs."""

@@ -13,6 +13,7 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 
+Sites = frozenset[str]
 CHANNEL = "pmtl"
 ASK, PING, ECHO = "ask", "ping", "echo"
 PING_BYTES = 16  #: of the number of a site's process
@@ -58,11 +59,7 @@ class CellTransport:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _send(
-        self,
-        messages: Mapping[str, bytes],
-        deadline: float,
-        topic: str,
-        wait_for: frozenset[str] | None,
+        self, messages: Mapping[str, bytes], deadline: float, topic: str, wait_for: Sites | None
     ) -> dict[str, bytes]:
         if unknown := set(messages) - set(self.sites):
             raise ValueError(f"no site has the name {sorted(unknown)[0]!r}")

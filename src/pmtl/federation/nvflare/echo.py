@@ -48,12 +48,10 @@ def run_echo(
         wrong = [site for site, answer in answers.items() if answer != content]
         results.append({"seconds": seconds, "answered": sorted(answers), "wrong": wrong})
         del answers  # Else they would be kept while the next ones arrive.
-        count = len(results[-1]["answered"])
-        known = len(transport.sites)
-        tell(
-            f"Echo {number + 1} of {rounds}: {count} of {known} sites answered in {seconds:.3f} s."
-        )
-        found = {"bytes": size, "rounds": results, "peak_bytes": _peak()}
+        count = f"{len(results[-1]['answered'])} of {len(transport.sites)}"
+        tell(f"Echo {number + 1} of {rounds}: {count} sites answered in {seconds:.3f} s.")
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        found = {"bytes": size, "rounds": results, "peak_bytes": peak}
         write_text(folder / FILE, json.dumps(found))
 
 
@@ -62,7 +60,3 @@ def _wait_for_all(transport: CellTransport, stop: threading.Event) -> None:
     while transport.present() != frozenset(transport.sites):
         if stop.wait(0.2) or time.monotonic() > end:
             return
-
-
-def _peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

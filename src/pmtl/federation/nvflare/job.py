@@ -112,15 +112,11 @@ def _refuse_code(job: Mapping[str, Any]) -> None:
     asked = job.get("job", {})
     config = asked.get("config", {}) if isinstance(asked, dict) else {}
     privacy = config.get("privacy") if isinstance(config, dict) else None
-    for table, key in ((config, "model"), (config, "algorithm"), (config, "metric")):
-        _refuse_plugin(table, key)
-    _refuse_plugin(privacy, "sampling")
-
-
-def _refuse_plugin(table: Any, key: str) -> None:
-    value = table.get(key) if isinstance(table, dict) else None
-    if isinstance(value, str) and ":" in parse_spec(value)[0]:
-        raise PmtlError(
-            f"A federation does not import code that a job names, and the {key} is {value!r}: use "
-            "one of the library's."
-        )
+    named = ((config, "model"), (config, "algorithm"), (config, "metric"), (privacy, "sampling"))
+    for table, key in named:
+        value = table.get(key) if isinstance(table, dict) else None
+        if isinstance(value, str) and ":" in parse_spec(value)[0]:
+            raise PmtlError(
+                f"A federation does not import code that a job names, and the {key} is {value!r}: "
+                "use one of the library's."
+            )

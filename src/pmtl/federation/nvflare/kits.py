@@ -22,7 +22,7 @@ from pmtl.errors import PmtlError
 from pmtl.federation.nvflare.extra import need_nvflare
 from pmtl.federation.nvflare.policy import ADMIN, write_policy, write_site_names
 from pmtl.secure_aggregation.identity import SITE_ROLE
-from pmtl.storage import disk_errors, read_json, write_json, write_text
+from pmtl.storage import disk_errors, new_folder, read_json, write_json, write_text
 
 PORT = 8002
 SCHEME = "tcp"
@@ -124,11 +124,9 @@ def _new_folder(out: Path) -> Iterator[Path]:
         )
     with disk_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as work:
-            made = Path(work) / "kits"
-            made.mkdir(mode=0o700)
-            yield made
-            made.rename(out)
+    with new_folder(out) as made:
+        made.mkdir(mode=0o700)
+        yield made
 
 
 def _describe(ca: Path, host: str, port: int, sites: Sequence[str]) -> None:

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,7 @@ def run(kit: Path, parent: int | None) -> int:
     """NVFLARE's process of a server's or a site's kit, in this process, which ends without its
     `parent`, the process that started it."""
     server = role_of(kit) == "server"
-    end = _end_server if server else _end_site
+    end = partial(_exit, _stop_jobs, _GRACE - 3.0) if server else partial(_exit, _leave, 3.0)
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=end).start())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if parent is not None:
@@ -183,25 +184,25 @@ def _name(kit: Path) -> str:
     return str(get_cert_common_name_from_file(str(kit / "startup/client.crt")))
 
 
-def _end_site() -> None:
-    def leave() -> None:
-        for client in _loaded("site", "CLIENTS"):
-            client.close()
-
-    _within(leave, 3.0)
+def _exit(task: Callable[[], None], seconds: float) -> None:
+    """End this process, after a task that may take so many seconds."""
+    thread = threading.Thread(target=task, daemon=True)
+    thread.start()
+    thread.join(seconds)
     os._exit(0)
 
 
-def _end_server() -> None:
-    def stop() -> None:
-        for engine in _loaded("guard", "ENGINES"):
-            for job in list(engine.run_processes):
-                engine.abort_app_on_server(job)
-            while engine.run_processes:
-                time.sleep(0.1)
+def _leave() -> None:
+    for client in _loaded("site", "CLIENTS"):
+        client.close()
 
-    _within(stop, _GRACE - 3.0)
-    os._exit(0)
+
+def _stop_jobs() -> None:
+    for engine in _loaded("guard", "ENGINES"):
+        for job in list(engine.run_processes):
+            engine.abort_app_on_server(job)
+        while engine.run_processes:
+            time.sleep(0.1)
 
 
 def _loaded(module: str, name: str) -> list[Any]:
@@ -209,12 +210,6 @@ def _loaded(module: str, name: str) -> list[Any]:
     while it starts imports the same modules in another thread, and neither would go on."""
     found = sys.modules.get(f"{__package__}.{module}")
     return list(getattr(found, name, ()))
-
-
-def _within(task: Callable[[], Any], seconds: float) -> None:
-    thread = threading.Thread(target=task, daemon=True)
-    thread.start()
-    thread.join(seconds)
 
 
 def _follow(parent: int, end: Callable[[], None]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
+from functools import partial
 from typing import Any
 
 from nvflare.apis.event_type import EventType
@@ -39,53 +40,39 @@ class SiteService(FLComponent):  # type: ignore[misc]
         engine = fl_ctx.get_engine()
         if event_type == EventType.SYSTEM_BOOTSTRAP:
             CLIENTS.append(engine.client)
-            for topic, answer in ((ASK, self._ask), (PING, self._ping), (ECHO, self._echo)):
-                engine.get_cell().register_request_cb(channel=CHANNEL, topic=topic, cb=answer)
+            answers = {ASK: self._ask, PING: lambda content: self._instance, ECHO: bytes}
+            for topic, answer in answers.items():
+                reply = partial(_reply, answer)
+                engine.get_cell().register_request_cb(channel=CHANNEL, topic=topic, cb=reply)
         elif event_type == EventType.SYSTEM_START:
             _log.info(
                 "Site %s is connected and waits for the server's messages.", engine.client_name
             )
 
-    def _ask(self, message: Any) -> Any:
-        if not _from_server(message):
-            return _unknown()
-        try:
-            with self._lock:
-                answer = self._handler(bytes(message.payload or b""))
-        except PmtlError as error:
-            _log.error("A message of the server could not be answered: %s", error)
-            return make_reply(ReturnCode.PROCESS_EXCEPTION)  # The reason stays in this log.
-        except Exception:
-            _log.exception("A message of the server could not be answered.")
-            return make_reply(ReturnCode.PROCESS_EXCEPTION)
-        return make_reply(ReturnCode.OK, body=answer)
-
-    def _ping(self, message: Any) -> Any:
-        return (
-            make_reply(ReturnCode.OK, body=self._instance) if _from_server(message) else _unknown()
-        )
-
-    def _echo(self, message: Any) -> Any:
-        if not _from_server(message):
-            return _unknown()
-        return make_reply(ReturnCode.OK, body=bytes(message.payload or b""))
+    def _ask(self, content: bytes) -> bytes:
+        with self._lock:
+            return self._handler(content)
 
 
 def _no_rows(content: bytes) -> bytes:
     raise PmtlError(f"This site has no {SITE_FILE}: start it with pmtl federation site.")
 
 
-def _unknown() -> Any:
-    return make_reply(ReturnCode.UNAUTHENTICATED)
-
-
-def _from_server(message: Any) -> bool:
-    """Whether a message is of a job of the server; the server's guard checks that, too."""
+def _reply(answer: Handler, message: Any) -> Any:
+    """The reply to a message of a job of the server; the server's guard checks that, too."""
     origin = str(message.get_header(MessageHeaderKey.ORIGIN, ""))
-    if origin.startswith("server."):
-        return True
-    _log.error("A message that is not of the server's job is refused: it comes from %r.", origin)
-    return False
+    if not origin.startswith("server."):
+        _log.error(
+            "A message that is not of the server's job is refused: it comes from %r.", origin
+        )
+        return make_reply(ReturnCode.UNAUTHENTICATED)
+    try:
+        return make_reply(ReturnCode.OK, body=answer(bytes(message.payload or b"")))
+    except PmtlError as error:
+        _log.error("A message of the server could not be answered: %s", error)
+    except Exception:
+        _log.exception("A message of the server could not be answered.")
+    return make_reply(ReturnCode.PROCESS_EXCEPTION)  # The reason stays in this log.
 
 
 def ask_until_answered() -> None:

@@ -76,23 +76,20 @@ def loss_chart(lines: Rows, unit: str) -> Chart | None:
             y2="high:Q",
             color=_colour(alt, [row["line"] for row in rows], "line"),
         )
-    names = list(dict.fromkeys(row["line"] for row in rows))
+    last = {row["line"]: row["loss"] for row in rows}
     table: dict[int, dict[str, float]] = {}
     for row in sorted(rows, key=lambda row: int(row["round"])):
         table.setdefault(row["round"], {})[row["line"]] = row["loss"]
-    ends = [
-        f"{name} {next(row['loss'] for row in reversed(rows) if row['line'] == name):.4g}"
-        for name in names
-    ]
+    ends = [f"{name} {loss:.4g}" for name, loss in last.items()]
     return Chart(
         title=f"Loss against {unit}s"
         + ("" if noise is None else f", ± the noise of the release ({noise:.2g})"),
         about=f"Line chart of the mean loss against {unit}s. At the end: {', '.join(ends)}."
         + (f" It shows {MOST_POINTS} evenly spaced points of each line." if thinned else ""),
         spec=_finished(chart),
-        header=[unit, *names],
+        header=[unit, *last],
         cells=[
-            [str(round), *(f"{values[n]:.4g}" if n in values else "" for n in names)]
+            [str(round), *(f"{values[n]:.4g}" if n in values else "" for n in last)]
             for round, values in table.items()
         ],
     )

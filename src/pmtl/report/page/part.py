@@ -9,7 +9,6 @@ import shlex
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from pmtl.data.describe import describe
@@ -19,7 +18,7 @@ from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.statement import warnings as about_plan
 from pmtl.privacy.statement.statement import Statement
 from pmtl.report.page.clients import Clients, who_gains
-from pmtl.report.run_verdict import verdict
+from pmtl.report.run_verdict import losses_of, verdict
 from pmtl.report.verdict import UNKNOWN, Verdict
 from pmtl.runs.config import IN_MEMORY
 from pmtl.runs.folder import RunFolder
@@ -75,7 +74,6 @@ def experiment_part(run: Run) -> Part:
     facts = run.facts
     if facts.production:
         raise PmtlError("This is a production run: only its public part may be shown.")
-    name = "run in memory" if run.path is None else _name(run)
     told: dict[str, Any] = {}
     summary, warnings = [], []
     try:
@@ -93,7 +91,7 @@ def experiment_part(run: Run) -> Part:
     warnings += [sentence for sentence in (facts.stopped, facts.not_finite) if sentence]
     settings, config = _settings(run)
     return Part(
-        name=name,
+        name=_name(run),
         algorithm=facts.algorithm,
         model=facts.model,
         clients=len(facts.clients),
@@ -154,7 +152,9 @@ def in_words(value: Any) -> str:
 
 
 def _name(run: Run) -> str:
-    path = Path(str(run.path)).resolve()
+    if run.path is None:
+        return "run in memory"
+    path = run.path.resolve()
     return f"{path.parent.parent.name}, {path.name}" if isinstance(run, Finetuned) else path.name
 
 
@@ -162,9 +162,7 @@ def _gains(run: Run, judged: Verdict) -> dict[str, Any]:
     if judged.rows is None:
         return {"no_gains": "There are no validation or test rows to measure on."}
     split: Any = judged.rows
-    losses = run.client_losses(split)
-    if not run.facts.personal and "shared" in losses:
-        losses = {name: values for name, values in losses.items() if name != "personal"}
+    losses = losses_of(run, split)
     gains = who_gains(run.clients, losses, split)
     if gains is not None:
         return {"gains": gains}
@@ -198,8 +196,8 @@ def _commands(run: Run) -> Pairs:
         ("Run it again, to the same bits", ["train", "--config", config])
     ]
     if isinstance(run, Finetuned):
-        about = run.about
-        commands += [("Fine-tune again", ["finetune", before, "--method", about["method"]])]
+        again = ["finetune", before, "--method", run.about["method"]]
+        commands.append(("Fine-tune again", again))
     commands += [
         ("Measure it again", ["evaluate", run.path]),
         ("Make this page again", ["report", run.path]),

@@ -30,14 +30,12 @@ def quotes(statement: Statement) -> list[Quote]:
         return [Quote("ε unknown", f"ε was {statement.accountant}.")]
     if math.isinf(statement.epsilon):
         return [Quote("NOT PRIVATE", "ε is infinite: there was no noise or no clipping.")]
-    run = Quote(
-        f"ε = {statement.epsilon:.4g}",
-        f"at δ = {statement.delta:.3g}: this run, for each client with the whole of its data",
-    )
-    found = [run]
+    at, found = f"at δ = {statement.delta:.3g}", []
     if statement.population_epsilon is not None:
-        total = f"at δ = {statement.delta:.3g}: all runs on these clients together, by their ledger"
-        found.insert(0, Quote(f"ε = {statement.population_epsilon:.4g}", total))
+        total = f"{at}: all runs on these clients together, by their ledger"
+        found.append(Quote(f"ε = {statement.population_epsilon:.4g}", total))
+    run = f"{at}: this run, for each client with the whole of its data"
+    found.append(Quote(f"ε = {statement.epsilon:.4g}", run))
     if statement.attacker_right is not None:
         about = "is how often an attacker's answer is right, at most; for a blind guess it is 50%"
         found.append(Quote(text.percent(statement.attacker_right), about))

@@ -63,6 +63,7 @@ def public_part(path: Path) -> Part:
         metrics = None if given is None else PrivacyPlan.from_dict(given)
     lines = MetricsFile(folder / "metrics.jsonl", b"").lines()
     place = folder.resolve()
+    about_plan = plan_warnings(plan, metrics) if facts["shares"] else []
     return Part(
         name=place.parent.name if place.name == "public" else place.name,
         algorithm=facts["algorithm"],
@@ -75,7 +76,7 @@ def public_part(path: Path) -> Part:
         data=_data(facts, plan),
         settings=flat({name: facts.get(name) for name in _SHOWN}),
         commands=_commands(plan, facts["shares"]),
-        warnings=_warnings(facts, plan, metrics),
+        warnings=[*facts["disclosed"], *warn_of_few_clients(plan.clients), *about_plan],
         no_gains=_WITHHELD,
     )
 
@@ -90,11 +91,6 @@ def _data(facts: dict[str, Any], plan: PrivacyPlan) -> Pairs:
             counted: facts["outputs"],
         }
     )
-
-
-def _warnings(facts: dict[str, Any], plan: PrivacyPlan, metrics: PrivacyPlan | None) -> list[str]:
-    about_plan = plan_warnings(plan, metrics) if facts["shares"] else []
-    return [*facts["disclosed"], *warn_of_few_clients(plan.clients), *about_plan]
 
 
 def _commands(plan: PrivacyPlan, shares: bool) -> Pairs:

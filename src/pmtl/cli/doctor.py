@@ -1,4 +1,4 @@
-"""What `pmtl doctor` looks at. Nothing is changed; files for trying are deleted again."""
+"""`pmtl doctor`. It changes nothing; files for trying are deleted again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from pmtl._version import __version__
+from pmtl.cli import options as opt
 from pmtl.errors import PmtlError
 
 #: Names to import for packages that are called otherwise.
@@ -43,6 +46,50 @@ _PURPOSES = {
     "federation": "pmtl federation",
     "docs": "make docs, and a table of the tutorials",
 }
+
+
+def doctor(
+    folder: str = typer.Option(
+        ".", help="Where runs and ledgers are to be written.", metavar="FOLDER"
+    ),
+    as_json: opt.AsJson = False,
+) -> None:
+    """Say what is installed and usable here, and how to get what is missing.
+
+    The exit status is 0 if pmtl can train and write here, and 2 if not. Missing extras are no
+    error: each is needed for one thing only.
+
+        pmtl doctor
+        pmtl doctor --folder runs --json
+    """
+    found = examine(folder)
+    if as_json:
+        opt.print_json(found)
+    else:
+        _print(found)
+    if found["problems"]:
+        raise PmtlError(" ".join(found["problems"]))
+
+
+def _print(found: dict[str, Any]) -> None:
+    memory = found["memory_bytes"]
+    about = "" if memory is None else f", {memory / 2**30:.0f} GiB of memory"
+    typer.echo(f"pmtl {found['pmtl']}, Python {found['python']}, {found['platform']}")
+    typer.echo(f"{found['threads']} processor threads{about}")
+    typer.echo(f"Devices: {', '.join(found['devices']) or 'none: torch cannot be used'}")
+    place, why_not = found["folder"]["path"], found["folder"]["problem"]
+    state = "can be written" if why_not is None else f"CANNOT be written: {why_not}"
+    typer.echo(f"Runs and ledgers in {place}: {state}")
+    typer.echo("\nNeeded:")
+    for one in found["packages"]:
+        state = "" if one["problem"] is None else f"  {one['problem']}: see below"
+        typer.echo(f"  {one['name']:15} {one['version'] or '-'}{state}")
+    typer.echo("\nExtras:")
+    for one in found["extras"]:
+        state = "usable" if one["usable"] else f"missing: {', '.join(one['missing'])}"
+        typer.echo(f"  {one['name']:12} {one['for']:38} {state}")
+        if not one["usable"]:
+            typer.echo(f"{'':15}{one['install']}")
 
 
 def examine(folder: str | Path = ".") -> dict[str, Any]:
@@ -85,17 +132,16 @@ def requirements() -> tuple[list[str], dict[str, list[str]]]:
 def package(name: str) -> dict[str, Any]:
     """The version of a package, and why it cannot be used, if it cannot. `name` is what pip calls
     it."""
+    version, problem = None, None
     try:
         version = metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return {"name": name, "version": None, "problem": "is not installed"}
-    try:
         importlib.import_module(_MODULES.get(name, name))
+    except metadata.PackageNotFoundError:
+        problem = "is not installed"
     except Exception as error:  # A broken installation may raise anything.
         reason = str(error).splitlines()[0] if str(error) else ""
         problem = f"cannot be imported ({type(error).__name__}: {reason})"
-        return {"name": name, "version": version, "problem": problem}
-    return {"name": name, "version": version, "problem": None}
+    return {"name": name, "version": version, "problem": problem}
 
 
 def extra(name: str, needs: list[str]) -> dict[str, Any]:

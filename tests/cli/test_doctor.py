@@ -9,7 +9,7 @@ from importlib import metadata
 
 import pytest
 
-from pmtl.cli.doctor import checks
+from pmtl.cli import doctor
 
 
 def test_everything_is_reported_and_the_status_is_0(pmtl_command, tmp_path, monkeypatch):
@@ -41,7 +41,7 @@ def test_requirements_are_read_from_the_packages_own_metadata(monkeypatch):
         'pytest>=8; extra == "dev"',
     ]
     monkeypatch.setattr(metadata, "requires", lambda name: lines)
-    base, extras = checks.requirements()
+    base, extras = doctor.requirements()
     assert base == ["numpy", "dp-accounting"]
     assert extras == {"onnx": ["onnx", "onnxruntime"], "datasets": ["pooch"]}
 
@@ -68,8 +68,8 @@ def test_a_missing_or_broken_base_is_an_error(pmtl_command, monkeypatch):
 def test_without_torch_there_is_no_device(monkeypatch):
     monkeypatch.setattr(metadata, "requires", lambda name: ["torch"])
     broken = {"name": "torch", "version": None, "problem": "is not installed"}
-    monkeypatch.setattr(checks, "package", lambda name: broken)
-    assert checks.examine()["devices"] == []
+    monkeypatch.setattr(doctor, "package", lambda name: broken)
+    assert doctor.examine()["devices"] == []
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(pmtl_command, tmp_path):
@@ -82,4 +82,4 @@ def test_a_folder_that_cannot_be_written_is_an_error(pmtl_command, tmp_path):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_of_somebody_else_is_an_error(tmp_path):
     tmp_path.chmod(0o500)
-    assert "denied" in str(checks.writing_problem(tmp_path))
+    assert "denied" in str(doctor.writing_problem(tmp_path))

@@ -1,1 +1,0 @@
-"""`pmtl doctor`: what is installed and usable here."""
