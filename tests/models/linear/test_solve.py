@@ -294,16 +294,14 @@ def _seeded():
 
 
 @pytest.mark.parametrize(("task", "outputs"), KINDS)
-def test_clients_with_many_rows_hold_out_fewer_folds_whoever_else_is_there(
-    task, outputs, monkeypatch
-):
+def test_clients_with_many_rows_hold_out_one_fold_whoever_else_is_there(task, outputs, monkeypatch):
     """It says of how many rows a loss is; numbers always leave out each row."""
-    monkeypatch.setattr("pmtl.models.linear.solve.HELD_ROWS", 7)
+    monkeypatch.setattr("pmtl.models.linear.solve.FEW_ROWS", 7)
     rows = rows_of(task, outputs, n=12)
     rows.mask[1, 7:], rows.x[1, 7:], rows.y[1, 7:] = 0, 0, 0  # The second client has few rows.
     centre, penalty = table(4, outputs)
     _, losses, held = held_out_losses(rows, centre, penalty)
-    assert held.tolist() == ([12, 7, 12] if task == "regression" else [8, 7, 8])
+    assert held.tolist() == ([12, 7, 12] if task == "regression" else [3, 7, 3])
     small = ClientRows(task, rows.x[1:2, :7], rows.y[1:2, :7], rows.mask[1:2, :7])
     _, by_itself, _ = held_out_losses(small, centre[1:2], penalty[1:2])
     assert torch.allclose(losses[1], by_itself[0], atol=5 * ROUGHLY[1])

@@ -252,7 +252,7 @@ class Pooling(Voted):
         scaled, _, _ = in_units(rows, target[:, 0], target[:, 1], self.target != "given")
         if stage == "weights":
             if self.share == "answers":
-                weights = further.unflatten(1, (-1, self._sizes.outputs))
+                weights = further.reshape(len(further), -1, self._sizes.outputs)
                 scaled = answers_as_features(scaled)
             penalty = self._penalties([NUMBERS if rows.task == "regression" else CLASSES], scaled)
             solved = solve(scaled, weights.unsqueeze(1), penalty, until=(100, 1e-3))
@@ -365,7 +365,7 @@ class Pooling(Voted):
     ) -> tuple[Tensor, Tensor]:
         """The weights [1, d, outputs] with these shared numbers, and the end of the billboard."""
         if self.share == "answers":
-            map = shared.unflatten(1, (-1, self._sizes.outputs))
+            map = shared.reshape(len(shared), -1, self._sizes.outputs)
             return as_weights(self._sizes.task, memory["start"], map), shared
         flat = weights.flatten(1)
         flat[:, self._places(further)] = shared

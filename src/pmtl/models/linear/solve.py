@@ -27,8 +27,9 @@ CURVATURE: dict[Task, float] = {"regression": 1.0, "classification": 0.5, "multi
 #: Steps at most, and the largest move of a weight at which the iteration ends: to the end, and for
 #: losses that only compare penalties.
 TO_THE_END, ROUGHLY = (500, 1e-5), (120, 1e-2)
-#: Every FOLDS-th row is held out together, in turn, until so many rows have been held out.
-FOLDS, HELD_ROWS = 5, 100
+#: Every FOLDS-th row is held out together; all folds are tried for clients with at most so many
+#: rows, and one for larger ones.
+FOLDS, FEW_ROWS = 5, 1000
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,8 @@ def held_out_losses(
     and how many rows these are [K].
 
     For numbers each row is left out in turn, in closed form. For classes every fifth row is left
-    out together, in turn, until all or a hundred rows were left out. A client with one row has the
-    loss of the centre.
+    out together, in turn, or once where a client has many rows. A client with one row has the loss
+    of the centre.
     """
     columns = Columns.used(rows.x)
     if columns is not None:
@@ -133,10 +134,10 @@ def held_out_losses(
         outputs, counted = y - (y - outputs) / (1 - left), rows.mask
     else:
         place = (torch.cumsum(rows.mask, 1).long() - 1) % FOLDS  # The first row is in fold 0.
-        turns = torch.ceil(HELD_ROWS * FOLDS / rows.counts).clamp(max=FOLDS)
+        few = rows.counts <= FEW_ROWS
         counted = torch.zeros_like(rows.mask)
-        for fold in range(min(int(turns.max()), rows.mask.shape[1])):
-            out = (place == fold) & (rows.mask > 0) & (fold < turns).unsqueeze(1)
+        for fold in range(min(FOLDS, rows.mask.shape[1]) if bool(few.any()) else 1):
+            out = (place == fold) & (rows.mask > 0) & (few.unsqueeze(1) | (fold == 0))
             counted = counted + out
             inside = solve(rows, centre, penalty, rows.mask * ~out, weights, ROUGHLY)
             there = times(rows.x, inside)
