@@ -5,8 +5,8 @@
     python benchmarks/public_start/default.py --network paper --start paper.safetensors \\
         --data femnist.npz
 
-The features are frozen and the public head is where the writers begin: pooling shares what it can
-of the head, and each writer ends with a head of its own. δ = 1/m. All training rows are used; there
+The features are frozen and the public head is where the writers begin: pooling shares a map of its
+answers, and each writer ends with a head of its own. δ = 1/m. All training rows are used; there
 are no validation rows. Seconds on a graphics card; hours on a processor.
 """
 
@@ -59,15 +59,20 @@ def paired(difference: np.ndarray, rows: np.ndarray) -> tuple[float, float]:
 
 
 def table(lines: list[dict[str, Any]]) -> str:
-    """The results as a Markdown table."""
-    titles = ["network", "ε", "shared head", "alone", "personal heads", "above alone"]
+    """The results as a Markdown table; means over the draws of the noise."""
+    titles = ["network", "ε", "draws", "shared head", "alone", "personal heads", "above alone"]
     titles.append("log loss, below alone")
     rows = [f"| {' | '.join(titles)} |", "| --- |" + " ---: |" * (len(titles) - 1)]
-    for line in lines:
-        cells = [line["network"], f"{line['epsilon']:g}"]
-        cells += [f"{line[view]:.3f}" for view in ("shared", "alone", "personal")]
-        cells.append(f"{line['gain']:+.3f} ± {line['error']:.3f}")
-        cells.append(f"{-line['loss']:+.3f} ± {line['loss_error']:.3f}".replace("-", "−"))
+    for network, epsilon in dict.fromkeys((line["network"], line["epsilon"]) for line in lines):
+        draws = [line for line in lines if (line["network"], line["epsilon"]) == (network, epsilon)]
+        mean = {
+            name: float(np.mean([line[name] for line in draws]))
+            for name in ("shared", "alone", "personal", "gain", "error", "loss", "loss_error")
+        }
+        cells = [network, f"{epsilon:g}", str(len(draws))]
+        cells += [f"{mean[view]:.3f}" for view in ("shared", "alone", "personal")]
+        cells.append(f"{mean['gain']:+.3f} ± {mean['error']:.3f}")
+        cells.append(f"{-mean['loss']:+.3f} ± {mean['loss_error']:.3f}".replace("-", "−"))
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
