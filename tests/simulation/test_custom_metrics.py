@@ -139,3 +139,8 @@ def test_production_and_unknown_names_are_refused_before_anything_is_trained(pmt
         "train", "--mode", "production", "--ledger", "l", "--metric", "own_metrics:share_right"
     )
     assert "production withholds them" in " ".join(refused.err.split())
+
+
+def test_two_metrics_of_one_name_are_refused():
+    with pytest.raises(PmtlError, match="Two metrics have the name 'mean'"):
+        find_metrics("numpy:mean+statistics:mean")

@@ -53,7 +53,12 @@ def find_metrics(names: str | None, task: Task | None = None) -> dict[str, Metri
             continue
         if not callable(metric):
             raise PmtlError(f"The metric {name!r} is not a function of the truth and the answers.")
-        found[name.rpartition(":")[2]] = metric
+        short = name.rpartition(":")[2]
+        if short in found:
+            raise PmtlError(
+                f"Two metrics have the name {short!r}: results could not tell them apart."
+            )
+        found[short] = metric
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pmtl.data import load
 from pmtl.data.readers.bounds import Bounds, check_bounds, find_bounds, read_bounds
 from pmtl.errors import PmtlError, PublicError
 
@@ -118,3 +119,9 @@ def test_the_sentence_says_what_has_bounds():
     assert "1 of 2 features and of the target" in Bounds((None, (0, 1)), (0, 1)).sentence
     assert "of 2 of 2 features were" in Bounds(((0, 1), (0, 1))).sentence
     assert "Bounds of the target were" in Bounds((), (0, 1)).sentence
+
+
+def test_a_mapping_for_a_file_is_told_where_it_belongs(tmp_path):
+    (tmp_path / "rows.csv").write_text("client,age,y\na,1,0\nb,2,1\n")
+    with pytest.raises(PublicError, match="a mapping is for FederatedData"):
+        load(tmp_path / "rows.csv", bounds={"age": (0, 30)})

@@ -6,6 +6,8 @@ import datetime
 import json
 import shutil
 import stat
+import subprocess
+import sys
 
 import pytest
 
@@ -246,3 +248,13 @@ def test_a_certificate_that_has_ended_is_a_sentence(kits, monkeypatch, days, ref
         else:
             said = check_certificate(out / name)
             assert (said is not None) == (days == 355)
+
+
+def test_the_module_is_read_without_the_extra():
+    """So that the commands can say in a sentence what to install."""
+    code = (
+        "import sys; sys.modules['cryptography'] = sys.modules['nvflare'] = None; "
+        "import pmtl.federation.nvflare.kits"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr

@@ -74,6 +74,11 @@ class Bounds:
 
 def read_bounds(path: str | Path) -> dict[str, Range]:
     """The bounds of a TOML file, by the names of columns."""
+    if not isinstance(path, (str, Path)):
+        raise PublicError(
+            "Bounds of a file's columns are in a TOML file, whose path is given; a mapping is for "
+            "FederatedData.from_arrays and from_frame."
+        )
     values = read_toml(path, "The bounds file", PublicError)
     with naming(str(path)):
         if "version" in values:

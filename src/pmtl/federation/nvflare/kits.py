@@ -21,7 +21,6 @@ from typing import Any
 from pmtl.errors import PmtlError
 from pmtl.federation.nvflare.extra import need_nvflare
 from pmtl.federation.nvflare.policy import ADMIN, write_policy, write_site_names
-from pmtl.secure_aggregation.identity import SITE_ROLE
 from pmtl.storage import disk_errors, new_folder, read_json, write_json, write_text
 
 PORT = 8002
@@ -216,6 +215,8 @@ def _certificates() -> Any:
     """What makes certificates: NVFLARE's, but valid from yesterday on, and a site's certificate
     says that it is a site's, so that neither the server nor the administrator can pass for one."""
     from nvflare.lighter.impl.cert import CertBuilder
+
+    from pmtl.secure_aggregation.identity import SITE_ROLE
 
     class Certificates(CertBuilder):  # type: ignore[misc]
         @staticmethod
