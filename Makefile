@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# Tests and commands start many processes, each of which would compile all files again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test check crash federation-faults fuzz mutants bench bench-peers utility pictures docs clean
 
 # A federation on which nothing was chosen, and the same rule for all methods: validation rows choose

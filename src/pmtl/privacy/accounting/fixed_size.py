@@ -26,7 +26,7 @@ def outsiders_epsilon(z: float, rate: float, rounds: int, delta: float) -> float
     usable = delta - poisson.rounding(rounds)
     if rate == 1 or cap in (0.0, math.inf) or usable <= 0 or not poisson.computable(z, rounds):
         return cap
-    losses = _one_round(z, rate, rounds, delta).self_compose(rounds)
+    losses = poisson.summed(_one_round(z, rate, rounds, delta), rounds)
     return poisson.smaller(float(losses.get_epsilon_for_delta(usable)), cap)
 
 
