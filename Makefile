@@ -4,7 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check crash federation-faults fuzz mutants bench bench-peers utility pictures docs clean
+# Tests and commands start many processes, each of which would compile all files again.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: demo test test-thorough check crash federation-faults fuzz mutants bench bench-peers utility pictures docs clean
 
 # A federation on which nothing was chosen, and the same rule for all methods: validation rows choose
 # a setting out of the grid.
@@ -16,7 +19,11 @@ demo: $(STAMP)
 	  --grid ditto:lam=0.03,0.3 --jobs 2 --out runs/demo
 
 test: check
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not thorough"
+
+# Long repetitions of what tests of `make test` show on other cases.
+test-thorough: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m thorough
 
 # The long version of the kill -9 test: CAMPAIGNS runs of twelve kills each.
 CAMPAIGNS ?= 20

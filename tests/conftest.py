@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -20,10 +21,20 @@ from pmtl.data import FederatedData
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
 
+# No test cuts the power, so that nothing has to reach the disk before a test goes on. A handle that
+# is none is still an error, and processes that tests start and kill do sync.
+os.fsync = os.fstat
+
 # A busy machine is no reason to fail, and what passed yesterday is tried in the same way today;
 # PMTL_FUZZ asks for other examples.
 settings.register_profile("steady", deadline=None, derandomize="PMTL_FUZZ" not in os.environ)
 settings.load_profile("steady")
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays, so that the garbage collector need not look at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @dataclass

@@ -114,7 +114,9 @@ def read_tensors(
     be the one that was written at that time."""
     with read_errors(path), safe_open(path, framework="pt") as file:
         metadata = json.loads((file.metadata() or {})["pmtl"])
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        # Copies, because the last bits of a product may depend on the address in memory, and what
+        # was read from a file may lie anywhere.
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         written = metadata.pop("digest")
         found = digest(tensors, metadata, key)
     check_digest(path, written, found, known)

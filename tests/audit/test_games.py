@@ -60,8 +60,10 @@ PRODUCTION = replace(SMALL, mode="production", confidence=1 - 1e-6)
     ("setup", "words"),
     [
         (SMALL, {"real"}),
-        (replace(SMALL, hardened=True), {"grid"}),
-        (replace(PRODUCTION, hardened=False), {"system", "real"}),
+        pytest.param(replace(SMALL, hardened=True), {"grid"}, marks=pytest.mark.thorough),
+        pytest.param(
+            replace(PRODUCTION, hardened=False), {"system", "real"}, marks=pytest.mark.thorough
+        ),
         (PRODUCTION, {"system", "grid"}),
     ],
     ids=["experiment", "experiment, hardened", "production, ordinary", "production"],
@@ -174,7 +176,14 @@ class TestCanary:
         assert canaries.correct_guesses(scores, coins, 5) == 3
 
     @pytest.mark.parametrize("mode", ["experiment", "production"])
-    @pytest.mark.parametrize("epsilon", [1.0, 2.0, 4.0])
+    @pytest.mark.parametrize(
+        "epsilon",
+        [
+            pytest.param(1.0, marks=pytest.mark.thorough),
+            2.0,
+            pytest.param(4.0, marks=pytest.mark.thorough),
+        ],
+    )
     def test_they_prove_at_least_three_tenths_of_the_claim(self, epsilon, mode):
         """At the default length. Production is not repeatable: a confidence of 1 − 10⁻⁶ makes a
         false alarm as rare as that. An experiment proves it also without granting anything about

@@ -215,7 +215,9 @@ def test_every_mutant_is_caught(mutant, monkeypatch):
     assert caught.confidence == 0.999
 
 
-@pytest.mark.parametrize("mutant", [half_the_noise, no_clip])
+@pytest.mark.parametrize(
+    "mutant", [half_the_noise, pytest.param(no_clip, marks=pytest.mark.thorough)]
+)
 def test_mutants_are_caught_in_a_run_of_the_default_methods(mutant, monkeypatch):
     monkeypatch.setattr(default_method, "SCENARIOS", default_method.SCENARIOS[:1])
     mutant(monkeypatch)
@@ -266,7 +268,12 @@ def test_one_exact_noise_for_all_metrics_is_caught(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "mutant", [half_the_grid_noise, grid_noise_used_again, neither_clip_nor_check]
+    "mutant",
+    [
+        half_the_grid_noise,
+        pytest.param(grid_noise_used_again, marks=pytest.mark.thorough),
+        pytest.param(neither_clip_nor_check, marks=pytest.mark.thorough),
+    ],
 )
 def test_mutants_of_the_hardened_gate_are_caught_too(mutant, monkeypatch):
     mutant(monkeypatch)

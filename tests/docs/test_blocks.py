@@ -45,10 +45,15 @@ NOT_RUN = {
 #: Kinds of blocks that a reader runs, saves or compares.
 KINDS = {"bash", "console", "python", "toml", "text", ""}
 RUN_HERE = [page for page in PAGES if page not in ELSEWHERE | NOT_RUN and blocks(page)]
+#: Pages whose commands take long, and are those of another test: federation/test_demo.py.
+LONG = {"tutorials/federation.md"}
 LEFT_OUT = [(page, one) for page in RUN_HERE for one in blocks(page) if one.reason]
 
 
-@pytest.mark.parametrize("page", RUN_HERE)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.thorough] if page in LONG else []) for page in RUN_HERE],
+)
 def test_what_a_page_says_works_from_top_to_bottom(page, tmp_path, monkeypatch, pmtl_command):
     monkeypatch.chdir(tmp_path)
     files, names, quick = PREPARED.get(page, (None, {}, {}))

@@ -84,8 +84,16 @@ def parts(trained):
     return trained.kept, trained.uploads, trained.losses
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("algorithm", BY_STEPS)
+#: The largest network is tried with one algorithm always, and with the others at length.
+CASES = [
+    pytest.param(algorithm, model, marks=[pytest.mark.thorough] if long else [])
+    for algorithm in BY_STEPS
+    for model in MODELS
+    for long in [model == "celeba_cnn" and algorithm != "ditto"]
+]
+
+
+@pytest.mark.parametrize(("algorithm", "model"), CASES)
 def test_every_engine_computes_what_debug_computes(model, algorithm):
     """Debug is a loop over `train_client`, which tests/client/test_step.py compares with the
     algorithm called by hand."""

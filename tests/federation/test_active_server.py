@@ -31,18 +31,26 @@ def authority():
     return Authority()
 
 
-@pytest.fixture
-def start(tmp_path, tables, authority):
-    """The start message of a secure run, and sites that have not seen it."""
-    seen = []
+@pytest.fixture(scope="module")
+def first_message(tmp_path_factory, authority):
+    """The start message of a secure run."""
+    folder, seen = tmp_path_factory.mktemp("first"), []
 
     def watch(site, message, answer):
         if message.kind == "start":
             seen.append(message)
         return answer()
 
-    run(secure(), Spy(hidden(tables, tmp_path / "first", authority), watch), tmp_path / "server")
-    return seen[0], hidden(tables, tmp_path / "sites", authority)["a"]
+    sites = hidden(write_tables(folder / "tables"), folder / "sites", authority)
+    run(secure(), Spy(sites, watch), folder / "server")
+    return seen[0].to_bytes()
+
+
+@pytest.fixture
+def start(tmp_path, tables, authority, first_message):
+    """The start message of a secure run, and sites that have not seen it."""
+    message = Message.from_bytes(first_message)
+    return message, hidden(tables, tmp_path / "sites", authority)["a"]
 
 
 def _told(service, message, **changes):

@@ -163,10 +163,11 @@ def test_the_settings_are_those_that_were_advised():
 @pytest.mark.parametrize("clients", [60, 900])
 def test_training_accepts_the_settings(clients, asked, tmp_path, pmtl_command):
     """Rounds and clip as they were planned, or pooling's own if none were asked for."""
-    plan = pmtl.plan(clients, columns=10, classes=4, privacy={"epsilon": 1.0, **asked})
+    data = f"synthetic:clients={clients},features=3,classes=2,samples=10"
+    plan = pmtl.plan(clients, columns=3, classes=2, privacy={"epsilon": 1.0, **asked})
     (tmp_path / "plan.toml").write_text(plan.toml)
     done = pmtl_command(
-        *("train", "--config", tmp_path / "plan.toml", "--data", f"synthetic:clients={clients}"),
+        *("train", "--config", tmp_path / "plan.toml", "--data", data),
         *("--out", tmp_path / "run", "--evaluate-every", 0),
     )
     assert done.status == 0, done.err

@@ -62,6 +62,9 @@ LOCAL = {
     "whole": LocalTraining(steps=2, batch=0, lr=0.5),
     "epochs": LocalTraining(epochs=2, batch=5, lr=0.5),
 }
+#: The engines, of which `threads` is tried with everything by `make test-thorough` only; tests with
+#: every change, model and algorithm use both.
+FIRST_ENGINE = ["axis", pytest.param("threads", marks=pytest.mark.thorough)]
 OTHERS = np.array([k for k in range(M) if k != K])
 
 
@@ -172,7 +175,7 @@ def test_with_every_algorithm(algorithm, engine, change, monkeypatch):
 
 @pytest.mark.parametrize("share", ["3.*", "subspace:k=9", "film", "basis"])
 @pytest.mark.parametrize("algorithm", ["anchored", "pmtl", "ditto", "fedavg"])
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", FIRST_ENGINE)
 @pytest.mark.parametrize("change", [many_rows, missing_values])
 def test_with_every_kind_of_shared_part(share, algorithm, engine, change, monkeypatch):
     base = table()
@@ -182,7 +185,7 @@ def test_with_every_kind_of_shared_part(share, algorithm, engine, change, monkey
 
 @pytest.mark.parametrize("algorithm", ["pmtl", "ditto", "related", "clustered"])
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", FIRST_ENGINE)
 def test_whether_one_client_is_drawn_reaches_nobody_else(algorithm, model, engine, monkeypatch):
     base = table()
 

@@ -103,7 +103,9 @@ def run(
     each site owns, and which modules of the package the server and the sites loaded."""
     from pmtl.messages import from_bytes
 
-    context = get_context("spawn")
+    # Forks of a process that has imported torch, and nothing of this package.
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["numpy", "torch"])
     pipes = [context.Pipe() for _ in data.clients]
     results = [context.Pipe(duplex=False) for _ in range(data.m + 1)]
     start = model_for(data, spec).start().numpy()

@@ -24,7 +24,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse.csgraph import connected_components
 
 from pmtl.algorithms.pmtl import PMTL
 from pmtl.billboard import Billboard, Mixture
@@ -72,6 +71,8 @@ def board_of(omega: NDArray[np.float64], m: int) -> Billboard:
     if not np.isfinite(omega).all() or not np.allclose(omega, omega.T, rtol=1e-9, atol=1e-12):
         raise PmtlError("The relationship matrix must be symmetric, of finite numbers.")
     omega = (omega + omega.T) / 2
+    from scipy.sparse.csgraph import connected_components  # It takes long to import.
+
     groups, group_of = connected_components(omega != 0, directed=False)
     values = [
         np.linalg.eigvalsh(omega[np.ix_(group_of == g, group_of == g)]) for g in range(groups)

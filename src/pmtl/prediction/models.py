@@ -24,7 +24,7 @@ from pmtl.data.scaling import scaling_of_new_client
 from pmtl.data.schema.inputs import Inputs
 from pmtl.errors import PmtlError, PmtlWarning, did_you_mean
 from pmtl.models import FlatModel, Task
-from pmtl.models.library import Standardise
+from pmtl.models.library import Linear, Standardise
 from pmtl.simulation import Weights
 
 #: A new client scales its features by at most this many of its rows, and is warned about fewer
@@ -146,9 +146,12 @@ class Models:
         return scaling_of_new_client(np.array(rows), self.scaling, self.bounds)
 
     def answers(
-        self, client: str | None, x: Any, answer: Callable[[Tensor], Tensor]
+        self, client: str | None, x: Any, answer: Callable[[Tensor], Tensor], exact: bool = False
     ) -> NDArray[Any]:
-        """What a client's model says about rows; None is a client that is not in the run."""
+        """What a client's model says about rows; None is a client that is not in the run.
+
+        `exact`: the library's linear model adds up in float64. In float32, the last bits of a row's
+        answer depend on the rows beside it and on the processor."""
         x = self._rows(x)
         if client is None:
             self.refuse_new()
@@ -164,15 +167,20 @@ class Models:
                 )
         else:
             module = self.own_module(client)
-        module = module.cpu().float()
+        exact = exact and isinstance(self.model.module, Linear)
+        kind = torch.float64 if exact else torch.float32
+        module = module.cpu().to(kind)
+
+        def say(rows: NDArray[Any]) -> Tensor:
+            return answer(module(torch.from_numpy(np.array(rows, np.float32)).to(kind)).float())
+
         whose = "The shared model" if client is None else f"The model of client {client!r}"
         refuse_diverged(whose, all(bool(part.isfinite().all()) for part in module.parameters()))
         parts: Iterable[Any] = [x]
         if is_sparse(x):  # It is made dense a few rows at a time.
             parts = (x[rows].toarray() for rows in row_chunks(x.shape[0], 4 * x.shape[1]))
         with torch.no_grad():
-            found = [answer(module(torch.from_numpy(np.array(part, np.float32)))) for part in parts]
-        return np.asarray(torch.cat(found).numpy())
+            return np.asarray(torch.cat([say(part) for part in parts]).numpy())
 
     def _rows(self, x: Any) -> Any:
         if self.inputs.schema is not None and hasattr(x, "columns"):

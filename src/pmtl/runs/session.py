@@ -173,6 +173,8 @@ def _finish(
     data, delta = federation.data, federation.plan.delta
     views = federation.views(state)
     weights = views["personal"] if federation.team.leader else _not_in_this_process
+    # If nothing is personal, the weights come from what was published, as in a run that is read.
+    own = weights if federation.algorithm.personal or not federation.team.leader else None
     alone = views.get("alone") if federation.team.leader else None
     facts = replace(facts, state="complete", not_finite=not_finite(federation, state, facts.mode))
     if (spans := federation.algorithm.target_spans(state.shared)) is not None:
@@ -193,7 +195,7 @@ def _finish(
     run = Run(
         facts,
         federation.model,
-        weights,
+        own,
         federation.published(state),
         statement_of(facts),
         metrics,

@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
+from torch import Tensor
 
 from pmtl.data import FederatedData
 from pmtl.data.client_names import encode
 from pmtl.errors import PmtlError, PmtlWarning
+from pmtl.models import Task
 from pmtl.privacy.plan import PrivacyRequest
 from pmtl.runs.result import Run
 from pmtl.runs.training import train
@@ -181,10 +183,15 @@ class PMTLEstimator(BaseEstimator):  # type: ignore[misc]
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _answers(
-        self, X: Any, groups: Any, name: str, answer: Callable[[Run, str | None, Any], NDArray[Any]]
+        self, X: Any, groups: Any, name: str, kind: Callable[[Task], Callable[[Tensor], Tensor]]
     ) -> NDArray[Any]:
-        """Rows of answers: of each group's own model, and of the shared model for other groups."""
+        """Rows of answers of a kind: of each group's own model, and of the shared model for other
+        groups."""
         check_is_fitted(self)
+
+        def answer(run: Run, client: str | None, x: Any) -> NDArray[Any]:
+            return run._models.answers(client, x, kind(run.facts.task), exact=True)
+
         X, groups = without_column(X, self.group_column, groups)
         X = check_rows(self, X, dtype=FLOATS, reset=False)
         if self.groups_ is None:

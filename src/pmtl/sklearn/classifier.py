@@ -12,6 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import column_or_1d
 
 from pmtl.errors import PmtlError
+from pmtl.models import probabilities
 from pmtl.sklearn.base import FLOATS, PMTLEstimator
 from pmtl.sklearn.columns import check_rows
 
@@ -86,7 +87,7 @@ class PMTLClassifier(ClassifierMixin, PMTLEstimator):  # type: ignore[misc]
         return self._chances(X, groups, "predict_proba")
 
     def _chances(self, X: Any, groups: Any, name: str) -> NDArray[np.float64]:
-        found = self._answers(X, groups, name, lambda run, client, x: run.predict_proba(client, x))
+        found = self._answers(X, groups, name, probabilities)
         chances = found.astype(np.float64)
         if self._multilabel:
             return chances

@@ -10,6 +10,7 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import column_or_1d
 
+from pmtl.models import predictions
 from pmtl.sklearn.base import FLOATS, PMTLEstimator
 from pmtl.sklearn.columns import check_rows
 
@@ -56,7 +57,7 @@ class PMTLRegressor(RegressorMixin, PMTLEstimator):  # type: ignore[misc]
             groups: the client of each row. The shared model answers for clients that `fit` did not
                 see and, with a warning, if groups are left out.
         """
-        found = self._answers(X, groups, "predict", lambda run, client, x: run.predict(client, x))
+        found = self._answers(X, groups, "predict", predictions)
         found = found.astype(np.float64)
         return found.reshape(len(found)) if self._flat else found.reshape(len(found), -1)
 

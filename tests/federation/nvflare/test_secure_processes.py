@@ -148,7 +148,9 @@ def test_a_server_that_attacks_is_refused_by_the_sites(federation):
             assert float(part.abs().median()) > 2**59, some
 
 
+@pytest.mark.thorough
 def test_a_site_that_is_killed_in_each_phase(federation):
+    """In one process, `test_secure_attacks.py` lets a site leave in each phase."""
     rounds = 8
     federation.job("run", "--name", "kills", "--rounds", rounds, *SETTINGS, "--no-wait")
     end = _public(federation, "kills") / "privacy.json"  # Each start of a process takes seconds.

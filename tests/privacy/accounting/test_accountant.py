@@ -139,6 +139,18 @@ def test_many_poisson_rounds_agree_with_simulation():
     )
 
 
+@pytest.mark.parametrize("rounds", [2, 7, 1500])
+@pytest.mark.parametrize("sensitivity", [1, 2])
+def test_sums_of_losses_are_those_of_the_library(rounds, sensitivity):
+    """To the last bit, though very many rounds are handed over in another form."""
+    width = poisson.loss_deviation(5.0, 0.01, sensitivity) / 30
+    one = poisson.one_round(5.0, 0.01, width, -40.0, sensitivity)
+    assert one._pmf_remove.size < 1000  # It is not in that form already.
+    mine, theirs = poisson.repeated(one, rounds), one.self_compose(rounds)
+    for delta in (1e-3, 1e-6):
+        assert mine.get_epsilon_for_delta(delta) == theirs.get_epsilon_for_delta(delta)
+
+
 def test_replacing_costs_what_doubling_the_sensitivity_costs():
     """At rate 1 replacing is a shift by 2γ. dp-accounting's Rényi accountant under REPLACE_ONE
     leaves the 2 out (google/differential-privacy #378), so our numbers must not come from it."""

@@ -215,6 +215,6 @@ def _losses_epsilon(groups: Sequence[Group], delta: float, cap: float, sensitivi
     for z, rate, count in parts:
         losses = poisson.one_round(z, rate, interval, tail, sensitivity)
         if count > 1:
-            losses = losses.self_compose(count)
+            losses = poisson.repeated(losses, count)
         total = losses if total is None else total.compose(losses)
     return poisson.smaller(float(total.get_epsilon_for_delta(usable)), cap)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -12,6 +13,7 @@ class MissingPackage(PmtlError, ImportError):
     """A library for accounting is not installed."""
 
 
+@cache
 def load(module: str) -> Any:
     """Import `module` of scipy or dp-accounting."""
     try:

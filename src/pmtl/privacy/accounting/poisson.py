@@ -35,6 +35,8 @@ MOST_POINTS = 12_000
 LOUDEST, FAINTEST = 0.01, 1e6
 # More rounds than this are not put on a grid: it would take hours.
 _MOST_ROUNDS = 1_000_000
+# From this many rounds on, the library holds a sum of losses of two or more points in an array.
+_DENSE = 1000
 
 
 @lru_cache(maxsize=1024)  # A search for the noise, and the runs of a comparison, ask again.
@@ -68,6 +70,7 @@ def delta(z: float, rate: float, rounds: int, epsilon: float, sensitivity: int) 
     return smaller(answer, cap)
 
 
+@lru_cache(maxsize=256)  # A run, and everybody who reads it, states the same plan.
 def authors_epsilon(z: float, rate: float, rounds: int, delta: float) -> float:
     """The ε that the authors' code reports: Rényi accounting, Poisson coins, one client added or
     removed. For comparison only: the paper's definition replaces a client."""
@@ -131,6 +134,22 @@ def one_round(z: float, rate: float, interval: float, log_tail: float, sensitivi
     )
 
 
+def repeated(losses: Any, rounds: int) -> Any:
+    """The distribution of the sum of `rounds` independent losses."""
+    both = [losses._pmf_remove] if losses._symmetric else [losses._pmf_remove, losses._pmf_add]
+    return type(losses)(*(summed(part, rounds) for part in both))
+
+
+def summed(part: Any, rounds: int) -> Any:
+    """The same for one of the two directions.
+
+    To choose between a dictionary and an array, the library computes points^rounds. For very many
+    rounds this number has millions of digits and takes seconds, and the choice is an array."""
+    if rounds >= _DENSE and part.size > 1:
+        part = part.to_dense_pmf()
+    return part.self_compose(rounds)
+
+
 def _composed(z: float, rate: float, rounds: int, delta: float, sensitivity: int) -> Any:
     """The distribution of the total privacy loss after all rounds."""
     tail = log_tail(delta, rounds)
@@ -138,7 +157,7 @@ def _composed(z: float, rate: float, rounds: int, delta: float, sensitivity: int
         loss_deviation(z, rate, sensitivity) / points_per_deviation(rounds),
         2 * reach(z, rate, tail, sensitivity) / MOST_POINTS,
     )
-    return one_round(z, rate, interval, tail, sensitivity).self_compose(rounds)
+    return repeated(one_round(z, rate, interval, tail, sensitivity), rounds)
 
 
 def _loss(x: Any, z: float, rate: float, sensitivity: int) -> Any:
@@ -195,4 +214,4 @@ def _outsiders_losses(z: float, rate: float, rounds: int, delta: float) -> Any:
     profile = np.clip(np.concatenate([mirrored[:0:-1], deltas]), 0.0, 1.0)
     pld_pmf = load("dp_accounting.pld.pld_pmf")
     create = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap
-    return create(interval, -top, top, profile).self_compose(rounds)
+    return summed(create(interval, -top, top, profile), rounds)
