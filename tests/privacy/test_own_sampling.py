@@ -209,6 +209,28 @@ class Secret(OneGroup):
     coins_are_secret = True
 
 
+class SecretLater(OneGroup):
+    """A scheme that claims it when it is made."""
+
+    def __init__(self):
+        self.coins_are_secret = True
+
+
+class PricedLater(OneGroup):
+    """A scheme that sets its own price when it is made."""
+
+    def __init__(self):
+        self.epsilon = lambda *given: 0.0
+
+
+class SecretLast(OneGroup):
+    """A scheme that claims it when it is used."""
+
+    def chance(self, rate):
+        self.coins_are_secret = True
+        return rate
+
+
 @pytest.mark.parametrize("said", [float("nan"), 1.1, 0.0, 0.3, -1.0, True, "0.5", None])
 def test_a_chance_that_cannot_be_is_refused_everywhere(said, monkeypatch):
     monkeypatch.setattr(Says, "said", said)
@@ -234,10 +256,23 @@ def test_rounding_may_lift_a_chance_above_one(monkeypatch):
         assert ours == pytest.approx(composition.epsilon({full: 6, **other}, 1e-3), rel=1e-9)
 
 
-@pytest.mark.parametrize("name", ["Priced", "Secret"])
+@pytest.mark.parametrize("name", ["Priced", "Secret", "SecretLater", "PricedLater"])
 def test_its_cost_is_its_chance_and_nothing_else(name):
     with pytest.raises(PmtlError, match="its cost follows from chance"):
         PrivacyPlan(30, 10, f"{__name__}:{name}", 0.5, 0.2, 6, 1e-3)
+
+
+def test_what_it_says_of_itself_later_makes_it_no_cheaper():
+    fixed = PrivacyPlan(30, 10, "fixed", 0.5, 0.2, 6, 1e-3)
+    plan = PrivacyPlan(30, 10, f"{__name__}:SecretLast", 0.5, 0.2, 6, 1e-3)
+    assert plan.scheme.checked_chance(1 / 3) == pytest.approx(1 / 3)
+    assert plan.scheme.coins_are_secret
+    assert accountant.epsilon(plan) == pytest.approx(accountant.epsilon(fixed))
+    both = {GaussianEvent.of(plan): 6, GaussianEvent("poisson", 30, 10, 0.5, 0.4): 4}
+    known = {GaussianEvent.of(fixed): 6, GaussianEvent("poisson", 30, 10, 0.5, 0.4): 4}
+    assert composition.epsilon(both, 1e-3) == pytest.approx(composition.epsilon(known, 1e-3))
+    orders = np.array([2.0, 8.0])
+    assert (plan.scheme.renyi(2.0, 1 / 3, orders) == fixed.scheme.renyi(2.0, 1 / 3, orders)).all()
 
 
 def test_a_ledger_keeps_the_price_and_needs_no_code_to_read_it(monkeypatch):

@@ -45,7 +45,7 @@ class Pending:
     kept: Tensor  #: [K, own] what they would own
 
 
-@dataclass
+@dataclass(repr=False)
 class SiteRows:
     """The rows of one site, read once for each mode."""
 
@@ -79,7 +79,7 @@ class SiteRows:
         return data
 
 
-@dataclass
+@dataclass(repr=False)  # It holds rows and a secret number.
 class Training:
     """The clients of one site, in one run."""
 

@@ -106,14 +106,14 @@ class SamplingScheme:
         """The Rényi divergences of one release at `orders`, replace-one."""
         from pmtl.privacy.accounting import renyi
 
-        cost = renyi.secret if self.coins_are_secret else renyi.known
+        cost = renyi.secret if type(self).coins_are_secret else renyi.known
         return cost(z, self.checked_chance(rate), orders)
 
     @property
     def _costs(self) -> ModuleType:
         from pmtl.privacy.accounting import colluders, poisson
 
-        return poisson if self.coins_are_secret else colluders
+        return poisson if type(self).coins_are_secret else colluders
 
     def empty(self, plan: PrivacyPlan) -> float:
         """The probability that a round has no clients."""
@@ -236,10 +236,16 @@ def _found(name: str) -> SamplingScheme:
             f"The sampling scheme {name!r} cannot be used: it is not a subclass of "
             "pmtl.privacy.sampling.SamplingScheme."
         )
-    if found not in SCHEMES.values():
+    own = found not in SCHEMES.values()
+    if own:
         _refuse_own_costs(found, name)
     try:
-        return found()
+        made = found()
+        if own:
+            _refuse_own_costs(made, name)
+        return made
+    except PmtlError:
+        raise
     except Exception as error:  # It is the user's code, and may raise anything.
         raise PmtlError(
             f"The sampling scheme {name!r} cannot be made without arguments "
@@ -247,11 +253,17 @@ def _found(name: str) -> SamplingScheme:
         ) from error
 
 
-def _refuse_own_costs(kind: type[SamplingScheme], name: str) -> None:
-    """A scheme of the user's own is charged by its `chance` alone, also together with others."""
+def _refuse_own_costs(scheme: SamplingScheme | type[SamplingScheme], name: str) -> None:
+    """A scheme of the user's own is charged by its `chance` alone, also together with others.
+    Neither the class nor what it makes may say otherwise."""
     costs = ("epsilon", "delta", "renyi", "checked_chance", "_costs")
-    own = [cost for cost in costs if getattr(kind, cost) is not getattr(SamplingScheme, cost)]
-    if own or kind.coins_are_secret:
+    kind = scheme if isinstance(scheme, type) else type(scheme)
+    own = [
+        cost
+        for cost in costs
+        if getattr(kind, cost) is not getattr(SamplingScheme, cost) or cost in vars(scheme)
+    ]
+    if own or scheme.coins_are_secret:
         raise PmtlError(
             f"The sampling scheme {name!r} cannot be used: its cost follows from chance(rate), so "
             f"it may not define {', '.join([*own, 'coins_are_secret'])}. Derive it from "

@@ -16,6 +16,8 @@ from pmtl.algorithms.default.pooling import Pooling
 from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
 from pmtl.models.linear import cells
+from pmtl.models.linear.last_layer import LastLayer
+from pmtl.models.linear.public_answers import as_weights, directions, first_map
 from pmtl.models.linear.solve import ClientRows, solve
 from pmtl.privacy.accounting.gaussian import mu_for
 
@@ -91,6 +93,7 @@ def test_a_public_head_is_where_sharing_and_training_alone_begin():
 def test_of_a_wide_public_head_a_map_of_its_answers_is_shared():
     """(classes + 1) · classes numbers, however many features there are."""
     wide = Sizes("classification", 62, 1025, True, public_head=True)
+    numbers = Sizes("regression", 62, 1025, True, public_head=True)
     method = Pooling().settle(wide, 167.0)
     assert method.share == "answers"
     assert method.releases == 11
@@ -99,8 +102,12 @@ def test_of_a_wide_public_head_a_map_of_its_answers_is_shared():
     assert "only a map of the 62 answers of the public head" in method.warning(205, 205, 11)
     assert Pooling().settle(wide, 40.0).share == "intercepts"
     assert Pooling().settle(wide, 1e4).share == "all"
-    with pytest.raises(PmtlError, match="needs a linear layer with public weights"):
-        Pooling(share="answers").settle(Sizes("classification", 62, 1025, True), 167.0)
+    for unfit in (Sizes("classification", 62, 1025, True), numbers):
+        with pytest.raises(PmtlError, match="needs a linear layer with public weights"):
+            Pooling(share="answers").settle(unfit, 167.0)
+    few = Sizes("classification", 62, 33, True, public_head=True)
+    assert Pooling().settle(few, 100.0).share == "all", "fewer weights than a map has numbers"
+    assert Pooling(share="answers").settle(few, 1e9).warning(205, 205, 11) is None, "as asked for"
 
 
 @pytest.mark.parametrize("task", ["classification", "multilabel"])
@@ -141,6 +148,24 @@ def test_a_map_of_answers_begins_as_the_public_head_and_moves_as_the_clients_do(
         by_hand = torch.cat([expected[:1], slopes / 2 @ expected[1:]])
     assert torch.allclose(centred, by_hand, atol=2e-2), "up to where the solver stops"
     assert not torch.allclose(centred, head - head.mean(1, keepdim=True), atol=0.1)
+
+
+def test_answers_are_divided_by_a_public_number_of_the_head():
+    """2, or half of the root mean square of the lengths of the classes' weights."""
+    head = torch.zeros(4, 2).double()
+    head[1], head[2] = torch.tensor([3.0, -3.0]), torch.tensor([4.0, -4.0])
+    assert torch.allclose(directions("multilabel", head), head[1:] / 2.5)
+    assert torch.allclose(directions("classification", 10 * head), head[1:] / 2.5)
+    assert torch.allclose(directions("classification", head / 5), head[1:] / 10)
+    for task in ("classification", "multilabel"):
+        assert torch.allclose(as_weights(task, head, first_map(task, head)), head)
+
+
+def test_a_head_of_zeros_is_none():
+    model = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(3, 2))
+    assert LastLayer(model, model[1], public=True).start is not None
+    torch.nn.init.zeros_(model[1].weight)
+    assert LastLayer(model, model[1], public=True).start is None
 
 
 def test_sharing_the_answers_of_a_public_head_pays(tmp_path):

@@ -65,9 +65,9 @@ from pmtl.models.linear.target import BINS, in_units, level_votes, size_votes
 #: The penalties in the rounds, for numbers and for classes. A client with one class only would move
 #: an almost free intercept as far as it can.
 NUMBERS, CLASSES = (0.3, 3.0), (1.0, 3.0)
-#: All weights are shared if mμ/√(their number) is at least this. A map of the answers of a public
-#: head, which is near the goal already, is shared from a smaller number on.
-ENOUGH, ENOUGH_OF_ANSWERS = 2.5, 1.2
+#: All weights are shared if mμ/√(their number) is at least this. A public head is near the goal
+#: already: a map of its answers, or all weights if these are fewer, from a smaller number on.
+ENOUGH, ENOUGH_OF_PUBLIC = 2.5, 1.2
 #: Of more weights, those in most use are shared: (mμ/4)² of them, if mμ is at least 100, so that
 #: what clients use can be read.
 PART, READABLE_USE = 4.0, 100.0
@@ -107,7 +107,8 @@ class Pooling(Voted):
         share = self._decided(sizes, strength) if self.share == "auto" else self.share
         if share == "answers" and not sizes.begins_at_head:
             raise PmtlError(
-                "pooling:share=answers needs a linear layer with public weights (init)."
+                "pooling:share=answers needs a linear layer with public weights (init), and "
+                "classes or labels: the answers for numbers have units that clients do not share."
             )
         made = replace(self, share=share)._with_target(sizes, strength)
         if share == "frequent" and made.frequent in (0, made._slopes):
@@ -122,13 +123,24 @@ class Pooling(Voted):
     @staticmethod
     def _decided(sizes: Sizes, strength: float) -> str:
         """What is shared, from how many numbers that would be."""
-        if strength / math.sqrt(_free(sizes, sizes.columns * sizes.outputs)) >= ENOUGH:
+        if Pooling._enough(sizes, strength):
             return "all"
-        answers = (sizes.outputs + 1) * sizes.outputs
-        if sizes.begins_at_head:
-            paid = strength / math.sqrt(_free(sizes, answers)) >= ENOUGH_OF_ANSWERS
-            return "answers" if paid else "intercepts"
+        if sizes.begins_at_head:  # Few features: all weights are fewer than a map of the answers.
+            rows = min(sizes.columns, sizes.outputs + 1)
+            paid = strength / math.sqrt(_free(sizes, rows * sizes.outputs)) >= ENOUGH_OF_PUBLIC
+            what = "all" if rows == sizes.columns else "answers"
+            return what if paid else "intercepts"
         return "frequent" if strength >= READABLE_USE else "intercepts"
+
+    @staticmethod
+    def _enough(sizes: Sizes, strength: float) -> bool:
+        """Whether all weights can be shared."""
+        return strength / math.sqrt(_free(sizes, sizes.columns * sizes.outputs)) >= ENOUGH
+
+    @property
+    def _strength(self) -> float:
+        """mμ; σ = 2√T/(mμ)."""
+        return 2 * math.sqrt(self.releases) / self.noise if self.noise else math.inf
 
     @property
     def in_words(self) -> str:
@@ -147,11 +159,10 @@ class Pooling(Voted):
 
     @property
     def frequent(self) -> int:
-        """How many slopes are shared because they are in most use: (mμ/4)²; σ = 2√T/(mμ)."""
+        """How many slopes are shared because they are in most use: (mμ/4)²."""
         if self.share != "frequent":
             return 0
-        strength = 2 * math.sqrt(self.releases) / self.noise if self.noise else math.inf
-        return int(min(self._slopes, (strength / PART) ** 2))
+        return int(min(self._slopes, (self._strength / PART) ** 2))
 
     @property
     def _slopes(self) -> int:
@@ -185,7 +196,7 @@ class Pooling(Voted):
         return self._sizes.columns - 1 + self._sizes.outputs
 
     def warning(self, clients: int, cohort: int, rounds: int) -> str | None:
-        if self.share == "all" or self.sizes is None:
+        if self.share == "all" or self.sizes is None or self._enough(self.sizes, self._strength):
             return None
         only = f"the {self.sizes.outputs:,} intercepts"
         if self.share == "answers":
@@ -216,7 +227,7 @@ class Pooling(Voted):
             head = self._from_vector(common)
             board[: self._sections[0]] = head.flatten()
             if self.share == "answers":
-                board[-self._shared :] = first_map(head).flatten()
+                board[-self._shared :] = first_map(self._sizes.task, head).flatten()
         board[sum(self._sections[:3])] = self._first_step
         return board
 
@@ -355,7 +366,7 @@ class Pooling(Voted):
     ) -> tuple[Tensor, Tensor]:
         """The shared numbers [1, shared], and what they were at first."""
         if self.share == "answers":
-            return further, first_map(memory["start"]).flatten(1)
+            return further, first_map(self._sizes.task, memory["start"]).flatten(1)
         places = self._places(further)
         begun = memory.get("start", torch.zeros_like(weights))
         return weights.flatten(1)[:, places], begun.flatten(1)[:, places]

@@ -20,7 +20,7 @@ from pmtl.models.linear.solve import ClientRows
 from pmtl.models.losses import Task
 
 #: How many penalties an algorithm may try at a time.
-_PENALTIES = 14
+_PENALTIES = 18
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,11 @@ class LastLayer:
     @property
     def start(self) -> Tensor | None:
         """[1 + columns, outputs] the layer's public weights, with which training begins. Columns
-        are scaled by each client, so that public weights of raw columns would not fit them."""
-        if not (self.public and self.fixed):
-            return None
+        are scaled by each client, so that public weights of raw columns would not fit them. A head
+        of zeros says nothing, and does not count."""
         slopes, intercepts = self.layer.weight.detach(), self.layer.bias.detach()
+        if not (self.public and self.fixed and bool(slopes.any())):
+            return None
         return torch.cat([intercepts.unsqueeze(0), slopes.T / self.factor]).double()
 
     @property

@@ -3,12 +3,14 @@
 A public head W⁰ on fixed features x answers f = xᵀW⁰, one number for each class (or label). What is
 shared is what to make of these answers,
 
-    outputs = b + Mᵀ f/2,    which begins as the public head itself: M = 2·I, b = b⁰
+    outputs = b + Mᵀ f/s,    which begins as the public head itself: M = s·I, b = b⁰
 
 so (classes + 1) · classes numbers, however many features there are: every class may be weighed by
-the answer for every other one. As weights on the features it is w̃ = W⁰M/2. For classes, W⁰ is taken
-less its mean over the classes, which changes no probability; divided by 2, answers of a trained
-network have a size near 1. M comes from a public file and from releases, and W⁰ from the file.
+the answer for every other one. As weights on the features it is w̃ = W⁰M/s. For classes, W⁰ is taken
+less its mean over the classes, which changes no probability. s is a public number: 2, so that
+answers of a trained network have a size near 1, or half the usual length of a class's weights, if
+that is more: the answers of a head that is too sure of itself are large. M comes from releases, and
+W⁰ from a public file.
 """
 
 from __future__ import annotations
@@ -21,23 +23,30 @@ from torch import Tensor
 from pmtl.models.linear.solve import ClientRows
 from pmtl.models.losses import Task
 
-#: What answers are divided by.
-SIZE = 2.0
+#: The least s, and the part of the usual length of a class's weights that it is otherwise.
+LEAST, PART = 2.0, 0.5
 
 
-def directions(task: Task, head: Tensor) -> Tensor:
-    """[…, columns − 1, outputs] W⁰/2, from a head […, columns, outputs], intercepts first."""
+def _slopes_and_size(task: Task, head: Tensor) -> tuple[Tensor, Tensor]:
+    """W⁰ […, columns − 1, outputs], and s […, 1, 1]."""
     slopes = head[..., 1:, :]
     if task == "classification":
         slopes = slopes - slopes.mean(-1, keepdim=True)
-    return slopes / SIZE
+    usual = slopes.square().sum(-2, keepdim=True).mean(-1, keepdim=True).sqrt()
+    return slopes, (PART * usual).clamp(min=LEAST)
 
 
-def first_map(head: Tensor) -> Tensor:
-    """[…, outputs + 1, outputs] b⁰ and below it M = 2·I."""
-    outputs = head.shape[-1]
-    same = SIZE * torch.eye(outputs, dtype=head.dtype, device=head.device)
-    return torch.cat([head[..., :1, :], same.expand(*head.shape[:-2], -1, -1)], -2)
+def directions(task: Task, head: Tensor) -> Tensor:
+    """[…, columns − 1, outputs] W⁰/s, from a head […, columns, outputs], intercepts first."""
+    slopes, size = _slopes_and_size(task, head)
+    return slopes / size
+
+
+def first_map(task: Task, head: Tensor) -> Tensor:
+    """[…, outputs + 1, outputs] b⁰ and below it M = s·I."""
+    _, size = _slopes_and_size(task, head)
+    same = size * torch.eye(head.shape[-1], dtype=head.dtype, device=head.device)
+    return torch.cat([head[..., :1, :], same], -2)
 
 
 def as_weights(task: Task, head: Tensor, map: Tensor) -> Tensor:

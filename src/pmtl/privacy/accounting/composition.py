@@ -99,7 +99,7 @@ def _epsilon(groups: tuple[Group, ...], delta: float, sensitivity: int) -> float
         mus = moves * np.sqrt(values) * gaussian.SAFE
         mixture = colluders.Mixture(mus, np.log(weights), float(np.log(missed)))
     cap = mixture.epsilon(delta, always_in)
-    if cap == 0 or not all(group.scheme.coins_are_secret for group in drawn):
+    if cap == 0 or not all(type(group.scheme).coins_are_secret for group in drawn):
         return cap
     return _losses_epsilon(groups, delta, cap, sensitivity)
 
