@@ -40,15 +40,13 @@ was published, which is billboard privacy (Hsu et al. 2014, lemma 1; the paper's
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from pmtl.algorithms.base import Sizes
-from pmtl.algorithms.default.voted import Voted
-from pmtl.errors import PmtlError
+from pmtl.algorithms.default.shares import Shares
 from pmtl.models import Layout
 from pmtl.models.linear import cells
 from pmtl.models.linear.frequent import most_used, share_norm, use_votes
@@ -60,154 +58,23 @@ from pmtl.models.linear.public_answers import (
     first_map,
 )
 from pmtl.models.linear.solve import ClientRows, solve
-from pmtl.models.linear.target import BINS, in_units, level_votes, size_votes
+from pmtl.models.linear.target import in_units, level_votes, size_votes
 
 #: The penalties in the rounds, for numbers and for classes. A client with one class only would move
 #: an almost free intercept as far as it can.
 NUMBERS, CLASSES = (0.3, 3.0), (1.0, 3.0)
-#: All weights are shared if mμ/√(their number) is at least this. A public head is near the goal
-#: already: a map of its answers, or all weights if these are fewer, from a smaller number on.
-ENOUGH, ENOUGH_OF_PUBLIC = 2.5, 1.2
-#: Of more weights, those in most use are shared: (mμ/4)² of them, if mμ is at least 100, so that
-#: what clients use can be read.
-PART, READABLE_USE = 4.0, 100.0
-SHARES = ("auto", "all", "answers", "frequent", "intercepts")
 
 
 @dataclass(frozen=True)
-class Pooling(Voted):
+class Pooling(Shares):
     """Partial pooling of linear models; `settle` decides everything from public numbers.
 
     Args:
         rounds, votes, target, noise: see `Voted`.
-        share: "all" weights, a map of the "answers" of a public head, the "frequent" weights
-            (intercepts, and slopes of the columns and classes that are used most), the
-            "intercepts" only, or "auto".
-        reach: the farthest that the shared weights can get in all rounds; 0 is decided.
+        share, reach: see `Shares`.
     """
 
     name: ClassVar[str] = "pooling"
-
-    share: str = "auto"
-    reach: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._one_of("share", SHARES)
-
-    # ---- decided before anything is spent, from public numbers ----
-
-    def settle(self, sizes: Sizes, strength: float) -> Pooling:
-        if not sizes.linear:
-            raise PmtlError(
-                "pooling solves linear models exactly (logistic, linear, hog, or a network of "
-                "which only the last linear layer is trained): name another algorithm, or freeze "
-                "the other layers."
-            )
-        share = self._decided(sizes, strength) if self.share == "auto" else self.share
-        if share == "answers" and not sizes.begins_at_head:
-            raise PmtlError(
-                "pooling:share=answers needs a linear layer with public weights (init), and "
-                "classes or labels: the answers for numbers have units that clients do not share."
-            )
-        made = replace(self, share=share)._with_target(sizes, strength)
-        if share == "frequent" and made.frequent in (0, made._slopes):
-            share = "all" if made.frequent else "intercepts"
-            made = replace(self, share=share)._with_target(sizes, strength)
-        budget = strength * math.sqrt(self.rounds / made.releases)
-        reach = made.reach or min(
-            4.0, max(0.5, budget / math.sqrt(_free(sizes, made._shared)) / 10)
-        )
-        return replace(made, reach=reach)
-
-    @staticmethod
-    def _decided(sizes: Sizes, strength: float) -> str:
-        """What is shared, from how many numbers that would be."""
-        if Pooling._enough(sizes, strength):
-            return "all"
-        if sizes.begins_at_head:  # Few features: all weights are fewer than a map of the answers.
-            rows = min(sizes.columns, sizes.outputs + 1)
-            paid = strength / math.sqrt(_free(sizes, rows * sizes.outputs)) >= ENOUGH_OF_PUBLIC
-            what = "all" if rows == sizes.columns else "answers"
-            return what if paid else "intercepts"
-        return "frequent" if strength >= READABLE_USE else "intercepts"
-
-    @staticmethod
-    def _enough(sizes: Sizes, strength: float) -> bool:
-        """Whether all weights can be shared."""
-        return strength / math.sqrt(_free(sizes, sizes.columns * sizes.outputs)) >= ENOUGH
-
-    @property
-    def _strength(self) -> float:
-        """mμ; σ = 2√T/(mμ)."""
-        return 2 * math.sqrt(self.releases) / self.noise if self.noise else math.inf
-
-    @property
-    def in_words(self) -> str:
-        what, use = self.share, ""
-        if self.share == "all":
-            what = "weights"
-        if self.share == "answers":
-            what = "map of the public head's answers"
-        if self.share == "frequent":
-            use = "1 for how much columns and classes are used, "
-            what = f"intercepts and the {self.frequent:,} slopes in most use"
-        return (
-            f"{self._target_in_words}{use}{self.rounds} for the shared {what}, {self.votes} for a "
-            "vote on the penalties"
-        )
-
-    @property
-    def frequent(self) -> int:
-        """How many slopes are shared because they are in most use: (mμ/4)²."""
-        if self.share != "frequent":
-            return 0
-        return int(min(self._slopes, (self._strength / PART) ** 2))
-
-    @property
-    def _slopes(self) -> int:
-        return (self._sizes.columns - 1) * self._sizes.outputs
-
-    @property
-    def begins_at_start(self) -> bool:
-        return self._sizes.begins_at_head
-
-    @property
-    def _first(self) -> tuple[str, ...]:
-        return (*super()._first, "use") if self.share == "frequent" else super()._first
-
-    def upload_size(self, round: int) -> int:
-        sizes = self._sizes
-        if self.stage(round) == "vote":
-            return cells.CELLS
-        if self.stage(round) == "weights":
-            return self._shared
-        return self._used if self.stage(round) == "use" else sizes.outputs * BINS
-
-    @property
-    def _shared(self) -> int:
-        """How many numbers of a client's model are uploaded in a round."""
-        rows = {"all": self._sizes.columns, "answers": self._sizes.outputs + 1}
-        return self._sizes.outputs * rows.get(self.share, 1) + self.frequent
-
-    @property
-    def _used(self) -> int:
-        """How many numbers say what clients use."""
-        return self._sizes.columns - 1 + self._sizes.outputs
-
-    def warning(self, clients: int, cohort: int, rounds: int) -> str | None:
-        if self.share == "all" or self.sizes is None or self._enough(self.sizes, self._strength):
-            return None
-        only = f"the {self.sizes.outputs:,} intercepts"
-        if self.share == "answers":
-            only = f"a map of the {self.sizes.outputs:,} answers of the public head"
-        if self.frequent:
-            only += f", the {self.frequent:,} slopes of columns and classes in most use"
-        return (
-            f"{clients} clients at this ε are too few to share {self.sizes.columns:,} × "
-            f"{self.sizes.outputs:,} weights: only {only} and the strength of the penalties are "
-            "shared. Fewer columns, more clients or a larger ε would change that (pmtl plan)."
-        )
 
     # ---- the billboard: shared weights, size and level of the target, vote ----
 
@@ -414,9 +281,3 @@ def _unscaled(weights: Tensor, size: Tensor, level: Tensor) -> Tensor:
     weights = weights * size.unsqueeze(1)
     weights[:, 0] += level
     return weights
-
-
-def _free(sizes: Sizes, numbers: int) -> int:
-    """How many of so many numbers are free: the same for all classes changes no probability."""
-    many = sizes.task == "classification" and sizes.outputs > 1
-    return numbers * (sizes.outputs - 1) // sizes.outputs if many else numbers
