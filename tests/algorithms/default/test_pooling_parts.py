@@ -263,3 +263,19 @@ def test_small_parts_are_left_out_whoever_else_is_there():
     assert torch.equal(alone[0], kept[1])
     taken = cells.take(torch.arange(cells.CELLS).expand(2, -1), order)
     assert torch.equal(taken, order)
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_only_sparse_rows_are_words_in_a_run(dense, monkeypatch):
+    data = words(m=6, rows=8, columns=30)
+    if dense:
+        x, split = data.x.toarray(), np.where(np.arange(48) % 4 == 3, "test", "train")
+        names = np.array([f"{k:03d}" for k in np.repeat(np.arange(6), 8)])
+        data = FederatedData.from_arrays(x, data.y, names, split, validation=0)
+    seen = []
+    real = cells.units_of_words
+    monkeypatch.setattr(
+        cells, "units_of_words", lambda rows: (seen.append(rows.words), real(rows))[1]
+    )
+    pmtl.train(data, privacy=2.0)
+    assert set(seen) == {not dense}
