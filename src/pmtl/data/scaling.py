@@ -35,7 +35,7 @@ Floats = NDArray[np.float32]
 #: A feature with a smaller relative deviation counts as constant.
 _CONSTANT = 1e-6
 #: A feature whose root mean square lies between these is kept as it is.
-_NEAR_ONE = (0.1, 3.0)
+_NEAR_ONE = (1 / 3, 3.0)
 #: A deviation of n rows is enlarged by 1 + _FEW/n: with few rows it is too small for new ones.
 _FEW = 3
 #: The largest scaled value of a feature without bounds.

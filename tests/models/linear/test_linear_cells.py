@@ -7,7 +7,16 @@ import math
 import pytest
 import torch
 
-from pmtl.models.linear.cells import AROUND, CELLS, choose, mixture, own_losses, units_of_words
+from pmtl.models.linear.cells import (
+    AROUND,
+    CELLS,
+    VOTE_ROWS,
+    choose,
+    mixture,
+    own_losses,
+    units_of_words,
+    vote_rows,
+)
 from pmtl.models.linear.solve import ClientRows
 
 EQUAL = torch.zeros(1, CELLS, dtype=torch.float64)
@@ -39,11 +48,18 @@ def test_a_vote_that_is_lost_in_noise_changes_nothing():
 
 
 def test_many_own_rows_beat_the_vote():
-    """The vote counts like a hundred rows."""
+    """The vote counts like two hundred rows."""
     vote, losses = EQUAL.clone(), EQUAL.clone()
     vote[0, 4], losses[0, -1] = -0.1, -0.1
     assert choose(losses, torch.tensor([[400.0]]), vote, 0.0)[0].argmax() == CELLS - 1
-    assert choose(losses, torch.tensor([[25.0]]), vote, 0.0)[0].argmax() == 4
+    assert choose(losses, torch.tensor([[50.0]]), vote, 0.0)[0].argmax() == 4
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-4, 0.005, 0.05, 3.0])
+def test_the_noise_of_a_vote_is_worth_at_most_one_nat(noise):
+    assert vote_rows(noise) * noise <= 1 + 1e-12
+    assert vote_rows(noise) <= VOTE_ROWS
+    assert vote_rows(noise) == VOTE_ROWS or vote_rows(noise) * noise == pytest.approx(1)
 
 
 def test_losses_of_numbers_do_not_depend_on_their_unit():

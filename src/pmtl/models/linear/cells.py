@@ -20,8 +20,8 @@ MANY_CLASSES = 20
 ALONE_MANY = [(0.01, b) for b in (1.0, 5.0, 30.0)] + ALONE_CLASSES
 #: What is voted on: each cell around the shared weights, and training alone.
 CELLS = len(AROUND) + 1
-#: How many rows the vote counts for.
-VOTE_ROWS = 100.0
+#: How many rows the vote counts for: not so many that its noise is worth more than one nat.
+VOTE_ROWS = 200.0
 #: Insurance: how much more the vote is shrunk than James and Stein would, and by how many nats the
 #: shared weights have to beat training alone in a client that the vote tells nothing.
 CAUTION, HANDICAP = 2.0, 1.0
@@ -81,9 +81,14 @@ def choose(losses: Tensor, held: Tensor, vote: Tensor, noise: float) -> Tensor:
         noise: the standard deviation of their noise.
     """
     trusted, trust = trust_vote(vote, noise)
-    score = held * losses + VOTE_ROWS * trusted
+    score = held * losses + vote_rows(noise) * trusted
     score[:, :-1] += math.log(len(AROUND)) + HANDICAP * (1 - trust)
     return torch.softmax(-score, 1)
+
+
+def vote_rows(noise: float) -> float:
+    """A, how many rows a vote with this noise counts for."""
+    return VOTE_ROWS / max(1.0, VOTE_ROWS * noise)
 
 
 def without_small(parts: Tensor) -> tuple[Tensor, Tensor]:

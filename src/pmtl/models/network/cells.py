@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pmtl.models.linear.cells import VOTE_ROWS, james_stein
+from pmtl.models.linear.cells import james_stein
 from pmtl.models.losses import Task
 
 #: Penalties of the paths around the shared weights and around the common start. A path begins with
@@ -14,6 +14,8 @@ PENALTIES = (100.0, 30.0, 10.0, 3.0, 1.0)
 #: Candidates of one centre, and of both.
 EACH = 1 + len(PENALTIES)
 CELLS = 2 * EACH
+#: How many rows the vote counts for.
+VOTE_ROWS = 100.0
 #: Nats against the candidates of a path before a client has seen any row: with few rows, cross-
 #: validation often prefers the weakest or the strongest penalty by luck.
 PRIOR = (4.0, 2.0, 1.0, 0.0, 0.0, 2.0)
