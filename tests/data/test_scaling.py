@@ -70,6 +70,18 @@ def test_each_client_scales_by_its_own_training_rows():
             assert np.allclose(data.x[mine, column], expected, atol=1e-4)
 
 
+@pytest.mark.parametrize(("count", "stays"), [(8, True), (40, False)])
+def test_a_column_of_size_a_fifth_stays_in_few_rows_only(count, stays):
+    """In eight rows, a column of size 1 may look like that by luck."""
+    x = 0.2 * np.random.default_rng(6).normal(size=(count, 1))
+    split = np.full(count, "train")
+    data = FederatedData.from_arrays(
+        x, x[:, 0], np.full(count, "a"), split, validation=0, scale="client"
+    )
+    assert np.allclose(data.x, x) == stays
+    assert stays or np.allclose(data.x.std(), 1 / (1 + 3 / count), atol=0.02)
+
+
 def test_targets_are_clipped_in_training_and_nowhere_else():
     x, y, client, split = rows()
     y[0] = 50  # a test row

@@ -34,8 +34,9 @@ Floats = NDArray[np.float32]
 
 #: A feature with a smaller relative deviation counts as constant.
 _CONSTANT = 1e-6
-#: A feature whose root mean square lies between these is kept as it is.
-_NEAR_ONE = (1 / 3, 3.0)
+#: A feature whose root mean square lies between these is kept as it is. In a few rows, one of size
+#: 1 may look smaller by luck.
+_NEAR_ONE, _NEAR_ONE_IN_FEW, _FEW_ROWS = (1 / 3, 3.0), (0.1, 3.0), 30
 #: A deviation of n rows is enlarged by 1 + _FEW/n: with few rows it is too small for new ones.
 _FEW = 3
 #: The largest scaled value of a feature without bounds.
@@ -107,7 +108,8 @@ def scale_by_client(
             centre, width = rows.mean(axis=0), rows.std(axis=0) * (1 + _FEW / len(rows))
             width = np.where(width > _CONSTANT * np.abs(rows).max(axis=0), width, np.inf)
             size = np.sqrt(np.square(rows).mean(axis=0))
-            kept = (size > _NEAR_ONE[0]) & (size < _NEAR_ONE[1]) & np.isfinite(width)
+            low, high = _NEAR_ONE if len(rows) >= _FEW_ROWS else _NEAR_ONE_IN_FEW
+            kept = (size > low) & (size < high) & np.isfinite(width)
             centre, width = np.where(kept, 0.0, centre), np.where(kept, 1.0, width)
             binary = ((rows == 0) | (rows == 1)).all(axis=0)
             with np.errstate(over="ignore"):  # Too wide for float32: as if it were constant.
