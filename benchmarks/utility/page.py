@@ -59,9 +59,10 @@ A quarter of each client's rows is the test (FEMNIST: LEAF's test rows). No sett
 chosen on its test rows. But some constants of our method (the penalties around the shared weights,
 the caution of the insurance, the rules for scaling) were set once while looking at test scores of
 about a dozen of these federations. For those the scores are optimistic; other federations are the
-better judge. The penalties of training alone and the way in which candidates are weighed were
-chosen on federations drawn at random ([pooling.md](pooling.md)), though test scores of *obesity*
-and of a few synthetic families were seen meanwhile.
+better judge. The penalties of training alone, the way in which candidates are weighed and how many
+rows the vote counts for were chosen on federations drawn at random ([pooling.md](pooling.md)),
+though test scores of *obesity* and of a few synthetic families were seen meanwhile. The size below
+which clients with many rows scale a column was chosen on training rows of 40 of FEMNIST's writers.
 Test scores also had a part in one choice for *alone*: the list of penalties that a client chooses
 from. Nine lists were compared on training rows that were left out once more. Test scores of some
 lists were known by then, and of two lists that did about as well the one was taken that does better

@@ -39,10 +39,13 @@ def test_the_table_is_what_plans_say():
         assert [noise, vote, advice] == [f"{plan.noise:.2g}", f"{plan.vote:.2g}", plan.advice]
         ours = results["private"]["ours"][epsilon]
         assert measured == f"{ours['difference']:.2g} ± {ours['error']:.1g}"
-        won += [advice] if ours["difference"] < -2 * ours["error"] else []
-    assert len(won) == 11
-    assert won.count("alone") == 1
-    assert "often better, as in the first line" in PAGE
+        won.append((advice, ours["difference"] < -2 * ours["error"]))
+    told, right = (
+        [better for advice, better in won if advice == "share"],
+        won.count(("share", True)),
+    )
+    assert right >= 0.9 * len(told)
+    assert f'Of the {len(told)} lines that say "share", it won {right} by' in PAGE
 
 
 def test_between_a_quarter_and_a_half_sharing_won_everywhere():

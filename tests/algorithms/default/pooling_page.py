@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 from scipy.optimize import minimize
 
-ROUNDS, VOTES, ROWS_OF_THE_VOTE = 8, 3, 100
+ROUNDS, VOTES, ROWS_OF_THE_VOTE = 8, 3, 200
 CAUTION, HANDICAP, SMALL = 2, 1, 1e-3
 AROUND = [*product((0.1, 1.0, 10.0), (1.0, 10.0, 100.0)), (10.0, 1000.0), (1000.0, 1000.0)]
 ALONE_NUMBERS = [(0.1, slopes) for slopes in (1.0, 3.0, 10.0, 30.0, 100.0)]
@@ -84,10 +84,13 @@ class Page:
             for loss, (_, y) in zip(losses, rows, strict=True)
         ]
         vote = norm * np.mean([self.release(ballots) for _ in range(VOTES)], axis=0)
-        trusted = self.trusted(vote, self.sigma * norm / math.sqrt(VOTES))
+        noise = self.sigma * norm / math.sqrt(VOTES)
+        trusted, rows_of_the_vote = self.trusted(vote, noise), ROWS_OF_THE_VOTE
+        if noise > 1 / ROWS_OF_THE_VOTE:
+            rows_of_the_vote = 1 / noise
         personal = []
         for (x, y), (loss, alone), own in zip(rows, found, levels, strict=True):
-            score = len(y) * loss + ROWS_OF_THE_VOTE * trusted
+            score = len(y) * loss + rows_of_the_vote * trusted
             prior = np.full(len(score), math.exp(-HANDICAP * (1 - self.trust[0])) / len(AROUND))
             prior[-1] = 1.0
             part = prior * np.exp(score.min() - score)

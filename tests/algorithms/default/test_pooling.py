@@ -34,7 +34,7 @@ NUMBERS = Sizes("regression", 1, 6, True)
 @pytest.mark.parametrize(("spec", "reach"), [("pooling", 4.0), ("pooling:reach=0.4", 0.4)])
 def test_without_noise_it_is_its_page(spec, reach):
     """Also where the first steps are so short that the path has to be doubled."""
-    data = federation(rows=12, level=553.0, size=66.0, differ=0.5).scaled()
+    data = federation(rows=12, level=553.0, size=66.0, differ=0.2).scaled()
     run = pmtl.train(data, algorithm=spec, privacy={"epsilon": math.inf})
     page = Page(rows_of(data), reach=reach)
     shared, own = page.run()
