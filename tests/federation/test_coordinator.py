@@ -37,6 +37,12 @@ CASES: dict[str, dict[str, Any]] = {
     "related": {"algorithm": "related:omega=omega.npy", **LOCAL},
     "pooling": {},  # The default; its votes are charged releases like the others.
     "pooling, numbers": {"privacy": {"epsilon": 8.0, "rounds": None}},
+    "pooling, public head": {
+        "algorithm": "pooling:share=answers",
+        "model": "mlp:hidden=4",
+        "init": "start.safetensors",
+        "frozen": "1.*",
+    },
     "anchored": {"algorithm": "anchored", "model": "mlp:hidden=4"},
     "share": {"algorithm": "pmtl", "model": "mlp:hidden=4", "share": "biases"},
     "share, directions": {"algorithm": "pmtl", "model": "mlp:hidden=4", "share": "subspace:k=5"},
@@ -121,7 +127,7 @@ OFTEN = {"pmtl", "pooling"}
 def test_equal_to_the_simulation(tmp_path, monkeypatch, name, summed):
     config = {"privacy": {}, **CASES[name]}
     config["privacy"] = {"hardened": True, **(config["privacy"] or {"epsilon": 8.0})}
-    if "rounds" not in config["privacy"] and name not in ("pooling", "anchored"):
+    if "rounds" not in config["privacy"] and not name.startswith(("pooling", "anchored")):
         config["privacy"]["rounds"] = 4
     tables = write_tables(
         tmp_path / "tables", "regression" if "numbers" in name else "classification"
