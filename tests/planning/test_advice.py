@@ -243,6 +243,8 @@ def test_a_plan_is_frozen_and_its_text_has_its_numbers():
         ({"parameters": True}, "parameters must be a whole number"),
         ({"parameters": 3, "rows": 0}, "rows must be a whole number"),
         ({"parameters": 3, "privacy": -1.0}, "greater than 0"),
+        ({"parameters": 3, "public_head": True}, "needs --columns and --classes"),
+        ({"columns": 3, "public_head": True}, "needs --columns and --classes"),
         ({"parameters": 3, "privacy": "two"}, "privacy must be"),
         ({"parameters": 3, "privacy": {"clip": math.inf}}, "Without clipping"),
         ({"parameters": 3, "privacy": {"cohort": 99}}, "cohort of 99"),
@@ -266,3 +268,16 @@ def test_of_far_too_many_numbers_the_default_method_shares_some():
     assert network.advice == worth.ALONE
     few = pmtl.plan(60, columns=1000, classes=476, privacy=2.0)
     assert (few.in_use, few.advice) == (None, worth.ALONE)
+
+
+def test_of_a_public_head_with_too_many_weights_a_map_of_the_answers_is_shared():
+    """FEMNIST with the paper's network, of which only the head is trained."""
+    sizes = {"model": "femnist_cnn", "columns": 784, "classes": 62}
+    head = pmtl.plan(205, **sizes, privacy=2.0, public_head=True)
+    assert (head.numbers, head.in_use, head.advice) == (1025 * 62, 63 * 62, worth.DEPENDS)
+    assert "a map of the public head's answers instead, 3,906 numbers" in head.recommendation
+    assert head.to_dict()["share"] == "answers"
+    assert "algorithm" not in head.toml
+    assert pmtl.plan(205, **sizes, privacy=2.0).advice == worth.ALONE
+    many = pmtl.plan(800, **sizes, privacy=2.0, public_head=True)
+    assert (many.advice, many.in_use) == (worth.SHARE, 63 * 62)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import pmtl
 from pmtl.algorithms.base import Sizes
 from pmtl.algorithms.default.pooling import Pooling
 from pmtl.planning import worth
@@ -144,12 +145,15 @@ def test_the_limits_of_advice(noise, vote, advice):
     assert worth.advice(noise, vote) == advice
 
 
-def test_pooling_shares_as_many_numbers_in_most_use_as_the_plan_says():
-    """R is mμ/2: the method's limit is mμ ≥ 100, and (mμ/4)² are shared."""
+@pytest.mark.parametrize("head", [False, True])
+@pytest.mark.parametrize("clients", [60, 120, 160, 400, 3000])
+@pytest.mark.parametrize(("columns", "classes"), [(1000, 400), (128, 62), (20, 40), (5, 2)])
+def test_pooling_shares_what_the_plan_says(columns, classes, clients, head):
     asked = PrivacyRequest(epsilon=2)
-    for clients in (120, 160, 200, 400):
-        plan = asked.resolve(clients)
-        sizes = Sizes("classification", 400, 1001, True)
-        settled = settle_algorithm(Pooling(), asked, clients, sizes)
-        assert worth.in_most_use(plan, 400_400) == (settled.frequent or None)
-    assert worth.in_most_use(asked.resolve(400), 100) is None, "all of few numbers are shared"
+    sizes = Sizes("classification", classes, columns + 1, True, public_head=head)
+    settled = settle_algorithm(Pooling(), asked, clients, sizes)
+    plan = pmtl.plan(clients, columns=columns, classes=classes, privacy=2.0, public_head=head)
+    assert plan.share == settled.share
+    if plan.in_use is not None:
+        assert plan.in_use == settled._shared
+    assert math.isclose(worth.strength(plan.privacy, 2.0), settled._strength)

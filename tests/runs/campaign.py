@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pmtl.progress import progress_bar
+from pmtl.views.progress import progress_bar
 
 KILLS = 12
 FILES = ("metrics.jsonl", "checkpoint.safetensors", "personal.safetensors", "shared.safetensors")

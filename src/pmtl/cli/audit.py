@@ -32,7 +32,7 @@ def audit(
     """
     from pmtl.audit.games import audit as play
     from pmtl.audit.games import chosen
-    from pmtl.progress import progress_bar
+    from pmtl.views.progress import progress_bar
 
     setup, games = AuditSetup(**given(settings)), chosen(game)
     results = []

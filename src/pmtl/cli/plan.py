@@ -23,6 +23,9 @@ def plan(
     columns: int | None = opt.optional("How many numbers a row has."),
     classes: int = typer.Option(1, help="Outputs of the model: classes or labels, 1 for a number."),
     rows: int | None = opt.optional("A public guess at the rows of a typical client."),
+    public_head: bool = typer.Option(
+        False, "--public-head", help="Only the last layer is trained, from public weights (--init)."
+    ),
     plot: str | None = opt.optional("Draw what pays: a new .svg, .png or .pdf.", metavar="FILE"),
     out: str | None = opt.optional("Write the settings to this TOML file, too.", metavar="FILE"),
     as_json: opt.AsJson = False,
@@ -36,6 +39,7 @@ def plan(
 
         pmtl plan --clients 160 --columns 5 --epsilon 1
         pmtl plan --clients 205 --model femnist_cnn --columns 784 --classes 62 --epsilon 2
+        pmtl plan --clients 205 --model femnist_cnn --columns 784 --classes 62 --public-head
     """
     from pmtl.planning.advice import plan as make_plan
 
@@ -49,6 +53,7 @@ def plan(
         classes=classes,
         privacy=PrivacyRequest(**opt.given(settings)),
         rows=rows,
+        public_head=public_head,
     )
     settings_in = f" {out}" if out else f"\n\n{made.toml}"
     lines = [f"{made}\n\nSettings for pmtl train --config:{settings_in}"]

@@ -16,9 +16,9 @@ from typing import Any
 
 from pmtl._version import __version__
 from pmtl.errors import PmtlError, needing
-from pmtl.progress import progress_bar
 from pmtl.spec import unknown
 from pmtl.storage import disk_errors
+from pmtl.views.progress import progress_bar
 
 CHUNK = 1 << 20
 TIMEOUT = 60.0  #: seconds without a byte after which a transfer is given up

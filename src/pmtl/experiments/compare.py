@@ -30,7 +30,6 @@ from pmtl.experiments.sweep.summary import Row, prices, summarise
 from pmtl.experiments.sweep.table import Comparison
 from pmtl.models import FlatModel, build_model
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.progress import progress_bar
 from pmtl.report.verdict import Floats
 from pmtl.runs.config import IN_MEMORY, TrainConfig, parse_config, resolve_device
 from pmtl.runs.folder import RunFolder
@@ -39,6 +38,7 @@ from pmtl.runs.result import Run, load_run
 from pmtl.runs.training import resume, start, with_absolute_paths
 from pmtl.sharing import PublicInputs, share_part
 from pmtl.simulation import check_engine
+from pmtl.views.progress import progress_bar
 
 __all__ = ["Cell", "CellRunner", "Grid", "compare", "resume_comparison"]
 

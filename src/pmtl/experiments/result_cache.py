@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from pmtl.errors import PmtlError
-from pmtl.progress import progress_bar
+from pmtl.views.progress import progress_bar
 
 Task = TypeVar("Task")
 Result = dict[str, Any]

@@ -37,9 +37,9 @@ from pmtl.export.formats import Format, find_format
 from pmtl.export.usage import Subject
 from pmtl.jsontext import to_json
 from pmtl.prediction.models import DIVERGED, refuse_diverged
-from pmtl.progress import Bar, progress_bar
 from pmtl.runs.folder import make_private
 from pmtl.runs.result import Run
+from pmtl.views.progress import Bar, progress_bar
 
 #: The names of Hugging Face's licences are made of these.
 _LICENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,60}")

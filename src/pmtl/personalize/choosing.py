@@ -37,10 +37,10 @@ from pmtl.engines.process import threads_for
 from pmtl.errors import PmtlError
 from pmtl.personalize.methods import METHODS, Vanilla, build_method, needs_published
 from pmtl.personalize.tuning import Tuner, Workspace
-from pmtl.progress import progress_bar
 from pmtl.simulation import LocalTraining, Store, Weights
 from pmtl.simulation.evaluation import Measuring
 from pmtl.simulation.fault_isolation import isolated, together
+from pmtl.views.progress import progress_bar
 
 Squares = NDArray[np.float64]  #: squared distances, for each validation row or client
 

@@ -21,10 +21,10 @@ from pmtl.engines.process import threads_for
 from pmtl.models import FlatModel
 from pmtl.personalize.fisher import Fisher
 from pmtl.personalize.methods import EWC
-from pmtl.progress import progress_bar
 from pmtl.simulation import LocalTraining, RowTensors, Sites, Store, Weights
 from pmtl.simulation.fault_isolation import isolated, together
 from pmtl.streams import subseed
+from pmtl.views.progress import progress_bar
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pmtl.errors import PmtlError
+from pmtl.linear_sharing import LinearSizes
 from pmtl.planning import sizes, words, worth
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
 from pmtl.runs.config import privacy_of
@@ -51,7 +52,9 @@ class Plan:
     rows: int | None  #: rows of a typical client, if given
     to_win: float | None  #: d/rows: about the share of the error that few rows cause, if given
     advice: str  #: share, depends (on how much is common to all clients) or alone
-    in_use: int | None  #: how many of far too many numbers the default method shares
+    #: What pooling shares: all, answers (of a public head), frequent or intercepts; None: networks
+    share: str | None
+    in_use: int | None  #: how many numbers that is, if all are far too many
     recommendation: str  #: the advice in words, with its reasons
     toml: str  #: the settings for `pmtl train --config`
 
@@ -74,6 +77,7 @@ def plan(
     classes: int = 1,
     privacy: PrivacyRequest | Mapping[str, Any] | float | None = None,
     rows: int | None = None,
+    public_head: bool = False,
 ) -> Plan:
     """Say whether sharing can be expected to pay, from public numbers alone.
 
@@ -86,8 +90,17 @@ def plan(
         privacy: the privacy that is asked for, as in `pmtl.train`: an ε, or the fields of
             `PrivacyRequest`.
         rows: a public guess at the rows of a typical client.
+        public_head: whether only the last layer is trained, and begins with public weights
+            (`pmtl train --init FILE --frozen …`).
     """
     parts = _parts(parameters, model, columns, classes)
+    if public_head:
+        if columns is None or classes < 2:
+            raise PmtlError(
+                "A public head needs --columns and --classes: it has the weights of the model's "
+                "last layer, and counts for classes and labels only."
+            )
+        parts = sizes.Parts(parts.head, parts.head, classes)
     if rows is not None:
         _positive(rows, "rows")
     request = privacy_of(privacy)
@@ -104,11 +117,16 @@ def plan(
         needed.append(worth.vote_epsilon(resolved.clients, resolved.delta, worth.AUDIBLE))
     method = None
     if columns is not None:
-        method = "pooling" if sizes.is_linear(model) else "anchored"
-    in_use = worth.in_most_use(resolved, parts.all) if method == "pooling" else None
-    advice = worth.advice(noise, vote)
-    if in_use is not None and vote <= worth.AUDIBLE:
-        advice = worth.DEPENDS
+        method = "pooling" if public_head or sizes.is_linear(model) else "anchored"
+    share, in_use, advice = None, None, worth.advice(noise, vote)
+    if method == "pooling":
+        strength = worth.strength(resolved, epsilon)
+        linear = LinearSizes(parts.head // classes, classes, classes > 1, public_head)
+        share = linear.what_to_share(strength)
+        if share in ("answers", "frequent") and vote <= worth.AUDIBLE:
+            in_use = linear.numbers(share, strength)
+            noise_in_use = worth.noise_ratio(resolved, linear.free(in_use))
+            advice = worth.SHARE if noise_in_use <= worth.MODERATE else worth.DEPENDS
     found = Plan(
         privacy=resolved,
         epsilon=epsilon,
@@ -125,6 +143,7 @@ def plan(
         rows=rows,
         to_win=None if rows is None else parts.all / rows,
         advice=advice,
+        share=share,
         in_use=in_use,
         recommendation="",
         toml="",

@@ -33,8 +33,6 @@ CELLS, VOTE_SHARE = 12, 0.3
 MODERATE = 1 / 3
 #: Noise up to this share of a client's vote: the vote finds how strongly to share.
 AUDIBLE = 1 / 2
-#: Pooling shares (R/2)² numbers of far too many, those in most use, if R is at least this.
-READABLE_USE = 50
 #: What a plan advises; `DEPENDS` is on how much is common to all clients.
 SHARE, DEPENDS, ALONE = "share", "depends", "alone"
 #: Sharing needs at least two clients.
@@ -59,11 +57,9 @@ def paying(plan: PrivacyPlan, agreement: float) -> float:
     return (agreement * reach(plan)) ** 2
 
 
-def in_most_use(plan: PrivacyPlan, numbers: int) -> int | None:
-    """How many of far too many numbers pooling shares; None where it shares all or none."""
-    if noise_ratio(plan, numbers) <= 1 or reach(plan) < READABLE_USE:
-        return None
-    return int(paying(plan, 0.5))
+def strength(plan: PrivacyPlan, epsilon: float) -> float:
+    """mμ, for a method of which all clients take part in every release; inf without noise."""
+    return math.inf if math.isinf(epsilon) else plan.clients * gaussian.mu_for(epsilon, plan.delta)
 
 
 def vote_ratio(clients: int, epsilon: float, delta: float) -> float:

@@ -20,9 +20,9 @@ from pmtl.data.splits import group_rows
 from pmtl.errors import PmtlError, PmtlWarning, listed
 from pmtl.prediction.models import FEW_ROWS, Models, refuse_diverged, rows_for_scaling
 from pmtl.prediction.source import Piece, Source
-from pmtl.progress import Bar
 from pmtl.simulation import RowTensors
 from pmtl.simulation.evaluation import Measuring
+from pmtl.views.progress import Bar
 
 Ints = NDArray[np.int64]
 

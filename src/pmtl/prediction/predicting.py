@@ -20,8 +20,8 @@ from pmtl.prediction.answers import NOBODY, Answering, Asked, decide
 from pmtl.prediction.models import Models
 from pmtl.prediction.output import check_place, write
 from pmtl.prediction.source import Piece, Reading, Source, open_rows
-from pmtl.progress import Bar, progress_bar
 from pmtl.spec import unknown
+from pmtl.views.progress import Bar, progress_bar
 
 #: Refused rows whose numbers, and unknown clients whose names, a summary has.
 _NUMBERED = 20

@@ -21,7 +21,6 @@ from pmtl.data import Scaling, Schema
 from pmtl.data.scaling import LIMIT
 from pmtl.errors import PmtlError
 from pmtl.privacy.statement.statement import Statement
-from pmtl.progress import progress_bar
 from pmtl.runs.budget import Checkpoint
 from pmtl.runs.config import TrainConfig
 from pmtl.runs.facts import RunFacts, public_facts
@@ -31,6 +30,7 @@ from pmtl.sharing import PublicInputs
 from pmtl.simulation import RunState
 from pmtl.simulation.owned.rows_on_disk import CHECKS
 from pmtl.views.frames import csv_text
+from pmtl.views.progress import progress_bar
 
 KEY_BYTES = 32
 _NOTES = (

@@ -19,7 +19,6 @@ from pmtl import storage as files
 from pmtl.engines.process import graceful_stop, peak_resident_bytes, threads_for
 from pmtl.errors import Interrupted, PmtlError
 from pmtl.privacy.accounting.validation import KIND
-from pmtl.progress import progress_bar
 from pmtl.runs.budget import Budget, Published
 from pmtl.runs.callbacks import Callback, Event, call
 from pmtl.runs.config import TrainConfig
@@ -29,6 +28,7 @@ from pmtl.runs.personal import Personal
 from pmtl.runs.result import Run, statement_of
 from pmtl.simulation import Metrics, RoundReport, RunState, Simulation, evaluate
 from pmtl.simulation.custom_metrics import find_metrics
+from pmtl.views.progress import progress_bar
 
 #: Personal models that are checked together.
 _MODELS_AT_A_TIME = 256

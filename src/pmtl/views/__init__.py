@@ -1,1 +1,1 @@
-"""How results look in Python: tables and frames, a line of text, a small piece of HTML."""
+"""How results look: tables and frames, a line of text, a small piece of HTML, a progress bar."""

@@ -1,7 +1,4 @@
-"""Which numbers of a linear model pooling shares. It is decided before anything is spent, from
-public numbers: how many numbers that would be, and mμ (`strength`), against which their noise
-stands.
-"""
+"""Which numbers of a linear model pooling shares, by the rule of `linear_sharing.py`."""
 
 from __future__ import annotations
 
@@ -12,39 +9,11 @@ from typing import Self
 from pmtl.algorithms.base import Sizes
 from pmtl.algorithms.default.voted import Voted
 from pmtl.errors import PmtlError
+from pmtl.linear_sharing import LinearSizes
 from pmtl.models.linear import cells
 from pmtl.models.linear.target import BINS
 
 SHARES = ("auto", "all", "answers", "frequent", "intercepts")
-#: All weights are shared if mμ/√(their number) is at least this. A public head is near the goal
-#: already: a map of its answers, or all weights if these are fewer, from a smaller number on.
-ENOUGH, ENOUGH_OF_PUBLIC = 2.5, 1.2
-#: Of more weights, those in most use are shared: (mμ/4)² of them, if mμ is at least 100, so that
-#: what clients use can be read.
-PART, READABLE_USE = 4.0, 100.0
-
-
-def what_to_share(sizes: Sizes, strength: float) -> str:
-    """ "all", "answers", "frequent" or "intercepts" (`Pooling`)."""
-    if all_can_be_shared(sizes, strength):
-        return "all"
-    if sizes.begins_at_head:  # Few features: all weights are fewer than a map of the answers.
-        rows = min(sizes.columns, sizes.outputs + 1)
-        paid = strength / math.sqrt(free(sizes, rows * sizes.outputs)) >= ENOUGH_OF_PUBLIC
-        what = "all" if rows == sizes.columns else "answers"
-        return what if paid else "intercepts"
-    return "frequent" if strength >= READABLE_USE else "intercepts"
-
-
-def all_can_be_shared(sizes: Sizes, strength: float) -> bool:
-    """Whether the mean of all weights is more than noise."""
-    return strength / math.sqrt(free(sizes, sizes.columns * sizes.outputs)) >= ENOUGH
-
-
-def free(sizes: Sizes, numbers: int) -> int:
-    """How many of so many numbers are free: the same for all classes changes no probability."""
-    many = sizes.task == "classification" and sizes.outputs > 1
-    return numbers * (sizes.outputs - 1) // sizes.outputs if many else numbers
 
 
 @dataclass(frozen=True)
@@ -73,18 +42,19 @@ class Shares(Voted):
                 "which only the last linear layer is trained): name another algorithm, or freeze "
                 "the other layers."
             )
-        share = what_to_share(sizes, strength) if self.share == "auto" else self.share
+        layer = _layer(sizes)
+        share = layer.what_to_share(strength) if self.share == "auto" else self.share
         if share == "answers" and not sizes.begins_at_head:
             raise PmtlError(
                 "pooling:share=answers needs a linear layer with public weights (init), and "
                 "classes or labels: the answers for numbers have units that clients do not share."
             )
         made = replace(self, share=share)._with_target(sizes, strength)
-        if share == "frequent" and made.frequent in (0, made._slopes):
+        if share == "frequent" and made.frequent in (0, layer.slopes):
             share = "all" if made.frequent else "intercepts"
             made = replace(self, share=share)._with_target(sizes, strength)
         budget = strength * math.sqrt(self.rounds / made.releases)
-        reach = made.reach or min(4.0, max(0.5, budget / math.sqrt(free(sizes, made._shared)) / 10))
+        reach = made.reach or min(4.0, max(0.5, budget / math.sqrt(layer.free(made._shared)) / 10))
         return replace(made, reach=reach)
 
     @property
@@ -109,14 +79,8 @@ class Shares(Voted):
 
     @property
     def frequent(self) -> int:
-        """How many slopes are shared because they are in most use: (mμ/4)²."""
-        if self.share != "frequent":
-            return 0
-        return int(min(self._slopes, (self._strength / PART) ** 2))
-
-    @property
-    def _slopes(self) -> int:
-        return (self._sizes.columns - 1) * self._sizes.outputs
+        """How many slopes are shared because they are in most use."""
+        return _layer(self._sizes).frequent(self._strength) if self.share == "frequent" else 0
 
     @property
     def begins_at_start(self) -> bool:
@@ -137,8 +101,7 @@ class Shares(Voted):
     @property
     def _shared(self) -> int:
         """How many numbers of a client's model are uploaded in a round."""
-        rows = {"all": self._sizes.columns, "answers": self._sizes.outputs + 1}
-        return self._sizes.outputs * rows.get(self.share, 1) + self.frequent
+        return _layer(self._sizes).numbers(self.share, self._strength)
 
     @property
     def _used(self) -> int:
@@ -149,7 +112,7 @@ class Shares(Voted):
         if (
             self.share == "all"
             or self.sizes is None
-            or all_can_be_shared(self.sizes, self._strength)
+            or _layer(self.sizes).all_can_be_shared(self._strength)
         ):
             return None
         only = f"the {self.sizes.outputs:,} intercepts"
@@ -162,3 +125,8 @@ class Shares(Voted):
             f"{self.sizes.outputs:,} weights: only {only} and the strength of the penalties are "
             "shared. Fewer columns, more clients or a larger ε would change that (pmtl plan)."
         )
+
+
+def _layer(sizes: Sizes) -> LinearSizes:
+    classes = sizes.task == "classification"
+    return LinearSizes(sizes.columns, sizes.outputs, classes, sizes.begins_at_head)

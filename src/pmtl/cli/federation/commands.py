@@ -209,7 +209,7 @@ def stop(
 def follow(admin: Administrator, number: str, wait: bool, as_json: bool, end: str) -> None:
     """Show a job's progress until it has ended, if `wait`; a job that failed is an error. `end` is
     a sentence for a job that finished."""
-    from pmtl.progress import spinner
+    from pmtl.views.progress import spinner
 
     state: dict[str, Any] = {"job": number, "state": "waiting", "sentence": "", "ended": False}
     if wait:

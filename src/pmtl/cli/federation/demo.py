@@ -31,10 +31,10 @@ def demo(
     from pmtl.federation.demo import run_demo
     from pmtl.privacy.plan import PrivacyRequest
     from pmtl.privacy.statement.text import hidden
-    from pmtl.progress import spinner
     from pmtl.report.run_verdict import verdict
     from pmtl.runs.config import TrainConfig
     from pmtl.runs.result import load_run
+    from pmtl.views.progress import spinner
 
     told: list[str] = []
     config = TrainConfig(privacy=PrivacyRequest(epsilon=epsilon))

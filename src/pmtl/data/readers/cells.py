@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pmtl.data.client_names import Coded, Vocabulary, whole, without_points
 from pmtl.data.readers.columns import missing_value, wrong_kind
 from pmtl.errors import PmtlError
-from pmtl.progress import progress_bar
+from pmtl.views.progress import progress_bar
 
 _WORDS = {"true": 1.0, "false": 0.0}
 _WHOLE = r"^\s*([+-]?[0-9]+|true|false)\s*$"

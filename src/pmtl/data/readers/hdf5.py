@@ -26,7 +26,7 @@ from pmtl.data.readers.hdf5_check import Heaps
 from pmtl.data.readers.text import Bags, TextRule, split_tags
 from pmtl.data.readers.text_rows import TextOptions, TextRows
 from pmtl.errors import PmtlError, naming, needing
-from pmtl.progress import progress_bar
+from pmtl.views.progress import progress_bar
 
 GROUP = "examples"
 PACKING = 1100  #: the largest factor by which compression can shrink an array; Deflate: 1032

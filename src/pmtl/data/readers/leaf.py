@@ -26,7 +26,7 @@ from pmtl.data.client_names import Coded, Vocabulary
 from pmtl.data.readers.archives import open_zip, read_member
 from pmtl.data.readers.columns import Collector, Columns
 from pmtl.errors import PmtlError, needing
-from pmtl.progress import progress_bar
+from pmtl.views.progress import progress_bar
 
 LARGEST = 4096  #: the largest width of an image after resizing, in pixels
 #: LEAF's folder of CelebA's images, below `celeba` or `celeba/data`.

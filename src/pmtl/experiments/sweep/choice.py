@@ -34,13 +34,13 @@ from pmtl.experiments.sweep.terms import Terms, terms_of
 from pmtl.privacy.accounting import selection
 from pmtl.privacy.noise import seeded_source
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.progress import progress_bar
 from pmtl.runs.config import TrainConfig
 from pmtl.runs.folder import RunFolder, save_statement
 from pmtl.runs.result import Run, load_run, statement_of
 from pmtl.runs.training import start, with_absolute_paths
 from pmtl.simulation import ReleasedMetrics, metric_bounds
 from pmtl.streams import subseed
+from pmtl.views.progress import progress_bar
 
 PLAN_FILE, RESULT_FILE = "selection.json", "choice.json"
 BEST, TRIED = "best", "trying"

@@ -15,7 +15,6 @@ from pmtl._version import __version__
 from pmtl.errors import PmtlError, needing
 from pmtl.jsontext import to_json
 from pmtl.personalize.result import Finetuned, load_result
-from pmtl.progress import progress_bar
 from pmtl.report.page import charts, privacy
 from pmtl.report.page.charts import Chart
 from pmtl.report.page.comparison import (
@@ -28,6 +27,7 @@ from pmtl.report.page.part import Part, experiment_part
 from pmtl.report.page.public_part import is_public, public_part
 from pmtl.report.tables import score_cells
 from pmtl.runs.result import Run
+from pmtl.views.progress import progress_bar
 
 _HERE = Path(__file__).parent
 #: Draws every chart. `ast` evaluates Vega's expressions without eval, which the page forbids.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pmtl.progress import _NotebookDisplay, progress_bar
+from pmtl.views.progress import _NotebookDisplay, progress_bar
 
 SOURCE = Path(__file__).parents[1] / "src"
 TRAIN = """
