@@ -30,6 +30,15 @@ SIZES = st.builds(
         (LinearSizes(20, 62, True, public_head=True), 60.0, "all", 20 * 62),
         (LinearSizes(1025, 62, True, public_head=True), 60.0, "intercepts", 62),
         (LinearSizes(1025, 62, True), math.inf, "all", 1025 * 62),
+        # On either side of the limits: 2.5 · √16, 2.5 · √(16 · 3/4), 1.2 · √(5 · 4 · 3/4), 100.
+        (LinearSizes(4, 4, False), 10.01, "all", 16),
+        (LinearSizes(4, 4, False), 9.99, "intercepts", 4),
+        (LinearSizes(4, 4, True), 8.67, "all", 16),
+        (LinearSizes(4, 4, True), 8.65, "intercepts", 4),
+        (LinearSizes(50, 4, True, public_head=True), 4.65, "answers", 20),
+        (LinearSizes(50, 4, True, public_head=True), 4.64, "intercepts", 4),
+        (LinearSizes(5, 4, True, public_head=True), 4.65, "all", 20),
+        (LinearSizes(1001, 476, True), 100.0, "frequent", 476 + 625),
     ],
 )
 def test_what_is_shared_and_how_many_numbers(sizes, strength, share, numbers):

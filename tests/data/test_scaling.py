@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pmtl.data import FederatedData, describe, load, public_warnings
+from pmtl.data.scaling import scaling_of_new_client
 from pmtl.errors import PmtlError
 
 BOUNDS = {"age": (0, 100), "score": (0, 10)}
@@ -70,16 +71,21 @@ def test_each_client_scales_by_its_own_training_rows():
             assert np.allclose(data.x[mine, column], expected, atol=1e-4)
 
 
-@pytest.mark.parametrize(("count", "stays"), [(8, True), (40, False)])
-def test_a_column_of_size_a_fifth_stays_in_few_rows_only(count, stays):
-    """In eight rows, a column of size 1 may look like that by luck."""
-    x = 0.2 * np.random.default_rng(6).normal(size=(count, 1))
-    split = np.full(count, "train")
-    data = FederatedData.from_arrays(
-        x, x[:, 0], np.full(count, "a"), split, validation=0, scale="client"
-    )
-    assert np.allclose(data.x, x) == stays
-    assert stays or np.allclose(data.x.std(), 1 / (1 + 3 / count), atol=0.02)
+@pytest.mark.parametrize(("columns", "size", "stays"), [
+    (99, 0.2, True),
+    (100, 0.2, False),
+    (100, 0.5, True),
+    (99, 0.05, False),
+])  # fmt: skip
+def test_what_stays_depends_on_the_number_of_columns_and_not_on_that_of_rows(columns, size, stays):
+    """A shared weight means the same for clients with few and with many rows, and for new ones."""
+    x = size * np.where(np.arange(58) % 2, 1.0, -1.0)[:, None] * np.ones(columns)
+    client, split = np.repeat(["few", "many"], [8, 50]), np.full(58, "train")
+    data = FederatedData.from_arrays(x, x[:, 0], client, split, validation=0, scale="client")
+    new = scaling_of_new_client(x[:30].astype(np.float32), data.scaling)
+    for widths in (*data.scaling.widths, new.widths[0]):
+        assert (widths == 1).all() == stays
+        assert stays or (np.abs(widths - size) < size).all()
 
 
 def test_targets_are_clipped_in_training_and_nowhere_else():

@@ -279,5 +279,17 @@ def test_of_a_public_head_with_too_many_weights_a_map_of_the_answers_is_shared()
     assert head.to_dict()["share"] == "answers"
     assert "algorithm" not in head.toml
     assert pmtl.plan(205, **sizes, privacy=2.0).advice == worth.ALONE
+    assert "\n# Add the public weights and what is frozen: init" in head.toml
+    rounds = pmtl.plan(205, **sizes, privacy={"epsilon": 2, "rounds": 9}, public_head=True)
+    assert (rounds.share, rounds.in_use) == (None, None), "Algorithm 1 shares all"
+    few = pmtl.plan(60, columns=19, classes=40, privacy=2.0, public_head=True)
+    assert (few.share, few.advice) == ("all", worth.DEPENDS)
+    assert "algorithm" not in few.toml
     many = pmtl.plan(800, **sizes, privacy=2.0, public_head=True)
     assert (many.advice, many.in_use) == (worth.SHARE, 63 * 62)
+
+
+def test_where_only_intercepts_would_be_shared_training_alone_is_as_good():
+    plan = pmtl.plan(30, columns=1, classes=400, privacy=8.0)
+    assert (plan.share, plan.advice) == ("intercepts", worth.ALONE)
+    assert "would share the intercepts only" in plan.recommendation

@@ -34,9 +34,12 @@ Floats = NDArray[np.float32]
 
 #: A feature with a smaller relative deviation counts as constant.
 _CONSTANT = 1e-6
-#: A feature whose root mean square lies between these is kept as it is. In a few rows, one of size
-#: 1 may look smaller by luck.
-_NEAR_ONE, _NEAR_ONE_IN_FEW, _FEW_ROWS = (1 / 3, 3.0), (0.1, 3.0), 30
+#: A feature whose root mean square lies between these is kept as it is.
+_NEAR_ONE = (0.1, 3.0)
+#: The same for rows with many features (of images, of networks), most of which are small: features
+#: a little smaller than 1 would count less than those that are scaled. What is kept depends on a
+#: number that is the same for all clients.
+_NEAR_ONE_OF_MANY, _MANY = (1 / 3, 3.0), 100
 #: A deviation of n rows is enlarged by 1 + _FEW/n: with few rows it is too small for new ones.
 _FEW = 3
 #: The largest scaled value of a feature without bounds.
@@ -100,6 +103,7 @@ def scale_by_client(
     m = len(train.counts)
     means, widths = (np.repeat(values[None], m, axis=0) for values in (middle, half))
     scaling = Scaling(means, widths, np.where(bounded, 1, LIMIT).astype(np.float32))
+    low, high = _NEAR_ONE_OF_MANY if middle.size >= _MANY else _NEAR_ONE
     order = np.argsort(owner, kind="stable")
     starts = np.searchsorted(owner[order], np.arange(m + 1))
     for client in range(m):
@@ -108,7 +112,6 @@ def scale_by_client(
             centre, width = rows.mean(axis=0), rows.std(axis=0) * (1 + _FEW / len(rows))
             width = np.where(width > _CONSTANT * np.abs(rows).max(axis=0), width, np.inf)
             size = np.sqrt(np.square(rows).mean(axis=0))
-            low, high = _NEAR_ONE if len(rows) >= _FEW_ROWS else _NEAR_ONE_IN_FEW
             kept = (size > low) & (size < high) & np.isfinite(width)
             centre, width = np.where(kept, 0.0, centre), np.where(kept, 1.0, width)
             binary = ((rows == 0) | (rows == 1)).all(axis=0)

@@ -156,9 +156,9 @@ def how_to_use(run: Run, subject: Subject) -> str:
     if subject.scaled_by_the_user:
         notes.append(
             f"Before this model, scale {names(subject.scaled_by_the_user)} by rows of your own: "
-            "0 and 1 become −1 and 1; a feature of a size near 1 (root mean square from 0.1 to 3) "
-            "stays; any other one is centred at its mean and divided by its deviation. The file "
-            "limits them to ±4."
+            "0 and 1 become −1 and 1; a feature of a size near 1 (root mean square from 0.1 to 3, "
+            "or from 1/3 if a row has 100 features or more) stays; any other one is centred at its "
+            "mean and divided by its deviation. The file limits them to ±4."
         )
     elif subject.scaled and subject.format != "safetensors":
         notes.append("Rows are given as they are: the scaling is inside the file.")

@@ -55,6 +55,7 @@ class Plan:
     #: What pooling shares: all, answers (of a public head), frequent or intercepts; None: networks
     share: str | None
     in_use: int | None  #: how many numbers that is, if all are far too many
+    public_head: bool  #: whether only the last layer is trained, from public weights
     recommendation: str  #: the advice in words, with its reasons
     toml: str  #: the settings for `pmtl train --config`
 
@@ -116,17 +117,20 @@ def plan(
     if votes:
         needed.append(worth.vote_epsilon(resolved.clients, resolved.delta, worth.AUDIBLE))
     method = None
-    if columns is not None:
+    if columns is not None and not (public_head and words.by_rounds(request)):
         method = "pooling" if public_head or sizes.is_linear(model) else "anchored"
     share, in_use, advice = None, None, worth.advice(noise, vote)
     if method == "pooling":
         strength = worth.strength(resolved, epsilon)
         linear = LinearSizes(parts.head // classes, classes, classes > 1, public_head)
         share = linear.what_to_share(strength)
-        if share in ("answers", "frequent") and vote <= worth.AUDIBLE:
-            in_use = linear.numbers(share, strength)
-            noise_in_use = worth.noise_ratio(resolved, linear.free(in_use))
-            advice = worth.SHARE if noise_in_use <= worth.MODERATE else worth.DEPENDS
+        if share == "intercepts":
+            advice = worth.ALONE
+        elif vote <= worth.AUDIBLE and (public_head or share != "all"):
+            shared = linear.numbers(share, strength)
+            in_use = shared if share != "all" else None
+            noisy = worth.noise_ratio(resolved, shared) > worth.MODERATE
+            advice = worth.DEPENDS if noisy else worth.SHARE
     found = Plan(
         privacy=resolved,
         epsilon=epsilon,
@@ -145,6 +149,7 @@ def plan(
         advice=advice,
         share=share,
         in_use=in_use,
+        public_head=public_head,
         recommendation="",
         toml="",
     )

@@ -33,7 +33,7 @@ def recommendation(plan: Plan, method: str | None) -> str:
     if plan.share == "answers" and plan.in_use is not None:
         return head + (
             f"that is too many to share. The default method ({method}) shares a map of the public "
-            f"head's answers instead, {plan.in_use:,} numbers; everybody keeps weights of its own. "
+            f"head's answers instead, {plan.in_use:,} numbers; each client keeps its own weights. "
             "That pays where the public head errs in the same way for many clients."
         )
     if plan.advice == SHARE:
@@ -65,6 +65,8 @@ def recommendation(plan: Plan, method: str | None) -> str:
             "There are too few clients to find out privately how strongly to share: the noise on "
             f"a vote is {plan.vote:.2g} times a client's vote, and {AUDIBLE:.2g} would be good."
         )
+    if plan.share == "intercepts" and not reasons:
+        reasons.append(f"The default method ({method}) would share the intercepts only.")
     return " ".join([f"{head}expect training alone to be as good.", *reasons, _change(plan)])
 
 
@@ -129,10 +131,9 @@ def toml(plan: Plan, request: PrivacyRequest, model: str | None, method: str | N
 
     settings: dict[str, Any] = {} if model is None else {"model": model}
     asked = {name: getattr(request, name) for name in declared(PrivacyRequest)}
-    by_rounds = any(asked[name] is not None for name in ("rounds", "clip", "cohort", "sampling"))
     if plan.advice == ALONE:
         settings["algorithm"] = "local"
-    elif by_rounds:
+    elif by_rounds(request):
         settings["algorithm"] = "pmtl"
         asked |= {"rounds": plan.privacy.rounds, "clip": plan.privacy.clip_norm}
     smaller = [
@@ -140,10 +141,23 @@ def toml(plan: Plan, request: PrivacyRequest, model: str | None, method: str | N
         for offer in plan.offers
         if offer.noise <= MODERATE and offer.name not in (sizes.ALL, sizes.MOMENTS)
     ]
-    if (by_rounds or method != "pooling") and plan.advice not in (SHARE, ALONE) and smaller:
+    if (
+        (by_rounds(request) or method != "pooling")
+        and plan.advice not in (SHARE, ALONE)
+        and smaller
+    ):
         settings["share"] = smaller[0]
     settings["privacy"] = {name: value for name, value in asked.items() if value is not None}
-    return f"# {_first(plan)}\n" + tomli_w.dumps(settings)
+    lines = [f"# {_first(plan)}"]
+    if plan.public_head:
+        lines.append("# Add the public weights and what is frozen: init = FILE, frozen = PATTERN.")
+    return "\n".join([*lines, tomli_w.dumps(settings)])
+
+
+def by_rounds(request: PrivacyRequest) -> bool:
+    """Whether settings of Algorithm 1's rounds were asked for, so that it is trained."""
+    named = (request.rounds, request.clip, request.cohort, request.sampling)
+    return any(value is not None for value in named)
 
 
 def _first(plan: Plan) -> str:
