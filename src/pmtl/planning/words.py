@@ -30,12 +30,15 @@ def recommendation(plan: Plan, method: str | None) -> str:
             + "there is no noise and no privacy. Whether sharing pays depends on the clients alone."
         )
     least = f"{plan.noise:.2g}"
-    if plan.share == "answers" and plan.in_use is not None:
-        return head + (
-            f"that is too many to share. The default method ({method}) shares a map of the public "
-            f"head's answers instead, {plan.in_use:,} numbers; each client keeps its own weights. "
-            "That pays where the public head errs in the same way for many clients."
-        )
+    if plan.public_head and plan.share is not None and plan.advice != ALONE:
+        shares = f"the default method ({method}) shares all of them. "
+        if plan.in_use is not None:
+            shares = (
+                f"that is too many to share. The default method ({method}) shares a map of the "
+                f"public head's answers instead, {plan.in_use:,} numbers; each client keeps its own "
+                "weights. "
+            )
+        return head + shares + "That pays where the public head errs alike for many clients."
     if plan.advice == SHARE:
         return head + (
             "expect sharing to pay if the clients have something in common. It pays where more "
