@@ -35,8 +35,8 @@ def recommendation(plan: Plan, method: str | None) -> str:
         if plan.in_use is not None:
             shares = (
                 f"that is too many to share. The default method ({method}) shares a map of the "
-                f"public head's answers instead, {plan.in_use:,} numbers; each client keeps its own "
-                "weights. "
+                f"public head's answers instead, {plan.in_use:,} numbers; each client keeps its "
+                "own weights. "
             )
         return head + shares + "That pays where the public head errs alike for many clients."
     if plan.advice == SHARE:
