@@ -81,7 +81,8 @@ The commit tags ({users} users, {words:,} words, {tags} tags, a quarter of the r
 some thousand slopes of the words and tags in most use ([pooling.md](pooling.md)). Beside it stands
 training alone, well solved: each user's own softmax regression, with penalties that suit words, by
 its own choice and with the penalty that is best for all ({penalty:g}). Accuracy is the mean over
-users, of one split and one draw of the noise; ± is one standard error, paired over users.
+users, of one split and several draws of the noise ({draws}); ± is one standard error, paired over
+users.
 
 How slopes and intercepts divide an upload, the penalties on words and how far shared weights go
 were chosen on a quarter of these users' training rows. A run takes three minutes on a graphics
@@ -325,7 +326,8 @@ def tags(place: Path = COMMIT_TAGS) -> str:
     found = json.loads(place.read_text(encoding="utf-8"))
     numbers = {name: found[name] for name in ("users", "words", "tags")}
     weights = (found["words"] + 1) * found["tags"]
-    told = TAGS.format(weights=weights, penalty=found["penalty for all"], **numbers)
+    draws = ", ".join(f"{score:.4f}" for score in found["draws"])
+    told = TAGS.format(weights=weights, penalty=found["penalty for all"], draws=draws, **numbers)
     rows = [["ours, ε = 2", f"{found['ours']:.4f}", "–"]]
     for name, line in found["alone"].items():
         gain = f"{line['gain']:+.4f} ± {line['error']:.4f}".replace("-", "−")
