@@ -41,9 +41,19 @@ def test_the_gate_is_as_private_as_claimed_and_hardly_more(hardened):
 
 
 @pytest.mark.parametrize(
-    "sampling", [{"sampling": "poisson", "cohort": 3}, {"sampling": "fixed", "cohort": 4}]
+    ("game", "sampling"),
+    [
+        *((game, {"sampling": "poisson", "cohort": 3}) for game in GAMES),
+        *(
+            pytest.param(
+                game,
+                {"sampling": "fixed", "cohort": 4},
+                marks=[] if game in ("one-round", "sampler") else pytest.mark.thorough,
+            )
+            for game in GAMES
+        ),
+    ],
 )
-@pytest.mark.parametrize("game", GAMES)
 def test_sampled_cohorts_are_consistent_too(game, sampling):
     result = GAMES[game](replace(SMALL, **sampling))
     assert result.passed, str(result)

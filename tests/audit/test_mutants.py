@@ -198,8 +198,9 @@ MUTANTS = {
 }
 
 
-def test_what_is_right_is_not_refuted():
-    results = list(audit(SETUP))
+@pytest.mark.parametrize("trials", [1000, pytest.param(2000, marks=pytest.mark.thorough)])
+def test_what_is_right_is_not_refuted(trials):
+    results = list(audit(replace(SETUP, trials=trials)))
     assert [result.game for result in results] == list(GAMES)
     assert all(result.passed for result in results), [str(result) for result in results]
 
@@ -208,7 +209,8 @@ def test_what_is_right_is_not_refuted():
 def test_every_mutant_is_caught(mutant, monkeypatch):
     """By the game that is there for such mistakes, whose scenarios are always all played."""
     mutant(monkeypatch)
-    (caught,) = audit(SETUP, MUTANTS[mutant])
+    trials = SETUP.trials if MUTANTS[mutant] == "billboard" else 1200
+    (caught,) = audit(replace(SETUP, trials=trials), MUTANTS[mutant])
     assert not caught.passed, str(caught)
     assert caught.lower_bound > caught.claim_epsilon
     assert caught.claim_epsilon == (0.0 if caught.game == "sampler" else 2.0)

@@ -108,10 +108,9 @@ def test_an_experiment_whose_runs_all_fail_still_ends(results, monkeypatch):
 
 def test_several_at_once_give_the_same(done, tmp_path):
     results = Results(TINY, tmp_path, device="cpu", jobs=2)
-    run_experiments(("fig2", "clusters"), results)
-    for name in ("fig2.json", "clusters.json"):
-        mine, theirs = (json.loads((each.out / name).read_text()) for each in (results, done))
-        assert mine["rows"] == theirs["rows"]
+    run_experiments(("clusters",), results)
+    mine, theirs = (json.loads((at.out / "clusters.json").read_text()) for at in (results, done))
+    assert mine["rows"] == theirs["rows"]
 
 
 def test_a_device_that_is_not_there_is_refused_though_all_is_done(done, pmtl_command, monkeypatch):

@@ -158,7 +158,7 @@ def test_with_every_model(model, engine, change, monkeypatch):
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("change", [many_rows, failing])
+@pytest.mark.parametrize("change", [many_rows, pytest.param(failing, marks=pytest.mark.thorough)])
 def test_with_every_model_and_the_default_method_for_networks(model, change, monkeypatch):
     base = table()
     compare(monkeypatch, base, change(base), model=MODELS[model], algorithm="anchored")
@@ -166,7 +166,9 @@ def test_with_every_model_and_the_default_method_for_networks(model, change, mon
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("change", [many_rows, huge_value])
+@pytest.mark.parametrize(
+    "change", [many_rows, pytest.param(huge_value, marks=pytest.mark.thorough)]
+)
 def test_with_every_algorithm(algorithm, engine, change, monkeypatch):
     base = table()
     options = {"algorithm": algorithm, "engine": engine, "local": LOCAL["whole"]}
@@ -176,15 +178,27 @@ def test_with_every_algorithm(algorithm, engine, change, monkeypatch):
 @pytest.mark.parametrize("share", ["3.*", "subspace:k=9", "film", "basis"])
 @pytest.mark.parametrize("algorithm", ["anchored", "pmtl", "ditto", "fedavg"])
 @pytest.mark.parametrize("engine", FIRST_ENGINE)
-@pytest.mark.parametrize("change", [many_rows, missing_values])
+@pytest.mark.parametrize(
+    "change", [many_rows, pytest.param(missing_values, marks=pytest.mark.thorough)]
+)
 def test_with_every_kind_of_shared_part(share, algorithm, engine, change, monkeypatch):
     base = table()
     options = {"algorithm": algorithm, "engine": engine, "model": MODELS["mlp"], "share": share}
     compare(monkeypatch, base, change(base), **options)
 
 
-@pytest.mark.parametrize("algorithm", ["pmtl", "ditto", "related", "clustered"])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    ("algorithm", "model"),
+    [
+        pytest.param(
+            algorithm,
+            model,
+            marks=[] if algorithm == "pmtl" or model == "logistic" else pytest.mark.thorough,
+        )
+        for algorithm in ("pmtl", "ditto", "related", "clustered")
+        for model in MODELS
+    ],
+)
 @pytest.mark.parametrize("engine", FIRST_ENGINE)
 def test_whether_one_client_is_drawn_reaches_nobody_else(algorithm, model, engine, monkeypatch):
     base = table()

@@ -31,7 +31,7 @@ from pmtl.runs.result import load_run
 from pmtl.secure_aggregation import protocol
 from pmtl.secure_aggregation.protocol import unmasked
 
-ROUNDS = 60
+ROUNDS = 20
 SETTINGS = ("--algorithm", "pmtl:lam=0.3", "--epsilon", 8, "--steps", 2, "--batch", 4, "--hardened",
             "--seed", 3, "--secure-aggregation", "--round-seconds", 60)  # fmt: skip
 
