@@ -58,6 +58,11 @@ def test_the_page_of_the_layout_names_every_room_and_no_file_that_is_not_there()
     }  # Their folders are named in their row, or tell themselves.
     assert rooms <= set(FOLDERS)
     assert {room for room in FOLDERS if room not in rooms and room.parent not in below} == {Path()}
+    for room, row in re.findall(r"^\| `([a-z_/]+)/` \| (.*?) \|", page, re.M):
+        for name in re.findall(r"`([a-z_]+)`", row):
+            texts = (file.read_text(encoding="utf-8") for file in (PACKAGE / room).glob("*.py"))
+            there = (PACKAGE / room / f"{name}.py").exists() or (PACKAGE / room / name).is_dir()
+            assert there or any(f"def {name}(" in text for text in texts), (room, name)
     for name in re.findall(r"`([\w/]+\.py)`", page):
         found = [*PACKAGE.rglob(name), *TESTS.parent.glob(name), *TESTS.parent.glob(f"*/{name}")]
         assert found or [*TESTS.parent.glob(f"benchmarks/*/{name}")], name

@@ -28,7 +28,7 @@ class LinearSizes:
 
     Args:
         columns: its features, and 1 for the intercept.
-        outputs: how many numbers it answers with.
+        outputs: number of model outputs.
         classes: whether these are the logits of classes, of which one is right.
         public_head: whether its weights begin with public ones that count.
     """

@@ -110,7 +110,13 @@ def test_a_result_is_plain_and_says_what_it_means():
         assert word in text
 
 
-@pytest.mark.parametrize("game", GAMES)
+@pytest.mark.parametrize(
+    "game",
+    [
+        pytest.param(game, marks=pytest.mark.thorough if game in ("billboard", "default") else [])
+        for game in GAMES
+    ],
+)
 def test_the_same_seed_plays_the_same_game(game):
     assert GAMES[game](SMALL) == GAMES[game](SMALL)
 
@@ -238,7 +244,9 @@ class TestMetrics:
             assert gap == pytest.approx(4 / 20, abs=5 * spread * 2 / 2000**0.5)
             assert scores[bits].std() == pytest.approx(spread, rel=0.1)
 
-    @pytest.mark.parametrize("mode", ["experiment", "production"])
+    @pytest.mark.parametrize(
+        "mode", ["experiment", pytest.param("production", marks=pytest.mark.thorough)]
+    )
     def test_they_are_as_private_as_claimed_and_hardly_more(self, mode):
         setup = AuditSetup(mode=mode)
         if mode == "production":

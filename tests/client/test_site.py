@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from pmtl.algorithms import PMTL, FedAvg
 from pmtl.client.batches import LocalTraining
@@ -13,6 +14,8 @@ from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
 from pmtl.messages import UPLOAD, RoundMessage
 from pmtl.models import build_model
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.simulation import simulate
 
 LOCAL = LocalTraining(steps=2, batch=4)
 
@@ -99,3 +102,28 @@ def test_a_round_is_answered_once():
         with pytest.raises(PmtlError, match="round 3 was answered already"):
             site.answer(RoundMessage(round, site.model.start().numpy()))
     assert torch.equal(site.own, before)
+
+
+def dropping(input_shape, outputs):
+    return nn.Sequential(nn.Linear(3, 16), nn.Dropout(0.5), nn.Linear(16, outputs))
+
+
+@pytest.mark.parametrize("engine", ["debug", "threads"])
+def test_its_dropout_masks_are_those_of_the_simulation(engine):
+    """They follow from the client's name, not from its place among others."""
+    data = data_of("a", "b", "c")
+    model = build_model(dropping, data.input_shape, 2, data.task, 0)
+    plan = PrivacyPlan(3, 3, "full", 0.5, 0.1, 2, 0.01)
+    many = simulate(data, model, PMTL(lam=0.1), plan, LOCAL, 0, engine=engine).sites
+    shared = model.start().expand(3, -1)
+    trained = many.train_clients(np.arange(3), shared.clone(), shared, 1, LOCAL.lr_at(1))
+    for k, name in enumerate(data.clients):
+        mine = data.rows("train").of(k)
+        alone = FederatedData.from_arrays(
+            data.x[mine], data.y[mine], np.repeat(name, len(mine)), np.full(len(mine), "train"),
+            task="classification", outputs=2, validation=0,
+        )  # fmt: skip
+        site = Site(alone, model, PMTL(lam=0.1), LOCAL, 0.5, 0)
+        site.answer(RoundMessage(1, shared[k].numpy()))
+        assert torch.equal(site.own, trained.kept[k])
+    assert not torch.equal(trained.kept[0], trained.kept[1])

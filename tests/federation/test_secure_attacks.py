@@ -262,7 +262,7 @@ def test_all_other_sites_may_collude_at_a_price(tmp_path, tables, authority):
 
 
 def test_two_sites_with_the_server_find_no_less_noise_than_stated(tmp_path, authority):
-    """Six sites, two of which tell the server their shares: what is left over 40 rounds, with the
+    """Six sites, two of which tell the server their shares: what is left over 20 rounds, with the
     uploads of all subtracted, has the plan's deviation within five standard errors."""
     tables = write_tables(tmp_path / "tables")
     tables |= {f"{site}2": path for site, path in tables.items()}
@@ -272,7 +272,7 @@ def test_two_sites_with_the_server_find_no_less_noise_than_stated(tmp_path, auth
 
     made = hidden(tables, tmp_path / "sites", authority, words, epsilon=1e9)
     transport = Spy(made)
-    privacy = {"noise": 0.5, "rounds": 40, "hardened": True}
+    privacy = {"noise": 0.5, "rounds": 20, "hardened": True}
     run(secure(privacy=privacy), transport, tmp_path / "server")
     agreement = ServerFolder(tmp_path / "server").run("r1").read()[0]
     assert agreement.secure == (6, 2)

@@ -134,7 +134,7 @@ def test_without_noise_every_number_pays():
     ("noise", "vote", "advice"),
     [
         (0.1, 0.1, "share"),
-        (worth.MODERATE, worth.AUDIBLE, "share"),
+        (worth.MODERATE, worth.READABLE_VOTE_NOISE, "share"),
         (0.5, 0.1, "depends"),
         (1.0, 0.0, "depends"),
         (1.01, 0.0, "alone"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -394,3 +395,31 @@ def with_name(table: pa.Table, old: str, new: str) -> pa.Table:
     names = [new if name == old else name for name in table.column("hospital").to_pylist()]
     place = table.column_names.index("hospital")
     return table.set_column(place, "hospital", pa.array(names))
+
+
+def test_a_reader_of_ones_own_reads_rows_to_predict_on(tmp_path, monkeypatch, pmtl_command):
+    (tmp_path / "lines.py").write_text(
+        "import json\n\n\n"
+        "def read(path, answer='y'):\n"
+        "    rows = [json.loads(line) for line in path.read_text().splitlines()]\n"
+        "    names = {'x': 'x', 'y': answer, 'client': 'who'}\n"
+        "    return {part: [row[name] for row in rows] for part, name in names.items()}\n"
+    )
+    rows = [{"who": f"c{k % 5}", "x": [k % 7, k % 3], "out": k % 2} for k in range(100)]
+    (tmp_path / "rows.lines").write_text("\n".join(map(json.dumps, rows)))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    spec = "rows.lines:reader=lines:read,answer=out"
+    assert pmtl_command("train", "--data", spec, "--out", "run").status == 0
+    done = pmtl_command("predict", "run", "--data", spec, "--out", "answers.csv")
+    assert done.status == 0, done.err
+    answers = pd.read_csv("answers.csv")
+    assert answers["client"].tolist() == [row["who"] for row in rows]
+    for client in ("c0", "c3"):
+        mine = [row["x"] for row in rows if row["who"] == client]
+        wanted = pmtl.load_run("run").predict(client, np.array(mine, dtype=np.float32))
+        assert answers["prediction"][answers["client"] == client].tolist() == wanted.tolist()
+    spec = "rows.lines:reader=lines:reed"
+    refused = pmtl_command("predict", "run", "--data", spec, "--out", "more.csv")
+    assert refused.status == 2
+    assert "reed" in refused.err

@@ -207,3 +207,17 @@ def test_what_the_server_keeps_survives_a_stop(small, tmp_path):
         train(small, out=tmp_path / "cut", callbacks=[Failing("on_round", 2)], **settings)
     resumed = pmtl.resume(tmp_path / "cut", data=small)
     assert torch.equal(shared(resumed), shared(whole))
+
+
+def test_a_failure_in_the_round_that_ends_the_run_says_that_it_is_complete(small, tmp_path):
+    privacy = {"epsilon": 2.0, "rounds": 9, "metrics": 0.2}
+    options = {"privacy": privacy, "local": QUICK, "patience": 1, "evaluate_every": 1}
+    whole = pmtl.train(small, **options)
+    stopped = len(whole.metrics)
+    assert stopped < 9
+    diary = Diary()
+    callbacks = [Failing("on_round", stopped), diary]
+    with pytest.raises(pmtl.PmtlError, match=r"failed in on_round .* complete nevertheless"):
+        pmtl.train(small, out=tmp_path / "run", callbacks=callbacks, **options)
+    assert diary.rounds("end") == [stopped]
+    assert len(pmtl.load_run(tmp_path / "run").metrics) == stopped

@@ -44,7 +44,7 @@ def one_by_one(given: Answered, theirs) -> np.ndarray:
 @pytest.mark.parametrize("classes", [2, 5])
 def test_measures_of_classes_are_scikit_learns(classes):
     given = answered("classification", classes)
-    sure, told, everything = given.sure, given.told, list(range(classes))
+    sure, told, everything = given.probabilities, given.predicted, list(range(classes))
 
     def area(y, mine):
         if classes == 2:
@@ -67,7 +67,7 @@ def test_measures_of_classes_are_scikit_learns(classes):
 
 def test_measures_of_labels_are_scikit_learns():
     given = answered("multilabel", 4)
-    sure, told = given.sure, given.told
+    sure, told = given.probabilities, given.predicted
     best = sure.argmax(axis=1)
     theirs = {
         "accuracy": lambda y, mine: np.mean(y[np.arange(len(y)), best[mine]]),
@@ -106,7 +106,7 @@ def test_the_calibration_error_is_the_gap_in_bins_of_confidence():
     given = answered("classification", 3)
 
     def by_hand(y, mine):
-        confidence, right = given.sure[mine].max(axis=1), given.told[mine] == y
+        confidence, right = given.probabilities[mine].max(axis=1), given.predicted[mine] == y
         edges = np.linspace(0, 1, BINS + 1)
         gap = 0.0
         for low, high in pairwise(edges):
@@ -125,7 +125,7 @@ def test_a_client_with_one_class_has_no_auc_and_with_missing_classes_that_of_the
     given = Answered("classification", truth, scores, np.array([0, 0, 1, 1, 1, 1]), 2)
     found = MEASURES["classification"]["auc"](given)
     assert np.isnan(found[0])
-    sure = given.sure[2:]
+    sure = given.probabilities[2:]
     areas = [metrics.roc_auc_score(truth[2:] == k, sure[:, k]) for k in (0, 2)]
     assert found[1] == pytest.approx(np.mean(areas), abs=1e-12)
 

@@ -94,9 +94,9 @@ class Algorithm(ABC):
         return shared
 
     def target_spans(self, shared: Tensor) -> list[float] | None:
-        """[low, high] of each numeric target if the billboard tells its level only up to multiples
-        of their distance: a client's mean must lie between them for the shared model to be right.
-        Infinite if it does not tell the target's size at all."""
+        """[low, high] of each numeric target if the published level is known only modulo
+        (high − low): a client's mean must lie between them for the shared model to be right.
+        Infinite if the target's size is not known at all."""
         return None
 
     def upload_size(self, round: int) -> int | None:
@@ -198,7 +198,7 @@ class Sizes:
     """Public numbers of a federation and its model, from which an algorithm may decide."""
 
     task: Task
-    outputs: int  #: how many numbers a model answers with
+    outputs: int  #: number of model outputs
     columns: int  #: features of the linear part of the model, and 1 for the intercept
     linear: bool  #: whether only one linear layer, the last one, is trained
     factor: float = 1.0  #: features are multiplied by this, to have a size near 1
@@ -212,7 +212,7 @@ class Sizes:
 
     @property
     def begins_at_head(self) -> bool:
-        """Whether a public head counts: that of a number has units that clients do not share."""
+        """Whether the public head is used. Not for regression: targets have different units."""
         return self.public_head and self.task != "regression"
 
 

@@ -35,9 +35,9 @@ GAME = "billboard"
 _MOST_CLIENTS = 6
 #: m, q and the sampling of scenarios that run one by one: nearly all clients take part, so k mostly
 #: does, and one client is left to join later.
-_CROWD: dict[str, Any] = {"clients": 12, "cohort": 11, "sampling": None}
-#: Clients that stay away are searched among so many times the crowd.
-_ASKED = 40
+_ONE_BY_ONE_PLAN: dict[str, Any] = {"clients": 12, "cohort": 11, "sampling": None}
+#: Absent clients are selected from 40 times as many candidates.
+_CANDIDATES = 40
 #: With the model's offset, the squared norm of the row (1, ½) is 2¼. A step of 0.05 removes a fifth
 #: of the error, so that the upload stays far longer than γ.
 _ROW, _LR = (1.0, 0.5), 0.05
@@ -80,7 +80,7 @@ def billboard(setup: AuditSetup) -> AuditResult:
         selected = scenario.newcomers or scenario.alone
         if selected:
             rounds = 2 if scenario.newcomers else 1
-            plan = replace(setup, **_CROWD).plan(rounds, delta=plan.delta)
+            plan = replace(setup, **_ONE_BY_ONE_PLAN).plan(rounds, delta=plan.delta)
         bits = np.arange(setup.trials // 4) % 2 == 1
         seed = seed_of(setup.noise_seed, GAME + scenario.name)
         run = play if has_blocks(plan) and not selected else _one_by_one
@@ -146,9 +146,9 @@ def _a_client_joins(plan: PrivacyPlan, seed: int) -> bool:
 def _absent(plan: PrivacyPlan, seed: int) -> tuple[str, ...] | None:
     """Names of clients of whom all but the last, k, stay away in the first round: selected by their
     coins from many more clients, at the same sampling rate."""
-    crowd = replace(plan, clients=_ASKED * plan.clients, cohort=_ASKED * plan.cohort)
-    names = _names(_ASKED, plan.clients)
-    drawn = crowd.sampler(seed, _keys(_ASKED, plan.clients)).draw(0)
+    wider = replace(plan, clients=_CANDIDATES * plan.clients, cohort=_CANDIDATES * plan.cohort)
+    names = _names(_CANDIDATES, plan.clients)
+    drawn = wider.sampler(seed, _keys(_CANDIDATES, plan.clients)).draw(0)
     away = np.setdiff1d(np.arange(len(names)), drawn)[: plan.clients - 1]
     if len(away) < plan.clients - 1:
         return None

@@ -135,7 +135,7 @@ def _one_by_one(values: list[Any], what: str) -> Coded:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a value of a frame stands for none: None, NaN, and pandas' own."""
+    """Whether a value of a frame is missing: None, NaN, pandas.NA or NaT."""
     missing = value is None or type(value).__name__ in ("NAType", "NaTType")
     return missing or (isinstance(value, float) and value != value)
 
@@ -159,7 +159,7 @@ def _missing(row: int, what: str) -> PmtlError:
     return PmtlError(f"Row {row} (counting from 0) has no {what}: fill it in or remove the row.")
 
 
-def without_nobody(client: Any, columns: Sequence[Any]) -> tuple[Coded, Sequence[Any]]:
+def drop_rows_without_client(client: Any, columns: Sequence[Any]) -> tuple[Coded, Sequence[Any]]:
     """The column of clients and the other columns (None stays None) without the rows that name no
     client: these must not change the split of any client."""
     owner = client if isinstance(client, Coded) else distinct(client, "client")

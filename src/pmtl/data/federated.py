@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmtl.data.checks import as_float32, as_model_input, check_features, check_lengths, is_sparse
-from pmtl.data.client_names import without_nobody
+from pmtl.data.client_names import drop_rows_without_client
 from pmtl.data.fingerprint import fingerprint_of
 from pmtl.data.readers.bounds import Bounds, GivenBounds, check_bounds, find_bounds
 from pmtl.data.readers.text import TextRule
@@ -50,7 +50,7 @@ class FederatedData:
         clients: the clients' names, sorted.
         splits: which rows of which clients train, validate and test.
         task: classification, multilabel or regression.
-        outputs: how many numbers a model answers with.
+        outputs: number of model outputs.
         labels: the names of classes or labels.
         feature_names: the names of the features.
         source: the spec that reads the same data again.
@@ -252,7 +252,7 @@ class FederatedData:
             raise PmtlError(f"There is no scale {scale!r}: use scale=client, or leave it out.")
         mask = None
         if bad_rows == "drop":
-            client, (x, y, split, mask) = without_nobody(client, (x, y, split, usable))
+            client, (x, y, split, mask) = drop_rows_without_client(client, (x, y, split, usable))
             rows = x.shape[0] if hasattr(x, "shape") else len(x)
             mask = np.ones(rows, dtype=bool) if mask is None else mask.copy()
         names = None if feature_names is None else tuple(feature_names)

@@ -48,7 +48,7 @@ FOLDER_READERS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("x.npy", "x_data.npy", "y.npy"), "npz:read_folder"),
 )
 """The readers of folders, each with files of which one must exist; all others are LEAF's."""
-_ROOM = "pmtl.data.readers"
+_PACKAGE = "pmtl.data.readers"
 _SPREADSHEETS = (".xlsx", ".xls", ".ods")
 
 
@@ -149,9 +149,18 @@ def choose_reader(path: Path, name: str | None = None) -> Reader:
     return found
 
 
+def read_columns(path: Path, options: Mapping[str, str]) -> Mapping[str, Any]:
+    """The columns of a file, by the reader for its ending or the one that `options` names. The
+    reader gets those of the other options that it has."""
+    reader = choose_reader(path, options.get("reader"))
+    parameters = inspect.signature(reader).parameters
+    own = {key: value for key, value in options.items() if key in parameters}
+    return _read(reader, own, path, {"path": path})
+
+
 def _library_reader(place: str) -> Reader:
     module, _, function = place.partition(":")
-    reader: Reader = getattr(import_module(f"{_ROOM}.{module}"), function)
+    reader: Reader = getattr(import_module(f"{_PACKAGE}.{module}"), function)
     return reader
 
 
@@ -163,7 +172,7 @@ def _read(
     try:
         columns = construct(reader, options, path.name, **fixed)
     except Exception as error:
-        if isinstance(error, PmtlError) or reader.__module__.startswith(_ROOM):
+        if isinstance(error, PmtlError) or reader.__module__.startswith(_PACKAGE):
             raise
         raise PmtlError(
             f"The reader {name} failed on {path} ({type(error).__name__}: {error})."

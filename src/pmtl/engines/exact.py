@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pmtl.algorithms import ExactAlgorithm
 from pmtl.engines.base import Ints
+from pmtl.engines.loops import training_error
 from pmtl.engines.row_tensors import RowTensors, to_device
 from pmtl.engines.slots import Shape, assign_slots
 from pmtl.models import FlatModel
@@ -38,13 +39,18 @@ class ExactEngine:
         tensors: RowTensors,
         one_by_one: bool,
         in_slots: bool = False,
+        debug: bool = False,
     ) -> None:
+        """`one_by_one` computes one client at a time; `in_slots` gives each client a slot of an
+        array (`slots.py`). With `debug`, which needs `one_by_one`, an error names the client and
+        the stage that failed."""
         self._reader = algorithm.reader(model, tensors.data.input_shape)
         self._algorithm = algorithm
         self._tensors = tensors
         self._train = tensors.data.rows("train")
         self._one_by_one = one_by_one
         self._in_slots = in_slots
+        self._debug = debug
         self._kept: dict[bytes, Tensor] = {}  # by clients: uploads of a release that is repeated
         self._kept_round = -1
 
@@ -55,10 +61,11 @@ class ExactEngine:
             first -= 1
         if first != self._kept_round:
             self._kept, self._kept_round = {}, first
-        key = clients.tobytes()  # The last bits depend on the company.
+        key = clients.tobytes()  # The last bits depend on which clients are computed together.
         if key in self._kept:
             return self._kept[key]
-        made = self._map(clients, around, lambda rows, read, _: work(rows, read, round))
+        stage = f"work, round {round}"
+        made = self._map(stage, clients, around, lambda rows, read, _: work(rows, read, round))
         if self._algorithm.repeats(first + 1):
             self._kept[key] = made
         return made
@@ -75,7 +82,7 @@ class ExactEngine:
                 if some.any():
                     where = to_device(some, around.device)
                     last[where] = self.uploads(clients[some], around[where], final)
-        return self._map(clients, around, self._algorithm.finish_after, last)
+        return self._map("finish", clients, around, self._algorithm.finish_after, last)
 
     def rehearse(self, around: Tensor, rounds: int) -> None:
         """Run every stage on a client with two rows of zeros."""
@@ -88,6 +95,7 @@ class ExactEngine:
 
     def _map(
         self,
+        stage: str,
         clients: Ints,
         around: Tensor,
         function: Callable[[ClientRows, Tensor, Tensor], Tensor],
@@ -102,7 +110,13 @@ class ExactEngine:
                 index, real = self._index(clients[who], size)
                 real[~there] = False
                 place = to_device(who, around.device)
-                made = function(self._rows(index, real), around[place], last[place])
+                try:
+                    made = function(self._rows(index, real), around[place], last[place])
+                except Exception as error:
+                    if not self._debug:
+                        raise
+                    name = self._tensors.data.clients[clients[who[0]]]
+                    raise training_error(name, stage, error) from error
                 parts.append(made[to_device(there, made.device)].to(around.dtype))
                 order.append(positions[there])
         back = np.argsort(np.concatenate(order))

@@ -38,10 +38,7 @@ class DebugTrainer(CohortTrainer):
                 given = (own[k], shared[k], rows, lr, stages.append)
                 return train_client(self._algorithm, self._model, self._task, *given)
             except Exception as error:
-                raise PmtlError(
-                    f"Local training of the client {batches.name(k)!r} failed in {stages[-1]!r} "
-                    f"({_place(error)}): {type(error).__name__}: {error}"
-                ) from error
+                raise training_error(batches.name(k), stages[-1], error) from error
 
         with torch_threads(1):
             return Trained.stacked([one(k) for k in range(len(own))])
@@ -79,6 +76,14 @@ class ThreadsTrainer(CohortTrainer):
         ):
             trained = Trained.stacked(list(pool.map(one, order.tolist())))
         return trained.take(torch.from_numpy(np.argsort(order)))
+
+
+def training_error(client: str, stage: str, error: Exception) -> PmtlError:
+    """An error that names the client, the stage of its training and the place in the code."""
+    return PmtlError(
+        f"Local training of the client {client!r} failed in {stage!r} ({_place(error)}): "
+        f"{type(error).__name__}: {error}"
+    )
 
 
 def _place(error: Exception) -> str:

@@ -112,10 +112,11 @@ def plan(
 
     noise = worth.noise_ratio(resolved, parts.all)
     vote = worth.vote_ratio(resolved.clients, epsilon, resolved.delta) if votes else 0.0
-    excess = max(noise / worth.MODERATE, vote / worth.AUDIBLE)
+    excess = max(noise / worth.MODERATE, vote / worth.READABLE_VOTE_NOISE)
     needed = [worth.epsilon_for(resolved, parts.all, worth.MODERATE)]
     if votes:
-        needed.append(worth.vote_epsilon(resolved.clients, resolved.delta, worth.AUDIBLE))
+        readable = worth.READABLE_VOTE_NOISE
+        needed.append(worth.vote_epsilon(resolved.clients, resolved.delta, readable))
     method = None
     if columns is not None and not (public_head and words.by_rounds(request)):
         method = "pooling" if public_head or sizes.is_linear(model) else "anchored"
@@ -126,7 +127,7 @@ def plan(
         share = linear.what_to_share(strength)
         if share == "intercepts":
             advice = worth.ALONE
-        elif vote <= worth.AUDIBLE and (public_head or share != "all"):
+        elif vote <= worth.READABLE_VOTE_NOISE and (public_head or share != "all"):
             shared = linear.numbers(share, strength)
             in_use = shared if share != "all" else None
             noisy = worth.noise_ratio(resolved, shared) > worth.MODERATE

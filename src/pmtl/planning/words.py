@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pmtl.options import declared
 from pmtl.planning import sizes
-from pmtl.planning.worth import ALONE, AUDIBLE, MODERATE, SHARE
+from pmtl.planning.worth import ALONE, MODERATE, READABLE_VOTE_NOISE, SHARE
 from pmtl.privacy.plan import PrivacyRequest
 
 if TYPE_CHECKING:
@@ -63,10 +63,11 @@ def recommendation(plan: Plan, method: str | None) -> str:
             f"The noise is {least} times as long as the longest upload, so it hides even what all "
             "clients have in common."
         )
-    if plan.vote is not None and plan.vote > AUDIBLE:
+    if plan.vote is not None and plan.vote > READABLE_VOTE_NOISE:
         reasons.append(
             "There are too few clients to find out privately how strongly to share: the noise on "
-            f"a vote is {plan.vote:.2g} times a client's vote, and {AUDIBLE:.2g} would be good."
+            f"a vote is {plan.vote:.2g} times a client's vote, and {READABLE_VOTE_NOISE:.2g} would "
+            "be good."
         )
     if plan.share == "intercepts" and not reasons:
         reasons.append(f"The default method ({method}) would share the intercepts only.")
@@ -93,7 +94,7 @@ def _change(plan: Plan) -> str:
     fewer = [offer for offer in plan.offers if offer.numbers < plan.numbers]
     good = [offer for offer in fewer if offer.noise <= MODERATE]
     sentence = f"Sharing needs {' or '.join(wishes)}." if wishes else ""
-    drowned = plan.vote is not None and plan.vote > AUDIBLE  # Whatever is shared.
+    drowned = plan.vote is not None and plan.vote > READABLE_VOTE_NOISE  # Whatever is shared.
     if good and plan.noise > MODERATE and not drowned:
         names = " or ".join(f"{offer.name} ({offer.numbers:,})" for offer in good)
         sentence += (

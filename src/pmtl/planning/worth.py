@@ -32,7 +32,7 @@ CELLS, VOTE_SHARE = 12, 0.3
 #: Noise up to this share of the clip: sharing pays where clients agree moderately (ρ above it).
 MODERATE = 1 / 3
 #: Noise up to this share of a client's vote: the vote finds how strongly to share.
-AUDIBLE = 1 / 2
+READABLE_VOTE_NOISE = 1 / 2
 #: What a plan advises; `DEPENDS` is on how much is common to all clients.
 SHARE, DEPENDS, ALONE = "share", "depends", "alone"
 #: Sharing needs at least two clients.
@@ -84,7 +84,7 @@ def epsilon_for(plan: PrivacyPlan, numbers: int, ratio: float) -> float:
 
 def advice(noise: float, vote: float) -> str:
     """What to do with a `noise_ratio` and a `vote_ratio` (0 where no vote is needed)."""
-    if noise > 1 or vote > AUDIBLE:
+    if noise > 1 or vote > READABLE_VOTE_NOISE:
         return ALONE
     return SHARE if noise <= MODERATE else DEPENDS
 

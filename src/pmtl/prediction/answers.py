@@ -27,7 +27,7 @@ from pmtl.views.progress import Bar
 Ints = NDArray[np.int64]
 
 #: The code of a row that gets no answer.
-NOBODY = -1
+NO_MODEL = -1
 #: Unknown clients that a message names.
 _NAMED = 5
 
@@ -77,17 +77,17 @@ class Answering:
     scaling: Scaling | None = None  #: of new clients
 
     def of(self, piece: Piece) -> Ints:
-        """The code of every row; `NOBODY` for rows that get no answer."""
+        """The code of every row; `NO_MODEL` for rows that get no answer."""
         if self.everybody is not None or piece.clients is None:
             found = np.full(len(piece.usable), self.everybody, dtype=np.int64)
         else:
-            codes = [self.codes.get(name, NOBODY) for name in piece.clients.names]
-            found = np.array([*codes, NOBODY], dtype=np.int64)[piece.clients.codes]
-        return np.where(piece.usable, found, NOBODY)
+            codes = [self.codes.get(name, NO_MODEL) for name in piece.clients.names]
+            found = np.array([*codes, NO_MODEL], dtype=np.int64)[piece.clients.codes]
+        return np.where(piece.usable, found, NO_MODEL)
 
     def outputs(self, piece: Piece, codes: Ints) -> NDArray[np.float32]:
         """[rows, outputs] what the models say; NaN for rows that get no answer."""
-        there = codes != NOBODY
+        there = codes != NO_MODEL
         found = np.full((len(codes), self.models.outputs), np.nan, dtype=np.float32)
         if there.any():
             x = piece.x if there.all() else piece.x[there]

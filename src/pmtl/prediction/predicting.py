@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pmtl.data.readers.columns import CLIENT
 from pmtl.errors import PmtlError
 from pmtl.models import losses
-from pmtl.prediction.answers import NOBODY, Answering, Asked, decide
+from pmtl.prediction.answers import NO_MODEL, Answering, Asked, decide
 from pmtl.prediction.models import Models
 from pmtl.prediction.output import check_place, write
 from pmtl.prediction.source import Piece, Reading, Source, open_rows
@@ -105,7 +105,7 @@ def _answers(
         codes = answering.of(piece)
         summary.add(piece, codes)
         outputs = answering.outputs(piece, codes)
-        yield {**piece.kept, **form.columns(outputs, codes != NOBODY)}
+        yield {**piece.kept, **form.columns(outputs, codes != NO_MODEL)}
         bar.advance()
 
 
@@ -124,7 +124,7 @@ class Summary:
         known = codes[(codes >= 0) & (codes < self._m)]
         self._own += np.bincount(known, minlength=self._m)
         self._new += int((codes >= self._m).sum())
-        wrong = np.flatnonzero(codes == NOBODY)
+        wrong = np.flatnonzero(codes == NO_MODEL)
         self._refused += len(wrong)
         self._numbers += (piece.first + wrong)[: _NUMBERED - len(self._numbers)].tolist()
 

@@ -6,9 +6,9 @@ the last bit, whether they come from a CSV file, a Parquet file or a frame.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from pmtl.data.checks import is_sparse
 from pmtl.data.client_names import Coded, distinct
+from pmtl.data.load import read_columns
 from pmtl.data.readers.cells import Table, coded_names
 from pmtl.data.readers.columns import CLIENT, TABLES
 from pmtl.data.readers.npz import read_array, read_x
@@ -28,8 +29,8 @@ from pmtl.spec import parse_spec, unknown
 
 #: Rows of a piece, and floats of a piece of dense rows.
 MOST_ROWS, MOST_FLOATS = 2**14, 2**24
-#: Options of a spec that name columns which are not features.
-_OPTIONS = ("client", "target", "split", "drop")
+#: Options of a spec: columns that are not features, and who reads the file.
+_OPTIONS = ("client", "target", "split", "drop", "reader")
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class Reading:
     lenient: bool = False  #: whether rows that cannot be read are marked instead of refused
     drop: tuple[str, ...] = ()  #: columns that are not carried over by default
     clients: Any = None  #: the client of each row of an array
+    options: Mapping[str, str] = field(default_factory=dict)  #: what a spec says
 
     @property
     def rows(self) -> int:
@@ -94,9 +96,10 @@ def open_rows(given: Any, reading: Reading) -> Iterator[Source]:
         yield _table_source(frame_table(given, reading.lenient), reading)
         return
     path, reading = _parse(given, reading)
-    if not path.is_file():
+    if not path.exists():
         raise PmtlError(f"There is no file {path} to predict on.")
-    if path.name.lower().endswith(tuple(f".{ending}" for ending in TABLES)):
+    named = "reader" in reading.options
+    if not named and path.name.lower().endswith(tuple(f".{ending}" for ending in TABLES)):
         with open_table(path) as table:
             yield _table_source(replace(table, lenient=reading.lenient), reading)
         return
@@ -108,6 +111,12 @@ def open_rows(given: Any, reading: Reading) -> Iterator[Source]:
         )
     with naming(str(path)):
         client = None
+        if named or path.suffix.lower() not in (".npz", ".npy"):
+            columns = read_columns(path, reading.options)
+            client, reading = np.asarray(columns["client"]), replace(reading, client_column=None)
+            x = columns["x"] if is_sparse(columns["x"]) else np.asarray(columns["x"])
+            yield _array_source(x, client, str(path), reading)
+            return
         if path.suffix.lower() == ".npz":
             client = read_array(path, reading.client_column or "client")
         source = _array_source(read_x(path), client, str(path), reading)
@@ -120,11 +129,12 @@ def _parse(given: str | Path, reading: Reading) -> tuple[Path, Reading]:
         return path, reading
     name, options = parse_spec(str(given))
     for option in options:
-        if option not in _OPTIONS:
+        if option not in _OPTIONS and "reader" not in options:  # which has options of its own
             raise unknown("option of rows to predict on named", option, _OPTIONS)
     column = reading.client_column or options.get("client")
     dropped = tuple(part for part in options.get("drop", "").split("+") if part)
-    return Path(name).expanduser(), replace(reading, client_column=column, drop=dropped)
+    reading = replace(reading, client_column=column, drop=dropped, options=options)
+    return Path(name).expanduser(), reading
 
 
 def _table_source(table: Table, reading: Reading) -> Source:

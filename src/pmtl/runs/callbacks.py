@@ -93,8 +93,11 @@ def build_callback(given: Any) -> Callback:
     return made
 
 
-def call(callbacks: Sequence[Callback], when: str, event: Callable[[], Event]) -> PmtlError | None:
-    """Call the method `when` of all callbacks; return the first error as a sentence."""
+def call(
+    callbacks: Sequence[Callback], when: str, event: Callable[[], Event], ends: bool = False
+) -> PmtlError | None:
+    """Call the method `when` of all callbacks; return the first error as a sentence. `ends` says
+    that the run ends here, whatever they do."""
     for callback in callbacks:
         now = event()
         try:
@@ -103,17 +106,17 @@ def call(callbacks: Sequence[Callback], when: str, event: Callable[[], Event]) -
             kind = type(callback)
             failed = PmtlError(
                 f"The callback {kind.__module__}:{kind.__qualname__} failed in {when} after round "
-                f"{now.round} of {now.rounds} ({_words(error)}). {_outlook(when, now)}"
+                f"{now.round} of {now.rounds} ({_words(error)}). {_outlook(ends, now)}"
             )
             failed.__cause__ = error
             return failed
     return None
 
 
-def _outlook(when: str, event: Event) -> str:
+def _outlook(ends: bool, event: Event) -> str:
     if event.path is None:
         return "The run had no folder (out=…) and cannot be continued."
-    if when == "on_end":
+    if ends:
         return "The run is complete nevertheless."
     return "The run is saved up to this round: fix the callback, and continue it with pmtl resume."
 

@@ -270,7 +270,7 @@ def _refuse_misplaced(values: Mapping[str, Any], kind: type[TrainConfig]) -> Non
 #: Settings of `pmtl federation run` only.
 _OF_FEDERATIONS = ("secure_aggregation", "colluders")
 #: Options of commands that a file gives as a part of the data's spec.
-_OF_DATA = ("client_column", "target", "scale", "bounds")
+_OF_DATA = ("client_column", "target", "scale", "bounds", "schema")
 
 
 def merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from pmtl.privacy.ledger.events import TRAINING
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import DEFAULT_EPSILON, DEFAULT_ROUNDS, PrivacyPlan
 from pmtl.privacy.statement.warnings import (
-    warn_if_drowned,
+    warn_if_noise_exceeds_signal,
     warn_of_delta,
     warn_of_empty_cohorts,
     warn_of_noisy_metrics,
@@ -145,7 +145,9 @@ def warnings_of(federation: Simulation, metrics: PrivacyPlan | None, secret: boo
             warn_of_noisy_metrics(metrics),
             None
             if method.exact  # It shares less instead, and says so.
-            else warn_if_drowned(plan, method.board_size(federation.model.layout), smallest),
+            else warn_if_noise_exceeds_signal(
+                plan, method.board_size(federation.model.layout), smallest
+            ),
             method.warning(plan.clients, plan.cohort, plan.rounds),
         ]
     return [sentence for sentence in sentences if sentence]

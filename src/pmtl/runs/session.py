@@ -95,8 +95,10 @@ def run_to_end(
             measured = _validation(federation, config, budget, state)
             bar.advance(_describe(measured.get("validation")))
             lines.add(report, measured)
-            failed = call(mine, "on_round", event)
-            if team.agree(bool(config.patience and _no_better(lines.all(), config.patience))):
+            better = not (config.patience and _no_better(lines.all(), config.patience))
+            ends = team.agree(not better)
+            failed = call(mine, "on_round", event, ends)
+            if ends:
                 facts = replace(facts, stopped=_STOPPED.format(config.patience, state.round))
                 if budget is not None:
                     budget.charge_rest(state.round)
@@ -121,7 +123,8 @@ def run_to_end(
             federation.finish(state)  # It ended early: from what was published.
         federation.collect(state)
         run = _finish(federation, facts, folder, budget, state, lines.all(), key)
-        if failed := failed or call(mine, "on_end", event):
+        at_end = call(mine, "on_end", event, ends=True)
+        if failed := failed or at_end:
             raise failed
         return run
 

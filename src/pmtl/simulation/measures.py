@@ -52,21 +52,21 @@ class Answered:
         return np.asarray(top + np.log(np.exp(self.scores - top[:, None]).sum(axis=1)))
 
     @cached_property
-    def sure(self) -> Floats:
+    def probabilities(self) -> Floats:
         """[n, outputs] the probabilities of classes or labels."""
         if self.task == "multilabel":
             return np.asarray(np.exp(-np.logaddexp(0, -self.scores)))
         return np.asarray(np.exp(self.scores - self.log_sum[:, None]))
 
     @cached_property
-    def told(self) -> NDArray[np.int64]:
+    def predicted(self) -> NDArray[np.int64]:
         """[n] the predicted classes, or [n, outputs] the predicted labels."""
         if self.task == "multilabel":
             return (self.scores > 0).astype(np.int64)
         return np.asarray(self.scores.argmax(axis=1))
 
     @cached_property
-    def marks(self) -> Floats:
+    def one_hot_truth(self) -> Floats:
         """[n, outputs] 1 for the true class, or for true labels."""
         if self.task == "multilabel":
             return np.asarray(self.truth, dtype=np.float64)
@@ -80,7 +80,7 @@ class Answered:
     @cached_property
     def hits(self) -> Floats:
         """[clients, outputs] how many rows of each class are predicted to be of it."""
-        return self.pairs(self.truth, self.told == self.truth)
+        return self.pairs(self.truth, self.predicted == self.truth)
 
     def mean(self, values: Floats) -> Floats:
         """[clients] the mean over each client's rows of one number per row."""
@@ -109,8 +109,8 @@ def accuracy(given: Answered) -> Floats:
     """The share of rows whose class is predicted, or that have the most probable label."""
     if given.task == "multilabel":
         best = given.scores.argmax(axis=1)
-        return given.mean(np.take_along_axis(given.marks, best[:, None], axis=1)[:, 0])
-    return given.mean((given.told == given.truth).astype(np.float64))
+        return given.mean(np.take_along_axis(given.one_hot_truth, best[:, None], axis=1)[:, 0])
+    return given.mean((given.predicted == given.truth).astype(np.float64))
 
 
 def balanced_accuracy(given: Answered) -> Floats:
@@ -123,10 +123,10 @@ def f1(given: Answered) -> Floats:
     """The mean of F1 over the classes that occur in the client's rows or predictions; of labels,
     over all of them, where one that never occurs counts 0."""
     if given.task == "multilabel":
-        told = given.told.astype(np.float64)
-        hits, true, called = (given.sum(v) for v in (told * given.marks, given.marks, told))
+        predicted, truth = given.predicted.astype(np.float64), given.one_hot_truth
+        hits, true, called = (given.sum(v) for v in (predicted * truth, truth, predicted))
         return np.asarray(_ratio(2 * hits, true + called).mean(axis=1))
-    both = given.pairs(given.truth) + given.pairs(given.told)
+    both = given.pairs(given.truth) + given.pairs(given.predicted)
     return _mean_where(_ratio(2 * given.hits, both), both > 0)
 
 
@@ -141,7 +141,7 @@ def auc(given: Answered) -> Floats:
 
 def _ranked(given: Answered, column: int) -> Floats:
     """[clients] the area for one class, from the ranks of its rows (Mann & Whitney 1947)."""
-    score, mark = given.sure[:, column], given.marks[:, column]
+    score, mark = given.probabilities[:, column], given.one_hot_truth[:, column]
     order = np.lexsort((score, given.owner))
     owner, score, mark = given.owner[order], score[order], mark[order]
     first = np.ones(len(order), dtype=bool)
@@ -161,7 +161,7 @@ def _ranked(given: Answered, column: int) -> Floats:
 def log_loss(given: Answered) -> Floats:
     """The mean of −log(probability of the true class); over labels, too."""
     if given.task == "multilabel":
-        losses = np.logaddexp(0, np.where(given.marks > 0, -given.scores, given.scores))
+        losses = np.logaddexp(0, np.where(given.one_hot_truth > 0, -given.scores, given.scores))
         return given.mean(losses.mean(axis=1))
     right = np.take_along_axis(given.scores, given.truth[:, None], axis=1)[:, 0]
     return given.mean(given.log_sum - right)
@@ -170,7 +170,7 @@ def log_loss(given: Answered) -> Floats:
 def brier(given: Answered) -> Floats:
     """The mean squared distance of probabilities from the truth: of the second class if there are
     two, summed over several classes, averaged over labels."""
-    squares = (given.sure - given.marks) ** 2
+    squares = (given.probabilities - given.one_hot_truth) ** 2
     if given.task == "multilabel":
         return given.mean(squares.mean(axis=1))
     return given.mean(squares[:, 1] if squares.shape[1] == 2 else squares.sum(axis=1))
@@ -180,10 +180,11 @@ def calibration_error(given: Answered) -> Floats:
     """The expected calibration error: the distance of confidence from the share that is right, in
     15 bins of confidence, weighted by their rows."""
     if given.task == "multilabel":
-        sure, right = given.sure.ravel(), given.marks.ravel()
-        owner = np.repeat(given.owner, given.sure.shape[1])
+        sure, right = given.probabilities.ravel(), given.one_hot_truth.ravel()
+        owner = np.repeat(given.owner, given.probabilities.shape[1])
     else:
-        sure, right = given.sure.max(axis=1), (given.told == given.truth).astype(np.float64)
+        sure = given.probabilities.max(axis=1)
+        right = (given.predicted == given.truth).astype(np.float64)
         owner = given.owner
     bins = np.clip(np.ceil(sure * BINS).astype(np.int64) - 1, 0, BINS - 1)
     gaps = np.bincount(owner * BINS + bins, right - sure, minlength=given.clients * BINS)

@@ -72,7 +72,9 @@ class Sites:
             alone = isolate or engine == "debug"
             # One client per thread is one client at a time, to the bits of the debug engine.
             in_slots = isolate and safe and algorithm.uses_start and engine != "threads"
-            self._exact = ExactEngine(algorithm, model, tensors, alone, in_slots)
+            self._exact = ExactEngine(
+                algorithm, model, tensors, alone, in_slots, debug=engine == "debug"
+            )
         self._sparse: SparseTrainer | None = None
         if (
             engine != "debug"
@@ -98,7 +100,9 @@ class Sites:
         if self._exact is not None:
             uploads = self._exact.uploads(clients, around, round)
             return Trained(own, uploads, uploads.new_zeros(len(clients)))
-        if self.isolate:
+        # One client at a time has dropout masks of its own, as `client/site.py` has.
+        one_by_one = self.engine in ("debug", "threads") and self.model.traits.random_forward
+        if self.isolate or one_by_one:
             return self._train_isolated(clients, own, around, round, lr)
         drawn = self._drawn.pop((round, clients.tobytes()), None)
         index, real = self.batches.draw(clients, round) if drawn is None else drawn
@@ -126,7 +130,7 @@ class Sites:
         # together.
         with torch.random.fork_rng(enabled=self.model.traits.random_forward):
             if self.model.traits.random_forward:
-                torch.manual_seed(subseed(self.seed, "forward", round, int(clients[0])))
+                torch.manual_seed(subseed(self.seed, "forward", round, int(self.keys[clients[0]])))
             batches = IndexedBatches(self.tensors, clients, index, real)
             return self._trainer.train(own, around, batches, lr)
 

@@ -60,7 +60,7 @@ def test_unusual_clients_get_finite_models(task, epsilon):
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
 @pytest.mark.parametrize(("task", "outputs"), [("regression", 1), ("classification", 2)])
-@pytest.mark.parametrize("m", [60, 300])
+@pytest.mark.parametrize("m", [pytest.param(60, marks=pytest.mark.thorough), 300])
 def test_it_does_not_lose_to_training_alone(task, outputs, m, epsilon):
     """By more than two standard errors, paired over clients and seeds."""
     differences = []

@@ -31,7 +31,11 @@ from pmtl.runs.result import load_run
 from pmtl.secure_aggregation import protocol
 from pmtl.secure_aggregation.protocol import unmasked
 
-ROUNDS = 20
+#: `tests/federation/test_demo.py` hides uploads between real processes, and test_secure_attacks.py
+#: there attacks in one; here both come together, at length.
+pytestmark = pytest.mark.thorough
+
+ROUNDS = 60
 SETTINGS = ("--algorithm", "pmtl:lam=0.3", "--epsilon", 8, "--steps", 2, "--batch", 4, "--hardened",
             "--seed", 3, "--secure-aggregation", "--round-seconds", 60)  # fmt: skip
 

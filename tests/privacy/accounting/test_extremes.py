@@ -150,8 +150,23 @@ TRAIN = {
 }
 
 
-@pytest.mark.parametrize("mode", ["experiment", "production"])
-@pytest.mark.parametrize("option", TRAIN)
+#: Production adds the grid and the ledger, which meet noise, ε, clip and metrics.
+@pytest.mark.parametrize(
+    ("option", "mode"),
+    [
+        *((option, "experiment") for option in TRAIN),
+        *(
+            pytest.param(
+                option,
+                "production",
+                marks=[]
+                if option in ("--noise", "--epsilon", "--clip", "--metrics")
+                else pytest.mark.thorough,
+            )
+            for option in TRAIN
+        ),
+    ],
+)
 def test_every_option_of_pmtl_train_at_its_extremes(
     option, mode, pmtl_command, tmp_path, monkeypatch
 ):

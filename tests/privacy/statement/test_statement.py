@@ -11,7 +11,7 @@ from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.statement.statement import make_statement
 from pmtl.privacy.statement.text import hidden
-from pmtl.privacy.statement.warnings import warn_if_drowned, warn_of_delta
+from pmtl.privacy.statement.warnings import warn_if_noise_exceeds_signal, warn_of_delta
 
 
 def text(sampling="full", shares=True, personal=True, **changes):
@@ -73,8 +73,8 @@ def test_a_delta_that_allows_publishing_a_client_is_told(delta, hollow):
 
 def test_the_drowning_warning_counts_the_noise_of_small_blocks():
     plan = PrivacyPlan(50, 50, "full", 1.0, 0.1, 5, 1e-3)
-    assert warn_if_drowned(plan, 200) is None
-    assert warn_if_drowned(plan, 200, smallest_block=1 / 50) is not None
+    assert warn_if_noise_exceeds_signal(plan, 200) is None
+    assert warn_if_noise_exceeds_signal(plan, 200, smallest_block=1 / 50) is not None
 
 
 class TestGuarantees:

@@ -52,8 +52,9 @@ ROUND_PENALTY, ROUND_STEPS = 10.0, 10
 #: How far the shared weights may get in all rounds, and the length of the noise in them, both in
 #: units of the start's length: of a random start, and of a public start or a part of the weights.
 REACH, NOISE, NOISE_OF_PUBLIC = 0.8, 1.0, 0.2
-#: A random subspace has at least so many dimensions, and is used for so many times more weights.
-LEAST_SHARED, MANY = 50, 4
+#: The smallest dimension of a random subspace. A subspace is used if the model has more than 4
+#: times as many weights as the subspace has dimensions.
+LEAST_SHARED, WEIGHTS_PER_DIMENSION = 50, 4
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,8 @@ class Anchored(Voted):
         if not self._sizes.public_start or not self.noise:
             return None
         enough = max(LEAST_SHARED, int(self.releases / (2 * self.noise) ** 2))
-        return f"subspace:k={enough}" if MANY * enough < self._sizes.weights else None
+        fewest = WEIGHTS_PER_DIMENSION * enough
+        return f"subspace:k={enough}" if fewest < self._sizes.weights else None
 
     @property
     def _shared(self) -> int:
@@ -158,7 +160,7 @@ class Anchored(Voted):
         scaled, _, _ = self._in_units(rows, target)
         if stage == "weights":
             return self._moves(scaled, shared) / self._step
-        return self._ballot(self._losses(scaled, shared), rows)
+        return self._vote_upload(self._losses(scaled, shared), rows)
 
     def finish_after(self, rows: ClientRows, board: Tensor, last: Tensor) -> Tensor:
         """The personal model and the one trained alone, [K, 2 P]; `last` is the client's vote."""
@@ -222,7 +224,7 @@ class Anchored(Voted):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         round = int(memory["round"])
         numbers, target, vote = self._cut(shared)
-        target, vote = self._heard(round, update, target, vote)
+        target, vote = self._after_release(round, update, target, vote)
         if self.stage(round) == "weights":
             numbers = numbers + self._step * update
         board = torch.cat([numbers.to(target.dtype), target.flatten(1), vote], 1)

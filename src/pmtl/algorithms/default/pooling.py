@@ -139,7 +139,7 @@ class Pooling(Shares):
             return share_norm(moved, self._sizes.outputs) if self.frequent else moved
         _, losses, held = cells.held_out(scaled, *self._grid(weights, rows, steps))
         losses, _ = cells.own_losses(losses, held, rows)
-        return self._ballot(losses, rows)
+        return self._vote_upload(losses, rows)
 
     def finish(self, rows: ClientRows, board: Tensor) -> Tensor:
         weights, target, vote, steps, _ = self._read(board)
@@ -180,10 +180,10 @@ class Pooling(Shares):
         return torch.stack(centres, 1), penalty
 
     def _penalties(self, pairs: list[tuple[float, float]], rows: ClientRows) -> Tensor:
-        """[K or 1, cells, d]; a penalty on both of two opposite classes counts half on their
-        difference. Between wide bounds a feature varies little: there, penalties are in units of
-        each client's own deviations. Words, which most rows do not have, have penalties of their
-        own."""
+        """[K or 1, cells, d]. Penalties of classes are doubled: the difference of two opposite
+        classes has half of the penalty that each of them has. Between wide bounds a feature varies
+        little: there, penalties are in units of each client's own deviations. Words, which most
+        rows do not have, have penalties of their own."""
         table = rows.x.new_tensor(pairs)
         every = table[:, 1:].expand(-1, rows.x.shape[2]).clone()
         every[:, 0] = table[:, 0]
@@ -214,7 +214,7 @@ class Pooling(Shares):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         round = int(memory["round"])
         weights, target, vote, steps, further = (part.clone() for part in self._read(shared))
-        target, vote = self._heard(round, update, target, vote)
+        target, vote = self._after_release(round, update, target, vote)
         length = memory["length"]
         if self.stage(round) == "use":
             further = update.to(further.dtype)
@@ -250,8 +250,8 @@ class Pooling(Shares):
         return flat.view_as(weights), further
 
     def _free(self, update: Tensor) -> tuple[Tensor, int]:
-        """Moves without noise that changes no probability (the same for all classes), and how many
-        of their numbers are free."""
+        """The update without its mean over classes, which has no effect on probabilities, and how
+        many independent numbers are left."""
         if self._sizes.task != "classification" or self.share == "frequent":
             return update, update.shape[1]
         moved = update.reshape(len(update), -1, self._sizes.outputs)

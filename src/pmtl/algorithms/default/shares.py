@@ -18,14 +18,14 @@ SHARES = ("auto", "all", "answers", "frequent", "intercepts")
 
 @dataclass(frozen=True)
 class Shares(Voted):
-    """What is shared, how many numbers that is, and how it is said.
+    """What is shared, how many numbers that is, and its description for the statement.
 
     Args:
         rounds, votes, target, noise: see `Voted`.
         share: "all" weights, a map of the "answers" of a public head, the "frequent" weights
             (intercepts, and slopes of the columns and classes that are used most), the
             "intercepts" only, or "auto".
-        reach: the farthest that the shared weights can get in all rounds; 0 is decided.
+        reach: the farthest that the shared weights can get in all rounds; 0: chosen automatically.
     """
 
     share: str = "auto"

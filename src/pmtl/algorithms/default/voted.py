@@ -134,10 +134,10 @@ class Voted(ExactAlgorithm):
         """The standard deviation of the noise in the published losses."""
         return self.noise * self._vote_norm / math.sqrt(self.votes)
 
-    def _ballot(self, losses: Tensor, rows: ClientRows) -> Tensor:
+    def _vote_upload(self, losses: Tensor, rows: ClientRows) -> Tensor:
         """The upload of the vote [K, cells]; a client with one row has no vote."""
-        ballot = (losses - losses.mean(1, keepdim=True)) / self._vote_norm
-        return torch.where((rows.mask.sum(1) > 1).unsqueeze(1), ballot, 0.0)
+        upload = (losses - losses.mean(1, keepdim=True)) / self._vote_norm
+        return torch.where((rows.mask.sum(1) > 1).unsqueeze(1), upload, 0.0)
 
     def _target(self, target: Tensor) -> Tensor:
         """Size and level [K, 2, outputs] that clients use, from the published ones. A size of 0
@@ -152,7 +152,7 @@ class Voted(ExactAlgorithm):
 
     # ---- at the server ----
 
-    def _heard(
+    def _after_release(
         self, round: int, update: Tensor, target: Tensor, vote: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Size and level [1, 2, outputs], and the vote [1, cells], after a release."""

@@ -40,7 +40,7 @@ def write_site_file(
         if key in given:
             given[key] = _found(given[key], f"--{key}")
     if "schema" in given:
-        Schema.read(given["schema"])  # A mistake in it is told now, and not in the first run.
+        Schema.read(given["schema"])  # Mistakes are reported now, not in the first run.
     folder = str((models or kit / "models").resolve())
     site: dict[str, Any] = {"data": format_spec(place, {**options, **given}), "folder": folder}
     if one_client:

@@ -83,8 +83,8 @@ def open_table(path: Path, lenient: bool = False, progress: bool = False) -> Ite
 
 
 def _delimiter(path: Path) -> str:
-    """What stands between the cells of a CSV or TSV file: what its header has most of. Spreadsheets
-    write semicolons where a comma stands before decimals."""
+    """The delimiter: the most frequent candidate in the header. Spreadsheets write semicolons where
+    a comma stands before decimals."""
     if ".tsv" in path.suffixes:
         return "\t"
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:

@@ -63,8 +63,8 @@ class _Problem:
 
 
 class Encoder:
-    """Encodes batch by batch, and remembers what is wrong. If `lenient` (production), a cell that
-    cannot be read leaves its row out, and nothing is told."""
+    """Encodes batch by batch, and collects problems. If `lenient` (production), rows with a cell
+    that cannot be read are dropped without an error."""
 
     def __init__(self, schema: Schema, lenient: bool = False) -> None:
         self._schema, self._lenient = schema, lenient

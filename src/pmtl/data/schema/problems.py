@@ -1,4 +1,4 @@
-"""Everything that is wrong with a file, told at once."""
+"""Lists all problems of a file in one error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pmtl.errors import PmtlError, PublicError
 
-#: More problems than these are counted, not told.
+#: Only the first 8 problems are listed.
 MOST = 8
 
 

@@ -71,11 +71,11 @@ class CellTransport:
             self._threads.submit(self._request, site, messages[site], deadline, topic, late): site
             for site in alive
         }
-        watch = _Watch(alive)
+        pending = _Pending(alive)
         wanted = frozenset(messages) if wait_for is None else wait_for
         answers: dict[str, bytes] = {}
         pings: Future[dict[str, bytes]] | None = None
-        while wanted & (frozenset(waiting.values()) - watch.lost) and not self._closed.is_set():
+        while wanted & (frozenset(waiting.values()) - pending.lost) and not self._closed.is_set():
             if (left := begun + deadline - time.monotonic()) <= 0:
                 break
             done, _ = wait(waiting, timeout=min(left, 0.2), return_when=FIRST_COMPLETED)
@@ -84,11 +84,11 @@ class CellTransport:
                 if (answer := future.result()) is not None:
                     answers[site] = answer
             if pings is None:
-                if watch.due():
+                if pending.due():
                     asked = frozenset(waiting.values())
                     pings = self._threads.submit(self._ping, asked)
             elif pings.done():
-                watch.heard(asked, pings.result())
+                pending.answered(asked, pings.result())
                 pings = None
         late.trigger(True)  # What is still under way is dropped.
         return answers
@@ -146,13 +146,13 @@ def _release(site: str) -> None:
             future.value = None
 
 
-class _Watch:
+class _Pending:
     """Which of the sites that are awaited have lost what they were asked."""
 
     def __init__(self, alive: Mapping[str, bytes]) -> None:
         self.lost: frozenset[str] = frozenset()
         self._alive = dict(alive)
-        self._heard = dict.fromkeys(alive, time.monotonic())
+        self._answered = dict.fromkeys(alive, time.monotonic())
         self._next = time.monotonic() + _PING_EVERY
 
     def due(self) -> bool:
@@ -162,13 +162,13 @@ class _Watch:
         self._next = time.monotonic() + _PING_EVERY
         return True
 
-    def heard(self, asked: frozenset[str], numbers: Mapping[str, bytes]) -> None:
+    def answered(self, asked: frozenset[str], numbers: Mapping[str, bytes]) -> None:
         """What the sites that were pinged have answered."""
         now = time.monotonic()
-        self._heard |= dict.fromkeys(numbers, now)
+        self._answered |= dict.fromkeys(numbers, now)
         self.lost |= {
             site
             for site in asked
-            if now - self._heard[site] > _GIVE_UP
+            if now - self._answered[site] > _GIVE_UP
             or (site in numbers and numbers[site] != self._alive[site])
         }

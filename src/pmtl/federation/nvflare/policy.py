@@ -96,7 +96,8 @@ def site_names(kit: Path) -> tuple[str, ...]:
 
 
 def write_site_names(kit: Path, names: Sequence[str]) -> None:
-    """Say in the server's kit who may take part. A server that runs heeds it at once."""
+    """Say in the server's kit who may take part. A running server applies the change
+    immediately."""
     write_text(kit / "local" / SITES_FILE, json.dumps(list(names)) + "\n")
 
 
@@ -151,8 +152,8 @@ def _site_resources() -> dict[str, Any]:
 
 
 def _authorization(server: bool) -> dict[str, Any]:
-    """Nobody has a right at a site. At the server, the administrator's role may submit, watch and
-    stop jobs; nobody may bring code, use a shell, or fetch what a job left there."""
+    """No role has permissions at a site. At the server, the administrator's role may submit, watch
+    and stop jobs; no role may submit code, use a shell, or fetch what a job left there."""
     permissions: dict[str, Any] = dict.fromkeys(_ROLES, "none")
     if server:
         rights = dict.fromkeys(("submit_job", "manage_job", "view", "app_command"), "any")

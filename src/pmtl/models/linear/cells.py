@@ -80,7 +80,7 @@ def choose(losses: Tensor, held: Tensor, vote: Tensor, noise: float) -> Tensor:
         vote: [K, CELLS] the published losses.
         noise: the standard deviation of their noise.
     """
-    trusted, trust = trust_vote(vote, noise)
+    trusted, trust = shrink_vote(vote, noise)
     score = held * losses + vote_rows(noise) * trusted
     score[:, :-1] += math.log(len(AROUND)) + HANDICAP * (1 - trust)
     return torch.softmax(-score, 1)
@@ -92,9 +92,9 @@ def vote_rows(noise: float) -> float:
 
 
 def without_small(parts: Tensor) -> tuple[Tensor, Tensor]:
-    """The parts [K, CELLS] without cells that hardly count, and the cells around the shared weights
-    [K, g] that are left, the largest first, for the client with the most of them; the others have
-    cells with a part of 0 among theirs."""
+    """Set parts [K, CELLS] below SMALL to 0, and rescale the others to a sum of 1. Also returns the
+    indices [K, g] of the remaining cells around the shared weights, the largest first, padded to
+    the longest client with cells whose part is 0."""
     parts = torch.where(parts >= SMALL, parts, 0.0)
     parts = parts / parts.sum(1, keepdim=True)
     around = parts[:, :-1]
@@ -109,9 +109,9 @@ def take(table: Tensor, order: Tensor) -> Tensor:
     return torch.gather(wide, 1, index.expand(-1, -1, *table.shape[2:]))
 
 
-def trust_vote(vote: Tensor, noise: float) -> tuple[Tensor, Tensor]:
-    """The vote [K, CELLS] as far as it is more than its noise, and the trust [K, 1] in its smooth
-    part. That part and the rest are shrunk each by its own known noise."""
+def shrink_vote(vote: Tensor, noise: float) -> tuple[Tensor, Tensor]:
+    """Shrink the vote [K, CELLS] by its known noise: its smooth part and the rest, each by its own.
+    Also returns the factor [K, 1] of the smooth part."""
     smooth = smooth_basis(vote)
     part = vote @ smooth @ smooth.T
     rest = vote - vote.mean(1, keepdim=True) - part

@@ -38,7 +38,7 @@ def most_used(use: Tensor, outputs: int, count: int, alike: bool = False) -> Ten
 
     Args:
         use: [K, columns + outputs] what was published, for K clients that all read the same.
-        outputs: how many numbers a model answers with.
+        outputs: number of model outputs.
         count: how many places.
         alike: whether all outputs count alike, and only columns are compared.
     """

@@ -89,7 +89,7 @@ class LastLayer:
 
         Args:
             task: what the model is trained for.
-            outputs: how many numbers it answers with.
+            outputs: number of model outputs.
             inputs: [K, n, …] rows as the model reads them.
             targets: [K, n] or [K, n, outputs].
             real: [K, n] false for padding, which becomes zeros whatever it holds.

@@ -47,9 +47,9 @@ def read_level(votes: Tensor, noise: float) -> tuple[Tensor, Tensor]:
 
 
 def spans(target: Tensor) -> list[float]:
-    """[low, high] for each output, from sizes and levels [2, outputs]: where the mean of a client's
-    targets lies if the published level is the right one of all those that a turn apart. Both are
-    infinite if the size was lost in noise."""
+    """[low, high] for each output, from sizes and levels [2, outputs]: the range of client means
+    for which the published level is unambiguous. Both are infinite if the size was lost in
+    noise."""
     size, level = target
     low, high = ((level + sign * TURN / 2) * size for sign in (-1, 1))
     lost = torch.where(size > 0, 0.0, torch.inf)

@@ -195,7 +195,7 @@ def _losses_epsilon(groups: Sequence[Group], delta: float, cap: float, sensitivi
         # Together they are one Gaussian.
         parts.append((2 / math.sqrt(squared_mu), 1.0, 1))
     # Less noise reveals more, so it is safe to reduce noise that a grid cannot hold.
-    parts = [(min(z, poisson.FAINTEST), rate, count) for z, rate, count in parts]
+    parts = [(min(z, poisson.LARGEST_Z), rate, count) for z, rate, count in parts]
     # Minus the rounding errors of the transforms, as in `poisson`.
     usable = delta - sum(poisson.rounding(count) for _, _, count in parts)
     if usable <= 0 or not all(poisson.computable(z, count) for z, _, count in parts):

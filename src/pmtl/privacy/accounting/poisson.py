@@ -32,7 +32,7 @@ from pmtl.privacy.accounting.libraries import load
 MOST_POINTS = 12_000
 # The range of z for a grid. Below it, exponentials of the grid's width overflow (and ε is above ten
 # thousand); above it, differences are smaller than rounding errors (and ε is almost 0).
-LOUDEST, FAINTEST = 0.01, 1e6
+SMALLEST_Z, LARGEST_Z = 0.01, 1e6
 # More rounds than this are not put on a grid: it would take hours.
 _MOST_ROUNDS = 1_000_000
 # From this many rounds on, the library holds a sum of losses of two or more points in an array.
@@ -94,7 +94,7 @@ def rounding(rounds: int) -> float:
 
 def computable(z: float, rounds: int) -> bool:
     """Whether a grid can hold the losses; otherwise the cap is used."""
-    return LOUDEST <= z <= FAINTEST and rounds <= _MOST_ROUNDS
+    return SMALLEST_Z <= z <= LARGEST_Z and rounds <= _MOST_ROUNDS
 
 
 def smaller(value: float, cap: float) -> float:

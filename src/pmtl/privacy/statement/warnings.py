@@ -43,8 +43,10 @@ def warn_of_noisy_metrics(metrics: PrivacyPlan | None) -> str | None:
     )
 
 
-def warn_if_drowned(plan: PrivacyPlan, parameters: int, smallest_block: float = 1.0) -> str | None:
-    """If there is more noise than signal.
+def warn_if_noise_exceeds_signal(
+    plan: PrivacyPlan, parameters: int, smallest_block: float = 1.0
+) -> str | None:
+    """A warning if there is more noise than signal.
 
     If all uploads had the same direction, the sum over T rounds would have norm Tγ; its noise has
     norm about σ√(dT). A block of the billboard to which only the share `smallest_block` of the
