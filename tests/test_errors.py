@@ -2,7 +2,13 @@
 
 import pytest
 
-from pmtl.errors import LONGEST, PmtlError, is_out_of_memory, naming, needing
+from pmtl.errors import (
+    MAX_MESSAGE_LENGTH,
+    PmtlError,
+    errors_naming,
+    is_out_of_memory,
+    require_package,
+)
 
 
 def test_what_would_break_the_line_or_speak_to_the_terminal_is_escaped():
@@ -12,10 +18,10 @@ def test_what_would_break_the_line_or_speak_to_the_terminal_is_escaped():
 
 def test_a_long_message_keeps_its_beginning_and_its_end():
     told = str(PmtlError(f"The name {'x' * 10**6!r} is long: shorten it."))
-    assert len(told) < LONGEST
+    assert len(told) < MAX_MESSAGE_LENGTH
     assert told.startswith("The name 'xxx")
     assert told.endswith("xxx' is long: shorten it.")
-    assert len(str(PmtlError("\x00" * 10**6))) < LONGEST
+    assert len(str(PmtlError("\x00" * 10**6))) < MAX_MESSAGE_LENGTH
 
 
 @pytest.mark.parametrize(
@@ -28,7 +34,7 @@ def test_a_long_message_keeps_its_beginning_and_its_end():
     ],
 )
 def test_a_file_is_named_once(sentence, told):
-    with pytest.raises(PmtlError) as refused, naming("a/d.csv"):
+    with pytest.raises(PmtlError) as refused, errors_naming("a/d.csv"):
         raise PmtlError(sentence)
     assert str(refused.value) == told
 
@@ -49,5 +55,5 @@ def test_want_of_memory_is_told_from_other_words_about_memory(error, wanting):
 
 
 def test_a_package_that_is_not_installed_is_a_sentence():
-    with pytest.raises(PmtlError, match="needs it"), needing("This needs it."):
+    with pytest.raises(PmtlError, match="needs it"), require_package("This needs it."):
         import no_such_package  # noqa: F401

@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 
 from pmtl.errors import PmtlError
-from pmtl.spec import construct, explained, parse_spec, unknown
+from pmtl.spec import construct, explain_wrong_calls, parse_spec, unknown
 
 
 @pytest.mark.parametrize(
@@ -111,12 +111,12 @@ class Oven:
     heat: int = 3
 
 
-@explained({"sugar": "bread has none"}, oven=Oven)
+@explain_wrong_calls({"sugar": "bread has none"}, oven=Oven)
 def bake(flour, water=1, *, oven=None, **more):
     return flour, water, oven, more
 
 
-@explained({"sugar": "bread has none"}, oven=Oven)
+@explain_wrong_calls({"sugar": "bread has none"}, oven=Oven)
 def knead(flour, water=1, *, oven=None):
     return flour, water, oven
 
@@ -143,7 +143,7 @@ class TestExplained:
             knead(*args, **kwargs)
 
     def test_errors_inside_are_not_changed(self):
-        @explained()
+        @explain_wrong_calls()
         def fail():
             raise TypeError("inside")
 

@@ -131,4 +131,4 @@ def test_an_existing_folder_is_refused_and_left_alone(small, tmp_path):
 def test_the_first_number_that_is_free_is_taken(tmp_path):
     for number in (1, 3):
         (tmp_path / f"run-{number}").mkdir()
-    assert files.numbered(tmp_path / "run") == tmp_path / "run-2"
+    assert files.next_numbered(tmp_path / "run") == tmp_path / "run-2"

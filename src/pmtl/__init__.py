@@ -59,18 +59,18 @@ _NAMES = {
     "runs.training": ("resume", "train"),
     "simulation": ("LocalTraining", "join_team"),
 }
-_HOMES = {name: f"pmtl.{home}" for home, names in _NAMES.items() for name in names}
+_MODULES = {name: f"pmtl.{module}" for module, names in _NAMES.items() for name in names}
 
-__all__ = ["PmtlError", "__version__", *sorted(_HOMES)]
+__all__ = ["PmtlError", "__version__", *sorted(_MODULES)]
 
 
 def __getattr__(name: str) -> Any:
     if name == "sklearn":  # A package of its own, which imports scikit-learn.
         return import_module("pmtl.sklearn")
-    if name not in _HOMES:
+    if name not in _MODULES:
         hint = did_you_mean(name, __all__)
         raise AttributeError(f"module 'pmtl' has no attribute {name!r}{'.' * bool(hint)}{hint}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

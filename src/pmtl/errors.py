@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-LONGEST = 1500
+MAX_MESSAGE_LENGTH = 1500
 """Characters of a message; it may quote a very long value from a file."""
 
 
@@ -18,8 +18,8 @@ class PmtlError(Exception):
     """
 
     def __str__(self) -> str:
-        message = _cut(super().__str__())
-        return _cut("".join(c if c.isprintable() else ascii(c)[1:-1] for c in message))
+        message = _shorten(super().__str__())
+        return _shorten("".join(c if c.isprintable() else ascii(c)[1:-1] for c in message))
 
 
 class PublicError(PmtlError):
@@ -70,8 +70,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 @contextmanager
-def enough_memory(sentence: str) -> Iterator[None]:
-    """Say with this sentence that memory ran out."""
+def memory_errors(sentence: str) -> Iterator[None]:
+    """Raise a `PmtlError` with this sentence if memory runs out."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -81,8 +81,8 @@ def enough_memory(sentence: str) -> Iterator[None]:
 
 
 @contextmanager
-def needing(sentence: str) -> Iterator[None]:
-    """Say with this sentence that a package which is imported here is not installed."""
+def require_package(sentence: str) -> Iterator[None]:
+    """Raise a `PmtlError` with this sentence if an import fails."""
     try:
         yield
     except ImportError as error:
@@ -90,7 +90,7 @@ def needing(sentence: str) -> Iterator[None]:
 
 
 @contextmanager
-def naming(where: str) -> Iterator[None]:
+def errors_naming(where: str) -> Iterator[None]:
     """Add `where` (a file) to error messages that do not name it."""
     try:
         yield
@@ -101,7 +101,7 @@ def naming(where: str) -> Iterator[None]:
         raise type(error)(f"In {where}: {error}") from error
 
 
-def _cut(message: str) -> str:
-    if len(message) <= LONGEST:
+def _shorten(message: str) -> str:
+    if len(message) <= MAX_MESSAGE_LENGTH:
         return message
-    return f"{message[: LONGEST * 2 // 3]} … {message[-LONGEST // 4 :]}"
+    return f"{message[: MAX_MESSAGE_LENGTH * 2 // 3]} … {message[-MAX_MESSAGE_LENGTH // 4 :]}"

@@ -1,6 +1,6 @@
-"""What of a linear model is shared. Pooling decides it before anything is spent, and `pmtl plan`
-tells it, from public numbers: the sizes of the model, and mμ (`strength`), against which the noise
-of the shared numbers stands.
+"""Which weights of a linear model are shared. Pooling decides it before any privacy is spent, and
+`pmtl plan` reports it, both from public numbers: the sizes of the model, and mμ (`strength`), the
+number of clients times the budget μ, to which the ratio of signal to noise is proportional.
 
 >>> LinearSizes(columns=6, outputs=1, classes=False).what_to_share(strength=160.0)
 'all'
@@ -14,12 +14,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-#: All weights are shared if mμ/√(their number) is at least this. A public head is near the goal
-#: already: a map of its answers, or all weights if these are fewer, from a smaller number on.
-ENOUGH, ENOUGH_OF_PUBLIC = 2.5, 1.2
-#: Of more weights, those in most use are shared: (mμ/4)² of them, if mμ is at least 100, so that
-#: what clients use can be read.
-PART, READABLE_USE = 4.0, 100.0
+#: All weights are shared if mμ/√(their number) is at least this. Public weights (a public head)
+#: need less: a map of their answers, or all weights if these are fewer, is shared from 1.2 on.
+MIN_RATIO, MIN_RATIO_OF_PUBLIC = 2.5, 1.2
+#: Otherwise the (mμ/4)² most used weights are shared, if mμ is at least 100: with more noise, the
+#: noisy counts do not show which weights clients use.
+FREQUENT_DIVISOR, MIN_STRENGTH_TO_COUNT = 4.0, 100.0
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,10 @@ class LinearSizes:
     """The sizes of a linear model.
 
     Args:
-        columns: its features, and 1 for the intercept.
+        columns: the number of features, plus 1 for the intercept.
         outputs: number of model outputs.
-        classes: whether these are the logits of classes, of which one is right.
-        public_head: whether its weights begin with public ones that count.
+        classes: whether the outputs are the logits of classes.
+        public_head: whether training starts from public weights.
     """
 
     columns: int
@@ -48,23 +48,23 @@ class LinearSizes:
             return "all"
         if self.public_head:  # Few features: all weights are fewer than a map of the answers.
             rows = min(self.columns, self.outputs + 1)
-            paid = strength / math.sqrt(self.free(rows * self.outputs)) >= ENOUGH_OF_PUBLIC
+            ratio = strength / math.sqrt(self.free(rows * self.outputs))
             what = "all" if rows == self.columns else "answers"
-            return what if paid else "intercepts"
-        return "frequent" if strength >= READABLE_USE else "intercepts"
+            return what if ratio >= MIN_RATIO_OF_PUBLIC else "intercepts"
+        return "frequent" if strength >= MIN_STRENGTH_TO_COUNT else "intercepts"
 
     def all_can_be_shared(self, strength: float) -> bool:
         """Whether the mean of all weights is more than noise."""
-        return strength / math.sqrt(self.free(self.columns * self.outputs)) >= ENOUGH
+        return strength / math.sqrt(self.free(self.columns * self.outputs)) >= MIN_RATIO
 
     def free(self, numbers: int) -> int:
-        """How many of so many numbers are free: the same for all classes changes no probability."""
+        """The degrees of freedom: adding a constant to all logits changes no probability."""
         many = self.classes and self.outputs > 1
         return numbers * (self.outputs - 1) // self.outputs if many else numbers
 
     def frequent(self, strength: float) -> int:
-        """How many slopes are shared because they are in most use: (mμ/4)²."""
-        return int(min(self.slopes, (strength / PART) ** 2))
+        """How many of the most used slopes are shared: (mμ/4)²."""
+        return int(min(self.slopes, (strength / FREQUENT_DIVISOR) ** 2))
 
     def numbers(self, share: str, strength: float) -> int:
         """How many numbers of a client's model are uploaded in a round."""

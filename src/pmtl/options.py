@@ -69,8 +69,8 @@ def tables(kind: Any) -> Iterator[tuple[str, type, str]]:
             yield item.name, hints[item.name], item.metadata["panel"]
 
 
-def homes(kind: Any) -> dict[str, str]:
-    """Every setting of a dataclass and of its tables, and the table that it belongs to, if any."""
+def tables_by_setting(kind: Any) -> dict[str, str]:
+    """The table of every setting of a dataclass, by name; "" for a setting in no table."""
     found = dict.fromkeys(declared(kind), "")
     for table, inner, _ in tables(kind):
         found |= dict.fromkeys(declared(inner), table)

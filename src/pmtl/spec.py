@@ -24,7 +24,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def settle_numbers(made: Any) -> None:
+def convert_numbers(made: Any) -> None:
     """Convert the numbers of a frozen dataclass to the types it declares (an int given for a float,
     a NumPy number), so that writing and reading a file keeps them equal."""
     for field in fields(made):
@@ -82,13 +82,13 @@ def unknown(what: str, given: str, known: Iterable[str]) -> PmtlError:
     return PmtlError(f"There is no {what} {given!r}.{hint} Known: {', '.join(known)}.")
 
 
-def explained(
+def explain_wrong_calls(
     hints: Mapping[str, str] | None = None, **inside: type
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """A decorator: a call with wrong arguments is a `PmtlError` that says how to write it.
+    """A decorator: a call with wrong arguments raises a `PmtlError` that says how to correct it.
 
     Args:
-        hints: what to write instead of arguments that one might expect.
+        hints: what to write instead of arguments that do not exist but that users may expect.
         **inside: dataclasses by the arguments that take their fields (`privacy=PrivacyRequest`).
     """
 
@@ -119,7 +119,7 @@ def _wrong_call(
     kwargs: Mapping[str, Any],
     hints: Mapping[str, str],
 ) -> PmtlError:
-    """What is wrong with the arguments of a call."""
+    """The error for wrong arguments of a call."""
     parameters = signature.parameters
     known = [word for word in parameters if word not in ("self", "cls")]
     for word in kwargs:

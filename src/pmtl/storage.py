@@ -70,8 +70,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_toml(path: str | Path, what: str, error: type[PmtlError] = PmtlError) -> dict[str, Any]:
-    """The values of a TOML file that a user wrote; ~ is the home folder. `what` it is begins the
-    sentences about mistakes, which are of the type `error`."""
+    """The values of a TOML file that a user wrote; ~ is the home folder. Error messages begin with
+    `what`; their type is `error`."""
     try:
         content = Path(path).expanduser().read_bytes()
     except (OSError, ValueError, RuntimeError) as problem:  # A null character; an unknown home.
@@ -114,8 +114,7 @@ def read_tensors(
     be the one that was written at that time."""
     with read_errors(path), safe_open(path, framework="pt") as file:
         metadata = json.loads((file.metadata() or {})["pmtl"])
-        # Copies, because the last bits of a product may depend on the address in memory, and what
-        # was read from a file may lie anywhere.
+        # Copies are aligned: the last bits of a product may depend on the address in memory.
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         written = metadata.pop("digest")
         found = digest(tensors, metadata, key)
@@ -125,7 +124,7 @@ def read_tensors(
 
 @contextmanager
 def read_errors(path: Path) -> Iterator[None]:
-    """Turn errors of reading a safetensors file into sentences."""
+    """Turn errors of reading a safetensors file into `PmtlError`."""
     try:
         yield
     except FileNotFoundError as error:
@@ -150,7 +149,7 @@ def check_digest(path: Path, written: str, found: str, known: str | None) -> Non
 
 
 def append_line(path: Path, value: Mapping[str, Any]) -> None:
-    with disk_errors(path), open(path, "a", encoding="utf-8", opener=like_its_folder) as file:
+    with disk_errors(path), open(path, "a", encoding="utf-8", opener=open_like_folder) as file:
         file.write(to_json(value) + "\n")
 
 
@@ -170,8 +169,8 @@ def disk_errors(
     action: str = "written",
     if_full: str = "What was there before is safe: free some space and try again.",
 ) -> Iterator[None]:
-    """Turn errors of the file system into sentences that name `path`, the `action` that could not
-    be done with it, and what to do if the disk is full."""
+    """Turn errors of the file system into a `PmtlError` that names `path`, the `action` that
+    failed, and what to do if the disk is full."""
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -193,7 +192,7 @@ def take_lock(path: Path, if_held: str) -> int:
     Closing the handle or ending the process, by any cause, frees the lock.
     """
     with disk_errors(path):
-        handle = like_its_folder(str(path), os.O_RDWR | os.O_CREAT)
+        handle = open_like_folder(str(path), os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -215,14 +214,14 @@ def exclusive(path: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def numbered(path: Path) -> Path:
+def next_numbered(path: Path) -> Path:
     """The first of PATH-1, PATH-2, … that does not exist."""
     names = (path.with_name(f"{path.name}-{number}") for number in count(1))
     return next(name for name in names if not name.exists())
 
 
 def is_free(path: str | Path) -> bool:
-    """Whether there is nothing at `path` but, perhaps, an empty folder."""
+    """Whether `path` does not exist or is an empty folder."""
     path = Path(path)
     return not path.exists() or (path.is_dir() and not any(path.iterdir()))
 
@@ -244,7 +243,7 @@ def replace(path: Path, write: Callable[[Path], object], opener: Opener | None =
         try:
             partial.unlink(missing_ok=True)  # A crash may have left one behind.
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-            os.close((opener or like_its_folder)(str(partial), flags))
+            os.close((opener or open_like_folder)(str(partial), flags))
             mode = stat.S_IMODE(partial.stat().st_mode)
             write(partial)
             if stat.S_IMODE(partial.stat().st_mode) != mode:
@@ -264,7 +263,7 @@ def place(partial: Path, path: Path) -> None:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Where to make a folder that becomes `path` when it is complete; one that fails is removed."""
+    """A temporary path for a folder, which is renamed to `path` at the end, or removed on error."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     with disk_errors(path):
         try:
@@ -275,13 +274,13 @@ def new_folder(path: Path) -> Iterator[Path]:
             raise
 
 
-def like_its_folder(path: str, flags: int) -> int:
+def open_like_folder(path: str, flags: int) -> int:
     """An `opener`: a file that it creates has the read and write permissions of its folder."""
     return os.open(path, flags, stat.S_IMODE(Path(path).parent.stat().st_mode) & 0o666)
 
 
-def open_to_others(path: Path) -> bool:
-    """Whether anybody but its owner has any permission on a file or folder."""
+def others_have_access(path: Path) -> bool:
+    """Whether users other than the owner have any permission on a file or folder."""
     return bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
 
 

@@ -35,11 +35,11 @@ def words(seed: int, stream: str, *counters: Any) -> Words:
     """64 random bits for every element of the broadcast `counters`."""
     with np.errstate(over="ignore"):
         state = _finalise(np.uint64(seed % 2**64) ^ np.uint64(name_key(stream)))
-    return go_on(state, *counters)
+    return extend(state, *counters)
 
 
-def go_on(state: Any, *counters: Any) -> Words:
-    """`words` with more counters, given the words for the first counters."""
+def extend(state: Any, *counters: Any) -> Words:
+    """`words` for further counters; `state` is the result for the counters before them."""
     with np.errstate(over="ignore"):
         for counter in counters:
             state = _finalise((state + _GOLDEN) ^ _finalise(np.asarray(counter).astype(np.uint64)))

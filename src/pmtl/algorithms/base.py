@@ -24,7 +24,7 @@ from pmtl.models import Batch, FlatModel, Layout, Task
 from pmtl.models.linear.last_layer import last_layer
 from pmtl.models.linear.solve import ClientRows
 from pmtl.models.network.rows import LastPlaces
-from pmtl.spec import settle_numbers
+from pmtl.spec import convert_numbers
 
 #: From a vector of weights to the gradient of the client's objective on the current batch.
 Gradient = Callable[[Tensor], Tensor]
@@ -61,7 +61,7 @@ class Algorithm(ABC):
                     f"{self.name}: {field.name} must be a finite number that is not negative, "
                     f"but {value!r} was given."
                 )
-        settle_numbers(self)
+        convert_numbers(self)
 
     def bind(self, layout: Layout) -> Algorithm:
         """The algorithm for a model with this layout; by default the same algorithm.

@@ -18,7 +18,7 @@ from pmtl.cli.ledger import commands as ledger
 from pmtl.cli.options import warn
 from pmtl.cli.results import evaluate, export, predict, report
 from pmtl.cli.shell.mistakes import UsageMistake, refuse_repeated, sentence_of
-from pmtl.errors import Interrupted, PmtlError, PmtlWarning, enough_memory
+from pmtl.errors import Interrupted, PmtlError, PmtlWarning, memory_errors
 
 app = typer.Typer(
     name="pmtl",
@@ -64,8 +64,8 @@ def main() -> None:
     # Commands report this themselves, as an error.
     warnings.filterwarnings("ignore", "Training diverged", RuntimeWarning)
     try:
-        with warnings.catch_warnings(), enough_memory(_NO_MEMORY):
-            _as_sentences()
+        with warnings.catch_warnings(), memory_errors(_NO_MEMORY):
+            _print_warnings_as_sentences()
             status = _run(sys.argv[1:])
     except PmtlError as error:
         typer.secho(f"error: {error}", fg="red", err=True)
@@ -101,15 +101,15 @@ def _run(typed: list[str]) -> int:
     return status if isinstance(status, int) else 0
 
 
-def _as_sentences() -> None:
-    """Print our own warnings without their location in the code."""
-    others = warnings.showwarning
+def _print_warnings_as_sentences() -> None:
+    """Print a `PmtlWarning` without its location in the code."""
+    show_other = warnings.showwarning
 
     def show(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
         if issubclass(category, PmtlWarning):
             warn(message)
         else:
-            others(message, category, *place, **more)
+            show_other(message, category, *place, **more)
 
     warnings.showwarning = show
 

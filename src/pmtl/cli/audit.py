@@ -30,14 +30,14 @@ def audit(
 
     Example: pmtl audit --game one-round --epsilon 2 --clients 20
     """
-    from pmtl.audit.games import audit as play
+    from pmtl.audit.games import audit as run_games
     from pmtl.audit.games import chosen
     from pmtl.views.progress import progress_bar
 
     setup, games = AuditSetup(**given(settings)), chosen(game)
     results = []
     with progress_bar("games", total=len(games), show=not as_json) as bar:
-        for result in play(setup, games):
+        for result in run_games(setup, games):
             results.append(result)
             bar.advance(result.game)
     if as_json:

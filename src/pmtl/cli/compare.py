@@ -10,7 +10,7 @@ import typer
 from pmtl.cli import options as opt
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import DEFAULT_EPSILON
-from pmtl.storage import disk_errors, numbered, write_text
+from pmtl.storage import disk_errors, next_numbered, write_text
 
 
 @opt.with_settings(
@@ -71,12 +71,12 @@ def compare(
     chosen: dict[str, Any] = {"seeds": tuple(range(first, first + count))}
     if algorithm or config:  # A configuration names its algorithm.
         chosen["algorithms"] = tuple(algorithm or [base.algorithm])
-    elif select:  # What shares nothing can be chosen by each client for itself.
+    elif select:  # `local` shares nothing, so each client can choose it without any cost.
         chosen["algorithms"] = ("pmtl", "fedavg")
     if epsilon or select:
         chosen["epsilons"] = tuple(epsilon or [DEFAULT_EPSILON])
     made = Grid(base=base, axes=axes, **(chosen | listed))
-    folder = Path(out) if out else numbered(Path("runs/compare"))
+    folder = Path(out) if out else next_numbered(Path("runs/compare"))
     if select:
         from pmtl.experiments.sweep.choice import select as choose
 

@@ -1,4 +1,4 @@
-"""`pmtl doctor`. It changes nothing; files for trying are deleted again."""
+"""`pmtl doctor`. It changes nothing; the files of its write test are deleted again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pmtl._version import __version__
 from pmtl.cli import options as opt
 from pmtl.errors import PmtlError
 
-#: Names to import for packages that are called otherwise.
+#: The module to import, where its name differs from the package's.
 _MODULES = {
     "dp-accounting": "dp_accounting",
     "tomli-w": "tomli_w",
@@ -130,8 +130,7 @@ def requirements() -> tuple[list[str], dict[str, list[str]]]:
 
 
 def package(name: str) -> dict[str, Any]:
-    """The version of a package, and why it cannot be used, if it cannot. `name` is what pip calls
-    it."""
+    """The version of a package, by its name for pip, and why it cannot be used (or None)."""
     version, problem = None, None
     try:
         version = metadata.version(name)
@@ -178,7 +177,7 @@ def writing_problem(folder: str | Path) -> str | None:
 
 
 def _devices(packages: list[dict[str, Any]]) -> list[str]:
-    """What can be trained on; none if torch or what belongs to it cannot be imported."""
+    """The devices that can train; none if torch cannot be imported."""
     if any(one["name"] == "torch" and one["problem"] is not None for one in packages):
         return []
     from pmtl.engines.process import devices
@@ -194,7 +193,7 @@ def _memory() -> int | None:
 
 
 def _problems(found: dict[str, Any]) -> Iterator[str]:
-    """Sentences about what keeps pmtl from working at all."""
+    """Sentences about problems that make pmtl unusable here."""
     if not found["packages"]:
         yield "pmtl is not installed as a package here: run `pip install pmtl`."
     for one in found["packages"]:

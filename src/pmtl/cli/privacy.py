@@ -50,7 +50,7 @@ def epsilon(
 
     Example: pmtl privacy epsilon --clients 205 --cohort 100 --noise 0.05 --rounds 100
     """
-    _need(noise=plan["noise"])
+    _require(noise=plan["noise"])
     _show({}, _plan(clients, rounds, plan), as_json)
 
 
@@ -69,7 +69,7 @@ def noise(
 
     Example: pmtl privacy noise --epsilon 2 --clients 205 --rounds 50
     """
-    _need(epsilon=epsilon)
+    _require(epsilon=epsilon)
     found = _plan(clients, rounds, plan | {"epsilon": epsilon})
     _show({"noise": found.noise_std}, found, as_json)
 
@@ -87,7 +87,7 @@ def rounds(
     """
     from pmtl.privacy.accounting import accountant
 
-    _need(epsilon=epsilon, noise=plan["noise"])
+    _require(epsilon=epsilon, noise=plan["noise"])
     once = _plan(clients, 1, plan)
     target = float(epsilon or 0.0)
     if math.isinf(target):
@@ -122,7 +122,7 @@ def selection(
     """
     from pmtl.privacy.accounting import selection as choosing
 
-    _need(candidates=candidates, noise=plan["noise"] if epsilon is None else epsilon)
+    _require(candidates=candidates, noise=plan["noise"] if epsilon is None else epsilon)
     each = _plan(clients, rounds, plan | {"epsilon": epsilon})
     report = choosing.report(each, int(candidates or 0))
     if as_json:
@@ -135,20 +135,20 @@ def selection(
     if candidates == 1:
         _print(each, "published", rows, ["With one candidate there is no choice and no score."])
         return
-    best = f"the best of {candidates} runs on average, if nobody sees the others"
+    best = f"the best of {candidates} runs on average, if the others stay secret"
     rows |= {best: report["publish_best"], f"all {candidates} runs": report["publish_all"]}
-    _print(each, "published", rows, [report["protocol"] if each.private else _nothing(each)])
+    _print(each, "published", rows, [report["protocol"] if each.private else _no_guarantee(each)])
 
 
-def _need(**options: Any) -> None:
-    """Refuse a command without one of these options."""
+def _require(**options: Any) -> None:
+    """Refuse a command if one of these options is not given."""
     for name, value in options.items():
         if value is None:
             raise PmtlError(f"The option --{name} is missing: give it a value ({_HINTS[name]}).")
 
 
 def _plan(clients: int | None, rounds: int | None, plan: Mapping[str, Any]) -> PrivacyPlan:
-    _need(clients=clients, rounds=rounds)
+    _require(clients=clients, rounds=rounds)
     request = PrivacyRequest(**opt.given(plan), rounds=int(rounds or 0))
     return request.resolve(int(clients or 0))
 
@@ -198,7 +198,7 @@ def _print(
 
 def _meaning(plan: PrivacyPlan, epsilon: float, holds_against: str) -> str:
     if math.isinf(epsilon):
-        return _nothing(plan)
+        return _no_guarantee(plan)
     factor = f"{math.exp(epsilon):.3g}" if epsilon < 20 else f"e^{epsilon:.0f}, almost no guarantee"
     return (
         "Replacing one client's whole data by any other changes the odds of anything that can be "
@@ -207,6 +207,6 @@ def _meaning(plan: PrivacyPlan, epsilon: float, holds_against: str) -> str:
     )
 
 
-def _nothing(plan: PrivacyPlan) -> str:
+def _no_guarantee(plan: PrivacyPlan) -> str:
     missing = "noise" if math.isfinite(plan.clip_norm) else "clipping"
     return f"Without {missing} nothing is guaranteed: ε is infinite."

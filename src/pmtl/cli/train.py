@@ -11,7 +11,7 @@ import typer
 
 from pmtl.cli import options as opt
 from pmtl.errors import PmtlError
-from pmtl.storage import numbered
+from pmtl.storage import next_numbered
 
 if TYPE_CHECKING:
     from pmtl.runs.result import Run
@@ -55,7 +55,7 @@ def train(
     with join_team() as team:
         run = start(
             asked,
-            out=out or numbered(Path("runs") / ("run" if name == "auto" else name)),
+            out=out or next_numbered(Path("runs") / ("run" if name == "auto" else name)),
             callbacks=callback or (),
             progress=True,
             warn=opt.warn,

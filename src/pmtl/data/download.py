@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pmtl._version import __version__
-from pmtl.errors import PmtlError, needing
+from pmtl.errors import PmtlError, require_package
 from pmtl.spec import unknown
 from pmtl.storage import disk_errors
 from pmtl.views.progress import progress_bar
@@ -223,7 +223,9 @@ def _download(url: str, partial: Path, progress: bool) -> None:
 
 
 def _pooch() -> Any:
-    with needing("Fetching data sets needs pooch: install it with pip install 'pmtl[datasets]'."):
+    with require_package(
+        "Fetching data sets needs pooch: install it with pip install 'pmtl[datasets]'."
+    ):
         import pooch
     return pooch
 

@@ -28,7 +28,7 @@ from pmtl.data.schema import Schema
 from pmtl.data.splits import SPLITS, Rows, Split, divide, offsets
 from pmtl.data.targets import Task, check_targets
 from pmtl.errors import PmtlError, did_you_mean
-from pmtl.spec import explained, format_spec, parse_spec
+from pmtl.spec import explain_wrong_calls, format_spec, parse_spec
 
 __all__ = ["SPLITS", "FederatedData", "Rows", "Split", "Task"]
 
@@ -185,7 +185,7 @@ class FederatedData:
         return fingerprint_of(self)
 
     @classmethod
-    @explained()
+    @explain_wrong_calls()
     def from_arrays(
         cls,
         x: Any,

@@ -20,9 +20,9 @@ from pmtl.data.readers.bounds import read_bounds
 from pmtl.data.readers.columns import TABLES, Columns
 from pmtl.data.schema import Schema
 from pmtl.data.synthetic import synthetic
-from pmtl.errors import PmtlError, PublicError, did_you_mean, naming
+from pmtl.errors import PmtlError, PublicError, did_you_mean, errors_naming
 from pmtl.plugins import entries, find
-from pmtl.spec import construct, explained, format_spec, parse_spec, unknown
+from pmtl.spec import construct, explain_wrong_calls, format_spec, parse_spec, unknown
 
 COMMON = (
     *("task", "outputs", "validation", "test", "min_rows", "clients", "largest"),
@@ -52,7 +52,7 @@ _PACKAGE = "pmtl.data.readers"
 _SPREADSHEETS = (".xlsx", ".xls", ".ods")
 
 
-@explained()
+@explain_wrong_calls()
 def load(
     spec: str | Path, *, progress: bool = False, production: bool = False, **options: Any
 ) -> FederatedData:
@@ -104,7 +104,7 @@ def load(
     common = {key: value for key, value in given.items() if key in COMMON}
     bad_rows = "drop" if production else "refuse"
     try:
-        with naming(str(path)):
+        with errors_naming(str(path)):
             columns = {**_read(reader, own_given, path, fixed), "source": source}
             make = FederatedData.from_arrays
             return construct(make, common, path.name, **columns, bad_rows=bad_rows)

@@ -22,7 +22,7 @@ from pmtl import storage as files
 from pmtl.algorithms import build_algorithm
 from pmtl.data import FederatedData, Split, load
 from pmtl.engines.process import graceful_stop
-from pmtl.errors import Interrupted, PmtlError, enough_memory
+from pmtl.errors import Interrupted, PmtlError, memory_errors
 from pmtl.experiments.compare_verdict import verdicts
 from pmtl.experiments.result_cache import Result, ResultCache
 from pmtl.experiments.sweep.grid import Candidate, Cell, Grid, config_of
@@ -230,7 +230,7 @@ class CellRunner:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Training diverged", RuntimeWarning)
             try:
-                with enough_memory("There was not enough memory for this run."):
+                with memory_errors("There was not enough memory for this run."):
                     if path.exists():
                         return _row(cell, resume(path, self.data))
                     config = config_of(self.grid.base, cell)

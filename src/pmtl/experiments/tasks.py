@@ -21,7 +21,7 @@ from pmtl import storage as files
 from pmtl.algorithms import Algorithm, build_algorithm
 from pmtl.data import FederatedData, Split, load
 from pmtl.engines.process import threads_for
-from pmtl.errors import PmtlError, enough_memory
+from pmtl.errors import PmtlError, memory_errors
 from pmtl.experiments.result_cache import Result
 from pmtl.experiments.settings import Setting, evaluated
 from pmtl.models import FlatModel, build_model
@@ -113,7 +113,7 @@ class TaskRunner:
         begun = time.perf_counter()
         work = {"curve": self._train, "tuned": self._tune, "chosen": self._choose}[task.kind]
         try:
-            with enough_memory("There was not enough memory: use fewer --jobs."):
+            with memory_errors("There was not enough memory: use fewer --jobs."):
                 result: Result = {task.kind: work(task), "rule": task.rule}
         except PmtlError as error:  # Other tasks go on; the next command tries this one again.
             result = {"error": str(error)}

@@ -21,7 +21,7 @@ from typing import Any
 
 from pmtl._version import __version__
 from pmtl.algorithms import ALGORITHMS
-from pmtl.errors import PmtlError, PublicError, naming
+from pmtl.errors import PmtlError, PublicError, errors_naming
 from pmtl.federation.agreement import Agreement
 from pmtl.models import MODELS
 from pmtl.privacy.grid import Grid
@@ -119,7 +119,7 @@ class SiteSettings:
 def read_settings(path: Path) -> SiteSettings:
     """Read a site's file; every mistake in it is a sentence."""
     values = read_toml(path, "The file of the site's settings")
-    with naming(str(path)):
+    with errors_naming(str(path)):
         for key in values:
             if key not in ("site", "limits"):
                 raise unknown("section", key, ("site", "limits"))

@@ -20,13 +20,13 @@ from pmtl.runs.config import resolve_device
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.result import Run, load_run
 from pmtl.simulation import LocalTraining, RowTensors, Weights
-from pmtl.spec import explained, unknown
+from pmtl.spec import explain_wrong_calls, unknown
 
 #: What fine-tuning may begin with: the paper's "Global" and "MTL".
 STARTS = ("shared", "personal")
 
 
-@explained()
+@explain_wrong_calls()
 def finetune(
     run: Run | str | Path,
     method: str = "vanilla",

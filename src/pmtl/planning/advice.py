@@ -16,7 +16,7 @@ from pmtl.linear_sharing import LinearSizes
 from pmtl.planning import sizes, words, worth
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
 from pmtl.runs.config import privacy_of
-from pmtl.spec import explained
+from pmtl.spec import explain_wrong_calls
 
 #: The values of ρ for which `pays` has the most shared numbers that pay.
 AGREEMENTS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
@@ -68,7 +68,7 @@ class Plan:
         return words.text(self)
 
 
-@explained(privacy=PrivacyRequest)
+@explain_wrong_calls(privacy=PrivacyRequest)
 def plan(
     clients: int,
     parameters: int | None = None,

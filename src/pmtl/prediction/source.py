@@ -24,7 +24,7 @@ from pmtl.data.readers.columns import CLIENT, TABLES
 from pmtl.data.readers.npz import read_array, read_x
 from pmtl.data.readers.table import frame_table, open_table
 from pmtl.data.schema.inputs import Inputs, find_columns
-from pmtl.errors import PmtlError, naming
+from pmtl.errors import PmtlError, errors_naming
 from pmtl.spec import parse_spec, unknown
 
 #: Rows of a piece, and floats of a piece of dense rows.
@@ -109,7 +109,7 @@ def open_rows(given: Any, reading: Reading) -> Iterator[Source]:
         raise PmtlError(
             f"{path} is not a table: this model needs {needs} in .csv, .tsv or .parquet."
         )
-    with naming(str(path)):
+    with errors_naming(str(path)):
         client = None
         if named or path.suffix.lower() not in (".npz", ".npy"):
             columns = read_columns(path, reading.options)
@@ -157,7 +157,7 @@ def _table_source(table: Table, reading: Reading) -> Source:
 
     def pieces() -> Iterator[Piece]:
         first = 0
-        with naming(table.where):
+        with errors_naming(table.where):
             for batch in _of_size((batch for _, batch in table.batches(used)), reading.rows):
                 x, usable = reading.inputs.rows(batch, features, table, first)
                 names = _names(batch, client, table) if client else None
@@ -232,7 +232,7 @@ def _array_source(given: Any, client: NDArray[Any] | None, where: str, reading: 
             yield some.stop - some.start if client is None else distinct(client[some], "client")
 
     def pieces() -> Iterator[Piece]:
-        with naming(where):
+        with errors_naming(where):
             for some in slices:
                 rows, usable = reading.inputs.part(x, some, reading.lenient)
                 coded = None if client is None else distinct(client[some], "client")

@@ -327,4 +327,4 @@ class Sampler:
         """64 random bits for every client, independent in every round."""
         if self._words is None:
             return np.frombuffer(os.urandom(8 * self.plan.clients), dtype=np.uint64)
-        return streams.go_on(self._words, round)
+        return streams.extend(self._words, round)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pmtl.errors import PmtlError, needing
+from pmtl.errors import PmtlError, require_package
 from pmtl.storage import disk_errors
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def plot_sheet(name: str, caption: str, rows: Rows, path: Path) -> None:
 
 
 def make_axes(width: float) -> Any:
-    with needing("Plots need matplotlib: pip install 'pmtl[plot]'."):
+    with require_package("Plots need matplotlib: pip install 'pmtl[plot]'."):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     figure = Figure(figsize=(width, 4.2), layout="constrained")

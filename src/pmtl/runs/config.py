@@ -13,9 +13,9 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pmtl.client.batches import LocalTraining
-from pmtl.errors import PmtlError, kind_of, naming
+from pmtl.errors import PmtlError, errors_naming, kind_of
 from pmtl.jsontext import to_json
-from pmtl.options import check_options, homes, option, tables
+from pmtl.options import check_options, option, tables, tables_by_setting
 from pmtl.privacy.accounting.validation import DEFAULT_SHARE
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
 from pmtl.spec import construct, format_spec, unknown
@@ -227,7 +227,7 @@ def parse_config(
     values: Mapping[str, Any], where: str, kind: type[TrainConfig] = TrainConfig
 ) -> TrainConfig:
     """A configuration from a mapping; error messages name `where` it came from."""
-    with naming(where):
+    with errors_naming(where):
         _refuse_misplaced(values, kind)
         settings = dict(values)
         for name, inner, _ in tables(kind):
@@ -243,7 +243,7 @@ def parse_config(
 
 def _refuse_misplaced(values: Mapping[str, Any], kind: type[TrainConfig]) -> None:
     """Refuse a setting that stands under another heading of the file than its own."""
-    known = homes(kind)
+    known = tables_by_setting(kind)
     parts = {"": values, **{name: values.get(name) for name, _, _ in tables(kind)}}
     problems = []
     for place, part in parts.items():

@@ -18,7 +18,7 @@ from pmtl import storage as files
 from pmtl._version import __version__
 from pmtl.data import Bounds, FederatedData
 from pmtl.data.targets import Task
-from pmtl.errors import PmtlError, PmtlWarning, naming
+from pmtl.errors import PmtlError, PmtlWarning, errors_naming
 from pmtl.models import FlatModel, build_model
 from pmtl.privacy.ledger.charges import from_list, to_list
 from pmtl.privacy.ledger.events import GaussianEvent
@@ -139,7 +139,7 @@ class RunFacts:
             required = item.default is MISSING and item.default_factory is MISSING
             if required and name not in values:
                 raise PmtlError(f"{where} cannot be used: it has no entry {name!r}.")
-        with naming(where):
+        with errors_naming(where):
             return cls(**{name: _read(name, value, hints[name]) for name, value in values.items()})
 
 

@@ -118,7 +118,7 @@ class RunFolder:
         folder = cls(path)
         if not folder.path.is_dir():
             raise PmtlError(f"There is no run at {path}: give the folder that `pmtl train` wrote.")
-        if folder.divided and files.open_to_others(folder.private):
+        if folder.divided and files.others_have_access(folder.private):
             raise PmtlError(
                 f"{folder.private} holds private files, but not only its owner has access to it: "
                 f"run `chmod -R go= {folder.private}`, and find out who has read it."
@@ -282,7 +282,7 @@ def save_statement(folder: Path, statement: Statement) -> None:
 def make_private(folder: Path) -> None:
     """Make a folder that only its owner can open, and with it all files in it."""
     folder.mkdir(mode=0o700)
-    if files.open_to_others(folder):
+    if files.others_have_access(folder):
         raise PmtlError(
             f"{folder.parent} is on a file system without private files, which a production run "
             "needs: choose another --out."

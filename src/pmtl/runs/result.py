@@ -33,7 +33,7 @@ from pmtl.sharing import build_share
 from pmtl.simulation import Metrics, RowTensors, Weights, evaluate
 from pmtl.simulation.custom_metrics import find_metrics
 from pmtl.simulation.evaluation import Measuring
-from pmtl.spec import explained, parse_spec
+from pmtl.spec import explain_wrong_calls, parse_spec
 from pmtl.views.run_view import RunView
 
 
@@ -225,7 +225,7 @@ class Run(Predicting, RunView):
         return self._billboard.read(self._shared, clients)
 
 
-@explained()
+@explain_wrong_calls()
 def load_run(path: str | Path, data: FederatedData | None = None, model: Any = None) -> Run:
     """Read a finished run.
 

@@ -47,7 +47,7 @@ from pmtl.runs.session import run_to_end
 from pmtl.sharing import PublicInputs, absolute, share_part
 from pmtl.simulation import ALONE, LocalTraining, Team
 from pmtl.simulation.custom_metrics import find_metrics
-from pmtl.spec import explained
+from pmtl.spec import explain_wrong_calls
 
 _FRAMES = (
     "make a federation of a frame first, with pmtl.FederatedData.from_frame(frame, client=…, "
@@ -55,7 +55,9 @@ _FRAMES = (
 )
 
 
-@explained({"client": _FRAMES, "target": _FRAMES}, privacy=PrivacyRequest, local=LocalTraining)
+@explain_wrong_calls(
+    {"client": _FRAMES, "target": _FRAMES}, privacy=PrivacyRequest, local=LocalTraining
+)
 def train(
     data: str | Path | FederatedData = "synthetic",
     model: str | Callable[..., nn.Module] = "auto",
@@ -249,7 +251,7 @@ def start(
     return _warned(run)
 
 
-@explained()
+@explain_wrong_calls()
 def resume(
     path: str | Path,
     data: FederatedData | None = None,

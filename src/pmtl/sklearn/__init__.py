@@ -8,9 +8,11 @@
 `pmtl` itself does not import scikit-learn; this package does.
 """
 
-from pmtl.errors import PmtlError, needing
+from pmtl.errors import PmtlError, require_package
 
-with needing("The estimators need scikit-learn: install it with pip install 'pmtl[sklearn]'."):
+with require_package(
+    "The estimators need scikit-learn: install it with pip install 'pmtl[sklearn]'."
+):
     import sklearn
 if tuple(int(part) for part in sklearn.__version__.split(".")[:2]) < (1, 6):
     raise PmtlError(

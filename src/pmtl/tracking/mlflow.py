@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlparse
 
-from pmtl.errors import PmtlError, needing
+from pmtl.errors import PmtlError, require_package
 from pmtl.runs.callbacks import Callback, Event
 from pmtl.tracking.scalars import run_id, run_name, scalars, settings, statement
 
@@ -50,7 +50,7 @@ class MLflow(Callback):
         if len(urlparse(uri).scheme) < 2 or uri.startswith("file:"):
             # MLflow 3 wants to be told that a folder is meant, which the user has said.
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-        with needing("The callback mlflow needs MLflow: pip install 'pmtl[mlflow]'."):
+        with require_package("The callback mlflow needs MLflow: pip install 'pmtl[mlflow]'."):
             from mlflow.exceptions import MlflowException
             from mlflow.tracking import MlflowClient
         try:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pmtl.errors import needing
+from pmtl.errors import require_package
 from pmtl.runs.callbacks import Callback, Event
-from pmtl.storage import numbered
+from pmtl.storage import next_numbered
 from pmtl.tracking.scalars import run_name, scalars, statement
 
 
@@ -20,7 +20,7 @@ class TensorBoard(Callback):
 
     def __init__(self, folder: str = "tensorboard") -> None:
         missing = "The callback tensorboard needs TensorBoard: pip install 'pmtl[tensorboard]'."
-        with needing(missing):
+        with require_package(missing):
             from torch.utils.tensorboard import SummaryWriter
         self._make: Any = SummaryWriter
         self._folder = Path(folder)
@@ -32,7 +32,7 @@ class TensorBoard(Callback):
             # A run in memory gets a folder that does not exist yet. In that of an interrupted run,
             # what it wrote of this round and later ones is replaced.
             place = self._folder / run_name(event.path)
-            place = numbered(place) if event.path is None else place
+            place = next_numbered(place) if event.path is None else place
             self._writer = self._make(str(place), purge_step=event.round)
         for name, value in scalars(event).items():
             self._writer.add_scalar(name.replace(".", "/"), value, event.round)

@@ -32,8 +32,8 @@ app.command()(renew)
 ServerKit = Annotated[Path, typer.Argument(metavar="KIT", help="The server's kit, KITS/server.")]
 SiteKit = Annotated[Path, typer.Argument(metavar="KIT", help="This site's kit, KITS/NAME.")]
 AdminKit = Annotated[Path, typer.Argument(metavar="KIT", help="The administrator's kit.")]
-#: What sites and the server decide, or what has no meaning between organisations.
-NOT_HERE = (
+#: Settings that sites and the server decide, or that have no meaning between organisations.
+_LEFT_OUT = (
     *("data", "client_column", "target", "scale", "bounds", "schema", "ledger", "device"),
     *("engine", "compile", "evaluate_every", "metric", "metrics", "patience", "loss_bound"),
     "checkpoint_seconds",
@@ -98,7 +98,7 @@ def _supervise(kit: Path, role: str, connects: str = "") -> None:
 
 
 @app.command()
-@opt.with_settings(*NOT_HERE, kind=FederationConfig)
+@opt.with_settings(*_LEFT_OUT, kind=FederationConfig)
 def run(
     kit: AdminKit,
     name: str = typer.Option("run", help="The name of the run."),
@@ -128,7 +128,7 @@ def run(
 
     check_run_name(name)
     if not round_seconds > 0:
-        raise PmtlError(f"--round-seconds {round_seconds:g} is no time: give a positive number.")
+        raise PmtlError(f"--round-seconds must be a positive number, not {round_seconds:g}.")
     if settings.get("mode") == "production":
         settings["ledger"] = "(at the server)"
     asked = opt.make_config(config, settings, FederationConfig)
@@ -148,7 +148,7 @@ def check(
     rounds: int = typer.Option(3, help="How many times."),
     as_json: opt.AsJson = False,
 ) -> None:
-    """Send bytes to all sites and back: does everybody answer, and how quickly?
+    """Send bytes to all sites and back: do all sites answer, and how quickly?
 
     No site's rows are read, and nothing is spent.
 

@@ -36,21 +36,21 @@ def demo(
     from pmtl.runs.result import load_run
     from pmtl.views.progress import spinner
 
-    told: list[str] = []
+    sentences: list[str] = []
     config = TrainConfig(privacy=PrivacyRequest(epsilon=epsilon))
     with spinner("The federation") as note:
 
-        def tell(sentence: str) -> None:
-            told.append(sentence)
+        def report(sentence: str) -> None:
+            sentences.append(sentence)
             note(sentence)
 
-        found = run_demo(out, config, secure, tell)
+        found = run_demo(out, config, secure, report)
     runs = {site: load_run(path) for site, path in found["sites"].items()}
     scores = {site: run.evaluate()["test"] or {} for site, run in runs.items()}
     found["verdict"] = {site: verdict(run).to_dict() for site, run in runs.items()}
     found["report"] = _report(list(found["sites"].values()), out)
     if as_json:
-        opt.print_json({**found, "test": scores, "told": told})
+        opt.print_json({**found, "test": scores, "told": sentences})
         return
     views, rows = ("alone", "shared", "personal"), []
     for site, run in runs.items():
@@ -73,7 +73,7 @@ def demo(
 
 
 def _report(runs: list[str], out: Path) -> str | None:
-    """The report about all sites' runs; None where its extra is missing."""
+    """The path of a report about all sites' runs; None if its extra is not installed."""
     from importlib.util import find_spec
 
     if find_spec("altair") is None:

@@ -28,7 +28,7 @@ def provision(
 ) -> None:
     """Make a start-up kit for the server, for each site and for the administrator.
 
-    Hand each kit to its owner over a safe way, and keep OUT/ca secret: whoever has it can make
+    Send each kit to its owner through a secure channel, and keep OUT/ca secret: it can make further
     certificates. Certificates are valid for 360 days: see pmtl federation renew.
 
     Example: pmtl federation provision --server fl.example.org --site north --site south --out KITS
@@ -62,12 +62,12 @@ def add_site(
     from pmtl.federation.nvflare.kits import add_sites
 
     made = add_sites(kits, site)
-    hand = "hand it to its owner over a safe way."
+    send = "send it to its owner through a secure channel."
     named = " ".join(f"--add {shlex.quote(name)}" for name in made)
     opt.answer(
         as_json,
         made,
-        *(f"The kit of {name} is in {place}: {hand}" for name, place in made.items()),
+        *(f"The kit of {name} is in {place}: {send}" for name, place in made.items()),
         f"At the server: pmtl federation members KIT {named}",
     )
 
@@ -80,8 +80,8 @@ def members(
 ) -> None:
     """Show which sites the server lets in, and change that.
 
-    A server that runs heeds it at once: messages of a site that is removed are refused, and a run
-    that is under way counts it as zero. Its models and its earlier part in shared models stay.
+    It takes effect at once, also while the server runs: messages of a site that is removed are
+    refused, and a run counts its uploads as zero. Its models and earlier shared models stay.
 
     Example: pmtl federation members KITS/server --remove south
     """
@@ -119,6 +119,6 @@ def renew(
     opt.answer(
         as_json,
         made,
-        f"{out} has new kits. Hand each folder startup to the owner of the kit, who puts it in the "
-        "place of the old one and starts again.",
+        f"{out} has new kits. Send each folder startup to the owner of the kit, who replaces the "
+        "old one by it and starts again.",
     )

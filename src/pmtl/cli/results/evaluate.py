@@ -83,18 +83,18 @@ def _without_value(run: Run, scores: dict[str, Any]) -> list[str]:
     """Sentences on clients that have no value of a measure."""
     from pmtl.simulation.measures import UNDEFINED
 
-    told = []
+    sentences = []
     for split, views in scores.items():
         values: dict[str, Any] = next(iter((views or {}).values()), {})
         there = int((run.data.rows(split).counts > 0).sum()) if values else 0  # type: ignore[arg-type]
         for name, why in UNDEFINED.items():
             missing = there - values.get(f"{name}_clients", there)
             if missing:
-                told.append(
+                sentences.append(
                     f"{missing:,} of {there:,} clients with {split} rows have no {name}, because "
                     f"{why}."
                 )
-    return told
+    return sentences
 
 
 def _per_client(run: Run, metric: str | None, split: str, out: str | None, as_json: bool) -> None:

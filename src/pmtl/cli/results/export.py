@@ -63,6 +63,6 @@ def _lines(done: Exported) -> Iterator[str]:
     )
     yield f"Model card: {done.folder / 'README.md'}"
     if done.private_to is not None:
-        yield f"Private to client {done.private_to}: give it to this client and to nobody else."
+        yield f"Private to client {done.private_to}: give it to this client only."
     elif "" not in done.models:
         yield "Private: give each client its own file and no other one."

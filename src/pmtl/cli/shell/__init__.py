@@ -1,1 +1,1 @@
-"""The command line as people type it: completion, and mistakes in one sentence."""
+"""Completion of what is typed, and error messages about mistakes in it."""

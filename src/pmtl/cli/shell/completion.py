@@ -1,7 +1,7 @@
 """Values that the shell completes (`pmtl --install-completion`).
 
-The names are written here, because asking the packages that hold them would import torch, and
-completion has to answer at once. `tests/cli/shell/test_completion.py` compares them.
+The names are repeated here, because importing them from their packages would load torch, and
+completion has to be fast. `tests/cli/shell/test_completion.py` checks that they are complete.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ENDINGS = (
     *(".npz", ".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet", ".pq"),
     *(".h5", ".hdf5", ".json", ".zip"),
 )
-#: What a plug-in of this kind is called (`pmtl/plugins.py`).
+#: The kinds of plug-ins (keys of `pmtl.plugins.GROUPS`) by what is completed.
 _PLUGINS = {"algorithm": "algorithm", "model": "model", "sampling": "sampling scheme"}
 #: Settings whose values are names of files.
 _FILES = {"data": ENDINGS, "bounds": (".toml",), "init": (".safetensors",)}

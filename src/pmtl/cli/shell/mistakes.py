@@ -1,8 +1,8 @@
 """Mistakes on the command line, each as one sentence: what is wrong, and what to write.
 
-Typer and the click inside it (a package of its own, or a part of Typer, by its version) have their
-own texts for these. They are replaced here, so that all errors of `pmtl` look alike. An option that
-is given twice is refused, where click would use the last one without a word.
+The texts of Typer and click (a package of its own, or a part of Typer, by its version) are replaced
+here, so that all errors of `pmtl` look alike. An option that is given twice is refused; click would
+use the last one without a warning.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ def _known(command: Any) -> dict[str, Any]:
 
 def _not_expected(word: str, context: Any, where: str) -> str:
     """A word that no option takes; the name of a file is most likely the data."""
-    mended = ""
+    hint = ""
     if context is not None and "--data" in _known(context.command) and Path(word).exists():
-        mended = f" If it is the data, write --data {word}."
-    return f"{word!r} is not expected here: `{where} --help` shows what it takes.{mended}"
+        hint = f" If it is the data, write --data {word}."
+    return f"{word!r} is not expected here: `{where} --help` lists the arguments.{hint}"
 
 
 def _no_option(name: str, context: Any, where: str) -> str:
@@ -118,12 +118,12 @@ def _bad_value(parameter: Any, message: str, program: Any, typed: Sequence[str])
         return f"{_named(parameter)} cannot be read ({message.rstrip('.')}): {_help(parameter)}."
     wanted = "a whole number" if number is int else "a number"
     given = [value for found, _, value in _options(program, typed) if found is parameter]
-    wrong = [value for value in given if not _reads(number, value)]
-    told = f", but {wrong[0]!r} was given" if wrong else ""
-    return f"{_named(parameter)} must be {wanted}{told}: {_help(parameter)}."
+    wrong = [value for value in given if not _is_number(number, value)]
+    but_given = f", but {wrong[0]!r} was given" if wrong else ""
+    return f"{_named(parameter)} must be {wanted}{but_given}: {_help(parameter)}."
 
 
-def _reads(number: type[int] | type[float], value: str) -> bool:
+def _is_number(number: type[int] | type[float], value: str) -> bool:
     try:
         number(value)
     except ValueError:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from pmtl.data.checks import as_array
 from pmtl.data.client_names import Coded
 from pmtl.data.targets import Task
-from pmtl.errors import PublicError, did_you_mean, listed, naming
+from pmtl.errors import PublicError, did_you_mean, errors_naming, listed
 from pmtl.storage import read_toml
 
 Range = tuple[float, float]
@@ -80,7 +80,7 @@ def read_bounds(path: str | Path) -> dict[str, Range]:
             "FederatedData.from_arrays and from_frame."
         )
     values = read_toml(path, "The bounds file", PublicError)
-    with naming(str(path)):
+    with errors_naming(str(path)):
         if "version" in values:
             from pmtl.data.schema import Schema
 

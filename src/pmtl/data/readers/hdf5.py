@@ -25,7 +25,7 @@ from pmtl.data.readers.columns import Collector, Columns, Owners
 from pmtl.data.readers.hdf5_check import Heaps
 from pmtl.data.readers.text import Bags, TextRule, split_tags
 from pmtl.data.readers.text_rows import TextOptions, TextRows
-from pmtl.errors import PmtlError, naming, needing
+from pmtl.errors import PmtlError, errors_naming, require_package
 from pmtl.views.progress import progress_bar
 
 GROUP = "examples"
@@ -109,7 +109,7 @@ def _files(path: Path) -> dict[str, Path]:
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """An open file; errors of h5py, also while it is read, become sentences."""
-    with needing(f"Reading {path} needs h5py: install it with pip install 'pmtl[hdf5]'."):
+    with require_package(f"Reading {path} needs h5py: install it with pip install 'pmtl[hdf5]'."):
         import h5py
     try:
         with h5py.File(path, "r") as file:
@@ -172,7 +172,7 @@ class _File:
                     raise PmtlError(f"{where} holds neither text nor numbers.")
                 self._heaps.check(column)
             rows[name] = np.asarray(column[()])
-        with naming(f"client {client!r} of {self.path}"):
+        with errors_naming(f"client {client!r} of {self.path}"):
             check_lengths(**rows)
         return rows
 

@@ -25,7 +25,7 @@ from pmtl.data.checks import as_float32, row_chunks
 from pmtl.data.client_names import Coded, Vocabulary
 from pmtl.data.readers.archives import open_zip, read_member
 from pmtl.data.readers.columns import Collector, Columns
-from pmtl.errors import PmtlError, needing
+from pmtl.errors import PmtlError, require_package
 from pmtl.views.progress import progress_bar
 
 LARGEST = 4096  #: the largest width of an image after resizing, in pixels
@@ -242,7 +242,9 @@ class _Rows:
 
 def _read_images(root: Path, names: Sequence[str], size: int) -> NDArray[np.uint8]:
     """[n, 3, size, size]: the images under `root` as bytes, in colour, resized to a square."""
-    with needing("Reading images needs Pillow: install it with pip install 'pmtl[images]'."):
+    with require_package(
+        "Reading images needs Pillow: install it with pip install 'pmtl[images]'."
+    ):
         from PIL import Image as pillow
     pixels = np.empty((len(names), 3, size, size), dtype=np.uint8)
     for position, name in enumerate(names):

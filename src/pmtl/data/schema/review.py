@@ -14,7 +14,7 @@ from pmtl.data.readers.table import open_table
 from pmtl.data.schema.column import EPOCH, Column
 from pmtl.data.schema.infer import Inferred, infer
 from pmtl.data.schema.schema import VERSION, Schema
-from pmtl.errors import PmtlError, naming
+from pmtl.errors import PmtlError, errors_naming
 from pmtl.spec import unknown
 
 HEADING = """\
@@ -41,7 +41,7 @@ def review(path: Path, options: Mapping[str, str]) -> tuple[Inferred, str]:
     if not path.is_file():
         raise PmtlError(f"There is no file {path}: check the path.")
     given = {key: value for key, value in options.items() if key != "task"}
-    with naming(str(path)), open_table(path) as table:
+    with errors_naming(str(path)), open_table(path) as table:
         roles = assign_roles(table.names, table.where, **given)
         dropped = dropped_names(options.get("drop", ""))
         found = infer(table, roles, options.get("task"), dropped, review=True)

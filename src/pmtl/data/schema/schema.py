@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from pmtl.data.readers.bounds import Bounds, GivenBounds, checked_range, read_bounds
 from pmtl.data.schema.column import Column
 from pmtl.data.schema.problems import refuse
-from pmtl.errors import PublicError, did_you_mean, listed, naming
+from pmtl.errors import PublicError, did_you_mean, errors_naming, listed
 from pmtl.storage import read_toml
 
 #: The version of the file's form.
@@ -287,7 +287,7 @@ class Schema:
             path: the file.
         """
         values = read_toml(path, "The schema", PublicError)
-        with naming(str(path)):
+        with errors_naming(str(path)):
             return cls.from_dict(values)
 
     @classmethod

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from pmtl.algorithms import Algorithm, build_algorithm
 from pmtl.client.batches import LocalTraining
 from pmtl.errors import PmtlError
-from pmtl.options import declared, homes
+from pmtl.options import declared, tables_by_setting
 from pmtl.privacy.plan import check_epsilon
 from pmtl.runs.config import TrainConfig, merge, parse_config, without_none
 from pmtl.spec import format_spec, parse_spec, unknown
@@ -140,8 +140,10 @@ class Grid:
             raise PmtlError(f"The grid cannot have {name}: use {LISTED[name]}, several times.")
         if name in FIXED:
             raise PmtlError(f"The grid cannot have {name}: {FIXED[name]}.")
-        if name not in homes(TrainConfig):
-            raise unknown("setting for the grid named", name, set(homes(TrainConfig)) - set(FIXED))
+        if name not in tables_by_setting(TrainConfig):
+            raise unknown(
+                "setting for the grid named", name, set(tables_by_setting(TrainConfig)) - set(FIXED)
+            )
         configs = [with_settings(self.base, {name: value}) for value in values]
         return tuple(dict.fromkeys(setting(config, name) for config in configs))
 
@@ -223,14 +225,14 @@ def with_settings(base: TrainConfig, settings: Mapping[str, Any]) -> TrainConfig
         return base
     changes: dict[str, Any] = {}
     for name, value in settings.items():
-        table = homes(TrainConfig)[name]
+        table = tables_by_setting(TrainConfig)[name]
         (changes.setdefault(table, {}) if table else changes)[name] = value
     return parse_config(merge(without_none(asdict(base)), changes), "the grid")
 
 
 def setting(config: TrainConfig, name: str) -> Any:
     """The value of a setting, wherever it belongs."""
-    table = homes(TrainConfig)[name]
+    table = tables_by_setting(TrainConfig)[name]
     return getattr(getattr(config, table) if table else config, name)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pmtl.errors import needing
+from pmtl.errors import require_package
 from pmtl.report.page.clients import Clients
 from pmtl.report.plots import axis_title, honest_range
 from pmtl.report.verdict import NAMES, named
@@ -246,7 +246,7 @@ def _epsilon(row: dict[str, Any]) -> str:
 
 def load_altair() -> Any:
     """The module; a sentence if it is not installed."""
-    with needing("A report needs altair: pip install 'pmtl[report]'."):
+    with require_package("A report needs altair: pip install 'pmtl[report]'."):
         import altair
     return altair
 

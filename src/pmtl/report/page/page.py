@@ -12,7 +12,7 @@ from typing import Any
 
 from pmtl import storage as files
 from pmtl._version import __version__
-from pmtl.errors import PmtlError, needing
+from pmtl.errors import PmtlError, require_package
 from pmtl.jsontext import to_json
 from pmtl.personalize.result import Finetuned, load_result
 from pmtl.report.page import charts, privacy
@@ -195,7 +195,7 @@ def _title(parts: Sequence[Part], comparisons: Sequence[ComparisonPart]) -> str:
 
 @cache
 def _script() -> str:
-    with needing("A report needs vl-convert-python: pip install 'pmtl[report]'."):
+    with require_package("A report needs vl-convert-python: pip install 'pmtl[report]'."):
         import vl_convert
     return str(vl_convert.javascript_bundle(_DRAW)).replace("</script", "<\\/script")
 
@@ -211,7 +211,7 @@ def _policy(script: str) -> str:
 
 @cache
 def _template() -> Any:
-    with needing("A report needs Jinja2: pip install 'pmtl[report]'."):
+    with require_package("A report needs Jinja2: pip install 'pmtl[report]'."):
         from jinja2 import Environment, StrictUndefined
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True

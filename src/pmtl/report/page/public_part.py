@@ -12,7 +12,7 @@ from typing import Any
 
 from pmtl import storage as files
 from pmtl.data.describe import warn_of_few_clients
-from pmtl.errors import PmtlError, naming
+from pmtl.errors import PmtlError, errors_naming
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.statement.statement import Statement
 from pmtl.report.page.part import Pairs, Part, data_pairs, flat, plan_warnings
@@ -55,9 +55,9 @@ def public_part(path: Path) -> Part:
             f"The run at {path} is not finished: continue it with `pmtl resume {path}`."
         )
     facts = files.read_json(folder / "plan.json")
-    with naming(str(folder / "privacy.json")):
+    with errors_naming(str(folder / "privacy.json")):
         statement = Statement.from_dict(files.read_json(folder / "privacy.json"))
-    with naming(str(folder / "plan.json")):
+    with errors_naming(str(folder / "plan.json")):
         plan = PrivacyPlan.from_dict(facts["plan"])
         given = facts["metrics_plan"]
         metrics = None if given is None else PrivacyPlan.from_dict(given)
