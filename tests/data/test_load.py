@@ -10,7 +10,7 @@ import pytest
 
 from pmtl.data import describe, load
 from pmtl.data.disk import ArrayBuilder
-from pmtl.data.federated import COUNTED
+from pmtl.data.federated import SELECTED_BY_ROWS
 from pmtl.errors import PmtlError
 
 FEMNIST = Path(__file__).parents[3] / "shared" / "data" / "femnist" / "femnist.npz"
@@ -100,7 +100,7 @@ def test_the_papers_femnist_federation():
     assert data.input_shape == (28, 28)
     summary = describe(data)
     assert summary["samples_per_client"]["min"] >= 100
-    assert summary["warnings"] == [COUNTED]
+    assert summary["warnings"] == [SELECTED_BY_ROWS]
     raw = np.load(FEMNIST)
     counted = dict(zip(*np.unique(raw["client"], return_counts=True), strict=True))
     assert list(data.clients) == sorted(name for name, n in counted.items() if n >= 100)[:205]

@@ -80,7 +80,7 @@ def encode(values: Any, what: str) -> Coded:
     return Coded(renumber[codes] if len(names) else codes, tuple(ordered))
 
 
-def without_points(column: Coded) -> Coded:
+def drop_zero_decimals(column: Coded) -> Coded:
     """Names that are all integers written as floats (1.0, 2.0, …), as integers."""
     if not all(_WHOLE_FLOAT.fullmatch(name) for name in column.names):
         return column
@@ -98,7 +98,7 @@ def distinct(values: Any, what: str) -> Coded:
     if kind in "OT":
         return _one_by_one(array.tolist(), what)
     if kind == "f":
-        array = whole(array, what)
+        array = to_integers(array, what)
     elif kind == "U":
         _refuse_invalid_characters(array, what)
     elif kind not in "iubS":
@@ -129,7 +129,7 @@ def _one_by_one(values: list[Any], what: str) -> Coded:
         if is_missing(value):
             raise _missing(row, what)
         if isinstance(value, float):
-            value = int(whole(np.array([value]), what)[0])
+            value = int(to_integers(np.array([value]), what)[0])
         codes[row] = vocabulary.code(value if isinstance(value, bytes) else str(value))
     return vocabulary.coded([codes])
 
@@ -140,7 +140,7 @@ def is_missing(value: Any) -> bool:
     return missing or (isinstance(value, float) and value != value)
 
 
-def whole(array: NDArray[Any], what: str) -> NDArray[np.int64]:
+def to_integers(array: NDArray[Any], what: str) -> NDArray[np.int64]:
     """Floats as integers; a missing value or a fraction is refused."""
     finite = np.isfinite(array)
     if not finite.all():

@@ -14,14 +14,16 @@ from pmtl.data.schema import Column
 
 FEW_CLIENTS = 100
 LARGE_ROWS = 30.0  #: norm of a row above which default step sizes tend to diverge
-#: So many rows or more are not expected to have a class each.
+#: A warning about too many classes needs more rows than this.
 MANY_ROWS = 20
-UNEQUAL = 50  #: ratio of the largest client's rows to the median above which there is a warning
+MAX_SIZE_RATIO = (
+    50  #: ratio of the largest client's rows to the median above which there is a warning
+)
 
 
 def describe(data: FederatedData, steps: bool = True) -> dict[str, Any]:
-    """A summary: sizes, storage, task, splits and `warnings` (sentences). `steps`: whether it is to
-    be trained by gradient steps, for which large numbers matter."""
+    """A summary: sizes, storage, task, splits and `warnings` (sentences). `steps`: whether to warn
+    of large numbers, which matter for gradient steps."""
     counts = np.sum([data.rows(split).counts for split in SPLITS], axis=0)
     dense = "on disk" if isinstance(data.x, np.memmap) else "dense"
     summary: dict[str, Any] = {
@@ -75,7 +77,7 @@ def _text(rule: TextRule, names: tuple[str, ...] | None) -> str:
 
 
 def public_warnings(data: FederatedData) -> list[str]:
-    """Warnings that depend only on public numbers: what reading disclosed, and few clients."""
+    """Warnings that depend only on public facts: what reading disclosed, and few clients."""
     return [*data.disclosed, *warn_of_few_clients(data.m)]
 
 
@@ -116,7 +118,7 @@ def _warnings(data: FederatedData, counts: NDArray[Any], steps: bool) -> list[st
     for split, use in uses.items():
         if empty := int((data.rows(split).counts == 0).sum()):
             warnings.append(f"{_clients(empty, data.m)} no {split} rows and {use}.")
-    if counts.max() > UNEQUAL * np.median(counts):
+    if counts.max() > MAX_SIZE_RATIO * np.median(counts):
         warnings.append(
             f"Sizes are very unequal: the largest client has {counts.max()} rows and the median "
             f"{np.median(counts):g}. Every client has the same weight."

@@ -65,8 +65,8 @@ class ArrayBuilder:
         if self._bytes <= self._limit:
             return
         if self._file is None:
-            self._file = nameless_file()
-        with writing():
+            self._file = temporary_file()
+        with temporary_folder_errors():
             for held in self._chunks:
                 self._file.write(held.tobytes())
         self._chunks = []
@@ -81,29 +81,29 @@ class ArrayBuilder:
 
 
 def map_stream(stream: IO[bytes], size: int) -> IO[bytes]:
-    """Copy a stream of `size` bytes to a nameless file; refused before the disk would be full."""
+    """Copy a stream of `size` bytes to a temporary file, if the disk has enough free space."""
     free = shutil.disk_usage(tempfile.gettempdir()).free
     if size > free:
         raise PmtlError(
             f"{size:,} bytes are needed, but {free:,} are free in the temporary folder "
             f"{tempfile.gettempdir()}. {_OTHER_FOLDER}"
         )
-    file = nameless_file()
-    with writing():
+    file = temporary_file()
+    with temporary_folder_errors():
         shutil.copyfileobj(stream, file, 1 << 20)
         file.flush()
     file.seek(0)
     return file
 
 
-def nameless_file() -> IO[bytes]:
+def temporary_file() -> IO[bytes]:
     """A temporary file that disappears when it is closed."""
-    with writing():
+    with temporary_folder_errors():
         return tempfile.TemporaryFile(prefix="pmtl-")
 
 
-def writing() -> AbstractContextManager[None]:
-    """Turn errors of the temporary folder into sentences."""
+def temporary_folder_errors() -> AbstractContextManager[None]:
+    """Turn errors of the temporary folder into `PmtlError`."""
     return disk_errors(
         f"The temporary folder {tempfile.gettempdir()} (TMPDIR names another)",
         if_full=_OTHER_FOLDER,

@@ -50,8 +50,8 @@ class DataSet:
 
     sources: tuple[Source, ...]
     about: str
-    next: str  #: what to do with it; {folder} is its folder
-    by_hand: str | None = None  #: the steps for a person, if no program may fetch it
+    next: str  #: how to use it; {folder} is its folder
+    by_hand: str | None = None  #: the steps for a person, if a program must not fetch it
 
 
 CATALOGUE: dict[str, DataSet] = {
@@ -96,7 +96,7 @@ CATALOGUE: dict[str, DataSet] = {
     ),
     "celeba": DataSet(
         (),
-        "CelebA, faces by celebrity, for LEAF's task of telling who smiles",
+        "CelebA, faces by celebrity, for LEAF's task of detecting a smile",
         "pmtl train --data leaf/data/celeba --model celeba_cnn",
         by_hand="CelebA is for non-commercial research under an agreement that a person has to "
         "accept, so it is not fetched by a program. (1) From its official page, "
@@ -192,7 +192,7 @@ def _download(url: str, partial: Path, progress: bool) -> None:
             if not answer.headers.get("Content-Range", "").startswith(f"bytes {done}-"):
                 file.truncate(0)  # The server sends the whole file.
             needed = int(answer.headers.get("Content-Length", 0))
-            _refuse_without_room(partial.parent, needed, url)
+            _check_free_space(partial.parent, needed, url)
 
         get = pooch.HTTPDownloader(
             progress, CHUNK, timeout=TIMEOUT, headers=headers, hooks={"response": on_answer}
@@ -240,7 +240,7 @@ def _unpack(archive: Path, folder: Path, names: tuple[str, ...], progress: bool)
                 content = packed.extractfile(member) if name in missing else None
                 if content is None:
                     continue
-                _refuse_without_room(folder, member.size, name)
+                _check_free_space(folder, member.size, name)
                 partial = folder / f"{name}.part"
                 chunks = -(-member.size // CHUNK)
                 with (
@@ -260,7 +260,7 @@ def _unpack(archive: Path, folder: Path, names: tuple[str, ...], progress: bool)
         raise PmtlError(f"{archive} does not hold {', '.join(sorted(missing))}: fetch it again.")
 
 
-def _refuse_without_room(folder: Path, needed: int, what: str) -> None:
+def _check_free_space(folder: Path, needed: int, what: str) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise PmtlError(

@@ -32,12 +32,12 @@ from pmtl.spec import explain_wrong_calls, format_spec, parse_spec
 
 __all__ = ["SPLITS", "FederatedData", "Rows", "Split", "Task"]
 
-COUNTED = (
+SELECTED_BY_ROWS = (
     "Clients were selected by their number of rows (min_rows, largest), which is treated as "
     "public. If it is not public, name the clients beforehand."
 )
 
-CLIPPED = "In {:,} of {:,} rows a value is beyond the bounds, and it was clipped."
+_CLIPPED = "In {:,} of {:,} rows a value is beyond the bounds, and it was clipped."
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,8 +155,8 @@ class FederatedData:
         return owner
 
     def bounded(self, bounds: Bounds) -> FederatedData:
-        """The federation scaled by public bounds. Features beyond them are clipped, and the targets
-        of training rows; other targets are left as they are, to measure errors by."""
+        """The federation scaled by public bounds. Features and the targets of training rows are
+        clipped to them; the targets of other rows are not, because they measure errors."""
         beyond = np.zeros(len(self.y), dtype=bool)
         y, train = self.y, self.rows("train").order
         if bounds.features:
@@ -167,9 +167,9 @@ class FederatedData:
             y[train] = np.clip(y[train], *np.array(bounds.target, dtype=np.float32))
             beyond |= y != self.y
         used = np.concatenate([rows.order for rows in self.splits.values()])
-        notes = (CLIPPED.format(beyond[used].sum(), len(used)),) if beyond[used].any() else ()
-        said, notes = (*self.disclosed, bounds.sentence), (*self.for_owner, *notes)
-        made = replace(self, y=y, bounds=bounds, disclosed=said, for_owner=notes)
+        notes = (_CLIPPED.format(beyond[used].sum(), len(used)),) if beyond[used].any() else ()
+        disclosed, notes = (*self.disclosed, bounds.sentence), (*self.for_owner, *notes)
+        made = replace(self, y=y, bounds=bounds, disclosed=disclosed, for_owner=notes)
         return replace(made.scaled(), source=self.source) if bounds.features else made
 
     def fingerprint(self) -> str:
@@ -235,8 +235,8 @@ class FederatedData:
             feature_names: the names of the features.
             target_names: the names of the targets.
             text: how text became features, if it did.
-            schema: how a table's columns became features, if it was a schema that decided. NaN is
-                then an empty cell, which its client fills.
+            schema: the schema by which a table's columns became features, if any. NaN is then an
+                empty cell, which its client fills.
             disclosed: sentences on what reading made public.
             notes: sentences on the rows, for the data's owner only.
             source: the spec that reads the same data again.
@@ -270,7 +270,7 @@ class FederatedData:
         kept = (min_rows, largest, clients)
         known, splits, left_out = divide(client, split, validation, test, kept, mask)
         if min_rows > 1 or largest is not None:
-            disclosed = (*disclosed, COUNTED)
+            disclosed = (*disclosed, SELECTED_BY_ROWS)
         about = (classes, names, source, None, text, disclosed, (*notes, *left_out), None, schema)
         made = cls(x, y, known, splits, task, outputs, *about)
         if schema is not None and schema.fills:

@@ -62,7 +62,7 @@ def load(
         spec: `PATH[:key=value,…]` or `synthetic[:key=value,…]`.
         progress: show a progress bar.
         production: leave out unusable rows. An error that might quote a client's row is replaced
-            by a sentence that tells the data's owner how to see it.
+            by a sentence on how the data's owner can see it.
         **options: options as keywords, which override those in the spec; None counts as not given.
     """
     if not isinstance(spec, (str, Path)):
@@ -73,16 +73,16 @@ def load(
     if name == "synthetic":
         return construct(synthetic, given, "synthetic", source=format_spec(name, given))
 
-    path, place = _places(name)
-    # `source` must mean the same in every folder.
+    path, place = _paths(name)
+    # `source` has absolute paths, so that it can be read from every folder.
     kept = {**given}
-    if not isinstance(kept.get("schema", ""), (str, Path)):  # It is in no file.
+    if not isinstance(kept.get("schema", ""), (str, Path)):  # The schema is not a file.
         kept = {key: value for key, value in given.items() if key != "schema"}
         kept |= {key: value for key, value in written.items() if key == "schema"}
-    paths = {key: str(_places(str(value))[1]) for key, value in kept.items() if key in PATHS}
+    paths = {key: str(_paths(str(value))[1]) for key, value in kept.items() if key in PATHS}
     source = format_spec(str(place), kept | paths)
     reader = choose_reader(path, given.pop("reader", None))
-    if "bounds" in given:  # Errors in it are said before the rows are read.
+    if "bounds" in given:  # Its errors are reported before the rows are read.
         given["bounds"] = read_bounds(given["bounds"])
     if "schema" in given:
         given["schema"] = Schema.of(given["schema"])
@@ -126,7 +126,7 @@ def load(
 def choose_reader(path: Path, name: str | None = None) -> Reader:
     """The reader for a path, or the one of this name."""
     if not _exists(path):
-        raise _absent(path)
+        raise _no_such_path(path)
     if name is None and path.is_dir():
         fit = (place for files, place in FOLDER_READERS if any(any(path.glob(f)) for f in files))
         return _library_reader(next(fit, READERS["json"]))
@@ -167,7 +167,7 @@ def _library_reader(place: str) -> Reader:
 def _read(
     reader: Reader, options: Mapping[str, Any], path: Path, fixed: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """The columns that a reader returns; errors of a user's reader become sentences."""
+    """The columns that a reader returns; errors of a user's reader become `PmtlError`."""
     name = getattr(reader, "__name__", str(reader))
     try:
         columns = construct(reader, options, path.name, **fixed)
@@ -186,7 +186,7 @@ def _read(
     return columns
 
 
-def _places(name: str) -> tuple[Path, Path]:
+def _paths(name: str) -> tuple[Path, Path]:
     """A path as it is written (with ~ expanded), and the absolute path."""
     try:
         path = Path(name).expanduser()
@@ -202,7 +202,7 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _absent(path: Path) -> PmtlError:
+def _no_such_path(path: Path) -> PmtlError:
     folder = path.parent
     if not folder.is_dir():
         return PmtlError(f"There is no file or folder {path}: the folder {folder} does not exist.")

@@ -36,9 +36,9 @@ Floats = NDArray[np.float32]
 _CONSTANT = 1e-6
 #: A feature whose root mean square lies between these is kept as it is.
 _NEAR_ONE = (0.1, 3.0)
-#: The same for rows with many features (of images, of networks), most of which are small: features
-#: a little smaller than 1 would count less than those that are scaled. What is kept depends on a
-#: number that is the same for all clients.
+#: The same for rows with at least 100 features (images, outputs of networks): features a little
+#: smaller than 1 would have less effect than those that are scaled. The number of features is the
+#: same for all clients.
 _NEAR_ONE_OF_MANY, _MANY = (1 / 3, 3.0), 100
 #: A deviation of n rows is enlarged by 1 + _FEW/n: with few rows it is too small for new ones.
 _FEW = 3
@@ -68,8 +68,8 @@ class Scaling:
         return bool(((self.limits != LIMIT) & np.isfinite(self.limits)).all())
 
     def of(self, client: int | None) -> tuple[Floats, Floats, Floats, Floats | None]:
-        """Means, widths, limits and fills of a client. None is anybody, if all features have
-        bounds: empty cells become their middle, which tells nothing about a client."""
+        """Means, widths, limits and fills of a client, or (None) those that are the same for all
+        clients, if all features have bounds: empty cells then become the middle of the bounds."""
         place = 0 if client is None else client
         fills = self.means if client is None else self.fills
         kept = None if self.fills is None or fills is None else fills[place]

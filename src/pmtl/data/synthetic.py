@@ -23,7 +23,7 @@ from pmtl.data.federated import FederatedData
 from pmtl.errors import PmtlError
 
 SPREAD = 0.6  #: standard deviation of the logarithm of a client's number of rows
-FEWEST = 5  #: smallest number of rows of a client
+MIN_ROWS = 5  #: smallest number of rows of a client
 SCALE = 4.0  #: E‖x − v_k‖²
 
 
@@ -66,7 +66,7 @@ def synthetic(
         raise PmtlError(f"synthetic has no task {task!r}: use classification or regression.")
     _at_least(1, clients=clients, features=features, clusters=clusters)
     _at_least(2, classes=classes)
-    _at_least(FEWEST, samples=samples)
+    _at_least(MIN_ROWS, samples=samples)
     _at_least(0, alpha=alpha, beta=beta, noise=noise, seed=seed)
     outputs = classes if task == "classification" else 1
     row, model = features + outputs, outputs * (features + 1)
@@ -82,7 +82,7 @@ def synthetic(
     )
     with np.errstate(over="ignore", invalid="ignore"):  # `from_arrays` refuses infinite values.
         sizes = np.rint(samples * sizes_from.lognormal(0, SPREAD, clients))
-        sizes = np.maximum(FEWEST, sizes).astype(np.int64)
+        sizes = np.maximum(MIN_ROWS, sizes).astype(np.int64)
         deviations = np.arange(1, features + 1) ** -0.6
         deviations *= np.sqrt(SCALE / (deviations**2).sum())
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pmtl.data import FederatedData, Scaling
 from pmtl.data.checks import is_sparse
-from pmtl.data.client_names import Coded, without_points
+from pmtl.data.client_names import Coded, drop_zero_decimals
 from pmtl.data.splits import group_rows
 from pmtl.errors import PmtlError, PmtlWarning, listed
 from pmtl.prediction.models import FEW_ROWS, Models, refuse_diverged, rows_for_scaling
@@ -208,7 +208,7 @@ def _count(source: Source, asked: Asked) -> tuple[dict[str, int], int]:
 def _cleaned(counts: Iterable[str]) -> dict[str, str]:
     """From names in the file to names of clients, as in training: 1.0 is 1 if all are like that."""
     raw = tuple(counts)
-    clean = without_points(Coded(np.arange(len(raw)), raw)).names
+    clean = drop_zero_decimals(Coded(np.arange(len(raw)), raw)).names
     return dict(zip(raw, clean, strict=True))
 
 

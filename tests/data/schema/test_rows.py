@@ -83,7 +83,7 @@ def test_the_schema_decides_everything(read, tmp_path):
     assert (data.task, data.labels, data.m) == ("classification", ("home", "died"), 4)
     assert data.source.endswith(f"schema={tmp_path / 'schema.toml'}")
     assert load(data.source).fingerprint() == data.fingerprint()
-    assert "public by the user's word" in data.disclosed[0]
+    assert "which the user states is public" in data.disclosed[0]
     assert not any("No schema" in note for note in data.for_owner)
     frame = pd.read_csv(tmp_path / "rows.csv", dtype=str)
     for schema in (Schema.of(tmp_path / "schema.toml"), tmp_path / "schema.toml"):

@@ -349,7 +349,7 @@ def test_a_snapshot_of_another_run_is_refused(where):
 )
 @settings(max_examples=40, deadline=None, derandomize=True)
 def test_rows_of_a_file_are_read_and_written_in_any_order(numbers, dtype):
-    with disk_rows.nameless_file() as file:
+    with disk_rows.temporary_file() as file:
         kept = row_file.RowFile(file, 2, dtype, begins=13)
         kept.write(np.arange(31), torch.zeros(31, 2))
         values = torch.arange(2.0 * len(numbers), dtype=dtype).view(-1, 2) + 1

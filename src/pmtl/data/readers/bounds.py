@@ -1,4 +1,4 @@
-"""Public bounds of columns: what the user says about them without looking at the clients' rows.
+"""Public bounds of columns, which the user knows without looking at the clients' rows.
 
 A file has a table for each column:
 
@@ -192,8 +192,8 @@ def find_bounds(
 
 
 def check_bounds(bounds: Bounds, x: Any, y: Any, task: Task | None) -> Task | None:
-    """Refuse bounds of columns that are not numbers. A target with bounds is a number: its task is
-    regression, also if all targets are whole numbers."""
+    """Refuse bounds of columns that are not numbers. A target with bounds is a number: the task is
+    regression, even if all targets are whole numbers."""
     plain = isinstance(x, np.ndarray) and not isinstance(x, np.memmap)
     if bounds.features and not (plain and x.dtype != np.uint8):
         raise PublicError(

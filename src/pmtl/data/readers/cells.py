@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.data.client_names import Coded, Vocabulary, whole, without_points
+from pmtl.data.client_names import Coded, Vocabulary, drop_zero_decimals, to_integers
 from pmtl.data.readers.columns import missing_value, wrong_kind
 from pmtl.errors import PmtlError
 from pmtl.views.progress import progress_bar
@@ -25,8 +25,8 @@ _WORDS = {"true": 1.0, "false": 0.0}
 _WHOLE = r"^\s*([+-]?[0-9]+|true|false)\s*$"
 #: Larger whole numbers are not exact as float64.
 _LARGEST_WHOLE = 2**53
-#: A table with as many batches takes seconds.
-_LARGE = 16
+#: A table with this many batches takes seconds to read.
+_SHOW_PROGRESS_FROM = 16
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class Table:
     names: list[str]  #: the names of its columns
     parse: bool  #: whether cells are text, also where they hold numbers
     lenient: bool  #: whether invalid cells are accepted (production)
-    read: Callable[[Sequence[str]], Iterable[Any]]  #: gives columns in Arrow record batches
+    read: Callable[[Sequence[str]], Iterable[Any]]  #: columns, as Arrow record batches
     steps: int = 0  #: about how many batches there are
     progress: bool = False  #: whether to show a progress bar for a large table
 
     def batches(self, columns: Sequence[str]) -> Iterator[tuple[int, Any]]:
         """The batches, each with the number of its first row."""
-        first, show = 0, self.progress and self.steps >= _LARGE
+        first, show = 0, self.progress and self.steps >= _SHOW_PROGRESS_FROM
         with progress_bar("reading rows", self.steps, show=show) as bar:
             for batch in self.read(columns):
                 yield first, batch
@@ -126,7 +126,7 @@ def _parse_each(column: Any, lenient: bool) -> tuple[NDArray[np.float64], NDArra
 
 
 def distinct_cells(column: Any) -> tuple[NDArray[np.int64], list[Any]]:
-    """The code of each cell, and the value of each code; the last, None, is of empty and NaN."""
+    """The code of each cell, and the value of each code; the last code is empty or NaN: None."""
     from pyarrow import compute, types
 
     if types.is_dictionary(column.type):
@@ -169,7 +169,7 @@ def _target_numbers(
 
     A column of text holds numbers if every nonempty cell is a number, and integers if all are
     written as integers. In production, more than half of the cells decide, so that a few cells
-    cannot turn all numbers into names; one fraction still turns integers into amounts.
+    cannot turn all numbers into names; one fraction still turns integers into floats.
     """
     import pyarrow as pa
     from pyarrow import compute, types
@@ -238,7 +238,7 @@ def coded_names(chunks: Sequence[Any], table: Table, role: str, name: str) -> Co
         if empty.any() and not table.lenient:
             raise missing_value(table.where, name, sum(map(len, codes)) + int(np.argmax(empty)))
         if any(isinstance(each, float) for each in found):
-            found = [*whole(np.array(found[:-1]), role).tolist(), None]
+            found = [*to_integers(np.array(found[:-1]), role).tolist(), None]
         held = [each if isinstance(each, bytes) else str(each) for each in found[:-1]]
         held += [""] if empty.any() else []
         codes.append(np.array([vocabulary.code(each) for each in held], dtype=np.int64)[places])
@@ -248,13 +248,13 @@ def coded_names(chunks: Sequence[Any], table: Table, role: str, name: str) -> Co
 def clients_and_splits(
     chunks: Mapping[str, Sequence[Any]], table: Table, client: str, split: str | None
 ) -> tuple[Coded, Coded | None]:
-    """The column that names clients and, if there is one, that which names splits."""
+    """The column of clients and, if there is one, the column of splits."""
     owner = coded_names(chunks[client], table, "client", client)
-    owner = without_points(owner) if table.parse else owner
+    owner = drop_zero_decimals(owner) if table.parse else owner
     return owner, None if split is None else coded_names(chunks[split], table, "split", split)
 
 
-def joined(marks: Sequence[NDArray[np.bool_]], table: Table) -> NDArray[np.bool_]:
+def join_marks(marks: Sequence[NDArray[np.bool_]], table: Table) -> NDArray[np.bool_]:
     """The marks of all batches; a table without rows is refused."""
     if not sum(map(len, marks)):
         raise PmtlError(f"{table.where} has a header but no rows: a federation needs data.")

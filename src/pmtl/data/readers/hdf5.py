@@ -22,14 +22,16 @@ from pmtl.data.checks import check_lengths
 from pmtl.data.client_names import canonical
 from pmtl.data.disk import memory_limit
 from pmtl.data.readers.columns import Collector, Columns, Owners
-from pmtl.data.readers.hdf5_check import Heaps
+from pmtl.data.readers.hdf5_check import HeapCheck
 from pmtl.data.readers.text import Bags, TextRule, split_tags
 from pmtl.data.readers.text_rows import TextOptions, TextRows
 from pmtl.errors import PmtlError, errors_naming, require_package
 from pmtl.views.progress import progress_bar
 
 GROUP = "examples"
-PACKING = 1100  #: the largest factor by which compression can shrink an array; Deflate: 1032
+MAX_COMPRESSION = (
+    1100  #: the largest factor by which compression can shrink an array; Deflate: 1032
+)
 PIXELS, QUESTIONS = ("pixels", "label"), ("tokens", "title", "tags")
 WORDS, TAGS = 10_000, 500  #: the defaults of words= and tags=; the paper's numbers
 WORD_COUNT, TAG_COUNT = "stackoverflow.word_count", "stackoverflow.tag_count"
@@ -127,7 +129,7 @@ def _opened(path: Path) -> Iterator[Any]:
 class _File:
     def __init__(self, path: Path, file: Any) -> None:
         self.path, self._file = path, file
-        self._heaps = Heaps(path)
+        self._heap_check = HeapCheck(path)
 
     def clients(self) -> set[str]:
         group = self._file.get(GROUP)
@@ -160,8 +162,8 @@ class _File:
             if column is None or not getattr(column, "shape", ()):
                 raise PmtlError(f"The client {client!r} of {self.path} has no column {name!r}.")
             # A damaged file may state any shape, and h5py would allocate memory for it.
-            packing = 1 if column.chunks is None else PACKING
-            most = min(memory_limit(), packing * self._file.id.get_filesize())
+            compression = 1 if column.chunks is None else MAX_COMPRESSION
+            most = min(memory_limit(), compression * self._file.id.get_filesize())
             if column.size * column.dtype.itemsize > most:
                 raise PmtlError(
                     f"{where} has shape {column.shape}, more than the file or memory can hold: it "
@@ -170,7 +172,7 @@ class _File:
             if column.dtype.hasobject:
                 if h5py.check_string_dtype(column.dtype) is None:
                     raise PmtlError(f"{where} holds neither text nor numbers.")
-                self._heaps.check(column)
+                self._heap_check.check(column)
             rows[name] = np.asarray(column[()])
         with errors_naming(f"client {client!r} of {self.path}"):
             check_lengths(**rows)

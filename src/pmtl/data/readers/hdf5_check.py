@@ -21,7 +21,7 @@ _OBJECT = struct.Struct("<HHIQ")  # number, references, reserved, size of the co
 _POINTER = struct.Struct("<IQI")  # length of the text, address of its heap, number of its object
 
 
-class Heaps:
+class HeapCheck:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._objects = lru_cache(maxsize=1000)(self._read_sizes)  # Columns share heaps.

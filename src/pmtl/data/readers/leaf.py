@@ -28,7 +28,7 @@ from pmtl.data.readers.columns import Collector, Columns
 from pmtl.errors import PmtlError, require_package
 from pmtl.views.progress import progress_bar
 
-LARGEST = 4096  #: the largest width of an image after resizing, in pixels
+MAX_IMAGE_WIDTH = 4096  #: the largest width of an image after resizing, in pixels
 #: LEAF's folder of CelebA's images, below `celeba` or `celeba/data`.
 IMAGES = ("data/raw/img_align_celeba", "raw/img_align_celeba")
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".webp")
@@ -54,8 +54,8 @@ def read_leaf(
     their folder, by default LEAF's own."""
     if images is not None and not Path(images).is_dir():
         raise PmtlError(f"There is no folder {images}, which images= names.")
-    if not 1 <= size <= LARGEST:
-        raise PmtlError(f"size={size} was given: images are 1 to {LARGEST} pixels wide.")
+    if not 1 <= size <= MAX_IMAGE_WIDTH:
+        raise PmtlError(f"size={size} was given: images are 1 to {MAX_IMAGE_WIDTH} pixels wide.")
     usual = next((path / folder for folder in IMAGES if (path / folder).is_dir()), None)
     rows = _Rows(None if images is None else Path(images), usual, size)
     shards = _find_shards(path)

@@ -22,7 +22,14 @@ from numpy.typing import NDArray
 
 from pmtl.data.disk import ArrayBuilder
 from pmtl.data.readers.bounds import TARGET, GivenBounds, read_bounds
-from pmtl.data.readers.cells import Table, clients_and_splits, joined, number_rows, targets, texts
+from pmtl.data.readers.cells import (
+    Table,
+    clients_and_splits,
+    join_marks,
+    number_rows,
+    targets,
+    texts,
+)
 from pmtl.data.readers.columns import Columns, Roles, assign_roles, dropped_names
 from pmtl.data.readers.text import Bags, TextRule
 from pmtl.data.readers.text_rows import TextOptions, TextRows
@@ -32,7 +39,7 @@ from pmtl.data.schema.rows import read_rows
 from pmtl.data.schema.schema import Schema
 from pmtl.errors import PmtlError, PublicError, kind_of, listed
 
-#: What may stand between the cells of a CSV file; the first if its header has none of them.
+#: The possible delimiters of a CSV file; the first is the default.
 _DELIMITERS = (",", ";", "\t", "|")
 _LONGEST_HEADER = 2**24
 PARQUET_ENDINGS = (".parquet", ".pq")
@@ -83,8 +90,8 @@ def open_table(path: Path, lenient: bool = False, progress: bool = False) -> Ite
 
 
 def _delimiter(path: Path) -> str:
-    """The delimiter: the most frequent candidate in the header. Spreadsheets write semicolons where
-    a comma stands before decimals."""
+    """The most frequent delimiter in the header. Spreadsheets write semicolons in countries with a
+    decimal comma."""
     if ".tsv" in path.suffixes:
         return "\t"
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -173,8 +180,8 @@ def _any_columns(
     task: str | None,
     bounds: GivenBounds | None,
 ) -> Columns:
-    """The columns of a table by its schema, as numbers or, in an experiment, by a schema that is
-    inferred because not all columns are numbers."""
+    """The columns of a table: by its schema, or as numbers. If not all columns are numbers, an
+    experiment infers a schema."""
     client, target, split, drop = given
     dropped = dropped_names(drop)
     if schema is not None:
@@ -218,7 +225,7 @@ def _collect(table: Table, roles: Roles, known: tuple[Bags, Bags | None] | None 
         if tagged:
             for row in texts(batch, roles.targets, table, first, marks[-1]):
                 text.append_tags(row)
-    usable = joined(marks, table)
+    usable = join_marks(marks, table)
     client, split = clients_and_splits(chunks, table, roles.client, roles.split)
     y = None if tagged else targets(table, {name: chunks[name] for name in roles.targets}, usable)
     if text is not None:
@@ -262,8 +269,8 @@ class _Features:
             one = len(empty) == 1
             raise PublicError(
                 f"The column{'' if one else 's'} {listed(empty)} hold{'s' if one else ''} no "
-                "numbers. Production learns from nobody's rows what else a column holds: say it in "
-                "a schema (pmtl data schema, then --schema), or leave it out with "
+                "numbers. Production does not infer from the rows what else a column holds: say it "
+                "in a schema (pmtl data schema, then --schema), or leave it out with "
                 f"drop={'+'.join(empty)}."
             )
         return self._builder.finish()

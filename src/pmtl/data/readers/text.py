@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-BETWEEN_TAGS = "|"
+TAG_SEPARATOR = "|"
 
 _WORD = re.compile(r"\w+(?:['’-]\w+)*")
 
@@ -37,7 +37,7 @@ def tokenise(text: str) -> list[str]:
 
 
 def split_tags(text: str) -> list[str]:
-    return [tag for tag in (part.strip() for part in text.split(BETWEEN_TAGS)) if tag]
+    return [tag for tag in (part.strip() for part in text.split(TAG_SEPARATOR)) if tag]
 
 
 @dataclass(frozen=True)

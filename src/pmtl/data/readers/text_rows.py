@@ -18,7 +18,7 @@ from pmtl.data.readers.text import Bags, TextRule, frequencies, split_tags
 from pmtl.errors import PmtlError
 
 COLUMNS = 10_000  #: the default number of columns for hashed words
-MOST = 2**24  #: the largest number of columns of words or tags
+MAX_COLUMNS = 2**24  #: the largest number of columns of words or tags
 LIST_WORDS = "name the words beforehand (vocabulary=FILE) or hash them (hash=N)"
 LIST_TAGS = "name the tags beforehand (taglist=FILE)"
 
@@ -60,9 +60,9 @@ class TextOptions:
     def _check(self, *names: str) -> None:
         for name in names:
             value = getattr(self, name)
-            if value is not None and not 1 <= value <= MOST:
+            if value is not None and not 1 <= value <= MAX_COLUMNS:
                 raise PmtlError(
-                    f"{name}={value} was given: it is at least 1, and {MOST:,} at most."
+                    f"{name}={value} was given: it is at least 1, and {MAX_COLUMNS:,} at most."
                 )
 
 

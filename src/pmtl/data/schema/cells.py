@@ -1,7 +1,7 @@
 """Cells of an Arrow column as numbers, dates, booleans and categories.
 
 Cells of a CSV file are text, those of a Parquet file or a frame have types; both give the same. An
-empty cell has many spellings, and a category of the schema is none of them, whatever it is called.
+empty cell has many spellings. A category of the schema never counts as empty.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ EMPTY = {
 TRUE = ("true", "yes", "t", "y", "on", "1")
 FALSE = ("false", "no", "f", "n", "off", "0")
 _BOOLEANS = {**dict.fromkeys(TRUE, 1.0), **dict.fromkeys(FALSE, 0.0)}
-#: Numbers with a decimal comma; points stand between thousands.
+#: Numbers with a decimal comma, and with points between thousands.
 COMMA_NUMBER = r"^[+-]?([0-9]{1,3}(\.[0-9]{3})+|[0-9]+)(,[0-9]+)?([eE][+-]?[0-9]+)?$"
 _WHOLE_FLOAT = re.compile(r"[+-]?[0-9]+\.0+")
-#: Reads numbers from text of any kind and refuses none.
+#: Parses numbers and accepts text that is not a number.
 _READER = Table("", [], parse=True, lenient=True, read=lambda columns: [])
 
 
@@ -129,7 +129,7 @@ def _without_empty(column: Any, more: Collection[str]) -> Any:
 
 
 def _with_points(column: Any) -> Any:
-    """Text in which numbers with a decimal comma have a point. Other cells are no numbers then."""
+    """Text with decimal points instead of decimal commas. Other cells become "no number"."""
     from pyarrow import compute
 
     fits = compute.match_substring_regex(column, COMMA_NUMBER)
@@ -174,7 +174,7 @@ def read_date(text: str, format: str | None) -> float | None:
     return None
 
 
-def moments(days: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def months_and_weekdays(days: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The month (0 to 11) and the weekday (0 is Monday) of days since 2000-01-01."""
     whole = np.floor(days).astype(np.int64)
     dates = np.datetime64(EPOCH.date()) + whole

@@ -19,7 +19,7 @@ from pmtl.data.schema.cells import (
     find_category,
     is_empty,
     is_readable,
-    moments,
+    months_and_weekdays,
     read_each,
     read_numbers,
 )
@@ -80,7 +80,7 @@ class Encoder:
             end = start + len(column.features)
             cells = self._column(column, batch.column(column.name))
             x[:, start:end] = self._features(column, cells)
-            self._judge(column, cells, batch, first, usable)
+            self._mark_unusable(column, cells, batch, first, usable)
             start = end
         return x, usable
 
@@ -90,7 +90,7 @@ class Encoder:
         found = []
         for column in self._schema.targets:
             cells = self._column(column, batch.column(column.name))
-            self._judge(column, cells, batch, first, usable)
+            self._mark_unusable(column, cells, batch, first, usable)
             found.append(cells.values)
         return np.stack(found, axis=1), usable
 
@@ -142,7 +142,7 @@ class Encoder:
         else:
             x[:, 0] = as_float32(cells.values)
             for number, part in enumerate(column.parts):
-                month, weekday = moments(cells.values[here])
+                month, weekday = months_and_weekdays(cells.values[here])
                 angle = 2 * np.pi * (month / 12 if part == "month" else weekday / 7)
                 x[here, 1 + 2 * number] = np.sin(angle)
                 x[here, 2 + 2 * number] = np.cos(angle)
@@ -150,7 +150,7 @@ class Encoder:
             x[:, -1] = cells.missing
         return x
 
-    def _judge(
+    def _mark_unusable(
         self, column: Column, cells: Cells, batch: Any, first: int, usable: NDArray[np.bool_]
     ) -> None:
         """Mark the rows that cannot be used and, unless `lenient`, note what is wrong."""

@@ -1,7 +1,7 @@
 """A schema from the rows of a table: for an experiment, or for a person to review.
 
-What is inferred here was read from all clients' rows without noise, so it is a disclosure, which
-`Inferred.disclosed` puts into words. Production never infers a schema.
+A schema is inferred from all clients' rows without noise. `Inferred.disclosed` describes this
+disclosure. Production never infers a schema.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from pmtl.errors import PmtlError, listed
 MOST_CATEGORIES, HASHED_VALUES = 30, 8
 #: A target with more classes than this is refused.
 MOST_CLASSES = 1000
-#: Whole numbers with more values than this are rather amounts than classes.
+#: Whole numbers with more values than this are taken for amounts, not for classes.
 MOST_NUMBERS = 100
-#: Text of which this share of cells is new names rows, if there are at least so many rows.
+#: A column of text identifies rows if this share of at least so many cells is distinct.
 _ID_SHARE, _ID_ROWS = 0.9, 20
 _ID_NAME = re.compile(r"(?i:(^|[_\W])(id|uid|uuid|guid|identifier)$)|[a-z](Id|ID)$")
 
@@ -46,10 +46,10 @@ class Inferred:
         alike: dict[str, list[str]] = {}
         for column in columns:
             alike.setdefault(self.notes[column.name], []).append(column.name)
-        told = " · ".join(f"{', '.join(names)}: {note}" for note, names in alike.items())
+        reasons = " · ".join(f"{', '.join(names)}: {note}" for note, names in alike.items())
         self.decided = (
-            f"No schema was given, so the columns were read as their cells suggest. {told}. "
-            "`pmtl data schema` writes this down, to be changed and given with --schema."
+            f"No schema was given, so it was inferred from the cells. {reasons}. "
+            "`pmtl data schema` writes it to a file, which you can change and give with --schema."
         )
         listing = [c.name for c in columns if c.categories and c.role == "feature"]
         filled = [c.name for c in self.schema.features if c.missing == "indicator"]
@@ -57,8 +57,8 @@ class Inferred:
         more += f", which columns have empty cells ({listed(filled)})" if filled else ""
         self.disclosed = (
             f"The columns were not described beforehand. Their kinds{more} and the classes were "
-            "read from all clients' rows without noise and are treated as public: what only one "
-            "client's rows show betrays that client. A schema (--schema) avoids it.",
+            "read from all clients' rows without noise and are treated as public: a value that "
+            "only one client has identifies that client. A schema (--schema) avoids this.",
         )
 
 
@@ -167,7 +167,7 @@ def _feature(profile: Profile) -> Found:
 
 
 def _mixed(profile: Profile) -> Found:
-    """Numbers with some cells of text, of which a person has to say what they mean."""
+    """Numbers with some cells of text, whose meaning a person has to decide."""
     name, texts = profile.name, tuple(profile.texts[:20])
     cells = "1 cell" if profile.wrong == 1 else f"{profile.wrong} cells"
     return Found(
@@ -225,7 +225,7 @@ def _on_missing(column: Column, profile: Profile) -> str:
 
 
 def _seen(column: Column, profile: Profile) -> str:
-    """What else a person who writes bounds should know."""
+    """The range of the values, for a person who writes bounds."""
     if column.kind != "number" or not profile.numbers:
         return ""
     return (

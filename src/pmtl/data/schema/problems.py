@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pmtl.errors import PmtlError, PublicError
 
 #: Only the first 8 problems are listed.
-MOST = 8
+MAX_LISTED = 8
 
 
 def refuse(where: str, problems: Sequence[str], public: bool = True) -> None:
@@ -18,6 +18,6 @@ def refuse(where: str, problems: Sequence[str], public: bool = True) -> None:
     error = PublicError if public else PmtlError
     if len(problems) == 1:
         raise error(f"{where}: {problems[0]}")
-    told = " ".join(f"({place}) {text}" for place, text in enumerate(problems[:MOST], 1))
-    more = f" … and {len(problems) - MOST} more." if len(problems) > MOST else ""
-    raise error(f"{where}: {len(problems)} problems. {told}{more}")
+    listing = " ".join(f"({place}) {text}" for place, text in enumerate(problems[:MAX_LISTED], 1))
+    more = f" … and {len(problems) - MAX_LISTED} more." if len(problems) > MAX_LISTED else ""
+    raise error(f"{where}: {len(problems)} problems. {listing}{more}")

@@ -20,7 +20,7 @@ from pmtl.data.schema.cells import (
     read_numbers,
 )
 
-#: Different values of a column that are kept; of a column with more, these stand for all.
+#: The most different values of a column that are counted; further ones are ignored.
 MOST_VALUES = 20_000
 #: How dates are written, in the order in which they are tried; None is ISO 8601.
 _DAYS = ("%Y/%m/%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y")
@@ -115,7 +115,7 @@ class Profile:
 
     @property
     def is_boolean(self) -> bool:
-        """Whether every cell is true or false, in words or by type; 0 and 1 are numbers."""
+        """Whether every cell is true or false, as a word or by its type; 0 and 1 are numbers."""
         if self.typed:
             return self.typed == "boolean"
         words = {value.lower() for value in self.values}

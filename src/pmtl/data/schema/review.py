@@ -19,9 +19,9 @@ from pmtl.spec import unknown
 
 HEADING = """\
 What the columns of {name} hold. This was inferred from the rows.
-Check every column, and take out what nobody may know without the clients' rows: a category that
-only one client has, or an indicator of empty cells that only one client has. Then write
-public = true: your word that all of this is known without the rows. Production asks for it.
+Check every column, and remove what is not known without the clients' rows: a category that only
+one client has, or an indicator of empty cells that only one client has. Then write public = true,
+by which you state that all of this is known without the rows. Production needs it.
 Settings: kind = number, category, boolean, date or text; role = feature, target, client, split or
 dropped; low and high; categories, or hash = N; unknown = zeros, other or refuse; missing =
 indicator, fill, drop or refuse; missing_values; decimal of numbers; format and parts of dates

@@ -8,15 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmtl.data.disk import ArrayBuilder
-from pmtl.data.readers.cells import Table, clients_and_splits, joined
+from pmtl.data.readers.cells import Table, clients_and_splits, join_marks
 from pmtl.data.readers.columns import Columns
 from pmtl.data.schema.encode import Encoder
 from pmtl.data.schema.schema import Schema
 from pmtl.errors import PmtlError, PublicError
 
-GIVEN = (
-    "What the columns hold was said in a schema, which is public by the user's word. It must not "
-    "come from the clients' rows."
+STATED_PUBLIC = (
+    "The columns were described by a schema, which the user states is public. It must not come "
+    "from the clients' rows."
 )
 NOT_PUBLIC = (
     "The schema of the columns does not say that it is public (public = true). Categories and "
@@ -60,10 +60,10 @@ def read_rows(table: Table, schema: Schema) -> Columns:
         builder.append(x[kept])
         targets.append(y[kept])
         marks.append(usable)
-    usable = joined(marks, table)
+    usable = join_marks(marks, table)
     encoder.finish(table.where)
     if not builder.rows:
-        raise PmtlError(f"{table.where} has no row without an empty cell that drops its row.")
+        raise PmtlError(f"{table.where} has no rows left: all have an empty cell that drops them.")
     clients, splits = clients_and_splits(chunks, table, client, split)
     y, labels = _targets(schema, np.concatenate(targets))
     columns = Columns(
@@ -75,7 +75,7 @@ def read_rows(table: Table, schema: Schema) -> Columns:
         target_names=tuple(column.name for column in schema.targets),
         labels=labels,
         schema=schema,
-        disclosed=(GIVEN if schema.public else NOT_PUBLIC,),
+        disclosed=(STATED_PUBLIC if schema.public else NOT_PUBLIC,),
         usable=usable if table.lenient else None,
     )
     if not table.lenient and not usable.all():

@@ -90,8 +90,8 @@ class Schema:
 
     @property
     def bounds(self) -> Bounds | None:
-        """The public bounds of features and target. Encoded columns lie between 0 and 1; that
-        counts as soon as any column has bounds."""
+        """The public bounds of features and target. If any feature has bounds, encoded columns have
+        the bounds 0 and 1, too."""
         targets = self.targets
         target = targets[0].range if len(targets) == 1 else None
         features: tuple[Any, ...] = ()
@@ -183,7 +183,7 @@ class Schema:
         `Run.personal(client)` reads such rows.
 
         Columns are found by name, in any order; those of the client, the target and the split may
-        be there or not. All problems are told at once.
+        be there or not. One error lists all problems.
 
         Args:
             rows: an Arrow table or batch, a pandas or polars frame, or a mapping of columns.
@@ -204,7 +204,7 @@ class Schema:
             names: the names of the table's columns.
             where: the table, for the sentence.
             training: whether the client and the target are needed, too.
-            ignore: columns that may be there all the same.
+            ignore: further columns that are allowed.
         """
         known = [column.name for column in self.columns]
         needed = {
@@ -248,7 +248,7 @@ class Schema:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Schema:
-        """The inverse of `to_dict`; everything that is wrong is told at once.
+        """The inverse of `to_dict`; one error lists all problems.
 
         Args:
             values: the content of a file. A file of bounds (columns with low and high) is a schema

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pmtl.data.disk import nameless_file
+from pmtl.data.disk import temporary_file
 from pmtl.errors import PmtlError
 from pmtl.simulation.owned.row_file import DIGEST_BYTES, RowFile, private
 
@@ -117,7 +117,7 @@ class DiskRows:
     def _open(self, mode: str) -> RowFile:
         file: IO[bytes]
         if self._path is None:
-            file = nameless_file()
+            file = temporary_file()
         else:
             try:
                 file = open(self._path, mode, buffering=0, opener=private)  # noqa: SIM115
