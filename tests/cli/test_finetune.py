@@ -130,7 +130,7 @@ def test_production_prints_no_metrics_and_no_choices(tmp_path, pmtl_command):
     assert done.status == 0, done.err
     answer = json.loads(done.out)
     assert set(answer) == {"finetuned", "epsilon", "delta", "verdict"}
-    assert "nobody looked at their scores" in answer["verdict"]["sentence"]
+    assert "its scores were not released" in answer["verdict"]["sentence"]
     refused = pmtl_command("evaluate", tmp_path / "run/private/finetuned/select")
     assert refused.status == 2
     assert "withholds" in refused.err

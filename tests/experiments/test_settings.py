@@ -9,7 +9,7 @@ import pytest
 from tiny import TINY, filled
 
 from pmtl.experiments.results import Point, Results
-from pmtl.experiments.settings import SETTINGS, evaluated, setting_of
+from pmtl.experiments.settings import SETTINGS, measured_rounds, setting_of
 from pmtl.experiments.tasks import Cell
 from pmtl.personalize import choosing
 from pmtl.simulation import LocalTraining
@@ -20,7 +20,7 @@ def test_every_setting_has_a_small_one(name):
     whole, small = setting_of(name, quick=False), setting_of(name, quick=True)
     assert len(small.seeds) * len(small.sigmas) * len(small.clips) * len(small.lams) <= 8
     assert small.rounds < whole.rounds
-    assert evaluated(whole.rounds)[-1] == whole.rounds
+    assert measured_rounds(whole.rounds)[-1] == whole.rounds
     assert whole.free_rounds is None or whole.free_rounds > whole.rounds
 
 
@@ -65,7 +65,7 @@ def test_who_trains_alone_does_so_as_in_a_run():
         local=LocalTraining(epochs=5, batch=4, lr=2.0),
         tune=LocalTraining(epochs=10, batch=8, lr=0.5),
     )
-    tuned, alone, times = setting.least()
+    tuned, alone, times = setting.shortest_training()
     assert (tuned, alone) == (
         LocalTraining(epochs=2, batch=8, lr=0.5),
         LocalTraining(epochs=2, batch=4, lr=2.0),

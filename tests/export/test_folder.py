@@ -79,7 +79,7 @@ def test_a_wrong_export_is_noticed_and_nothing_is_left(odd_run, tmp_path, monkey
     """A graph that keeps the first client's weights is the mistake that checking is for."""
     honest = Onnx.content
     first = odd_run.personal(ODD[0])
-    kept = export_folder.Answering(first, "classification").eval()
+    kept = export_folder.Predictor(first, "classification").eval()
     monkeypatch.setattr(Onnx, "content", lambda self, module, about: honest(self, kept, about))
     with pytest.raises(pmtl.PmtlError, match="answers differently as onnx"):
         pmtl.export_model(odd_run, tmp_path / "out", all_clients=True)
@@ -126,8 +126,8 @@ def test_a_client_that_diverged_is_left_out_of_all_and_refused_alone(tmp_path):
     ("asked", "words"),
     [
         ({}, "Say which model"),
-        ({"shared": True, "all_clients": True}, "--all stands alone"),
-        ({"client": "a", "all_clients": True}, "--all stands alone"),
+        ({"shared": True, "all_clients": True}, "--all cannot be combined"),
+        ({"client": "a", "all_clients": True}, "--all cannot be combined"),
         ({"client": "nobody"}, "no client 'nobody'"),
         ({"shared": True, "to": "onx"}, "Did you mean 'onnx'"),
         ({"shared": True, "licence": "a: b\nc"}, "licence"),

@@ -202,7 +202,7 @@ class TestFisher:
         tensors, flat, _, anchor = plain.pieces(data)
         clients = np.arange(data.m)
         whole = Fisher(data, tensors, flat, 5)(clients, anchor)
-        monkeypatch.setattr("pmtl.personalize.fisher._FLOATS", 1)
+        monkeypatch.setattr("pmtl.personalize.fisher._CPU_FLOATS", 1)
         assert torch.allclose(Fisher(data, tensors, flat, 5)(clients, anchor), whole, **CLOSE)
 
     def test_it_is_the_clients_own_in_any_federation(self):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import pmtl
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
-from pmtl.planning import worth
+from pmtl.planning import payoff
 from pmtl.privacy.plan import PrivacyRequest
 from pmtl.runs.config import read_config
 
@@ -26,7 +26,7 @@ def test_sixty_clients_should_train_alone():
     assert plan.recommendation.startswith(
         "With 60 clients and 66 shared numbers at ε = 1: expect training alone to be as good."
     )
-    assert plan.noise == pytest.approx(math.sqrt(66) / worth.reach(plan.privacy))
+    assert plan.noise == pytest.approx(math.sqrt(66) / payoff.reach(plan.privacy))
 
 
 #: Clients, columns and rows a client of natural tables with a yes-or-no target, and the least ε of
@@ -65,7 +65,7 @@ def test_other_federations(clients, numbers, epsilon, advice):
 def test_clients_with_many_rows_need_no_vote():
     few, many = (pmtl.plan(60, 5, privacy=1.0, rows=rows) for rows in (99, 100))
     assert (few.advice, many.advice) == ("alone", "share")
-    assert few.vote == pytest.approx(worth.vote_ratio(60, 1.0, 1 / 600))
+    assert few.vote == pytest.approx(payoff.vote_ratio(60, 1.0, 1 / 600))
     assert many.vote is None
     assert many.to_win == pytest.approx(5 / 100)
 
@@ -82,7 +82,7 @@ def test_what_is_needed_is_enough(clients, numbers, epsilon):
     assert better.advice == "share"
     assert pmtl.plan(plan.clients_needed, numbers, privacy=epsilon).advice == "share"
     # And not more than enough, unless two clients already are.
-    if plan.clients_needed > worth.FEWEST:
+    if plan.clients_needed > payoff.MIN_CLIENTS:
         assert pmtl.plan(plan.clients_needed - 1, numbers, privacy=epsilon).advice != "share"
 
 
@@ -122,7 +122,7 @@ def test_a_run_has_the_noise_that_was_planned():
 def test_fewer_numbers_are_offered_where_they_help():
     plan = pmtl.plan(205, model="femnist_cnn", columns=784, classes=62, privacy=2.0)
     sizes = {offer.name: offer.numbers for offer in plan.offers}
-    fits = int(worth.paying(plan.privacy, worth.MODERATE))
+    fits = int(payoff.max_shared_numbers(plan.privacy, payoff.MODERATE))
     assert sizes == {"all": 115_646, "head": 63_550, "biases": 158, f"subspace:k={fits}": fits}
     assert f"share fewer numbers: subspace:k={fits}" in plan.recommendation
     # Where the vote drowns, sharing less does not help.
@@ -258,39 +258,39 @@ def test_mistakes_are_sentences(arguments, words):
 
 def test_of_far_too_many_numbers_the_default_method_shares_some():
     wide = pmtl.plan(400, columns=1000, classes=476, privacy=2.0)
-    assert wide.advice == worth.DEPENDS
+    assert wide.advice == payoff.DEPENDS
     assert f"shares {wide.in_use:,} of them, those of the columns and classes in most use" in str(
         wide
     )
     assert "algorithm" not in wide.toml
     network = pmtl.plan(400, model="mlp", columns=1000, classes=476, privacy=2.0)
     assert network.in_use is None
-    assert network.advice == worth.ALONE
+    assert network.advice == payoff.ALONE
     few = pmtl.plan(60, columns=1000, classes=476, privacy=2.0)
-    assert (few.in_use, few.advice) == (None, worth.ALONE)
+    assert (few.in_use, few.advice) == (None, payoff.ALONE)
 
 
 def test_of_a_public_head_with_too_many_weights_a_map_of_the_answers_is_shared():
     """FEMNIST with the paper's network, of which only the head is trained."""
     sizes = {"model": "femnist_cnn", "columns": 784, "classes": 62}
     head = pmtl.plan(205, **sizes, privacy=2.0, public_head=True)
-    assert (head.numbers, head.in_use, head.advice) == (1025 * 62, 63 * 62, worth.DEPENDS)
+    assert (head.numbers, head.in_use, head.advice) == (1025 * 62, 63 * 62, payoff.DEPENDS)
     assert "a map of the public head's answers instead, 3,906 numbers" in head.recommendation
     assert head.to_dict()["share"] == "answers"
     assert "algorithm" not in head.toml
-    assert pmtl.plan(205, **sizes, privacy=2.0).advice == worth.ALONE
+    assert pmtl.plan(205, **sizes, privacy=2.0).advice == payoff.ALONE
     assert "\n# Add the public weights and what is frozen: init" in head.toml
     rounds = pmtl.plan(205, **sizes, privacy={"epsilon": 2, "rounds": 9}, public_head=True)
     assert (rounds.share, rounds.in_use) == (None, None), "Algorithm 1 shares all"
     few = pmtl.plan(60, columns=19, classes=40, privacy=2.0, public_head=True)
-    assert (few.share, few.advice) == ("all", worth.DEPENDS)
+    assert (few.share, few.advice) == ("all", payoff.DEPENDS)
     assert "algorithm" not in few.toml
     assert "shares all of them. That pays where the public head errs" in few.recommendation
     many = pmtl.plan(800, **sizes, privacy=2.0, public_head=True)
-    assert (many.advice, many.in_use) == (worth.SHARE, 63 * 62)
+    assert (many.advice, many.in_use) == (payoff.SHARE, 63 * 62)
 
 
 def test_where_only_intercepts_would_be_shared_training_alone_is_as_good():
     plan = pmtl.plan(30, columns=1, classes=400, privacy=8.0)
-    assert (plan.share, plan.advice) == ("intercepts", worth.ALONE)
+    assert (plan.share, plan.advice) == ("intercepts", payoff.ALONE)
     assert "would share the intercepts only" in plan.recommendation

@@ -10,7 +10,7 @@ import pytest
 
 import pmtl
 from pmtl.experiments.compare import Grid, compare
-from pmtl.planning import worth
+from pmtl.planning import payoff
 from pmtl.planning.advice import MANY_ROWS
 from pmtl.runs.config import TrainConfig
 
@@ -56,7 +56,7 @@ def test_between_a_quarter_and_a_half_sharing_won_everywhere():
         for epsilon, ours in results["private"]["ours"].items():
             sizes = {"columns": results["columns"], "classes": classes}
             plan = pmtl.plan(results["clients"], **sizes, privacy=float(epsilon))
-            if 1 / 4 < plan.vote <= 1 / 2 and plan.noise <= worth.MODERATE:
+            if 1 / 4 < plan.vote <= 1 / 2 and plan.noise <= payoff.MODERATE:
                 tried += 1
                 assert ours["difference"] < -2 * ours["error"], (results["name"], epsilon)
     assert tried >= 5
@@ -78,7 +78,9 @@ def test_plans_and_verdicts_are_those_of_the_page(clients, epsilon, planned, mea
 
 
 def test_the_limits_are_those_of_the_code():
-    assert (worth.MODERATE, worth.READABLE_VOTE_NOISE) == (1 / 3, 1 / 2)
+    assert (payoff.MODERATE, payoff.READABLE_VOTE_NOISE) == (1 / 3, 1 / 2)
     assert "at most ⅓ of the clip, and a vote's noise at most ½ of a vote" in PAGE
-    assert re.search(rf"K = {worth.CELLS} numbers, with {worth.VOTE_SHARE:g}\s+of the budget", PAGE)
+    assert re.search(
+        rf"K = {payoff.CELLS} numbers, with {payoff.VOTE_SHARE:g}\s+of the budget", PAGE
+    )
     assert f"with `--rows {MANY_ROWS}` the plan needs no vote" in PAGE

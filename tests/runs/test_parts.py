@@ -450,7 +450,7 @@ def test_a_run_of_version_01_is_read_with_a_warning_and_not_continued(
 ):
     expected = personal(pmtl.load_run(finished / "run"))
     as_version_01(copied(finished, tmp_path))
-    with pytest.warns(PmtlWarning, match="Give nobody any of its files but"):
+    with pytest.warns(PmtlWarning, match="Publish none of its files except"):
         run = pmtl.load_run(tmp_path / "run", data=rows(SECRET))
     assert torch.equal(personal(run), expected)
     assert run.data is not None

@@ -197,8 +197,6 @@ def test_production_shows_the_schema_and_nothing_of_the_rows(folder):
     assert json.loads((public / "plan.json").read_text())["schema"] == run.facts.schema
     statement = (public / "privacy.txt").read_text().replace("\n  ", " ")
     assert "which the user states is public" in statement
-        "\n  ", " "
-    )
     for file in public.iterdir():
         content = file.read_bytes()
         assert b"empty cells" not in content

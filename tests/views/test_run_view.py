@@ -12,7 +12,7 @@ from pmtl.errors import PmtlError
 from pmtl.experiments.compare import Grid
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.runs.config import TrainConfig
-from pmtl.views.run_view import epsilon_words
+from pmtl.views.run_view import epsilon_text
 
 
 def test_a_run_says_what_it_is(small, tmp_path):
@@ -33,7 +33,7 @@ def test_a_run_says_what_it_is(small, tmp_path):
     ("epsilon", "words"), [(None, "unknown"), (float("inf"), "not private"), (0.0, "ε = 0")]
 )
 def test_special_epsilons(epsilon, words):
-    assert words in epsilon_words(epsilon, 0.1)
+    assert words in epsilon_text(epsilon, 0.1)
 
 
 def test_production_shows_what_is_public(small, tmp_path):

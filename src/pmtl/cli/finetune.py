@@ -69,9 +69,10 @@ def finetune(
     from pmtl.personalize.finetuning import finetune as tune
     from pmtl.personalize.finetuning import folder_of
     from pmtl.personalize.methods import METHODS, SELECT, build_method
-    from pmtl.personalize.result import is_free, refuse_existing
+    from pmtl.personalize.result import refuse_existing
     from pmtl.runs.result import load_run
     from pmtl.spec import unknown
+    from pmtl.storage import is_free
 
     if name is not None and out is not None:
         raise PmtlError("Both --name and --out were given: give one of them.")

@@ -3,9 +3,9 @@
 If several settings of one algorithm are given (`pmtl:lam=0.1`, `pmtl:lam=0.3`, or a grid),
 validation rows choose one for each ε, and test rows report. This choice uses exact scores of
 private data, which the ε of a single run does not cover: a comparison is an experiment. `selection`
-in the results says what the choice would cost (`privacy/accounting/selection.py`), and
-`sweep/choice.py` makes one that is paid for. Seeds are repetitions, not candidates. A run that
-fails is a sentence in the results and does not stop the others.
+in the results has the cost of such a choice (`privacy/accounting/selection.py`), and
+`sweep/choice.py` makes a private one. Seeds are repetitions, not candidates. A run that fails is
+reported in the results and does not stop the others.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def compare(
     RunFolder.refuse_existing(out)
     grid = replace(grid, base=with_absolute_paths(grid.base))
     federated = load(grid.base.data) if data is None else data
-    grid, federated = settled(grid, federated)
+    grid, federated = resolve_grid(grid, federated)
     check(grid, federated)
     _check_jobs(grid, jobs)
     write_plan(grid, out / PLAN_FILE, federated)
@@ -85,7 +85,7 @@ def resume_comparison(
     """Finish the remaining runs of a comparison; arguments and result are those of `compare`."""
     grid = read_plan(Path(out) / PLAN_FILE)
     federated = load(grid.base.data) if data is None else data
-    grid, federated = settled(grid, federated)
+    grid, federated = resolve_grid(grid, federated)
     _check_jobs(grid, jobs)
     return _run(grid, Path(out), federated, jobs, progress)
 
@@ -111,8 +111,8 @@ def read_plan(file: Path) -> Grid:
     )
 
 
-def settled(grid: Grid, data: FederatedData) -> tuple[Grid, FederatedData]:
-    """The grid with the algorithm that `auto` means, and the data as all its runs read them: scaled
+def resolve_grid(grid: Grid, data: FederatedData) -> tuple[Grid, FederatedData]:
+    """The grid with `auto` replaced by an algorithm, and the data that all its runs read: scaled
     inside the clients if any of the methods needs that."""
     base = grid.base
     if "auto" in grid.algorithms:
@@ -126,16 +126,15 @@ def settled(grid: Grid, data: FederatedData) -> tuple[Grid, FederatedData]:
         try:
             model, _ = build(config_of(base, Cell(candidate, None, 0)), data)
         except PmtlError:
-            continue  # `check` tells.
+            continue  # `check` reports it.
         if wants_scaling(method, data, model, base.init is not None):
             return grid, data.scaled()
     return grid, data
 
 
 def check(grid: Grid, data: FederatedData, *, all_of_them: bool = False) -> None:
-    """Refuse what cannot be run, before anything is written. If a grid has axes, only what no
-    candidate can run is refused, unless `all_of_them` have to be possible: the failure of a single
-    one is a result."""
+    """Refuse a grid that cannot be run, before anything is written. If it has axes, it is refused
+    only if no candidate can be run; with `all_of_them`, if one cannot."""
     errors = []
     candidates = grid.candidates()
     for candidate in candidates:

@@ -2,8 +2,8 @@
 
 The method is picked by validation rows, as `compare` picks settings, and judged on test rows,
 paired over clients, averaged over seeds. Without validation rows the same rows pick and judge, and
-the verdict says so. Acting on the table costs more than the ε of one run:
-`privacy/accounting/selection.py` has the price.
+the verdict mentions it. To choose by the table costs more than the ε of one run:
+`privacy/accounting/selection.py` computes it.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _at(
 
 
 def _mean_loss(line: Line, validated: bool) -> float:
-    """The loss that picks; what diverged comes last."""
+    """The loss that ranks a line; infinite if it diverged."""
     split = "validation" if validated and "validation_personal" in line else "test"
     views = line.get(f"{split}_personal")
     value = math.nan if views is None else float(views["loss"]["mean"])
@@ -93,8 +93,8 @@ def _mean_loss(line: Line, validated: bool) -> float:
 
 
 def _cost(candidates: list[Line], epsilon: float, plan_of: Plans) -> str:
-    """What it would cost to act on the table. What shares nothing counts like the first of the
-    others: its score is released, too."""
+    """The cost of a choice by the table. A candidate that shares nothing is priced like the first
+    of the others, because its score is released, too."""
     exact = "This table shows exact scores, which no ε covers."
     if len(candidates) < 2 or math.isinf(epsilon):
         return exact

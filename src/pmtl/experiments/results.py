@@ -67,7 +67,7 @@ class Results(ResultCache[Task]):
         super().__init__(self._runner.read, self._runner.do, title, jobs, show)
         with files.disk_errors(self.out):
             (self.out / "cells").mkdir(parents=True, exist_ok=True)
-        self._check_same(data)
+        self._check_setting(data)
 
     @property
     def data(self) -> FederatedData:
@@ -106,12 +106,12 @@ class Results(ResultCache[Task]):
 
     def fill(self) -> None:
         """Compute what is missing."""
-        # Not earlier, so that a mistake in the arguments does not claim the folder.
+        # Written only now, so that a call with wrong arguments does not bind the folder.
         if self.missing and not self._claim_file.exists():
             files.write_json(self._claim_file, self._claim)
         super().fill()
 
-    def _check_same(self, given: str | FederatedData | None) -> None:
+    def _check_setting(self, given: str | FederatedData | None) -> None:
         """Refuse to mix the results of two settings in one folder."""
         if isinstance(given, FederatedData):
             given = given.fingerprint()

@@ -58,7 +58,7 @@ class Setting:
             return (None,)
         return self.lams if method == "mean" else self.tune_lams
 
-    def least(self) -> tuple[LocalTraining, LocalTraining, int]:
+    def shortest_training(self) -> tuple[LocalTraining, LocalTraining, int]:
         """The shortest fine-tuning (a fifth of `tune`), training alone for as many epochs or steps,
         and the largest multiple of it (as long as a run)."""
         kind = "steps" if self.tune.epochs is None else "epochs"
@@ -67,7 +67,7 @@ class Setting:
         return replace(self.tune, **{kind: each}), replace(self.local, **{kind: each}), longest
 
 
-def evaluated(rounds: int) -> tuple[int, ...]:
+def measured_rounds(rounds: int) -> tuple[int, ...]:
     """The rounds after which models are measured: powers of two, and the last."""
     return (*(2**power for power in range(20) if 2**power < rounds), rounds)
 
@@ -86,8 +86,8 @@ _FEMNIST = Setting(
     seeds=(0, 1),
     fetched="femnist",
 )
-# The paper's thousand rounds of one epoch, where nothing is paid for. With noise: more rounds than
-# above, the λ that the free runs choose, and the largest of the paper's σ, which costs least.
+# The paper's thousand rounds of one epoch, without noise. With noise: more rounds than above, the λ
+# that the runs without noise choose, and the largest of the paper's σ, which costs least.
 _FEMNIST_LONG = replace(
     _FEMNIST,
     name="femnist_long",

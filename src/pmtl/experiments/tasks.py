@@ -23,7 +23,7 @@ from pmtl.data import FederatedData, Split, load
 from pmtl.engines.process import threads_for
 from pmtl.errors import PmtlError, memory_errors
 from pmtl.experiments.result_cache import Result
-from pmtl.experiments.settings import Setting, evaluated
+from pmtl.experiments.settings import Setting, measured_rounds
 from pmtl.models import FlatModel, build_model
 from pmtl.models.hog import HogLinear
 from pmtl.personalize.choosing import RULE, candidates, choose
@@ -141,7 +141,7 @@ class TaskRunner:
 
     def _train(self, task: Task) -> list[Result]:
         run, points = self._simulation(task.cell), []
-        measured, state = evaluated(self._length(task.cell)), run.start()
+        measured, state = measured_rounds(self._length(task.cell)), run.start()
         with threads_for(run.sites):
             for report in run.rounds(state):
                 if report.round in measured:
@@ -182,7 +182,7 @@ class TaskRunner:
     def _choose(self, task: Task) -> Result:
         space, views = self._models(task)
         names = [view for view in ("shared", "personal") if view in views]
-        tuned, alone, longest = self.setting.least()
+        tuned, alone, longest = self.setting.shortest_training()
         offered = candidates(
             names,
             tuned,

@@ -1,7 +1,7 @@
 """The model card of an export: `README.md` with YAML front matter, in Hugging Face's layout.
 
-It says only what is public, except that a client's card names the client: its own model is private
-to it, and the card says so.
+It has only public content, except that the card of a client's model names the client and states
+that the model is private to it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _USES = {
     "client": "Predictions for rows of this client. It was trained for this client and may be "
     "wrong for any other.",
 }
-_NOT_FOR = "Not for decisions about people without somebody who answers for them."
+_NOT_FOR = "Not for decisions about people without a person who is responsible for them."
 
 
 def model_card(run: Run, subject: Subject, licence: str) -> str:
@@ -134,18 +134,18 @@ def _measured(run: Run) -> Mapping[str, Any] | None:
 
 
 _EXPERIMENT = (
-    " The run was an experiment, whose noise anybody with the seed can compute: its models are not "
+    " The run was an experiment, whose noise can be computed from the seed: its models are not "
     "private."
 )
 
 _PRIVACY = {
     "shared": "Everything in this folder was published by the run or is public knowledge.",
-    "client": "**Private to this client.** The model was made from the client's own rows, and "
-    "whoever has it may learn about them. Give this folder to the client and to nobody else. The "
-    "statement protects the other clients.",
-    "many": "**Private to each client.** A model was made from its client's own rows, and whoever "
-    "has it may learn about them. Give each client its own file and no other one; this folder is "
-    "for the owner of the run only. The statement protects the other clients.",
+    "client": "**Private to this client.** The model was made from the client's own rows and may "
+    "reveal something about them. Give this folder to the client only. The statement protects the "
+    "other clients.",
+    "many": "**Private to each client.** A model was made from its client's own rows and may "
+    "reveal something about them. Give each client its own file only; this folder is for the owner "
+    "of the run only. The statement protects the other clients.",
 }
 
 
@@ -174,7 +174,7 @@ def _limits(run: Run, subject: Subject) -> str:
 
 
 def _table(values: Mapping[str, Any], second: str = "---:") -> str:
-    flat = flat_row(values, between=" ").items()
+    flat = flat_row(values, separator=" ").items()
     rows = [f"| {name.replace('_', ' ')} | {_number(value)} |" for name, value in flat]
     return "\n".join(("| | |", f"|---|{second}|", *rows))
 

@@ -18,7 +18,7 @@ from pmtl.data.schema.cells import EMPTY, as_text
 from pmtl.data.schema.column import EPOCH, Column
 from pmtl.data.schema.schema import Schema
 
-#: Codes of categories that are none.
+#: Codes of cells that are empty or not among the categories.
 _MISSING, _UNKNOWN = -1, -2
 #: Names that the graph itself uses.
 _TAKEN = ("rows", "prediction", "probabilities", "class_name")
@@ -37,8 +37,8 @@ def input_names(schema: Schema) -> dict[str, Column]:
     }
 
 
-def what_to_give(column: Column) -> tuple[str, str]:
-    """The type of an input's array in NumPy, and what it holds, in words."""
+def input_description(column: Column) -> tuple[str, str]:
+    """The type of an input's array in NumPy, and a description of its values."""
     if column.hash is not None:
         rule = "its features (schema.json has the rule)"
         return "float32", f"{len(column.features)} numbers, {rule}"
@@ -83,7 +83,7 @@ def trial_of(schema: Schema, rows: NDArray[np.float32]) -> Trial:
 
 
 def _cells(column: Column, numbers: NDArray[np.float32], count: int, place: int) -> NDArray[Any]:
-    """Cells of one column, shifted by its place, so that values of columns meet differently."""
+    """Cells of one column, shifted by its place, so that rows combine different values."""
     fills = column.missing in ("fill", "indicator")
     if column.kind in ("category", "text"):
         texts = [*(column.categories or ("a b", "c", "d e f"))]
@@ -116,7 +116,7 @@ def _date(day: float) -> str | None:
 
 def add_columns(onnx: Any, proto: Any, schema: Schema) -> None:
     """Put the columns of a table in front of the graph of the model `proto`, which reads `rows`."""
-    graph, head = proto.graph, _Head(onnx)
+    graph, head = proto.graph, _ColumnGraph(onnx)
     pieces = [head.column(name, column) for name, column in input_names(schema).items()]
     flat = [piece for group in pieces for piece in group]
     head.add("Concat", flat, output="rows", axis=1)
@@ -130,7 +130,7 @@ def add_columns(onnx: Any, proto: Any, schema: Schema) -> None:
     proto.opset_import.append(onnx.helper.make_opsetid("ai.onnx.ml", 2))
 
 
-class _Head:
+class _ColumnGraph:
     """The nodes that make features of columns."""
 
     def __init__(self, onnx: Any) -> None:
@@ -208,7 +208,7 @@ class _Head:
         if part == "month":
             place = self._month(day)
         else:
-            place = self._rest(self._plus(day, EPOCH.weekday()), 7)
+            place = self._mod(self._plus(day, EPOCH.weekday()), 7)
         index = self.add("Cast", [place], to=self._onnx.TensorProto.INT64)
         angles = 2 * np.pi * np.arange(_PARTS[part]) / _PARTS[part]
         found = []
@@ -220,14 +220,14 @@ class _Head:
 
     def _month(self, day: str) -> str:
         """The month of a day, from 0: the civil calendar, from March in eras of 400 years."""
-        in_era = self._rest(self._plus(day, _FROM_MARCH), 146_097)
-        leap = self.add("Sub", [self._per(in_era, 36_524), self._per(in_era, 1_460)])
-        whole = self.add("Sub", [self.add("Add", [in_era, leap]), self._per(in_era, 146_096)])
-        year = self._per(whole, 365)
-        length = self.add("Add", [self._times(year, 365), self._per(year, 4)])
-        in_year = self.add("Sub", [in_era, self.add("Sub", [length, self._per(year, 100)])])
-        month = self._per(self._plus(self._times(in_year, 5), 2), 153)  # 0 is March.
-        return self._rest(self._plus(month, 2), 12)
+        in_era = self._mod(self._plus(day, _FROM_MARCH), 146_097)
+        leap = self.add("Sub", [self._div(in_era, 36_524), self._div(in_era, 1_460)])
+        whole = self.add("Sub", [self.add("Add", [in_era, leap]), self._div(in_era, 146_096)])
+        year = self._div(whole, 365)
+        length = self.add("Add", [self._times(year, 365), self._div(year, 4)])
+        in_year = self.add("Sub", [in_era, self.add("Sub", [length, self._div(year, 100)])])
+        month = self._div(self._plus(self._times(in_year, 5), 2), 153)  # 0 is March.
+        return self._mod(self._plus(month, 2), 12)
 
     def _plus(self, value: str, number: float) -> str:
         return self.add("Add", [value, self.constant(number, np.float64)])
@@ -235,12 +235,11 @@ class _Head:
     def _times(self, value: str, number: float) -> str:
         return self.add("Mul", [value, self.constant(number, np.float64)])
 
-    def _per(self, value: str, number: float) -> str:
-        """Whole times that a number is in a value."""
+    def _div(self, value: str, number: float) -> str:
         return self.add("Floor", [self.add("Div", [value, self.constant(number, np.float64)])])
 
-    def _rest(self, value: str, number: float) -> str:
-        return self.add("Sub", [value, self._times(self._per(value, number), number)])
+    def _mod(self, value: str, number: float) -> str:
+        return self.add("Sub", [value, self._times(self._div(value, number), number)])
 
 
 def _spellings(column: Column, values: list[str]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""From a run to a folder with models that need neither the run nor, but for text, pmtl.
+"""Writes models of a run to a folder. Only models of text need pmtl to be used; none need the run.
 
     model.onnx             or models/00017-NAME.onnx for each client, and index.json
     model.json             what a model reads and answers, and how it was checked
@@ -21,19 +21,19 @@ from pmtl import storage as files
 from pmtl._version import __version__
 from pmtl.data.schema.schema import Schema
 from pmtl.errors import PmtlError
-from pmtl.export.answering import (
+from pmtl.export.card import model_card
+from pmtl.export.columns import input_description, input_names
+from pmtl.export.formats import Format, find_format
+from pmtl.export.predictor import (
     TOLERANCE,
-    Answering,
     Answers,
+    Predictor,
     difference,
     finite_rows,
     output_names,
-    probe,
+    trial_rows,
     with_public_scale,
 )
-from pmtl.export.card import model_card
-from pmtl.export.columns import input_names, what_to_give
-from pmtl.export.formats import Format, find_format
 from pmtl.export.usage import Subject
 from pmtl.jsontext import to_json
 from pmtl.prediction.models import DIVERGED, refuse_diverged
@@ -89,16 +89,16 @@ def export_model(
         out: the new folder.
         client: the client whose model is exported; with `shared`, the one whose shared model is, if
             the run published several.
-        shared: whether to export the shared model. It has nothing of any client but what was
-            published; features without public bounds are to be scaled by who uses it.
+        shared: whether to export the shared model. It contains only what was published; its user
+            has to scale features without public bounds.
         all_clients: whether to export every client's model, each to a file of its own.
         to: `onnx`, `torch` (torch.export's archive) or `safetensors` (weights only).
         licence: the licence that the model card names, as Hugging Face spells it.
         progress: whether to show a progress bar.
     """
-    _refuse_unclear(client, shared, all_clients, licence)
+    _check_arguments(client, shared, all_clients, licence)
     kind, path = find_format(to), Path(out)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if not files.is_free(path):
         raise PmtlError(f"{path} exists already: choose another --out, or delete it first.")
     if run._model.changed is not None:
         raise PmtlError(run._model.changed)
@@ -109,17 +109,17 @@ def export_model(
             make_private(folder)
         else:
             folder.mkdir()
-        writing = _Writing(run, kind, folder)
+        export = _Export(run, kind, folder)
         if shared:
-            subject = writing.shared_model(client)
+            subject = export.shared_model(client)
         elif client is not None:
-            subject = writing.own_model(client)
+            subject = export.own_model(client)
         else:
             with progress_bar("models", len(run.clients), show=progress) as bar:
-                subject = writing.all_models(bar)
+                subject = export.all_models(bar)
         texts = {
-            "model": writing.about_folder(subject),
-            "index": {"models": writing.models, "left_out": writing.left_out},
+            "model": export.about_folder(subject),
+            "index": {"models": export.models, "left_out": export.left_out},
             "schema": run.facts.schema,
             "text": run.facts.text,
         }
@@ -128,12 +128,12 @@ def export_model(
                 files.write_text(folder / f"{name}.json", to_json(content, indent=2) + "\n")
         files.write_text(folder / "README.md", model_card(run, subject, licence))
     owner = None if shared else client
-    return Exported(path, kind.name, writing.models, writing.left_out, writing.largest, owner)
+    return Exported(path, kind.name, export.models, export.left_out, export.largest, owner)
 
 
-def _refuse_unclear(client: str | None, shared: bool, all_clients: bool, licence: str) -> None:
+def _check_arguments(client: str | None, shared: bool, all_clients: bool, licence: str) -> None:
     if all_clients and (shared or client is not None):
-        raise PmtlError("Export all clients' models, or one model: --all stands alone.")
+        raise PmtlError("--all cannot be combined with --client or --shared: leave one out.")
     if not (client is not None or shared or all_clients):
         raise PmtlError(
             "Say which model to export: --client NAME, --shared, or --all for every client's."
@@ -145,7 +145,7 @@ def _refuse_unclear(client: str | None, shared: bool, all_clients: bool, licence
         )
 
 
-class _Writing:
+class _Export:
     """The models that are written to a folder, and how well they answer."""
 
     def __init__(self, run: Run, kind: type[Format], folder: Path) -> None:
@@ -157,7 +157,7 @@ class _Writing:
 
     def own_model(self, client: str) -> Subject:
         """Write the model of one client."""
-        module = self._answering(self._run.personal(client))
+        module = self._predictor(self._run.personal(client))
         refuse_diverged(f"The model of client {client!r}", module.finite)
         return self._subject(self._write(module, client), client)
 
@@ -166,9 +166,9 @@ class _Writing:
         (self._folder / "models").mkdir(mode=self._folder.stat().st_mode & 0o777)
         writer = None
         for number, client in enumerate(self._run.clients):
-            module = self._answering(self._run.personal(client))
+            module = self._predictor(self._run.personal(client))
             if module.finite:
-                writer = self._write(module, client, f"models/{number:05d}-{_safe(client)}")
+                writer = self._write(module, client, f"models/{number:05d}-{_file_name(client)}")
             else:
                 self.left_out[client] = f"Its model {DIVERGED}"
             bar.advance()
@@ -196,7 +196,7 @@ class _Writing:
             )
         found = self._run.shared_for(client or self._run.clients[0])
         public, places = with_public_scale(found.cpu().float())
-        module = self._answering(public)
+        module = self._predictor(public)
         refuse_diverged("The shared model", module.finite)
         names = facts.feature_names
         own = tuple(f"feature {place}" if names is None else names[place] for place in places)
@@ -204,8 +204,8 @@ class _Writing:
         writer = self._write(module, None, columns=not own)
         return self._subject(writer, scaled_by_the_user=own, shared=True)
 
-    def _answering(self, module: nn.Module) -> Answering:
-        return Answering(module.cpu().float(), self._run.facts.task).eval()
+    def _predictor(self, module: nn.Module) -> Predictor:
+        return Predictor(module.cpu().float(), self._run.facts.task).eval()
 
     def _subject(self, writer: Format, client: str | None = None, **more: Any) -> Subject:
         first, count = next(iter(self.models.values())), len(self.models)
@@ -213,12 +213,12 @@ class _Writing:
         return Subject(writer.name, first, client, state, count, columns=writer.schema, **more)
 
     def _write(
-        self, module: Answering, client: str | None, name: str = "model", columns: bool = True
+        self, module: Predictor, client: str | None, name: str = "model", columns: bool = True
     ) -> Format:
         """Write a model, read it again, and compare its answers with those of the run. `columns`:
         whether its graph may read the columns of a table."""
         facts = self._run.facts
-        rows = probe(module, facts.input_shape, facts.pixels, self._run._model.traits.looks_up)
+        rows = trial_rows(module, facts.input_shape, facts.pixels, self._run._model.traits.looks_up)
         if self._writer is None:
             known = facts.schema if columns else None
             schema = None if known is None else Schema.from_dict(known)
@@ -250,7 +250,7 @@ class _Writing:
         return answers
 
     def _about_model(self, client: str | None) -> dict[str, Any]:
-        """What is known of one model, for its own file; of a shared one it is public."""
+        """The metadata of one model, for its own file; public for a shared model."""
         facts, privacy = self._run.facts, self._run.privacy
         return {
             "made_by": f"pmtl {__version__}",
@@ -267,7 +267,7 @@ class _Writing:
         }
 
     def about_folder(self, subject: Subject) -> dict[str, Any]:
-        """What is known of the models in the folder."""
+        """The metadata of the folder."""
         facts, table = self._run.facts, subject.columns
         many = {"kind": "personal", "models": len(self.models)} if subject.many else {}
         return {
@@ -277,7 +277,7 @@ class _Writing:
             "file": None if subject.many else subject.file,
             "input": "rows"
             if table is None
-            else {name: what_to_give(each)[1] for name, each in input_names(table).items()},
+            else {name: input_description(each)[1] for name, each in input_names(table).items()},
             "answers": output_names(facts.task),
             "feature_names": facts.feature_names,
             "pixels": facts.pixels,
@@ -290,6 +290,6 @@ class _Writing:
         }
 
 
-def _safe(client: str) -> str:
+def _file_name(client: str) -> str:
     """A client's name as part of a file's name, on any file system."""
     return re.sub(r"[^A-Za-z0-9_-]+", "-", client).strip("-")[:60] or "client"

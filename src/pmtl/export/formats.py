@@ -1,7 +1,7 @@
 """The formats of exported models. Each is made once for a network and filled with any weights.
 
 Tracing a network takes about a second, and filling the traced graph with another client's weights
-some milliseconds: so ten thousand clients are a matter of minutes.
+some milliseconds, so that ten thousand clients take minutes.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from torch import Tensor
 
 from pmtl.data.schema.schema import Schema
 from pmtl.errors import PmtlError, is_out_of_memory
-from pmtl.export.answering import Answering, Answers, Array
 from pmtl.export.columns import Trial, add_columns, trial_of
+from pmtl.export.predictor import Answers, Array, Predictor
 from pmtl.jsontext import to_json
 from pmtl.models import Task
 from pmtl.spec import unknown
 
-#: Where a file keeps what is known of its model, as JSON.
+#: The name of a file's metadata, which is JSON.
 KEY = "pmtl"
 
 
 @contextmanager
 def _traced(name: str) -> Iterator[None]:
-    """Turn any error of tracing, writing or running a network into a sentence, without the
+    """Turn any error of tracing, writing or running a network into a `PmtlError`, and hide the
     exporter's own warnings, which are not about the user's model."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
@@ -72,7 +72,7 @@ class Format(ABC):
 
     def __init__(
         self,
-        module: Answering,
+        module: Predictor,
         rows: Array,
         classes: Sequence[str] | None,
         schema: Schema | None = None,
@@ -91,8 +91,8 @@ class Format(ABC):
         return Trial(rows, {"rows": rows}) if self.schema is None else trial_of(self.schema, rows)
 
     @abstractmethod
-    def content(self, module: Answering, about: Mapping[str, Any]) -> bytes:
-        """The file of a model with the same network, with what is known `about` it as JSON."""
+    def content(self, module: Predictor, about: Mapping[str, Any]) -> bytes:
+        """The file of a model with the same network, with the metadata `about` as JSON."""
 
     @abstractmethod
     def answers(self, content: bytes, inputs: Mapping[str, Array]) -> Answers:
@@ -100,7 +100,7 @@ class Format(ABC):
 
 
 class Onnx(Format):
-    """ONNX, for onnxruntime and what else reads it."""
+    """ONNX, for onnxruntime and other programs."""
 
     name, ending = "onnx", ".onnx"
     reads_columns = True
@@ -124,11 +124,11 @@ class Onnx(Format):
         if self.classes is not None and self.task == "classification":
             table = np.array(self.classes, dtype=object)
             graph.initializer.append(onnx.numpy_helper.from_array(table, "pmtl_class_names"))
-            told, helper = ["class_name"], onnx.helper
-            graph.node.append(helper.make_node("Gather", ["pmtl_class_names", "prediction"], told))
+            inputs, helper = ["pmtl_class_names", "prediction"], onnx.helper
+            graph.node.append(helper.make_node("Gather", inputs, ["class_name"]))
             kind = onnx.TensorProto.STRING
             graph.output.append(helper.make_tensor_value_info("class_name", kind, ["rows"]))
-        for node in graph.node:  # They quote source code, and where it lies.
+        for node in graph.node:  # Its metadata quotes source code and paths.
             del node.metadata_props[:]
         for value in (*graph.input, *graph.output):
             value.type.tensor_type.shape.dim[0].dim_param = "rows"
@@ -140,7 +140,7 @@ class Onnx(Format):
             raise PmtlError(f"The graph has no place for {', '.join(lost)}.")
 
     @_traced(name)
-    def content(self, module: Answering, about: Mapping[str, Any]) -> bytes:
+    def content(self, module: Predictor, about: Mapping[str, Any]) -> bytes:
         onnx, _ = _import_onnx()
         for name, value in module.state_dict().items():
             self._slots[name].CopyFrom(onnx.numpy_helper.from_array(value.numpy(), name))
@@ -153,11 +153,11 @@ class Onnx(Format):
         options = runtime.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = 1, 3
         session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-        names = [output.name for output in session.get_outputs()]
-        found = dict(zip(names, session.run(None, dict(inputs)), strict=True))
+        outputs = [output.name for output in session.get_outputs()]
+        found = dict(zip(outputs, session.run(None, dict(inputs)), strict=True))
         if self.classes is not None and self.task == "classification":
-            told = [self.classes[place] for place in found["prediction"]]
-            if found.pop("class_name").tolist() != told:
+            names = [self.classes[place] for place in found["prediction"]]
+            if found.pop("class_name").tolist() != names:
                 raise PmtlError("The names of classes in the ONNX file are not the run's.")
         return found
 
@@ -172,7 +172,7 @@ class Torch(Format):
         self._program = _program(self.module, rows)
 
     @_traced(name)
-    def content(self, module: Answering, about: Mapping[str, Any]) -> bytes:
+    def content(self, module: Predictor, about: Mapping[str, Any]) -> bytes:
         with torch.no_grad():
             for name, value in module.state_dict().items():
                 self._program.state_dict[name].copy_(value)
@@ -197,7 +197,7 @@ class Safetensors(Format):
         return None
 
     @_traced(name)
-    def content(self, module: Answering, about: Mapping[str, Any]) -> bytes:
+    def content(self, module: Predictor, about: Mapping[str, Any]) -> bytes:
         from safetensors.torch import save
 
         # Tied weights are written once for each of their names.
@@ -216,7 +216,7 @@ FORMATS: dict[str, type[Format]] = {kind.name: kind for kind in (Onnx, Torch, Sa
 
 
 def find_format(name: str) -> type[Format]:
-    """The format of this name; a missing package is a sentence."""
+    """The format of this name; refused if its package is not installed."""
     if name not in FORMATS:
         raise unknown("format", name, FORMATS)
     if name == "onnx":
@@ -224,8 +224,8 @@ def find_format(name: str) -> type[Format]:
     return FORMATS[name]
 
 
-def _program(module: Answering, rows: Tensor) -> Any:
-    """The traced network, for any number of rows and without places in source files."""
+def _program(module: Predictor, rows: Tensor) -> Any:
+    """The traced network, for any number of rows and without paths of source files."""
     batch = {0: torch.export.Dim("rows")}
     program = torch.export.export(module, (rows,), dynamic_shapes={"rows": batch})
     for node in program.graph.nodes:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pmtl.data.schema.schema import Schema
-from pmtl.export.answering import output_names
-from pmtl.export.columns import input_names, what_to_give
+from pmtl.export.columns import input_description, input_names
+from pmtl.export.predictor import output_names
 from pmtl.runs.config import IN_MEMORY
 from pmtl.runs.result import Run
 
@@ -82,7 +82,7 @@ def _inputs(schema: Schema | None, shape: tuple[int, ...]) -> str:
         return f'{rows}\nanswers = session.run(None, {{"rows": rows}})'
     lines = ["columns = {  # Two rows."]
     for name, column in input_names(schema).items():
-        kind, words = what_to_give(column)
+        kind, words = input_description(column)
         if column.hash is not None:
             values: object = [[0] * len(column.features)] * 2
         else:

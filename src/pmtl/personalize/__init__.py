@@ -1,1 +1,1 @@
-"""What a client does alone after a run: fine-tuning, and choosing between models."""
+"""After a run, each client by itself: fine-tuning, and choosing between models."""

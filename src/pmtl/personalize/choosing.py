@@ -10,9 +10,9 @@ So a client tries candidates, in this order:
 The baseline is the first candidate with finite answers. On each validation row, a client measures
 the squared distance between probabilities and the true class (Brier's score), or the squared error
 in regression. It keeps the candidate with the highest mean gain over the baseline less one standard
-error of that mean, and the earliest of equals. The standard error corrects for luck: there are some
-thirty candidates and few rows. Accuracy has too few values on few rows, and the loss depends on the
-few rows on which a model is sure and wrong; the square has neither weakness.
+error of that mean, and the earliest of equals. The standard error corrects for chance: there are
+some thirty candidates and few rows. On few rows, accuracy has too few values, and the loss depends
+on the rows on which a model is confident and wrong; the square has neither weakness.
 
 Candidates with answers that are not finite are never chosen. Clients without validation rows take
 their personal model, or else the shared one. All of this happens inside the client, so it costs no
@@ -77,7 +77,7 @@ def candidates(
     alone for `alone` times the steps of `alone_with` (`local` unless given), the longest first."""
     found = []
     for times in alone:
-        more, words = _more(alone_with or local, times)
+        more, words = _longer(alone_with or local, times)
         found.append(Candidate(f"local {words}", FRESH, Vanilla(), more))
     found += [Candidate(view, view) for view in views]
     for start in views if starts is None else starts:
@@ -88,14 +88,14 @@ def candidates(
             for lam in tried:
                 method = build_method(name, lam)
                 for times in STEPS:
-                    more, words = _more(local, times)
+                    more, words = _longer(local, times)
                     label = f"{name}-{start} {words}" + ("" if lam is None else f" λ={lam:g}")
                     found.append(Candidate(label, start, method, more))
     return found
 
 
-def _more(local: LocalTraining, times: int) -> tuple[LocalTraining, str]:
-    """Training for `times` as many steps or epochs, and their number in words."""
+def _longer(local: LocalTraining, times: int) -> tuple[LocalTraining, str]:
+    """Training for `times` as many steps or epochs, and their number as text."""
     kind = "steps" if local.epochs is None else "epochs"
     number = times * (getattr(local, kind) or 1)
     return replace(local, **{kind: number}), f"{kind}={number}"
@@ -174,7 +174,7 @@ class Best:
 
     def offer(self, places: Ints, number: int, weights: Tensor, squares: Squares) -> None:
         """Compare candidate `number` with the best so far of the clients at `places`."""
-        gain, square = self._sure_gain(places, squares)
+        gain, square = self._gain_less_error(places, squares)
         best, least = self._gain[places], self._square[places]
         # If the baseline has enormous squares, all gains round to the same number.
         better = (gain > best) | ((gain == best) & (square < least))
@@ -184,7 +184,7 @@ class Best:
         self.picks[won] = number
         self._gain[won], self._square[won] = gain[better], square[better]
 
-    def _sure_gain(self, places: Ints, squares: Squares) -> tuple[Squares, Squares]:
+    def _gain_less_error(self, places: Ints, squares: Squares) -> tuple[Squares, Squares]:
         """For each client the mean gain over the baseline less its standard error (0 for a single
         row), and the mean square; −∞ and ∞ where answers are not finite."""
         rows = self._rows[places]

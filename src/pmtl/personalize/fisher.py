@@ -29,8 +29,8 @@ from pmtl.simulation import RowTensors
 from pmtl.streams import name_keys, uniforms
 
 #: Floats of the gradients that are held at once on a CPU (so that they fit in its caches) and on a
-#: card, and rows of a client at once for linear models, which hold none.
-_FLOATS, _CARD_FLOATS, _ROWS = 2**22, 2**28, 256
+#: GPU, and rows of a client at once for linear models, which hold no gradients.
+_CPU_FLOATS, _GPU_FLOATS, _ROWS = 2**22, 2**28, 256
 
 
 class Fisher:
@@ -52,10 +52,10 @@ class Fisher:
     def __call__(self, clients: Ints, weights: Tensor) -> Tensor:
         """F `[K, P]` of the clients, at their `weights` [K, P]."""
         counts, starts = self._rows.counts[clients], self._rows.offsets[clients]
-        floats = _CARD_FLOATS if weights.is_cuda else _FLOATS
-        tall = _ROWS if self._linear else max(1, floats // weights.numel())
-        tall = min(tall, int(counts.max()))
-        place = np.arange(-(-int(counts.max()) // tall) * tall).reshape(-1, tall)
+        floats = _GPU_FLOATS if weights.is_cuda else _CPU_FLOATS
+        at_once = _ROWS if self._linear else max(1, floats // weights.numel())
+        at_once = min(at_once, int(counts.max()))
+        place = np.arange(-(-int(counts.max()) // at_once) * at_once).reshape(-1, at_once)
         real = place < counts[:, None, None]
         index = self._rows.order[starts[:, None, None] + np.where(real, place, 0)]
         with torch.no_grad():
@@ -63,7 +63,7 @@ class Fisher:
             return total / to_device(counts, weights.device)[:, None]
 
     def _sum(self, clients: Ints, weights: Tensor, index: Ints, real: Mask) -> Tensor:
-        """The sum of squared gradients over the rows `index` [K, steps, tall] that are `real`."""
+        """The sum of squared gradients over the rows `index` [K, steps, at_once] where `real`."""
         if not (self._tensors.is_sparse and self._linear):
             read = lambda step, there: self._tensors.rows(index[there, step])[0]  # noqa: E731
             return self._steps(self._layered, weights, clients, real, read)
@@ -89,12 +89,12 @@ class Fisher:
     ) -> Tensor:
         model.module.eval()
         total = torch.zeros_like(weights)
-        tall, device = real.shape[2], weights.device
+        at_once, device = real.shape[2], weights.device
         for step in range(real.shape[1]):
             there = np.flatnonzero(real[:, step].any(axis=1))
             chosen = to_device(there, device)
             at, inputs = weights[chosen], read(step, there)
-            place = step * tall + np.arange(tall)
+            place = step * at_once + np.arange(at_once)
             chance = uniforms(
                 *(self._seed, "fisher", self._keys[clients[there]][:, None, None]),
                 *(place[:, None], self._draws),

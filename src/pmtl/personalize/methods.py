@@ -70,7 +70,7 @@ class KL(Vanilla):
     # not occur in a batch, so the divergence has no gradient there.
 
 
-class Weighed(NamedTuple):
+class EWCState(NamedTuple):
     """A client's weights, and their Fisher information."""
 
     w: Tensor
@@ -93,23 +93,23 @@ class EWC(Algorithm):
     def start(self, shared: Tensor) -> Tensor:
         return torch.cat([shared, torch.zeros_like(shared)])
 
-    def begin(self, own: Tensor, shared: Tensor) -> Weighed:
-        return Weighed(own[: len(shared)], own[len(shared) :])
+    def begin(self, own: Tensor, shared: Tensor) -> EWCState:
+        return EWCState(own[: len(shared)], own[len(shared) :])
 
-    def step(self, state: Weighed, shared: Tensor, gradient: Gradient, lr: float) -> Weighed:
+    def step(self, state: EWCState, shared: Tensor, gradient: Gradient, lr: float) -> EWCState:
         w, fisher = state
-        return Weighed(w - lr * (gradient(w) + self.lam * fisher * (w - shared)), fisher)
+        return EWCState(w - lr * (gradient(w) + self.lam * fisher * (w - shared)), fisher)
 
     def zero_gradient_steps(
-        self, state: Weighed, shared: Tensor, lr: float, steps: Tensor
-    ) -> Weighed:
+        self, state: EWCState, shared: Tensor, lr: float, steps: Tensor
+    ) -> EWCState:
         w, fisher = state
-        return Weighed(torch.lerp(shared, w, torch.pow(1 - lr * self.lam * fisher, steps)), fisher)
+        return EWCState(torch.lerp(shared, w, torch.pow(1 - lr * self.lam * fisher, steps)), fisher)
 
-    def upload(self, state: Weighed, own: Tensor, shared: Tensor) -> Tensor:
+    def upload(self, state: EWCState, own: Tensor, shared: Tensor) -> Tensor:
         return own[:0]  # nothing leaves
 
-    def keep(self, state: Weighed) -> Tensor:
+    def keep(self, state: EWCState) -> Tensor:
         return torch.cat([state.w, state.fisher])
 
     def predict(self, own: Tensor, shared: Tensor) -> Tensor:

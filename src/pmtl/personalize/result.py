@@ -25,7 +25,6 @@ from pmtl.runs.folder import make_private, save_statement
 from pmtl.runs.personal import Personal, PersonalFile, write_personal
 from pmtl.runs.result import Run, load_run, statement_of
 from pmtl.simulation import Metrics, Weights
-from pmtl.storage import is_free as is_free
 
 FOLDER = "finetuned"
 FACTS_FILE = "finetuned.json"
@@ -142,7 +141,7 @@ def save_finetuned(tuned: Finetuned, path: str | Path) -> Finetuned:
 
 def refuse_existing(path: str | Path) -> None:
     """Refuse a `path` that exists, unless it is an empty folder."""
-    if not is_free(path):
+    if not files.is_free(path):
         raise PmtlError(f"{path} exists already: choose another --name, or delete it first.")
 
 

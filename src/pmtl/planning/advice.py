@@ -1,7 +1,7 @@
 """`pmtl.plan`: whether sharing can be expected to pay, before any budget is spent.
 
-Only public numbers go in: how many clients, how many shared numbers, ε, δ, rounds, cohort. No row
-is read. The arithmetic is in `worth.py`; so are the two limits that turn it into advice.
+It uses only public numbers: clients, shared numbers, ε, δ, rounds, cohort. No row is read. The
+arithmetic is in `payoff.py`; so are the two limits that turn it into advice.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 
 from pmtl.errors import PmtlError
 from pmtl.linear_sharing import LinearSizes
-from pmtl.planning import sizes, words, worth
+from pmtl.planning import payoff, plan_text, sizes
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
 from pmtl.runs.config import privacy_of
 from pmtl.spec import explain_wrong_calls
 
 #: The values of ρ for which `pays` has the most shared numbers that pay.
 AGREEMENTS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
-#: With this many rows a client can choose by itself, which is free, and needs no vote.
+#: With this many rows a client can choose by itself, without a vote and without any cost.
 MANY_ROWS = 100
 #: The largest number of parameters that is accepted; no number of clients would be enough.
 MOST_NUMBERS = 10**15
@@ -37,7 +37,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class Plan:
-    """What public numbers say about a run. `str(plan)` is the text of `pmtl plan`."""
+    """What public numbers predict about a run. `str(plan)` is the text of `pmtl plan`."""
 
     privacy: PrivacyPlan  #: clients, cohort, clip, rounds, δ, and the noise that ε needs
     epsilon: float  #: ε of the whole run
@@ -54,9 +54,9 @@ class Plan:
     advice: str  #: share, depends (on how much is common to all clients) or alone
     #: What pooling shares: all, answers (of a public head), frequent or intercepts; None: networks
     share: str | None
-    in_use: int | None  #: how many numbers that is, if all are far too many
+    in_use: int | None  #: how many numbers `share` has, unless it is all
     public_head: bool  #: whether only the last layer is trained, from public weights
-    recommendation: str  #: the advice in words, with its reasons
+    recommendation: str  #: the advice as text, with its reasons
     toml: str  #: the settings for `pmtl train --config`
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class Plan:
         return asdict(self) | {"privacy": self.privacy.to_dict(), "pays": pays}
 
     def __str__(self) -> str:
-        return words.text(self)
+        return plan_text.full_text(self)
 
 
 @explain_wrong_calls(privacy=PrivacyRequest)
@@ -110,37 +110,39 @@ def plan(
     request = replace(request, epsilon=epsilon, noise=None)
     votes = rows is None or rows < MANY_ROWS
 
-    noise = worth.noise_ratio(resolved, parts.all)
-    vote = worth.vote_ratio(resolved.clients, epsilon, resolved.delta) if votes else 0.0
-    excess = max(noise / worth.MODERATE, vote / worth.READABLE_VOTE_NOISE)
-    needed = [worth.epsilon_for(resolved, parts.all, worth.MODERATE)]
+    noise = payoff.noise_ratio(resolved, parts.all)
+    vote = payoff.vote_ratio(resolved.clients, epsilon, resolved.delta) if votes else 0.0
+    excess = max(noise / payoff.MODERATE, vote / payoff.READABLE_VOTE_NOISE)
+    needed = [payoff.epsilon_for(resolved, parts.all, payoff.MODERATE)]
     if votes:
-        readable = worth.READABLE_VOTE_NOISE
-        needed.append(worth.vote_epsilon(resolved.clients, resolved.delta, readable))
+        readable = payoff.READABLE_VOTE_NOISE
+        needed.append(payoff.vote_epsilon(resolved.clients, resolved.delta, readable))
     method = None
-    if columns is not None and not (public_head and words.by_rounds(request)):
+    if columns is not None and not (public_head and plan_text.by_rounds(request)):
         method = "pooling" if public_head or sizes.is_linear(model) else "anchored"
-    share, in_use, advice = None, None, worth.advice(noise, vote)
+    share, in_use, advice = None, None, payoff.advice(noise, vote)
     if method == "pooling":
-        strength = worth.strength(resolved, epsilon)
+        strength = payoff.strength(resolved, epsilon)
         linear = LinearSizes(parts.head // classes, classes, classes > 1, public_head)
         share = linear.what_to_share(strength)
         if share == "intercepts":
-            advice = worth.ALONE
-        elif vote <= worth.READABLE_VOTE_NOISE and (public_head or share != "all"):
+            advice = payoff.ALONE
+        elif vote <= payoff.READABLE_VOTE_NOISE and (public_head or share != "all"):
             shared = linear.numbers(share, strength)
             in_use = shared if share != "all" else None
-            noisy = worth.noise_ratio(resolved, shared) > worth.MODERATE
-            advice = worth.DEPENDS if noisy else worth.SHARE
+            noisy = payoff.noise_ratio(resolved, shared) > payoff.MODERATE
+            advice = payoff.DEPENDS if noisy else payoff.SHARE
     found = Plan(
         privacy=resolved,
         epsilon=epsilon,
         numbers=parts.all,
         noise=noise,
         round_noise=noise * math.sqrt(resolved.rounds),
-        pays={agreement: worth.paying(resolved, agreement) for agreement in AGREEMENTS},
+        pays={
+            agreement: payoff.max_shared_numbers(resolved, agreement) for agreement in AGREEMENTS
+        },
         vote=vote if votes else None,
-        clients_needed=worth.clients_for(
+        clients_needed=payoff.clients_for(
             resolved, epsilon, excess, fixed=request.delta is not None
         ),
         epsilon_needed=max(needed),
@@ -154,9 +156,9 @@ def plan(
         recommendation="",
         toml="",
     )
-    found = replace(found, recommendation=words.recommendation(found, method))
+    found = replace(found, recommendation=plan_text.recommendation(found, method))
     named = None if columns is None else model
-    return replace(found, toml=words.toml(found, request, named, method))
+    return replace(found, toml=plan_text.toml(found, request, named, method))
 
 
 def _parts(parameters: int | None, model: str, columns: int | None, classes: int) -> sizes.Parts:
@@ -189,7 +191,7 @@ def _offers(parts: sizes.Parts, privacy: PrivacyPlan) -> tuple[Offer, ...]:
     counts = {sizes.ALL: parts.all, sizes.HEAD: parts.head, sizes.BIASES: parts.biases}
     if parts.moments is not None:
         counts[sizes.MOMENTS] = parts.moments
-    fits = worth.paying(privacy, worth.MODERATE)
+    fits = payoff.max_shared_numbers(privacy, payoff.MODERATE)
     if 1 <= fits < parts.all:
         counts[f"subspace:k={int(fits)}"] = int(fits)
     smaller = {
@@ -197,5 +199,5 @@ def _offers(parts: sizes.Parts, privacy: PrivacyPlan) -> tuple[Offer, ...]:
         for name, count in counts.items()
         if name in (sizes.ALL, sizes.MOMENTS) or 0 < count < parts.all
     }
-    offers = [Offer(name, n, worth.noise_ratio(privacy, n)) for name, n in smaller.items()]
+    offers = [Offer(name, n, payoff.noise_ratio(privacy, n)) for name, n in smaller.items()]
     return tuple(sorted(offers, key=lambda offer: -offer.numbers))

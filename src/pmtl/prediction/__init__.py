@@ -1,1 +1,1 @@
-"""What a finished run answers: for its clients, for new ones, for single rows and whole files."""
+"""Predictions of a finished run: for its clients and new ones, for single rows and whole files."""

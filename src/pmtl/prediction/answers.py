@@ -33,8 +33,8 @@ _NAMED = 5
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Whose models are to answer: by default that of each row's own client."""
+class ModelRequest:
+    """Which models the user asked for: by default that of each row's own client."""
 
     client: str | None = None  #: the client whose model answers for all rows
     new: bool = False  #: whether the shared model answers for clients that are not in the run
@@ -61,32 +61,29 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Answering:
-    """Who answers for the rows of a source.
-
-    The code of a row's client is its position in the run; those of clients that are not in the run
-    follow.
-    """
+class ModelAssignment:
+    """The model for each row of a source, as a code: the position of the row's client in the run;
+    clients that are not in the run have the codes after these."""
 
     models: Models
-    asked: Asked
+    asked: ModelRequest
     rows: int  #: how many there are
     codes: Mapping[str, int] = field(default_factory=dict)  #: from names in the file to codes
     unknown: tuple[str, ...] = ()  #: names that are not in the run
-    everybody: int | None = None  #: the code of all rows, without a client column
+    code_of_all: int | None = None  #: the code of all rows, without a client column
     scaling: Scaling | None = None  #: of new clients
 
     def of(self, piece: Piece) -> Ints:
         """The code of every row; `NO_MODEL` for rows that get no answer."""
-        if self.everybody is not None or piece.clients is None:
-            found = np.full(len(piece.usable), self.everybody, dtype=np.int64)
+        if self.code_of_all is not None or piece.clients is None:
+            found = np.full(len(piece.usable), self.code_of_all, dtype=np.int64)
         else:
             codes = [self.codes.get(name, NO_MODEL) for name in piece.clients.names]
             found = np.array([*codes, NO_MODEL], dtype=np.int64)[piece.clients.codes]
         return np.where(piece.usable, found, NO_MODEL)
 
     def outputs(self, piece: Piece, codes: Ints) -> NDArray[np.float32]:
-        """[rows, outputs] what the models say; NaN for rows that get no answer."""
+        """[rows, outputs] the outputs of the models; NaN for rows that get no answer."""
         there = codes != NO_MODEL
         found = np.full((len(codes), self.models.outputs), np.nan, dtype=np.float32)
         if there.any():
@@ -139,15 +136,15 @@ class Answering:
         return scaled
 
 
-def decide(models: Models, source: Source, asked: Asked, bar: Bar) -> Answering:
-    """Who answers for the rows of a source. Rows of clients that nobody asked for are refused.
-    `bar` is told how many pieces will be read."""
+def assign_models(models: Models, source: Source, asked: ModelRequest, bar: Bar) -> ModelAssignment:
+    """Find the model for each row of a source. Rows of clients that were not asked for are refused.
+    The number of pieces to read becomes the total of `bar`."""
     counts, rows = _count(source, asked)
     if not rows:
         raise PmtlError(f"{source.where} has no rows to predict on.")
     bar.expect(-(-rows // source.size))
     names, m = _cleaned(counts), len(models.clients)
-    made = Answering(models, asked, rows)
+    made = ModelAssignment(models, asked, rows)
     if asked.client is not None:
         others = [name for name in names.values() if name != str(asked.client)]
         if others and not asked.any_client:
@@ -156,7 +153,7 @@ def decide(models: Models, source: Source, asked: Asked, bar: Bar) -> Answering:
                 f"{source.client_column!r}): leave --client out, so that each client's own model "
                 f"answers, or let the model of {asked.client!r} answer for all with --any-client."
             )
-        return replace(made, everybody=models.position(asked.client))
+        return replace(made, code_of_all=models.position(asked.client))
     if source.client_column is None:
         if not (asked.new or asked.shared):
             raise PmtlError(
@@ -165,7 +162,7 @@ def decide(models: Models, source: Source, asked: Asked, bar: Bar) -> Answering:
                 "or --new for a client that is not in the run."
             )
         models.refuse_new()
-        return _with_scaling(replace(made, everybody=m), source, {m: rows}, bar)
+        return _with_scaling(replace(made, code_of_all=m), source, {m: rows}, bar)
     places = {raw: models.find(name) for raw, name in names.items()}
     new = [raw for raw, place in places.items() if place is None]
     unknown = tuple(names[raw] for raw in new)
@@ -184,7 +181,7 @@ def decide(models: Models, source: Source, asked: Asked, bar: Bar) -> Answering:
     return replace(made, codes=codes, unknown=unknown)
 
 
-def _count(source: Source, asked: Asked) -> tuple[dict[str, int], int]:
+def _count(source: Source, asked: ModelRequest) -> tuple[dict[str, int], int]:
     """How many rows every name in the client column has, and how many there are in all."""
     counts: Counter[str] = Counter()
     rows = 0
@@ -217,9 +214,9 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _with_scaling(
-    made: Answering, source: Source, counts: Mapping[int, int], bar: Bar
-) -> Answering:
-    """With the scaling of new clients, by some of their rows each, for which all are read."""
+    made: ModelAssignment, source: Source, counts: Mapping[int, int], bar: Bar
+) -> ModelAssignment:
+    """With the scaling of new clients, which is computed from some of their rows."""
     models = made.models
     if models.scaling is None:
         return made

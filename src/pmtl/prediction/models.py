@@ -55,7 +55,7 @@ class Models:
     unshared: str | None  #: the algorithm, if it shares nothing
     shows_model: bool  #: whether what was published predicts by itself
     mixed: bool  #: whether clients read mixtures of the shared vectors
-    spans: tuple[float, ...] | None  #: between which a new client's targets lie on average
+    spans: tuple[float, ...] | None  #: bounds (low, high, …) of the mean of a new client's targets
 
     @cached_property
     def _positions(self) -> dict[str, int]:
@@ -79,8 +79,8 @@ class Models:
     def module(
         self, weights: Tensor, client: int | None, scaling: Scaling | None = None
     ) -> nn.Module:
-        """A module with these weights and the scaling of the client at this position (None: of
-        anybody, if all scale alike); `scaling` replaces the run's."""
+        """A module with these weights and the scaling of the client at this position (None: if it
+        is the same for all clients); `scaling` replaces the run's."""
         module = self.model.with_weights(weights)
         scaling = scaling or self.scaling
         if scaling is None:
@@ -148,7 +148,7 @@ class Models:
     def answers(
         self, client: str | None, x: Any, answer: Callable[[Tensor], Tensor], exact: bool = False
     ) -> NDArray[Any]:
-        """What a client's model says about rows; None is a client that is not in the run.
+        """The answers of a client's model for rows; None is a client that is not in the run.
 
         `exact`: the library's linear model adds up in float64. In float32, the last bits of a row's
         answer depend on the rows beside it and on the processor."""
@@ -171,7 +171,7 @@ class Models:
         kind = torch.float64 if exact else torch.float32
         module = module.cpu().to(kind)
 
-        def say(rows: NDArray[Any]) -> Tensor:
+        def predict(rows: NDArray[Any]) -> Tensor:
             return answer(module(torch.from_numpy(np.array(rows, np.float32)).to(kind)).float())
 
         whose = "The shared model" if client is None else f"The model of client {client!r}"
@@ -180,7 +180,7 @@ class Models:
         if is_sparse(x):  # It is made dense a few rows at a time.
             parts = (x[rows].toarray() for rows in row_chunks(x.shape[0], 4 * x.shape[1]))
         with torch.no_grad():
-            return np.asarray(torch.cat([say(part) for part in parts]).numpy())
+            return np.asarray(torch.cat([predict(part) for part in parts]).numpy())
 
     def _rows(self, x: Any) -> Any:
         if self.inputs.schema is not None and hasattr(x, "columns"):

@@ -22,7 +22,7 @@ ENDINGS = (".csv", ".parquet", ".npz", ".npy")
 Columns = Mapping[str, Any]
 
 
-def check_place(path: Path) -> None:
+def check_output_path(path: Path) -> None:
     """Refuse a path where no answers can be written, before anything is computed."""
     if path.suffix not in ENDINGS:
         raise PmtlError(f"{path} has no known ending: use .csv, .parquet, .npz or .npy.")
@@ -51,7 +51,7 @@ def write_table(path: Path, columns: Columns) -> None:
 
     if path.suffix not in (".csv", ".parquet"):
         raise PmtlError(f"{path} has no known ending: use .csv or .parquet.")
-    check_place(path)
+    check_output_path(path)
     write(path, [{name: pa.array(v, from_pandas=True) for name, v in columns.items()}], ())
 
 
@@ -84,16 +84,16 @@ def _stream(partial: Path, path: Path, pieces: Iterable[Columns]) -> None:
 def _array_file(table: Any, ending: str, answers: Sequence[str]) -> bytes:
     """The bytes of an .npz with an array for each column, or of an .npy with the answers."""
     buffer = io.BytesIO()
-    told = [name for name in answers if not name.startswith("probability of ")]
-    sure = [name for name in answers if name not in told]
+    predictions = [name for name in answers if not name.startswith("probability of ")]
+    probabilities = [name for name in answers if name not in predictions]
     if ending == ".npy":
-        np.save(buffer, _array(table, sure or told))
+        np.save(buffer, _array(table, probabilities or predictions))
         return buffer.getvalue()
     kept = [name for name in table.column_names if name not in answers]
     arrays = {name: _array(table, [name]) for name in kept}
-    arrays["prediction"] = _array(table, told)
-    if sure:
-        arrays["probability"] = _array(table, sure)
+    arrays["prediction"] = _array(table, predictions)
+    if probabilities:
+        arrays["probability"] = _array(table, probabilities)
     np.savez(buffer, **arrays)
     return buffer.getvalue()
 

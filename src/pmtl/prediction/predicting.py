@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from pmtl.data.readers.columns import CLIENT
 from pmtl.errors import PmtlError
 from pmtl.models import losses
-from pmtl.prediction.answers import NO_MODEL, Answering, Asked, decide
+from pmtl.prediction.answers import NO_MODEL, ModelAssignment, ModelRequest, assign_models
 from pmtl.prediction.models import Models
-from pmtl.prediction.output import check_place, write
+from pmtl.prediction.output import check_output_path, write
 from pmtl.prediction.source import Piece, Reading, Source, open_rows
 from pmtl.spec import unknown
 from pmtl.views.progress import Bar, progress_bar
 
-#: Refused rows whose numbers, and unknown clients whose names, a summary has.
-_NUMBERED = 20
+#: The most refused rows and unknown clients that a summary lists.
+_MOST_LISTED = 20
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class Predictions:
 
 
 @dataclass(frozen=True)
-class Form:
-    """What the answers look like."""
+class AnswerColumns:
+    """The columns of answers."""
 
     models: Models
-    sure: bool  #: whether probabilities are part of the answers
+    probabilities: bool  #: whether probabilities are part of the answers
 
     @property
     def _labels(self) -> list[str]:
@@ -77,18 +77,21 @@ class Form:
             first = ["prediction"]
         else:
             first = [f"prediction_{place}" for place in range(self.models.outputs)]
-        return (*first, *(f"probability of {label}" for label in self._labels if self.sure))
+        return (
+            *first,
+            *(f"probability of {label}" for label in self._labels if self.probabilities),
+        )
 
     def columns(self, outputs: NDArray[np.float32], there: NDArray[np.bool_]) -> dict[str, Any]:
         """The columns of answers as Arrow arrays, empty for rows that are not `there`."""
         import pyarrow as pa
 
         tensor, task, labels = torch.from_numpy(outputs), self.models.task, self.models.labels
-        told = losses.predictions(task)(tensor).numpy()
+        predictions = losses.predictions(task)(tensor).numpy()
         if task == "classification" and labels is not None:
-            told = np.array(labels, dtype=object)[np.where(there, told, 0)]
-        parts = [told] if told.ndim == 1 else [*told.T]
-        parts += [*losses.probabilities(task)(tensor).numpy().T] if self.sure else []
+            predictions = np.array(labels, dtype=object)[np.where(there, predictions, 0)]
+        parts = [predictions] if predictions.ndim == 1 else [*predictions.T]
+        parts += [*losses.probabilities(task)(tensor).numpy().T] if self.probabilities else []
         missing = None if there.all() else ~there
         kinds = [pa.string() if part.dtype == object else None for part in parts]
         made = (
@@ -99,12 +102,12 @@ class Form:
 
 
 def _answers(
-    source: Source, answering: Answering, form: Form, summary: Summary, bar: Bar
+    source: Source, assignment: ModelAssignment, form: AnswerColumns, summary: Summary, bar: Bar
 ) -> Iterator[dict[str, Any]]:
     for piece in source.pieces():
-        codes = answering.of(piece)
+        codes = assignment.of(piece)
         summary.add(piece, codes)
-        outputs = answering.outputs(piece, codes)
+        outputs = assignment.outputs(piece, codes)
         yield {**piece.kept, **form.columns(outputs, codes != NO_MODEL)}
         bar.advance()
 
@@ -112,9 +115,9 @@ def _answers(
 class Summary:
     """Counts rows, clients and refusals."""
 
-    def __init__(self, source: Source, answering: Answering, out: Path | None) -> None:
-        self._source, self._answering, self._out = source, answering, out
-        self._m = len(answering.models.clients)
+    def __init__(self, source: Source, assignment: ModelAssignment, out: Path | None) -> None:
+        self._source, self._assignment, self._out = source, assignment, out
+        self._m = len(assignment.models.clients)
         self._own = np.zeros(self._m, dtype=np.int64)
         self._new = self._refused = 0
         self._numbers: list[int] = []
@@ -126,18 +129,18 @@ class Summary:
         self._new += int((codes >= self._m).sum())
         wrong = np.flatnonzero(codes == NO_MODEL)
         self._refused += len(wrong)
-        self._numbers += (piece.first + wrong)[: _NUMBERED - len(self._numbers)].tolist()
+        self._numbers += (piece.first + wrong)[: _MOST_LISTED - len(self._numbers)].tolist()
 
     def to_dict(self) -> dict[str, Any]:
         """What `--json` prints."""
-        asked, strangers = self._answering.asked, self._answering.unknown
+        asked, unknown_clients = self._assignment.asked, self._assignment.unknown
         return {
-            "rows": self._answering.rows,
+            "rows": self._assignment.rows,
             "clients": int((self._own > 0).sum()),
             "model": "shared" if asked.shared else "personal",
             "client_column": self._source.client_column,
-            "unknown_clients": len(strangers),
-            "first_unknown": list(strangers[:_NUMBERED]),
+            "unknown_clients": len(unknown_clients),
+            "first_unknown": list(unknown_clients[:_MOST_LISTED]),
             "rows_of_new_clients": self._new,
             "rows_refused": self._refused,
             "first_refused": self._numbers,
@@ -208,16 +211,16 @@ class Predicting(ABC):
             progress: show a progress bar.
         """
         models, target = self._models, None if out is None else Path(out)
-        asked = Asked(client, new, shared, any_client, skip)
+        asked = ModelRequest(client, new, shared, any_client, skip)
         if target is not None:
-            check_place(target)
+            check_output_path(target)
         asked.check(models)
         if probabilities:
             losses.probabilities(models.task)  # Refuses a model of numbers, which has none.
         elif probabilities is None:
             probabilities = models.task != "regression"
             probabilities &= target is None or target.suffix != ".npy"
-        form = Form(models, probabilities)
+        form = AnswerColumns(models, probabilities)
         known = (models.client_column,) if models.client_column else CLIENT
         kept = None if keep is None else tuple(keep)
         reading = Reading(models.inputs, known, client_column, kept, lenient=skip, clients=clients)
@@ -231,7 +234,7 @@ class Predicting(ABC):
                     "answer: rename it, or say which columns are carried over (--keep id,client)."
                 )
             with progress_bar("predicting", None, 0, progress) as bar:
-                answering = decide(models, source, asked, bar)
-                summary = Summary(source, answering, target)
-                table = write(target, _answers(source, answering, form, summary, bar), form.names)
+                assignment = assign_models(models, source, asked, bar)
+                summary = Summary(source, assignment, target)
+                table = write(target, _answers(source, assignment, form, summary, bar), form.names)
         return Predictions(table, summary.to_dict())

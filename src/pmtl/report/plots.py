@@ -112,11 +112,11 @@ def _epsilon_axis(axes: Any, epsilons: Sequence[float]) -> dict[float, float]:
 def _value_axis(axes: Any, label: str, accuracy: bool = True) -> None:
     """Limits that do not exaggerate. To be called when everything is drawn."""
     low, high = axes.get_ylim()
-    low, high = honest_range(low, high, accuracy)
+    low, high = axis_range(low, high, accuracy)
     axes.set(ylim=(low, high), ylabel=axis_title(label, low))
 
 
-def honest_range(low: float, high: float, accuracy: bool = True) -> tuple[float, float]:
+def axis_range(low: float, high: float, accuracy: bool = True) -> tuple[float, float]:
     """Limits of an axis for values between `low` and `high`: it starts at 0, or covers at least a
     fifth of the values (an accuracy: of 1), so that a difference too small to matter does not fill
     the picture."""

@@ -12,17 +12,17 @@ from pmtl.privacy.plan import PrivacyPlan
 from pmtl.report.verdict import ALONE, EITHER, UNKNOWN, Floats, Paired, Verdict, judge, named
 from pmtl.runs.result import Run
 
-#: What looking costs, after training and after clients chose for themselves.
+#: What looking at scores costs, after training and after clients chose by themselves.
 _EXACT = (
-    "Looking at exact scores is for experiments: no ε covers a decision that is made by them. A "
-    "client that chooses inside itself pays nothing (pmtl finetune --method select)."
+    "Looking at exact scores is for experiments: no ε covers a decision that is made by them. If "
+    "each client chooses by itself, this costs nothing (pmtl finetune --method select)."
 )
 _INSIDE = (
-    "The clients' choices happened inside them and cost nothing; these exact scores are for "
-    "experiments, and no ε covers a decision that is made by them."
+    "Each client chose by itself, which cost nothing; these exact scores are for experiments, and "
+    "no ε covers a decision that is made by them."
 )
 _CHOSEN_INSIDE = (
-    "This is production: clients chose inside themselves, and nobody looked at their scores, which "
+    "This is production: every client chose by itself, and its scores were not released, so this "
     "cost nothing."
 )
 _MISSING = "Training alone was not measured here: pmtl compare with --algorithm local does that."
@@ -49,7 +49,7 @@ def verdict(run: Run) -> Verdict:
     rows: Split | None = next((split for split in order if counts[split].sum()), None)
     if rows is None:
         return _nothing("There are no validation or test rows to measure on.")
-    losses = losses_of(run, rows)
+    losses = view_losses(run, rows)
     if not run.facts.shares and ALONE not in losses and not tuned:
         losses = {ALONE: losses["personal"]}
     about = _finetuned(run, rows) if isinstance(run, Finetuned) else _trained(run, rows, losses)
@@ -57,7 +57,7 @@ def verdict(run: Run) -> Verdict:
     return judge(losses, counts[rows], rows=rows, cost=cost, **about)
 
 
-def losses_of(run: Run, rows: Split) -> dict[str, Floats]:
+def view_losses(run: Run, rows: Split) -> dict[str, Floats]:
     """The losses of what the run has, each model once."""
     losses = run.client_losses(rows)
     if not run.facts.personal and "shared" in losses:
@@ -95,10 +95,7 @@ def released_verdict(
     """What the last released averages (`Run.released`) allow: their noise is known, the clients'
     luck is not. `plan` is that of their release."""
     if not released:
-        return _nothing(
-            "This is production, and no metrics were released: nobody looked at any score, which "
-            "cost nothing."
-        )
+        return _nothing("This is production, and no metrics were released, so scores cost nothing.")
     cost = "The ε of the run covers the released averages"
     if plan is not None:
         cost += f", which cost ε = {plan.epsilon():.2g} by themselves"

@@ -151,11 +151,11 @@ def chosen_notes(results: dict[str, Any]) -> list[str]:
             places.setdefault(setting or "its defaults", []).append(
                 "" if epsilon is None else _number(epsilon)
             )
-        told = (
+        settings = (
             f"{setting} at ε = {', '.join(where)}" if any(where) else setting
             for setting, where in places.items()
         )
-        notes.append(f"Chosen for {method}: {'; '.join(told)}.")
+        notes.append(f"Chosen for {method}: {'; '.join(settings)}.")
     return notes
 
 
@@ -211,9 +211,9 @@ def selection_note(results: dict[str, Any]) -> str:
         f"{'validation' if validated else 'test'} scores, which no ε covers. The last table says "
         "what a private choice would cost. The best published: the number of runs is random and "
         "secret, on average the number of settings; each run has a random setting and a validation "
-        "score with noise from the gate; nobody, clients included, sees anything but the run with "
-        "the best noisy score. All published: every setting is run once, and everybody may see "
-        "every model and noisy score, as clients do that receive the models while they train. "
+        "score with noise from the gate; only the run with the best noisy score is shown, also to "
+        "clients. All published: every setting is run once, and every model and noisy score may be "
+        "shown, as to clients that receive the models while they train. "
         "`pmtl compare --select` makes the first of these choices. Seeds are repetitions, not "
         "candidates. Details are in results.json, under selection."
     )

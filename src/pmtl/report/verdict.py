@@ -10,7 +10,7 @@ If there are several seeds, g_k is the client's mean over them. The noise of one
 to all clients, so differences between clients do not show it: the error of the mean over seeds is
 added (in squares).
 
-This module is pure arithmetic and words; it knows neither runs nor rows.
+This module has only arithmetic and texts; it uses neither runs nor rows.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ class Verdict:
     """What scores say about sharing, and what they cost."""
 
     advice: str  #: share, alone, either, unknown, or the name of the better view
-    sentence: str  #: the whole verdict in words
+    sentence: str  #: the whole verdict as text
     rows: str | None = None  #: the rows of the scores: validation or test
     chosen: bool = False  #: whether these scores also chose something, which makes them optimistic
     comparisons: tuple[Paired, ...] = ()  #: the first one decides
-    cost: str = ""  #: what looking at the scores costs, in words
+    cost: str = ""  #: what looking at the scores costs, as text
 
     def to_dict(self) -> dict[str, Any]:
         """The verdict for JSON."""

@@ -1,1 +1,1 @@
-"""The folder of a run: written so that it can be continued, evaluated and trusted."""
+"""Training, and the folder of a run, from which it can be resumed, evaluated and checked."""

@@ -65,7 +65,7 @@ class Budget:
             raise PmtlError(f"This run cannot be paid for. {reason}")
 
     def refuses(self, round: int, kind: str = TRAINING) -> str | None:
-        """Why `round` may not be sampled (or evaluated), or None."""
+        """The reason why `round` must not be sampled (or evaluated); None if it may be."""
         event = self._event(kind)
         if self._replayed(round, event):
             return None
@@ -80,10 +80,10 @@ class Budget:
             self.ledger.declare(self._run, self.planned)
             self.ledger.charge(self._run, round, event)
 
-    def charge_rest(self, round: int) -> None:
+    def charge_remaining(self, round: int) -> None:
         """Charge all releases of the plan after `round`.
 
-        Metrics decided when to stop. So the cost is known for the whole plan, and not for the
+        Metrics decided when to stop, so only the cost of the whole plan is known, not that of the
         rounds that were run.
         """
         for event in self.planned:

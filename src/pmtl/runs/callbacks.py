@@ -40,8 +40,8 @@ class Event:
 
 
 class Callback:
-    """A base class for callbacks; a subclass overrides the methods that it needs. Each is given an
-    `event`, which says where the run stands.
+    """A base class for callbacks; a subclass overrides the methods that it needs. Each gets an
+    `event` with the state of the run.
 
     In a team only the first process calls it. A resumed run calls it for the remaining rounds.
     """
@@ -87,7 +87,7 @@ def build_callback(given: Any) -> Callback:
     except PmtlError:
         raise
     except Exception as error:  # The user's code may raise anything.
-        raise PmtlError(f"The callback {given!r} cannot be made ({_words(error)}).") from error
+        raise PmtlError(f"The callback {given!r} cannot be made ({_error_text(error)}).") from error
     if not isinstance(made, Callback):
         raise PmtlError(f"The callback {given!r} is not a pmtl.Callback: derive its class from it.")
     return made
@@ -96,8 +96,8 @@ def build_callback(given: Any) -> Callback:
 def call(
     callbacks: Sequence[Callback], when: str, event: Callable[[], Event], ends: bool = False
 ) -> PmtlError | None:
-    """Call the method `when` of all callbacks; return the first error as a sentence. `ends` says
-    that the run ends here, whatever they do."""
+    """Call the method `when` of all callbacks, and return the first error. `ends`: whether the run
+    ends here in any case."""
     for callback in callbacks:
         now = event()
         try:
@@ -106,14 +106,14 @@ def call(
             kind = type(callback)
             failed = PmtlError(
                 f"The callback {kind.__module__}:{kind.__qualname__} failed in {when} after round "
-                f"{now.round} of {now.rounds} ({_words(error)}). {_outlook(ends, now)}"
+                f"{now.round} of {now.rounds} ({_error_text(error)}). {_how_to_continue(ends, now)}"
             )
             failed.__cause__ = error
             return failed
     return None
 
 
-def _outlook(ends: bool, event: Event) -> str:
+def _how_to_continue(ends: bool, event: Event) -> str:
     if event.path is None:
         return "The run had no folder (out=…) and cannot be continued."
     if ends:
@@ -121,7 +121,7 @@ def _outlook(ends: bool, event: Event) -> str:
     return "The run is saved up to this round: fix the callback, and continue it with pmtl resume."
 
 
-def _words(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:  # The text of an error is the user's code, too.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Takes the place of a spec for an object that exists only in a Python program.
+#: Replaces the spec of an object that exists only in a Python program.
 IN_MEMORY = "(in memory)"
 
 DATA = "Data and model"
@@ -61,7 +61,7 @@ class TrainConfig:
     init: str | None = option(
         None,
         help="Weights to start from, a safetensors file with the names of the model's parameters; "
-        "that it is public is your word.",
+        "you state that it is public.",
         panel=DATA,
         metavar="FILE",
     )
@@ -242,35 +242,35 @@ def parse_config(
 
 
 def _refuse_misplaced(values: Mapping[str, Any], kind: type[TrainConfig]) -> None:
-    """Refuse a setting that stands under another heading of the file than its own."""
+    """Refuse a setting that is under the wrong heading of the file."""
     known = tables_by_setting(kind)
     parts = {"": values, **{name: values.get(name) for name, _, _ in tables(kind)}}
     problems = []
     for place, part in parts.items():
         for name in part if isinstance(part, Mapping) else ():
-            home = known.get(name, place)
-            if name in _OF_DATA:
+            table = known.get(name, place)
+            if name in _DATA_OPTIONS:
                 problems.append(
                     f"{name} is an option of the data: write data = "
                     f'"FILE:{name.removesuffix("_column")}=…".'
                 )
-            elif name in _OF_FEDERATIONS and name not in known:
+            elif name in _FEDERATION_SETTINGS and name not in known:
                 problems.append(
                     f"{name} is a setting of pmtl federation run: here no server has to be trusted."
                 )
-            elif home != place and name not in parts:
-                where = f"under [{home}]: put it below that line"
+            elif table != place and name not in parts:
+                where = f"under [{table}]: put it below that line"
                 problems.append(
-                    f"{name} belongs {where if home else 'at the top, above the first [heading]'}."
+                    f"{name} belongs {where if table else 'at the top, above the first [heading]'}."
                 )
     if problems:
         raise PmtlError(" ".join(problems))
 
 
 #: Settings of `pmtl federation run` only.
-_OF_FEDERATIONS = ("secure_aggregation", "colluders")
+_FEDERATION_SETTINGS = ("secure_aggregation", "colluders")
 #: Options of commands that a file gives as a part of the data's spec.
-_OF_DATA = ("client_column", "target", "scale", "bounds", "schema")
+_DATA_OPTIONS = ("client_column", "target", "scale", "bounds", "schema")
 
 
 def merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -279,17 +279,17 @@ def merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     for key, value in changes.items():
         old = merged.get(key)
         if isinstance(value, Mapping) and isinstance(old, Mapping):
-            merged[key] = merge(_without_rival(old, value), value)
+            merged[key] = merge(_without_excluded(old, value), value)
         else:
             merged[key] = value
     return merged
 
 
-def _without_rival(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+def _without_excluded(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """`old` without settings that exclude one in `new`: the command line overrides the file."""
-    rivals = {"epsilon": "noise", "noise": "epsilon", "epochs": "steps", "steps": "epochs"}
-    rivals["sampling"] = "cohort"  # "full" does not fit another cohort.
-    return {key: value for key, value in old.items() if rivals.get(key) not in new}
+    excluded = {"epsilon": "noise", "noise": "epsilon", "epochs": "steps", "steps": "epochs"}
+    excluded["sampling"] = "cohort"  # "full" does not fit another cohort.
+    return {key: value for key, value in old.items() if excluded.get(key) not in new}
 
 
 def algorithm_spec(algorithm: str | Algorithm) -> str:

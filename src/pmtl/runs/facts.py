@@ -75,7 +75,7 @@ class RunFacts:
     metric: str | None = None  #: metrics of the user's own
     relations: str | None = None  #: what decides which clients read an average together
     text: dict[str, Any] | None = None  #: the `TextRule` of text features
-    releases: str | None = None  #: what an exact algorithm released, in words
+    releases: str | None = None  #: what an exact algorithm released, as text
     scaled: bool = False  #: whether features were scaled
     bounds: dict[str, Any] | None = None  #: the public `Bounds` of features and target
     schema: dict[str, Any] | None = None  #: the `Schema` of the table's columns
@@ -231,8 +231,8 @@ def _first_difference(names: tuple[str, ...], known: tuple[str, ...]) -> str:
 def rebuild_model(
     facts: RunFacts, model: Any = None, public: PublicInputs | None = None
 ) -> FlatModel:
-    """The run's model, from its spec or from the factory `model`, and from its `public` start. A
-    model that is not the one that was trained gives a warning, and says so in `changed`."""
+    """The run's model, from its spec or from the factory `model`, and from its `public` start. If
+    it is not the model that was trained, there is a warning, which is also in `changed`."""
     spec = model if model is not None else facts.model
     if spec == IN_MEMORY:
         raise PmtlError(

@@ -238,7 +238,7 @@ class RunFolder:
         client: "personal", and "alone" if the run has them."""
         written = {
             "metrics": self.metrics.digest(),
-            # The file is public, and so is its digest: everybody can check the file.
+            # The file is public, so its digest has no key.
             "shared": files.write_tensors(self.shared_file, shared, {"model": facts.model}),
         }
         for name, models in personal.items():

@@ -64,7 +64,7 @@ def plans_of(
 def settle(
     method: Algorithm, config: TrainConfig, data: FederatedData, model: FlatModel
 ) -> Algorithm:
-    """The algorithm with all that it decides from public numbers: clients, sizes and budget."""
+    """The algorithm with the settings that follow from public numbers: clients, sizes, budget."""
     known = data.bounds or Bounds()
     ranges = bool(known.features), known.target
     started = config.init is not None
@@ -110,7 +110,9 @@ def warn_of_start(method: Algorithm, model: FlatModel, start: Iterable[str]) -> 
     ]
 
 
-def resolved(config: TrainConfig, plan: PrivacyPlan, metrics: PrivacyPlan | None) -> TrainConfig:
+def with_privacy_defaults(
+    config: TrainConfig, plan: PrivacyPlan, metrics: PrivacyPlan | None
+) -> TrainConfig:
     """The configuration with all defaults about privacy filled in, for the run's folder."""
     asked = config.privacy
     epsilon = DEFAULT_EPSILON if asked.epsilon is None and asked.noise is None else asked.epsilon
@@ -144,7 +146,7 @@ def warnings_of(federation: Simulation, metrics: PrivacyPlan | None, secret: boo
             warn_of_empty_cohorts(plan),
             warn_of_noisy_metrics(metrics),
             None
-            if method.exact  # It shares less instead, and says so.
+            if method.exact  # It shares less instead, and reports that.
             else warn_if_noise_exceeds_signal(
                 plan, method.board_size(federation.model.layout), smallest
             ),

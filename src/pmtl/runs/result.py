@@ -134,11 +134,11 @@ class Run(Predicting, RunView):
         """
         self._refuse_exact()
         measuring = Measuring(self._tensors(), self._model, split)
-        everybody = np.arange(len(self.clients), dtype=np.int64)
+        all_clients = np.arange(len(self.clients), dtype=np.int64)
         there = measuring.rows.counts > 0
         losses = {}
         for view, weights in self.views().items():
-            found = measuring.client_metrics(weights, everybody)
+            found = measuring.client_metrics(weights, all_clients)
             losses[view] = np.where(there, found.get("loss", np.nan), np.nan)
         return losses
 
@@ -274,7 +274,7 @@ def load_run(path: str | Path, data: FederatedData | None = None, model: Any = N
 #: The warning for a production run that version 0.1 wrote.
 _UNDIVIDED = (
     "The run at {} was written by an earlier version of pmtl, which did not separate private "
-    "files: run.json discloses something about clients' rows. Give nobody any of its files but "
+    "files: run.json discloses something about clients' rows. Publish none of its files except "
     "shared.safetensors, privacy.txt, privacy.json and metrics.jsonl."
 )
 

@@ -69,12 +69,12 @@ def run_to_end(
         if folder is not None or not team.leader:
             stop = stack.enter_context(graceful_stop())
         federation.deal(state)
-        lines = Lines(folder, secret)
+        lines = MetricsLines(folder, secret)
         bar = stack.enter_context(progress_bar("training", plan.rounds, state.round, show))
         mine = callbacks if team.leader else ()
 
         def event() -> Event:
-            """What callbacks get; in production, too, lines and shared model are public."""
+            """The event for callbacks; the lines and the shared model are public in production."""
             written = lines.all()
             return Event(
                 round=state.round,
@@ -95,13 +95,13 @@ def run_to_end(
             measured = _validation(federation, config, budget, state)
             bar.advance(_describe(measured.get("validation")))
             lines.add(report, measured)
-            better = not (config.patience and _no_better(lines.all(), config.patience))
+            better = not (config.patience and _has_not_improved(lines.all(), config.patience))
             ends = team.agree(not better)
             failed = call(mine, "on_round", event, ends)
             if ends:
                 facts = replace(facts, stopped=_STOPPED.format(config.patience, state.round))
                 if budget is not None:
-                    budget.charge_rest(state.round)
+                    budget.charge_remaining(state.round)
                 break
             waited = time.monotonic() - saved >= config.checkpoint_seconds
             due = waited or stop.is_set() or failed is not None
@@ -129,7 +129,7 @@ def run_to_end(
         return run
 
 
-class Lines:
+class MetricsLines:
     """A run's metrics, one line for each round. A line is written when its numbers are available;
     on a graphics card that is during the next round."""
 
@@ -282,7 +282,7 @@ def _validation(
 _STOPPED = "The released loss was not lower for {} evaluations, after round {}."
 
 
-def _no_better(metrics: list[dict[str, Any]], patience: int) -> bool:
+def _has_not_improved(metrics: list[dict[str, Any]], patience: int) -> bool:
     """Whether none of the last `patience` released losses is below the lowest one before them."""
     views = [line["validation"] for line in metrics if "validation" in line]
     losses = [(view.get("personal") or view["shared"])["loss_mean"] for view in views]

@@ -36,11 +36,11 @@ from pmtl.runs.preparation import (
     plans_of,
     prepare,
     refuse_differences,
-    resolved,
     settle,
     wants_scaling,
     warn_of_start,
     warnings_of,
+    with_privacy_defaults,
 )
 from pmtl.runs.result import Run
 from pmtl.runs.session import run_to_end
@@ -165,7 +165,7 @@ def train(
 
 
 def _warn(sentence: str) -> None:
-    """Warn whoever called `train`, which called `start`, which calls this."""
+    """Warn at the line that called `train`, which called `start`, which calls this."""
     warnings.warn(PmtlWarning(sentence), stacklevel=5)
 
 
@@ -216,7 +216,7 @@ def start(
         config = replace(config, share=settled.usual_share)
     shared = share_part(settled, config.share, flat, public.rows)
     plan, metrics = plans_of(config, federated, shared)
-    config = resolved(config, plan, metrics)
+    config = with_privacy_defaults(config, plan, metrics)
     refuse_differences(team, federated, config, [plan, metrics], flat, shared)
     name = uuid.uuid4().hex
     prepared = prepare(config, federated, flat, shared, name, plan, metrics, team)
@@ -248,7 +248,7 @@ def start(
             for sentence in federated.for_owner:
                 folder.note(sentence)
         run = run_to_end(federation, config, facts, folder, budget, show, key, called)
-    return _warned(run)
+    return _warn_if_not_finite(run)
 
 
 @explain_wrong_calls()
@@ -326,7 +326,7 @@ def resume(
             budget.check_identity(facts.ledger_id)
         own = folder if team.leader else None
         run = run_to_end(federation, config, facts, own, budget, show, folder.key, called)
-    return _warned(run)
+    return _warn_if_not_finite(run)
 
 
 def with_absolute_paths(config: TrainConfig) -> TrainConfig:
@@ -335,7 +335,7 @@ def with_absolute_paths(config: TrainConfig) -> TrainConfig:
     return replace(config, init=init, share=absolute(config.share))
 
 
-def _warned(run: Run) -> Run:
+def _warn_if_not_finite(run: Run) -> Run:
     """The run, after a warning if its models are not finite."""
     if run.not_finite is not None:
         warnings.warn(run.not_finite, RuntimeWarning, stacklevel=3)

@@ -1,4 +1,4 @@
-"""What both estimators have in common: from arrays and groups to a run, and from a run to answers.
+"""The base class of both estimators: from arrays and groups to a run, and from a run to answers.
 
 A *group* is a client: `groups` names the client of each row. Routing is asked for by default, so
 that with `sklearn.set_config(enable_metadata_routing=True)` groups reach `fit`, `predict`,
@@ -128,7 +128,7 @@ class PMTLEstimator(BaseEstimator):  # type: ignore[misc]
             warnings.warn(PmtlWarning(_WITHOUT_GROUPS), stacklevel=3)
             groups = np.full(columns["x"].shape[0], ALONE)
             PrivacyRequest(**privacy).resolve(1)  # Wrong settings are refused here, too.
-            privacy = {"epsilon": math.inf}  # Nobody is there to be protected from.
+            privacy = {"epsilon": math.inf}  # One client needs no protection from others.
         check_consistent_length(columns["x"], groups := _column(groups))
         names = getattr(self, "feature_names_in_", None)
         data = FederatedData.from_arrays(
@@ -154,7 +154,7 @@ class PMTLEstimator(BaseEstimator):  # type: ignore[misc]
             evaluate_every=0,
             out=None if self.folder is None else Path(self.folder) / f"run-{uuid.uuid4().hex[:12]}",
             progress=bool(self.verbose),
-            warn=(lambda sentence: None) if alone else _warn,  # _WITHOUT_GROUPS has said it all.
+            warn=(lambda sentence: None) if alone else _warn,  # _WITHOUT_GROUPS was enough.
         )
         self.privacy_ = self.run_.privacy
         self.groups_ = None if alone else np.array(self.run_.clients)

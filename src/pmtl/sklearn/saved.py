@@ -28,7 +28,7 @@ from pmtl.runs.result import Run, load_run
 
 @dataclass(frozen=True)
 class SavedPath:
-    """A run with a folder: where it is, and how to tell that it is still the same."""
+    """A run with a folder: its path, and what identifies it."""
 
     path: Path
     id: str
@@ -91,11 +91,11 @@ def save(run: Run) -> SavedPath | SavedArrays:
             "A production run in memory is not pickled, because its personal models are private: "
             "give the estimator folder=…, and the pickle names the run's folder."
         )
-    everybody = np.arange(len(run.clients), dtype=np.int64)
+    all_clients = np.arange(len(run.clients), dtype=np.int64)
     return SavedArrays(
         run.facts,
         run.privacy,
-        _array(run.views()["personal"](everybody)),
+        _array(run.views()["personal"](all_clients)),
         _array(run._shared),
         {name: _array(part) for name, part in run._billboard.tensors().items()},
         run._scaling,

@@ -1,7 +1,7 @@
-"""What it costs to fit again and again on the rows of the same clients.
+"""The cost of several fits on the rows of the same clients.
 
 Every fit publishes. A search over k settings with c folds fits k · c models and one more, and each
-of them is released at the estimator's ε. A search announces its cost before its first fit
+of them is released at the estimator's ε. A search reports its cost before its first fit
 (`warn_of_search`). Fits outside a search are counted (`note_fit`), with a warning at the second,
 fourth, eighth, … fit of this process on the same clients.
 
@@ -38,36 +38,36 @@ from pmtl.runs.result import Run
 _SEARCH = (
     "This search makes {0.fits} private fits on {0.clients} clients. One costs "
     "ε = {0.one_fit:.3g}; all of them together cost ε = {0.all_fits:.3g} at δ = {0.delta:.2g} if "
-    "their models are seen by anybody, and the choice among {0.candidates} settings by scores of "
+    "their models are shown to anyone, and the choice among {0.candidates} settings by scores of "
     "clients' rows is not covered by these numbers. A private choice costs "
     "ε = {0.publish_best:.3g}: see pmtl.sklearn.search_cost."
 )
 _AGAIN = (
     "This is private fit number {fits} in this process on clients of the same names. One fit costs "
     "ε = {one:.3g}; all of them together cost ε = {all:.3g} at δ = {delta:.2g} if their models are "
-    "seen by anybody. A choice among them by scores of clients' rows costs more: see "
+    "shown to anyone. A choice among them by scores of clients' rows costs more: see "
     "`pmtl privacy selection`. (If these are other clients of the same names, ignore this.)"
 )
 
 
 @dataclass(frozen=True)
 class SearchCost:
-    """What a search costs every client. `str` says it in words."""
+    """What a search costs every client; `str` gives it as text."""
 
     candidates: int  #: settings that compete
     fits: int  #: models that are trained: candidates × folds, and the refit
     clients: int  #: clients of the federation
     delta: float  #: δ of all ε here
     one_fit: float  #: ε of one fit; the largest, if candidates differ
-    all_fits: float  #: ε of all fits, if their models are seen by anybody
+    all_fits: float  #: ε of all fits, if their models are shown to anyone
     publish_best: float  #: ε of a private choice among the candidates, by the `protocol`
-    protocol: str  #: the rules of a private choice, in words
+    protocol: str  #: the rules of a private choice, as text
 
     def __str__(self) -> str:
         return (
             f"{self.candidates} settings, {self.fits} fits on {self.clients} clients. One fit: "
             f"ε = {self.one_fit:.3g}. All fits: ε = {self.all_fits:.3g} at δ = {self.delta:.2g}, "
-            "if their models are seen by anybody; the search's scores are exact, and what is "
+            "if their models are shown to anyone; the search's scores are exact, and what is "
             "chosen by them is not covered. A private choice among these settings costs "
             f"ε = {self.publish_best:.3g}. {self.protocol}"
         )
@@ -154,8 +154,8 @@ _announced: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
 def warn_of_search(clients: int) -> bool:
-    """Warn, before anything is spent, what the search costs that this fit is part of. Returns
-    whether this fit is part of a search that has been announced.
+    """Warn, before anything is spent, of the cost of the search that this fit is part of. Returns
+    whether this fit is part of a search whose cost has been reported.
 
     Joblib's sequential backend calls `fit` below the search's own methods, where it is found. Fits
     in other processes are only counted.

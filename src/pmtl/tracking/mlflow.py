@@ -16,18 +16,18 @@ from pmtl.tracking.scalars import run_id, run_name, scalars, settings, statement
 #: The tag by which a resumed run is found.
 TAG = "pmtl.run"
 #: MLflow's limit for one call.
-_AT_A_TIME = 100
+_BATCH = 100
 #: MLflow's limit for the length of a parameter.
-_LONGEST = 500
+_MAX_LENGTH = 500
 #: MLflow's settings for the first request.
-_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
+_FEW_RETRIES = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
 
 
 @contextmanager
 def _few_retries() -> Iterator[None]:
-    """Let a server that is not there be an error in seconds, not in minutes. Later, while a run is
-    under way, MLflow tries as often as it does."""
-    set_here = {name: value for name, value in _PATIENCE.items() if name not in os.environ}
+    """Fail within seconds, not minutes, if there is no server. Later requests, during a run, have
+    MLflow's own number of retries."""
+    set_here = {name: value for name, value in _FEW_RETRIES.items() if name not in os.environ}
     os.environ.update(set_here)
     try:
         yield
@@ -48,7 +48,7 @@ class MLflow(Callback):
     def __init__(self, uri: str | None = None, experiment: str = "pmtl") -> None:
         uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or "mlruns"
         if len(urlparse(uri).scheme) < 2 or uri.startswith("file:"):
-            # MLflow 3 wants to be told that a folder is meant, which the user has said.
+            # MLflow 3 needs this confirmation that a folder is meant.
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         with require_package("The callback mlflow needs MLflow: pip install 'pmtl[mlflow]'."):
             from mlflow.exceptions import MlflowException
@@ -76,11 +76,11 @@ class MLflow(Callback):
         """Write the privacy statement, and end the MLflow run."""
         if self._run is None:
             return
-        if told := statement(event.path):
-            numbers = {f"privacy.{name}": told[name] for name in ("epsilon", "delta")}
+        if privacy := statement(event.path):
+            numbers = {f"privacy.{name}": privacy[name] for name in ("epsilon", "delta")}
             finite = {name: value for name, value in numbers.items() if isinstance(value, float)}
             self._log(finite, event.round)
-            self._client.log_text(self._run, told["text"], "privacy.txt")
+            self._client.log_text(self._run, privacy["text"], "privacy.txt")
         self._client.set_terminated(self._run)
         self._run = None
 
@@ -99,9 +99,9 @@ class MLflow(Callback):
             self._experiment, run_name=run_name(event.path), tags={} if own is None else {TAG: own}
         )
         name = str(made.info.run_id)
-        given = [Param(key, value[:_LONGEST]) for key, value in settings(event.path).items()]
-        for first in range(0, len(given), _AT_A_TIME):
-            self._client.log_batch(name, params=given[first : first + _AT_A_TIME])
+        given = [Param(key, value[:_MAX_LENGTH]) for key, value in settings(event.path).items()]
+        for first in range(0, len(given), _BATCH):
+            self._client.log_batch(name, params=given[first : first + _BATCH])
         return name
 
     def _log(self, values: dict[str, float], round: int) -> None:

@@ -1,4 +1,4 @@
-"""What both trackers are told of a run. A `path` is the run's folder or, in production, its public
+"""What both trackers record of a run. A `path` is the run's folder or, in production, its public
 part; None for a run in memory."""
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pmtl import storage as files
 from pmtl.runs.callbacks import Event
 from pmtl.views.frames import flat_row
 
-#: What is not a setting, or long, in `plan.json`.
-_NO_SETTING = ("clients", "blocks", "feature_names", "labels", "disclosed", "text", "bounds", "id")
+#: Entries of `plan.json` that are not settings, or are long.
+_EXCLUDED = ("clients", "blocks", "feature_names", "labels", "disclosed", "text", "bounds", "id")
 
 
 def scalars(event: Event) -> dict[str, float]:
@@ -48,7 +48,7 @@ def settings(path: Path | None) -> dict[str, str]:
         return {}
     if (path / "plan.json").exists():
         plan = files.read_json(path / "plan.json")
-        values: dict[str, Any] = {k: v for k, v in plan.items() if k not in _NO_SETTING}
+        values: dict[str, Any] = {k: v for k, v in plan.items() if k not in _EXCLUDED}
     elif (path / "config.toml").exists():
         values = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
     else:

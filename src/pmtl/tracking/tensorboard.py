@@ -46,9 +46,9 @@ class TensorBoard(Callback):
         """Write the privacy statement, and close the file."""
         if self._writer is None:  # A run without a round of its own has nothing to write.
             return
-        if told := statement(event.path):
-            self._writer.add_text("privacy", f"```\n{told['text']}\n```", event.round)
-            if isinstance(told["epsilon"], float):
-                self._writer.add_scalar("privacy/epsilon", told["epsilon"], event.round)
+        if privacy := statement(event.path):
+            self._writer.add_text("privacy", f"```\n{privacy['text']}\n```", event.round)
+            if isinstance(privacy["epsilon"], float):
+                self._writer.add_scalar("privacy/epsilon", privacy["epsilon"], event.round)
         self._writer.close()
         self._writer = None

@@ -1,1 +1,1 @@
-"""How results look: tables and frames, a line of text, a small piece of HTML, a progress bar."""
+"""Views of results: tables and frames, a line of text, HTML for notebooks, a progress bar."""

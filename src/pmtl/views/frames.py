@@ -10,9 +10,9 @@ from typing import Any
 Row = dict[str, Any]
 
 
-def flat_row(values: Mapping[str, Any], prefix: str = "", between: str = ".") -> Row:
-    """Nested values as one row. A name begins with `prefix` and is the path to its value, with
-    `between` its parts.
+def flat_row(values: Mapping[str, Any], prefix: str = "", separator: str = ".") -> Row:
+    """Nested values as one row. A name is `prefix` and the path to its value, joined by
+    `separator`.
 
     >>> flat_row({"round": 1, "validation": {"personal": {"loss": 0.5}}})
     {'round': 1, 'validation.personal.loss': 0.5}
@@ -20,7 +20,7 @@ def flat_row(values: Mapping[str, Any], prefix: str = "", between: str = ".") ->
     row: Row = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            row |= flat_row(value, f"{prefix}{name}{between}", between)
+            row |= flat_row(value, f"{prefix}{name}{separator}", separator)
         else:
             row[f"{prefix}{name}"] = value
     return row

@@ -100,7 +100,7 @@ def progress_bar(what: str, total: int | None, done: int = 0, show: bool = True)
 
 @contextmanager
 def spinner(what: str) -> Iterator[Callable[[str], None]]:
-    """Show that `what` goes on, if it is not known how long; call the result with what is new."""
+    """Show that `what` is running, without a total; call the result with each new state."""
     from rich import progress as rich
     from rich.console import Console
 

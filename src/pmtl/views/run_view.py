@@ -1,7 +1,7 @@
-"""How a run looks: a line of text, a piece of HTML, a data frame.
+"""The views of a run: a line of text, HTML, a data frame.
 
-The line and the HTML are made of what the run's facts and `metrics.jsonl` say. Nothing is computed
-for them, and in production they show nothing but what is public.
+The line and the HTML come from the run's facts and `metrics.jsonl`. Nothing is computed for them,
+and in production they show only what is public.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RunView:
     def __repr__(self) -> str:
         run: Any = self
         place = "in memory" if run.path is None else f"in {run.path}"
-        cost = epsilon_words(run.privacy.epsilon, run.privacy.delta)
+        cost = epsilon_text(run.privacy.epsilon, run.privacy.delta)
         clients = "1 client" if len(run.clients) == 1 else f"{len(run.clients):,} clients"
         return f"<{_title(run)}, {clients}, {cost}, {place}>"
 
@@ -48,7 +48,7 @@ class RunView:
         run: Any = self
         facts = run.facts
         about = [
-            ("privacy", epsilon_words(run.privacy.epsilon, run.privacy.delta)),
+            ("privacy", epsilon_text(run.privacy.epsilon, run.privacy.delta)),
             ("clients", f"{len(run.clients):,}"),
             ("model", f"{facts.model}, {facts.parameters:,} parameters"),
             ("rounds", f"{len(run.metrics):,}"),
@@ -85,7 +85,7 @@ def _number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, (int, float)) else str(value or "")
 
 
-def epsilon_words(epsilon: float | None, delta: float) -> str:
+def epsilon_text(epsilon: float | None, delta: float) -> str:
     """ε and δ in a few characters; ε is None if it is not known."""
     if epsilon is None:
         return "ε unknown"

@@ -63,7 +63,7 @@ def test_all_clients_as_json(run, pmtl_command):
     [
         (["run", "--out", "x"], "Say which model"),
         (["run", "--client", "h99", "--out", "x"], "no client 'h99'"),
-        (["run", "--client", "h3", "--all", "--out", "x"], "--all stands alone"),
+        (["run", "--client", "h3", "--all", "--out", "x"], "--all cannot be combined"),
         (["run", "--client", "h3", "--to", "onxx", "--out", "x"], "Did you mean 'onnx'"),
         (["run", "--client", "h3", "--out", "run"], "exists already"),
         (["absent", "--client", "h3", "--out", "x"], "no run at absent"),

@@ -172,7 +172,7 @@ def test_a_choice_that_was_stopped_keeps_nothing_and_begins_again(
 
     with monkeypatch.context() as patch:
         patch.setattr(choice, "_try", stop_at_second)
-        with pytest.raises(Interrupted, match="all that was tried is deleted"):
+        with pytest.raises(Interrupted, match="all runs are deleted"):
             select(grid(), tmp_path / "cut")
     assert [path.name for path in (tmp_path / "cut").iterdir()] == ["selection.json"]
     done = pmtl_command("resume", tmp_path / "cut", "--json")

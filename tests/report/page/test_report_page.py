@@ -32,7 +32,7 @@ def test_every_command_and_the_code_run(tmp_path, monkeypatch, pmtl_command, cap
 
 
 def test_the_limits_are_those_of_the_code():
-    assert f"Beyond {clients.MOST:,} clients" in PAGE
+    assert f"Beyond {clients.MAX_POINTS:,} clients" in PAGE
     assert f"at\n  most {charts.MOST_POINTS} points" in PAGE
 
 

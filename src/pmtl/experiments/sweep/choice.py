@@ -1,15 +1,15 @@
-"""A private choice between settings, as `privacy/accounting/selection.py` prices it.
+"""A private choice between settings, whose cost `privacy/accounting/selection.py` computes.
 
-1. The number of runs K is drawn, with the number of settings as its mean, and told to nobody.
+1. The number of runs K is drawn, with the number of settings as its mean. It stays secret.
 2. K times: a setting is drawn at random, trained with noise of its own, and scored. The score is
    1 − loss/bound, averaged over clients: each client measures its own personal model on its own
    validation rows, its score lies in [0, 1], and the average gets noise in the gate. Replacing one
    client moves the average by at most 1/m.
-3. Only the run with the best noisy score is kept. All else about the others is deleted.
+3. Only the run with the best noisy score is kept. All other runs are deleted.
 
-The ε that is asked for is that of all of this, for training and validation rows alike: each run is
+The ε that is asked for covers all of this, for training and for validation rows: each run is
 trained at a smaller one. It holds for an experiment on one trusted machine. The ledger counts
-releases one by one and has no entry for "the best of a secret number of runs", so production is
+single releases and has no entry for "the best of a secret number of runs", so production is
 refused.
 """
 
@@ -28,7 +28,7 @@ from pmtl import storage as files
 from pmtl.algorithms import build_algorithm
 from pmtl.data import FederatedData, load
 from pmtl.errors import Interrupted, PmtlError
-from pmtl.experiments.compare import check, read_plan, settled, write_plan
+from pmtl.experiments.compare import check, read_plan, resolve_grid, write_plan
 from pmtl.experiments.sweep.grid import Candidate, Cell, Grid, config_of
 from pmtl.experiments.sweep.terms import Terms, terms_of
 from pmtl.privacy.accounting import selection
@@ -70,7 +70,7 @@ def select(
     grid = replace(grid, base=with_absolute_paths(grid.base))
     federated = load(grid.base.data) if data is None else data
     _refuse(grid, federated)
-    grid, federated = settled(grid, federated)
+    grid, federated = resolve_grid(grid, federated)
     check(grid, federated, all_of_them=True)
     with progress_bar("pricing", None, show=progress):
         terms = terms_of(grid, federated)
@@ -81,14 +81,14 @@ def select(
 def resume_selection(
     out: str | Path, data: FederatedData | None = None, *, progress: bool = False
 ) -> dict[str, Any]:
-    """Begin a choice that was stopped again, with the same draws; arguments as for `select`. What
-    had been tried was deleted when it stopped."""
+    """Start a stopped choice again, with the same draws; arguments as for `select`. Its runs were
+    deleted when it stopped."""
     out = Path(out)
     if (out / RESULT_FILE).exists():
         raise PmtlError(f"The choice at {out} is complete: there is nothing left to resume.")
     grid = read_plan(out / PLAN_FILE)
     federated = load(grid.base.data) if data is None else data
-    grid, federated = settled(grid, federated)
+    grid, federated = resolve_grid(grid, federated)
     return _choose(grid, terms_of(grid, federated), out, federated, progress)
 
 
@@ -105,8 +105,8 @@ def _refuse(grid: Grid, data: FederatedData) -> None:
         )
     if grid.base.ledger is not None:
         raise PmtlError(
-            "A ledger would record every run, and this choice is private only if nobody learns of "
-            "the others; nor has a ledger an entry for its price. Leave out the ledger."
+            "A ledger would record every run, but this choice is private only if the other runs "
+            "stay secret, and a ledger has no entry for its cost. Leave out the ledger."
         )
     if grid.base.metrics_share:
         raise PmtlError(
@@ -115,8 +115,8 @@ def _refuse(grid: Grid, data: FederatedData) -> None:
         )
     if alone := [c for c in grid.candidates() if not build_algorithm(c.algorithm).shares]:
         raise PmtlError(
-            f"{alone[0]} shares nothing, so that each client can choose it for itself, for "
-            "nothing (pmtl finetune --method select): leave it out."
+            f"{alone[0]} shares nothing, so each client can choose it for itself without any cost "
+            "(pmtl finetune --method select): leave it out."
         )
     if len(grid.candidates()) < 2:
         raise PmtlError(
@@ -157,8 +157,8 @@ def _choose(grid: Grid, terms: Terms, out: Path, data: FederatedData, show: bool
             _publish(best.path, out / BEST, terms)
     except Interrupted:
         raise Interrupted(
-            f"Stopped, and all that was tried is deleted; `pmtl resume {out}` begins again with "
-            "the same draws."
+            f"Stopped, and all runs are deleted; `pmtl resume {out}` starts again with the same "
+            "draws."
         ) from None
     finally:
         shutil.rmtree(tried, ignore_errors=True)

@@ -36,10 +36,10 @@ FIXED = {
 }
 #: Settings that have options of their own, which may be given several times.
 LISTED = {"algorithm": "--algorithm", "epsilon": "--epsilon", "seed": "--seeds"}
-#: What an algorithm that shares nothing does not use.
-_OF_SHARING = {"clip", "hardened"}
-#: What an algorithm that solves its problems exactly decides itself.
-_DECIDED = ("rounds", "clip")
+#: Settings that an algorithm which shares nothing does not use.
+_ONLY_FOR_SHARING = {"clip", "hardened"}
+#: Settings that an exact algorithm decides itself.
+_SET_BY_EXACT = ("rounds", "clip")
 
 Axes = Mapping[str, Sequence[Any]]
 
@@ -57,7 +57,9 @@ class Candidate:
         return parse_spec(self.algorithm)[0]
 
     def __str__(self) -> str:
-        return ", ".join([self.algorithm, *(f"{name}={show(v)}" for name, v in self.settings)])
+        return ", ".join(
+            [self.algorithm, *(f"{name}={format_value(v)}" for name, v in self.settings)]
+        )
 
 
 @dataclass(frozen=True)
@@ -169,12 +171,12 @@ class Grid:
                 "one of them."
             )
         for values in product(*(self.axes[name] for name in own)):
-            chosen = {key: show(value) for key, value in zip(keys, values, strict=True)}
+            chosen = {key: format_value(value) for key, value in zip(keys, values, strict=True)}
             yield format_spec(method, {**options, **chosen}) if chosen else algorithm
 
     def notes(self) -> list[str]:
         """Sentences about settings that were given and that a method does not use."""
-        given = [name for name in _DECIDED if getattr(self.base.privacy, name) is not None]
+        given = [name for name in _SET_BY_EXACT if getattr(self.base.privacy, name) is not None]
         given += [name for name in self.axes if ":" not in name]
         first: dict[str, str] = {}
         for algorithm in self.algorithms:
@@ -242,18 +244,18 @@ def config_of(base: TrainConfig, cell: Cell) -> TrainConfig:
     epsilon = float("inf") if cell.epsilon is None else cell.epsilon
     privacy = replace(config.privacy, epsilon=epsilon)
     if build_algorithm(cell.candidate.algorithm).exact:
-        privacy = replace(privacy, **dict.fromkeys(_DECIDED))
+        privacy = replace(privacy, **dict.fromkeys(_SET_BY_EXACT))
     return replace(config, algorithm=cell.candidate.algorithm, privacy=privacy, seed=cell.seed)
 
 
 def unused_by(method: Algorithm) -> set[str]:
     """The settings that make no difference to an algorithm, so that they are not varied for it."""
     if method.exact:
-        return {*_DECIDED, *declared(LocalTraining)}
-    return set() if method.shares else _OF_SHARING
+        return {*_SET_BY_EXACT, *declared(LocalTraining)}
+    return set() if method.shares else _ONLY_FOR_SHARING
 
 
-def show(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value of a setting as text."""
     if isinstance(value, bool):
         return str(value).lower()

@@ -1,5 +1,5 @@
-"""What the runs of a comparison say together: means over seeds, the settings that validation
-chose, what that choice would cost, and which runs failed."""
+"""The summary of a comparison: means over seeds, the settings that validation chose, what that
+choice would cost, and which runs failed."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def _spread(values: list[dict[str, float]]) -> dict[str, dict[str, float]]:
 
 
 def choose(summary: list[Row], metric: str) -> list[Row]:
-    """The best setting of each method at each ε. What failed or diverged with some seed is chosen
-    only if nothing else is there; what failed with all seeds is not chosen."""
+    """The best setting of each method at each ε. A setting that failed or diverged with some seed
+    is chosen only if there is no other; one that failed with all seeds is never chosen."""
     sign = -1 if metric == "rmse" else 1
     chosen: dict[tuple[str, float | None], tuple[bool, float, Row]] = {}
     for line in summary:
@@ -96,15 +96,15 @@ def prices(summary: list[Row], plan_of: Plans) -> list[Row]:
 
 def _failures(rows: list[Row]) -> list[Row]:
     """Every sentence about failed or diverged runs once, with the candidates and their runs."""
-    told: dict[str, list[Row]] = {}
+    by_sentence: dict[str, list[Row]] = {}
     for row in rows:
         if sentence := row.get("error") or row.get("not_finite"):
-            told.setdefault(str(sentence), []).append(row)
+            by_sentence.setdefault(str(sentence), []).append(row)
     return [
         {
             "sentence": sentence,
             "names": [*dict.fromkeys(row["name"] for row in failed)],
             "runs": [row["run"] for row in failed],
         }
-        for sentence, failed in told.items()
+        for sentence, failed in by_sentence.items()
     ]

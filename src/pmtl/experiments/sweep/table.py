@@ -30,9 +30,9 @@ class Comparison(dict[str, Any]):
         cells = (chosen_cells(self), comparison_cells(self), selection_cells(self))
         tables = [html.table(*each) for each in cells if each[1]]
         sentences = self["verdict"]["sentence"].split("\n")
-        told = [html.paragraph(sentence) for sentence in sentences]
+        paragraphs = [html.paragraph(sentence) for sentence in sentences]
         title = f"Comparison of {len(self['runs'])} runs on {self['clients']:,} clients"
-        return html.block(title, *told, *tables)
+        return html.block(title, *paragraphs, *tables)
 
     def columns(self) -> list[str]:
         """The names of the table's columns; one for each setting that varies."""

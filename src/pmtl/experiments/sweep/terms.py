@@ -1,4 +1,4 @@
-"""What is fixed before a private choice: what each run releases, and what all of it costs."""
+"""The terms of a private choice, fixed before it: what each run releases, and the total cost."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from pmtl.runs.config import TrainConfig
 from pmtl.runs.preparation import plans_of, settle
 from pmtl.sharing import share_part
 
-#: How near to the ε that is asked for the price comes; it is never above.
-_NEAR, _MOST_GUESSES = 1e-3, 25
+#: The relative distance of the price from the ε that is asked for; it is never larger than that ε.
+_PRICE_TOLERANCE, _MAX_GUESSES = 1e-3, 25
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What is fixed before anything is drawn."""
+    """The fixed terms of a private choice."""
 
     epsilon: float  #: of each run by itself
     price: tuple[tuple[float, float], ...]  #: δ and ε of the whole choice, at δ and at smaller ones
@@ -41,18 +41,18 @@ def terms_of(grid: Grid, data: FederatedData) -> Terms:
     (target,) = grid.epsilons
     low, high, guess = 0.0, target, target / 2
     found: Terms | None = None
-    for _ in range(_MOST_GUESSES):
+    for _ in range(_MAX_GUESSES):
         if guess < LEAST_EPSILON:
             break
         terms = _terms(grid, data, guess)
         price = terms.report["publish_best"]
         if price <= target:
             low, found = guess, terms
-            if price >= (1 - _NEAR) * target:
+            if price >= (1 - _PRICE_TOLERANCE) * target:
                 break
         else:
             high = guess
-        guess *= (1 - _NEAR / 2) * target / price  # The price is almost proportional.
+        guess *= (1 - _PRICE_TOLERANCE / 2) * target / price  # The price is almost proportional.
         if not low < guess < high:
             guess = (low + high) / 2
     if found is None:

@@ -1,1 +1,1 @@
-"""One HTML page about one run or several: everything inside the file, nothing fetched."""
+"""One HTML page about one run or several, in one file that fetches nothing."""

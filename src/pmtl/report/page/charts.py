@@ -13,7 +13,7 @@ from typing import Any
 
 from pmtl.errors import require_package
 from pmtl.report.page.clients import Clients
-from pmtl.report.plots import axis_title, honest_range
+from pmtl.report.plots import axis_range, axis_title
 from pmtl.report.verdict import NAMES, named
 
 Rows = list[dict[str, Any]]
@@ -27,7 +27,7 @@ _ENDS = ("low", "high")
 _POINT = {"filled": True, "size": 80, "opacity": 1}
 #: The most points of one line.
 MOST_POINTS = 300
-#: How much longer than half of the clients' losses the longest may be on an even axis.
+#: The largest ratio of the largest to the median loss of clients on a linear axis.
 _SPREAD = 20.0
 
 
@@ -36,7 +36,7 @@ class Chart:
     """A chart, and the same numbers as a table."""
 
     title: str
-    about: str  #: what it shows, in words, for those who cannot see it
+    about: str  #: a description, for users who cannot see the chart
     spec: dict[str, Any]
     header: list[str]
     cells: list[list[str]]
@@ -139,10 +139,10 @@ def views_chart(scores: dict[str, dict[str, float]], split: str) -> Chart:
         y=alt.Y("view:N", title=None, sort=None, axis=alt.Axis(labelLimit=240)),
         tooltip=["view:N", alt.Tooltip("loss:Q", format=".4f")],
     )
-    told = ", ".join(f"{row['view']} {row['loss']:.4g}" for row in rows)
+    values = ", ".join(f"{row['view']} {row['loss']:.4g}" for row in rows)
     return Chart(
         title=f"Loss on {split} rows at the end",
-        about=f"Bar chart of the mean loss on {split} rows: {told}.",
+        about=f"Bar chart of the mean loss on {split} rows: {values}.",
         spec=_finished(base.mark_bar(color=_COLOURS[0]), height=44 * len(rows)),
         header=["models", "loss"],
         cells=[[row["view"], f"{row['loss']:.4g}"] for row in rows],
@@ -197,7 +197,7 @@ def score_chart(rows: Rows, score: str, title: str) -> Chart:
     shown = ["method:N", "epsilon:Q", alt.Tooltip("score:Q", format=".4f")]
     ends = [float(row[end] if end in row else row["score"]) for row in rows for end in _ENDS]
     margin = 0.05 * (max(ends) - min(ends))
-    low, high = honest_range(min(ends) - margin, max(ends) + margin, "accuracy" in score)
+    low, high = axis_range(min(ends) - margin, max(ends) + margin, "accuracy" in score)
     scale = alt.Scale(domain=[low, high], nice=False, zero=False)
     value = {"title": axis_title(score, low), "scale": scale}
     if len(epsilons) < 2:  # No axis of ε: one place for each method.
@@ -222,10 +222,10 @@ def score_chart(rows: Rows, score: str, title: str) -> Chart:
         dashed = alt.Chart(alone).mark_rule(strokeDash=[6, 4], strokeWidth=2)
         chart = chart + dashed.encode(y=y, color=colour, tooltip=shown)
         height = 320
-    told = [f"{row['method']} at ε = {_epsilon(row)}: {row['score']:.3f}" for row in rows]
+    values = [f"{row['method']} at ε = {_epsilon(row)}: {row['score']:.3f}" for row in rows]
     return Chart(
         title=title,
-        about=f"Chart of {score} against ε. {'; '.join(told[:12])}{'; …' * (len(told) > 12)}.",
+        about=f"Chart of {score} against ε. {'; '.join(values[:12])}{'; …' * (len(values) > 12)}.",
         spec=_finished(chart, height),
         header=["method", "ε", score, "±"],
         cells=[
@@ -245,7 +245,6 @@ def _epsilon(row: dict[str, Any]) -> str:
 
 
 def load_altair() -> Any:
-    """The module; a sentence if it is not installed."""
     with require_package("A report needs altair: pip install 'pmtl[report]'."):
         import altair
     return altair

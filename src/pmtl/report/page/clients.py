@@ -11,7 +11,7 @@ import numpy as np
 from pmtl.report.verdict import ALONE, Floats, named
 
 #: The most clients that a chart shows one by one.
-MOST = 2000
+MAX_POINTS = 2000
 _TENTH = 10
 
 
@@ -38,9 +38,9 @@ class Clients:
         return len(self.points) < self.clients
 
     def sentences(self) -> list[str]:
-        """What the chart shows, in words."""
+        """A description of the chart."""
         even = self.clients - self.gain - self.lose
-        told = [
+        sentences = [
             f"Of {self.clients:,} clients, {self.gain:,} have a lower loss with {named(self.ours)} "
             f"than with {named(self.other)} on {self.rows} rows, {self.lose:,} a higher one"
             + (f", and {even:,} the same." if even else "."),
@@ -49,19 +49,23 @@ class Clients:
             f"have {self.worst_other:.4g}.",
         ]
         if self.left_out:
-            told.append(f"Clients without {self.rows} rows or a finite loss: {self.left_out:,}.")
+            sentences.append(
+                f"Clients without {self.rows} rows or a finite loss: {self.left_out:,}."
+            )
         if self.sampled:
-            told.append(
+            sentences.append(
                 f"The chart and its table show {len(self.points):,} of the {self.clients:,} "
                 "clients, evenly spaced from the one that loses most to the one that gains most. "
                 "All clients count in the sentences above."
             )
-        return told
+        return sentences
 
 
-def who_gains(names: Sequence[str], losses: Mapping[str, Floats], rows: str) -> Clients | None:
-    """Set the first view beside training alone or, if that was not measured, the next view. A
-    view's losses are `[m]`, NaN for clients without rows. None if there is only one view, or no
+def compare_clients(
+    names: Sequence[str], losses: Mapping[str, Floats], rows: str
+) -> Clients | None:
+    """Compare the first view with training alone or, if that was not measured, with the next view.
+    A view's losses are `[m]`, NaN for clients without rows. None if there is only one view, or no
     client with a finite loss of both."""
     ours, *others = losses
     if not others:
@@ -76,8 +80,8 @@ def who_gains(names: Sequence[str], losses: Mapping[str, Floats], rows: str) -> 
     worst = np.zeros(len(there), dtype=bool)
     worst[np.argsort(-mine, kind="stable")[: -(-len(there) // _TENTH)]] = True
     order = np.argsort(gains, kind="stable")
-    if len(order) > MOST:
-        order = order[np.linspace(0, len(order) - 1, MOST).round().astype(np.int64)]
+    if len(order) > MAX_POINTS:
+        order = order[np.linspace(0, len(order) - 1, MAX_POINTS).round().astype(np.int64)]
     points = [
         {
             "client": names[there[place]],

@@ -53,7 +53,7 @@ class Report:
     path: Path
     size: int  #: bytes
     runs: list[str]  #: names of the runs and comparisons on it
-    verdicts: list[str]  #: their verdicts, in words
+    verdicts: list[str]  #: their verdicts, as text
 
 
 def write_report(

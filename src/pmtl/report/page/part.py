@@ -17,8 +17,8 @@ from pmtl.personalize.result import Finetuned
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.statement import warnings as about_plan
 from pmtl.privacy.statement.statement import Statement
-from pmtl.report.page.clients import Clients, who_gains
-from pmtl.report.run_verdict import losses_of, verdict
+from pmtl.report.page.clients import Clients, compare_clients
+from pmtl.report.run_verdict import verdict, view_losses
 from pmtl.report.verdict import UNKNOWN, Verdict
 from pmtl.runs.config import IN_MEMORY
 from pmtl.runs.folder import RunFolder
@@ -74,18 +74,18 @@ def experiment_part(run: Run) -> Part:
     facts = run.facts
     if facts.production:
         raise PmtlError("This is a production run: only its public part may be shown.")
-    told: dict[str, Any] = {}
+    more: dict[str, Any] = {}
     summary, warnings = [], []
     try:
         found = describe(run.data, steps=facts.releases is None)
         warnings = found.pop("warnings")
         summary = data_pairs(found)
         judged = verdict(run)
-        told |= _gains(run, judged)
-        told["scores"] = {split: views for split, views in run.evaluate().items() if views}
+        more |= _gains(run, judged)
+        more["scores"] = {split: views for split, views in run.evaluate().items() if views}
     except PmtlError as error:  # The data moved, or was never in a file.
         judged = Verdict(UNKNOWN, f"Verdict: nothing can be said, because of the data. {error}")
-        told["no_gains"] = f"Clients cannot be compared without their rows. {error}"
+        more["no_gains"] = f"Clients cannot be compared without their rows. {error}"
     if facts.shares:
         warnings += plan_warnings(facts.plan, None)
     warnings += [sentence for sentence in (facts.stopped, facts.not_finite) if sentence]
@@ -104,7 +104,7 @@ def experiment_part(run: Run) -> Part:
         commands=_commands(run),
         warnings=list(dict.fromkeys(warnings)),
         config=config,
-        **told,
+        **more,
     )
 
 
@@ -121,7 +121,7 @@ def plan_warnings(plan: PrivacyPlan, metrics: PrivacyPlan | None) -> list[str]:
 def data_pairs(summary: Mapping[str, Any]) -> Pairs:
     """A summary of data, as `describe` returns it, or some of it, as names and values."""
     return [
-        (name.replace("_", " "), in_words(value))
+        (name.replace("_", " "), as_text(value))
         for name, value in summary.items()
         if value is not None
     ]
@@ -130,10 +130,10 @@ def data_pairs(summary: Mapping[str, Any]) -> Pairs:
 def flat(values: Mapping[str, Any], prefix: str = "") -> Pairs:
     """Settings as names and values; tables become `table.name`. Names begin with `prefix`."""
     found = flat_row(values, prefix).items()
-    return [(name, in_words(value)) for name, value in found if value is not None]
+    return [(name, as_text(value)) for name, value in found if value is not None]
 
 
-def in_words(value: Any) -> str:
+def as_text(value: Any) -> str:
     """A value of a table."""
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -143,11 +143,11 @@ def in_words(value: Any) -> str:
         return f"{value:.6g}"
     if isinstance(value, Mapping):
         there = ((name, each) for name, each in value.items() if each not in (None, "", ()))
-        return ", ".join(f"{name} {in_words(each)}" for name, each in there)
+        return ", ".join(f"{name} {as_text(each)}" for name, each in there)
     if isinstance(value, (list, tuple)) and any(isinstance(each, Mapping) for each in value):
-        return "; ".join(in_words(each) for each in value)
+        return "; ".join(as_text(each) for each in value)
     if isinstance(value, (list, tuple)):
-        return " × ".join(in_words(each) for each in value)
+        return " × ".join(as_text(each) for each in value)
     return str(value)
 
 
@@ -162,8 +162,8 @@ def _gains(run: Run, judged: Verdict) -> dict[str, Any]:
     if judged.rows is None:
         return {"no_gains": "There are no validation or test rows to measure on."}
     split: Any = judged.rows
-    losses = losses_of(run, split)
-    gains = who_gains(run.clients, losses, split)
+    losses = view_losses(run, split)
+    gains = compare_clients(run.clients, losses, split)
     if gains is not None:
         return {"gains": gains}
     if len(losses) > 1:

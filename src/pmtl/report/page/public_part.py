@@ -1,7 +1,7 @@
 """The part of a page about a production run, made from the files in its `public/` folder alone.
 
 Nothing else of the run is opened, so nothing private can be shown. Names of clients are public, but
-nobody needs them here, and they are left out.
+are not needed here and left out.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _PRODUCTION = (
     "A production run is not repeated: its noise is kept nowhere. These check its numbers."
 )
 _WITHHELD = (
-    "What single clients gain is private. This page shows only what the run published, and every "
-    "client can compare its own models inside itself (pmtl finetune --method select)."
+    "What single clients gain is private. This page shows only what the run published; every "
+    "client can compare its own models by itself (pmtl finetune --method select)."
 )
 
 

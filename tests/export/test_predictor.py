@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from pmtl.export.answering import TOLERANCE, Answering, difference, probe
+from pmtl.export.predictor import TOLERANCE, Predictor, difference, trial_rows
 from pmtl.models.library import Linear, Standardise
 
 
@@ -55,7 +55,7 @@ def test_nan_is_compared_with_nan_only_and_never_all_there_is():
 def test_rows_to_try_reach_beyond_the_limits_of_the_scaling():
     mean, width = np.array([50, -3], np.float32), np.array([7, np.inf], np.float32)
     scale = Standardise(mean, width, np.array([4, 4], np.float32))
-    rows = probe(Answering(nn.Sequential(scale, Linear((2,), 3)), "classification"), (2,))
+    rows = trial_rows(Predictor(nn.Sequential(scale, Linear((2,), 3)), "classification"), (2,))
     assert rows.dtype == np.float32
     assert np.isfinite(rows).all()
     scaled = (rows[:, 0] - 50) / 7

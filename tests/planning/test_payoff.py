@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import pmtl
 from pmtl.algorithms.base import Sizes
 from pmtl.algorithms.default.pooling import Pooling
-from pmtl.planning import worth
+from pmtl.planning import payoff
 from pmtl.privacy.accounting import accountant, gaussian
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
 from pmtl.server.settle import settle_algorithm
@@ -26,14 +26,14 @@ EPSILONS = st.floats(0.05, 20)
 @pytest.mark.parametrize("clip", [0.1, 3.0])
 def test_with_all_clients_the_reach_is_half_of_m_times_mu(rounds, clip):
     plan = PrivacyRequest(epsilon=1.5, rounds=rounds, clip=clip).resolve(205)
-    assert worth.reach(plan) == pytest.approx(205 * gaussian.mu_for(1.5, 1 / 2050) / 2, rel=1e-9)
+    assert payoff.reach(plan) == pytest.approx(205 * gaussian.mu_for(1.5, 1 / 2050) / 2, rel=1e-9)
 
 
 def test_the_known_number_at_205_clients():
     """μ is about 0.82 at ε = 2 and δ = 1/205, so about 7,000·ρ² numbers pay."""
     plan = PrivacyRequest(epsilon=2, delta=1 / 205).resolve(205)
-    assert worth.paying(plan, 1.0) == pytest.approx(7014, abs=1)
-    assert worth.paying(plan, 0.5) == pytest.approx(7014 / 4, abs=1)
+    assert payoff.max_shared_numbers(plan, 1.0) == pytest.approx(7014, abs=1)
+    assert payoff.max_shared_numbers(plan, 0.5) == pytest.approx(7014 / 4, abs=1)
 
 
 @pytest.mark.parametrize(("sampling", "cohort"), [("full", 200), ("poisson", 40), ("fixed", 40)])
@@ -42,7 +42,7 @@ def test_the_noise_is_the_accountants(sampling, cohort):
     plan = request.resolve(200)
     assert accountant.epsilon(plan) == pytest.approx(1, rel=5e-3)
     expected = plan.noise_std * math.sqrt(50) / (plan.clip_norm * math.sqrt(30))
-    assert worth.noise_ratio(plan, 50) == pytest.approx(expected, rel=1e-12)
+    assert payoff.noise_ratio(plan, 50) == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_simulation_has_the_norms_that_are_predicted():
@@ -55,9 +55,9 @@ def test_a_simulation_has_the_norms_that_are_predicted():
     noise = rng.normal(0, plan.noise_std, (plan.rounds, numbers)).sum(axis=0)
     signal = plan.rounds * common
     ratio = np.linalg.norm(noise) / np.linalg.norm(signal)
-    assert ratio == pytest.approx(worth.noise_ratio(plan, numbers) / agreement, rel=0.05)
+    assert ratio == pytest.approx(payoff.noise_ratio(plan, numbers) / agreement, rel=0.05)
     # At d* they are equal.
-    equal = int(worth.paying(plan, agreement))
+    equal = int(payoff.max_shared_numbers(plan, agreement))
     few = np.linalg.norm(noise[:equal]) / np.linalg.norm(signal)
     assert few == pytest.approx(1, abs=0.15)
 
@@ -66,37 +66,37 @@ def test_a_simulation_has_the_norms_that_are_predicted():
 def test_more_clients_let_more_numbers_pay(clients, epsilon, times):
     few = PrivacyRequest(epsilon=epsilon).resolve(clients)
     many = PrivacyRequest(epsilon=epsilon).resolve(math.ceil(times * clients))
-    assert worth.paying(many, 0.3) > worth.paying(few, 0.3)
+    assert payoff.max_shared_numbers(many, 0.3) > payoff.max_shared_numbers(few, 0.3)
 
 
 @given(CLIENTS, EPSILONS, st.floats(1.01, 10))
 def test_a_larger_epsilon_lets_more_numbers_pay(clients, epsilon, times):
     tight = PrivacyRequest(epsilon=epsilon).resolve(clients)
     loose = PrivacyRequest(epsilon=times * epsilon).resolve(clients)
-    assert worth.paying(loose, 0.3) > worth.paying(tight, 0.3)
-    assert worth.vote_ratio(clients, times * epsilon, tight.delta) < worth.vote_ratio(
+    assert payoff.max_shared_numbers(loose, 0.3) > payoff.max_shared_numbers(tight, 0.3)
+    assert payoff.vote_ratio(clients, times * epsilon, tight.delta) < payoff.vote_ratio(
         clients, epsilon, tight.delta
     )
 
 
 def test_a_vote_is_one_release_of_its_share_of_the_budget():
     """As a plan of its own: K numbers, clip 1, and μ√s."""
-    ratio = worth.vote_ratio(160, 1.0, 1 / 1600)
-    mu = gaussian.mu_for(1.0, 1 / 1600) * math.sqrt(worth.VOTE_SHARE)
+    ratio = payoff.vote_ratio(160, 1.0, 1 / 1600)
+    mu = gaussian.mu_for(1.0, 1 / 1600) * math.sqrt(payoff.VOTE_SHARE)
     release = PrivacyPlan(160, 160, "full", 1.0, 2 / (160 * mu), 1, 1 / 1600)
-    assert ratio == pytest.approx(worth.noise_ratio(release, worth.CELLS), rel=1e-12)
+    assert ratio == pytest.approx(payoff.noise_ratio(release, payoff.CELLS), rel=1e-12)
     assert accountant.epsilon(release) < 1
-    assert worth.vote_epsilon(160, 1 / 1600, ratio) == pytest.approx(1, rel=1e-6)
-    assert worth.vote_ratio(160, math.inf, 1 / 1600) == 0
+    assert payoff.vote_epsilon(160, 1 / 1600, ratio) == pytest.approx(1, rel=1e-6)
+    assert payoff.vote_ratio(160, math.inf, 1 / 1600) == 0
 
 
 @pytest.mark.parametrize(("sampling", "cohort"), [(None, None), ("poisson", 50), ("fixed", 50)])
 def test_the_epsilon_that_is_needed_gives_the_noise_that_was_asked_for(sampling, cohort):
     plan = PrivacyRequest(epsilon=1, sampling=sampling, cohort=cohort, rounds=10).resolve(200)
-    needed = worth.epsilon_for(plan, numbers=5000, ratio=0.5)
+    needed = payoff.epsilon_for(plan, numbers=5000, ratio=0.5)
     noise = accountant.noise_for(plan, needed)
-    assert worth.noise_ratio(replace(plan, noise_std=noise), 5000) == pytest.approx(0.5, rel=2e-3)
-    assert math.isinf(worth.epsilon_for(replace(plan, clip_norm=math.inf), 5000, 0.5))
+    assert payoff.noise_ratio(replace(plan, noise_std=noise), 5000) == pytest.approx(0.5, rel=2e-3)
+    assert math.isinf(payoff.epsilon_for(replace(plan, clip_norm=math.inf), 5000, 0.5))
 
 
 @pytest.mark.parametrize("sampling", ["full", "poisson", "fixed"])
@@ -106,35 +106,35 @@ def test_the_clients_that_are_needed_give_the_noise_that_was_asked_for(sampling,
     cohort = None if sampling == "full" else begin // 2
     request = PrivacyRequest(epsilon=1, sampling=sampling, cohort=cohort, delta=delta, rounds=10)
     plan = request.resolve(begin)
-    excess = worth.noise_ratio(plan, 500) / 0.3
-    found = worth.clients_for(plan, 1.0, excess, fixed=delta is not None)
+    excess = payoff.noise_ratio(plan, 500) / 0.3
+    found = payoff.clients_for(plan, 1.0, excess, fixed=delta is not None)
     there = replace(request, cohort=None if cohort is None else round(found / 2)).resolve(found)
-    assert worth.noise_ratio(there, 500) == pytest.approx(0.3, rel=0.05)
+    assert payoff.noise_ratio(there, 500) == pytest.approx(0.3, rel=0.05)
     if sampling == "full":
-        assert worth.noise_ratio(there, 500) <= 0.3 * (1 + 1e-9)
+        assert payoff.noise_ratio(there, 500) <= 0.3 * (1 + 1e-9)
         fewer = request.resolve(found - 1)
-        assert worth.noise_ratio(fewer, 500) > 0.3
+        assert payoff.noise_ratio(fewer, 500) > 0.3
 
 
 def test_no_number_of_clients_may_be_enough():
     plan = PrivacyRequest(epsilon=1e-6, delta=1e-12).resolve(10)
-    excess = worth.noise_ratio(plan, 10**15)
-    assert worth.clients_for(plan, 1e-6, excess, fixed=True) is None
-    assert worth.clients_for(plan, 1e-6, 0.0, fixed=True) == worth.FEWEST
-    assert worth.clients_for(plan, math.inf, 0.0, fixed=False) == worth.FEWEST
+    excess = payoff.noise_ratio(plan, 10**15)
+    assert payoff.clients_for(plan, 1e-6, excess, fixed=True) is None
+    assert payoff.clients_for(plan, 1e-6, 0.0, fixed=True) == payoff.MIN_CLIENTS
+    assert payoff.clients_for(plan, math.inf, 0.0, fixed=False) == payoff.MIN_CLIENTS
 
 
 def test_without_noise_every_number_pays():
     plan = PrivacyRequest(epsilon=math.inf).resolve(10)
-    assert math.isinf(worth.paying(plan, 0.1))
-    assert worth.noise_ratio(plan, 10**6) == 0
+    assert math.isinf(payoff.max_shared_numbers(plan, 0.1))
+    assert payoff.noise_ratio(plan, 10**6) == 0
 
 
 @pytest.mark.parametrize(
     ("noise", "vote", "advice"),
     [
         (0.1, 0.1, "share"),
-        (worth.MODERATE, worth.READABLE_VOTE_NOISE, "share"),
+        (payoff.MODERATE, payoff.READABLE_VOTE_NOISE, "share"),
         (0.5, 0.1, "depends"),
         (1.0, 0.0, "depends"),
         (1.01, 0.0, "alone"),
@@ -142,7 +142,7 @@ def test_without_noise_every_number_pays():
     ],
 )
 def test_the_limits_of_advice(noise, vote, advice):
-    assert worth.advice(noise, vote) == advice
+    assert payoff.advice(noise, vote) == advice
 
 
 @pytest.mark.parametrize("head", [False, True])
@@ -156,4 +156,4 @@ def test_pooling_shares_what_the_plan_says(columns, classes, clients, head):
     assert plan.share == settled.share
     if plan.in_use is not None:
         assert plan.in_use == settled._shared
-    assert math.isclose(worth.strength(plan.privacy, 2.0), settled._strength)
+    assert math.isclose(payoff.strength(plan.privacy, 2.0), settled._strength)

@@ -1,14 +1,14 @@
 """Noise against signal: when sharing pays, from public numbers alone.
 
 A run publishes T noisy averages of uploads clipped to γ, with noise of standard deviation σ on each
-of d coordinates. What is common to all clients adds up over rounds, the noise adds up in squares:
-against T common updates of norm ργ stands noise of norm σ√(dT). So noise and signal are equal at
+of d coordinates. Updates that are common to all clients add up over rounds to the norm Tργ; the
+noise adds up in squares, to the norm σ√(dT). So noise and signal are equal at
 
     d* = ρ²·R²,    R = γ√T/σ,    ρ = (norm of the mean of the clipped uploads) / γ ≤ 1.
 
 With all clients in every round and a budget of μ (μ-GDP), σ = 2γ√T/(mμ) and R = mμ/2, whatever T
 is: more rounds spread the same budget. For other sampling schemes σ comes from the accountant. The
-clip cancels. ρ is private and is not known beforehand, so a plan looks at a range of it.
+clip cancels. ρ is private and is not known beforehand, so a plan computes several values of it.
 
 A vote of the clients on K cells (how strongly to share) is one more release with all clients: with
 the share s of μ² its noise has the norm 2√K/(m·μ·√s) against votes of norm 1.
@@ -33,10 +33,10 @@ CELLS, VOTE_SHARE = 12, 0.3
 MODERATE = 1 / 3
 #: Noise up to this share of a client's vote: the vote finds how strongly to share.
 READABLE_VOTE_NOISE = 1 / 2
-#: What a plan advises; `DEPENDS` is on how much is common to all clients.
+#: The advice of a plan; `DEPENDS`: on how much is common to all clients.
 SHARE, DEPENDS, ALONE = "share", "depends", "alone"
 #: Sharing needs at least two clients.
-FEWEST = 2
+MIN_CLIENTS = 2
 
 
 def reach(plan: PrivacyPlan) -> float:
@@ -52,7 +52,7 @@ def noise_ratio(plan: PrivacyPlan, numbers: int) -> float:
     return math.sqrt(numbers) / reach(plan)
 
 
-def paying(plan: PrivacyPlan, agreement: float) -> float:
+def max_shared_numbers(plan: PrivacyPlan, agreement: float) -> float:
     """d*, the most shared numbers that pay if ρ is `agreement`; inf without noise."""
     return (agreement * reach(plan)) ** 2
 
@@ -102,13 +102,13 @@ def clients_for(plan: PrivacyPlan, epsilon: float, excess: float, fixed: bool) -
         fixed: whether δ stays as it is; the default, 1/(10m), changes with the number of clients.
     """
     if excess == 0:
-        return FEWEST
+        return MIN_CLIENTS
 
     def strength(clients: int) -> float:
         delta = plan.delta if fixed else default_delta(clients)
         return clients * gaussian.mu_for(epsilon, delta)
 
     needed = excess * plan.clients * gaussian.mu_for(epsilon, plan.delta)
-    numbers = range(FEWEST, MOST["clients"] + 1)
+    numbers = range(MIN_CLIENTS, MOST["clients"] + 1)
     place = bisect_left(numbers, needed, key=strength)
     return numbers[place] if place < len(numbers) else None

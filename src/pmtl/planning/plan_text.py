@@ -1,4 +1,4 @@
-"""A plan in words and as TOML."""
+"""A plan as text and as TOML."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from pmtl.options import declared
 from pmtl.planning import sizes
-from pmtl.planning.worth import ALONE, MODERATE, READABLE_VOTE_NOISE, SHARE
+from pmtl.planning.payoff import ALONE, MODERATE, READABLE_VOTE_NOISE, SHARE
 from pmtl.privacy.plan import PrivacyRequest
 
 if TYPE_CHECKING:
     from pmtl.planning.advice import Plan
 
-#: Numbers for each row of a client below which others can hardly help it.
-_LITTLE = 0.02
+#: With fewer numbers for each row of a client, sharing can hardly improve its model.
+_FEW_NUMBERS_PER_ROW = 0.02
 _DEFAULT = " The default method ({}) needs neither rounds nor clip."
 
 
@@ -38,7 +38,7 @@ def recommendation(plan: Plan, method: str | None) -> str:
                 f"public head's answers instead, {plan.in_use:,} numbers; each client keeps its "
                 "own weights. "
             )
-        return head + shares + "That pays where the public head errs alike for many clients."
+        return head + shares + "That pays if the public head has the same errors for many clients."
     if plan.advice == SHARE:
         return head + (
             "expect sharing to pay if the clients have something in common. It pays where more "
@@ -75,8 +75,8 @@ def recommendation(plan: Plan, method: str | None) -> str:
 
 
 def _little(plan: Plan) -> str:
-    """A sentence if a client has so many rows that others can hardly help it."""
-    if plan.to_win is None or plan.to_win > _LITTLE:
+    """A sentence if a client has so many rows that sharing can hardly improve its model."""
+    if plan.to_win is None or plan.to_win > _FEW_NUMBERS_PER_ROW:
         return ""
     return (
         f" But there is little to win: a client has about {1 / plan.to_win:.0f} rows for each of "
@@ -86,16 +86,16 @@ def _little(plan: Plan) -> str:
 
 def _change(plan: Plan) -> str:
     """What would be needed for sharing to pay."""
-    wishes = []
+    needs = []
     if plan.clients_needed is not None:
-        wishes.append(f"about {rounded(plan.clients_needed)} clients")
+        needs.append(f"about {rounded(plan.clients_needed)} clients")
     if plan.epsilon_needed < 100:
-        wishes.append(f"ε = {plan.epsilon_needed:.2g}")
+        needs.append(f"ε = {plan.epsilon_needed:.2g}")
     fewer = [offer for offer in plan.offers if offer.numbers < plan.numbers]
     good = [offer for offer in fewer if offer.noise <= MODERATE]
-    sentence = f"Sharing needs {' or '.join(wishes)}." if wishes else ""
-    drowned = plan.vote is not None and plan.vote > READABLE_VOTE_NOISE  # Whatever is shared.
-    if good and plan.noise > MODERATE and not drowned:
+    sentence = f"Sharing needs {' or '.join(needs)}." if needs else ""
+    noisy_vote = plan.vote is not None and plan.vote > READABLE_VOTE_NOISE
+    if good and plan.noise > MODERATE and not noisy_vote:
         names = " or ".join(f"{offer.name} ({offer.numbers:,})" for offer in good)
         sentence += (
             f" Or share fewer numbers: {names}. What clients have in common has to lie in them; "
@@ -104,7 +104,7 @@ def _change(plan: Plan) -> str:
     return sentence.strip()
 
 
-def text(plan: Plan) -> str:
+def full_text(plan: Plan) -> str:
     """All of a plan, for people."""
     privacy = plan.privacy
     lines = [

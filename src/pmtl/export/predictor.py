@@ -1,4 +1,4 @@
-"""A model as it leaves a run: from raw rows to predictions, and rows to try it with."""
+"""The model that is exported, from raw rows to predictions, and rows to test it with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pmtl.models import Task, predictions, probabilities
 from pmtl.models.library import Standardise
 
 Array = NDArray[np.generic]
-#: What a model answers, by the names of its outputs.
+#: The answers of a model, by the names of its outputs.
 Answers = dict[str, Array]
 
 #: The largest difference between two probabilities, or between two numbers of size 1, that counts
@@ -20,8 +20,8 @@ Answers = dict[str, Array]
 TOLERANCE = 1e-4
 
 
-class Answering(nn.Module):
-    """Rows in, answers out: the client's scaling, its model, and predictions with probabilities.
+class Predictor(nn.Module):
+    """From rows to answers: the client's scaling, its model, and predictions with probabilities.
 
     The names of its state are `scale.…` and `model.…` in every format.
     """
@@ -70,11 +70,11 @@ def split(module: nn.Module) -> tuple[Standardise | None, nn.Module]:
 
 
 def with_public_scale(module: nn.Module) -> tuple[nn.Module, list[int]]:
-    """A shared model without what belongs to the client whose scaling is in front of it.
+    """A shared model without the private scaling of the client in front of it.
 
     Features with public bounds are scaled by them, and their empty cells become the middle. The
-    other ones have to be filled and scaled by who uses the model. Returns the module and the places
-    of the features to be scaled.
+    user of the model has to fill and scale all others. Returns the module and the places of the
+    features to be scaled.
     """
     scale, model = split(module)
     if scale is None:
@@ -91,8 +91,8 @@ def with_public_scale(module: nn.Module) -> tuple[nn.Module, list[int]]:
     return nn.Sequential(public, model).eval(), places
 
 
-def probe(
-    module: Answering, shape: tuple[int, ...], pixels: bool = False, places: bool = False
+def trial_rows(
+    module: Predictor, shape: tuple[int, ...], pixels: bool = False, places: bool = False
 ) -> NDArray[np.float32]:
     """Rows to try an export with: ordinary ones, far ones and, if the model fills missing cells,
     missing ones. They are drawn from a fixed seed and from the model's own scaling. Features may be
@@ -130,8 +130,8 @@ def difference(expected: Answers, found: Answers, task: Task) -> float:
     """
     if any(expected[name].shape != found[name].shape for name in expected):
         return float("inf")
-    there, too = finite_rows(expected), finite_rows(found)
-    if not there.any() or (there != too).any():
+    there = finite_rows(expected)
+    if not there.any() or (there != finite_rows(found)).any():
         return float("inf")
     expected, found = (
         {name: values[there] for name, values in one.items()} for one in (expected, found)
