@@ -39,8 +39,6 @@ _PARTS = ("writes", "reads", "members")
 
 
 class Billboard:
-    """The billboard of a run."""
-
     def __init__(self, blocks: NDArray[np.int64], mixture: Mixture | None = None) -> None:
         """`blocks` [m] are the clients' blocks; with a `mixture`, which has the weights if clients
         read and write several vectors, each is one of the vectors that a client uses."""

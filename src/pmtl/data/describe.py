@@ -16,9 +16,8 @@ FEW_CLIENTS = 100
 LARGE_ROWS = 30.0  #: norm of a row above which default step sizes tend to diverge
 #: A warning about too many classes needs more rows than this.
 MANY_ROWS = 20
-MAX_SIZE_RATIO = (
-    50  #: ratio of the largest client's rows to the median above which there is a warning
-)
+#: A larger ratio of the largest client's rows to the median gives a warning.
+MAX_SIZE_RATIO = 50
 
 
 def describe(data: FederatedData, steps: bool = True) -> dict[str, Any]:

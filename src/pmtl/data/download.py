@@ -46,8 +46,6 @@ class Source:
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set."""
-
     sources: tuple[Source, ...]
     about: str
     next: str  #: how to use it; {folder} is its folder
@@ -223,9 +221,7 @@ def _download(url: str, partial: Path, progress: bool) -> None:
 
 
 def _pooch() -> Any:
-    with require_package(
-        "Fetching data sets needs pooch: install it with pip install 'pmtl[datasets]'."
-    ):
+    with require_package("Fetching data sets needs pooch: pip install 'pmtl[datasets]'."):
         import pooch
     return pooch
 

@@ -28,7 +28,6 @@ class Sheet:
         self.rows.append({column: values.get(column) for column in self.columns})
 
     def markdown(self) -> str:
-        """The table in Markdown."""
         rows = [[shown(row[column]) for column in self.columns] for row in self.rows]
         return f"{self.caption}\n\n{markdown_table(self.columns, rows)}\n"
 

@@ -37,8 +37,6 @@ from pmtl.simulation import RowTensors, Simulation, Weights, evaluate, simulate
 
 @dataclass(frozen=True)
 class Cell:
-    """One training run."""
-
     algorithm: str
     sigma: float
     clip: float

@@ -152,7 +152,8 @@ def toml(plan: Plan, request: PrivacyRequest, model: str | None, method: str | N
     ):
         settings["share"] = smaller[0]
     settings["privacy"] = {name: value for name, value in asked.items() if value is not None}
-    lines = [f"# {_first(plan)}"]
+    first_sentence = plan.recommendation.partition(". ")[0].rstrip(".")
+    lines = [f"# {first_sentence}."]
     if plan.public_head:
         lines.append("# Add the public weights and what is frozen: init = FILE, frozen = PATTERN.")
     return "\n".join([*lines, tomli_w.dumps(settings)])
@@ -162,11 +163,6 @@ def by_rounds(request: PrivacyRequest) -> bool:
     """Whether settings of Algorithm 1's rounds were asked for, so that it is trained."""
     named = (request.rounds, request.clip, request.cohort, request.sampling)
     return any(value is not None for value in named)
-
-
-def _first(plan: Plan) -> str:
-    """The first sentence of the recommendation."""
-    return plan.recommendation.partition(". ")[0].rstrip(".") + "."
 
 
 def figure(value: float) -> str:

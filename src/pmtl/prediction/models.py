@@ -38,8 +38,6 @@ DIVERGED = (
 
 @dataclass(frozen=True)
 class Models:
-    """The models of a run."""
-
     model: FlatModel
     personal: Weights  #: the weights of clients' own models
     published: Weights  #: what clients read from the billboard
@@ -89,7 +87,6 @@ class Models:
         return nn.Sequential(scale, module).eval()
 
     def own_module(self, client: str) -> nn.Module:
-        """The personal model of a client."""
         place = self.position(client)
         return self.module(self.personal(np.array([place]))[0], place)
 

@@ -29,8 +29,6 @@ _MOST_LISTED = 20
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predictions of rows."""
-
     #: An Arrow table: the columns that were carried over, `prediction` and the probabilities; None
     #: if it was written to a file.
     table: Any
@@ -58,8 +56,6 @@ class Predictions:
 
 @dataclass(frozen=True)
 class AnswerColumns:
-    """The columns of answers."""
-
     models: Models
     probabilities: bool  #: whether probabilities are part of the answers
 

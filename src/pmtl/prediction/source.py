@@ -35,8 +35,6 @@ _OPTIONS = ("client", "target", "split", "drop", "reader")
 
 @dataclass(frozen=True)
 class Piece:
-    """Some rows."""
-
     first: int  #: the number of the first row
     x: Any  #: features, an array or a CSR matrix
     usable: NDArray[np.bool_]  #: which rows can be predicted

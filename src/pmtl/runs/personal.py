@@ -35,8 +35,6 @@ _CHUNK = 64 * 2**20
 
 @dataclass(frozen=True)
 class Personal:
-    """The personal models of a run."""
-
     seen: NDArray[np.int64]  #: the clients that were ever sampled, sorted
     unseen: Tensor  #: [blocks, P]: the weights of the other clients
     weights: Weights  #: gives the weights of any clients

@@ -10,14 +10,12 @@
 
 from pmtl.errors import PmtlError, require_package
 
-with require_package(
-    "The estimators need scikit-learn: install it with pip install 'pmtl[sklearn]'."
-):
+with require_package("The estimators need scikit-learn: pip install 'pmtl[sklearn]'."):
     import sklearn
 if tuple(int(part) for part in sklearn.__version__.split(".")[:2]) < (1, 6):
     raise PmtlError(
         f"The estimators need scikit-learn 1.6 or newer, and {sklearn.__version__} is installed: "
-        "install it with pip install -U 'pmtl[sklearn]'."
+        "pip install -U 'pmtl[sklearn]'."
     )
 
 from pmtl.sklearn.classifier import PMTLClassifier

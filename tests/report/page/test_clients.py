@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pmtl.report.page.clients import compare_clients
+from pmtl.report.page.clients import client_gains
 
 NAMES = [f"c{k}" for k in range(40)]
 
@@ -18,7 +18,7 @@ def losses(seed=0, m=40):
 def test_clients_are_counted_and_the_worst_tenth_is_marked():
     found = losses()
     found["personal"][7] = found["alone"][7]
-    told = compare_clients(NAMES, found, "test")
+    told = client_gains(NAMES, found, "test")
     gains = found["alone"] - found["personal"]
     assert (told.ours, told.other) == ("personal", "alone")
     assert (told.gain, told.lose) == ((gains > 0).sum(), (gains < 0).sum())
@@ -32,7 +32,7 @@ def test_clients_are_counted_and_the_worst_tenth_is_marked():
 
 
 def test_points_go_from_the_largest_loss_to_the_largest_gain():
-    gains = [point["gain"] for point in compare_clients(NAMES, losses(), "test").points]
+    gains = [point["gain"] for point in client_gains(NAMES, losses(), "test").points]
     assert gains == sorted(gains)
     assert len(gains) == 40
 
@@ -41,7 +41,7 @@ def test_clients_without_a_finite_loss_are_left_out_and_counted():
     found = losses()
     found["personal"][:3] = np.nan
     found["alone"][3] = np.inf
-    told = compare_clients(NAMES, found, "test")
+    told = client_gains(NAMES, found, "test")
     assert (told.clients, told.left_out) == (36, 4)
     assert {point["client"] for point in told.points} == set(NAMES[4:])
     assert any("finite loss: 4" in sentence for sentence in told.sentences())
@@ -49,7 +49,7 @@ def test_clients_without_a_finite_loss_are_left_out_and_counted():
 
 def test_many_clients_are_sampled_evenly_and_the_page_says_so():
     names, found = [f"c{k}" for k in range(10_000)], losses(m=10_000)
-    told = compare_clients(names, found, "test")
+    told = client_gains(names, found, "test")
     gains = found["alone"] - found["personal"]
     assert len(told.points) == 2000
     assert told.clients == 10_000
@@ -62,6 +62,6 @@ def test_many_clients_are_sampled_evenly_and_the_page_says_so():
 
 
 def test_one_model_each_is_nothing_to_compare():
-    assert compare_clients(NAMES, {"shared": np.ones(40)}, "test") is None
+    assert client_gains(NAMES, {"shared": np.ones(40)}, "test") is None
     nothing = {"personal": np.full(40, np.nan), "shared": np.ones(40)}
-    assert compare_clients(NAMES, nothing, "test") is None
+    assert client_gains(NAMES, nothing, "test") is None

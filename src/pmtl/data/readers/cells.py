@@ -31,8 +31,6 @@ _SHOW_PROGRESS_FROM = 16
 
 @dataclass(frozen=True)
 class Table:
-    """An open table."""
-
     where: str  #: its name in error messages
     names: list[str]  #: the names of its columns
     parse: bool  #: whether cells are text, also where they hold numbers
@@ -254,7 +252,7 @@ def clients_and_splits(
     return owner, None if split is None else coded_names(chunks[split], table, "split", split)
 
 
-def join_marks(marks: Sequence[NDArray[np.bool_]], table: Table) -> NDArray[np.bool_]:
+def concat(marks: Sequence[NDArray[np.bool_]], table: Table) -> NDArray[np.bool_]:
     """The marks of all batches; a table without rows is refused."""
     if not sum(map(len, marks)):
         raise PmtlError(f"{table.where} has a header but no rows: a federation needs data.")

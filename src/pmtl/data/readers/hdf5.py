@@ -111,7 +111,7 @@ def _files(path: Path) -> dict[str, Path]:
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """An open file; errors of h5py, also while it is read, become sentences."""
-    with require_package(f"Reading {path} needs h5py: install it with pip install 'pmtl[hdf5]'."):
+    with require_package(f"Reading {path} needs h5py: pip install 'pmtl[hdf5]'."):
         import h5py
     try:
         with h5py.File(path, "r") as file:

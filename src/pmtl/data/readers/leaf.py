@@ -242,9 +242,7 @@ class _Rows:
 
 def _read_images(root: Path, names: Sequence[str], size: int) -> NDArray[np.uint8]:
     """[n, 3, size, size]: the images under `root` as bytes, in colour, resized to a square."""
-    with require_package(
-        "Reading images needs Pillow: install it with pip install 'pmtl[images]'."
-    ):
+    with require_package("Reading images needs Pillow: pip install 'pmtl[images]'."):
         from PIL import Image as pillow
     pixels = np.empty((len(names), 3, size, size), dtype=np.uint8)
     for position, name in enumerate(names):

@@ -22,14 +22,7 @@ from numpy.typing import NDArray
 
 from pmtl.data.disk import ArrayBuilder
 from pmtl.data.readers.bounds import TARGET, GivenBounds, read_bounds
-from pmtl.data.readers.cells import (
-    Table,
-    clients_and_splits,
-    join_marks,
-    number_rows,
-    targets,
-    texts,
-)
+from pmtl.data.readers.cells import Table, clients_and_splits, concat, number_rows, targets, texts
 from pmtl.data.readers.columns import Columns, Roles, assign_roles, dropped_names
 from pmtl.data.readers.text import Bags, TextRule
 from pmtl.data.readers.text_rows import TextOptions, TextRows
@@ -225,7 +218,7 @@ def _collect(table: Table, roles: Roles, known: tuple[Bags, Bags | None] | None 
         if tagged:
             for row in texts(batch, roles.targets, table, first, marks[-1]):
                 text.append_tags(row)
-    usable = join_marks(marks, table)
+    usable = concat(marks, table)
     client, split = clients_and_splits(chunks, table, roles.client, roles.split)
     y = None if tagged else targets(table, {name: chunks[name] for name in roles.targets}, usable)
     if text is not None:

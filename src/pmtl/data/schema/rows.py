@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmtl.data.disk import ArrayBuilder
-from pmtl.data.readers.cells import Table, clients_and_splits, join_marks
+from pmtl.data.readers.cells import Table, clients_and_splits, concat
 from pmtl.data.readers.columns import Columns
 from pmtl.data.schema.encode import Encoder
 from pmtl.data.schema.schema import Schema
@@ -60,7 +60,7 @@ def read_rows(table: Table, schema: Schema) -> Columns:
         builder.append(x[kept])
         targets.append(y[kept])
         marks.append(usable)
-    usable = join_marks(marks, table)
+    usable = concat(marks, table)
     encoder.finish(table.where)
     if not builder.rows:
         raise PmtlError(f"{table.where} has no rows left: all have an empty cell that drops them.")

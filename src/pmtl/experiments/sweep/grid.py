@@ -57,9 +57,7 @@ class Candidate:
         return parse_spec(self.algorithm)[0]
 
     def __str__(self) -> str:
-        return ", ".join(
-            [self.algorithm, *(f"{name}={format_value(v)}" for name, v in self.settings)]
-        )
+        return ", ".join([self.algorithm, *(f"{name}={as_text(v)}" for name, v in self.settings)])
 
 
 @dataclass(frozen=True)
@@ -171,7 +169,7 @@ class Grid:
                 "one of them."
             )
         for values in product(*(self.axes[name] for name in own)):
-            chosen = {key: format_value(value) for key, value in zip(keys, values, strict=True)}
+            chosen = {key: as_text(value) for key, value in zip(keys, values, strict=True)}
             yield format_spec(method, {**options, **chosen}) if chosen else algorithm
 
     def notes(self) -> list[str]:
@@ -255,7 +253,7 @@ def unused_by(method: Algorithm) -> set[str]:
     return set() if method.shares else _ONLY_FOR_SHARING
 
 
-def format_value(value: Any) -> str:
+def as_text(value: Any) -> str:
     """A value of a setting as text."""
     if isinstance(value, bool):
         return str(value).lower()

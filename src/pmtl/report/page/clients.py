@@ -40,7 +40,7 @@ class Clients:
     def sentences(self) -> list[str]:
         """A description of the chart."""
         even = self.clients - self.gain - self.lose
-        sentences = [
+        lines = [
             f"Of {self.clients:,} clients, {self.gain:,} have a lower loss with {named(self.ours)} "
             f"than with {named(self.other)} on {self.rows} rows, {self.lose:,} a higher one"
             + (f", and {even:,} the same." if even else "."),
@@ -49,21 +49,17 @@ class Clients:
             f"have {self.worst_other:.4g}.",
         ]
         if self.left_out:
-            sentences.append(
-                f"Clients without {self.rows} rows or a finite loss: {self.left_out:,}."
-            )
+            lines.append(f"Clients without {self.rows} rows or a finite loss: {self.left_out:,}.")
         if self.sampled:
-            sentences.append(
+            lines.append(
                 f"The chart and its table show {len(self.points):,} of the {self.clients:,} "
                 "clients, evenly spaced from the one that loses most to the one that gains most. "
                 "All clients count in the sentences above."
             )
-        return sentences
+        return lines
 
 
-def compare_clients(
-    names: Sequence[str], losses: Mapping[str, Floats], rows: str
-) -> Clients | None:
+def client_gains(names: Sequence[str], losses: Mapping[str, Floats], rows: str) -> Clients | None:
     """Compare the first view with training alone or, if that was not measured, with the next view.
     A view's losses are `[m]`, NaN for clients without rows. None if there is only one view, or no
     client with a finite loss of both."""

@@ -17,7 +17,7 @@ from pmtl.personalize.result import Finetuned
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.statement import warnings as about_plan
 from pmtl.privacy.statement.statement import Statement
-from pmtl.report.page.clients import Clients, compare_clients
+from pmtl.report.page.clients import Clients, client_gains
 from pmtl.report.run_verdict import verdict, view_losses
 from pmtl.report.verdict import UNKNOWN, Verdict
 from pmtl.runs.config import IN_MEMORY
@@ -163,7 +163,7 @@ def _gains(run: Run, judged: Verdict) -> dict[str, Any]:
         return {"no_gains": "There are no validation or test rows to measure on."}
     split: Any = judged.rows
     losses = view_losses(run, split)
-    gains = compare_clients(run.clients, losses, split)
+    gains = client_gains(run.clients, losses, split)
     if gains is not None:
         return {"gains": gains}
     if len(losses) > 1:
