@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from at_length import at_length
 
 from pmtl.algorithms import PMTL, Ditto
 from pmtl.audit import billboard, canaries, gate, metrics, sampler
@@ -40,17 +41,20 @@ def test_the_gate_is_as_private_as_claimed_and_hardly_more(hardened):
     assert scores[bits].std() == pytest.approx(plan.noise_std, rel=0.07)
 
 
+#: Games that run whole federations.
+LONG = ("billboard", "default")
+
+
 @pytest.mark.parametrize(
     ("game", "sampling"),
     [
-        *((game, {"sampling": "poisson", "cohort": 3}) for game in GAMES),
-        *(
-            pytest.param(
-                game,
-                {"sampling": "fixed", "cohort": 4},
-                marks=[] if game in ("one-round", "sampler") else pytest.mark.thorough,
-            )
-            for game in GAMES
+        *at_length(
+            ((game, {"sampling": "poisson", "cohort": 3}) for game in GAMES),
+            lambda case: case[0] not in LONG,
+        ),
+        *at_length(
+            ((game, {"sampling": "fixed", "cohort": 4}) for game in GAMES),
+            lambda case: case[0] in ("one-round", "sampler"),
         ),
     ],
 )
@@ -112,10 +116,7 @@ def test_a_result_is_plain_and_says_what_it_means():
 
 @pytest.mark.parametrize(
     "game",
-    [
-        pytest.param(game, marks=pytest.mark.thorough if game in ("billboard", "default") else [])
-        for game in GAMES
-    ],
+    at_length(GAMES, lambda game: game in ("canaries", "sampler")),
 )
 def test_the_same_seed_plays_the_same_game(game):
     assert GAMES[game](SMALL) == GAMES[game](SMALL)

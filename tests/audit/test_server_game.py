@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 
 from pmtl.audit import server as game
 from pmtl.audit.setup import AuditSetup
@@ -37,7 +40,7 @@ def masks_that_do_not_know_their_cohort(monkeypatch):
 
 def test_shares_that_forget_the_colluding_site_are_found(monkeypatch):
     shares_for_all_sites(monkeypatch)
-    assert not game.server(SETUP).passed
+    assert not game.server(replace(SETUP, trials=1600)).passed
 
 
 def test_one_site_alone_tells_nothing_as_long_as_it_is_masked(monkeypatch):
@@ -52,6 +55,7 @@ def test_one_site_alone_tells_nothing_as_long_as_it_is_masked(monkeypatch):
     assert right() > 0.7
 
 
+@pytest.mark.thorough
 def test_a_mask_of_another_cohort_hides_nothing_less(monkeypatch):
     """Two masks of three are not enough, even if they were bound to nothing."""
     masks_that_do_not_know_their_cohort(monkeypatch)

@@ -45,8 +45,8 @@ NOT_RUN = {
 #: Kinds of blocks that a reader runs, saves or compares.
 KINDS = {"bash", "console", "python", "toml", "text", ""}
 RUN_HERE = [page for page in PAGES if page not in ELSEWHERE | NOT_RUN and blocks(page)]
-#: Pages whose commands take long, and are those of another test: federation/test_demo.py.
-LONG = {"tutorials/federation.md"}
+#: Pages whose commands take long: a federation's processes, and the training of a network.
+LONG = {"tutorials/federation.md", "tutorials/images.md"}
 LEFT_OUT = [(page, one) for page in RUN_HERE for one in blocks(page) if one.reason]
 
 

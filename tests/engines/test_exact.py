@@ -56,7 +56,7 @@ def board_of(algorithm, clients, seed=0):
 
 
 @pytest.mark.parametrize(("task", "outputs"), KINDS)
-@pytest.mark.parametrize("floats", [1, 40_000, None])
+@pytest.mark.parametrize("floats", [1, 40_000, pytest.param(None, marks=pytest.mark.thorough)])
 def test_clients_together_or_one_by_one_get_the_same(task, outputs, floats, monkeypatch):
     """In pieces of any size, up to rounding."""
     if floats is not None:

@@ -11,6 +11,7 @@ import onnxruntime
 import pytest
 import runs_to_export
 import torch
+from at_length import at_length
 from safetensors.torch import load
 from torch import nn
 
@@ -18,8 +19,13 @@ import pmtl
 from pmtl.export.formats import FORMATS
 from pmtl.models import MODELS
 
+#: Models that take seconds, of whose kind others are tried always.
+LONG = {"celeba_cnn", "hog with uneven cells"}
 
-@pytest.fixture(scope="module", params=runs_to_export.RUNS)
+
+@pytest.fixture(
+    scope="module", params=at_length(runs_to_export.RUNS, lambda name: name not in LONG)
+)
 def run(request):
     return runs_to_export.run_of(request.param)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from at_length import at_length
 from safetensors.torch import save_file
 from three_sites import SIZES, InProcess, coordinate, job, services, together, write_tables
 
@@ -110,18 +111,15 @@ def test_every_algorithm_is_tried():
     assert tried == set(ALGORITHMS)
 
 
-#: A sum is added in one place, whatever is in it: two ways of training try it always.
-OFTEN = {"pmtl", "pooling"}
+#: A sum is added in one place, whatever is in it: two ways of training try it always. Of cases
+#: that take the same lines, one is tried always.
+SUMS, VECTORS = {"pmtl", "pooling"}, {"pmtl", "ditto", "poisson", "clustered", "fedadam", "pooling"}
+VECTORS |= {"share", "pooling, public head", "pooling, numbers", "init", "local"}
 
 
 @pytest.mark.parametrize(
     ("name", "summed"),
-    [
-        pytest.param(
-            *kind, marks=[pytest.mark.thorough] if kind[1] and kind[0] not in OFTEN else []
-        )
-        for kind in KINDS
-    ],
+    at_length(KINDS, lambda kind: kind[0] in (SUMS if kind[1] else VECTORS)),
     ids=lambda v: {True: "sums", False: "vectors"}.get(v, v),
 )
 def test_equal_to_the_simulation(tmp_path, monkeypatch, name, summed):

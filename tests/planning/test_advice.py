@@ -9,7 +9,7 @@ import tomllib
 import numpy as np
 import pytest
 import weights
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pmtl
@@ -75,6 +75,7 @@ def test_little_to_win_is_said():
     assert "little to win" not in pmtl.plan(500, 5, privacy=2.0, rows=20).recommendation
 
 
+@settings(max_examples=40)
 @given(st.integers(2, 5000), st.integers(1, 10**5), st.floats(0.1, 10))
 def test_what_is_needed_is_enough(clients, numbers, epsilon):
     plan = pmtl.plan(clients, numbers, privacy=epsilon)
@@ -86,6 +87,7 @@ def test_what_is_needed_is_enough(clients, numbers, epsilon):
         assert pmtl.plan(plan.clients_needed - 1, numbers, privacy=epsilon).advice != "share"
 
 
+@settings(max_examples=40)
 @given(st.integers(2, 10**5), st.floats(0.05, 20), st.floats(1.05, 20))
 def test_more_numbers_pay_with_more_clients_and_a_larger_epsilon(clients, epsilon, times):
     here = pmtl.plan(clients, 100, privacy=epsilon).pays

@@ -65,7 +65,7 @@ def main() -> None:
     while killed < kills:
         child = attempt(lambda: start_or_resume(folder / "killed", mode))
         # Short lives, so that a run sees all its kills before it is done.
-        time.sleep(chance.uniform(0, 1.8 * length / kills))
+        time.sleep(chance.uniform(0, 1.2 * length / kills))
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status):

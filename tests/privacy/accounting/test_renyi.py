@@ -6,6 +6,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
+from at_length import at_length
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -37,15 +38,18 @@ def precise_log_moment(order, z, rate, mirrored):
 
 @pytest.mark.parametrize(
     ("order", "z", "rate"),
-    [
-        (1.01, 1.0, 0.1),
-        (2.0, 0.5, 0.3),
-        (5.5, 10.0, 0.5),
-        (40.0, 10.0, 0.02),
-        (30.0, 2.0, 0.99),
-        (40.0, 0.5, 0.3),
-        (64.0, 10.0, 0.95),
-    ],
+    at_length(
+        [
+            (1.01, 1.0, 0.1),
+            (2.0, 0.5, 0.3),
+            (5.5, 10.0, 0.5),
+            (40.0, 10.0, 0.02),
+            (30.0, 2.0, 0.99),
+            (40.0, 0.5, 0.3),
+            (64.0, 10.0, 0.95),
+        ],
+        lambda case: case[0] < 30,
+    ),
 )
 def test_secret_coins_to_twelve_digits_and_never_too_little(order, z, rate):
     value = renyi._log_moment(order, 1 / z, rate)
