@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import fuzzing
 import pytest
 import torch
+from example_data import small_federation
 from hypothesis import settings
-from made_up import small_federation
 
 from pmtl.cli import app
 from pmtl.data import FederatedData

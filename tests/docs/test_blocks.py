@@ -17,22 +17,22 @@ TESTS = ROOT / "tests"
 #: Pages whose blocks are run by a test of their own.
 ELSEWHERE = {
     "export.md": "export/test_export_page.py",
-    "extending.md": "test_extending.py",
+    "extending.md": "docs/test_extending.py",
     "federation.md": "federation/nvflare/test_real_processes.py",
     "federation-guide.md": "cli/federation/test_federation_commands.py",
     "plan.md": "planning/test_plan_page.py",
     "predict.md": "prediction/test_predict_page.py",
     "report.md": "report/page/test_report_page.py",
     "scikit-learn.md": "sklearn/test_sklearn_page.py",
-    "sweeps.md": "test_sweeps_page.py",
+    "sweeps.md": "docs/test_sweeps_page.py",
     "tables.md": "data/schema/test_tables_page.py",
     "tracking.md": "tracking/test_tracking_page.py",
 }
 #: Pages whose blocks are not run, and why. A single block says why in a comment above it.
 NOT_RUN = {
     "architecture.md": "its blocks are drawings",
-    "benchmarks.md": "a quarter of an hour of measuring; tests/test_benchmark_pages.py checks its "
-    "tables",
+    "benchmarks.md": "a quarter of an hour of measuring; tests/docs/test_benchmark_pages.py checks "
+    "its tables",
     "privacy.md": "tests/privacy/test_own_sampling.py trains with the class, and "
     "tests/cli/test_privacy.py runs the command",
     "public-start.md": "needs FEMNIST and a graphics card; tests/benchmarks/test_public_start.py "

@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 import runs_to_export
 import torch
-from made_up import small_federation
+from example_data import small_federation
 from safetensors.torch import load_file
 
 import pmtl

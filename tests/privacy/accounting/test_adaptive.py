@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from a_ledger import COINS, FULL
+from example_ledger import COINS, FULL
 from scipy.optimize import brentq
 from scipy.stats import norm
 

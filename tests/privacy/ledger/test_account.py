@@ -4,7 +4,7 @@ import math
 from collections import Counter
 
 import pytest
-from a_ledger import BARE, CLIENTS, COINS, FULL, LOUD, fill
+from example_ledger import BARE, CLIENTS, COINS, FULL, LOUD, fill
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

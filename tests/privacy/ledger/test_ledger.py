@@ -10,7 +10,7 @@ import sys
 import time
 
 import pytest
-from a_ledger import CLIENTS, COINS, FULL, fill, head, refused
+from example_ledger import CLIENTS, COINS, FULL, fill, head, refused
 
 from pmtl.errors import PmtlError
 from pmtl.privacy.ledger.events import GaussianEvent

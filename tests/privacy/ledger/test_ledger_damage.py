@@ -6,7 +6,7 @@ import sqlite3
 from collections import Counter
 
 import pytest
-from a_ledger import CLIENTS, FULL, copy, fill, head, refused
+from example_ledger import CLIENTS, FULL, copy, fill, head, refused
 
 from pmtl.errors import PmtlError
 from pmtl.privacy.ledger.ledger import Ledger

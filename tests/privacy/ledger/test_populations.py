@@ -5,7 +5,7 @@ import sqlite3
 import time
 
 import pytest
-from a_ledger import CLIENTS, COINS, FULL, fill, fill_format_1, head, refused
+from example_ledger import CLIENTS, COINS, FULL, fill, fill_format_1, head, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -14,7 +14,7 @@ import pytest
 from pmtl.experiments.sweep.grid import FIXED
 from pmtl.privacy.accounting import selection
 
-PAGE = (Path(__file__).parents[1] / "docs" / "sweeps.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text(encoding="utf-8")
 COMMANDS = [shlex.split(line[2:]) for line in PAGE.splitlines() if line.startswith("$ pmtl ")]
 
 

@@ -12,7 +12,7 @@ import typer.main
 
 from pmtl.cli.app import app
 
-PAGE = (Path(__file__).parents[1] / "docs" / "expectations.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "expectations.md").read_text(encoding="utf-8")
 
 
 def table(start):

@@ -11,7 +11,7 @@ import pytest
 
 import pmtl
 
-PAGE = (Path(__file__).parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"```python title=\"(\S+)\"\n(.*?)```", PAGE, re.S))
 COMMANDS = [line[2:] for line in PAGE.splitlines() if line.startswith("$ pmtl ")]
 #: Fewer rounds and seeds, so that a command takes a second.

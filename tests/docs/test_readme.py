@@ -14,7 +14,7 @@ import pytest
 import pmtl
 from pmtl.cli import example
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
