@@ -229,7 +229,7 @@ def test_an_upload_does_not_read_the_personal_numbers(method):
     own = algorithm.start(flat.start()) + 0.3
     state = algorithm.begin(own, shared)
     state = algorithm.step(state, shared, lambda w: w**2, 0.1)
-    rest = algorithm.share.rest
+    rest = algorithm.share.personal_size
     garbage = own.clone()
     garbage[len(own) - rest :] = torch.nan
     spoiled = state._replace(p=torch.full_like(state.p, torch.nan))
@@ -248,7 +248,7 @@ def test_what_one_client_keeps_to_itself_reaches_nobody_else():
     one, two = federation("pmtl", "3.*"), federation("pmtl", "3.*")
     first, second = one.start(), two.start()
     spoiled = second.store.gather(np.array([2]))
-    spoiled[:, len(spoiled[0]) - two.algorithm.share.rest :] = torch.nan
+    spoiled[:, len(spoiled[0]) - two.algorithm.share.personal_size :] = torch.nan
     second.store.scatter(np.array([2]), spoiled)
     one.server.gate.add = _without(2, one.server.gate)
     two.server.gate.add = _without(2, two.server.gate)
@@ -416,7 +416,7 @@ def test_many_clients_at_once_join_as_one_does():
     for spec in SHARES:
         share = build_share(spec, flat)
         s = torch.randn(3, share.size)
-        p = torch.randn(3, share.rest)
+        p = torch.randn(3, share.personal_size)
         at_once = vmap(share.join)(s, p)
         for k in range(3):
             assert torch.allclose(at_once[k], share.join(s[k], p[k]))

@@ -34,7 +34,7 @@ from pmtl.privacy.accounting.gaussian import mu_for
 from pmtl.privacy.clipping import clip
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Release, noise_of
-from pmtl.server.settle import sizes_of
+from pmtl.server.resolve import sizes_of
 
 GAME = "default"
 
@@ -81,7 +81,7 @@ def planned(setup: AuditSetup, scenario: Scenario) -> tuple[PrivacyPlan, ExactAl
     sizes = sizes_of(
         model, (_COLUMNS,), scenario.task, _outputs(scenario), target_range=scenario.bounds
     )
-    method = scenario.method.settle(sizes, m * mu_for(setup.epsilon, setup.claimed_delta))
+    method = scenario.method.resolve(sizes, m * mu_for(setup.epsilon, setup.claimed_delta))
     claim = replace(setup, clip=1.0)  # Uploads of these methods have norm 1.
     plan = claim.plan(method.releases, clients=m, full_participation=True)
     return plan, method.with_noise(plan.noise_std), model
@@ -109,8 +109,8 @@ def play(
     coin, scores = torch.from_numpy(bits).unsqueeze(1), torch.zeros(trials, dtype=torch.float64)
     for round in range(plan.rounds):
         if not method.repeats(round):
-            theirs = method.work(others, board.repeat_interleave(m - 1, 0), round)
-            mine = [method.work(one, board, round) for one in (first, second)]
+            theirs = method.compute_uploads(others, board.repeat_interleave(m - 1, 0), round)
+            mine = [method.compute_uploads(one, board, round) for one in (first, second)]
         tally = gate.open(round, board, theirs.shape[1])
         gate.add(tally, rest, theirs)
         gate.add(tally, k, torch.where(coin, mine[0], mine[1]))

@@ -54,7 +54,7 @@ class LocalTraining:
             object.__setattr__(self, "steps", DEFAULT_STEPS)
 
     def lr_at(self, round: int) -> float:
-        """η in a round."""
+        """The step size η in a round."""
         return self.lr * 0.5 ** (round // self.halve_every) if self.halve_every else self.lr
 
 

@@ -56,7 +56,7 @@ class ExactEngine:
 
     def uploads(self, clients: Ints, around: Tensor, round: int) -> Tensor:
         """The uploads [K, U] of a round, not yet clipped; `around` [K, B] is what clients read."""
-        work, first = self._algorithm.work, round
+        work, first = self._algorithm.compute_uploads, round
         while self._algorithm.repeats(first):
             first -= 1
         if first != self._kept_round:
@@ -73,7 +73,7 @@ class ExactEngine:
     def finish(self, clients: Ints, around: Tensor) -> Tensor:
         """What the clients own after the last release."""
         counts, last = self._train.counts[clients], around.new_zeros(len(clients), 0)
-        if self._algorithm.uses_last:
+        if self._algorithm.uses_last_upload:
             final = self._algorithm.releases - 1
             size = self._algorithm.upload_size(final) or around.shape[1]
             last = around.new_zeros(len(clients), size)
@@ -84,13 +84,13 @@ class ExactEngine:
                     last[where] = self.uploads(clients[some], around[where], final)
         return self._map("finish", clients, around, self._algorithm.finish_after, last)
 
-    def rehearse(self, around: Tensor, rounds: int) -> None:
+    def dry_run(self, around: Tensor, rounds: int) -> None:
         """Run every stage on a client with two rows of zeros."""
         index = np.zeros((1, 2), dtype=np.int64)
         rows = self._rows(index, np.ones((1, 2), dtype=bool))
         rows = replace(rows, x=torch.zeros_like(rows.x), y=torch.zeros_like(rows.y))
         for round in range(rounds):
-            self._algorithm.work(rows, around, round)
+            self._algorithm.compute_uploads(rows, around, round)
         self._algorithm.finish(rows, around)
 
     def _map(

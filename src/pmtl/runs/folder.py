@@ -197,7 +197,7 @@ class RunFolder:
             },
             self.key,
         )
-        progress.store.settle()
+        progress.store.checkpoint_saved()
         return digest
 
     def checkpoint(self) -> Checkpoint | None:

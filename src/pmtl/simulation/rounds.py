@@ -291,12 +291,12 @@ class Simulation:
             values[view] = own, there > 0
         return self.released_metrics.release(state.round, values) if self.team.leader else {}
 
-    def rehearse(self) -> None:
+    def dry_run(self) -> None:
         """Train clients on rows of zeros, so that an error that affects all clients (a model that
         cannot be trained, too little memory) occurs before anything is charged."""
         state = self.start()
-        self.server.rehearse(state)
-        self.sites.rehearse(state.store.start, state.shared[:1])
+        self.server.dry_run(state)
+        self.sites.dry_run(state.store.start, state.shared[:1])
 
     def _cohort(self, round: int) -> Ints:
         if self._next is not None and self._next[0] == round:

@@ -176,10 +176,10 @@ class Sites:
         floats = self._floats_of(shape[0])
         return fixed_width(self.data.m, self._usual_cohort, self.device, floats)
 
-    def rehearse(self, own: Tensor, shared: Tensor) -> None:
+    def dry_run(self, own: Tensor, shared: Tensor) -> None:
         """Train one array of clients on rows of zeros, from `own` around `shared` [1, P]."""
         if self._exact is not None:
-            self._exact.rehearse(shared, self._rounds)
+            self._exact.dry_run(shared, self._rounds)
             return
         batch = self.usual_batch
         width = (None if self._sparse else self._width_of((batch, 1, 0))) or 1

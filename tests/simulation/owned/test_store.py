@@ -49,7 +49,7 @@ def clients(*numbers):
 def saved(store):
     """What a checkpoint holds once it is on disk: a copy that later rounds cannot change."""
     parts = {name: part.clone() for name, part in store.snapshot().items()}
-    store.settle()
+    store.checkpoint_saved()
     return parts
 
 

@@ -68,7 +68,7 @@ class DiskRows:
             "digests": torch.from_numpy(self._digests[places]),
         }
 
-    def settle(self) -> None:
+    def checkpoint_saved(self) -> None:
         """The last snapshot's checkpoint is on disk: free the slots that only older ones name."""
         self._free += self._retired
         self._retired = []

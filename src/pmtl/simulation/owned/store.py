@@ -57,7 +57,7 @@ class MemoryRows:
     def snapshot(self, places: Places) -> dict[str, Tensor]:
         return {"owned": self._rows[: self._count]}
 
-    def settle(self) -> None:
+    def checkpoint_saved(self) -> None:
         return None
 
     def _index(self, places: Places) -> Tensor:
@@ -129,9 +129,9 @@ class Store:
         seen = seen[np.argsort(self._place[seen], kind="stable")]
         return {"clients": torch.from_numpy(seen), **self._rows.snapshot(self._place[seen])}
 
-    def settle(self) -> None:
+    def checkpoint_saved(self) -> None:
         """To be called when the last snapshot's checkpoint is on disk."""
-        self._rows.settle()
+        self._rows.checkpoint_saved()
 
     def restore(
         self, parts: Mapping[str, Tensor], checked: Callable[[], None] = lambda: None
