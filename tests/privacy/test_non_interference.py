@@ -109,7 +109,7 @@ def outcome(world, monkeypatch, data, model="logistic", algorithm="pmtl", engine
         views = 2 if federation.algorithm.personal else 1
         if federation.algorithm.shares:
             values = views * (1 if data.task == "regression" else 2)
-            federation.show_metrics(metrics_plan(M, 1, values, 0.1, 0.01), charge=lambda t: None)
+            federation.prepare_metrics(metrics_plan(M, 1, values, 0.1, 0.01), charge=lambda t: None)
         progress = federation.start()
         for _ in federation.rounds(progress):
             pass

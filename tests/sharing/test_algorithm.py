@@ -20,7 +20,7 @@ from pmtl.data import FederatedData
 from pmtl.engines.axis import AxisTrainer
 from pmtl.engines.base import TensorBatches
 from pmtl.engines.loops import DebugTrainer, ThreadsTrainer
-from pmtl.engines.slots import is_ours
+from pmtl.engines.slots import is_library_algorithm
 from pmtl.errors import PmtlError
 from pmtl.messages import UPLOAD, RoundMessage
 from pmtl.models import build_model
@@ -216,7 +216,7 @@ def test_the_billboard_and_every_upload_have_k_numbers(method, share, monkeypatc
     assert seen == (set() if method == "local" else {k})
     assert made.predictors(state, np.arange(M)).shape == (M, made.model.size)
     assert made.published(state).shape == (1, made.model.size)
-    assert made.newcomers(state).shape == (1, made.model.size)
+    assert made.unsampled_predictors(state).shape == (1, made.model.size)
     assert k < made.model.size or share == "*"
 
 
@@ -387,8 +387,8 @@ def test_a_users_algorithm_inside_counts_as_the_users():
     class Mine(PMTL):
         name: ClassVar[str] = "mine"
 
-    assert is_ours(share_part(PMTL(), "biases", flat))
-    assert not is_ours(share_part(Mine(), "biases", flat))
+    assert is_library_algorithm(share_part(PMTL(), "biases", flat))
+    assert not is_library_algorithm(share_part(Mine(), "biases", flat))
 
 
 def test_an_algorithm_is_bound_to_the_layout_of_the_shared_part():

@@ -230,8 +230,8 @@ class SiteService:
         self._charge(run.agreement)
         self._decide(run, int(header["counted"]))
         round, attempt = int(header["round"]), str(header["attempt"])
-        around = torch.from_numpy(message.reads(run.training.data.m))
-        uploads = run.training.train(round, clients, around)
+        shared = torch.from_numpy(message.reads(run.training.data.m))
+        uploads = run.training.train(round, clients, shared)
         assert run.training.pending is not None
         run.files.save_pending(run.training.pending, attempt)
         run.answered, run.attempt = round, attempt
@@ -265,14 +265,14 @@ class SiteService:
             return Message("done")
         run = self._run(name)
         self._decide(run, int(message.header["counted"]))
-        around = torch.from_numpy(message.reads(run.training.data.m))
-        run.training.finish(around)
+        shared = torch.from_numpy(message.reads(run.training.data.m))
+        run.training.finish(shared)
         vectors = torch.from_numpy(message.array("shared", "f", 2))
         blocks = message.array("reads", "iu", 1).astype(np.int64)
         rounds = run.agreement.plan.rounds  # Whatever the server says, no more was answered.
         if run.agreement.colluders is not None:
             rounds = min(rounds, max(run.files.releases(), int(message.header["rounds"])))
-        run.result.write(run.training, around, vectors, blocks, rounds)
+        run.result.write(run.training, shared, vectors, blocks, rounds)
         run.files.remove()
         self._open = None
         return Message("done")

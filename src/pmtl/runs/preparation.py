@@ -244,7 +244,7 @@ def prepare(
         )
         if metrics is not None:
             charge = _charge(budget, team, KIND)
-            federation.show_metrics(
+            federation.prepare_metrics(
                 metrics, config.privacy.loss_bound, charge, config.evaluate_every
             )
         if config.mode == "production":
