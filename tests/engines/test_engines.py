@@ -403,7 +403,7 @@ class TestDebug:
         with pytest.raises(PmtlError, match=f"client '{made.data.clients[cohort[0]]}' failed in"):
             made.advance(progress)
 
-    @pytest.mark.parametrize("stage", ["work", "finish"])
+    @pytest.mark.parametrize("stage", ["compute_uploads", "finish"])
     def test_a_method_without_steps_names_the_client_and_the_stage(self, stage, small):
         def fail(self, rows, *rest):
             raise ValueError("a mistake")

@@ -25,7 +25,7 @@ from pmtl.engines.choose import slot_count
 from pmtl.engines.row_tensors import RowTensors
 from pmtl.engines.slots import assign_slots, axis_is_safe
 from pmtl.engines.sparse import client_widths, is_linear, sparse_outputs
-from pmtl.models import FlatModel, Task, metric_names, row_counts, row_losses, row_squares
+from pmtl.models import FlatModel, Task, metric_names, row_losses, row_metrics, row_squares
 from pmtl.simulation.custom_metrics import (
     Metric,
     client_value,
@@ -298,7 +298,7 @@ class Evaluator:
 
 def _metrics(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
     """The task's metrics, and its loss."""
-    return {"loss": row_losses(task, outputs, targets), **row_counts(task, outputs, targets)}
+    return {"loss": row_losses(task, outputs, targets), **row_metrics(task, outputs, targets)}
 
 
 def _columns(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:

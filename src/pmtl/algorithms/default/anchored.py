@@ -43,10 +43,10 @@ from pmtl.algorithms.default.voting import VotingAlgorithm
 from pmtl.errors import PmtlError
 from pmtl.models import FlatModel, Layout
 from pmtl.models.linear.solve import ClientRows
-from pmtl.models.linear.target import BINS, in_units, level_votes, size_votes
+from pmtl.models.linear.target import BINS, level_votes, scale_targets, size_votes
 from pmtl.models.network.cells import CELLS, PENALTIES, WORST, choose, in_nats, pick
 from pmtl.models.network.rows import Network, NetworkRows, in_target_units
-from pmtl.models.network.train import held_out, held_out_losses, path
+from pmtl.models.network.train import held_out, held_out_losses, train_path
 
 #: The penalty and the steps of a round.
 ROUND_PENALTY, ROUND_STEPS = 10.0, 10
@@ -158,7 +158,7 @@ class Anchored(VotingAlgorithm):
             return size_votes(rows)
         if stage == "level":
             return level_votes(rows, target[:, 0])
-        scaled, _, _ = self._in_units(rows, target)
+        scaled, _, _ = self._scale_targets(rows, target)
         if stage == "weights":
             return self._moves(scaled, shared) / self._step
         return self._vote_upload(self._losses(scaled, shared), rows)
@@ -166,13 +166,13 @@ class Anchored(VotingAlgorithm):
     def finish_after(self, rows: ClientRows, board: Tensor, last: Tensor) -> Tensor:
         """The personal model and the one trained alone, [K, 2 P]; `last` is the client's vote."""
         shared, target, vote = self._read(board)
-        scaled, size, level = self._in_units(rows, target)
+        scaled, size, level = self._scale_targets(rows, target)
         losses = last.double() * self._vote_norm  # A constant for each client does not matter.
         length = last.double().norm(dim=1, keepdim=True).clamp(min=1)  # before it was clipped to 1
         cells = choose(losses, held_out(scaled), vote, self._vote_noise, length)
         centres = torch.stack(self._centres(scaled, shared), 1)
         masks = scaled.mask.unsqueeze(1).expand(-1, 2, -1)
-        found = torch.stack([centres, *path(scaled, masks, centres, PENALTIES)], 2)
+        found = torch.stack([centres, *train_path(scaled, masks, centres, PENALTIES)], 2)
         candidates = found.flatten(1, 2)  # [K, cells, P]
         chosen = pick(candidates, cells)
         if self._sizes.last is not None and self.target != "none":
@@ -183,11 +183,13 @@ class Anchored(VotingAlgorithm):
     def finish(self, rows: ClientRows, board: Tensor) -> Tensor:
         return self.finish_after(rows, board, self.compute_uploads(rows, board, self.releases - 1))
 
-    def _in_units(self, rows: ClientRows, target: Tensor) -> tuple[NetworkRows, Tensor, Tensor]:
-        turns = self.target == "release"
+    def _scale_targets(
+        self, rows: ClientRows, target: Tensor
+    ) -> tuple[NetworkRows, Tensor, Tensor]:
+        cyclic = self.target == "release"
         if self.target == "none":
             return cast(NetworkRows, rows), target[:, 0], target[:, 1]
-        scaled, size, level = in_units(rows, target[:, 0], target[:, 1], turns)
+        scaled, size, level = scale_targets(rows, target[:, 0], target[:, 1], cyclic)
         return cast(NetworkRows, scaled), size, level
 
     def _moves(self, rows: NetworkRows, shared: Tensor) -> Tensor:
@@ -198,7 +200,7 @@ class Anchored(VotingAlgorithm):
             numbers = torch.cat([shared, own], 1)
             join, scales = join_function(self.part), number_scales(self.part, rows.network.scales)
         masks, penalties = rows.mask.unsqueeze(1), [ROUND_PENALTY]
-        (after,) = path(
+        (after,) = train_path(
             rows, masks, numbers.unsqueeze(1), penalties, ROUND_STEPS, join=join, scales=scales
         )
         return after[:, 0, : self._shared] - shared

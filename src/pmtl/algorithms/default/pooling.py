@@ -50,7 +50,7 @@ from pmtl.algorithms.default.pooling_base import PoolingBase
 from pmtl.models import Layout
 from pmtl.models.linear import cells
 from pmtl.models.linear.frequent import most_used, share_norm, use_votes
-from pmtl.models.linear.path import Path
+from pmtl.models.linear.path import WeightPath
 from pmtl.models.linear.public_answers import (
     answers_as_features,
     as_weights,
@@ -58,7 +58,7 @@ from pmtl.models.linear.public_answers import (
     first_map,
 )
 from pmtl.models.linear.solve import ClientRows, solve
-from pmtl.models.linear.target import in_units, level_votes, size_votes
+from pmtl.models.linear.target import level_votes, scale_targets, size_votes
 
 #: The penalties in the rounds, for numbers and for classes. A client with one class only would move
 #: an almost free intercept as far as it can.
@@ -127,7 +127,7 @@ class Pooling(PoolingBase):
             return size_votes(rows)
         if stage == "level":
             return level_votes(rows, target[:, 0])
-        scaled, _, _ = in_units(rows, target[:, 0], target[:, 1], self.target != "given")
+        scaled, _, _ = scale_targets(rows, target[:, 0], target[:, 1], self.target != "given")
         if stage == "weights":
             if self.share == "answers":
                 weights = further.reshape(len(further), -1, self._sizes.outputs)
@@ -143,7 +143,9 @@ class Pooling(PoolingBase):
 
     def finish(self, rows: ClientRows, board: Tensor) -> Tensor:
         weights, target, vote, steps, _ = self._read(board)
-        scaled, size, level = in_units(rows, target[:, 0], target[:, 1], self.target != "given")
+        scaled, size, level = scale_targets(
+            rows, target[:, 0], target[:, 1], self.target != "given"
+        )
         centre, penalty = self._grid(weights, rows, steps)
         found, losses, held = cells.held_out(scaled, centre, penalty)
         losses, alone = cells.own_losses(losses, held, rows)
@@ -221,7 +223,7 @@ class Pooling(PoolingBase):
         if self.stage(round) == "weights":
             last = round + 1 == self._first_releases + self.rounds and self.share != "frequent"
             now, begun = self._shared_numbers(weights, further, memory)
-            path = Path(now - begun, steps[:, 0], steps[:, 1], memory["length"])
+            path = WeightPath(now - begun, steps[:, 0], steps[:, 1], memory["length"])
             path = path.advance(*self._free(update), self.noise, self._first_step, last)
             steps, length = torch.stack([path.step, path.squares], 1), path.length
             weights, further = self._placed(path.weights + begun, weights, further, memory)
