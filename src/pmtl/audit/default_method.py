@@ -1,6 +1,6 @@
 """The default game: a whole run of a default method, attacked in all of its releases.
 
-Client k has one of two data sets, as different as we know how to make them. The adversary knows
+Client k has one of two very different data sets. The adversary knows
 everything else: the other clients' rows, and every release. From these it computes what all clients
 upload in each round, for either data set of k, and compares each release with both. The sum over
 all rounds is the most powerful test (Neyman & Pearson 1933) between the two.
@@ -98,7 +98,7 @@ def play(
     """One score for every trial; a true bit plays D. `rows` are those of the other clients, and
     those of client k under D and under D′."""
     trials, m = len(bits), plan.clients
-    others, first, second = (_often(part, trials, m) for part in rows)
+    others, first, second = (_repeat_rows(part, trials, m) for part in rows)
     blocks = np.arange(trials * m) // m
     k = np.arange(m - 1, trials * m, m)
     rest = np.setdiff1d(np.arange(trials * m), k)
@@ -145,8 +145,8 @@ def _rows(
     )
 
 
-def _often(rows: ClientRows, trials: int, m: int) -> ClientRows:
-    """The rows of one federation's clients, in all trials."""
+def _repeat_rows(rows: ClientRows, trials: int, m: int) -> ClientRows:
+    """The rows of one federation's clients, repeated for all trials."""
     few = min(len(rows.x), m - 1)
     return replace(
         rows,

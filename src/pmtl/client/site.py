@@ -75,9 +75,8 @@ class Site:
         self._check(message)
         shared = torch.tensor(message.shared, dtype=self.model.start().dtype)
         if self._exact is not None:
-            uploads = self._exact.compute_uploads(
-                self._all_rows(), shared.unsqueeze(0), message.round
-            )
+            rows, read = self._all_rows(), shared.unsqueeze(0)
+            uploads = self._exact.compute_uploads(rows, read, message.round)
             self._round = message.round
             return {UPLOAD: clip(uploads.to(shared.dtype), self._clip_norm)[0].numpy()}
         lr = self._local.lr_at(message.round)

@@ -20,7 +20,7 @@ from pmtl.data import FederatedData, load
 from pmtl.data.splits import Rows
 from pmtl.engines.row_tensors import RowTensors
 from pmtl.errors import PublicError
-from pmtl.federation.agreement import Agreement, Columns, is_of
+from pmtl.federation.agreement import Agreement, Columns, belongs_to
 from pmtl.federation.limits import SiteSettings
 from pmtl.models import FlatModel
 from pmtl.privacy.clipping import clip
@@ -31,7 +31,7 @@ from pmtl.simulation.fault_isolation import isolated
 from pmtl.simulation.sites import Sites
 
 CPU = torch.device("cpu")
-#: Sites with so many clients train one after the other: to the same bits as `engine=debug`.
+#: Sites with at most so many clients use threads, which give the same bits as `engine=debug`.
 _FEW_CLIENTS = 256
 Ints = NDArray[np.int64]
 
@@ -71,7 +71,7 @@ class SiteRows:
     def check(self, agreement: Agreement) -> FederatedData:
         """The rows for a run; one that is about other clients or columns is refused."""
         data = self.load(agreement.config)
-        named = tuple(client for client in agreement.clients if is_of(client, self.name))
+        named = tuple(client for client in agreement.clients if belongs_to(client, self.name))
         if named != self.names(data):
             raise PublicError("The run names other clients of this site than this site has.")
         if difference := Columns.of(data).difference(agreement.columns):
@@ -107,7 +107,7 @@ class Training:
             cohort=data.m,
             largest=None,
             rounds=self._plan.rounds,
-            isolate=True,  # Nobody's numbers depend on other clients, to the last bit.
+            isolate=True,  # No client's numbers depend on other clients, to the last bit.
         )
 
     def train(self, round: int, drawn: Ints, shared: Tensor) -> Tensor:

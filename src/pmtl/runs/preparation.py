@@ -33,7 +33,7 @@ from pmtl.privacy.statement.warnings import (
 from pmtl.runs.budget import Budget
 from pmtl.runs.config import TrainConfig, resolve_device
 from pmtl.runs.facts import RunFacts, fingerprint_of, versions
-from pmtl.server.resolve import default_algorithm_name, resolve_algorithm, sizes_of
+from pmtl.server.resolve import auto_algorithm, resolve_algorithm, sizes_of
 from pmtl.sharing import named
 from pmtl.simulation import Simulation, Team, device_of, identity, metric_bounds, simulate
 
@@ -75,7 +75,7 @@ def settle(
 def default_algorithm(config: TrainConfig, data: FederatedData, model: FlatModel) -> str:
     """What `algorithm=auto` means for this run."""
     linear = last_layer(model, data.input_shape) is not None
-    return default_algorithm_name(config.privacy, config.local, config.share, linear)
+    return auto_algorithm(config.privacy, config.local, config.share, linear)
 
 
 def wants_scaling(

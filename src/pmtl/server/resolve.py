@@ -71,9 +71,7 @@ def resolve_algorithm(
     return method.resolve(sizes, strength)
 
 
-def default_algorithm_name(
-    asked: PrivacyRequest, local: Any, share: str | None, linear: bool
-) -> str:
+def auto_algorithm(asked: PrivacyRequest, local: Any, share: str | None, linear: bool) -> str:
     """The meaning of `algorithm=auto`: pooling for linear models and anchored for others, unless
     settings of Algorithm 1 were given. `local` is a `LocalTraining`."""
     steps = asked.rounds is not None or asked.clip is not None or local != type(local)()

@@ -20,6 +20,7 @@ no privacy.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 from torch import Tensor, where
 
@@ -48,9 +49,7 @@ class WeightPath:
     squares: Tensor
     length: Tensor
 
-    def advance(
-        self, move: Tensor, free: int, noise: float, first: float, last: bool
-    ) -> WeightPath:
+    def advance(self, move: Tensor, free: int, noise: float, first: float, last: bool) -> Self:
         """The path after one more round.
 
         Args:
@@ -70,7 +69,7 @@ class WeightPath:
         factor = where(onward, 2.0, 1.0)
         agreed = (move.square().sum(1) - free * noise**2).clamp(min=0).sqrt()
         shorter = where(agreed < SHORT, self.step / 2, self.step).clamp(min=first)
-        return WeightPath(
+        return type(self)(
             (self.weights + self.step[:, None] * move) * factor[:, None],
             where(onward, 2 * self.step, shorter),
             (self.squares + self.step.square()) * factor.square(),
