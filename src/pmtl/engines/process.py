@@ -96,13 +96,12 @@ def graceful_stop() -> Iterator[threading.Event]:
         yield stop  # Only the main thread may handle signals.
         return
 
-    def on_signal(number: int, frame: Any) -> None:
+    def handle(number: int, frame: Any) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
 
-    signals = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, on_signal) for number in signals}
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     _stops.append(stop)
     try:
         yield stop

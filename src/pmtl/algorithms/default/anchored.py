@@ -19,8 +19,7 @@ w̃ is at most that of w⁰: a random start plus such noise is still a random st
 start, at most a fifth of its norm is allowed. Client k takes the cell with the least n_k · (own
 held-out loss) + A · (published loss), with a correction for noise like pooling's
 (models/network/cells.py). Votes are clipped, so each client multiplies the published vote by the
-norm that its own vote had before clipping. Training alone is one of the cells: a client for which
-w̃ is useless keeps its own model.
+norm that its own vote had before clipping. Training alone is one of the cells.
 
 Privacy: every release is the mean over all clients of a vector of norm at most 1, with Gaussian
 noise: one `PrivacyPlan` of T rounds (adaptive composition of Gaussian mechanisms: Dong, Roth & Su
@@ -43,7 +42,7 @@ from pmtl.algorithms.default.voting import VotingAlgorithm
 from pmtl.errors import PmtlError
 from pmtl.models import FlatModel, Layout
 from pmtl.models.linear.solve import ClientRows
-from pmtl.models.linear.target import BINS, level_votes, scale_targets, size_votes
+from pmtl.models.linear.target import BINS, level_votes, scaled_rows, size_votes
 from pmtl.models.network.cells import CELLS, PENALTIES, WORST, choose, in_nats, pick
 from pmtl.models.network.rows import Network, NetworkRows, in_target_units
 from pmtl.models.network.train import held_out, held_out_losses, train_path
@@ -158,7 +157,7 @@ class Anchored(VotingAlgorithm):
             return size_votes(rows)
         if stage == "level":
             return level_votes(rows, target[:, 0])
-        scaled, _, _ = self._scale_targets(rows, target)
+        scaled, _, _ = self._scaled(rows, target)
         if stage == "weights":
             return self._moves(scaled, shared) / self._step
         return self._vote_upload(self._losses(scaled, shared), rows)
@@ -166,7 +165,7 @@ class Anchored(VotingAlgorithm):
     def finish_after(self, rows: ClientRows, board: Tensor, last: Tensor) -> Tensor:
         """The personal model and the one trained alone, [K, 2 P]; `last` is the client's vote."""
         shared, target, vote = self._read(board)
-        scaled, size, level = self._scale_targets(rows, target)
+        scaled, size, level = self._scaled(rows, target)
         losses = last.double() * self._vote_norm  # A constant for each client does not matter.
         length = last.double().norm(dim=1, keepdim=True).clamp(min=1)  # before it was clipped to 1
         cells = choose(losses, held_out(scaled), vote, self._vote_noise, length)
@@ -183,13 +182,11 @@ class Anchored(VotingAlgorithm):
     def finish(self, rows: ClientRows, board: Tensor) -> Tensor:
         return self.finish_after(rows, board, self.compute_uploads(rows, board, self.releases - 1))
 
-    def _scale_targets(
-        self, rows: ClientRows, target: Tensor
-    ) -> tuple[NetworkRows, Tensor, Tensor]:
+    def _scaled(self, rows: ClientRows, target: Tensor) -> tuple[NetworkRows, Tensor, Tensor]:
         cyclic = self.target == "release"
         if self.target == "none":
             return cast(NetworkRows, rows), target[:, 0], target[:, 1]
-        scaled, size, level = scale_targets(rows, target[:, 0], target[:, 1], cyclic)
+        scaled, size, level = scaled_rows(rows, target[:, 0], target[:, 1], cyclic)
         return cast(NetworkRows, scaled), size, level
 
     def _moves(self, rows: NetworkRows, shared: Tensor) -> Tensor:

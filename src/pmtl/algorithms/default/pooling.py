@@ -33,8 +33,8 @@ no penalty is stronger than the precision of w̃.
 Privacy: every release is the mean over all clients of a vector of norm at most 1, with Gaussian
 noise, so T releases are one `PrivacyPlan` of T rounds, also where a release depends on earlier
 ones (adaptive composition of Gaussian mechanisms: Dong, Roth & Su 2022). Scales, held-out losses
-and the weights of cells stay in the client. W_k depends on the client's own rows and on
-published values only, which is billboard privacy (Hsu et al. 2014, lemma 1; the paper's theorem 2).
+and the weights of cells stay in the client. W_k depends on the client's own rows and on published
+values only, which is billboard privacy (Hsu et al. 2014, lemma 1; the paper's theorem 2).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from pmtl.models.linear.public_answers import (
     first_map,
 )
 from pmtl.models.linear.solve import ClientRows, solve
-from pmtl.models.linear.target import level_votes, scale_targets, size_votes
+from pmtl.models.linear.target import level_votes, scaled_rows, size_votes
 
 #: The penalties in the rounds, for numbers and for classes. A client with one class only would move
 #: an almost free intercept as far as it can.
@@ -127,7 +127,7 @@ class Pooling(PoolingBase):
             return size_votes(rows)
         if stage == "level":
             return level_votes(rows, target[:, 0])
-        scaled, _, _ = scale_targets(rows, target[:, 0], target[:, 1], self.target != "given")
+        scaled, _, _ = scaled_rows(rows, target[:, 0], target[:, 1], self.target != "given")
         if stage == "weights":
             if self.share == "answers":
                 weights = further.reshape(len(further), -1, self._sizes.outputs)
@@ -143,9 +143,7 @@ class Pooling(PoolingBase):
 
     def finish(self, rows: ClientRows, board: Tensor) -> Tensor:
         weights, target, vote, steps, _ = self._read(board)
-        scaled, size, level = scale_targets(
-            rows, target[:, 0], target[:, 1], self.target != "given"
-        )
+        scaled, size, level = scaled_rows(rows, target[:, 0], target[:, 1], self.target != "given")
         centre, penalty = self._grid(weights, rows, steps)
         found, losses, held = cells.held_out(scaled, centre, penalty)
         losses, alone = cells.own_losses(losses, held, rows)

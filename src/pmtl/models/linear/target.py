@@ -63,7 +63,7 @@ def _read_histogram(bins: Tensor, noise: float) -> tuple[Tensor, Tensor]:
     return best.double(), height > 3.5 * noise * math.sqrt(1.5)
 
 
-def scale_targets(
+def scaled_rows(
     rows: ClientRows, size: Tensor, level: Tensor, cyclic: bool
 ) -> tuple[ClientRows, Tensor, Tensor]:
     """The rows with (y − level)/size, and both in the target's own units [K, outputs].
