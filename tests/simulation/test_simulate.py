@@ -379,7 +379,7 @@ def test_a_cohort_that_was_drawn_ahead_serves_its_own_round_only():
     ahead, every round trains the cohort that the sampler draws for it, to the same bits."""
     plain, _ = run(federation())
     made = federation()
-    made._look_ahead(2)
+    made._prefetch(2)
     ahead, _ = run(made)
     assert same(plain, ahead)
 

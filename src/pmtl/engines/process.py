@@ -44,8 +44,7 @@ def torch_threads(count: int) -> Iterator[None]:
 @contextmanager
 def threads_for(training: Training) -> Iterator[None]:
     """Use one thread for small steps: a second one costs more than it saves, and sums do not depend
-    on the machine's default. The engine `threads`, with one client per thread, keeps all threads.
-    If a GPU trains, a few threads are enough."""
+    on the machine's default. The engine `threads` keeps all; beside a GPU a few are enough."""
     count = torch.get_num_threads()
     if training.device.type == "cuda":
         count = min(count, GPU_THREADS)

@@ -44,8 +44,7 @@ class ServerState:
 class Server:
     """Plan, sampler, billboard and gate of one run.
 
-    In all methods `state` is the server's state, `tally` the sum of an open round, and `client` the
-    number of a client.
+    In all methods `state` is the server's state, `tally` an open round's sum, `client` a number.
     """
 
     def __init__(

@@ -134,8 +134,7 @@ class Simulation:
                 if len(clients) < len(piece):
                     positions = torch.from_numpy(np.searchsorted(piece, clients))
                     owned = owned[positions.to(owned.device)]
-                shared = self._read(state.shared, clients)
-                return self.sites.train_clients(clients, owned, shared, round, lr)
+                return self._train(clients, owned, state.shared, round, lr)
 
             done = self._each(piece[self._trains[piece]], train, self._failed("trained", round))
             failed = np.setdiff1d(piece, np.concatenate([piece[:0], *(some for some, _ in done)]))
@@ -173,6 +172,9 @@ class Simulation:
 
             for clients, own in self._each(piece, solve, self._failed("finished", state.round)):
                 self._keep(state, clients, own)
+
+    def _train(self, clients: Ints, own: Tensor, shared: Tensor, round: int, lr: float) -> Trained:
+        return self.sites.train_clients(clients, own, self._read(shared, clients), round, lr)
 
     def _keep(self, state: RunState, clients: Ints, own: Tensor) -> None:
         state.store.scatter(clients, own)
