@@ -76,7 +76,7 @@ class Algorithm(ABC):
         return self
 
     def board_size(self, layout: Layout) -> int:
-        """The length of a vector of the billboard; by default that of the model's vector."""
+        """The length of a vector of the billboard; by default `layout.size`, the model's length."""
         return layout.size
 
     def board_start(self, common: Tensor) -> Tensor:
