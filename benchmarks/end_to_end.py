@@ -28,7 +28,7 @@ from pmtl.experiments.compare import Grid, compare
 from pmtl.privacy.accounting import accountant
 from pmtl.privacy.release import Release
 from pmtl.runs.folder import RunFolder
-from pmtl.simulation.owned.store import Store
+from pmtl.simulation.client_vectors.store import Store
 from pmtl.simulation.sites import Sites
 
 

@@ -58,7 +58,7 @@ def model_for(data):
 def prepared(task, outputs):
     made = dict(enumerate(tables(task, outputs)))
     data = federation(task, outputs, made)
-    method = Pooling(target="release").settle(Sizes(task, outputs, 4, True), 200.0)
+    method = Pooling(target="release").resolve(Sizes(task, outputs, 4, True), 200.0)
     method = method.with_noise(0.03)
     plan = PrivacyPlan(data.m, data.m, "full", 1.0, 0.03, method.releases, 0.01)
     sites = []
@@ -139,7 +139,7 @@ def test_a_site_without_training_rows_answers_with_zeros():
     x, y = tables("regression", 1)[0]
     names, split = np.full(len(y), "c0"), np.full(len(y), "test")
     own = FederatedData.from_arrays(x, y[:, 0], names, split, validation=0, bad_rows="drop")
-    method = Pooling(target="release").settle(Sizes("regression", 1, 4, True), 200.0)
+    method = Pooling(target="release").resolve(Sizes("regression", 1, 4, True), 200.0)
     site = Site(own, model_for(own), method, LocalTraining(), 1.0, 0)
     board = method.board_start(model_for(own).start()).numpy()
     for round in range(method.releases):
@@ -151,7 +151,7 @@ def test_a_site_without_training_rows_answers_with_zeros():
 def test_a_site_with_another_model_is_refused():
     x, y = tables("regression", 1)[0]
     own = federation("regression", 1, {0: (x, y)})
-    method = Pooling().settle(Sizes("regression", 1, 4, True), 200.0)
+    method = Pooling().resolve(Sizes("regression", 1, 4, True), 200.0)
     network = build_model("mlp:hidden=3", own.input_shape, 1, "regression", 0)
     site = Site(own, network, method, LocalTraining(), 1.0, 0)
     with pytest.raises(PmtlError, match="needs a linear model"):

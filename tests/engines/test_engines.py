@@ -18,7 +18,7 @@ from pmtl.algorithms import ALGORITHMS, PMTL, Pooling, build_algorithm
 from pmtl.data import FederatedData
 from pmtl.engines.axis import AxisTrainer, row_groups, schedule, widths
 from pmtl.engines.base import TensorBatches
-from pmtl.engines.choose import Work, build_trainer, check_engine, choose
+from pmtl.engines.choose import Workload, build_trainer, check_engine, choose
 from pmtl.engines.loops import DebugTrainer, ThreadsTrainer
 from pmtl.errors import PmtlError
 from pmtl.models import build_model, lowered
@@ -403,7 +403,7 @@ class TestDebug:
         with pytest.raises(PmtlError, match=f"client '{made.data.clients[cohort[0]]}' failed in"):
             made.advance(progress)
 
-    @pytest.mark.parametrize("stage", ["work", "finish"])
+    @pytest.mark.parametrize("stage", ["compute_uploads", "finish"])
     def test_a_method_without_steps_names_the_client_and_the_stage(self, stage, small):
         def fail(self, rows, *rest):
             raise ValueError("a mistake")
@@ -414,7 +414,7 @@ class TestDebug:
 
     def test_production_refuses_it_in_a_sentence(self):
         model = build_model("logistic", (5,), 3, "classification", 0)
-        cpu, work = torch.device("cpu"), Work(client_floats=10, cohort=1, steps=1)
+        cpu, work = torch.device("cpu"), Workload(client_floats=10, cohort=1, steps=1)
         with pytest.raises(PmtlError, match="Production does not run the engine 'debug'"):
             choose("debug", None, model, cpu, work, isolate=True)
 
@@ -445,9 +445,9 @@ def test_dropout_is_repeatable_with_every_engine_but_has_other_masks(change):
 
 class TestChoice:
     CPU, CARD = torch.device("cpu"), torch.device("cuda")
-    SHORT = Work(client_floats=10**4, cohort=100, steps=100)
-    LONG = Work(client_floats=10**4, cohort=100, steps=10**6)
-    LARGE = Work(client_floats=10**7, cohort=100, steps=100)
+    SHORT = Workload(client_floats=10**4, cohort=100, steps=100)
+    LONG = Workload(client_floats=10**4, cohort=100, steps=10**6)
+    LARGE = Workload(client_floats=10**7, cohort=100, steps=100)
 
     def model(self, name):
         shape, outputs, task = MODELS[name]
@@ -465,12 +465,12 @@ class TestChoice:
         """Launches are what compiling saves first, and three layers have about three times as many:
         13 ms a step at q = 100, as was measured."""
         cnn, line = self.model("femnist_cnn"), self.model("logistic")
-        some = Work(client_floats=2 * 10**6, cohort=100, steps=4000)
+        some = Workload(client_floats=2 * 10**6, cohort=100, steps=4000)
         assert choose("auto", None, cnn, self.CARD, some) == ("axis", True)
         assert choose("auto", None, line, self.CARD, some) == ("axis", False)
-        fewer = Work(client_floats=2 * 10**6, cohort=100, steps=2000)
+        fewer = Workload(client_floats=2 * 10**6, cohort=100, steps=2000)
         assert choose("auto", None, cnn, self.CARD, fewer) == ("axis", False)
-        wider = Work(client_floats=2 * 10**6, cohort=1000, steps=2000)
+        wider = Workload(client_floats=2 * 10**6, cohort=1000, steps=2000)
         assert choose("auto", None, cnn, self.CARD, wider) == ("axis", True)
 
     def test_what_was_asked_for_is_done(self):

@@ -41,7 +41,7 @@ def engine_of(data, one_by_one=False, algorithm=None, model="auto"):
     model = model.to(torch.device("cpu"), torch.float32)
     if algorithm is None:
         sizes = Sizes(data.task, data.outputs, 4, True)
-        algorithm = Pooling(target="release").settle(sizes, 200.0)
+        algorithm = Pooling(target="release").resolve(sizes, 200.0)
     tensors = RowTensors(data, torch.device("cpu"), torch.float32)
     return ExactEngine(algorithm, model, tensors, one_by_one), algorithm
 
@@ -136,9 +136,11 @@ def test_a_vote_that_is_repeated_is_computed_once_for_the_same_clients(monkeypat
     engine, algorithm = engine_of(data)
     board, votes = board_of(algorithm, 10), range(algorithm.releases - 3, algorithm.releases)
     asked = []
-    work = Pooling.work
+    work = Pooling.compute_uploads
     monkeypatch.setattr(
-        Pooling, "work", lambda self, *rest: asked.append(len(rest[1])) or work(self, *rest)
+        Pooling,
+        "compute_uploads",
+        lambda self, *rest: asked.append(len(rest[1])) or work(self, *rest),
     )
     uploads = [engine.uploads(np.arange(10), board, round) for round in votes]
     assert torch.equal(uploads[0], uploads[2])
@@ -161,14 +163,14 @@ def test_a_rehearsal_runs_every_stage_on_no_rows_at_all(task, outputs, monkeypat
     data = federation(task, outputs)
     engine, algorithm = engine_of(data)
     seen = []
-    work = Pooling.work
+    work = Pooling.compute_uploads
 
     def watching(self, rows, board, round):
         seen.append((self.stage(round), float(rows.x.abs().sum() + rows.y.abs().sum())))
         return work(self, rows, board, round)
 
-    monkeypatch.setattr(Pooling, "work", watching)
-    engine.rehearse(board_of(algorithm, 1), algorithm.releases)
+    monkeypatch.setattr(Pooling, "compute_uploads", watching)
+    engine.dry_run(board_of(algorithm, 1), algorithm.releases)
     assert [stage for stage, _ in seen] == [algorithm.stage(t) for t in range(algorithm.releases)]
     assert {size for _, size in seen} == {0.0}
 
@@ -177,4 +179,4 @@ def test_a_model_that_is_not_linear_is_refused():
     data = federation("classification", 3)
     sizes = Sizes("classification", 3, 4, True)
     with pytest.raises(PmtlError, match="needs a linear model"):
-        engine_of(data, algorithm=Pooling().settle(sizes, 10.0), model="mlp:hidden=3")
+        engine_of(data, algorithm=Pooling().resolve(sizes, 10.0), model="mlp:hidden=3")

@@ -9,7 +9,7 @@ from torch import nn
 
 from pmtl.algorithms import PMTL
 from pmtl.client.batches import power_of_two
-from pmtl.engines.choose import fixed_width
+from pmtl.engines.choose import slot_count
 from pmtl.engines.slots import assign_slots, axis_is_safe
 from pmtl.models import FlatModel, build_model
 from pmtl.privacy.plan import PrivacyPlan
@@ -62,7 +62,7 @@ def test_numbers_are_rounded_up_to_powers_of_two():
     [(500, 500, 1, 512), (20, 20, 1, 32), (10_000, 10, 1, 64), (1, 1, 1, 1), (500, 500, 2**22, 2)],
 )
 def test_a_width_follows_from_public_numbers(clients, cohort, floats, width):
-    assert fixed_width(clients, cohort, CPU, floats) == width
+    assert slot_count(clients, cohort, CPU, floats) == width
 
 
 class Own(nn.Module):

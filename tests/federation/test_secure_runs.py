@@ -238,7 +238,7 @@ def test_the_statement_says_against_whom_it_stands(tmp_path, tables, authority):
     assert "Against the server with 1 colluding site, which knows its own share, it is" in words
     assert "1.5 times the variance" in words
     assert "Kairouz, Liu & Steinke 2021) would give ε = " in words
-    assert "Nobody from outside has reviewed this protocol yet" in words
+    assert "No outside party has reviewed this protocol yet" in words
     assert "The server is trusted with" not in words
     assert "computed again from the seed" not in words
     assert files.read_json(public / "privacy.json")["hidden"]["outsiders"] == outsiders

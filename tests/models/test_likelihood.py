@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pmtl.models import draw_targets, row_divergences, row_surprises
+from pmtl.models import draw_targets, row_divergences, row_nll
 
 TASKS = ("classification", "multilabel", "regression")
 logits = st.lists(st.floats(-30, 30), min_size=3, max_size=3)
@@ -81,8 +81,8 @@ def test_a_surprise_is_minus_the_logarithm_of_a_probability():
     a = tensor([[0.3, -0.4, 0.9]])
     target = torch.tensor([1])
     exact = -torch.distributions.Categorical(logits=a).log_prob(target)
-    assert torch.allclose(row_surprises("classification", a, target), exact)
+    assert torch.allclose(row_nll("classification", a, target), exact)
     y = tensor([[1.0, 0.0, 2.0]])
     normal = -torch.distributions.Normal(a, 1.0).log_prob(y).sum(-1)
     constant = 3 * 0.5 * torch.log(torch.tensor(2 * torch.pi, dtype=torch.float64))
-    assert torch.allclose(row_surprises("regression", a, y), normal - constant)
+    assert torch.allclose(row_nll("regression", a, y), normal - constant)

@@ -24,7 +24,7 @@ from pmtl.personalize.choosing import (
 from pmtl.personalize.methods import METHODS
 from pmtl.personalize.tuning import Tuner, Workspace
 from pmtl.simulation import LocalTraining, RowTensors
-from pmtl.simulation.evaluation import Measuring, evaluate
+from pmtl.simulation.evaluation import Evaluator, evaluate
 
 LOCAL = LocalTraining(steps=4, batch=6, lr=0.2)
 VIEWS = ("shared", "personal")
@@ -164,7 +164,7 @@ def test_weights_that_blew_up_score_nothing():
     clients = np.flatnonzero(data.rows("validation").counts > 0)
     weights = start[clients].clone()
     weights[1] = float("nan")
-    squares = Measuring(tensors, flat, "validation").row_squares(weights, clients)
+    squares = Evaluator(tensors, flat, "validation").row_squares(weights, clients)
     owner = np.repeat(clients, data.rows("validation").counts[clients])
     assert np.isnan(squares[owner == clients[1]]).all()
     assert np.isfinite(squares[owner != clients[1]]).all()
@@ -175,7 +175,7 @@ def test_squares_of_many_rows_are_those_of_each_row(monkeypatch):
     tensors, flat, start, _ = plain.pieces(data)
     clients = np.arange(data.m)
     monkeypatch.setattr("pmtl.simulation.evaluation._ROWS", 2)  # Several pieces of one client.
-    squares = Measuring(tensors, flat, "validation").row_squares(start, clients)
+    squares = Evaluator(tensors, flat, "validation").row_squares(start, clients)
     each = [distances(data, flat, start[k], k) for k in clients]
     assert max(map(len, each)) > 4
     assert np.allclose(squares, np.concatenate(each))

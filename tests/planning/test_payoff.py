@@ -16,7 +16,7 @@ from pmtl.algorithms.default.pooling import Pooling
 from pmtl.planning import payoff
 from pmtl.privacy.accounting import accountant, gaussian
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
-from pmtl.server.settle import settle_algorithm
+from pmtl.server.resolve import resolve_algorithm
 
 CLIENTS = st.integers(2, 10**6)
 EPSILONS = st.floats(0.05, 20)
@@ -151,9 +151,9 @@ def test_the_limits_of_advice(noise, vote, advice):
 def test_pooling_shares_what_the_plan_says(columns, classes, clients, head):
     asked = PrivacyRequest(epsilon=2)
     sizes = Sizes("classification", classes, columns + 1, True, public_head=head)
-    settled = settle_algorithm(Pooling(), asked, clients, sizes)
+    resolved = resolve_algorithm(Pooling(), asked, clients, sizes)
     plan = pmtl.plan(clients, columns=columns, classes=classes, privacy=2.0, public_head=head)
-    assert plan.share == settled.share
+    assert plan.share == resolved.share
     if plan.in_use is not None:
-        assert plan.in_use == settled._shared
-    assert math.isclose(payoff.strength(plan.privacy, 2.0), settled._strength)
+        assert plan.in_use == resolved._shared
+    assert math.isclose(payoff.strength(plan.privacy, 2.0), resolved._strength)

@@ -302,8 +302,8 @@ def coded_federation(monkeypatch, where, hardened, seed=None):
     options = {"charge": charges.append, "hardened": hardened}
     federation = simulate(data, model, build_algorithm("pmtl"), plan, local, seed, **options)
     metrics = PrivacyPlan(12, 12, "full", 1.0, 0.01, 3, 1e-2)
-    federation.show_metrics(metrics, charge=lambda round: charges.append(("metrics", round)))
-    federation.rehearse()
+    federation.prepare_metrics(metrics, charge=lambda round: charges.append(("metrics", round)))
+    federation.dry_run()
     progress = federation.start()
     federation.advance(progress)
     return progress, federation.measure(progress), charges

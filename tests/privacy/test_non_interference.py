@@ -43,7 +43,7 @@ from pmtl.models.network import train
 from pmtl.privacy.accounting.validation import metrics_plan
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.server.settle import sizes_of
+from pmtl.server.resolve import sizes_of
 from pmtl.sharing import share_part
 from pmtl.simulation import LocalTraining, simulate
 
@@ -93,7 +93,7 @@ def outcome(world, monkeypatch, data, model="logistic", algorithm="pmtl", engine
         method = algorithm_of(algorithm)
         if isinstance(method, ExactAlgorithm):  # It decides about rounds and clip itself.
             sizes = sizes_of(flat, data.input_shape, data.task, data.outputs)
-            method = method.settle(sizes, 50.0)
+            method = method.resolve(sizes, 50.0)
             plan = PrivacyPlan(M, M, "full", 1.0, method.noise, method.releases, 0.01)
         share = options.pop("share", None)
         rows = torch.eye(flat.size)[:4] if share == "basis" else None
@@ -112,7 +112,7 @@ def outcome(world, monkeypatch, data, model="logistic", algorithm="pmtl", engine
         views = 2 if federation.algorithm.personal else 1
         if federation.algorithm.shares:
             values = views * (1 if data.task == "regression" else 2)
-            federation.show_metrics(metrics_plan(M, 1, values, 0.1, 0.01), charge=lambda t: None)
+            federation.prepare_metrics(metrics_plan(M, 1, values, 0.1, 0.01), charge=lambda t: None)
         progress = federation.start()
         for _ in federation.rounds(progress):
             pass

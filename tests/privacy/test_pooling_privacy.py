@@ -73,7 +73,7 @@ def rows_of(task, outputs, n, kind, seed):
 def upload_of(method, rows, board, round):
     """A client's upload; in production a client that fails counts as zero."""
     try:
-        return method.work(rows, board, round)
+        return method.compute_uploads(rows, board, round)
     except RuntimeError:
         return torch.zeros(1, method.upload_size(round)).double()
 
@@ -112,7 +112,7 @@ def test_one_client_moves_no_mean_by_more_than_2_over_m(
         assume(task != "regression")
         head = torch.randn(4, outputs, generator=torch.Generator().manual_seed(seed)).double()
     sizes = Sizes(task, outputs, 4, True, public_head=head is not None)
-    method = Pooling(share=share, target="release").settle(sizes, strength)
+    method = Pooling(share=share, target="release").resolve(sizes, strength)
     m, board = 5, board_of(method, seed)
     plan = PrivacyPlan(m, m, "full", 1.0, 0.1, method.releases, 0.01)
     alone = [rows_of(task, outputs, 6, "usual", 100 + k) for k in range(m - 1)]
@@ -128,7 +128,7 @@ def test_one_client_moves_no_mean_by_more_than_2_over_m(
         if method.stage(round) in seen:
             continue
         seen.add(method.stage(round))
-        others = method.work(clients, board.expand(m - 1, -1), round)
+        others = method.compute_uploads(clients, board.expand(m - 1, -1), round)
         means = []
         for mine in neighbours:
             gate = Release(plan, np.zeros(m, dtype=np.int64), lambda *_: torch.zeros(1))
@@ -142,13 +142,13 @@ def test_one_client_moves_no_mean_by_more_than_2_over_m(
 
 def test_ten_thousand_rows_count_as_one_client():
     for task, outputs in KINDS[::2]:
-        method = Pooling(target="release").settle(Sizes(task, outputs, 4, True), 30.0)
+        method = Pooling(target="release").resolve(Sizes(task, outputs, 4, True), 30.0)
         board, many = board_of(method, 1), rows_of(task, outputs, 10_000, "opposite", 3)
         plan = PrivacyPlan(2, 2, "full", 1.0, 0.1, method.releases, 0.01)
         for round in (0, method.releases - method.votes - 1, method.releases - 1):
             gate = Release(plan, np.zeros(2, dtype=np.int64), lambda *_: torch.zeros(1))
             tally = gate.open(round, torch.zeros(1, 1), method.upload_size(round))
-            gate.add(tally, np.array([0]), method.work(many, board, round))
+            gate.add(tally, np.array([0]), method.compute_uploads(many, board, round))
             assert 0 < gate.average(tally).norm() <= 0.5
 
 
@@ -156,17 +156,20 @@ def test_ten_thousand_rows_count_as_one_client():
 def test_the_best_test_between_two_neighbours_does_no_better_than_promised(stage):
     """The most powerful test on one release: true minus false positives are at most
     2Φ(μ/2) − 1, with μ = 2/(mσ)."""
-    method = Pooling(target="release").settle(Sizes("regression", 1, 4, True), 30.0)
+    method = Pooling(target="release").resolve(Sizes("regression", 1, 4, True), 30.0)
     round = next(t for t in range(method.releases) if method.stage(t) == stage)
     m, sigma, times = 4, 0.2, 1000
     board, size = board_of(method, 2), method.upload_size(round)
     plan = PrivacyPlan(m, m, "full", 1.0, sigma, times, 0.01)
     others = torch.cat(
-        [method.work(rows_of("regression", 1, 6, "usual", k), board, round) for k in range(m - 1)]
+        [
+            method.compute_uploads(rows_of("regression", 1, 6, "usual", k), board, round)
+            for k in range(m - 1)
+        ]
     )
     released, means = [], []
     for kind in ("usual", "steep"):
-        mine = method.work(rows_of("regression", 1, 40, kind, 9), board, round)
+        mine = method.compute_uploads(rows_of("regression", 1, 40, kind, 9), board, round)
         source = seeded_source(5, f"{stage} {kind}")
 
         def noise(time, shape, source=source):

@@ -111,14 +111,14 @@ def test_the_statement_says_that_bounds_were_given_and_how_many_rows_were_beyond
 
 def test_a_target_with_bounds_needs_no_release():
     sizes = Sizes("regression", 1, 3, True, bounded=True, target_range=(1000.0, 1001.0))
-    settled = Pooling().settle(sizes, strength=100.0)
-    assert settled.target == "given"
-    assert settled.releases == Pooling().rounds + Pooling().votes
-    weights = settled.published(settled.board_start(torch.zeros(1)).unsqueeze(0))
+    resolved = Pooling().resolve(sizes, strength=100.0)
+    assert resolved.target == "given"
+    assert resolved.releases == Pooling().rounds + Pooling().votes
+    weights = resolved.published(resolved.board_start(torch.zeros(1)).unsqueeze(0))
     assert weights[0, -1] == 1000.5  # Zero weights predict the middle.
-    assert Pooling(target="release").settle(sizes, 100.0).target == "release"
+    assert Pooling(target="release").resolve(sizes, 100.0).target == "release"
     with pytest.raises(pmtl.PmtlError, match="needs public bounds of the target"):
-        Pooling(target="given").settle(Sizes("regression", 1, 3, True), 100.0)
+        Pooling(target="given").resolve(Sizes("regression", 1, 3, True), 100.0)
 
 
 def test_a_client_without_rows_has_the_shared_model():

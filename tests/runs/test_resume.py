@@ -59,7 +59,7 @@ def test_lines_that_are_written_a_round_late_are_all_there(
 ):
     """As on a graphics card, where a round's numbers arrive when the next one is on its way."""
     pmtl.train(small, out=tmp_path / "whole", **OPTIONS)
-    monkeypatch.setattr(RoundReport, "on_its_way", True)
+    monkeypatch.setattr(RoundReport, "pending", True)
     pmtl.train(small, out=tmp_path / "late", **OPTIONS)
     with monkeypatch.context() as patch:
         stop_after(patch, 7)

@@ -189,4 +189,4 @@ def test_a_wrong_server_step_is_found_before_anything_is_spent(returned, sentenc
 
     server = Server(NAMES, Mine(), PLAN, 0)
     with pytest.raises(PmtlError, match=sentence):
-        server.rehearse(server.start(torch.zeros(2)))
+        server.dry_run(server.start(torch.zeros(2)))

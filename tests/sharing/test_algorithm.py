@@ -20,7 +20,7 @@ from pmtl.data import FederatedData
 from pmtl.engines.axis import AxisTrainer
 from pmtl.engines.base import TensorBatches
 from pmtl.engines.loops import DebugTrainer, ThreadsTrainer
-from pmtl.engines.slots import is_ours
+from pmtl.engines.slots import is_library_algorithm
 from pmtl.errors import PmtlError
 from pmtl.messages import UPLOAD, RoundMessage
 from pmtl.models import build_model
@@ -216,7 +216,7 @@ def test_the_billboard_and_every_upload_have_k_numbers(method, share, monkeypatc
     assert seen == (set() if method == "local" else {k})
     assert made.predictors(state, np.arange(M)).shape == (M, made.model.size)
     assert made.published(state).shape == (1, made.model.size)
-    assert made.newcomers(state).shape == (1, made.model.size)
+    assert made.unsampled_predictors(state).shape == (1, made.model.size)
     assert k < made.model.size or share == "*"
 
 
@@ -229,7 +229,7 @@ def test_an_upload_does_not_read_the_personal_numbers(method):
     own = algorithm.start(flat.start()) + 0.3
     state = algorithm.begin(own, shared)
     state = algorithm.step(state, shared, lambda w: w**2, 0.1)
-    rest = algorithm.share.rest
+    rest = algorithm.share.personal_size
     garbage = own.clone()
     garbage[len(own) - rest :] = torch.nan
     spoiled = state._replace(p=torch.full_like(state.p, torch.nan))
@@ -248,7 +248,7 @@ def test_what_one_client_keeps_to_itself_reaches_nobody_else():
     one, two = federation("pmtl", "3.*"), federation("pmtl", "3.*")
     first, second = one.start(), two.start()
     spoiled = second.store.gather(np.array([2]))
-    spoiled[:, len(spoiled[0]) - two.algorithm.share.rest :] = torch.nan
+    spoiled[:, len(spoiled[0]) - two.algorithm.share.personal_size :] = torch.nan
     second.store.scatter(np.array([2]), spoiled)
     one.server.gate.add = _without(2, one.server.gate)
     two.server.gate.add = _without(2, two.server.gate)
@@ -387,8 +387,8 @@ def test_a_users_algorithm_inside_counts_as_the_users():
     class Mine(PMTL):
         name: ClassVar[str] = "mine"
 
-    assert is_ours(share_part(PMTL(), "biases", flat))
-    assert not is_ours(share_part(Mine(), "biases", flat))
+    assert is_library_algorithm(share_part(PMTL(), "biases", flat))
+    assert not is_library_algorithm(share_part(Mine(), "biases", flat))
 
 
 def test_an_algorithm_is_bound_to_the_layout_of_the_shared_part():
@@ -416,7 +416,7 @@ def test_many_clients_at_once_join_as_one_does():
     for spec in SHARES:
         share = build_share(spec, flat)
         s = torch.randn(3, share.size)
-        p = torch.randn(3, share.rest)
+        p = torch.randn(3, share.personal_size)
         at_once = vmap(share.join)(s, p)
         for k in range(3):
             assert torch.allclose(at_once[k], share.join(s[k], p[k]))

@@ -29,7 +29,7 @@ def test_directions_are_linear_and_pull_back_is_the_transpose(spec):
     model = mlp()
     share = build_share(spec, model)
     columns = matrix(share)
-    assert share.rest == 0
+    assert share.personal_size == 0
     assert columns.shape == (model.size, share.size)
     assert torch.equal(share.join(torch.zeros(share.size), torch.zeros(0)), model.start())
     s, g = torch.randn(share.size), torch.randn(model.size)
@@ -94,7 +94,7 @@ def test_names_choose_what_is_shared_and_the_rest_is_personal():
     start = model.start()
     share = build_share("3.weight+biases", model)
     assert [part.name for part in share.layout.parameters] == ["1.bias", "3.weight", "3.bias"]
-    assert (share.size, share.rest) == (5 + 15 + 3, 20)
+    assert (share.size, share.personal_size) == (5 + 15 + 3, 20)
     s, p = share.first(start), share.own(start)
     assert torch.equal(share.join(s, p), start)
     assert torch.equal(p, start[:20])

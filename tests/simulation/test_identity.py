@@ -41,7 +41,7 @@ def federation(
     local = LocalTraining(steps=2, batch=4)
     made = simulate(data, model, algorithm or PMTL(), PLAN, local, 0, **changes)
     if metrics is not None:
-        made.show_metrics(metrics, bound, every=every)
+        made.prepare_metrics(metrics, bound, every=every)
     return made
 
 
@@ -199,7 +199,7 @@ def test_metrics_are_decided_upon_before_noise_is_drawn():
     made = federation()
     made.advance(made.start())
     with pytest.raises(pmtl.PmtlError, match="before the first round"):
-        made.show_metrics(METRICS)
+        made.prepare_metrics(METRICS)
 
 
 # --- what is read of a value ---

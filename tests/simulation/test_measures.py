@@ -11,15 +11,15 @@ import torch
 import pmtl
 from pmtl.engines.row_tensors import RowTensors
 from pmtl.errors import PmtlError
-from pmtl.simulation.evaluation import Measuring, evaluate
-from pmtl.simulation.measures import BINS, MEASURES, Answered, measures_of
+from pmtl.simulation.evaluation import Evaluator, evaluate
+from pmtl.simulation.measures import BINS, MEASURES, PredictedRows, measures_of
 
 metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
 CLIENTS = 23
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 
 
-def answered(task: str, outputs: int, seed: int = 0) -> Answered:
+def answered(task: str, outputs: int, seed: int = 0) -> PredictedRows:
     """Rows of clients of unequal sizes, in no order; scores have ties."""
     random = np.random.default_rng(seed)
     owner = np.concatenate([np.arange(CLIENTS), random.integers(CLIENTS, size=40 * CLIENTS)])
@@ -32,10 +32,10 @@ def answered(task: str, outputs: int, seed: int = 0) -> Answered:
     else:
         truth = (scores + random.normal(size=scores.shape)).astype(np.float32)
         truth = truth[:, 0] if outputs == 1 else truth
-    return Answered(task, truth, scores, owner, CLIENTS)
+    return PredictedRows(task, truth, scores, owner, CLIENTS)
 
 
-def one_by_one(given: Answered, theirs) -> np.ndarray:
+def one_by_one(given: PredictedRows, theirs) -> np.ndarray:
     """What scikit-learn says for the rows of each client."""
     rows = [np.flatnonzero(given.owner == client) for client in range(given.clients)]
     return np.array([theirs(given.truth[mine], mine) for mine in rows])
@@ -122,7 +122,7 @@ def test_the_calibration_error_is_the_gap_in_bins_of_confidence():
 def test_a_client_with_one_class_has_no_auc_and_with_missing_classes_that_of_the_others():
     truth = np.array([1, 1, 0, 2, 2, 0])
     scores = np.array([[0, 1, 2], [0, 2, 1], [3, 1, 0], [0, 1, 5], [1, 0, 1], [0, 2, 0]], float)
-    given = Answered("classification", truth, scores, np.array([0, 0, 1, 1, 1, 1]), 2)
+    given = PredictedRows("classification", truth, scores, np.array([0, 0, 1, 1, 1, 1]), 2)
     found = MEASURES["classification"]["auc"](given)
     assert np.isnan(found[0])
     sure = given.probabilities[2:]
@@ -133,7 +133,7 @@ def test_a_client_with_one_class_has_no_auc_and_with_missing_classes_that_of_the
 def test_targets_that_are_all_the_same_have_no_r2():
     owner = np.array([0, 0, 0, 1, 2, 2])
     truth = np.array([0.1, 0.1, 0.1, 5.0, 1.0, 3.0], dtype=np.float32)
-    given = Answered("regression", truth, truth[:, None] + 1, owner, 3)
+    given = PredictedRows("regression", truth, truth[:, None] + 1, owner, 3)
     found = MEASURES["regression"]["r2"](given)
     assert np.isnan(found).tolist() == [True, True, False]
     assert found[2] == 0.0
@@ -223,7 +223,7 @@ def test_processes_of_a_team_measure_their_own_clients(uneven):
 
     def measured(clients):
         chosen = {"auc": None, "brier": None}
-        found = Measuring(tensors, run._model, "test").further_values(
+        found = Evaluator(tensors, run._model, "test").extra_metrics(
             chosen, run.views()["personal"], np.array(clients, np.int64)
         )
         return np.stack([values for values, _, _ in found.values()])

@@ -141,11 +141,11 @@ class TestTraining:
         assert 1.99 < run.privacy.epsilon <= 2.0
         assert run.privacy.metrics["rounds"] == 2
         said = " ".join(str(run.privacy).split())
-        assert "Average metrics of everybody were released 2 times" in said
+        assert "Average metrics of all clients were released 2 times" in said
         without = pmtl.train(small, privacy={"epsilon": 2.0, "rounds": 4}, local={"steps": 1})
         assert run.privacy.plan["noise_std"] > without.privacy.plan["noise_std"]
         assert without.privacy.metrics is None
-        assert "metrics of everybody" not in str(without.privacy)
+        assert "metrics of all clients" not in str(without.privacy)
 
     def test_a_published_model_alone_has_one_view(self, small):
         privacy = {"epsilon": 2.0, "rounds": 2, "metrics": 0.2}

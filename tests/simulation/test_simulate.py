@@ -371,7 +371,7 @@ def test_production_without_a_charge_is_refused_by_either_gate():
     made = federation(seed=None, charge=lambda round: None)
     metrics = PrivacyPlan(M, M, "full", 1.0, 0.1, ROUNDS, 1e-3)
     with pytest.raises(PmtlError, match="every release is charged"):
-        made.show_metrics(metrics)
+        made.prepare_metrics(metrics)
 
 
 def test_a_cohort_that_was_drawn_ahead_serves_its_own_round_only():
@@ -379,7 +379,7 @@ def test_a_cohort_that_was_drawn_ahead_serves_its_own_round_only():
     ahead, every round trains the cohort that the sampler draws for it, to the same bits."""
     plain, _ = run(federation())
     made = federation()
-    made._look_ahead(2)
+    made._prefetch(2)
     ahead, _ = run(made)
     assert same(plain, ahead)
 

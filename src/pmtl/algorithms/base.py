@@ -35,8 +35,8 @@ State = Any
 class Algorithm(ABC):
     """The base class of all algorithms.
 
-    In all methods `own` is the client's own vector, `shared` [P] what it reads of the billboard,
-    already noisy, `state` what `begin` or the last `step` returned (one vector or a tuple of
+    In all methods `own` is the client's own vector, `shared` [P] the noisy vector it reads from
+    the billboard, `state` what `begin` or the last `step` returned (one vector or a tuple of
     vectors), `gradient` the gradient of the objective on the current batch (a function of the
     weights), and `lr` the step size η. `clients` are the clients' names; in `warning` it is their
     number, with the size of the `cohort` and the number of `rounds`.
@@ -47,7 +47,7 @@ class Algorithm(ABC):
     shares: ClassVar[bool] = True
     #: Whether clients get personal models (False: they predict with the shared model).
     personal: ClassVar[bool] = True
-    #: What defines which clients are related, if anything does; it must be public.
+    #: The public input that says which clients are related, if any, for the statement.
     relations: ClassVar[str | None] = None
     #: Whether clients solve their problems exactly instead of by steps (`ExactAlgorithm`).
     exact: ClassVar[bool] = False
@@ -76,8 +76,7 @@ class Algorithm(ABC):
         return self
 
     def board_size(self, layout: Layout) -> int:
-        """How many numbers a vector of the billboard has; by default as many as the model with this
-        `layout`."""
+        """The length of a vector of the billboard; by default `layout.size`, the model's length."""
         return layout.size
 
     def board_start(self, common: Tensor) -> Tensor:
@@ -86,7 +85,7 @@ class Algorithm(ABC):
 
     @property
     def shows_model(self) -> bool:
-        """Whether what is published is a model that predicts by itself."""
+        """Whether the published weights are a model that can predict without a client's data."""
         return True
 
     def published(self, shared: Tensor) -> Tensor:
@@ -100,17 +99,17 @@ class Algorithm(ABC):
         return None
 
     def upload_size(self, round: int) -> int | None:
-        """The length of an upload in a round; None is the length of the billboard's vectors."""
+        """The length of an upload in a round; None means that of a vector of the billboard."""
         return None
 
     def server_start(self, shared: Tensor) -> dict[str, Tensor]:
-        """What the server keeps between rounds besides the billboard, e.g. momentum."""
+        """The server's state between rounds besides the billboard, such as momentum."""
         return {}
 
     def server_step(
         self, shared: Tensor, update: Tensor, memory: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The next billboard, and what the server keeps. It uses only public values, so it costs no
+        """The next billboard and the next state. It uses public values only, so it costs no
         privacy.
 
         Args:
@@ -219,19 +218,19 @@ class Sizes:
 class ExactAlgorithm(Algorithm):
     """An algorithm whose clients use all their rows at once instead of taking steps.
 
-    `work` and `finish` are written for many clients at once; the result for a client does not
-    depend on the others. `rows` are all training rows of the clients, `board` [K, B] is what they
-    read.
+    `compute_uploads` and `finish` are written for many clients at once; a client's result does not
+    depend on the other clients. `rows` are all training rows of the clients, `board` [K, B] is the
+    billboard that each client reads.
     """
 
     exact: ClassVar[bool] = True
     #: Whether training begins with the common start.
     uses_start: ClassVar[bool] = False
-    #: Whether clients finish with what they uploaded last, which `finish_after` gets.
-    uses_last: ClassVar[bool] = False
+    #: Whether `finish_after` needs the clients' last uploads.
+    uses_last_upload: ClassVar[bool] = False
 
     def reader(self, model: FlatModel, input_shape: tuple[int, ...]) -> Reader:
-        """What makes `rows` of a client's rows: by default the model's linear part."""
+        """Converts a client's rows to `ClientRows`; by default with the model's linear part."""
         layer = last_layer(model, input_shape)
         if layer is None:
             raise PmtlError(f"The algorithm {self.name!r} needs a linear model.")
@@ -239,12 +238,12 @@ class ExactAlgorithm(Algorithm):
 
     @property
     def begins_at_start(self) -> bool:
-        """Whether the trained weights of a public start count (after `settle`)."""
+        """Whether the trained weights of a public start count (after `resolve`)."""
         return self.uses_start
 
     @property
-    def usual_share(self) -> str | None:
-        """Which part of the model is shared unless `share` says it (after `settle`); None: all."""
+    def default_share(self) -> str | None:
+        """The part of the model that is shared unless `share` is given; None: all."""
         return None
 
     def with_part(self, part: Any) -> ExactAlgorithm:
@@ -263,10 +262,10 @@ class ExactAlgorithm(Algorithm):
     @property
     @abstractmethod
     def in_words(self) -> str:
-        """What the releases are, for the privacy statement."""
+        """A description of the releases, for the privacy statement."""
 
     @abstractmethod
-    def settle(self, sizes: Sizes, strength: float) -> ExactAlgorithm:
+    def resolve(self, sizes: Sizes, strength: float) -> ExactAlgorithm:
         """The algorithm with all settings decided from public numbers.
 
         Args:
@@ -283,19 +282,19 @@ class ExactAlgorithm(Algorithm):
         return False
 
     @abstractmethod
-    def work(self, rows: ClientRows, board: Tensor, round: int) -> Tensor:
+    def compute_uploads(self, rows: ClientRows, board: Tensor, round: int) -> Tensor:
         """The uploads [K, U] of a round, before clipping to norm 1."""
 
     @abstractmethod
     def alone(self, own: Tensor) -> Tensor:
-        """The weights [P] that the client would have without the others."""
+        """The weights [P] of the client's model trained without the other clients."""
 
     @abstractmethod
     def finish(self, rows: ClientRows, board: Tensor) -> Tensor:
         """What clients own after the last release [K, own]."""
 
     def finish_after(self, rows: ClientRows, board: Tensor, last: Tensor) -> Tensor:
-        """The same, given the clients' last uploads before clipping [K, U], if `uses_last`."""
+        """`finish`, given the clients' last uploads before clipping [K, U]."""
         return self.finish(rows, board)
 
     def begin(self, own: Tensor, shared: Tensor) -> State:

@@ -33,7 +33,7 @@ class ClusteredPMTL(PMTL):
     name: ClassVar[str] = "clustered"
     relations: ClassVar[str | None] = "The clusters"
 
-    #: Not in `repr`, which the noise depends on: equal clusters in another file are the same run.
+    #: Not in `repr`, which decides the noise: equal clusters from another file are the same run.
     clusters: Mapping[str, str] | str = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 McMahan, Moore, Ramage, Hampson & Agüera y Arcas, AISTATS 2017; with clipped uploads and noise on
 their average it is the paper's private global baseline (its section 5.2). Clients are averaged
-with equal weights: weighting by sample count would let a client buy influence beyond γ/q.
+with equal weights: weighting by sample count would give a client more influence than γ/q.
 """
 
 from __future__ import annotations

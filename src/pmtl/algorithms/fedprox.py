@@ -1,4 +1,4 @@
-"""FedProx: one global model, with local work kept near it.
+"""FedProx: one global model, with local models kept near it.
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar & Smith, MLSys 2020. The local objective is
 loss_k(w) + μ/2 · ‖w − w̃‖²; unlike PMTL, a client starts from w̃ every round and owns nothing.

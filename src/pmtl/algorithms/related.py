@@ -45,7 +45,7 @@ class RelatedPMTL(PMTL):
     name: ClassVar[str] = "related"
     relations: ClassVar[str | None] = "The relationship matrix"
 
-    #: Not in `repr`, which the noise depends on: the billboard has the content of the file.
+    #: Not in `repr`, which decides the noise: the billboard has the file's content.
     omega: Any = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -1,1 +1,1 @@
-"""Attacks on our own training: do they prove a larger ε than the claimed one?"""
+"""Attacks on the training code, which test whether ε is larger than claimed."""

@@ -7,7 +7,7 @@ round. Fisher's discriminant is trained on half of the runs and measured on the 
 
 Many runs are computed as blocks of one (`replicas.py`). A leak outside of the billboard might cross
 into another block, so two scenarios run one by one. There the adversary may select runs and clients
-by the other clients' coins, which are independent of k's; in production nobody can select.
+by the other clients' coins, which are independent of k's. In production no selection is possible.
 """
 
 from __future__ import annotations
@@ -112,16 +112,16 @@ def play(
 def _one_by_one(
     plan: PrivacyPlan, scenario: Scenario, bits: Bits, seed: int | None, hardened: bool
 ) -> Floats:
-    chances = _chances(plan, scenario, seed)
+    runs = _selected_runs(plan, scenario, seed)
     return np.concatenate(
         [
             play(plan, scenario, np.array([bit]), own, hardened, names)
-            for bit, (own, names) in zip(bits, chances, strict=False)
+            for bit, (own, names) in zip(bits, runs, strict=False)
         ]
     )
 
 
-def _chances(
+def _selected_runs(
     plan: PrivacyPlan, scenario: Scenario, seed: int | None
 ) -> Iterator[tuple[int | None, tuple[str, ...]]]:
     """Seeds of runs and the names of their clients, selected as the scenario says."""

@@ -34,13 +34,13 @@ from pmtl.privacy.plan import PrivacyPlan
 GAME = "canaries"
 
 #: Canaries upload so many times γ, and the gate has to clip them.
-_REACH = 100.0
+_UPLOAD_FACTOR = 100.0
 #: Rows of a canary and of an ordinary client: more rows must not give more weight.
 _CANARY_ROWS, _ROWS = 2, 1
 #: Canaries in a block, which has as many parameters, and canaries for each trial of the setup.
 _BLOCK, _PER_TRIAL = 250, 4
 #: The share of the coins that is guessed in one run; fixed before anything is seen.
-_SURE = 0.1
+_GUESSED = 0.1
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def canaries(setup: AuditSetup) -> AuditResult:
     moved = play(plan, coins, directions, setup.noise_seed, setup.on_grid)
     scores = _scores(moved, directions)
     ways = 3 if in_blocks else 1
-    guesses = int(_SURE * secrets)
+    guesses = int(_GUESSED * secrets)
     right = correct_guesses(scores, coins, guesses)
     estimator = one_run_gaussian if curve else one_run
     bound = estimator(secrets, guesses, right, delta, share(setup.confidence, ways))
@@ -152,7 +152,7 @@ def play(
     first = state.shared.clone()
     who = (plan.clients * np.arange(blocks)[:, None] + np.arange(secrets)).reshape(-1)
     signs = np.where(coins, 1.0, -1.0)[:, None]
-    messages = signs * np.tile(directions, (blocks, 1)) * plan.clip_norm * _REACH
+    messages = signs * np.tile(directions, (blocks, 1)) * plan.clip_norm * _UPLOAD_FACTOR
     own = state.store.gather(who)
     own[:, -size:] = torch.from_numpy(messages).to(own.dtype)
     state.store.scatter(who, own)

@@ -1,6 +1,6 @@
 """The default game: a whole run of a default method, attacked in all of its releases.
 
-Client k has one of two data sets, as different as we know how to make them. The adversary knows
+Client k has one of two very different data sets. The adversary knows
 everything else: the other clients' rows, and every release. From these it computes what all clients
 upload in each round, for either data set of k, and compares each release with both. The sum over
 all rounds is the most powerful test (Neyman & Pearson 1933) between the two.
@@ -34,7 +34,7 @@ from pmtl.privacy.accounting.gaussian import mu_for
 from pmtl.privacy.clipping import clip
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Release, noise_of
-from pmtl.server.settle import sizes_of
+from pmtl.server.resolve import sizes_of
 
 GAME = "default"
 
@@ -81,7 +81,7 @@ def planned(setup: AuditSetup, scenario: Scenario) -> tuple[PrivacyPlan, ExactAl
     sizes = sizes_of(
         model, (_COLUMNS,), scenario.task, _outputs(scenario), target_range=scenario.bounds
     )
-    method = scenario.method.settle(sizes, m * mu_for(setup.epsilon, setup.claimed_delta))
+    method = scenario.method.resolve(sizes, m * mu_for(setup.epsilon, setup.claimed_delta))
     claim = replace(setup, clip=1.0)  # Uploads of these methods have norm 1.
     plan = claim.plan(method.releases, clients=m, full_participation=True)
     return plan, method.with_noise(plan.noise_std), model
@@ -98,7 +98,7 @@ def play(
     """One score for every trial; a true bit plays D. `rows` are those of the other clients, and
     those of client k under D and under D′."""
     trials, m = len(bits), plan.clients
-    others, first, second = (_often(part, trials, m) for part in rows)
+    others, first, second = (_repeat_rows(part, trials, m) for part in rows)
     blocks = np.arange(trials * m) // m
     k = np.arange(m - 1, trials * m, m)
     rest = np.setdiff1d(np.arange(trials * m), k)
@@ -109,8 +109,8 @@ def play(
     coin, scores = torch.from_numpy(bits).unsqueeze(1), torch.zeros(trials, dtype=torch.float64)
     for round in range(plan.rounds):
         if not method.repeats(round):
-            theirs = method.work(others, board.repeat_interleave(m - 1, 0), round)
-            mine = [method.work(one, board, round) for one in (first, second)]
+            theirs = method.compute_uploads(others, board.repeat_interleave(m - 1, 0), round)
+            mine = [method.compute_uploads(one, board, round) for one in (first, second)]
         tally = gate.open(round, board, theirs.shape[1])
         gate.add(tally, rest, theirs)
         gate.add(tally, k, torch.where(coin, mine[0], mine[1]))
@@ -145,8 +145,8 @@ def _rows(
     )
 
 
-def _often(rows: ClientRows, trials: int, m: int) -> ClientRows:
-    """The rows of one federation's clients, in all trials."""
+def _repeat_rows(rows: ClientRows, trials: int, m: int) -> ClientRows:
+    """The rows of one federation's clients, repeated for all trials."""
     few = min(len(rows.x), m - 1)
     return replace(
         rows,

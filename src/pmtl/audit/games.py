@@ -53,21 +53,21 @@ GAMES: dict[str, Callable[[AuditSetup], AuditResult]] = {
     "server": server,
 }
 
-EVERY = "all"
+ALL_GAMES = "all"
 _HAS_CRYPTOGRAPHY = find_spec("cryptography") is not None
 
 
 def chosen(game: str) -> tuple[str, ...]:
     """The games of this name: one, or all."""
-    if game == EVERY:
+    if game == ALL_GAMES:
         return tuple(game for game in GAMES if game != "server" or _HAS_CRYPTOGRAPHY)
     if game not in GAMES:
-        raise unknown("game", game, [*GAMES, EVERY])
+        raise unknown("game", game, [*GAMES, ALL_GAMES])
     return (game,)
 
 
 def audit(
-    setup: AuditSetup | None = None, games: Iterable[str] | str = EVERY
+    setup: AuditSetup | None = None, games: Iterable[str] | str = ALL_GAMES
 ) -> Iterator[AuditResult]:
     """Play games one after another, and yield each verdict when it is known.
 

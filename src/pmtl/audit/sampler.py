@@ -1,4 +1,4 @@
-"""The sampler game: what the other clients know about one client's coin.
+"""The sampler game: whether other clients can predict one client's participation.
 
 Amplification by Poisson sampling needs independent coins. The adversary knows the participation of
 all others, now and before, and guesses whether client k takes part. ε says how much its odds

@@ -33,7 +33,7 @@ class AuditSetup:
 
     epsilon: float = option(2.0, help="ε of the claim; the noise is calibrated to it.")
     clients: int = option(20, help="m: how many clients the federation has.")
-    cohort: int | None = option(None, help="q, clients a round; everybody unless given.")
+    cohort: int | None = option(None, help="q, clients a round; all clients unless given.")
     sampling: str | None = option(None, help=declared(PrivacyRequest)["sampling"].about.help)
     rounds: int = option(3, help="T: rounds of the games that train.")
     trials: int = option(4000, help="Trials of the one-round game; other games in proportion.")

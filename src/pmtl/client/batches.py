@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # The command line imports `LocalTraining` and starts faster 
 DEFAULT_STEPS = 10
 
 #: `own_sizes` gives no batch fewer rows than this, unless `LocalTraining.batch` is smaller.
-FEW_ROWS = 32
+MIN_BATCH_ROWS = 32
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class LocalTraining:
             object.__setattr__(self, "steps", DEFAULT_STEPS)
 
     def lr_at(self, round: int) -> float:
-        """η in a round."""
+        """The step size η in a round."""
         return self.lr * 0.5 ** (round // self.halve_every) if self.halve_every else self.lr
 
 
@@ -76,7 +76,7 @@ class Batches:
         """The batch size and number of steps for each client, computed from its own rows alone.
         Both are rounded up to powers of two, so that there are few different sizes."""
         counts = self._rows.counts[clients]
-        size = power_of_two(counts, FEW_ROWS)
+        size = power_of_two(counts, MIN_BATCH_ROWS)
         if self._local.batch:
             size = np.minimum(size, self._local.batch)
         return size, power_of_two(self._wanted(counts, -(-counts // size)))

@@ -1,4 +1,4 @@
-"""One client: its rows, its own vector, and what it does in a round.
+"""One client: its rows, its own vector, and its part of a round.
 
 A site receives a `RoundMessage`, trains, and answers with its clipped upload. Its rows and its own
 vector stay here. `simulation/sites.py` does the same for many clients at once.
@@ -75,7 +75,8 @@ class Site:
         self._check(message)
         shared = torch.tensor(message.shared, dtype=self.model.start().dtype)
         if self._exact is not None:
-            uploads = self._exact.work(self._all_rows(), shared.unsqueeze(0), message.round)
+            rows, read = self._all_rows(), shared.unsqueeze(0)
+            uploads = self._exact.compute_uploads(rows, read, message.round)
             self._round = message.round
             return {UPLOAD: clip(uploads.to(shared.dtype), self._clip_norm)[0].numpy()}
         lr = self._local.lr_at(message.round)
@@ -90,8 +91,8 @@ class Site:
         return {UPLOAD: clip(trained.upload.unsqueeze(0), self._clip_norm)[0].numpy()}
 
     def finish(self, message: RoundMessage) -> None:
-        """Make the client's own vector from what was published, which is in `message`, after the
-        last round of an exact algorithm. Nothing leaves the client."""
+        """After the last round of an exact algorithm, make the client's own vector from the
+        published values in `message`. Nothing leaves the client."""
         if self._exact is not None:
             self._check(message)
             shared = torch.tensor(message.shared, dtype=self.model.start().dtype)
@@ -111,7 +112,7 @@ class Site:
         return reader.rows(self._data.task, self._data.outputs, inputs, y, real, words)
 
     def _check(self, message: RoundMessage) -> None:
-        """Refuse what would spoil the client's vector, or a second upload for one round."""
+        """Refuse an invalid shared vector, and a second request for one round."""
         size = self.algorithm.board_size(self.model.layout)
         if message.shared.shape != (size,) or not np.isfinite(message.shared).all():
             raise PmtlError(

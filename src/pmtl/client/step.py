@@ -49,7 +49,7 @@ def train_client(
         model: the model as a function of a flat vector.
         task: decides the loss.
         own: [own] the client's own vector when the round begins.
-        shared: [P] what it reads of the billboard.
+        shared: [P] the vector that it reads from the billboard.
         batches: the rows of each local step; a step without real rows is skipped.
         lr: the step size η.
         on_stage: called with "begin", "step 1", …, "upload", "keep" before each stage.

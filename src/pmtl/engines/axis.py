@@ -26,7 +26,7 @@ from torch.func import vmap
 from torch.utils._pytree import tree_map
 
 from pmtl.algorithms import Algorithm
-from pmtl.client.batches import FEW_ROWS
+from pmtl.client.batches import MIN_BATCH_ROWS
 from pmtl.client.step import client_step
 from pmtl.engines.base import CohortBatches, CohortTrainer, Ints, Mask, Trained
 from pmtl.engines.compiled import CompiledStep
@@ -155,15 +155,15 @@ def schedule(active: Mask) -> tuple[Ints, list[int]]:
 
 def row_groups(mask: Mask) -> list[tuple[Ints, int]]:
     """The cohort in groups, each with the number of rows that its batches need, rounded up to all,
-    a quarter, a sixteenth, …, but not below `FEW_ROWS`."""
+    a quarter, a sixteenth, …, but not below `MIN_BATCH_ROWS`."""
     needs = _last(np.asarray(mask.any(axis=1)))
-    room = np.full(len(mask), mask.shape[2])
-    while (smaller := -(-int(room.min()) // 4)) >= FEW_ROWS:
+    rows_of = np.full(len(mask), mask.shape[2])
+    while (smaller := -(-int(rows_of.min()) // 4)) >= MIN_BATCH_ROWS:
         fits = needs <= smaller
         if not fits.any():
             break
-        room[fits] = smaller
-    return [(np.flatnonzero(room == rows), int(rows)) for rows in np.unique(room)]
+        rows_of[fits] = smaller
+    return [(np.flatnonzero(rows_of == rows), int(rows)) for rows in np.unique(rows_of)]
 
 
 def widths(cohort: int, left: list[int], usual: int | None) -> list[int]:

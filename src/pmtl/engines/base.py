@@ -47,7 +47,7 @@ class CohortBatches(ABC):
             yield inputs[0], targets[0], torch.from_numpy(mask[step]).to(inputs.device)
 
     def name(self, k: int) -> str:
-        """What client k is called in errors."""
+        """The name of client k in error messages."""
         return f"number {k}"
 
 
@@ -70,8 +70,8 @@ class TensorBatches(CohortBatches):
 class Trained(NamedTuple):
     """The result of a cohort's training."""
 
-    kept: Tensor  #: [K, own] what each client owns from now on
-    uploads: Tensor  #: [K, P] what each client sends; not yet clipped
+    kept: Tensor  #: [K, own] each client's own vector after the round
+    uploads: Tensor  #: [K, P] each client's upload; not yet clipped
     losses: Tensor  #: [K] each client's mean batch loss
 
     def take(self, positions: Tensor) -> Trained:
@@ -102,5 +102,5 @@ class CohortTrainer(ABC):
 
     @abstractmethod
     def train(self, own: Tensor, shared: Tensor, batches: CohortBatches, lr: float) -> Trained:
-        """Train every client of a cohort for one round, from what it owned before, `own` [K, own],
-        and what it reads of the billboard, `shared` [K, P], with the step size `lr`."""
+        """Train every client of a cohort for one round, from the own vectors `own` [K, own] and the
+        vectors `shared` [K, P] of the billboard, with the step size `lr`."""

@@ -1,8 +1,8 @@
 """Which engine trains a cohort, and how many clients at once.
 
-The client axis is for graphics cards, where it turns thousands of small products into one large
-one, and for small models on a CPU, where a loop over clients would spend its time in Python. With
-convolutions or very many parameters one client fills a core: then each thread trains one client.
+The client axis is for GPUs, where it turns thousands of small products into one large one, and for
+small models on a CPU, where a loop over clients would spend its time in Python. With convolutions
+or very many parameters one client keeps a core busy: then each thread trains one client.
 Batches, cohorts and noise are the same with all engines.
 """
 
@@ -24,19 +24,19 @@ ENGINES = ("auto", "axis", "threads", "debug")
 
 #: Floats that the clients trained at once may hold together. On a CPU's client axis they should fit
 #: in its caches; on sparse rows clients touch little of what they hold.
-CHUNK_FLOATS, CARD_FLOATS, THREADS_FLOATS, SPARSE_FLOATS = 2**23, 2**32, 2**29, 2**26
+CHUNK_FLOATS, GPU_FLOATS, THREADS_FLOATS, SPARSE_FLOATS = 2**23, 2**32, 2**29, 2**26
 
-#: With fewer clients at once, the client axis is not worth it.
+#: With fewer clients at once, the client axis is slower than a loop.
 _FEW_CLIENTS = 4
 #: The most slots of an array in production.
-MOST_SLOTS, MOST_SLOTS_CARD = 512, 4096
-#: Seconds that compiling takes on a graphics card, and that a compiled step saves for every layer
+MOST_SLOTS, MOST_SLOTS_GPU = 512, 4096
+#: Seconds that compiling takes on a GPU, and that a compiled step saves for every layer
 #: with weights and every float it touches (about as in benchmarks/results/engines-h200.json).
 _COMPILE, _SAVED_PER_LAYER, _SAVED_PER_FLOAT = 40.0, 4e-3, 4.5e-12
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """Estimates of a run's local training before it begins."""
 
     client_floats: int  #: floats that one client's step touches: weights, rows and layers
@@ -64,13 +64,13 @@ def choose(
     compile: bool | None,
     model: FlatModel,
     device: torch.device,
-    work: Work,
+    workload: Workload,
     isolate: bool = False,
     alone: bool = False,
 ) -> tuple[str, bool]:
     """The engine's name and whether it compiles, where `engine` is "auto" and `compile` is None;
     otherwise they decide. `isolate` is for production; there, models that are not safe on the
-    client axis are trained `alone`, for which threads are the better engine on a CPU."""
+    client axis are trained one by one (`alone`), for which threads are faster on a CPU."""
     check_engine(engine, compile, device.type)
     if isolate and compile:
         raise PmtlError(
@@ -86,37 +86,37 @@ def choose(
         engine = "axis"
         # With dropout, all threads would share one random generator.
         if device.type == "cpu" and not (compile or model.traits.random_forward):
-            few = at_once("axis", device, work.client_floats) < _FEW_CLIENTS
+            few = clients_at_once("axis", device, workload.client_floats) < _FEW_CLIENTS
             if alone or few or has_convolutions(model.module):
                 engine = "threads"
     if compile is None:
-        pays = engine == "axis" and device.type == "cuda" and _pays(model, work)
+        pays = engine == "axis" and device.type == "cuda" and _compiling_pays(model, workload)
         compile = pays and not isolate
     return engine, compile
 
 
-def _pays(model: FlatModel, work: Work) -> bool:
+def _compiling_pays(model: FlatModel, workload: Workload) -> bool:
     layers = sum(any(True for _ in part.parameters(False)) for part in model.module.modules())
-    floats = work.cohort * work.client_floats
-    return work.steps * (_SAVED_PER_LAYER * layers + _SAVED_PER_FLOAT * floats) > _COMPILE
+    floats = workload.cohort * workload.client_floats
+    return workload.steps * (_SAVED_PER_LAYER * layers + _SAVED_PER_FLOAT * floats) > _COMPILE
 
 
-def at_once(engine: str, device: torch.device, client_floats: int) -> int:
-    """How many clients an engine, or training on "sparse" rows, takes at once."""
+def clients_at_once(engine: str, device: torch.device, client_floats: int) -> int:
+    """How many clients an engine, or training on "sparse" rows, trains at once."""
     floats = {"axis": CHUNK_FLOATS, "sparse": SPARSE_FLOATS}.get(engine, THREADS_FLOATS)
-    if device.type == "cuda":  # Of the card's memory, a quarter.
-        there = torch.cuda.get_device_properties(device).total_memory
-        floats = min(CARD_FLOATS, there // 16)
+    if device.type == "cuda":  # A quarter of its memory.
+        memory = torch.cuda.get_device_properties(device).total_memory
+        floats = min(GPU_FLOATS, memory // 16)
     return max(1, floats // client_floats)
 
 
-def fixed_width(clients: int, cohort: int, device: torch.device, client_floats: int) -> int:
+def slot_count(clients: int, cohort: int, device: torch.device, client_floats: int) -> int:
     """How many slots an array has in production, a power of two: one for each client if all take
     part, else four for each client of a cohort, so that few clients share a slot; fewer if memory
     is short."""
     wanted = clients if cohort >= clients else min(4 * cohort, clients)
-    most = min(MOST_SLOTS_CARD if device.type == "cuda" else MOST_SLOTS, 2 * wanted - 1)
-    return 1 << max(0, min(most, at_once("axis", device, client_floats)).bit_length() - 1)
+    most = min(MOST_SLOTS_GPU if device.type == "cuda" else MOST_SLOTS, 2 * wanted - 1)
+    return 1 << max(0, min(most, clients_at_once("axis", device, client_floats)).bit_length() - 1)
 
 
 def build_trainer(

@@ -1,9 +1,9 @@
 """Compile a cohort's step.
 
 The step is recorded as a list of operations (`record`), and the list is compiled. It fits one
-number of clients, so callers round theirs up to one of a few (`axis.widths`). On a graphics
-card the kernel launches of the compiled step are recorded, too (`Replayed`): launching the kernels
-of a small step one by one takes longer than computing them.
+number of clients, so callers round theirs up to one of a few (`axis.widths`). On a GPU
+the kernel launches of the compiled step are recorded, too (`CudaGraph`): launching the kernels of a
+small step one by one takes longer than running them.
 """
 
 from __future__ import annotations
@@ -59,34 +59,34 @@ class CompiledStep:
     def _compile(self, arguments: tuple[Any, ...]) -> Callable[..., Any]:
         replay = self._replay and tree_flatten(arguments)[0][0].is_cuda
         if replay:
-            arguments = tree_map(_own, arguments)
-        graph, arranged = record(self._step, arguments)
+            arguments = tree_map(_copy, arguments)
+        graph, structure = record(self._step, arguments)
         run = torch.compile(graph, backend=self._backend, dynamic=False, fullgraph=True)
         if replay:
             self._pool = self._pool or torch.cuda.graph_pool_handle()
-            run = Replayed(run, tree_flatten(arguments)[0], self._pool)
-        return lambda *parts: tree_unflatten(run(*tree_flatten(parts)[0]), arranged)
+            run = CudaGraph(run, tree_flatten(arguments)[0], self._pool)
+        return lambda *parts: tree_unflatten(run(*tree_flatten(parts)[0]), structure)
 
 
 def record(step: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[GraphModule, TreeSpec]:
     """The step, with derivatives and `vmap` resolved, as a list of operations on the tensors of its
     arguments; and the structure of its result."""
-    leaves, arranged = tree_flatten(arguments)
-    answer: list[TreeSpec] = []
+    leaves, structure = tree_flatten(arguments)
+    result_structure: list[TreeSpec] = []
 
     def flat(*parts: Tensor) -> list[Tensor]:
-        result, shape = tree_flatten(step(*tree_unflatten(list(parts), arranged)))
-        answer[:] = [shape]
+        result, shape = tree_flatten(step(*tree_unflatten(list(parts), structure)))
+        result_structure[:] = [shape]
         return list(result)
 
     # Two arguments may be the same tensor now, but differ in the next step.
     separate = [leaf.detach() for leaf in leaves]
     # Fake tensors have shapes but no contents: recording computes nothing.
     graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*separate)
-    return graph, answer[0]
+    return graph, result_structure[0]
 
 
-class Replayed:
+class CudaGraph:
     """All kernel launches of a function as one launch (a CUDA graph).
 
     The graph reads and writes fixed memory: arguments are copied into `buffers`.
@@ -106,7 +106,7 @@ class Replayed:
 
     def __call__(self, *arguments: Tensor) -> Any:
         for buffer, given in zip(self._buffers, arguments, strict=True):
-            if _repeats(buffer):
+            if _is_expanded(buffer):
                 buffer[:1].copy_(given[:1])
             else:
                 buffer.copy_(given)
@@ -114,12 +114,13 @@ class Replayed:
         return self._results
 
 
-def _own(tensor: Tensor) -> Tensor:
-    """A copy; a row that is read many times remains one row."""
-    return tensor[:1].clone().expand_as(tensor) if _repeats(tensor) else tensor.contiguous().clone()
+def _copy(tensor: Tensor) -> Tensor:
+    """A copy; a row that is expanded to many stays one row in memory."""
+    row = tensor[:1] if _is_expanded(tensor) else tensor
+    return row.contiguous().clone().expand_as(tensor)
 
 
-def _repeats(tensor: Tensor) -> bool:
+def _is_expanded(tensor: Tensor) -> bool:
     return tensor.dim() > 1 and len(tensor) > 1 and tensor.stride(0) == 0
 
 

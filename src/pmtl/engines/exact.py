@@ -1,8 +1,8 @@
 """Exact algorithms (`ExactAlgorithm`) for many clients: all their training rows, padded, in pieces
 that fit in memory.
 
-In production every client is computed alone, so that its result does not depend on the others, to
-the last bit; or, if the model allows it, in its own slot of an array (`slots.py`).
+In production every client is computed separately, so that its result does not depend on other
+clients, to the last bit; or, if the model allows it, in its own slot of an array (`slots.py`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from pmtl.models.linear.solve import ClientRows
 
 #: Floats in memory at a time, and the most slots of an array in production.
 _FLOATS, _MOST_SLOTS = 16 * 2**20, 64
-#: On a graphics card: a float for so many bytes of its memory, where that is more. Few large
-#: computations are faster there than many small ones.
-_BYTES_ON_CARD = 64
+#: On a GPU: one float for so many bytes of its memory, if that is more. A GPU computes few large
+#: arrays faster than many small ones.
+_GPU_BYTES = 64
 
 
 class ExactEngine:
@@ -54,9 +54,9 @@ class ExactEngine:
         self._kept: dict[bytes, Tensor] = {}  # by clients: uploads of a release that is repeated
         self._kept_round = -1
 
-    def uploads(self, clients: Ints, around: Tensor, round: int) -> Tensor:
-        """The uploads [K, U] of a round, not yet clipped; `around` [K, B] is what clients read."""
-        work, first = self._algorithm.work, round
+    def uploads(self, clients: Ints, shared: Tensor, round: int) -> Tensor:
+        """The uploads [K, U] of a round, not yet clipped; `shared` [K, B] is what they read."""
+        compute, first = self._algorithm.compute_uploads, round
         while self._algorithm.repeats(first):
             first -= 1
         if first != self._kept_round:
@@ -64,63 +64,63 @@ class ExactEngine:
         key = clients.tobytes()  # The last bits depend on which clients are computed together.
         if key in self._kept:
             return self._kept[key]
-        stage = f"work, round {round}"
-        made = self._map(stage, clients, around, lambda rows, read, _: work(rows, read, round))
+        stage = f"compute_uploads, round {round}"
+        made = self._map(stage, clients, shared, lambda rows, read, _: compute(rows, read, round))
         if self._algorithm.repeats(first + 1):
             self._kept[key] = made
         return made
 
-    def finish(self, clients: Ints, around: Tensor) -> Tensor:
-        """What the clients own after the last release."""
-        counts, last = self._train.counts[clients], around.new_zeros(len(clients), 0)
-        if self._algorithm.uses_last:
+    def finish(self, clients: Ints, shared: Tensor) -> Tensor:
+        """The clients' own vectors after the last release."""
+        counts, last = self._train.counts[clients], shared.new_zeros(len(clients), 0)
+        if self._algorithm.uses_last_upload:
             final = self._algorithm.releases - 1
-            size = self._algorithm.upload_size(final) or around.shape[1]
-            last = around.new_zeros(len(clients), size)
-            # As in the round, in which clients without rows have no part.
+            size = self._algorithm.upload_size(final) or shared.shape[1]
+            last = shared.new_zeros(len(clients), size)
+            # As in the round, in which clients without rows are left out.
             for some in (counts > 0, counts == 0):
                 if some.any():
-                    where = to_device(some, around.device)
-                    last[where] = self.uploads(clients[some], around[where], final)
-        return self._map("finish", clients, around, self._algorithm.finish_after, last)
+                    where = to_device(some, shared.device)
+                    last[where] = self.uploads(clients[some], shared[where], final)
+        return self._map("finish", clients, shared, self._algorithm.finish_after, last)
 
-    def rehearse(self, around: Tensor, rounds: int) -> None:
+    def dry_run(self, shared: Tensor, rounds: int) -> None:
         """Run every stage on a client with two rows of zeros."""
         index = np.zeros((1, 2), dtype=np.int64)
         rows = self._rows(index, np.ones((1, 2), dtype=bool))
         rows = replace(rows, x=torch.zeros_like(rows.x), y=torch.zeros_like(rows.y))
         for round in range(rounds):
-            self._algorithm.work(rows, around, round)
-        self._algorithm.finish(rows, around)
+            self._algorithm.compute_uploads(rows, shared, round)
+        self._algorithm.finish(rows, shared)
 
     def _map(
         self,
         stage: str,
         clients: Ints,
-        around: Tensor,
+        shared: Tensor,
         function: Callable[[ClientRows, Tensor, Tensor], Tensor],
         last: Tensor | None = None,
     ) -> Tensor:
-        last = around.new_zeros(len(clients), 0) if last is None else last
+        last = shared.new_zeros(len(clients), 0) if last is None else last
         parts, order = [], []
         with torch.no_grad():
             for positions, size in self._arrays(clients):
-                there = positions >= 0
-                who = np.where(there, positions, positions[there][0])
+                filled = positions >= 0
+                who = np.where(filled, positions, positions[filled][0])
                 index, real = self._index(clients[who], size)
-                real[~there] = False
-                place = to_device(who, around.device)
+                real[~filled] = False
+                place = to_device(who, shared.device)
                 try:
-                    made = function(self._rows(index, real), around[place], last[place])
+                    made = function(self._rows(index, real), shared[place], last[place])
                 except Exception as error:
                     if not self._debug:
                         raise
                     name = self._tensors.data.clients[clients[who[0]]]
                     raise training_error(name, stage, error) from error
-                parts.append(made[to_device(there, made.device)].to(around.dtype))
-                order.append(positions[there])
+                parts.append(made[to_device(filled, made.device)].to(shared.dtype))
+                order.append(positions[filled])
         back = np.argsort(np.concatenate(order))
-        return torch.cat(parts)[to_device(back, around.device)]
+        return torch.cat(parts)[to_device(back, shared.device)]
 
     def _arrays(self, clients: Ints) -> Iterator[tuple[Ints, int]]:
         """Positions of the clients of each array, and its rows; −1 is an empty slot."""
@@ -144,11 +144,11 @@ class ExactEngine:
             return
         order, floats = np.argsort(-counts, kind="stable"), _FLOATS
         if self._tensors.device.type == "cuda":
-            floats = max(floats, torch.cuda.mem_get_info(self._tensors.device)[1] // _BYTES_ON_CARD)
+            floats = max(floats, torch.cuda.mem_get_info(self._tensors.device)[1] // _GPU_BYTES)
         while len(order):
             n = max(1, int(counts[order[0]]))
             width = max(1, floats // self._reader.floats(n, self._tensors.data.outputs))
-            # Padding is at most doubling: smaller clients wait for the next piece.
+            # Padding at most doubles a client's rows: smaller clients go to the next piece.
             width = min(width, max(1, int((2 * counts[order] >= n).sum())))
             yield order[:width]
             order = order[width:]

@@ -13,14 +13,14 @@ from typing import Any, Protocol
 
 import torch
 
-#: Threads for the CPU's work beside a graphics card: reading rows and drawing noise.
-BESIDE_A_CARD = 4
+#: Threads on the CPU if a GPU trains: they read rows and draw noise.
+GPU_THREADS = 4
 #: A step of a whole cohort that touches fewer floats than this runs on one thread.
 SMALL_STEP = 2**22
 
 
-class Work(Protocol):
-    """What is trained, and how."""
+class Training(Protocol):
+    """Where and how clients are trained."""
 
     device: torch.device
     engine: str
@@ -42,21 +42,20 @@ def torch_threads(count: int) -> Iterator[None]:
 
 
 @contextmanager
-def threads_for(work: Work) -> Iterator[None]:
+def threads_for(training: Training) -> Iterator[None]:
     """Use one thread for small steps: a second one costs more than it saves, and sums do not depend
-    on the machine's default. The engine `threads`, with one client per thread, keeps all threads.
-    Beside a graphics card a few are enough, since many would mostly wait."""
+    on the machine's default. The engine `threads` keeps all; beside a GPU a few are enough."""
     count = torch.get_num_threads()
-    if work.device.type == "cuda":
-        count = min(count, BESIDE_A_CARD)
-    elif work.engine != "threads" and work.step_floats < SMALL_STEP:
+    if training.device.type == "cuda":
+        count = min(count, GPU_THREADS)
+    elif training.engine != "threads" and training.step_floats < SMALL_STEP:
         count = 1
     with torch_threads(count):
         yield
 
 
 def devices() -> list[str]:
-    """What this machine can train on, with threads or memory."""
+    """The devices of this machine, with threads or memory."""
     threads = torch.get_num_threads()
     found = [f"cpu ({threads} thread{'s' * (threads > 1)})"]
     for number in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
@@ -96,12 +95,12 @@ def graceful_stop() -> Iterator[threading.Event]:
         yield stop  # Only the main thread may handle signals.
         return
 
-    def ask(number: int, frame: Any) -> None:
+    def handle(number: int, frame: Any) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     _stops.append(stop)
     try:
         yield stop

@@ -1,7 +1,7 @@
 """From row indices to tensors on the training device.
 
-Dense data that fits is copied to the device once and indexed there. Of data on disk and of sparse
-data, only the rows of a batch are read. `sparse.py` reads sparse rows without making them dense.
+Dense data that fits is copied to the device once and indexed there. If data is on disk or sparse,
+only the rows of a batch are read. `sparse.py` reads sparse rows without making them dense.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class IndexedBatches(CohortBatches):
         return str(self.tensors.data.clients[self.clients[k]])
 
     def read(self, step: int, n: int) -> tuple[Tensor, Tensor]:
-        return self.tensors.rows(self._index_beside_rows[:n, step])
+        return self.tensors.rows(self._device_index[:n, step])
 
     @cached_property
-    def _index_beside_rows(self) -> Ints | Tensor:
+    def _device_index(self) -> Ints | Tensor:
         # Copied once for all steps: a copy in every step would wait for the step before.
         return to_device(self.index, self.tensors.device) if self.tensors.resident else self.index

@@ -1,6 +1,6 @@
 """The slot of each client in an array, in production.
 
-A client's result must not depend on other clients, not even in its last bits: these would tell
+A client's result must not depend on other clients, not even in its last bits: they would reveal
 whether another client took part, or how many rows it has. The last bits of a sum depend on the
 sizes of arrays and on the slot of a row in them. Therefore
 
@@ -31,38 +31,38 @@ from pmtl.models.library import MLP, CelebaCNN, FemnistCNN, Linear
 Shape = tuple[int, ...]
 
 #: Models that use products, sums and comparisons only. On a CPU, a vectorised function (such as a
-#: sine) may take another code path for all of its numbers if one is large; a graphics card computes
-#: each number by itself.
-_SAFE, _SAFE_ON_CARD = (Linear, MLP), (Linear, MLP, FemnistCNN, CelebaCNN, HogLinear)
+#: sine) may take another code path for all of its numbers if one is large; a GPU computes each
+#: number separately.
+_SAFE, _SAFE_ON_GPU = (Linear, MLP), (Linear, MLP, FemnistCNN, CelebaCNN, HogLinear)
 #: Layers from which safe models can be built, and the files of PyTorch with further such layers on
-#: a card.
+#: a GPU.
 _SAFE_LAYERS = (nn.Sequential, nn.Linear, nn.ReLU, nn.Flatten, nn.Identity)
-_SAFE_FILES_ON_CARD = ("linear", "activation", "conv", "pooling", "normalization", "padding")
+_SAFE_FILES_ON_GPU = ("linear", "activation", "conv", "pooling", "normalization", "padding")
 
 
 def axis_is_safe(model: FlatModel, device: torch.device) -> bool:
     """Whether many clients may be computed in one array in production."""
-    card = device.type == "cuda"
-    if type(model.module) in (_SAFE_ON_CARD if card else _SAFE):
+    gpu = device.type == "cuda"
+    if type(model.module) in (_SAFE_ON_GPU if gpu else _SAFE):
         return True
     return not model.traits.looks_up and all(
-        _layer_is_safe(part, card) for part in model.module.modules()
+        _layer_is_safe(part, gpu) for part in model.module.modules()
     )
 
 
-def _layer_is_safe(layer: nn.Module, card: bool) -> bool:
+def _layer_is_safe(layer: nn.Module, gpu: bool) -> bool:
     if layer._forward_hooks or layer._forward_pre_hooks:
         return False  # Hooks may do anything.
     file = type(layer).__module__.removeprefix("torch.nn.modules.")
-    on_card = file in _SAFE_FILES_ON_CARD and not isinstance(layer, nn.MultiheadAttention)
-    return type(layer) in _SAFE_LAYERS or (card and on_card)
+    on_gpu = file in _SAFE_FILES_ON_GPU and not isinstance(layer, nn.MultiheadAttention)
+    return type(layer) in _SAFE_LAYERS or (gpu and on_gpu)
 
 
-def is_ours(algorithm: object) -> bool:
+def is_library_algorithm(algorithm: object) -> bool:
     """Whether an algorithm belongs to this library, whose steps are all safe on the client axis."""
     parts = (algorithm, getattr(algorithm, "inner", algorithm))  # `sharing/` wraps an algorithm.
-    rooms = {type(part).__module__.partition(".")[0] for part in parts}
-    return rooms == {__name__.partition(".")[0]}
+    packages = {type(part).__module__.partition(".")[0] for part in parts}
+    return packages == {__name__.partition(".")[0]}
 
 
 def assign_slots(
@@ -77,14 +77,14 @@ def assign_slots(
     for shape in np.unique(shapes, axis=0):
         members = np.flatnonzero((shapes == shape).all(axis=1))
         own_shape = tuple(shape.tolist())
-        wide = width(own_shape)
-        if wide is None:
+        slots_per_array = width(own_shape)
+        if slots_per_array is None:
             yield own_shape, members
             continue
-        slot = clients[members] % wide
+        slot = clients[members] % slots_per_array
         waiting = np.ones(len(members), dtype=bool)
         while waiting.any():
-            slots = np.full(wide, -1, dtype=np.int64)
+            slots = np.full(slots_per_array, -1, dtype=np.int64)
             _, first = np.unique(slot[waiting], return_index=True)
             now = np.flatnonzero(waiting)[first]
             slots[slot[now]] = members[now]

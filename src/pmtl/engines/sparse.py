@@ -5,8 +5,8 @@ model is zero on the weights of all other columns. So a round trains a *block*: 
 occur in these batches, as a smaller linear model with dense inputs, over the client axis.
 
 The other coordinates still move, since PMTL pulls each of them towards w̃ in every step. An
-algorithm's `zero_gradient_steps` says in closed form where E such steps lead. So a round costs a
-few passes over a client's vector and E passes over its block.
+algorithm's `zero_gradient_steps` computes E such steps in closed form. So a round costs a few
+passes over a client's vector and E passes over its block.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Block:
     def take(self, vectors: Tensor, features: int, outputs: int) -> Tensor:
         """Vectors `[K, n · outputs · (features + 1)]` of n models, cut to the block's columns."""
         weights, bias = _split(vectors, features, outputs)
-        chosen = weights.gather(3, _every(self._columns, weights))
+        chosen = weights.gather(3, _expand_columns(self._columns, weights))
         return torch.cat([chosen.flatten(2), bias], dim=2).flatten(1)
 
     def put(self, vectors: Tensor, part: Tensor, features: int, outputs: int) -> None:
@@ -83,8 +83,8 @@ class Block:
         weights, bias = _split(vectors, features, outputs)
         chosen, bias[:] = _split(part, self.width, outputs)
         # A repeated last column is written several times, with the same value.
-        chosen = chosen.gather(3, _every(self._last, weights))
-        weights.scatter_(3, _every(self._columns, weights), chosen)
+        chosen = chosen.gather(3, _expand_columns(self._last, weights))
+        weights.scatter_(3, _expand_columns(self._columns, weights), chosen)
 
     def _tensor(self, values: NDArray[np.generic]) -> Tensor:
         return to_device(values, self._tensors.device)
@@ -171,7 +171,7 @@ def sparse_outputs(
     return vmap(small.apply)(block.take(weights, *sizes_of(model)), inputs), targets
 
 
-def own_widths(x: Any, rows: Rows) -> Ints:
+def client_widths(x: Any, rows: Rows) -> Ints:
     """Each client's width of its block, by its own rows alone: distinct columns, rounded up."""
     widths = np.ones(len(rows.counts), dtype=np.int64)
     for client in np.flatnonzero(rows.counts):
@@ -207,14 +207,14 @@ def _split(vectors: Tensor, features: int, outputs: int) -> tuple[Tensor, Tensor
     return models[..., :cut].view(*models.shape[:2], outputs, features), models[..., cut:]
 
 
-def _every(columns: Tensor, weights: Tensor) -> Tensor:
+def _expand_columns(columns: Tensor, weights: Tensor) -> Tensor:
     """The same columns [K, width] for every row of the weights."""
     return columns[:, None, None].expand(-1, *weights.shape[1:3], -1)
 
 
 def _has_closed_form(algorithm: Algorithm) -> bool:
-    """Whether `zero_gradient_steps` agrees with `step`. This is tried out, because a subclass may
-    change `step` and inherit a closed form that no longer fits."""
+    """Whether `zero_gradient_steps` agrees with `step`. This is tested, because a subclass may
+    change `step` and inherit a closed form that no longer agrees."""
     if type(algorithm).zero_gradient_steps is Algorithm.zero_gradient_steps:
         return False
     shared = torch.linspace(-1, 1, 5, dtype=torch.float64)
@@ -222,11 +222,11 @@ def _has_closed_form(algorithm: Algorithm) -> bool:
     if len(own) % len(shared):
         return False
     state = algorithm.begin(own + torch.linspace(0.1, 1, len(own), dtype=own.dtype), shared)
-    at_once = algorithm.zero_gradient_steps(
+    closed_form = algorithm.zero_gradient_steps(
         state, shared, 0.1, torch.tensor(3.0, dtype=torch.float64)
     )
-    if at_once is None:
+    if closed_form is None:
         return False
     for _ in range(3):
         state = algorithm.step(state, shared, torch.zeros_like, 0.1)
-    return all(map(torch.allclose, tree_leaves(at_once), tree_leaves(state)))
+    return all(map(torch.allclose, tree_leaves(closed_form), tree_leaves(state)))

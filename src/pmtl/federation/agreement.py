@@ -1,6 +1,6 @@
-"""What the sites of a run agree on: how rows look, who the clients are, and the plan.
+"""What the sites of a run agree on: the format of rows, the clients, and the plan.
 
-All of it is public. Server and sites derive the algorithm from it alike (`Agreement.algorithm`).
+All of it is public. Server and sites derive the same algorithm from it (`Agreement.algorithm`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pmtl.models.linear.last_layer import last_layer
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.sampling import SCHEMES
 from pmtl.runs.config import TrainConfig, parse_config
-from pmtl.server.settle import settle_algorithm, sizes_of, usual_algorithm
+from pmtl.server.resolve import auto_algorithm, resolve_algorithm, sizes_of
 from pmtl.sharing import PublicInputs, share_part
 from pmtl.storage import digest_of_text
 
@@ -32,7 +32,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 @dataclass(frozen=True)
 class Columns:
-    """How the rows of all sites look."""
+    """The format of the rows, which is the same at all sites."""
 
     input_shape: tuple[int, ...]
     task: Task
@@ -113,14 +113,14 @@ class Agreement:
             config = replace(config, model=model.name)
         if config.algorithm == "auto":
             linear = last_layer(model, columns.input_shape) is not None
-            method = usual_algorithm(config.privacy, config.local, config.share, linear)
+            method = auto_algorithm(config.privacy, config.local, config.share, linear)
             config = replace(config, algorithm=method)
         asked = config.privacy
         settled = _settled(config, columns, len(clients), model)
         if isinstance(settled, ExactAlgorithm):
             asked = replace(asked, rounds=settled.releases, clip=1.0)
             if config.share is None:
-                config = replace(config, share=settled.usual_share)
+                config = replace(config, share=settled.default_share)
         plan = asked.resolve(len(clients))
         hardened = plan.private if config.privacy.hardened is None else config.privacy.hardened
         config = replace(
@@ -199,7 +199,7 @@ class Agreement:
             ) from error
 
 
-def is_of(client: str, site: str) -> bool:
+def belongs_to(client: str, site: str) -> bool:
     """Whether a client is one of this site's, or the site itself is the client."""
     return client == site or client.startswith(f"{site}/")
 
@@ -237,4 +237,4 @@ def _settled(config: TrainConfig, columns: Columns, clients: int, model: FlatMod
         columns.target_range,
         config.init is not None,
     )
-    return settle_algorithm(build_algorithm(config.algorithm), config.privacy, clients, sizes)
+    return resolve_algorithm(build_algorithm(config.algorithm), config.privacy, clients, sizes)

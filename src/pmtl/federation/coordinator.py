@@ -2,8 +2,8 @@
 
 A round is: draw, ask all sites, add what came in time, charge, publish, checkpoint. Every site gets
 the same message at the same time, whether its clients were drawn or not, and the divisor is
-constant, whoever answers. A site that misses a deadline is asked again, but not waited for, until
-it answers.
+constant, whoever answers. A site that misses a deadline is still asked in every round, but
+not waited for until it has answered once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pmtl._version import __version__
 from pmtl.algorithms import Algorithm
 from pmtl.errors import Interrupted, PmtlError
-from pmtl.federation.agreement import Agreement, Columns, is_of
+from pmtl.federation.agreement import Agreement, Columns, belongs_to
 from pmtl.federation.messages import Message
 from pmtl.federation.rounds import Rounds, read_answers, sentence_of
 from pmtl.federation.server_folder import ServerFolder, ServerRun
@@ -112,7 +112,7 @@ class Coordinator:
         self.tell(f"The run {agreement.run} is finished.")
 
     def _invite(self, public: PublicInputs) -> tuple[Agreement, str]:
-        """Ask all sites who their clients are, and make the plan. Nothing is spent by it."""
+        """Ask all sites for their clients, and make the plan. This costs no privacy."""
         config = replace(self.job.config, data="(at the sites)", init=None, device="cpu")
         ledger = AT_THE_SERVER if config.mode == "production" else None
         config = replace(config, ledger=ledger)
@@ -229,7 +229,7 @@ def _own(answer: Message, site: str) -> list[str]:
     """The names of a site's clients, which must be in its own namespace."""
     given = answer.header.get("clients")
     names = [str(name) for name in given] if isinstance(given, list) else []
-    own = names and all(is_of(name, site) for name in names)
+    own = names and all(belongs_to(name, site) for name in names)
     if not own or len(set(names)) != len(names):
         raise PmtlError(f"Site {site!r} names clients that are not its own, or none.")
     return names
@@ -237,4 +237,4 @@ def _own(answer: Message, site: str) -> list[str]:
 
 def _members(clients: tuple[str, ...], site: str) -> NDArray[np.int64]:
     """The numbers of a site's clients."""
-    return np.flatnonzero([is_of(client, site) for client in clients]).astype(np.int64)
+    return np.flatnonzero([belongs_to(client, site) for client in clients]).astype(np.int64)

@@ -1,4 +1,4 @@
-"""What a site agrees to. It decides this itself, in a file that nobody else can change.
+"""The limits of a site, from a file that only the site can change.
 
     [site]
     data = "visits.csv:client=hospital,target=outcome"
@@ -48,7 +48,7 @@ class Limits:
     #: An experiment sends a digest of the site's rows.
     modes: tuple[str, ...] = ("experiment", "production")
     secure: bool = False  #: whether the site takes part only with secure aggregation
-    colluders: int = 0  #: the least number of colluding sites that secure aggregation must stand
+    colluders: int = 0  #: the least number of colluding sites to protect against
 
     def check_mode(self, mode: str) -> None:
         """Refuse a mode that is not allowed."""
@@ -76,9 +76,9 @@ class Limits:
         most, all_runs = self.epsilon * (1 + 1e-9), self.total_epsilon * (1 + 1e-9)
         algorithms, models = _listed(self.algorithms), _listed(self.models)
         earlier = f"ε = {epsilon:.4g} after runs of {spent:.4g} together"
-        stands = agreement.colluders
-        too_few = stands is not None and stands < self.colluders
-        noun = "site" if stands == 1 else "sites"
+        colluders = agreement.colluders
+        too_few = colluders is not None and colluders < self.colluders
+        noun = "site" if colluders == 1 else "sites"
         over = [
             (version != self.version, f"version {version} of pmtl, but allows {self.version}"),
             (epsilon > most, f"ε = {epsilon:.4g}, but allows {self.epsilon:g}"),
@@ -92,8 +92,8 @@ class Limits:
                 spent + epsilon > all_runs,
                 f"{earlier}, but allows {self.total_epsilon:g} for all runs",
             ),
-            (self.secure and stands is None, "plain uploads, but needs secure aggregation"),
-            (too_few, f"{stands} colluding {noun}, but needs {self.colluders}"),
+            (self.secure and colluders is None, "plain uploads, but needs secure aggregation"),
+            (too_few, f"{colluders} colluding {noun}, but needs {self.colluders}"),
         ]
         reasons = [reason for is_over, reason in over if is_over]
         if reasons:
@@ -117,7 +117,7 @@ class SiteSettings:
 
 
 def read_settings(path: Path) -> SiteSettings:
-    """Read a site's file; every mistake in it is a sentence."""
+    """Read a site's file; every mistake raises a `PmtlError`."""
     values = read_toml(path, "The file of the site's settings")
     with errors_naming(str(path)):
         for key in values:

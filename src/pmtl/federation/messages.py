@@ -7,7 +7,7 @@ unpickled.
 |---|---|
 | `invite`: the settings of a run | `joined`: the site's clients, and how its rows look |
 | `start`: plan, clients, columns | `ready` |
-| `round`: what clients read, and which of them were drawn | `uploads` |
+| `round`: the vectors that clients read, and which of them were drawn | `uploads` |
 | `key`: an attempt of a round with secure aggregation | `key`: a fresh key, signed |
 | `masked`: the keys of all sites, what clients read | `masked`: a sum with masks and noise |
 | `finish`: what was published at the end | `done` |

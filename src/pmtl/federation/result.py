@@ -83,13 +83,13 @@ class RunResult:
             folder.note(sentence)
 
     def write(
-        self, training: Training, around: Tensor, vectors: Tensor, blocks: Ints, rounds: int
+        self, training: Training, shared: Tensor, vectors: Tensor, blocks: Ints, rounds: int
     ) -> None:
-        """Write the personal models, what was published, and the statement. `around` [m, P] is what
+        """Write the personal models, what was published, and the statement. `shared` [m, P] is what
         clients read at the end, `vectors` [V, P] what was published of it, and `blocks` [m] which
         of these each client reads."""
         folder, algorithm = RunFolder.open(self.path), training.algorithm
-        weights, alone = training.weights(around), training.alone()
+        weights, alone = training.weights(shared), training.alone()
         seen = training.store.seen
         shown = unseen = algorithm.published(vectors)
         if not algorithm.exact:

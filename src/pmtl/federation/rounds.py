@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Members = Mapping[str, NDArray[np.int64]]
 
-#: How many deviations of noise a sum may have; more come from a site that sends nonsense.
+#: How many standard deviations of noise a sum may have; more come from a faulty site.
 _DEVIATIONS = 40
 
 
@@ -133,7 +133,7 @@ class Rounds:
             return None
         total = unmasked(answered, tally.sum.shape[1])
         if total is None:
-            self.tell(f"Round {state.round + 1} was abandoned: a site sent nonsense.")
+            self.tell(f"Round {state.round + 1} was abandoned: a site sent invalid numbers.")
             return None
         grid = Grid.of(server.plan)
         noise = shares.scale(grid, len(keys), colluders) * len(keys) ** 0.5
@@ -210,7 +210,7 @@ def read_answers(answers: Mapping[str, bytes]) -> dict[str, Message]:
 
 
 def sentence_of(answer: Message) -> str:
-    """What a site says if it does not answer what was asked."""
+    """The sentence of a site that refused, or sent another answer than expected."""
     if answer.kind == REFUSED:
         said = str(answer.header.get("sentence", "It refuses."))[:500]
         return "".join(c if c.isprintable() else "?" for c in said)

@@ -118,7 +118,7 @@ class ServerRun:
             budget.saved(state.round, digest)
 
     def stopped(self, reason: str) -> None:
-        """Put down why a run ended before its last round."""
+        """Record why a run ended before its last round."""
         files.write_json(self.path / "stopped.json", {"reason": reason})
 
     def finish(

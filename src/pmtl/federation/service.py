@@ -1,7 +1,7 @@
 """A site's part of a federation: it answers the server's messages (`messages.py`).
 
-Rows, personal models and reasons of failures stay here. What leaves is the clients' names, how rows
-look, and clipped uploads.
+Rows, personal models and reasons of failures stay here. Only the clients' names, the format of rows
+and clipped uploads leave the site.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class SiteService:
         except PublicError as error:
             LOG.warning("Refused: %s", error)
             answer = refusal(str(error))
-        except Exception as error:  # Whatever it is, it may quote rows.
+        except Exception as error:  # Its text may contain rows.
             LOG.exception("A message of the server failed: %s", error)
             answer = refusal("This site could not answer. Its own log says why.")
         return answer.to_bytes()
@@ -150,7 +150,7 @@ class SiteService:
             if took_part:
                 raise PublicError("This site took part in a run of this name before.")
             if agreement.colluders is not None:
-                self._hiding()  # Refuses a site without a certificate.
+                self._site_masking()  # Refuses a site without a certificate.
                 if not agreed["whole"]:
                     raise PublicError("Secure aggregation needs a hardened gate.")
             public = {
@@ -174,7 +174,7 @@ class SiteService:
         chosen = np.flatnonzero(drawn).astype(np.int64)
         uploads = self._trained(run, message, chosen)
         sent = self._as_sent(run, chosen, uploads, bool(message.header["summed"]))
-        return Message("uploads", _answering(message), {"uploads": sent})
+        return Message("uploads", _answer_header(message), {"uploads": sent})
 
     def _key(self, message: Message) -> Message:
         """Make a key for an attempt of a round with secure aggregation."""
@@ -182,8 +182,8 @@ class SiteService:
         self._check_round(run, message)
         header = message.header
         given = run.agreement.run, int(header["round"]), str(header["attempt"])
-        signed = self._hiding().key(*given, run.agreement.digest())
-        return Message("key", {**_answering(message), "signed": signed.to_dict()})
+        signed = self._site_masking().key(*given, run.agreement.digest())
+        return Message("key", {**_answer_header(message), "signed": signed.to_dict()})
 
     def _masked(self, message: Message) -> Message:
         """Train all clients, and answer with their sum, a share of the noise, and masks."""
@@ -194,18 +194,18 @@ class SiteService:
         self._check_round(run, message)
         given = run.agreement.run, int(header["round"]), str(header["attempt"])
         known = run.agreement.sites, Grid.of(plan), colluders
-        cohort = self._hiding().check(*given, header["keys"], *known)
-        # Whatever the server charges, no more leaves this site than the plan pays for.
+        cohort = self._site_masking().check(*given, header["keys"], *known)
+        # The site itself counts its answers: the plan limits them, whatever the server charges.
         if run.files.count_release() > plan.rounds:
             raise PublicError(
                 f"This site has answered {plan.rounds} times, all that the plan pays for."
             )
         everybody = np.arange(run.training.data.m, dtype=np.int64)
         total = self._trained(run, message, everybody).sum(dim=0)
-        masked = self._hiding().masked(cohort, total)
-        return Message("masked", _answering(message), {"masked": masked})
+        masked = self._site_masking().masked(cohort, total)
+        return Message("masked", _answer_header(message), {"masked": masked})
 
-    def _hiding(self) -> SiteMasking:
+    def _site_masking(self) -> SiteMasking:
         from pmtl.secure_aggregation.protocol import SiteMasking
 
         if self._masking is None:
@@ -230,15 +230,15 @@ class SiteService:
         self._charge(run.agreement)
         self._decide(run, int(header["counted"]))
         round, attempt = int(header["round"]), str(header["attempt"])
-        around = torch.from_numpy(message.reads(run.training.data.m))
-        uploads = run.training.train(round, clients, around)
+        shared = torch.from_numpy(message.reads(run.training.data.m))
+        uploads = run.training.train(round, clients, shared)
         assert run.training.pending is not None
         run.files.save_pending(run.training.pending, attempt)
         run.answered, run.attempt = round, attempt
         return uploads
 
     def _charge(self, agreement: Agreement) -> None:
-        """Put down that this site takes part in a run, before anything leaves it."""
+        """Record that this site takes part in a run, before anything leaves it."""
         if not self.folder.knows(agreement.run):
             limits, spent = self.settings.limits, self.folder.spent(agreement.run)
             limits.check(agreement, limits.version, spent)  # Other runs may have begun meanwhile.
@@ -265,14 +265,14 @@ class SiteService:
             return Message("done")
         run = self._run(name)
         self._decide(run, int(message.header["counted"]))
-        around = torch.from_numpy(message.reads(run.training.data.m))
-        run.training.finish(around)
+        shared = torch.from_numpy(message.reads(run.training.data.m))
+        run.training.finish(shared)
         vectors = torch.from_numpy(message.array("shared", "f", 2))
         blocks = message.array("reads", "iu", 1).astype(np.int64)
         rounds = run.agreement.plan.rounds  # Whatever the server says, no more was answered.
         if run.agreement.colluders is not None:
             rounds = min(rounds, max(run.files.releases(), int(message.header["rounds"])))
-        run.result.write(run.training, around, vectors, blocks, rounds)
+        run.result.write(run.training, shared, vectors, blocks, rounds)
         run.files.remove()
         self._open = None
         return Message("done")
@@ -318,6 +318,6 @@ class SiteService:
         return OpenRun(agreement, training, state, result, counted, answered, attempt)
 
 
-def _answering(message: Message) -> dict[str, Any]:
+def _answer_header(message: Message) -> dict[str, Any]:
     """The header of an answer: which attempt of which round it is for."""
     return {"round": int(message.header["round"]), "attempt": str(message.header["attempt"])}

@@ -56,7 +56,7 @@ class SiteFolder:
         return float(sum(cost for run, cost in self._accounts().items() if run != but))
 
     def charge(self, run: str, epsilon: float) -> None:
-        """Put down that the site takes part in a run."""
+        """Record that the site takes part in a run."""
         files.write_json(self._states / "spent.json", {**self._accounts(), run: epsilon})
 
     def _accounts(self) -> dict[str, Any]:

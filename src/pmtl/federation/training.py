@@ -20,18 +20,18 @@ from pmtl.data import FederatedData, load
 from pmtl.data.splits import Rows
 from pmtl.engines.row_tensors import RowTensors
 from pmtl.errors import PublicError
-from pmtl.federation.agreement import Agreement, Columns, is_of
+from pmtl.federation.agreement import Agreement, Columns, belongs_to
 from pmtl.federation.limits import SiteSettings
 from pmtl.models import FlatModel
 from pmtl.privacy.clipping import clip
 from pmtl.privacy.grid import Grid
 from pmtl.runs.config import TrainConfig
+from pmtl.simulation.client_vectors.store import Store
 from pmtl.simulation.fault_isolation import isolated
-from pmtl.simulation.owned.store import Store
 from pmtl.simulation.sites import Sites
 
 CPU = torch.device("cpu")
-#: Sites with so many clients train one after the other: to the same bits as `engine=debug`.
+#: Sites with at most so many clients use threads, which give the same bits as `engine=debug`.
 _FEW_CLIENTS = 256
 Ints = NDArray[np.int64]
 
@@ -71,7 +71,7 @@ class SiteRows:
     def check(self, agreement: Agreement) -> FederatedData:
         """The rows for a run; one that is about other clients or columns is refused."""
         data = self.load(agreement.config)
-        named = tuple(client for client in agreement.clients if is_of(client, self.name))
+        named = tuple(client for client in agreement.clients if belongs_to(client, self.name))
         if named != self.names(data):
             raise PublicError("The run names other clients of this site than this site has.")
         if difference := Columns.of(data).difference(agreement.columns):
@@ -89,7 +89,7 @@ class Training:
     algorithm: Algorithm  #: with all settings
     seed: int  #: decides the batches; in production a secret random number of this site
     whole: bool  #: whether uploads are whole steps of the grid, for a hardened gate
-    tell_owner: Callable[[str], None]  #: called with sentences for the owner of the data only
+    notify_owner: Callable[[str], None]  #: called with sentences for the owner of the data only
     pending: Pending | None = None
 
     def __post_init__(self) -> None:
@@ -107,15 +107,15 @@ class Training:
             cohort=data.m,
             largest=None,
             rounds=self._plan.rounds,
-            isolate=True,  # Nobody's numbers depend on other clients, to the last bit.
+            isolate=True,  # No client's numbers depend on other clients, to the last bit.
         )
 
-    def train(self, round: int, drawn: Ints, around: Tensor) -> Tensor:
-        """The uploads `[K, U]` of the clients at the positions `drawn`, clipped; `around` `[m, P]`
+    def train(self, round: int, drawn: Ints, shared: Tensor) -> Tensor:
+        """The uploads `[K, U]` of the clients at the positions `drawn`, clipped; `shared` `[m, P]`
         is what this site's clients read. A client that fails counts as zero, and keeps what it
         has. Rounds are counted from 0."""
         shares = self.algorithm.shares
-        size = (self.algorithm.upload_size(round) or around.shape[1]) if shares else 0
+        size = (self.algorithm.upload_size(round) or shared.shape[1]) if shares else 0
         uploads = torch.zeros(len(drawn), size, dtype=torch.float64)
         own = self.store.gather(drawn)
         kept = own.clone()
@@ -124,7 +124,7 @@ class Training:
         def work(places: Ints) -> tuple[Tensor, Tensor]:
             chosen = torch.from_numpy(places)
             clients = drawn[places]
-            read = around[torch.from_numpy(clients)]
+            read = shared[torch.from_numpy(clients)]
             done = self._sites.train_clients(clients, own[chosen], read, round, lr)
             return done.kept, done.uploads
 
@@ -146,26 +146,26 @@ class Training:
         self.store.scatter(pending.clients, pending.kept)
         return True
 
-    def finish(self, around: Tensor) -> None:
+    def finish(self, shared: Tensor) -> None:
         """Let every client make its model from what was published, if the algorithm does that
-        after the last release; `around` [m, P] is what clients read."""
+        after the last release; `shared` [m, P] is what clients read."""
         if not isinstance(self.algorithm, ExactAlgorithm):
             return
         everybody = np.arange(self.data.m, dtype=np.int64)
 
         def solve(clients: Ints) -> Tensor:
-            return self._sites.finish_clients(clients, around[torch.from_numpy(clients)])
+            return self._sites.finish_clients(clients, shared[torch.from_numpy(clients)])
 
         for piece in self._sites.pieces(everybody):
             for clients, own in isolated(piece, solve, self._failed(everybody, self._plan.rounds)):
                 self.store.scatter(clients, own)
 
-    def weights(self, around: Tensor) -> Callable[[Ints], Tensor]:
+    def weights(self, shared: Tensor) -> Callable[[Ints], Tensor]:
         """A function that gives the weights with which any clients predict."""
 
         def of(clients: Ints) -> Tensor:
             predict = vmap(self.algorithm.predict)
-            own, read = self.store.gather(clients), around[torch.from_numpy(clients)]
+            own, read = self.store.gather(clients), shared[torch.from_numpy(clients)]
             pairs = zip(torch.split(own, 1), torch.split(read, 1), strict=True)
             return torch.cat([predict(mine.clone(), its.clone()) for mine, its in pairs])
 
@@ -180,7 +180,7 @@ class Training:
 
     def _failed(self, clients: Ints, round: int) -> Callable[[int, Exception], None]:
         def tell(place: int, error: Exception) -> None:
-            self.tell_owner(
+            self.notify_owner(
                 f"Round {round}: client {self.data.clients[clients[place]]!r} could not be trained "
                 f"({type(error).__name__}: {error}). It counts as zero."
             )

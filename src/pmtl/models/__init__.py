@@ -11,11 +11,11 @@ from pmtl.models.losses import draw_targets as draw_targets
 from pmtl.models.losses import metric_names as metric_names
 from pmtl.models.losses import predictions as predictions
 from pmtl.models.losses import probabilities as probabilities
-from pmtl.models.losses import row_counts as row_counts
 from pmtl.models.losses import row_divergences as row_divergences
 from pmtl.models.losses import row_losses as row_losses
+from pmtl.models.losses import row_metrics as row_metrics
+from pmtl.models.losses import row_nll as row_nll
 from pmtl.models.losses import row_squares as row_squares
-from pmtl.models.losses import row_surprises as row_surprises
 from pmtl.models.losses import uniforms_per_row as uniforms_per_row
 from pmtl.models.lowering import floats_per_row as floats_per_row
 from pmtl.models.lowering import has_convolutions as has_convolutions
@@ -23,4 +23,4 @@ from pmtl.models.lowering import lowered as lowered
 from pmtl.models.public_files import PublicFile as PublicFile
 from pmtl.models.public_files import read_public as read_public
 from pmtl.models.start import start_warnings as start_warnings
-from pmtl.models.start import used_of_start as used_of_start
+from pmtl.models.start import used_tensors as used_tensors

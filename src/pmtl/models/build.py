@@ -62,7 +62,7 @@ def build_model(
             load_start(module, init)
         if frozen is not None:
             freeze(module, frozen)
-        traits = _try_out(FlatModel(module, name), input_shape, outputs)
+        traits = _trial_run(FlatModel(module, name), input_shape, outputs)
         model = FlatModel(module, name, traits)
         model.public = frozenset(init or ())
         return model
@@ -92,11 +92,11 @@ def _make(
         _refuse_further_parameters(spec, name)
         return _call_factory(spec, {}, sizes, name), name
     name, options = parse_spec(spec)
-    better = "linear" if task == "regression" else "logistic"
+    default = "linear" if task == "regression" else "logistic"
     if name == "auto":
-        name = better
-    if name in ("linear", "logistic") and name != better:
-        raise PmtlError(f"The model {name!r} does not fit a {task} target: use {better!r}.")
+        name = default
+    if name in ("linear", "logistic") and name != default:
+        raise PmtlError(f"The model {name!r} does not fit a {task} target: use {default!r}.")
     factory = find("model", name, MODELS)
     if not callable(factory):
         raise PmtlError(f"{name!r} is not callable: give a function or class that makes a module.")
@@ -124,7 +124,7 @@ def _refuse_further_parameters(factory: Callable[..., nn.Module], name: str) -> 
     """Refuse a factory that cannot be called with the sizes alone."""
     try:
         parameters = inspect.signature(factory).parameters
-    except (TypeError, ValueError):  # It has no signature: calling it will tell.
+    except (TypeError, ValueError):  # It has no signature; calling it shows any error.
         return
     for word, item in parameters.items():
         needed = item.default is item.empty and "VAR" not in item.kind.name
@@ -135,9 +135,9 @@ def _refuse_further_parameters(factory: Callable[..., nn.Module], name: str) -> 
             )
 
 
-def _try_out(model: FlatModel, input_shape: Shape, outputs: int) -> Traits:
+def _trial_run(model: FlatModel, input_shape: Shape, outputs: int) -> Traits:
     """Run the model once, so that a model that does not fit the data is refused before training.
-    Returns its traits, including those that show only when it runs.
+    Returns its traits, including those that are visible only when it runs.
 
     The rows are random: zeros would not change a running mean that starts at zero.
     """
@@ -162,7 +162,7 @@ def _try_out(model: FlatModel, input_shape: Shape, outputs: int) -> Traits:
             f"The model {model.name!r} answers two rows with shape {tuple(answer.shape)}, but this "
             f"data needs (2, {outputs})."
         )
-    # `model.traits` knows the layers; functions called in `forward` show only here.
+    # `model.traits` is found from layers; functions called in `forward` are visible only here.
     return Traits(
         random_forward=model.traits.random_forward or not torch.equal(answer, again),
         looks_up=model.traits.looks_up or lookups.seen,

@@ -42,7 +42,7 @@ class FlatModel:
 
     @property
     def traits(self) -> Traits:
-        """What an engine has to know about the model."""
+        """What engines need to know about the model."""
         return self.layout.traits
 
     @property
@@ -94,7 +94,7 @@ def refuse_running_statistics(module: nn.Module) -> None:
 
 
 def refuse_changing_buffers(module: nn.Module, example: Tensor) -> None:
-    """Run `example` once and refuse a module whose buffers changed: the same leak."""
+    """Run `example` once and refuse a module whose buffers changed: they keep statistics, too."""
     before = {name: value.clone() for name, value in module.named_buffers()}
     if not before:
         return

@@ -48,9 +48,9 @@ class HogLinear(nn.Module):
         length = torch.sqrt(right.square() + down.square() + 1e-12)
         direction = torch.atan2(down, right) * (self.bins / (2 * pi))
         centres = torch.arange(self.bins, dtype=x.dtype, device=x.device).view(1, -1, 1, 1)
-        # A direction votes for its two neighbouring bins by nearness; the bins are periodic.
+        # A direction adds to its two neighbouring bins, by distance; the bins are periodic.
         apart = torch.remainder(direction - centres + self.bins / 2, self.bins) - self.bins / 2
-        votes = length * (1 - apart.abs()).clamp(min=0)
-        sums: Tensor = F.adaptive_avg_pool2d(votes, self.cells).flatten(1)
+        weights = length * (1 - apart.abs()).clamp(min=0)
+        sums: Tensor = F.adaptive_avg_pool2d(weights, self.cells).flatten(1)
         size: Tensor = torch.linalg.vector_norm(sums, dim=1, keepdim=True)
         return sums / (size + 1e-3)

@@ -1,7 +1,7 @@
 """The layout of a model's flat vector: an immutable description.
 
 It says where in the vector each parameter is, which parameters are frozen (part of the function,
-not of the vector), and what an engine has to know about the model.
+not of the vector), and the traits that engines need.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pmtl.spec import unknown
 
 @dataclass(frozen=True)
 class Traits:
-    """What an engine has to know about a model; determined when the model is built."""
+    """What engines need to know about a model; determined when the model is built."""
 
     random_forward: bool  #: a forward pass in training draws random numbers (dropout)
     looks_up: bool  #: it looks rows up in tables (`models/lookup.py`)
 
     @classmethod
     def of(cls, module: nn.Module) -> Traits:
-        """What the layers of a module show; `build_model` also runs it."""
+        """The traits that follow from a module's layers; `build_model` also runs it."""
         dropouts = (nn.modules.dropout._DropoutNd, nn.RReLU)
         return cls(
             random_forward=any(isinstance(part, dropouts) for part in module.modules()),
@@ -59,7 +59,7 @@ class Layout:
 
     parameters: tuple[Parameter, ...]  #: the trained parameters, in the order of the vector
     frozen: tuple[str, ...]  #: names of parameters that are not trained and not in the vector
-    traits: Traits  #: what an engine has to know about the model
+    traits: Traits  #: what engines need to know about the model
 
     @classmethod
     def of(cls, module: nn.Module, traits: Traits) -> Layout:

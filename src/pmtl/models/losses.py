@@ -1,7 +1,7 @@
 """Losses, metrics and likelihoods of the three kinds of task.
 
 The outputs of a classifier are the logits of a softmax; for several labels they are the logits of
-independent coins, and for regression the means of Gaussians of variance one.
+independent labels, and for regression the means of Gaussians of variance one.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Batch:
 
 
 def metric_names(task: Task) -> tuple[str, ...]:
-    """The metrics of a task: the loss and the keys of `row_counts`."""
+    """The metrics of a task: the loss and the keys of `row_metrics`."""
     if task == "regression":
         return ("loss", "rmse", "mae")
     return ("loss", "accuracy") if task == "classification" else ("loss", "accuracy", "recall_at_5")
@@ -81,7 +81,7 @@ def metric_names(task: Task) -> tuple[str, ...]:
 Counts = dict[str, Tensor]
 
 
-def row_counts(task: Task, outputs: Tensor, targets: Tensor) -> Counts:
+def row_metrics(task: Task, outputs: Tensor, targets: Tensor) -> Counts:
     """The values that evaluation averages over rows.
 
     `accuracy`: whether the class with the highest score is the target; for several labels, one of
@@ -118,7 +118,7 @@ def probabilities(task: Task) -> Callable[[Tensor], Tensor]:
     return torch.sigmoid
 
 
-def row_surprises(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
+def row_nll(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
     """−log p(target) of every row, up to a constant: the loss, or half the squared error."""
     losses = row_losses(task, outputs, targets)
     return losses / 2 if task == "regression" else losses

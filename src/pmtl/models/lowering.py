@@ -198,8 +198,8 @@ class _TileMax(torch.autograd.Function):
         won = winner[..., :, None, :, None] == number.view(high, 1, wide)
         slope = torch.where(won, gradients[0][..., :, None, :, None], 0)
         slope = slope.flatten(-4, -3).flatten(-2, -1)
-        rest = (0, width - slope.shape[-1], 0, height - slope.shape[-2])
-        return F.pad(slope, rest) if any(rest) else slope, None
+        border = (0, width - slope.shape[-1], 0, height - slope.shape[-2])
+        return F.pad(slope, border) if any(border) else slope, None
 
 
 def _tiles(pool: nn.MaxPool2d) -> bool:

@@ -1,7 +1,7 @@
 """Tensors from files that the user says are public: a start, a basis.
 
-That a file is public, so made without the clients' data, is the user's word. The statement records
-its SHA-256 digest. What a run itself wrote about its clients is refused.
+The user guarantees that a file is public: made without the clients' data. The statement records its
+SHA-256 digest. Private files of a run are refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pmtl.errors import PmtlError
 
 #: Files that mark the folder of a run, or the private part of one, or of a fine-tuned result.
 _RUN_FILES = ("run.json", "finetuned.json")
-#: What everybody may know of such a folder.
+#: The public files of such a folder.
 _PUBLIC = ("shared.safetensors", "start.safetensors")
 
 
@@ -33,7 +33,7 @@ class PublicFile:
     tensors: dict[str, Tensor]
 
     def about(self) -> dict[str, str]:
-        """What a run records of the file."""
+        """The description of the file in a run's records."""
         return {"file": self.name, "sha256": self.digest}
 
 

@@ -18,8 +18,8 @@ _NAMES = 6
 def load_start(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Copy the tensors into the module's parameters and buffers of the same names.
 
-    Names on one side only are left alone (`start_warnings`). At least one name must match, and
-    whatever matches must have the same shape.
+    Names that only one of them has are ignored (`start_warnings`). At least one name must match,
+    and matching tensors must have the same shape.
     """
     present = module.state_dict()
     matched = [name for name in present if name in tensors]
@@ -44,7 +44,7 @@ def load_start(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
             raise PmtlError(f"The start does not fit the model: {name!r} {wrong}.")
 
 
-def used_of_start(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def used_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of a start that the module uses."""
     return {name: tensors[name] for name in module.state_dict() if name in tensors}
 

@@ -38,7 +38,7 @@ from pmtl.errors import PmtlError
 from pmtl.personalize.methods import METHODS, Vanilla, build_method, needs_published
 from pmtl.personalize.tuning import Tuner, Workspace
 from pmtl.simulation import LocalTraining, Store, Weights
-from pmtl.simulation.evaluation import Measuring
+from pmtl.simulation.evaluation import Evaluator
 from pmtl.simulation.fault_isolation import isolated, together
 from pmtl.views.progress import progress_bar
 
@@ -135,7 +135,7 @@ def choose(
     rows, trained_on = data.rows("validation").counts, data.rows("train").counts
     reading: dict[str, Weights] = {**views, FRESH: lambda clients: start.expand(len(clients), -1)}
     anchors = reading.get("shared", reading[FRESH])
-    measuring = Measuring(space.tensors, space.model, "validation")
+    measuring = Evaluator(space.tensors, space.model, "validation")
 
     def attempt(candidate: Candidate, clients: Ints) -> tuple[Tensor, Squares]:
         weights = reading[candidate.start](clients).to(device)

@@ -24,7 +24,7 @@ from pmtl.data import FederatedData
 from pmtl.engines.base import Ints, Mask
 from pmtl.engines.row_tensors import to_device
 from pmtl.engines.sparse import Block, is_linear, sizes_of, small_model
-from pmtl.models import FlatModel, draw_targets, lowered, row_surprises, uniforms_per_row
+from pmtl.models import FlatModel, draw_targets, lowered, row_nll, uniforms_per_row
 from pmtl.simulation import RowTensors
 from pmtl.streams import name_keys, uniforms
 
@@ -111,7 +111,7 @@ class Fisher:
 
     def _outer(self, inputs: Tensor, outputs: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
         """For a linear model: (e ⊗ x)² = e² ⊗ x², and e² for the intercept."""
-        slope = grad(lambda given: row_surprises(self._task, given, targets).sum())(outputs)
+        slope = grad(lambda given: row_nll(self._task, given, targets).sum())(outputs)
         errors = slope**2 * mask[..., None]
         of_weights = torch.einsum("kro,krf->kof", errors, inputs.flatten(2) ** 2)
         return torch.cat([of_weights.flatten(1), errors.sum(1)], dim=1)
@@ -123,7 +123,7 @@ class Fisher:
 
         def surprise(w: Tensor, row: Tensor, target: Tensor) -> Tensor:
             given = model.apply(w, row.unsqueeze(0))
-            return row_surprises(self._task, given, target.unsqueeze(0))[0]
+            return row_nll(self._task, given, target.unsqueeze(0))[0]
 
         slopes = vmap(vmap(grad(surprise), in_dims=(None, 0, 0)))(weights, inputs, targets)
         total: Tensor = (slopes**2 * mask[..., None]).sum(1)

@@ -21,7 +21,7 @@ from pmtl.errors import PmtlError, PmtlWarning, listed
 from pmtl.prediction.models import FEW_ROWS, Models, refuse_diverged, rows_for_scaling
 from pmtl.prediction.source import Piece, Source
 from pmtl.simulation import RowTensors
-from pmtl.simulation.evaluation import Measuring
+from pmtl.simulation.evaluation import Evaluator
 from pmtl.views.progress import Bar
 
 Ints = NDArray[np.int64]
@@ -104,7 +104,7 @@ class ModelAssignment:
         data = FederatedData(x, y, names, {"test": rows}, models.task, models.outputs)
         tensors = RowTensors(data, models.shared.device, models.shared.dtype)
         found = np.empty((x.shape[0], models.outputs), dtype=np.float32)
-        found[rows.order] = Measuring(tensors, models.model, "test").row_outputs(
+        found[rows.order] = Evaluator(tensors, models.model, "test").row_outputs(
             lambda clients: self._weights(present[clients]), who
         )
         return found

@@ -34,7 +34,7 @@ from pmtl.privacy.plan import PrivacyPlan
 
 #: Bytes that clipping works on at a time: small enough for the cache of a CPU core, large enough to
 #: keep a GPU busy.
-_WORKSPACE, _CARD_WORKSPACE = 2 * 2**20, 256 * 2**20
+_WORKSPACE, _GPU_WORKSPACE = 2 * 2**20, 256 * 2**20
 #: From the billboard and the noisy average to the next billboard.
 ServerStep = Callable[[Tensor, Tensor], Tensor]
 
@@ -58,8 +58,8 @@ def _vector(message: Mapping[str, Any], size: int) -> Tensor:
     return cast(Tensor, sent.detach())
 
 
-def _unseen(tally: Tally, clients: NDArray[np.int64]) -> list[int]:
-    """The positions of the clients whose uploads were not added yet, which they are now."""
+def _mark_seen(tally: Tally, clients: NDArray[np.int64]) -> list[int]:
+    """Mark the clients as added, and return the positions of those that were not added before."""
     fresh = []
     for place, client in enumerate(clients.tolist()):
         if client not in tally.seen:
@@ -150,14 +150,14 @@ class Release:
         row = torch.zeros(1, tally.sum.shape[1], dtype=torch.float64, device=tally.sum.device)
         try:
             row[0] = _vector(message, row.shape[1])
-        except Exception:  # Whatever is wrong with the message must not show.
+        except Exception:  # An error about one client must not be visible.
             row.zero_()
         self.add(tally, np.array([client], dtype=np.int64), row)
 
     def add(self, tally: Tally, clients: NDArray[np.int64], uploads: Tensor) -> None:
         """Clip the uploads `[K, P]` of `clients` and add each to its block, once."""
-        fresh = _unseen(tally, clients)
-        workspace = _CARD_WORKSPACE if uploads.is_cuda else _WORKSPACE
+        fresh = _mark_seen(tally, clients)
+        workspace = _GPU_WORKSPACE if uploads.is_cuda else _WORKSPACE
         wide = 1 if self.billboard.mixture is None else self.blocks
         step = max(1, workspace // (8 * wide * max(1, uploads.shape[1])))
         for first in range(0, len(fresh), step):
@@ -183,7 +183,7 @@ class Release:
     def add_steps(self, tally: Tally, clients: NDArray[np.int64], steps: Tensor) -> None:
         """Add uploads `steps` [K, P] that sites have brought to the grid (`Grid.snap`), each once.
         One that is too long counts as zero."""
-        fresh = _unseen(tally, clients)
+        fresh = _mark_seen(tally, clients)
         sound = self._grid.keep_short(steps[fresh])
         blocks = torch.from_numpy(self.billboard.blocks[clients[fresh]])
         tally.sum.index_add_(0, blocks.to(tally.sum.device), sound.to(tally.sum.device))
@@ -191,12 +191,12 @@ class Release:
     def add_sum(self, tally: Tally, clients: NDArray[np.int64], total: Tensor) -> None:
         """Add the sum `total` [P] of the uploads of one site's clients, in steps of the grid.
 
-        That every client's part is clipped is the site's word. Here the whole is bounded: a sum
-        that is longer than its clients could make it counts as zero.
+        The site is trusted to clip every client's upload. Here only the sum is bounded: one that is
+        longer than that of clipped uploads counts as zero.
         """
         if self.blocks != 1:
             raise PmtlError("Sites can send sums only if all clients read one shared model.")
-        fresh = _unseen(tally, clients)
+        fresh = _mark_seen(tally, clients)
         if len(fresh) == len(clients):  # Otherwise a part of it was counted before.
             tally.sum[0] += self._grid.keep_short(total.unsqueeze(0), len(clients))[0]
 
@@ -212,7 +212,7 @@ class Release:
         Args:
             total: `[P]`, whole steps of the grid.
             reach: how far beyond the clients' longest sum noise can go, in steps. A number beyond
-                that comes from a site that sent nonsense, and the attempt is refused.
+                that comes from a faulty site, and the attempt is refused.
         """
         most = self.plan.clients * 2**self._grid.bits + reach
         if self.blocks != 1 or tally.seen or total.shape != tally.sum[0].shape:
@@ -239,13 +239,13 @@ class Release:
 
         `step` makes it from `shared` and the noisy average, both in float64. It uses only public
         values, so it costs no privacy."""
-        self._refuse_second(tally)
+        self._refuse_repeat(tally)
         if self._charge is not None:
             self._charge(tally.round)  # Before the noise exists, so no release is ever uncharged.
         update = self._noisy(tally).to(shared.device)
         return step(shared.to(torch.float64), update).to(shared.dtype)
 
-    def _refuse_second(self, tally: Tally) -> None:
+    def _refuse_repeat(self, tally: Tally) -> None:
         """Refuse to publish in another process, or a round twice."""
         if os.getpid() != self._owner:
             raise PmtlError(
@@ -261,7 +261,7 @@ class Release:
     def publish_noisy(self, tally: Tally, shared: Tensor, step: ServerStep) -> Tensor:
         """The next billboard from a sum to which sites added the noise, in shares
         (`add_noisy_sum`). `charge` was called before they did. `step` is as for `publish`."""
-        self._refuse_second(tally)
+        self._refuse_repeat(tally)
         update = self.average(tally).to(shared.device)
         return step(shared.to(torch.float64), update).to(shared.dtype)
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 STREAM = "sampling"
 FULL, POISSON, FIXED = "full", "poisson", "fixed"
 
-EVERYBODY = "all other clients together, who see every published model"
+ALL_OTHERS = "all other clients together, who see every published model"
 
 
 class SamplingScheme:
@@ -59,7 +59,7 @@ class SamplingScheme:
         "exact Gaussian (μ-GDP) over a binomial number of known participations, replace-one"
     )
     #: Against whom the guarantee holds, in words.
-    holds_against: str = f"{EVERYBODY} and who took part in which round"
+    holds_against: str = f"{ALL_OTHERS} and who took part in which round"
 
     def check(self, clients: int, cohort: int) -> None:
         """Raise a `PmtlError` if a cohort of this size cannot be drawn."""
@@ -132,7 +132,7 @@ class Full(SamplingScheme):
     """All clients take part in every round."""
 
     accountant = "exact Gaussian (μ-GDP), replace-one"
-    holds_against = EVERYBODY
+    holds_against = ALL_OTHERS
 
     def check(self, clients: int, cohort: int) -> None:
         if cohort != clients:
@@ -148,7 +148,7 @@ class Full(SamplingScheme):
         return 1.0
 
     def in_words(self, plan: PrivacyPlan, also: Mapping[str, Any]) -> str:
-        return "everybody took part in every round"
+        return "all clients took part in every round"
 
 
 class Poisson(SamplingScheme):
@@ -158,7 +158,7 @@ class Poisson(SamplingScheme):
     size_varies = True
     coins_are_secret = True
     accountant = "PLD, Poisson-subsampled Gaussian, replace-one"
-    holds_against = f"{EVERYBODY}, as long as the client's own coins stay secret"
+    holds_against = f"{ALL_OTHERS}, as long as the client's own coins stay secret"
 
     def draw(self, sampler: Sampler, round: int) -> NDArray[np.int64]:
         # A coin is the first 53 bits of a ticket as a number below 1; below p is in.
@@ -181,7 +181,7 @@ class Fixed(SamplingScheme):
     """Exactly q clients, as in the paper. The other m − 1 clients together can count how many of
     them were drawn, so they know whether the last client was."""
 
-    holds_against = f"{EVERYBODY} and can tell from their own draws when this client took part"
+    holds_against = f"{ALL_OTHERS} and can tell from their own draws when this client took part"
 
     def draw(self, sampler: Sampler, round: int) -> NDArray[np.int64]:
         # The q lowest tickets; equal tickets (probability 2^−64) are ordered by index.
@@ -216,7 +216,7 @@ SCHEMES: dict[str, type[SamplingScheme]] = {FULL: Full, POISSON: Poisson, FIXED:
 
 
 def default_sampling(clients: int, cohort: int) -> str:
-    """Full for everybody, else poisson: its amplified guarantee also holds against colluders."""
+    """Full if all clients take part, else poisson, whose guarantee also holds against colluders."""
     return FULL if cohort == clients else POISSON
 
 
@@ -255,7 +255,7 @@ def _found(name: str) -> SamplingScheme:
 
 def _refuse_own_costs(scheme: SamplingScheme | type[SamplingScheme], name: str) -> None:
     """A scheme of the user's own is charged by its `chance` alone, also together with others.
-    Neither the class nor what it makes may say otherwise."""
+    Neither the class nor its objects may define other costs."""
     costs = ("epsilon", "delta", "renyi", "checked_chance", "_costs")
     kind = scheme if isinstance(scheme, type) else type(scheme)
     own = [

@@ -28,7 +28,7 @@ from pmtl.runs.metrics_file import MetricsFile
 from pmtl.runs.personal import Personal, write_personal
 from pmtl.sharing import PublicInputs
 from pmtl.simulation import RunState
-from pmtl.simulation.owned.rows_on_disk import CHECKS
+from pmtl.simulation.client_vectors.rows_on_disk import CHECKS
 from pmtl.views.frames import csv_text
 from pmtl.views.progress import progress_bar
 
@@ -197,7 +197,7 @@ class RunFolder:
             },
             self.key,
         )
-        progress.store.settle()
+        progress.store.checkpoint_saved()
         return digest
 
     def checkpoint(self) -> Checkpoint | None:

@@ -26,7 +26,7 @@ from torch import Tensor
 from pmtl import storage as files
 from pmtl.errors import PmtlError
 from pmtl.simulation import Weights
-from pmtl.simulation.owned.row_file import RowFile, digest_rows, private
+from pmtl.simulation.client_vectors.row_file import RowFile, digest_rows, private
 
 _TYPES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.uint8: "U8"}
 #: Bytes of weights that are in memory at a time while the file is written.

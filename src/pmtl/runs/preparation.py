@@ -33,7 +33,7 @@ from pmtl.privacy.statement.warnings import (
 from pmtl.runs.budget import Budget
 from pmtl.runs.config import TrainConfig, resolve_device
 from pmtl.runs.facts import RunFacts, fingerprint_of, versions
-from pmtl.server.settle import settle_algorithm, sizes_of, usual_algorithm
+from pmtl.server.resolve import auto_algorithm, resolve_algorithm, sizes_of
 from pmtl.sharing import named
 from pmtl.simulation import Simulation, Team, device_of, identity, metric_bounds, simulate
 
@@ -69,13 +69,13 @@ def settle(
     ranges = bool(known.features), known.target
     started = config.init is not None
     sizes = sizes_of(model, data.input_shape, data.task, data.outputs, *ranges, started)
-    return settle_algorithm(method, config.privacy, data.m, sizes)
+    return resolve_algorithm(method, config.privacy, data.m, sizes)
 
 
 def default_algorithm(config: TrainConfig, data: FederatedData, model: FlatModel) -> str:
     """What `algorithm=auto` means for this run."""
     linear = last_layer(model, data.input_shape) is not None
-    return usual_algorithm(config.privacy, config.local, config.share, linear)
+    return auto_algorithm(config.privacy, config.local, config.share, linear)
 
 
 def wants_scaling(
@@ -246,11 +246,11 @@ def prepare(
         )
         if metrics is not None:
             charge = _charge(budget, team, KIND)
-            federation.show_metrics(
+            federation.prepare_metrics(
                 metrics, config.privacy.loss_bound, charge, config.evaluate_every
             )
         if config.mode == "production":
-            federation.rehearse()
+            federation.dry_run()
         yield federation, budget
 
 

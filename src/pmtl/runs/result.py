@@ -32,7 +32,7 @@ from pmtl.runs.personal import PersonalFile
 from pmtl.sharing import build_share
 from pmtl.simulation import Metrics, RowTensors, Weights, evaluate
 from pmtl.simulation.custom_metrics import find_metrics
-from pmtl.simulation.evaluation import Measuring
+from pmtl.simulation.evaluation import Evaluator
 from pmtl.spec import explain_wrong_calls, parse_spec
 from pmtl.views.run_view import RunView
 
@@ -133,7 +133,7 @@ class Run(Predicting, RunView):
             split: train, validation or test.
         """
         self._refuse_exact()
-        measuring = Measuring(self._tensors(), self._model, split)
+        measuring = Evaluator(self._tensors(), self._model, split)
         all_clients = np.arange(len(self.clients), dtype=np.int64)
         there = measuring.rows.counts > 0
         losses = {}
@@ -154,7 +154,7 @@ class Run(Predicting, RunView):
         """
         self._refuse_exact()
         chosen = find_metrics(metric or "+".join(filter(None, ("all", self.facts.metric))))
-        return Measuring(self._tensors(), self._model, split).client_table(self.views(), chosen)
+        return Evaluator(self._tensors(), self._model, split).client_table(self.views(), chosen)
 
     def views(self) -> dict[str, Weights]:
         """Functions that give the weights of any clients' personal models and, if the run has them,

@@ -54,7 +54,7 @@ def run_to_end(
     state = federation.start(None if folder is None else folder.owned_file)
     secret = facts.production
     if secret and folder is not None:
-        federation.tell_owner = folder.note
+        federation.notify_owner = folder.note
     with ExitStack() as stack:
         stack.enter_context(threads_for(federation.sites))
         stop = threading.Event()
@@ -68,7 +68,7 @@ def run_to_end(
                 _save(folder, state, budget)  # The start is random, and saved nowhere else.
         if folder is not None or not team.leader:
             stop = stack.enter_context(graceful_stop())
-        federation.deal(state)
+        federation.distribute(state)
         lines = MetricsLines(folder, secret)
         bar = stack.enter_context(progress_bar("training", plan.rounds, state.round, show))
         mine = callbacks if team.leader else ()
@@ -142,7 +142,7 @@ class MetricsLines:
     def add(self, report: RoundReport, measured: dict[str, Any]) -> None:
         """Add a round that is finished or, on a graphics card, submitted."""
         self._waiting.append((report, measured))
-        self._write(but=1 if report.on_its_way else 0)
+        self._write(but=1 if report.pending else 0)
 
     def all(self) -> list[dict[str, Any]]:
         """All lines, including the last round's; they are then in the folder, too."""
@@ -213,9 +213,11 @@ def _finish(
         _save(folder, state, budget)
         personal = {}
         if federation.algorithm.personal:
-            personal["personal"] = Personal(state.store.seen, federation.newcomers(state), weights)
+            personal["personal"] = Personal(
+                state.store.seen, federation.unsampled_predictors(state), weights
+            )
         if alone is not None:
-            unseen = torch.zeros_like(federation.newcomers(state))
+            unseen = torch.zeros_like(federation.unsampled_predictors(state))
             personal["alone"] = Personal(state.store.seen, unseen, alone)
         result = None if facts.production else run.evaluate()
         shown = federation.published(state) if federation.algorithm.exact else state.shared

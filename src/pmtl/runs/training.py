@@ -213,7 +213,7 @@ def start(
     settled = settle(method, config, federated, flat)
     about_start += warn_of_start(settled, flat, public.start or {})
     if config.share is None and isinstance(settled, ExactAlgorithm):
-        config = replace(config, share=settled.usual_share)
+        config = replace(config, share=settled.default_share)
     shared = share_part(settled, config.share, flat, public.rows)
     plan, metrics = plans_of(config, federated, shared)
     config = with_privacy_defaults(config, plan, metrics)

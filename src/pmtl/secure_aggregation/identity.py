@@ -1,7 +1,7 @@
 """Who a site is, and keys for one attempt that it has signed.
 
 A site has a certificate of the federation's authority. For every attempt it makes a fresh X25519
-key, signs it together with everything that the key is for, and forgets it after one use. Another
+key, signs it together with everything that the key is for, and deletes it after one use. Another
 site accepts it only with a valid certificate of the same authority, in the name of that site.
 """
 
@@ -23,8 +23,8 @@ from pmtl.errors import PmtlError, PublicError
 from pmtl.jsontext import to_json
 
 _PURPOSE = "pmtl secure aggregation 1"
-#: What a site's certificate says of its owner, where NVFLARE looks for it. That of the server says
-#: nothing, and that of the administrator something else.
+#: The role in a site's certificate, in NVFLARE's field for it. The server has no role there, the
+#: administrator has another one.
 SITE_ROLE = "client"
 _PSS = padding.PSS(mgf=padding.MGF1(hashes.SHA256()), salt_length=32)
 

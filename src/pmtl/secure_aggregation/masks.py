@@ -1,4 +1,4 @@
-"""Masks in pairs: what two sites add cancels in the sum of all.
+"""Masks in pairs: the masks of two sites cancel in the sum over all sites.
 
 Sites i < j agree on a secret (X25519). HKDF binds it to the attempt and to the whole cohort, and
 ChaCha20 expands it into numbers modulo 2⁶⁴. Site i adds them and site j subtracts them, so each

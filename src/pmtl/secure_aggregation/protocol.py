@@ -6,10 +6,10 @@
 3. The server adds up. The masks cancel; what is left is the noisy sum.
 
 An attempt is all or nothing: if an answer is missing or wrong, nothing of it is used, and a new
-attempt begins with the sites that are there, new keys and new noise. It is charged again. What an
-abandoned attempt gives away is covered by that: the masked uploads of the others are uniformly
-random without the keys of the missing sites; should these collude with the server (up to c of
-them), what remains of the sum has the noise of all honest sites, as in any other release.
+attempt begins with the sites that are there, new keys and new noise. Every attempt is charged,
+which covers what an abandoned attempt reveals: the masked uploads of the others are uniformly
+random without the keys of the missing sites; if these collude with the server (up to c of them),
+the rest of the sum still has the noise of all honest sites, as in any other release.
 """
 
 from __future__ import annotations

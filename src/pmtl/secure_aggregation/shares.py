@@ -1,11 +1,11 @@
-"""Noise in shares: every site adds a part, so that nobody knows all of it.
+"""Noise in shares: every site adds a part, so that no party knows the whole noise.
 
 A share is N(0, s²) rounded to whole steps of the grid, drawn exactly (`noise.rounded`). N sites
 take part, and up to c of them may collude with the server: they subtract their own shares. The
 other n = N − c shares remain, with s = z·2ᵇ/√n steps, where z is the plan's noise multiplier and 2ᵇ
 steps the longest upload.
 
-*What they are worth* (docs/secure-aggregation.md has the proof, step by step). Let X₁ … Xₙ be the
+*Privacy of the sum* (docs/secure-aggregation.md has the proof, step by step). Let X₁ … Xₙ be the
 unrounded shares and U₁ … Uₙ independent and uniform on [−½, ½]. Rounding X gives k with the
 probability that is the density of X + U at k. The sum of the rounded shares therefore has the
 characteristic function (Σⱼ γ(t + 2πj))ⁿ, where γ is that of X + U. The rounded value of
@@ -15,7 +15,7 @@ sees S + ΣX with further independent noise, rounded: a true Gaussian mechanism 
 processed further. ε is that of the plan. With s ≥ 32 and up to 1,000 sites the distance is below
 10⁻¹⁸⁰⁰.
 
-Outsiders, for whom all N shares are noise, see a multiplier of z·√(N/n): that is what it costs.
+Outsiders, for whom all N shares are noise, see a larger multiplier of z·√(N/n).
 """
 
 from __future__ import annotations

@@ -38,14 +38,13 @@ class ServerState:
 
     round: int  #: how many rounds were published
     shared: Tensor  #: [vectors, P] the billboard
-    memory: dict[str, Tensor]  #: what the algorithm's server keeps
+    memory: dict[str, Tensor]  #: the state of the algorithm's server
 
 
 class Server:
     """Plan, sampler, billboard and gate of one run.
 
-    In all methods `state` is where the server stands, `tally` the sum of an open round, and
-    `client` the number of a client.
+    In all methods `state` is the server's state, `tally` an open round's sum, `client` a number.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class Server:
 
     def draw(self, round: int) -> NDArray[np.int64]:
         """The numbers of a round's clients, in order. In production every call draws anew."""
-        if not self.algorithm.shares:  # Nothing is published, so nobody has to be hidden.
+        if not self.algorithm.shares:  # Nothing is published, so sampling has no use.
             return np.arange(len(self.clients), dtype=np.int64)
         return self.sampler.draw(round)
 
@@ -119,9 +118,9 @@ class Server:
         self, tally: Tally, client: int, round: int, upload: Mapping[str, Any] | bytes
     ) -> None:
         """Clip and add the `upload` that the site of one client sent for a `round`, as a mapping
-        or as bytes, whatever it is.
+        or as bytes.
 
-        What is not an upload counts as zero. What comes from outside the cohort is dropped: the
+        An invalid upload counts as zero. Uploads of clients outside the cohort are dropped: the
         accountant relies on who was drawn.
         """
         if client not in tally.cohort:
@@ -136,7 +135,7 @@ class Server:
     def receive_site(
         self, tally: Tally, clients: NDArray[np.int64], uploads: NDArray[Any], summed: bool
     ) -> None:
-        """Add what one site of many clients sent; what does not fit counts as zero.
+        """Add what one site of many clients sent; values of a wrong shape or type count as zero.
 
         Args:
             clients: the site's clients that were drawn.
@@ -181,9 +180,8 @@ class Server:
         state.shared = release(tally, state.shared, step)
         state.round += 1
 
-    def rehearse(self, state: ServerState) -> None:
-        """Let the algorithm's server make its steps on zeros, so that what would fail after a
-        charge fails before anything is spent."""
+    def dry_run(self, state: ServerState) -> None:
+        """Run the algorithm's server steps on zeros, so that errors occur before any charge."""
         shared, memory = state.shared.to(torch.float64), state.memory
         for round in range(self.plan.rounds if self.algorithm.exact else 1):
             size = self.algorithm.upload_size(round) or shared.shape[1]

@@ -2,7 +2,7 @@
 
 The wrapped algorithm works on the shared numbers s alone: it starts, steps, uploads and predicts
 with vectors of k numbers, and so do the gate and the billboard. The personal numbers p of a client
-take plain steps on the same batches, pulled towards nothing, and never leave it. With FedAvg this
+take plain gradient steps on the same batches and never leave it. With FedAvg this
 is FedPer (Arivazhagan et al., 2019).
 
     g_s, g_p = the gradient of the loss at w = join(s, p)
@@ -63,7 +63,7 @@ class SharedPart(Algorithm):
         about = {
             "name": inner.name,
             "shares": inner.shares,
-            "personal": inner.personal or self.share.rest > 0,
+            "personal": inner.personal or self.share.personal_size > 0,
             "relations": inner.relations,
         }
         for attribute, value in about.items():
@@ -137,6 +137,6 @@ class SharedPart(Algorithm):
         return self.share.join(self.inner.predict(s, shared), p)
 
     def _cut(self, own: Tensor) -> tuple[Tensor, Tensor]:
-        """What the wrapped algorithm owns, and the personal numbers."""
-        last = len(own) - self.share.rest
+        """The wrapped algorithm's own vector, and the personal numbers."""
+        last = len(own) - self.share.personal_size
         return own[:last], own[last:]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pmtl.algorithms import Algorithm, ExactAlgorithm
 from pmtl.errors import PmtlError
-from pmtl.models import FlatModel, PublicFile, read_public, used_of_start
+from pmtl.models import FlatModel, PublicFile, read_public, used_tensors
 from pmtl.sharing.algorithm import SharedPart
 from pmtl.sharing.kinds import basis_rows, by_name, film, lowrank, subspace
 from pmtl.sharing.share import Basis, Share
@@ -70,7 +70,7 @@ def share_part(
 
 @dataclass(frozen=True)
 class PublicInputs:
-    """What a run takes from files that the user says are public."""
+    """The contents of the public files that a run uses."""
 
     start: Mapping[str, Tensor] | None = None  #: the start, by names of parameters
     rows: Tensor | None = None  #: the directions of a basis
@@ -88,10 +88,10 @@ class PublicInputs:
         return cls(None if start is None else start.tensors, None, about, basis)
 
     def fitted(self, model: FlatModel) -> PublicInputs:
-        """What of it this model uses."""
+        """The parts that this model uses."""
         start, rows = self.start, self.rows
         if start is not None:
-            start = used_of_start(model.module, start)
+            start = used_tensors(model.module, start)
         if self.basis is not None:
             rows = basis_rows(self.basis, model)
         return PublicInputs(start, rows, self.about)
@@ -117,7 +117,7 @@ class PublicInputs:
 
 
 def named(share: str | None) -> str | None:
-    """The share with the name of a file in place of its path, for what is published."""
+    """The share with the name of a file in place of its path, for publication."""
     return _with_path(share, lambda path: path.name)
 
 

@@ -6,8 +6,8 @@
     film                     a scale and a shift for each output of these layers
     basis:file=FILE          directions from a public file
 
-A random subspace deals the weights out to k directions, each with a random sign, so the directions
-are orthonormal without a product of matrices, as in feature hashing (Weinberger et al., ICML 2009);
+A random subspace assigns every weight to one of k directions, with a random sign, so directions are
+orthonormal without a product of matrices, as in feature hashing (Weinberger et al., ICML 2009);
 that random subspaces of few dimensions train networks is due to Li et al. (ICLR 2018). In low-rank
 adapters (Hu et al., ICLR 2022) the matrix A is random, orthonormal and fixed, and only B is shared:
 with both trained, the average of products is not the product of averages, and noise on both is
@@ -41,7 +41,7 @@ from pmtl.streams import words
 BIASES = "biases"
 #: The only tensor of a basis over all trained weights.
 WHOLE = "basis"
-#: A direction counts as dependent on those before it if less than this share of it is new.
+#: A direction counts as dependent on earlier ones if less than this share of it is new.
 _DEPENDENT = 1e-6
 
 
@@ -77,7 +77,7 @@ def subspace(model: FlatModel, k: int, seed: int = 0) -> Share:
             f"k={k} was given."
         )
     _check_seed(seed)
-    return Directions.of(model.layout, model.start(), *_dealt(size, k, seed, "share subspace"))
+    return Directions.of(model.layout, model.start(), *_assign(size, k, seed, "share subspace"))
 
 
 def lowrank(model: FlatModel, rank: int, seed: int = 0) -> Share:
@@ -88,13 +88,13 @@ def lowrank(model: FlatModel, rank: int, seed: int = 0) -> Share:
     if rank < 1:
         raise PmtlError(f"share=lowrank needs a rank of at least 1, but rank={rank} was given.")
     _check_seed(seed)
-    direction, scale, used = _nothing(model)
+    direction, scale, used = _empty_share(model)
     for number, (weight, _) in enumerate(_layers(model, "lowrank")):
         rows, columns = weight.shape[0], math.prod(weight.shape[1:])
         few = min(rank, columns)
-        dealt, signs = _dealt(columns, few, seed, "share lowrank", number)
+        assigned, signs = _assign(columns, few, seed, "share lowrank", number)
         of_row = few * torch.arange(rows)[:, None]
-        direction[weight.place] = (used + of_row + dealt).reshape(-1)
+        direction[weight.place] = (used + of_row + assigned).reshape(-1)
         scale[weight.place] = signs.expand(rows, -1).reshape(-1)
         used += rows * few
     return Directions.of(model.layout, model.start(), direction, scale)
@@ -106,7 +106,7 @@ def film(model: FlatModel) -> Share:
     The scale multiplies the start's weights. A layer whose weights start at zero has no scale, a
     layer without a bias no shift.
     """
-    direction, scale, used = _nothing(model)
+    direction, scale, used = _empty_share(model)
     start = model.start()
     for weight, bias in _layers(model, "film"):
         outputs = torch.arange(weight.shape[0])
@@ -128,13 +128,13 @@ def film(model: FlatModel) -> Share:
     return Directions.of(model.layout, start, direction, scale)
 
 
-def _nothing(model: FlatModel) -> tuple[Tensor, Tensor, int]:
+def _empty_share(model: FlatModel) -> tuple[Tensor, Tensor, int]:
     return torch.zeros(model.size, dtype=torch.long), torch.zeros_like(model.start()), 0
 
 
-def _dealt(size: int, k: int, seed: int, stream: str, *counters: int) -> tuple[Tensor, Tensor]:
-    """`size` weights dealt out to k orthonormal directions: the direction of each, and its number
-    there. The lengths of directions differ by at most 1."""
+def _assign(size: int, k: int, seed: int, stream: str, *counters: int) -> tuple[Tensor, Tensor]:
+    """Assign `size` weights to k orthonormal directions: the direction of each weight, and its
+    coefficient. The numbers of weights of two directions differ by at most 1."""
     drawn = words(seed, stream, *counters, np.arange(size))
     direction = np.empty(size, dtype=np.int64)
     direction[np.argsort(drawn, kind="stable")] = np.arange(size) % k
@@ -151,8 +151,8 @@ def _layers(model: FlatModel, kind: str) -> Iterator[tuple[Parameter, Parameter 
     for name, part in model.module.named_modules():
         weight = trained.get(f"{name}.weight" if name else "weight")
         bias = trained.get(f"{name}.bias" if name else "bias")
-        usual = isinstance(part, kinds) and not isinstance(part, nn.modules.conv._ConvTransposeNd)
-        if usual and weight is not None:
+        transposed = isinstance(part, nn.modules.conv._ConvTransposeNd)
+        if isinstance(part, kinds) and not transposed and weight is not None:
             found = True
             yield weight, bias
     if not found:
@@ -213,7 +213,7 @@ def _orthonormal(rows: Tensor) -> Tensor:
     diagonal = triangle.diagonal()
     if not bool((diagonal.abs() > _DEPENDENT).all()):
         raise _not_full_rank(k, size)
-    # A weight that no direction moves stays where it is, to the last bit.
+    # A weight that no direction moves must not change at all.
     basis: Tensor = (columns * diagonal.sign()).T * rows.ne(0).any(dim=0)
     return basis.contiguous()
 

@@ -1,12 +1,12 @@
-"""What leaves a client: a map between the shared numbers and a model's vector.
+"""The map between the shared numbers, which leave a client, and a model's vector.
 
-    w = join(s, p)        s [k] is shared, p [rest] is personal, w [P] are the trained weights
+    w = join(s, p)        s [k] is shared, p is personal, w [P] are the trained weights
     (∂s, ∂p) = pull_back(∂w)
 
 Every map here is affine, so that averaging s means the same for all clients, and `pull_back` is the
 exact derivative. Either some weights are shared and the others are personal (`Chosen`), or all
-weights move along a few public directions from the common start, and nothing is personal but what
-the algorithm itself keeps (`Directions`, `Basis`).
+weights move along a few public directions from the common start, and p is empty (`Directions`,
+`Basis`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Share(ABC):
 
     @property
     @abstractmethod
-    def rest(self) -> int:
+    def personal_size(self) -> int:
         """How many numbers are personal."""
 
     @abstractmethod
@@ -44,7 +44,7 @@ class Share(ABC):
 
     @abstractmethod
     def own(self, common: Tensor) -> Tensor:
-        """[rest] the personal numbers of the common start `[P]`."""
+        """[personal_size] the personal numbers of the common start `[P]`."""
 
     @abstractmethod
     def join(self, s: Tensor, p: Tensor) -> Tensor:
@@ -56,8 +56,8 @@ class Share(ABC):
 
     @abstractmethod
     def published(self, shared: Tensor) -> Tensor:
-        """The weights `[vectors, P]` of the shared models, given the billboard `[vectors, k]`. What
-        is personal is as it was in the common start."""
+        """The weights `[vectors, P]` of the shared models, given the billboard `[vectors, k]`.
+        Personal numbers are those of the common start."""
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Self:
         """The same map on another device; its numbers have the type `dtype`."""
@@ -79,9 +79,9 @@ class Chosen(Share):
     """Some weights are shared as they are; the others are personal."""
 
     chosen: Tensor  #: [k] the places of the shared weights
-    others: Tensor  #: [rest] the places of the personal ones
+    others: Tensor  #: [personal_size] the places of the personal weights
     places: Tensor  #: [P] for each weight, its place in (s, p)
-    start: Tensor  #: [rest] the personal weights of the common start
+    start: Tensor  #: [personal_size] the personal weights of the common start
 
     @classmethod
     def of(cls, layout: Layout, mask: Tensor, start: Tensor) -> Chosen:
@@ -97,7 +97,7 @@ class Chosen(Share):
         return cls(inner, chosen, others, places, start[others])
 
     @property
-    def rest(self) -> int:
+    def personal_size(self) -> int:
         return len(self.others)
 
     def first(self, common: Tensor) -> Tensor:
@@ -107,8 +107,8 @@ class Chosen(Share):
         return common[self.others]
 
     def join(self, s: Tensor, p: Tensor) -> Tensor:
-        # Without personal numbers, s is all; and an empty cohort has nothing to concatenate.
-        return (torch.cat([s, p]) if self.rest else s)[self.places]
+        # Without personal numbers there is nothing to concatenate.
+        return (torch.cat([s, p]) if self.personal_size else s)[self.places]
 
     def pull_back(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
         return gradient[self.chosen], gradient[self.others]
@@ -124,7 +124,7 @@ class _Along(Share):
     start: Tensor  #: [P] w⁰, the common start
 
     @property
-    def rest(self) -> int:
+    def personal_size(self) -> int:
         return 0
 
     def first(self, common: Tensor) -> Tensor:
@@ -160,9 +160,9 @@ class Directions(_Along):
         for length in torch.unique(lengths).tolist():
             alike = torch.nonzero(lengths == length)[:, 0]
             place = torch.arange(length)
-            there = place < counts[alike, None]
-            index = begins[alike, None] + torch.where(there, place, 0)
-            members.append(torch.where(there, moves[index], len(start)))
+            filled = place < counts[alike, None]
+            index = begins[alike, None] + torch.where(filled, place, 0)
+            members.append(torch.where(filled, moves[index], len(start)))
             order.append(alike)
         return cls(
             _plain(layout, len(counts)),
@@ -192,8 +192,7 @@ class Basis(_Along):
     @classmethod
     def of(cls, layout: Layout, start: Tensor, rows: Tensor) -> Basis:
         """The span of `rows`, which are orthonormal."""
-        # A copy, because the last bits of a product may depend on the address in memory, and what
-        # was read from a file may lie anywhere.
+        # A copy, because the last bits of a product may depend on the address in memory.
         return cls(_plain(layout, len(rows)), start, rows.clone())
 
     def join(self, s: Tensor, p: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The user's own metrics: one number for each client, from the truth and the model's answers.
+"""The user's own metrics: one number for each client, from the targets and the predictions.
 
 A metric is a function of two arrays, as in scikit-learn: `sklearn.metrics:f1_score` works. The name
 of its second parameter says what it needs: `y_score`, `y_prob` or `y_proba` are probabilities (of
@@ -25,7 +25,7 @@ from pmtl.models import Task, predictions, probabilities
 from pmtl.plugins import find
 from pmtl.simulation.measures import ALL, NAMES, measures_of
 
-#: From one client's truth and answers to a number.
+#: From one client's targets and predictions to a number.
 Metric = Callable[[NDArray[Any], NDArray[Any]], float]
 
 _PROBABILITIES = ("y_score", "y_prob", "y_proba")
@@ -52,12 +52,10 @@ def find_metrics(names: str | None, task: Task | None = None) -> dict[str, Metri
             found[name] = None
             continue
         if not callable(metric):
-            raise PmtlError(f"The metric {name!r} is not a function of the truth and the answers.")
+            raise PmtlError(f"The metric {name!r} is not a function of targets and predictions.")
         short = name.rpartition(":")[2]
         if short in found:
-            raise PmtlError(
-                f"Two metrics have the name {short!r}: results could not tell them apart."
-            )
+            raise PmtlError(f"Two metrics have the name {short!r}: results need different names.")
         found[short] = metric
     return found
 
@@ -67,7 +65,7 @@ def client_value(name: str, metric: Metric, task: Task, targets: Tensor, outputs
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # There would be one for each client.
-            return float(metric(targets.cpu().numpy(), _answers(metric, task, outputs)))
+            return float(metric(targets.cpu().numpy(), _predictions(metric, task, outputs)))
     except Exception as error:  # The user's code may raise anything.
         raise PmtlError(
             f"The metric {name!r} failed for a client with {len(targets)} rows: "
@@ -75,11 +73,12 @@ def client_value(name: str, metric: Metric, task: Task, targets: Tensor, outputs
         ) from error
 
 
-def _answers(metric: Metric, task: Task, outputs: Tensor) -> NDArray[Any]:
+def _predictions(metric: Metric, task: Task, outputs: Tensor) -> NDArray[Any]:
     parameters = list(inspect.signature(metric).parameters)
     if len(parameters) > 1 and parameters[1] in _PROBABILITIES:
-        sure = probabilities(task)(outputs).cpu().numpy()
-        return np.asarray(sure[:, 1] if task == "classification" and sure.shape[1] == 2 else sure)
+        found = probabilities(task)(outputs).cpu().numpy()
+        two_classes = task == "classification" and found.shape[1] == 2
+        return np.asarray(found[:, 1] if two_classes else found)
     return predictions(task)(outputs).cpu().numpy()
 
 
@@ -90,8 +89,8 @@ def less_is_better(name: str, metric: Metric) -> bool:
 
 def summary(name: str, values: NDArray[np.float64], less_is_better: bool) -> dict[str, float]:
     """The mean over clients, and over the worst tenth; NaN if no client has a value."""
-    there = values[~np.isnan(values)]
-    return mean_and_worst(name, there if len(there) else np.array([np.nan]), less_is_better)
+    defined = values[~np.isnan(values)]
+    return mean_and_worst(name, defined if len(defined) else np.array([np.nan]), less_is_better)
 
 
 def mean_and_worst(

@@ -1,8 +1,8 @@
-"""How well models answer: over all rows, over clients, and for the clients served worst.
+"""Metrics of models: over all rows, over clients, and for the clients with the worst models.
 
 `accuracy` counts every row once, so that large clients weigh more. `accuracy_mean` counts every
 client once. `accuracy_worst_decile` is the mean over the tenth of the clients (rounded up) with the
-lowest values, or the highest for errors (`rmse`, `mae`); it shows whether models serve only typical
+lowest values, or the highest for errors (`rmse`, `mae`); it shows whether models fit only typical
 clients. Clients without rows in a split are left out.
 """
 
@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import vmap
 
-from pmtl.client.batches import FEW_ROWS, power_of_two
+from pmtl.client.batches import MIN_BATCH_ROWS, power_of_two
 from pmtl.data import Rows, Split
 from pmtl.engines.base import Ints, Mask
-from pmtl.engines.choose import fixed_width
+from pmtl.engines.choose import slot_count
 from pmtl.engines.row_tensors import RowTensors
 from pmtl.engines.slots import assign_slots, axis_is_safe
-from pmtl.engines.sparse import is_linear, own_widths, sparse_outputs
-from pmtl.models import FlatModel, Task, metric_names, row_counts, row_losses, row_squares
+from pmtl.engines.sparse import client_widths, is_linear, sparse_outputs
+from pmtl.models import FlatModel, Task, metric_names, row_losses, row_metrics, row_squares
 from pmtl.simulation.custom_metrics import (
     Metric,
     client_value,
@@ -33,7 +33,7 @@ from pmtl.simulation.custom_metrics import (
     mean_and_worst,
     summary,
 )
-from pmtl.simulation.measures import LESS_IS_BETTER, UNDEFINED, Answered, measures_of
+from pmtl.simulation.measures import LESS_IS_BETTER, UNDEFINED, PredictedRows, measures_of
 from pmtl.simulation.team import ALONE, Team
 
 #: From clients to their weights [K, P].
@@ -53,12 +53,12 @@ ROOTS = ("rmse",)
 
 @dataclass(frozen=True)
 class Group:
-    """Clients that are evaluated together. Without `tall` and `width`, their arrays are as large as
-    the largest of them needs."""
+    """Clients that are evaluated together. Without `rows_at_once` and `width`, their arrays are as
+    large as the largest of them needs."""
 
     slots: Ints  #: [K] positions of clients; an empty slot repeats one of them
-    there: Mask  #: which slots are not empty
-    tall: int | None = None  #: rows of a client that are evaluated at once
+    filled: Mask  #: which slots are not empty
+    rows_at_once: int | None = None  #: rows of a client that are evaluated at once
     width: int | None = None  #: columns of sparse rows
 
 
@@ -73,20 +73,20 @@ def evaluate(
     """Metrics of every view (personal, shared) on a split; None if the split has no rows.
 
     In a team every process evaluates its own clients. `custom` are further measures and the user's
-    own metrics (`find_metrics`). A measure over all rows needs them in one process.
+    own metrics (`find_metrics`). A measure over all rows needs all rows in one process.
     """
-    measuring, data = Measuring(tensors, model, split), tensors.data
-    counts = measuring.rows.counts
+    evaluator, data = Evaluator(tensors, model, split), tensors.data
+    counts = evaluator.rows.counts
     if counts.sum() == 0:
         return None
     mine = team.part(np.arange(data.m, dtype=np.int64))
     results = {}
     for view, weights in views.items():
-        values = measuring.client_metrics(weights, mine)
+        values = evaluator.client_metrics(weights, mine)
         for name in metric_names(data.task) if team.size > 1 else ():
             team.sum(torch.from_numpy(values.setdefault(name, np.zeros(data.m))))
         results[view] = summarise(values, counts)
-        more = measuring.further_values(custom or {}, weights, mine, results[view])
+        more = evaluator.extra_metrics(custom or {}, weights, mine, results[view])
         for name, (own, all_rows, worse) in more.items():
             found = team.sum(torch.from_numpy(own)).numpy()[counts > 0]
             if all_rows is not None and team.size == 1:
@@ -98,9 +98,9 @@ def evaluate(
 
 
 @dataclass(frozen=True)
-class Measuring:
-    """Measures the clients' models on their rows of one split. In all methods `clients` are numbers
-    of clients, and `weights` gives the weights of any of them."""
+class Evaluator:
+    """Evaluates the clients' models on their rows of one split. In all methods `clients` are
+    numbers of clients, and `weights` is a function from clients to their weights."""
 
     tensors: RowTensors
     model: FlatModel
@@ -110,7 +110,7 @@ class Measuring:
     def rows(self) -> Rows:
         return self.tensors.data.rows(self.split)
 
-    def further_values(
+    def extra_metrics(
         self,
         custom: Mapping[str, Metric | None],
         weights: Weights,
@@ -126,7 +126,7 @@ class Measuring:
         found: dict[str, tuple[Floats, float | None, bool]] = {}
         with_rows = np.sort(clients[self.rows.counts[clients] > 0])
         if measures and len(with_rows):
-            each = self._answered(weights, with_rows)
+            each = self._predicted_rows(weights, with_rows)
             whole = replace(each, owner=np.zeros_like(each.owner), clients=1)
         for name, measure in measures.items():
             values, all_rows = np.zeros(m), np.nan
@@ -140,23 +140,23 @@ class Measuring:
                 found[name] = (values, None, less_is_better(name, metric))
         return found
 
-    def _answered(self, weights: Weights, clients: Ints) -> Answered:
-        """The truth and the outputs for all rows of these clients, which all have rows."""
+    def _predicted_rows(self, weights: Weights, clients: Ints) -> PredictedRows:
+        """The targets and outputs for all rows of these clients, which all have rows."""
         rows, data = self.rows, self.tensors.data
         index = rows.order[np.isin(np.repeat(np.arange(data.m), rows.counts), clients)]
         outputs = self.row_outputs(weights, clients)
         owner = np.repeat(np.arange(len(clients)), rows.counts[clients])
-        return Answered(data.task, data.y[index], outputs, owner, len(clients))
+        return PredictedRows(data.task, data.y[index], outputs, owner, len(clients))
 
     def client_table(
         self, views: Mapping[str, Weights], custom: Mapping[str, Metric | None]
     ) -> dict[str, NDArray[Any]]:
         """Measures of every client: the columns client, rows, model (a view) and the measures."""
         data, counts = self.tensors.data, self.rows.counts
-        everybody = np.arange(data.m, dtype=np.int64)
+        all_clients = np.arange(data.m, dtype=np.int64)
         parts = []
         for view, weights in views.items():
-            found = self.further_values(custom, weights, everybody)
+            found = self.extra_metrics(custom, weights, all_clients)
             columns = {"client": np.array(data.clients), "rows": counts, "model": [view] * data.m}
             parts.append({**columns, **{name: values for name, (values, _, _) in found.items()}})
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -183,19 +183,19 @@ class Measuring:
         clients (`engines/slots.py`)."""
         sums: dict[str, Floats] = {}
         for group in self._groups(clients, isolate):
-            mine = clients[group.slots[group.there]]
+            mine = clients[group.slots[group.filled]]
             at = weights(mine)
-            if not group.there.all():
-                at = at[torch.from_numpy(np.cumsum(group.there).clip(1) - 1).to(at.device)]
+            if not group.filled.all():
+                at = at[torch.from_numpy(np.cumsum(group.filled).clip(1) - 1).to(at.device)]
             for _, real, table in self._tables(at, clients[group.slots], group, _metrics):
                 for name, values in table.items():
                     totals = sums.setdefault(name, np.zeros(self.tensors.data.m))
-                    totals[mine] += np.where(real, values, 0).sum(axis=1)[group.there]
+                    totals[mine] += np.where(real, values, 0).sum(axis=1)[group.filled]
         return {name: values / np.maximum(self.rows.counts, 1) for name, values in sums.items()}
 
     def row_squares(self, weights: Tensor, clients: Ints, isolate: bool = False) -> Floats:
-        """The squared distance of each answer from the truth (`models/losses.py`) for all rows of
-        the clients, which have the `weights` [K, P], client after client."""
+        """The squared distance of each prediction from its target (`models/losses.py`), for all
+        rows of the clients, which have the `weights` [K, P], client after client."""
         found = np.empty(int(self.rows.counts[clients].sum()))
 
         def of(slots: Ints) -> Tensor:
@@ -221,8 +221,8 @@ class Measuring:
         measure: Measure,
         isolate: bool = False,
     ) -> Iterator[tuple[Ints, dict[str, Floats]]]:
-        """A few rows of the clients at a time: the places of these among all of their rows, client
-        after client, and what is measured of each. `weights` are those of clients at positions."""
+        """A few rows of the clients at a time: their positions among all rows, client after client,
+        and their measured values. `weights` is a function from positions to weights."""
         counts = self.rows.counts[clients]
         begin = np.cumsum(counts) - counts
         for group in self._groups(clients, isolate):
@@ -236,31 +236,31 @@ class Measuring:
         if isolate:
             yield from self._in_slots(clients)
         else:
-            yield from self._of_like_size(self.rows.counts[clients])
+            yield from self._by_size(self.rows.counts[clients])
 
     def _in_slots(self, clients: Ints) -> Iterator[Group]:
-        """Clients in slots of their own, in arrays whose sizes follow from their own rows."""
+        """Clients in their own slots, in arrays whose sizes depend on their own rows only."""
         data, model, device, rows = self.tensors.data, self.model, self.tensors.device, self.rows
         with_rows = np.flatnonzero(rows.counts[clients])
         counts = rows.counts[clients[with_rows]]
         columns = np.zeros(len(counts), dtype=np.int64)
         if sparse := self.tensors.is_sparse and is_linear(model):
-            columns = own_widths(data.x, rows)[clients[with_rows]]
-        tall = np.minimum(power_of_two(counts, FEW_ROWS), _ROWS)
-        shapes = np.stack([tall, power_of_two(-(-counts // tall)), columns], axis=1)
+            columns = client_widths(data.x, rows)[clients[with_rows]]
+        rows_at_once = np.minimum(power_of_two(counts, MIN_BATCH_ROWS), _ROWS)
+        shapes = np.stack([rows_at_once, power_of_two(-(-counts // rows_at_once)), columns], axis=1)
         safe = axis_is_safe(model, device)
 
         def width(shape: tuple[int, ...]) -> int:
             floats = model.size + shape[0] * int(np.prod(data.input_shape))
-            return fixed_width(data.m, data.m, device, floats) if safe else 1
+            return slot_count(data.m, data.m, device, floats) if safe else 1
 
         for shape, slots in assign_slots(clients[with_rows], shapes, width):
-            there = slots >= 0
-            positions = with_rows[np.where(there, slots, slots[there][0])]
-            yield Group(positions, there, shape[0], shape[2] if sparse else None)
+            filled = slots >= 0
+            positions = with_rows[np.where(filled, slots, slots[filled][0])]
+            yield Group(positions, filled, shape[0], shape[2] if sparse else None)
 
-    def _of_like_size(self, counts: Ints) -> Iterator[Group]:
-        """As many clients as memory allows, of similar numbers of rows: there is little padding."""
+    def _by_size(self, counts: Ints) -> Iterator[Group]:
+        """As many clients as memory allows, with similar numbers of rows: little padding."""
         order = np.argsort(counts, kind="stable")
         order = order[counts[order] > 0]
         row_floats = int(np.prod(self.tensors.data.input_shape))
@@ -278,10 +278,10 @@ class Measuring:
         measured values `[K, rows]`."""
         tensors, model, rows = self.tensors, self.model, self.rows
         model.module.eval()
-        counts, starts = np.where(group.there, rows.counts[clients], 0), rows.offsets[clients]
+        counts, starts = np.where(group.filled, rows.counts[clients], 0), rows.offsets[clients]
         most = int(counts.max(initial=0))
-        for first in range(0, most, group.tall or _ROWS):
-            place = first + np.arange(group.tall or min(_ROWS, most - first))
+        for first in range(0, most, group.rows_at_once or _ROWS):
+            place = first + np.arange(group.rows_at_once or min(_ROWS, most - first))
             real = place < counts[:, None]
             index = rows.order[starts[:, None] + np.where(real, place, 0)]
             with torch.no_grad():
@@ -298,7 +298,7 @@ class Measuring:
 
 def _metrics(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
     """The task's metrics, and its loss."""
-    return {"loss": row_losses(task, outputs, targets), **row_counts(task, outputs, targets)}
+    return {"loss": row_losses(task, outputs, targets), **row_metrics(task, outputs, targets)}
 
 
 def _columns(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 T = TypeVar("T")
 Clients = NDArray[np.int64]
-#: Called with a client that could not be computed and the error: for the owner of the data alone.
+#: Called with a client that could not be computed, and the error; only the data's owner sees them.
 Failed = Callable[[int, Exception], None]
 
 
 def isolated(
     clients: Clients, work: Callable[[Clients], T], failed: Failed | None = None
 ) -> list[tuple[Clients, T]]:
-    """Do the work for all clients, leaving out those for whom it fails.
+    """Run `work` for all clients, leaving out those for whom it fails.
 
     In production an error caused by one client's data must not be visible: it would release
     something about that client without a charge. This includes a lack of memory, which depends on
@@ -38,5 +38,5 @@ def isolated(
 def together(
     clients: Clients, work: Callable[[Clients], T], failed: Failed | None = None
 ) -> list[tuple[Clients, T]]:
-    """Do the work for all clients at once; in an experiment errors are visible."""
+    """Run `work` for all clients at once; in an experiment errors are visible."""
     return [(clients, work(clients))]

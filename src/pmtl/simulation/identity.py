@@ -1,16 +1,16 @@
-"""A digest that tells one model or algorithm from another, by values and code.
+"""A digest that identifies a model or algorithm by its values and code.
 
 Two experiments with one seed must not share noise unless they publish the same numbers. So the key
-of the noise covers everything that decides what models and algorithms compute, of which a name is
-not enough. `identity` reads
+of the noise covers everything that decides what models and algorithms compute, not only their
+names. `identity` reads
 
 - numbers, texts and containers by their content; tensors and arrays by their bytes, on any device;
 - a user's functions and classes by their compiled code (which exists without a source file),
   defaults, closures, the globals they name, and what they name of a user's own modules;
 - what belongs to Python or an installed package by its name (and the package's version, except
-  torch and NumPy, whose builds differ between machines with and without a graphics card);
+  torch and NumPy, whose builds differ between machines with and without a GPU);
 - modules, pmtl's own objects and objects of a user's classes by their class and attributes, other
-  objects by what `pickle` would keep of them.
+  objects by what `pickle` would store.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from torch import Tensor, nn
 #: Packages whose code is identified by name alone; pmtl's version is in the key of the noise.
 _KNOWN = {"torch", "numpy", "scipy", "pmtl", *sys.stdlib_module_names}
 #: Attributes that are ignored: Python's own, and whether a module is in training mode.
-_PASSING = {"__dict__", "__weakref__", "__doc__", "__module__", "_abc_impl", "training"}
+_IGNORED = {"__dict__", "__weakref__", "__doc__", "__module__", "_abc_impl", "training"}
 _GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME")
 #: How many modules inside modules are followed.
-_DEEP = 8
+_MOST_LEVELS = 8
 
 
 def identity(*values: Any) -> str:
     """A digest of the values; equal values have equal digests, in all processes and devices."""
-    return _Reader().digest(values)
+    return _Digester().digest(values)
 
 
 class _Code(NamedTuple):
@@ -50,7 +50,7 @@ class _Code(NamedTuple):
     names: dict[str, Any]
 
 
-class _Reader:
+class _Digester:
     """Computes the digest of values, breadth first.
 
     The kind of a value and the number of its parts are written before its parts, so that different
@@ -60,7 +60,7 @@ class _Reader:
     def __init__(self) -> None:
         self._state = blake2b(digest_size=32)
         self._waiting: deque[Any] = deque()
-        self._met: dict[int, int] = {}
+        self._numbers: dict[int, int] = {}
         self._kept: list[Any] = []  # Keeps objects alive, so that their ids stay unique.
 
     def digest(self, values: Sequence[Any]) -> str:
@@ -72,11 +72,11 @@ class _Reader:
 
     def _read(self, value: Any) -> None:
         if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
-            self._say(type(value).__name__, repr(value))
+            self._write(type(value).__name__, repr(value))
         elif isinstance(value, (torch.device, torch.Generator)):
-            self._say("device")
+            self._write("device")
         elif isinstance(value, (torch.dtype, np.dtype, ModuleType, BuiltinFunctionType)):
-            self._say("name", _name(value))
+            self._write("name", _name(value))
         elif isinstance(value, np.generic):
             self._array(np.asarray(value))
         elif isinstance(value, (_Code, CodeType)):
@@ -85,7 +85,7 @@ class _Reader:
             self._parts("tuple", value)
         elif isinstance(value, (set, frozenset)):
             self._parts("set", sorted(identity(part) for part in value))
-        elif not self._again(value):
+        elif not self._was_read(value):
             self._read_once(value)
 
     def _read_once(self, value: Any) -> None:
@@ -107,21 +107,21 @@ class _Reader:
             self._function(value)
         elif isinstance(value, type):
             self._class(value)
-        elif hasattr(value, "__wrapped__"):  # As `functools.cache` leaves it.
+        elif hasattr(value, "__wrapped__"):  # A wrapper such as that of `functools.cache`.
             self._parts("wrapper", (type(value), value.__wrapped__))
         else:
             self._object(value)
 
     def _tensor(self, value: Tensor) -> None:
-        self._say("tensor", str(value.dtype), str(tuple(value.shape)), str(value.requires_grad))
+        self._write("tensor", str(value.dtype), str(tuple(value.shape)), str(value.requires_grad))
         try:
             whole = value.detach().to_dense().cpu().contiguous().reshape(-1)
             self._bytes(whole.view(torch.uint8).numpy().data)
         except (RuntimeError, TypeError, NotImplementedError):
-            self._say("not readable")  # A wrapper that `vmap` left behind has no values.
+            self._write("not readable")  # A tensor inside `vmap` has no values.
 
     def _array(self, value: np.ndarray[Any, Any]) -> None:
-        self._say("array", str(value.dtype), str(value.shape))
+        self._write("array", str(value.dtype), str(value.shape))
         if value.dtype.hasobject:
             self._parts("objects", value.reshape(-1).tolist())
         else:
@@ -129,14 +129,14 @@ class _Reader:
 
     def _function(self, value: FunctionType) -> None:
         if _known(value):
-            self._say("known", _name(value))
+            self._write("known", _name(value))
             return
         cells = tuple(_content(cell) for cell in value.__closure__ or ())
         given = (value.__defaults__, value.__kwdefaults__, cells)
         self._parts("function", (*given, _Code(value.__code__, value.__globals__)))
 
     def _code(self, code: CodeType, names: dict[str, Any]) -> None:
-        self._say("code", str((code.co_names, code.co_varnames, code.co_freevars)))
+        self._write("code", str((code.co_names, code.co_varnames, code.co_freevars)))
         self._bytes(code.co_code)
         parts = [_Code(c, names) if isinstance(c, CodeType) else c for c in code.co_consts]
         steps = list(dis.get_instructions(code))
@@ -153,7 +153,7 @@ class _Reader:
 
     def _class(self, kind: type) -> None:
         if _known(kind):
-            self._say("known", _name(kind))
+            self._write("known", _name(kind))
             return
         self._parts(f"class {kind.__qualname__}", kind.__bases__)
         self._attributes(dict(vars(kind)))
@@ -167,25 +167,25 @@ class _Reader:
             self._parts("state", _state_of(value))
 
     def _attributes(self, values: dict[str, Any]) -> None:
-        names = sorted(set(values) - _PASSING)
-        self._say("attributes", *names)
+        names = sorted(set(values) - _IGNORED)
+        self._write("attributes", *names)
         self._waiting.extend(values[name] for name in names)
 
     def _parts(self, what: str, parts: Sequence[Any]) -> None:
-        self._say(what, str(len(parts)))
+        self._write(what, str(len(parts)))
         self._waiting.extend(parts)
 
-    def _again(self, value: Any) -> bool:
+    def _was_read(self, value: Any) -> bool:
         """Whether this object was read before. Then only its number is written, so that cycles end
         and tied weights differ from equal ones."""
-        number = self._met.setdefault(id(value), len(self._met))
+        number = self._numbers.setdefault(id(value), len(self._numbers))
         if number < len(self._kept):
-            self._say("again", str(number))
+            self._write("again", str(number))
             return True
         self._kept.append(value)
         return False
 
-    def _say(self, *texts: str) -> None:
+    def _write(self, *texts: str) -> None:
         self._state.update(len(texts).to_bytes(8, "little"))
         for text in texts:
             self._bytes(text.encode("utf-8", "surrogatepass"))
@@ -196,7 +196,7 @@ class _Reader:
 
 
 def _named_in(values: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """What code that uses these names can reach in a user's own modules among the values."""
+    """The attributes with these names in a user's own modules among the values."""
     found: dict[str, Any] = {}
     waiting = [(name, part) for name, part in values.items() if isinstance(part, ModuleType)]
     while waiting:
@@ -207,13 +207,13 @@ def _named_in(values: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
         for name in names:
             if hasattr(module, name) and (full := f"{above}.{name}") not in found:
                 found[full] = getattr(module, name)
-                if isinstance(found[full], ModuleType) and full.count(".") < _DEEP:
+                if isinstance(found[full], ModuleType) and full.count(".") < _MOST_LEVELS:
                     waiting.append((full, found[full]))
     return found
 
 
 def _state_of(value: Any) -> tuple[Any, ...]:
-    """What `pickle` would keep of an object; nothing if it cannot (a lock, an open file)."""
+    """What `pickle` would store; empty if it cannot store the object (a lock, an open file)."""
     try:
         reduced = value.__reduce_ex__(2)
     except Exception:  # An object of any package may raise anything.

@@ -1,14 +1,14 @@
-"""Measures that people report, for many clients at once.
+"""Common measures of quality, for many clients at once.
 
-A measure is a number for each client, computed from the truth and the models' outputs for all of
+A measure is a number for each client, computed from the targets and the models' outputs for all of
 its rows: `accuracy`, `balanced_accuracy`, `f1` (macro), `auc` (one against the rest, macro),
 `log_loss`, `brier`, `calibration_error`; for numbers `r2`, `mae` and `rmse`. They agree with
-scikit-learn's, where it has them. Rows of all clients are one array, and `owner` says whose they
-are: nothing loops over clients.
+scikit-learn if it has them. The rows of all clients are one array, and `owner` is the client of
+each row, so there is no loop over clients.
 
 A client has no value (NaN) where a measure is not defined: `auc` needs rows of two classes, and
-`r2` targets that differ. With several classes or labels, `auc` is the mean over those that some of
-the client's rows have and others have not.
+`r2` targets that differ. With several classes or labels, `auc` is the mean over those that some
+rows of the client have and other rows do not have.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ BINS = 15
 
 
 @dataclass(frozen=True, eq=False)
-class Answered:
-    """The truth and the outputs of models for rows of many clients."""
+class PredictedRows:
+    """The targets and the models' outputs for rows of many clients."""
 
     task: Task
     truth: NDArray[Any]  #: classes [n], labels [n, outputs] or numbers [n] or [n, outputs]
     outputs: NDArray[Any]  #: [n, outputs] of the models: scores (logits), or numbers
-    owner: NDArray[np.int64]  #: [n] whose row it is, from 0 on
-    clients: int  #: how many there are; each has at least one row
+    owner: NDArray[np.int64]  #: [n] the client of each row, from 0 on
+    clients: int  #: the number of clients; each has at least one row
 
     @cached_property
     def scores(self) -> Floats:
@@ -79,7 +79,7 @@ class Answered:
 
     @cached_property
     def hits(self) -> Floats:
-        """[clients, outputs] how many rows of each class are predicted to be of it."""
+        """[clients, outputs] the number of correctly predicted rows of each class."""
         return self.pairs(self.truth, self.predicted == self.truth)
 
     def mean(self, values: Floats) -> Floats:
@@ -98,28 +98,28 @@ class Answered:
         return np.bincount(self.owner, minlength=self.clients).astype(np.float64)
 
     def pairs(self, classes: NDArray[np.int64], counts: NDArray[Any] | None = None) -> Floats:
-        """[clients, outputs] how many rows of a client that count have each of the classes [n]."""
+        """[clients, outputs] the number of rows (or the sum of `counts`) of each class [n]."""
         outputs = self.scores.shape[1]
         cells = self.owner * outputs + classes
         found = np.bincount(cells, counts, minlength=self.clients * outputs)
         return found.reshape(self.clients, outputs).astype(np.float64)
 
 
-def accuracy(given: Answered) -> Floats:
-    """The share of rows whose class is predicted, or that have the most probable label."""
+def accuracy(given: PredictedRows) -> Floats:
+    """The share of rows with the predicted class, or that have the most probable label."""
     if given.task == "multilabel":
         best = given.scores.argmax(axis=1)
         return given.mean(np.take_along_axis(given.one_hot_truth, best[:, None], axis=1)[:, 0])
     return given.mean((given.predicted == given.truth).astype(np.float64))
 
 
-def balanced_accuracy(given: Answered) -> Floats:
-    """The mean, over the classes that the client has, of the share that is predicted."""
-    there = given.pairs(given.truth)
-    return _mean_where(_ratio(given.hits, there), there > 0)
+def balanced_accuracy(given: PredictedRows) -> Floats:
+    """The mean, over the client's classes, of the share of rows that is predicted correctly."""
+    present = given.pairs(given.truth)
+    return _mean_where(_ratio(given.hits, present), present > 0)
 
 
-def f1(given: Answered) -> Floats:
+def f1(given: PredictedRows) -> Floats:
     """The mean of F1 over the classes that occur in the client's rows or predictions; of labels,
     over all of them, where one that never occurs counts 0."""
     if given.task == "multilabel":
@@ -130,16 +130,16 @@ def f1(given: Answered) -> Floats:
     return _mean_where(_ratio(2 * given.hits, both), both > 0)
 
 
-def auc(given: Answered) -> Floats:
+def auc(given: PredictedRows) -> Floats:
     """The area under the ROC curve of each class or label against the rest, and their mean."""
     columns = range(given.scores.shape[1])
     if given.task == "classification" and len(columns) == 2:
-        columns = range(1, 2)  # That of the other class is the same.
-    found = np.stack([_ranked(given, column) for column in columns], axis=1)
+        columns = range(1, 2)  # The other class has the same area.
+    found = np.stack([_auc_of_class(given, column) for column in columns], axis=1)
     return _mean_where(np.nan_to_num(found), ~np.isnan(found))
 
 
-def _ranked(given: Answered, column: int) -> Floats:
+def _auc_of_class(given: PredictedRows, column: int) -> Floats:
     """[clients] the area for one class, from the ranks of its rows (Mann & Whitney 1947)."""
     score, mark = given.probabilities[:, column], given.one_hot_truth[:, column]
     order = np.lexsort((score, given.owner))
@@ -158,7 +158,7 @@ def _ranked(given: Answered, column: int) -> Floats:
         return np.where(pairs > 0, (ranks - true * (true + 1) / 2) / pairs, np.nan)
 
 
-def log_loss(given: Answered) -> Floats:
+def log_loss(given: PredictedRows) -> Floats:
     """The mean of −log(probability of the true class); over labels, too."""
     if given.task == "multilabel":
         losses = np.logaddexp(0, np.where(given.one_hot_truth > 0, -given.scores, given.scores))
@@ -167,7 +167,7 @@ def log_loss(given: Answered) -> Floats:
     return given.mean(given.log_sum - right)
 
 
-def brier(given: Answered) -> Floats:
+def brier(given: PredictedRows) -> Floats:
     """The mean squared distance of probabilities from the truth: of the second class if there are
     two, summed over several classes, averaged over labels."""
     squares = (given.probabilities - given.one_hot_truth) ** 2
@@ -176,7 +176,7 @@ def brier(given: Answered) -> Floats:
     return given.mean(squares[:, 1] if squares.shape[1] == 2 else squares.sum(axis=1))
 
 
-def calibration_error(given: Answered) -> Floats:
+def calibration_error(given: PredictedRows) -> Floats:
     """The expected calibration error: the distance of confidence from the share that is right, in
     15 bins of confidence, weighted by their rows."""
     if given.task == "multilabel":
@@ -192,7 +192,7 @@ def calibration_error(given: Answered) -> Floats:
     return np.asarray(np.abs(gaps).reshape(given.clients, BINS).sum(axis=1) / rows)
 
 
-def r2(given: Answered) -> Floats:
+def r2(given: PredictedRows) -> Floats:
     """1 − (squared errors)/(squared deviations from the client's mean), averaged over outputs."""
     truth = given.truth.reshape(given.scores.shape).astype(np.float64)
     means = given.sum(truth) / given.counts[:, None]
@@ -206,29 +206,29 @@ def r2(given: Answered) -> Floats:
     return np.where(differ, found, np.nan)
 
 
-def mae(given: Answered) -> Floats:
+def mae(given: PredictedRows) -> Floats:
     """The mean absolute error."""
     return given.mean(np.abs(given.errors).mean(axis=1))
 
 
-def rmse(given: Answered) -> Floats:
+def rmse(given: PredictedRows) -> Floats:
     """The root of the mean squared error."""
     return np.sqrt(given.mean((given.errors**2).mean(axis=1)))
 
 
 def _ratio(part: Floats, whole: Floats) -> Floats:
-    """part/whole, and 0 where there is nothing."""
+    """part/whole, and 0 where the whole is 0."""
     return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
 
 
-def _mean_where(values: Floats, there: NDArray[np.bool_]) -> Floats:
-    """[clients] the mean over the columns that are there; NaN if none is."""
-    counts = there.sum(axis=1)
+def _mean_where(values: Floats, present: NDArray[np.bool_]) -> Floats:
+    """[clients] the mean over the columns that are present; NaN if none is."""
+    counts = present.sum(axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.where(there, values, 0).sum(axis=1) / counts)
+        return np.asarray(np.where(present, values, 0).sum(axis=1) / counts)
 
 
-Measure = Callable[[Answered], Floats]
+Measure = Callable[[PredictedRows], Floats]
 
 _OF_CLASSES = (accuracy, balanced_accuracy, f1, auc, log_loss, brier, calibration_error)
 _OF_LABELS = (accuracy, f1, auc, log_loss, brier, calibration_error)

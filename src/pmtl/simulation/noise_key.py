@@ -30,7 +30,7 @@ class NoiseKey:
         self._drawn = False
 
     def describe(self, server: Server, sites: Sites, hardened: bool) -> None:
-        """Set what decides what is published; before training, which may change the module."""
+        """Describe the run; to be called before training, which may change the module."""
         if self._seed is not None:
             self._described = identity(
                 __version__,
@@ -55,7 +55,7 @@ class NoiseKey:
         return to_json([self._described, self._metrics])
 
     def source(self, release: str = "") -> Source:
-        """Where a kind of release gets its random words from; every kind has its own."""
+        """The random words for a kind of release; every kind has its own."""
         seed = self._seed
         if seed is None:
             return system_source

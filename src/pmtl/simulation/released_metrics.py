@@ -75,13 +75,13 @@ class ReleasedMetrics:
         clients = np.arange(self._gate.plan.clients)
         rows = torch.zeros(len(clients), len(self._places), dtype=torch.float64)
         for place, (view, name) in enumerate(self._places):
-            own, there = values[view]
+            own, present = values[view]
             share = np.clip(own[name] / self._bounds[name], 0, 1) - 0.5
-            rows[:, place] = torch.from_numpy(np.where(there, share, 0.0))
-        nothing = torch.zeros(1, len(self._places), dtype=torch.float64)
-        tally = self._gate.open(round, nothing)
+            rows[:, place] = torch.from_numpy(np.where(present, share, 0.0))
+        zeros = torch.zeros(1, len(self._places), dtype=torch.float64)
+        tally = self._gate.open(round, zeros)
         self._gate.add(tally, clients, rows)
-        averages = self._gate.publish(tally, nothing)[0].clamp(-0.5, 0.5)
+        averages = self._gate.publish(tally, zeros)[0].clamp(-0.5, 0.5)
         released: dict[str, Metrics] = {}
         for (view, name), average in zip(self._places, averages.tolist(), strict=True):
             released.setdefault(view, {})[f"{name}_mean"] = self._bounds[name] * (average + 0.5)

@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 class RoundReport:
-    """What happened in a round. Exact and therefore private: for experiments only.
+    """Averages of one round. They are exact and therefore private: for experiments only.
 
-    On a graphics card the averages are still being computed when a round returns. Reading them
-    waits for them, so the next round can be started first.
+    On a GPU they are still being computed when a round returns. Reading them waits for the result,
+    so the next round can be started first.
     """
 
     def __init__(
@@ -25,15 +25,15 @@ class RoundReport:
         self.lr = lr
         self._counts = counts
         self._sums = sums.to("cpu", non_blocking=True)
-        self._arrival: torch.cuda.Event | None = None
+        self._copied: torch.cuda.Event | None = None
         if sums.is_cuda:
-            self._arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._arrival.record(torch.cuda.current_stream(sums.device))
+            self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._copied.record(torch.cuda.current_stream(sums.device))
 
     @property
-    def on_its_way(self) -> bool:
+    def pending(self) -> bool:
         """Whether reading it now would wait."""
-        return self._arrival is not None and not self._arrival.query()  # type: ignore[no-untyped-call]
+        return self._copied is not None and not self._copied.query()  # type: ignore[no-untyped-call]
 
     @property
     def train_loss(self) -> float | None:
@@ -51,8 +51,8 @@ class RoundReport:
         return self._mean(2)
 
     def _mean(self, which: int) -> float | None:
-        if self._arrival is not None:
-            self._arrival.synchronize()
+        if self._copied is not None:
+            self._copied.synchronize()
         count = int(self._counts[which])
         return float(self._sums[which]) / count if count else None
 

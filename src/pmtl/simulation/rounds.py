@@ -22,10 +22,10 @@ from pmtl.errors import PmtlError
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Tally
 from pmtl.server import Server, ServerState
-from pmtl.simulation.evaluation import Floats, Measuring, Metrics, Weights
+from pmtl.simulation.client_vectors.store import Store
+from pmtl.simulation.evaluation import Evaluator, Floats, Metrics, Weights
 from pmtl.simulation.fault_isolation import isolated, together
 from pmtl.simulation.noise_key import NoiseKey
-from pmtl.simulation.owned.store import Store
 from pmtl.simulation.released_metrics import ReleasedMetrics, metric_bounds
 from pmtl.simulation.round_report import RoundReport
 from pmtl.simulation.sites import Sites
@@ -34,7 +34,7 @@ from pmtl.simulation.team import ALONE, Team
 
 @dataclass
 class RunState(ServerState):
-    """The state of a run: the server's, and what the clients own."""
+    """The state of a run: the server's state and the clients' own vectors."""
 
     store: Store
     changed: set[int] = field(default_factory=set)  #: in a team: trained here, not yet collected
@@ -42,7 +42,7 @@ class RunState(ServerState):
 
 class Simulation:
     """One server and many sites, round by round; `simulate` makes one. In all methods `state` is
-    where the run stands, and `clients` are numbers of clients.
+    the state of the run, and `clients` are numbers of clients.
 
     Args:
         server: the server.
@@ -66,8 +66,8 @@ class Simulation:
         self.noise_key = noise_key
         self.data, self.model, self.algorithm = sites.data, sites.model, server.algorithm
         self.plan = server.plan
-        #: In production, called with sentences for the owner of the data alone.
-        self.tell_owner: Callable[[str], None] = lambda sentence: None
+        #: In production, called with sentences that only the owner of the data may see.
+        self.notify_owner: Callable[[str], None] = lambda sentence: None
         self.released_metrics: ReleasedMetrics | None = None
         self._hardened = hardened
         self._production = server.production
@@ -76,7 +76,7 @@ class Simulation:
         #: Which clients have training rows. In production, a client without counts as zero.
         self._trains = self.data.rows("train").counts > 0
 
-    def show_metrics(
+    def prepare_metrics(
         self,
         plan: PrivacyPlan,
         loss_bound: float | None = None,
@@ -142,7 +142,7 @@ class Simulation:
             state.store.scatter(failed, state.store.gather(failed))
             for clients, trained in done:
                 self._keep(state, clients, trained.kept)
-                if not self.algorithm.exact:  # It takes no steps on batches.
+                if not self.algorithm.exact:  # An exact algorithm has no batch losses.
                     losses.append(trained.losses)
                 if self.algorithm.shares:
                     self.server.add(tally, clients, trained.uploads)
@@ -153,19 +153,19 @@ class Simulation:
             state.round += 1
         if state.round == self.plan.rounds:
             self.finish(state)
-        on_card = self.sites.device.type == "cuda"
-        if on_card and not self._production and state.round < self.plan.rounds:
-            self._look_ahead(state.round)
+        on_gpu = self.sites.device.type == "cuda"
+        if on_gpu and not self._production and state.round < self.plan.rounds:
+            self._prefetch(state.round)
         used = None if self.algorithm.exact else lr
         return self._report(state.round, len(cohort), used, losses, norms)
 
     def finish(self, state: RunState) -> None:
-        """Let every client make its model from what was published, if the algorithm does that
-        after the last release. Nothing leaves a client."""
+        """With an exact algorithm, make every client's model from the published values, after the
+        last release. Nothing leaves a client."""
         if not self.algorithm.exact:
             return
-        everybody = self.team.part(np.arange(self.data.m, dtype=np.int64))
-        for piece in self.sites.pieces(everybody):
+        all_clients = self.team.part(np.arange(self.data.m, dtype=np.int64))
+        for piece in self.sites.pieces(all_clients):
 
             def solve(clients: Ints) -> Tensor:
                 return self.sites.finish_clients(clients, self._read(state.shared, clients))
@@ -184,13 +184,13 @@ class Simulation:
         return self.server.billboard.read(shared, clients, self._production)
 
     def _failed(self, what: str, round: int) -> Callable[[int, Exception], None]:
-        def tell(client: int, error: Exception) -> None:
-            self.tell_owner(
+        def notify(client: int, error: Exception) -> None:
+            self.notify_owner(
                 f"Round {round}: client {self.data.clients[client]!r} could not be {what} "
                 f"({type(error).__name__}: {error}). It counts as zero."
             )
 
-        return tell
+        return notify
 
     def _publish(self, tally: Tally, state: RunState) -> None:
         """Sum at the leader, whose gate publishes; then broadcast the result."""
@@ -206,9 +206,9 @@ class Simulation:
         self, round: int, cohort: int, lr: float | None, losses: list[Tensor], norms: list[Tensor]
     ) -> RoundReport:
         """Averages over the cohort, in a team over all processes."""
-        nothing = torch.zeros(0, dtype=torch.float64, device=self.sites.device)
-        loss = torch.cat([nothing, *(part.double() for part in losses)])
-        norm = torch.cat([nothing, *norms])
+        empty = torch.zeros(0, dtype=torch.float64, device=self.sites.device)
+        loss = torch.cat([empty, *(part.double() for part in losses)])
+        norm = torch.cat([empty, *norms])
         clipped = (norm > self.plan.clip_norm).double()
         sums = torch.stack([loss.sum(), norm.sum(), clipped.sum()])
         counts = torch.tensor([len(loss), len(norm), len(norm)])
@@ -219,26 +219,26 @@ class Simulation:
         return RoundReport(round, cohort, lr, sums, counts)
 
     def collect(self, state: RunState) -> None:
-        """Bring what the clients own to the leader, which saves it."""
+        """Send the clients' own vectors to the leader, which saves them."""
         self.team.collect(state.store, np.array(sorted(state.changed), dtype=np.int64))
         state.changed.clear()
 
-    def deal(self, state: RunState) -> None:
-        """Bring the leader's state to the whole team."""
+    def distribute(self, state: RunState) -> None:
+        """Send the leader's state to all processes."""
         state.round = int(self.team.from_leader(torch.tensor([state.round])))
         state.shared = self.team.from_leader(state.shared.contiguous())
-        self.team.deal(state.store)
+        self.team.distribute(state.store)
 
     def predictors(self, state: RunState, clients: Ints) -> Tensor:
         """The weights `[K, P]` with which the clients predict."""
-        own, around = state.store.gather(clients), self._read(state.shared, clients)
+        own, shared = state.store.gather(clients), self._read(state.shared, clients)
         predict = vmap(self.algorithm.predict)
         if self._production and len(clients):
-            pairs = zip(torch.split(own, 1), torch.split(around, 1), strict=True)
+            pairs = zip(torch.split(own, 1), torch.split(shared, 1), strict=True)
             return torch.cat([predict(mine.clone(), read.clone()) for mine, read in pairs])
-        return predict(own, around)
+        return predict(own, shared)
 
-    def newcomers(self, state: RunState) -> Tensor:
+    def unsampled_predictors(self, state: RunState) -> Tensor:
         """The weights `[blocks, P]` with which clients that were never sampled predict."""
         if self.algorithm.exact:
             return self.published(state)
@@ -267,36 +267,36 @@ class Simulation:
         return ("personal", "shared") if self.algorithm.personal else ("shared",)
 
     def measure(self, state: RunState) -> dict[str, Metrics]:
-        """Release the average metrics on validation rows; empty in processes but the leader."""
+        """Release the average metrics on validation rows; empty if this is not the leader."""
         if self.released_metrics is None:
-            raise PmtlError("No plan was made for metrics: call show_metrics first.")
+            raise PmtlError("No plan was made for metrics: call prepare_metrics first.")
         views, mine = self.views(state), self.team.part(np.arange(self.data.m, dtype=np.int64))
-        measuring = Measuring(self.sites.tensors, self.model, "validation")
+        evaluator = Evaluator(self.sites.tensors, self.model, "validation")
         failed = self._failed("measured", state.round)
         values = {}
         for view in self.measured:
             own = {name: np.zeros(self.data.m) for name in self.released_metrics.names}
-            there = np.zeros(self.data.m)
+            present = np.zeros(self.data.m)
 
             def measure(clients: Ints, weights: Weights = views[view]) -> dict[str, Floats]:
-                return measuring.client_metrics(weights, clients, self._production)
+                return evaluator.client_metrics(weights, clients, self._production)
 
             for clients, part in self._each(mine, measure, failed):
-                there[clients] = measuring.rows.counts[clients] > 0
+                present[clients] = evaluator.rows.counts[clients] > 0
                 for name, numbers in own.items():
                     if name in part:  # Clients without validation rows have no value.
                         numbers[clients] = part[name][clients]
-            for numbers in (there, *own.values()):
+            for numbers in (present, *own.values()):
                 self.team.sum(torch.from_numpy(numbers))
-            values[view] = own, there > 0
+            values[view] = own, present > 0
         return self.released_metrics.release(state.round, values) if self.team.leader else {}
 
-    def rehearse(self) -> None:
+    def dry_run(self) -> None:
         """Train clients on rows of zeros, so that an error that affects all clients (a model that
         cannot be trained, too little memory) occurs before anything is charged."""
         state = self.start()
-        self.server.rehearse(state)
-        self.sites.rehearse(state.store.start, state.shared[:1])
+        self.server.dry_run(state)
+        self.sites.dry_run(state.store.start, state.shared[:1])
 
     def _cohort(self, round: int) -> Ints:
         if self._next is not None and self._next[0] == round:
@@ -305,8 +305,8 @@ class Simulation:
         # A seed draws the same cohort in every process; in production the leader draws.
         return self.team.draw(cohort) if self._production and self.algorithm.shares else cohort
 
-    def _look_ahead(self, round: int) -> None:
-        """Draw the next round's batches while the graphics card computes this one. Not in
-        production, where a cohort is drawn only when its round is known to be allowed."""
+    def _prefetch(self, round: int) -> None:
+        """Draw the next round's batches while the GPU computes this one. Not in production, where a
+        cohort is drawn only when its round is allowed."""
         self._next = round, self._cohort(round)
-        self.sites.draw_ahead(self.team.part(self._next[1]), round)
+        self.sites.prefetch(self.team.part(self._next[1]), round)

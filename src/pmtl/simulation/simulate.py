@@ -73,7 +73,7 @@ def simulate(
         charge=charge,
         device=where,
     )
-    usual = plan.cohort if algorithm.shares else data.m
+    cohort = plan.cohort if algorithm.shares else data.m
     varies = algorithm.shares and plan.scheme.size_varies
     sites = Sites(
         data,
@@ -81,12 +81,12 @@ def simulate(
         model.to(where, dtype),
         algorithm,
         local,
-        # Batches and dropout are local: in production nobody needs to repeat them.
+        # Batches and dropout are local: in production they need not be reproducible.
         secrets.randbits(63) if seed is None else seed,
         engine=engine,
         compile=compile,
-        cohort=usual,
-        largest=None if varies else -(-usual // team.size),
+        cohort=cohort,
+        largest=None if varies else -(-cohort // team.size),
         rounds=plan.rounds,
         isolate=server.production,
     )

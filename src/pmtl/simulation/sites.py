@@ -14,20 +14,20 @@ import torch
 from torch import Tensor
 
 from pmtl.algorithms import Algorithm, ExactAlgorithm
-from pmtl.client.batches import FEW_ROWS, Batches, LocalTraining
+from pmtl.client.batches import MIN_BATCH_ROWS, Batches, LocalTraining
 from pmtl.data import FederatedData
 from pmtl.engines.base import Ints, Mask, TensorBatches, Trained
-from pmtl.engines.choose import Work, at_once, build_trainer, choose, fixed_width
+from pmtl.engines.choose import Workload, build_trainer, choose, clients_at_once, slot_count
 from pmtl.engines.exact import ExactEngine
 from pmtl.engines.row_tensors import IndexedBatches, RowTensors
-from pmtl.engines.slots import Shape, assign_slots, axis_is_safe, is_ours
-from pmtl.engines.sparse import SparseTrainer, own_widths
+from pmtl.engines.slots import Shape, assign_slots, axis_is_safe, is_library_algorithm
+from pmtl.engines.sparse import SparseTrainer, client_widths
 from pmtl.models import FlatModel, floats_per_row
 from pmtl.streams import name_keys, subseed
 
 #: In production, where these are private: the assumed number of batches of an epoch, and the most
 #: rows of a batch, for the choice of an engine.
-_USUAL_BATCHES, _MOST_ROWS = 10, 1024
+_EXPECTED_BATCHES, _MOST_ROWS = 10, 1024
 
 
 class Sites:
@@ -64,13 +64,13 @@ class Sites:
         self.batches = Batches(data.rows("train"), local, seed, self.keys)
         self.isolate = isolate
         self._drawn: dict[tuple[int, bytes], tuple[Ints, Mask]] = {}
-        self._usual_cohort = cohort
+        self._expected_cohort = cohort
         self._rounds = rounds
-        safe = axis_is_safe(model, self.device) and is_ours(algorithm)
+        safe = axis_is_safe(model, self.device) and is_library_algorithm(algorithm)
         self._exact: ExactEngine | None = None
         if isinstance(algorithm, ExactAlgorithm):
             alone = isolate or engine == "debug"
-            # One client per thread is one client at a time, to the bits of the debug engine.
+            # The engine `threads` gives the same bits as the debug engine.
             in_slots = isolate and safe and algorithm.uses_start and engine != "threads"
             self._exact = ExactEngine(
                 algorithm, model, tensors, alone, in_slots, debug=engine == "debug"
@@ -82,9 +82,9 @@ class Sites:
             and SparseTrainer.fits(algorithm, model, tensors)
         ):
             self._sparse = SparseTrainer(algorithm, model, data.task, tensors, isolate)
-        self._alone = isolate and not safe
+        self._one_by_one = isolate and not safe
         self.engine, self.compile = choose(
-            engine, compile, model, self.device, self._work(), isolate, self._alone
+            engine, compile, model, self.device, self._workload(), isolate, self._one_by_one
         )
         # The size of a cohort's largest piece, if it is the same in all rounds.
         width = None if largest is None else len(self.pieces(np.arange(largest))[0])
@@ -93,31 +93,31 @@ class Sites:
         )
 
     def train_clients(
-        self, clients: Ints, own: Tensor, around: Tensor, round: int, lr: float
+        self, clients: Ints, own: Tensor, shared: Tensor, round: int, lr: float
     ) -> Trained:
-        """Train the clients on their batches of the round, from `own` [K, …] around `around`
-        [K, P], which is what they read of the billboard."""
+        """Train the clients on their batches of the round, from the own vectors `own`
+        [K, …] and the vectors `shared` [K, P] of the billboard."""
         if self._exact is not None:
-            uploads = self._exact.uploads(clients, around, round)
+            uploads = self._exact.uploads(clients, shared, round)
             return Trained(own, uploads, uploads.new_zeros(len(clients)))
-        # One client at a time has dropout masks of its own, as `client/site.py` has.
+        # Each client has its own dropout masks, as in `client/site.py`.
         one_by_one = self.engine in ("debug", "threads") and self.model.traits.random_forward
         if self.isolate or one_by_one:
-            return self._train_isolated(clients, own, around, round, lr)
+            return self._train_isolated(clients, own, shared, round, lr)
         drawn = self._drawn.pop((round, clients.tobytes()), None)
         index, real = self.batches.draw(clients, round) if drawn is None else drawn
-        return self._train_batches(clients, own, around, index, real, round, lr)
+        return self._train_batches(clients, own, shared, index, real, round, lr)
 
-    def finish_clients(self, clients: Ints, around: Tensor) -> Tensor:
-        """What clients that read `around` [K, B] own after the last exact release."""
+    def finish_clients(self, clients: Ints, shared: Tensor) -> Tensor:
+        """The own vectors of clients that read `shared` [K, B], after the last exact release."""
         assert self._exact is not None
-        return self._exact.finish(clients, around)
+        return self._exact.finish(clients, shared)
 
     def _train_batches(
         self,
         clients: Ints,
         own: Tensor,
-        around: Tensor,
+        shared: Tensor,
         index: Ints,
         real: Mask,
         round: int,
@@ -125,35 +125,34 @@ class Sites:
         width: int | None = None,
     ) -> Trained:
         if self._sparse is not None:
-            return self._sparse.train(own, around, index, real, lr, width)
-        # Dropout masks are torch's: reproducible, but they depend on which clients are trained
-        # together.
+            return self._sparse.train(own, shared, index, real, lr, width)
+        # Dropout masks depend on which clients are trained together.
         with torch.random.fork_rng(enabled=self.model.traits.random_forward):
             if self.model.traits.random_forward:
                 torch.manual_seed(subseed(self.seed, "forward", round, int(self.keys[clients[0]])))
             batches = IndexedBatches(self.tensors, clients, index, real)
-            return self._trainer.train(own, around, batches, lr)
+            return self._trainer.train(own, shared, batches, lr)
 
     def _train_isolated(
-        self, clients: Ints, own: Tensor, around: Tensor, round: int, lr: float
+        self, clients: Ints, own: Tensor, shared: Tensor, round: int, lr: float
     ) -> Trained:
         """Train each client in its own slot, in arrays whose sizes depend on its own rows and the
         settings only. An empty slot repeats a client, without real rows."""
         positions: list[Ints] = []
         parts: list[Trained] = []
         for shape, slots in assign_slots(clients, self._shapes[clients], self._width_of):
-            there = slots >= 0
-            who = np.where(there, slots, slots[there][0])
+            filled = slots >= 0
+            who = np.where(filled, slots, slots[filled][0])
             index, real = self.batches.draw(clients[who], round, size=shape[0])
-            real[~there] = False
+            real[~filled] = False
             chosen = torch.from_numpy(who).to(own.device)
-            read = around[:1].expand(len(who), -1) if around.stride(0) == 0 else around[chosen]
+            read = shared[:1].expand(len(who), -1) if shared.stride(0) == 0 else shared[chosen]
             width = None if self._sparse is None else shape[2]
             trained = self._train_batches(
                 clients[who], own[chosen], read, index, real, round, lr, width
             )
-            parts.append(trained.take(torch.from_numpy(np.flatnonzero(there)).to(own.device)))
-            positions.append(slots[there])
+            parts.append(trained.take(torch.from_numpy(np.flatnonzero(filled)).to(own.device)))
+            positions.append(slots[filled])
         back = np.argsort(np.concatenate(positions))
         return Trained.joined(parts).take(torch.from_numpy(back).to(own.device))
 
@@ -162,7 +161,7 @@ class Sites:
         """[m, 3]: rows of a batch, steps, and columns of sparse rows, by each client's own rows."""
         columns = np.zeros(self.data.m, dtype=np.int64)
         if self._sparse is not None:
-            columns = own_widths(self.data.x, self.data.rows("train"))
+            columns = client_widths(self.data.x, self.data.rows("train"))
         return np.stack([*self.batches.own_sizes(np.arange(self.data.m)), columns], axis=1)
 
     def _width_of(self, shape: Shape) -> int | None:
@@ -171,17 +170,17 @@ class Sites:
             return 1  # Each client has its own random numbers.
         if self._sparse is None and self.engine == "threads":
             return None
-        if self._alone:
+        if self._one_by_one:
             return 1
-        floats = self._floats_of(shape[0])
-        return fixed_width(self.data.m, self._usual_cohort, self.device, floats)
+        floats = self._floats_for(shape[0])
+        return slot_count(self.data.m, self._expected_cohort, self.device, floats)
 
-    def rehearse(self, own: Tensor, shared: Tensor) -> None:
-        """Train one array of clients on rows of zeros, from `own` around `shared` [1, P]."""
+    def dry_run(self, own: Tensor, shared: Tensor) -> None:
+        """Train one array of clients on rows of zeros, from `own` and `shared` [1, P]."""
         if self._exact is not None:
-            self._exact.rehearse(shared, self._rounds)
+            self._exact.dry_run(shared, self._rounds)
             return
-        batch = self.usual_batch
+        batch = self.expected_batch
         width = (None if self._sparse else self._width_of((batch, 1, 0))) or 1
         _, answers = self.tensors.rows(np.zeros((1, 1), dtype=np.int64))
         shape = (width, 1, batch)
@@ -190,7 +189,7 @@ class Sites:
         batches = TensorBatches(rows, targets, np.ones(shape, dtype=bool))
         self._trainer.train(own.repeat(width, 1), shared.expand(width, -1), batches, 0.0)
 
-    def draw_ahead(self, clients: Ints, round: int) -> None:
+    def prefetch(self, clients: Ints, round: int) -> None:
         """Draw the batches of a later round."""
         self._drawn = {
             (round, piece.tobytes()): self.batches.draw(piece, round)
@@ -203,35 +202,37 @@ class Sites:
         return np.array_split(cohort, count) if count else []
 
     @property
-    def usual_batch(self) -> int:
+    def expected_batch(self) -> int:
         """The rows of a batch by which engine and pieces are chosen; public in production."""
-        return min(self.local.batch or FEW_ROWS, _MOST_ROWS) if self.isolate else self.batches.size
+        if not self.isolate:
+            return self.batches.size
+        return min(self.local.batch or MIN_BATCH_ROWS, _MOST_ROWS)
 
-    def _work(self) -> Work:
+    def _workload(self) -> Workload:
         """Estimates for the choice of an engine."""
         steps = self.local.steps or 0
         if self.local.epochs:
-            batches = _USUAL_BATCHES
+            batches = _EXPECTED_BATCHES
             if not self.isolate:
                 rows = float(self.data.rows("train").counts.mean())
                 batches = int(np.ceil(rows / self.batches.size))
             steps = self.local.epochs * batches
-        return Work(self._client_floats, self._usual_cohort, self._rounds * steps)
+        return Workload(self._client_floats, self._expected_cohort, self._rounds * steps)
 
     @property
     def step_floats(self) -> int:
         """About how many floats one step touches: of a whole cohort or, in production, of the
         clients in one array."""
-        clients = self._usual_cohort
+        clients = self._expected_cohort
         if self.isolate:
-            clients = self._width_of((self.usual_batch, 1, 0)) or 1
+            clients = self._width_of((self.expected_batch, 1, 0)) or 1
         return clients * self._client_floats
 
     @property
     def _client_floats(self) -> int:
-        return self._floats_of(self.usual_batch)
+        return self._floats_for(self.expected_batch)
 
-    def _floats_of(self, batch: int) -> int:
+    def _floats_for(self, batch: int) -> int:
         """About how many floats a client holds in training, with batches of `batch` rows."""
         row = int(np.prod(self.data.input_shape))
         return 6 * self.model.size + batch * (4 * row + 2 * self._layer_floats)
@@ -243,4 +244,4 @@ class Sites:
     @cached_property
     def _chunk(self) -> int:
         engine = "sparse" if self._sparse else self.engine
-        return at_once(engine, self.device, self._client_floats)
+        return clients_at_once(engine, self.device, self._client_floats)

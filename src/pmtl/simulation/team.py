@@ -2,9 +2,9 @@
 
 Every process holds all data and the shared model; `runs/preparation.py` refuses processes that hold
 different data. Client number k, with its own vector, belongs to process k mod size. In a round
-every process trains, clips and sums its part of the cohort. One reduction brings the sums to the
+every process trains, clips and sums its part of the cohort. One reduction sends the sums to the
 first process, the *leader*, which alone charges the ledger, draws noise and publishes. One
-broadcast brings the result back. A single process is a team of one, which communicates nothing.
+broadcast sends the result back. A single process is a team of one, without communication.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from pmtl.errors import PmtlError
-from pmtl.simulation.owned.store import Store
+from pmtl.simulation.client_vectors.store import Store
 
 #: How long a process waits for the others, which may be evaluating or saving.
-PATIENCE = timedelta(minutes=30)
+TIMEOUT = timedelta(minutes=30)
 #: Bytes of vectors sent at a time.
-_PARCEL = 64 * 2**20
+_CHUNK_BYTES = 64 * 2**20
 #: How often this process joined a team before.
 _joined = itertools.count()
 
@@ -67,7 +67,7 @@ class Team:
 
     def _call(self, operation: Callable[..., object], values: Tensor, *leader: int) -> Tensor:
         if self.size > 1:
-            with _together():
+            with _communication_errors():
                 operation(values, *leader)
         return values
 
@@ -78,7 +78,7 @@ class Team:
         texts = (part.encode("utf-8", "surrogatepass") for part in parts.values())
         mine = torch.tensor([list(blake2b(t, key=key, digest_size=32).digest()) for t in texts])
         theirs = [torch.empty_like(mine) for _ in range(self.size)]
-        with _together():
+        with _communication_errors():
             dist.all_gather(theirs, mine)
         same = (torch.stack(theirs) == theirs[0]).all(dim=2).all(dim=0).tolist()
         return [name for name, alike in zip(parts, same, strict=True) if not alike]
@@ -98,15 +98,15 @@ class Team:
         return np.asarray(self.from_leader(drawn).numpy())
 
     def collect(self, store: Store, changed: NDArray[np.int64]) -> None:
-        """Bring the vectors of `changed` clients to the leader's store."""
+        """Send the vectors of `changed` clients to the leader's store."""
         for sender in range(1, self.size):
             if self.rank == sender:
                 self._send(store, changed, 0)
             elif self.leader:
                 self._receive(store, sender)
 
-    def deal(self, store: Store) -> None:
-        """Bring each process the vectors of its clients from the leader's store."""
+    def distribute(self, store: Store) -> None:
+        """Send each process the vectors of its clients from the leader's store."""
         for receiver in range(1, self.size):
             if self.leader:
                 seen = store.seen
@@ -115,22 +115,22 @@ class Team:
                 self._receive(store, 0)
 
     def _send(self, store: Store, clients: NDArray[np.int64], to: int) -> None:
-        with _together():
+        with _communication_errors():
             dist.send(torch.tensor([len(clients)]), to)
             dist.send(torch.from_numpy(clients), to)
-            for parcel in _parcels(store, clients):
-                dist.send(store.gather(parcel).cpu().contiguous(), to)
+            for chunk in _chunks(store, clients):
+                dist.send(store.gather(chunk).cpu().contiguous(), to)
 
     def _receive(self, store: Store, sender: int) -> None:
-        with _together():
+        with _communication_errors():
             count = torch.zeros(1, dtype=torch.int64)
             dist.recv(count, sender)
             clients = torch.empty(int(count), dtype=torch.int64)
             dist.recv(clients, sender)
-            for parcel in _parcels(store, clients.numpy()):
-                rows = torch.empty(len(parcel), len(store.start), dtype=store.start.dtype)
+            for chunk in _chunks(store, clients.numpy()):
+                rows = torch.empty(len(chunk), len(store.start), dtype=store.start.dtype)
                 dist.recv(rows, sender)
-                store.scatter(parcel, rows.to(store.start.device))
+                store.scatter(chunk, rows.to(store.start.device))
 
 
 ALONE = Team()
@@ -144,11 +144,11 @@ def join_team() -> Iterator[Team]:
         yield ALONE
         return
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    with _together():
-        store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
-        # Who joins again must not find the addresses that the processes had before.
+    with _communication_errors():
+        store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
+        # A process that joins again must not find the addresses of the earlier team.
         fresh = PrefixStore(f"team {next(_joined)}", store)
-        dist.init_process_group(backend, store=fresh, rank=rank, world_size=size, timeout=PATIENCE)
+        dist.init_process_group(backend, store=fresh, rank=rank, world_size=size, timeout=TIMEOUT)
     try:
         yield Team(rank, size)
     finally:
@@ -156,21 +156,21 @@ def join_team() -> Iterator[Team]:
 
 
 def device_of(team: Team, device: str) -> str:
-    """The device of this process: with several graphics cards, each process has its own."""
+    """The device of this process: with several GPUs, each process has its own."""
     if team.size > 1 and device == "cuda":
         return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
     return device
 
 
-def _parcels(store: Store, clients: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    width = max(1, _PARCEL // max(1, store.start.nbytes))
+def _chunks(store: Store, clients: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    width = max(1, _CHUNK_BYTES // max(1, store.start.nbytes))
     for first in range(0, len(clients), width):
         yield clients[first : first + width]
 
 
 @contextmanager
-def _together() -> Iterator[None]:
-    """Turn an error of communication into a sentence."""
+def _communication_errors() -> Iterator[None]:
+    """Turn an error of communication into a `PmtlError`."""
     try:
         yield
     except (RuntimeError, ValueError) as error:

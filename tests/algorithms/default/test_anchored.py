@@ -23,7 +23,7 @@ from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Release
 from pmtl.report.run_verdict import verdict
 from pmtl.runs.folder import RunFolder
-from pmtl.server.settle import sizes_of
+from pmtl.server.resolve import sizes_of
 from pmtl.sharing import share_part
 
 MODEL = "mlp:hidden=8"
@@ -52,11 +52,11 @@ def federation(m=40, rows=24, own=0.0, task="classification", seed=0, units=(1.0
     return FederatedData.from_arrays(x, y, client, split=split, task=task)
 
 
-def settled(strength=200.0, task="classification", outputs=2, model=MODEL, **options):
+def resolved(strength=200.0, task="classification", outputs=2, model=MODEL, **options):
     flat = build_model(model, (3,), outputs, task, 0)
     public_start = options.pop("public_start", False)
     sizes = sizes_of(flat, (3,), task, outputs, public_start=public_start)
-    return Anchored(**options).settle(sizes, strength), flat
+    return Anchored(**options).resolve(sizes, strength), flat
 
 
 def rows_of(flat, task="classification", outputs=2, n=7, seed=0, scale=1.0):
@@ -78,7 +78,7 @@ def losses(run, view):
 
 def test_the_noise_in_the_shared_weights_is_no_longer_than_the_start():
     for strength, bound in ((1e6, REACH), (5.0, None)):
-        method, flat = settled(strength)
+        method, flat = resolved(strength)
         length = float(flat.start().norm())
         drift = method.noise * math.sqrt(flat.size * method.rounds) * method._step
         assert method._step * method.rounds <= REACH * length * (1 + 1e-6)
@@ -86,7 +86,7 @@ def test_the_noise_in_the_shared_weights_is_no_longer_than_the_start():
             assert drift == pytest.approx(NOISE * length, rel=1e-4)
         else:
             assert method._step * method.rounds == pytest.approx(bound * length, rel=1e-4)
-    careful, flat = settled(5.0, public_start=True)
+    careful, flat = resolved(5.0, public_start=True)
     drift = careful.noise * math.sqrt(flat.size * careful.rounds) * careful._step
     assert drift == pytest.approx(NOISE_OF_PUBLIC * float(flat.start().norm()), rel=1e-4)
 
@@ -102,16 +102,16 @@ def test_the_noise_in_the_shared_weights_is_no_longer_than_the_start():
     ],
 )
 def test_how_a_target_is_scaled(task, options, strength, expected):
-    method, _ = settled(strength, task, 1 if task == "regression" else 2, **options)
+    method, _ = resolved(strength, task, 1 if task == "regression" else 2, **options)
     assert (method.target, method.releases) == expected
 
 
 def test_a_large_network_with_a_public_start_shares_a_subspace():
-    assert settled(200.0, public_start=True)[0].usual_share is None
-    assert settled(1e-3, model="mlp:hidden=64")[0].usual_share is None
-    large, flat = settled(40.0, model="mlp:hidden=400", public_start=True)
-    assert large.usual_share == "subspace:k=100"
-    part = share_part(large, large.usual_share, flat)
+    assert resolved(200.0, public_start=True)[0].default_share is None
+    assert resolved(1e-3, model="mlp:hidden=64")[0].default_share is None
+    large, flat = resolved(40.0, model="mlp:hidden=400", public_start=True)
+    assert large.default_share == "subspace:k=100"
+    part = share_part(large, large.default_share, flat)
     assert part.board_size(flat.layout) == 100 + 2 * 2 + CELLS
 
 
@@ -132,11 +132,11 @@ def test_wrong_options_are_refused_in_a_sentence(spec, words):
 def test_a_target_that_cannot_be_scaled_is_refused_or_left():
     flat = build_model(MODEL, (3,), 1, "regression", 0, frozen="3.*")
     sizes = sizes_of(flat, (3,), "regression", 1)
-    assert Anchored().settle(sizes, 200.0).target == "none"
+    assert Anchored().resolve(sizes, 200.0).target == "none"
     with pytest.raises(PmtlError, match="whose last layer is linear"):
-        Anchored(target="release").settle(sizes, 200.0)
+        Anchored(target="release").resolve(sizes, 200.0)
     with pytest.raises(PmtlError, match="needs public bounds"):
-        settled(200.0, "regression", 1, target="given")
+        resolved(200.0, "regression", 1, target="given")
 
 
 def test_it_is_the_default_for_networks_unless_steps_are_given(quick):
@@ -153,11 +153,11 @@ def test_it_is_the_default_for_networks_unless_steps_are_given(quick):
 
 @pytest.mark.parametrize("share", [None, "3.*", "subspace:k=9", "film"])
 def test_an_upload_is_the_move_in_units_of_c_and_the_server_adds_it(share, quick):
-    method, flat = settled(200.0)
+    method, flat = resolved(200.0)
     method = share_part(method, share, flat).to(torch.device("cpu"), torch.float32)
     board = method.board_start(flat.start()).unsqueeze(0)
     rows = rows_of(flat)
-    upload = method.work(rows, board, 0)
+    upload = method.compute_uploads(rows, board, 0)
     assert upload.shape == (1, method.upload_size(0))
     assert upload.norm() > 0
     after, memory = method.server_step(board.double(), upload.double(), method.server_start(board))
@@ -170,7 +170,7 @@ def test_an_upload_is_the_move_in_units_of_c_and_the_server_adds_it(share, quick
 
 
 def test_the_votes_are_averaged_and_nothing_else_changes(quick):
-    method, flat = settled(200.0)
+    method, flat = resolved(200.0)
     board = method.board_start(flat.start()).unsqueeze(0).double()
     memory = {"round": torch.full((1,), float(method.rounds)).double()}
     ballots = torch.randn(3, 1, CELLS).double()
@@ -184,7 +184,7 @@ def test_the_votes_are_averaged_and_nothing_else_changes(quick):
 @pytest.mark.parametrize(("task", "outputs"), [("classification", 2), ("regression", 1)])
 def test_one_client_moves_no_mean_by_more_than_2_over_m(task, outputs, quick):
     """In every stage, before noise, whatever the client's rows are and become."""
-    method, flat = settled(200.0, task, outputs)
+    method, flat = resolved(200.0, task, outputs)
     m, board = 4, method.board_start(flat.start()).unsqueeze(0)
     plan = PrivacyPlan(m, m, "full", 1.0, 0.1, method.releases, 0.01)
     usual = [rows_of(flat, task, outputs, seed=k) for k in range(m - 1)]
@@ -196,7 +196,7 @@ def test_one_client_moves_no_mean_by_more_than_2_over_m(task, outputs, quick):
             gate = Release(plan, np.zeros(m, dtype=np.int64), lambda *_: torch.zeros(1))
             tally = gate.open(round, torch.zeros(1, 1), method.upload_size(round))
             for k, rows in enumerate([*usual, mine]):
-                gate.add(tally, np.array([k]), method.work(rows, board, round))
+                gate.add(tally, np.array([k]), method.compute_uploads(rows, board, round))
             means.append(gate.average(tally))
         for mean in means:
             assert mean.isfinite().all()
@@ -259,7 +259,7 @@ def test_without_noise_the_common_start_and_the_centre_differ_only_by_training(q
 
 
 def test_training_alone_does_not_depend_on_what_was_published(quick):
-    method, flat = settled(200.0)
+    method, flat = resolved(200.0)
     rows = rows_of(flat)
     found = []
     for shift in (0.0, 0.3):
@@ -304,7 +304,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, monkeypatch, quick)
 
 
 def test_sizes_are_needed():
-    with pytest.raises(PmtlError, match="was not settled"):
+    with pytest.raises(PmtlError, match="call resolve first"):
         Anchored().upload_size(0)
-    method, _ = settled(200.0)
+    method, _ = resolved(200.0)
     assert replace(method, noise=0.0)._step > 0

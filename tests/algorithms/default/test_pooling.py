@@ -53,7 +53,7 @@ def simulated(data, sigma, noise, reach):
     """A run with the noise that is given, not with the plan's own."""
     model = build_model("auto", data.input_shape, data.outputs, data.task, 0)
     sizes = Sizes(data.task, data.outputs, data.input_shape[0] + 1, True)
-    method = Pooling(reach=reach, share="all", target="release").settle(sizes, math.inf)
+    method = Pooling(reach=reach, share="all", target="release").resolve(sizes, math.inf)
     method = method.with_noise(sigma)
     plan = PrivacyPlan(data.m, data.m, "full", 1.0, sigma, method.releases, 0.01)
     made = simulate(data, model, method, plan, LocalTraining(), 0, noise=noise)
@@ -97,7 +97,7 @@ class TestTheVote:
     it 6, and a part of norm below s√(2 · free numbers) counts for nothing."""
 
     data = federation(rows=24, task="classification", outputs=2, differ=0.1)
-    method = Pooling().settle(Sizes("classification", 2, 4, True), 40.0)
+    method = Pooling().resolve(Sizes("classification", 2, 4, True), 40.0)
     page = Page(rows_of(data), method.reach, method.noise, classes=True)
     page.steps = [page.first_step] * 8
     #: One model for all rows.
@@ -187,7 +187,7 @@ def pad(array, most):
 def test_every_stage_uploads_what_it_says(task, outputs, share):
     data = federation(task=task, outputs=outputs)
     rows, sizes = client_rows(data), Sizes(task, outputs, 4, True)
-    method = Pooling(share=share, target="release").settle(sizes, 200.0)
+    method = Pooling(share=share, target="release").resolve(sizes, 200.0)
     assert method.releases == 11 + 2 * (task == "regression")
     stages = [method.stage(round) for round in range(method.releases)]
     assert stages == ["size", "level"] * (task == "regression") + ["weights"] * 8 + ["vote"] * 3
@@ -196,7 +196,7 @@ def test_every_stage_uploads_what_it_says(task, outputs, share):
     board = method.board_start(torch.zeros(4 * outputs)).expand(data.m, -1)
     expected = {"weights": outputs * (4 if share == "all" else 1), "vote": 12}
     for round, stage in enumerate(stages):
-        uploads = method.work(rows, board, round)
+        uploads = method.compute_uploads(rows, board, round)
         assert uploads.shape == (data.m, method.upload_size(round))
         assert uploads.shape[1] == expected.get(stage, 64 * outputs)
         norms = torch.linalg.vector_norm(clip(uploads, 1.0), dim=1)
@@ -217,11 +217,13 @@ def test_a_client_that_cannot_tell_does_not_vote(rows):
     mask = told.mask.clone()
     mask[3, rows:] = 0
     told = ClientRows(told.task, told.x * mask[..., None], told.y * mask[..., None], mask)
-    method = Pooling(target="release").settle(NUMBERS_OF_3, 200.0)
+    method = Pooling(target="release").resolve(NUMBERS_OF_3, 200.0)
     board = method.board_start(torch.zeros(4)).expand(data.m, -1)
-    assert not method.work(told, board, 0)[3].any(), "no deviation of fewer than two rows"
-    assert method.work(told, board, 1)[3].any() == (rows == 1)
-    vote = method.work(told, board, method.releases - 1)
+    assert not method.compute_uploads(told, board, 0)[3].any(), (
+        "no deviation of fewer than two rows"
+    )
+    assert method.compute_uploads(told, board, 1)[3].any() == (rows == 1)
+    vote = method.compute_uploads(told, board, method.releases - 1)
     assert not vote[3].any()
     assert vote[2].any()
 
@@ -254,54 +256,54 @@ def test_the_level_and_the_size_of_a_target_are_found(level, size):
 # ---- decisions from public numbers ----
 
 
-def test_it_settles_by_sizes_and_strength_alone():
+def test_it_resolves_by_sizes_and_strength_alone():
     """The same settings for two federations with the same public numbers, whatever their rows."""
     told = []
     for data in (federation(m=60, seed=1), federation(m=60, seed=2, level=1e5, size=1e3)):
         run = pmtl.train(data, algorithm="pooling", privacy=1.0)
         told.append((run.facts.releases, run.facts.plan, run.facts.shows_model))
     assert told[0] == told[1]
-    assert Pooling().settle(NUMBERS, 30.0) == Pooling().settle(NUMBERS, 30.0)
+    assert Pooling().resolve(NUMBERS, 30.0) == Pooling().resolve(NUMBERS, 30.0)
 
 
 @pytest.mark.parametrize("task", ["regression", "classification"])
 def test_more_strength_never_gives_less(task):
     sizes = Sizes(task, 2, 20, True)
-    settled = [Pooling().settle(sizes, strength) for strength in np.geomspace(0.1, 1e6, 200)]
-    settled.append(Pooling().settle(sizes, math.inf))
-    noise = [method.noise for method in settled]
+    resolved = [Pooling().resolve(sizes, strength) for strength in np.geomspace(0.1, 1e6, 200)]
+    resolved.append(Pooling().resolve(sizes, math.inf))
+    noise = [method.noise for method in resolved]
     assert noise == sorted(noise, reverse=True) or task == "regression"
-    shares = [method.share for method in settled]
+    shares = [method.share for method in resolved]
     assert shares == sorted(shares, reverse=True), "intercepts first, then all"
     assert set(shares) == {"intercepts", "all"}
     for share in ("intercepts", "all"):
-        reach = [method.reach for method in settled if method.share == share]
-        kinds = [method.target for method in settled if method.share == share]
+        reach = [method.reach for method in resolved if method.share == share]
+        kinds = [method.target for method in resolved if method.share == share]
         for kind in set(kinds):
             mine = [r for r, target in zip(reach, kinds, strict=True) if target == kind]
             assert mine == sorted(mine)
-    assert {0.5, 4.0} <= {method.reach for method in settled}
-    targets = [method.target for method in settled]
+    assert {0.5, 4.0} <= {method.reach for method in resolved}
+    targets = [method.target for method in resolved]
     assert targets == (sorted(targets) if task == "regression" else ["none"] * 201)
 
 
 def test_noise_is_what_the_strength_buys():
     """σ = 2√T/(mμ): the mean moves by 2/m, T times, for μ in all."""
-    method = Pooling().settle(NUMBERS, 300.0)
+    method = Pooling().resolve(NUMBERS, 300.0)
     assert method.releases == 13
     assert method.noise == pytest.approx(2 * math.sqrt(13) / 300)
-    assert Pooling().settle(NUMBERS, math.inf).noise == 0
+    assert Pooling().resolve(NUMBERS, math.inf).noise == 0
 
 
 def test_many_weights_at_a_small_budget_are_not_shared():
     wide = Sizes("classification", 100, 1001, True)
-    method = Pooling().settle(wide, 99.0)
+    method = Pooling().resolve(wide, 99.0)
     assert method.share == "intercepts"
     assert method.upload_size(0) == 100
     assert "too few to share 1,001 × 100 weights" in method.warning(200, 200, 11)
     assert "8 for the shared intercepts" in method.in_words
-    assert Pooling(share="all").settle(wide, 100.0).upload_size(0) == 100_100
-    assert Pooling().settle(wide, 1e6).warning(200, 200, 11) is None
+    assert Pooling(share="all").resolve(wide, 100.0).upload_size(0) == 100_100
+    assert Pooling().resolve(wide, 1e6).warning(200, 200, 11) is None
 
 
 def test_shared_intercepts_leave_the_slopes_at_zero():
@@ -337,11 +339,11 @@ def test_it_is_a_frozen_dataclass_that_its_name_builds():
         Pooling().rounds = 3
 
 
-def test_it_does_nothing_before_it_is_settled():
-    with pytest.raises(PmtlError, match="call settle first"):
+def test_it_does_nothing_before_it_is_resolved():
+    with pytest.raises(PmtlError, match="call resolve first"):
         Pooling().board_start(torch.zeros(3))
     with pytest.raises(PmtlError, match="freeze the other layers"):
-        Pooling().settle(replace(NUMBERS, linear=False), 10.0)
+        Pooling().resolve(replace(NUMBERS, linear=False), 10.0)
 
 
 def test_what_follows_from_the_run_cannot_be_set():

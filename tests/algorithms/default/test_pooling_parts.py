@@ -25,7 +25,7 @@ from pmtl.privacy.accounting.gaussian import mu_for
 def test_of_far_too_many_weights_those_in_most_use_are_shared():
     """(mμ/4)² slopes, after one release of what clients use."""
     wide = Sizes("classification", 100, 1001, True)
-    method = Pooling().settle(wide, 200.0)
+    method = Pooling().resolve(wide, 200.0)
     assert method.share == "frequent"
     assert method.frequent == 2500
     assert method.releases == 12
@@ -55,8 +55,8 @@ def test_frequent_slopes_are_found_and_the_others_stay_at_zero():
     published = run.views()["shared"](np.array([0]))[0]
     slopes, intercepts = published[:-5].reshape(5, 200), published[-5:]
     sizes, strength = Sizes("classification", 5, 201, True), 30 * mu_for(8.0, 1 / 300)
-    settled = Pooling(share="frequent").settle(sizes, strength)
-    assert int((slopes != 0).sum()) == settled.frequent < 1000
+    resolved = Pooling(share="frequent").resolve(sizes, strength)
+    assert int((slopes != 0).sum()) == resolved.frequent < 1000
     used, others = ((part != 0).double().mean() for part in (slopes[:, :5], slopes[:, 5:]))
     assert used > 0.9, "the columns in most use"
     assert others < 0.4
@@ -69,7 +69,7 @@ def test_frequent_slopes_are_found_and_the_others_stay_at_zero():
 def test_a_public_head_is_where_sharing_and_training_alone_begin():
     """What is published begins with it; a client without rows cannot tell it from zero."""
     sizes = Sizes("classification", 3, 5, True, factor=2.0, public_head=True)
-    method = Pooling().settle(sizes, 1e4)
+    method = Pooling().resolve(sizes, 1e4)
     assert method.begins_at_start
     head = torch.randn(15, generator=torch.Generator().manual_seed(0)).double()
     board = method.board_start(head).unsqueeze(0)
@@ -94,20 +94,20 @@ def test_of_a_wide_public_head_a_map_of_its_answers_is_shared():
     """(classes + 1) · classes numbers, however many features there are."""
     wide = Sizes("classification", 62, 1025, True, public_head=True)
     numbers = Sizes("regression", 62, 1025, True, public_head=True)
-    method = Pooling().settle(wide, 167.0)
+    method = Pooling().resolve(wide, 167.0)
     assert method.share == "answers"
     assert method.releases == 11
     assert method.upload_size(0) == 63 * 62
     assert "8 for the shared map of the public head's answers" in method.in_words
     assert "only a map of the 62 answers of the public head" in method.warning(205, 205, 11)
-    assert Pooling().settle(wide, 40.0).share == "intercepts"
-    assert Pooling().settle(wide, 1e4).share == "all"
+    assert Pooling().resolve(wide, 40.0).share == "intercepts"
+    assert Pooling().resolve(wide, 1e4).share == "all"
     for unfit in (Sizes("classification", 62, 1025, True), numbers):
         with pytest.raises(PmtlError, match="needs a linear layer with public weights"):
-            Pooling(share="answers").settle(unfit, 167.0)
+            Pooling(share="answers").resolve(unfit, 167.0)
     few = Sizes("classification", 62, 33, True, public_head=True)
-    assert Pooling().settle(few, 100.0).share == "all", "fewer weights than a map has numbers"
-    assert Pooling(share="answers").settle(few, 1e9).warning(205, 205, 11) is None, "as asked for"
+    assert Pooling().resolve(few, 100.0).share == "all", "fewer weights than a map has numbers"
+    assert Pooling(share="answers").resolve(few, 1e9).warning(205, 205, 11) is None, "as asked for"
 
 
 @pytest.mark.parametrize("task", ["classification", "multilabel"])
@@ -117,7 +117,7 @@ def test_a_map_of_answers_begins_as_the_public_head_and_moves_as_the_clients_do(
     random = torch.Generator().manual_seed(0)
     outputs, columns, rows = 3, 9, 12
     sizes = Sizes(task, outputs, columns, True, public_head=True)
-    method = Pooling(share="answers", reach=800.0).settle(sizes, 1e9)
+    method = Pooling(share="answers", reach=800.0).resolve(sizes, 1e9)
     head = torch.randn(columns, outputs, generator=random).double()
     vector = method._to_vector(head.unsqueeze(0))[0]
     board = method.board_start(vector).unsqueeze(0)
@@ -128,7 +128,7 @@ def test_a_map_of_answers_begins_as_the_public_head_and_moves_as_the_clients_do(
     client = ClientRows(
         task, x, y.expand(2, -1, -1), torch.ones(2, rows).double(), start=head, words=False
     )
-    uploads = method.work(client, board.expand(2, -1), 0)
+    uploads = method.compute_uploads(client, board.expand(2, -1), 0)
     after, _ = method.server_step(board, uploads.mean(0, keepdim=True), method.server_start(board))
 
     slopes = head[1:] - (head[1:].mean(1, keepdim=True) if task == "classification" else 0)
@@ -198,13 +198,13 @@ def test_sharing_the_answers_of_a_public_head_pays(tmp_path):
 def test_a_number_has_no_public_head():
     """The head's answers are in units of the target, which clients have not agreed on."""
     sizes = Sizes("regression", 1, 401, True, public_head=True)
-    assert not Pooling().settle(sizes, 1e4).begins_at_start
-    assert Pooling().settle(sizes, 35.0).share == "intercepts"
+    assert not Pooling().resolve(sizes, 1e4).begins_at_start
+    assert Pooling().resolve(sizes, 35.0).share == "intercepts"
 
 
 def test_a_bad_public_head_does_not_spoil_training_alone():
     sizes = Sizes("classification", 2, 3, True, public_head=True)
-    method = Pooling().settle(sizes, 50.0)
+    method = Pooling().resolve(sizes, 50.0)
     random = torch.Generator().manual_seed(0)
     x = torch.randn(1, 40, 3, generator=random).double()
     x[..., 0] = 1
@@ -220,12 +220,12 @@ def test_a_bad_public_head_does_not_spoil_training_alone():
 
 @pytest.mark.parametrize(("strength", "share"), [(3.0, "intercepts"), (1e4, "all")])
 def test_no_release_is_paid_for_a_choice_of_none_or_all(strength, share):
-    method = Pooling(share="frequent").settle(Sizes("classification", 2, 101, True), strength)
+    method = Pooling(share="frequent").resolve(Sizes("classification", 2, 101, True), strength)
     assert (method.share, method.releases) == (share, 11)
 
 
 def test_clients_that_read_different_billboards_are_refused():
-    method = Pooling().settle(Sizes("classification", 100, 1001, True), 200.0)
+    method = Pooling().resolve(Sizes("classification", 100, 1001, True), 200.0)
     use = torch.zeros(2, 1100)
     assert len(method._places(use)) == 2600
     use[1, 0] = 1

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from pmtl.algorithms import ALGORITHMS
-from pmtl.audit.games import EVERY, GAMES
+from pmtl.audit.games import ALL_GAMES, GAMES
 from pmtl.cli.finetune import ALL
 from pmtl.cli.shell.completion import ENDINGS, VALUES, completer
 from pmtl.data.download import CATALOGUE
@@ -31,7 +31,7 @@ def test_the_names_are_those_of_the_library():
         "sampling": set(SCHEMES),
         "format": set(FORMATS),
         "method": {*METHODS, SELECT, ALL},
-        "game": {EVERY, *GAMES},
+        "game": {ALL_GAMES, *GAMES},
         "data set": set(CATALOGUE),
     }
     for what, names in known.items():

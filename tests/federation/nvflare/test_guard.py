@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("nvflare", reason="NVFLARE is an extra: pip install 'pmtl[federation]'")
 
-from pmtl.federation.nvflare.guard import Guard, Sites
+from pmtl.federation.nvflare.guard import Guard, SiteNames
 from pmtl.federation.nvflare.policy import write_site_names
 
 ADMIN, CELL = "admin@pmtl.local", "_admin_0a"
@@ -56,7 +56,7 @@ def test_what_is_refused(guard, message, reason):
 def test_a_site_that_is_removed_is_refused_at_once(guard, tmp_path, caplog):
     (tmp_path / "local").mkdir()
     write_site_names(tmp_path, ["a", "b"])
-    guard.sites = Sites(tmp_path)
+    guard.sites = SiteNames(tmp_path)
     message = ("b", "b", "b", "server", "task")
     assert guard.reason(*message) is None
     write_site_names(tmp_path, ["a"])

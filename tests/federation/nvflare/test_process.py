@@ -91,7 +91,7 @@ def test_a_site_that_is_not_let_in_yet_asks_again_and_says_what_to_do(monkeypatc
         return Authenticator(Silent(code), "pmtl", "d", "", "", True, "", "", "", 30.0, 2.0)
 
     monkeypatch.setattr(Authenticator, "_challenge_server", Authenticator._challenge_server)
-    site.ask_until_answered()
+    site.retry_until_admitted()
     waiting = site_of(ReturnCode.TIMEOUT)
     assert [waiting._challenge_server() for _ in range(2)] == 2 * [(None, None)]
     assert waiting.msg_timeout == 30

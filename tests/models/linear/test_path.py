@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pmtl.models.linear.path import Path
+from pmtl.models.linear.path import WeightPath
 
 
 def begin(step=0.1, numbers=6):
     zero = torch.zeros(1, dtype=torch.float64)
-    return Path(torch.zeros(1, numbers).double(), zero + step, zero, zero)
+    return WeightPath(torch.zeros(1, numbers).double(), zero + step, zero, zero)
 
 
 def walk(goal, rounds, step=0.1, noise=0.0, seed=0):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from pmtl.models.linear.solve import ROUGHLY, ClientRows, held_out_losses, row_losses, solve
+from pmtl.models.linear.solve import ROUGH, ClientRows, held_out_losses, row_losses, solve
 
 TASKS = ("regression", "classification", "multilabel")
 #: The task, and how many outputs: numbers, two classes, four classes, three labels.
@@ -249,8 +249,8 @@ def test_folds_are_refits(task, outputs, n):
         fitted = solve(without(rows, out), centre, penalty, until=FINELY)
         outputs_there = torch.einsum("knd,kgdo->kgno", rows.x[:, out], fitted)
         refits += row_losses(task, outputs_there, rows.y[:, out].unsqueeze(1)).sum(2) / n
-    # The folds are solved roughly: weights are right to about ROUGHLY[1].
-    assert torch.allclose(losses, refits, atol=5 * ROUGHLY[1])
+    # The folds are solved roughly: weights are right to about ROUGH[1].
+    assert torch.allclose(losses, refits, atol=5 * ROUGH[1])
 
 
 @pytest.mark.parametrize(("task", "outputs"), KINDS)
@@ -304,4 +304,4 @@ def test_clients_with_many_rows_hold_out_one_fold_whoever_else_is_there(task, ou
     assert held.tolist() == ([12, 7, 12] if task == "regression" else [3, 7, 3])
     small = ClientRows(task, rows.x[1:2, :7], rows.y[1:2, :7], rows.mask[1:2, :7])
     _, by_itself, _ = held_out_losses(small, centre[1:2], penalty[1:2])
-    assert torch.allclose(losses[1], by_itself[0], atol=5 * ROUGHLY[1])
+    assert torch.allclose(losses[1], by_itself[0], atol=5 * ROUGH[1])

@@ -11,7 +11,7 @@ from pmtl.models import build_model
 from pmtl.models.linear.solve import row_losses
 from pmtl.models.network import rows as rows_module
 from pmtl.models.network.rows import Network
-from pmtl.models.network.train import FEW, FOLDS, folds, held_out, held_out_losses, path
+from pmtl.models.network.train import FEW, FOLDS, folds, held_out, held_out_losses, train_path
 
 KINDS = [("classification", 3), ("regression", 2), ("multilabel", 2)]
 
@@ -42,7 +42,7 @@ def objective(rows, k, w, centre, penalty):
 def test_a_long_path_ends_where_equation_3_has_no_slope(task, outputs):
     rows = rows_of(task, outputs)
     centre = rows.network.start.expand(3, 1, -1)
-    (found,) = path(rows, rows.mask.unsqueeze(1), centre, [3.0], 400)
+    (found,) = train_path(rows, rows.mask.unsqueeze(1), centre, [3.0], 400)
     for k in range(3):
         w = found[k, 0].clone().requires_grad_()
         value = objective(rows, k, w, centre[k, 0], 3.0)
@@ -56,7 +56,7 @@ def test_a_long_path_ends_where_equation_3_has_no_slope(task, outputs):
 def test_weaker_penalties_go_farther_and_fit_better():
     rows = rows_of(counts=(30, 30))
     centre = rows.network.start.expand(2, 1, -1)
-    tried = path(rows, rows.mask.unsqueeze(1), centre, [1000.0, 10.0, 0.1], 60)
+    tried = train_path(rows, rows.mask.unsqueeze(1), centre, [1000.0, 10.0, 0.1], 60)
     far = [float((w - centre).norm()) for w in tried]
     fit = [float(objective(rows, 0, w[0, 0], centre[0, 0], 0.0)) for w in tried]
     assert far == sorted(far)
@@ -70,7 +70,7 @@ def test_no_units_make_it_diverge(task, outputs, scale):
     y = rows.y * scale if task == "regression" else rows.y
     rows = replace(rows, x=rows.x * scale, y=y)
     centre = rows.network.start.expand(2, 1, -1)
-    for w in path(rows, rows.mask.unsqueeze(1), centre, [10.0, 1.0]):
+    for w in train_path(rows, rows.mask.unsqueeze(1), centre, [10.0, 1.0]):
         assert w.isfinite().all()
         assert ((w - centre) / rows.network.scales).abs().max() <= 0.2 * 30 + 1
 
@@ -80,7 +80,7 @@ def test_a_client_whose_rows_are_not_numbers_stays_at_its_centre():
     x = rows.x.clone()
     x[1] = torch.nan
     centre = rows.network.start.expand(2, 1, -1)
-    (found,) = path(replace(rows, x=x), rows.mask.unsqueeze(1), centre, [3.0])
+    (found,) = train_path(replace(rows, x=x), rows.mask.unsqueeze(1), centre, [3.0])
     assert torch.equal(found[1], centre[1])
     assert not torch.equal(found[0], centre[0])
 
@@ -88,11 +88,11 @@ def test_a_client_whose_rows_are_not_numbers_stays_at_its_centre():
 def test_many_clients_are_what_each_is_alone_and_padding_does_not_count():
     rows = rows_of(counts=(9, 4, 1))
     centre = rows.network.start.expand(3, 1, -1)
-    (together,) = path(rows, rows.mask.unsqueeze(1), centre, [3.0])
+    (together,) = train_path(rows, rows.mask.unsqueeze(1), centre, [3.0])
     for k, count in enumerate((9, 4, 1)):
         cut = {name: getattr(rows, name)[k : k + 1, :count] for name in ("x", "y", "mask")}
         one = replace(rows, **cut)
-        (alone,) = path(one, one.mask.unsqueeze(1), centre[:1], [3.0])
+        (alone,) = train_path(one, one.mask.unsqueeze(1), centre[:1], [3.0])
         assert torch.allclose(together[k], alone[0], atol=1e-5)
 
 
@@ -101,8 +101,8 @@ def test_loops_compute_what_the_client_axis_does():
     centre = rows.network.start.expand(2, 1, -1)
     looping = replace(rows, network=replace(rows.network, loops=True))
     for one, other in zip(
-        path(rows, rows.mask.unsqueeze(1), centre, [3.0, 1.0]),
-        path(looping, rows.mask.unsqueeze(1), centre, [3.0, 1.0]),
+        train_path(rows, rows.mask.unsqueeze(1), centre, [3.0, 1.0]),
+        train_path(looping, rows.mask.unsqueeze(1), centre, [3.0, 1.0]),
         strict=True,
     ):
         assert torch.allclose(one, other, atol=1e-5)
@@ -135,7 +135,10 @@ def test_held_out_losses_are_those_of_refits_by_hand():
     sums = torch.zeros(3)
     for fold in folds(rows)[0]:
         mask = rows.mask * ~fold
-        fits = [centre.unsqueeze(1), *path(rows, mask.unsqueeze(1), centre.unsqueeze(1), [10, 1])]
+        fits = [
+            centre.unsqueeze(1),
+            *train_path(rows, mask.unsqueeze(1), centre.unsqueeze(1), [10, 1]),
+        ]
         for place, w in enumerate(fits):
             outputs = rows.network.model.apply(w[0, 0], rows.x[0][fold])
             sums[place] += float(row_losses(rows.task, outputs.double(), rows.y[0][fold]).sum())

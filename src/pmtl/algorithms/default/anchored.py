@@ -5,8 +5,8 @@ The model of client k solves the paper's equation 3 around a centre c, by steps 
 
     w_k(c; κ) ≈ argmin_w  Σ_rows loss(f(x; w), y) + ½ κ ‖w − c‖²
 
-λ of the paper is κ/n_k: the centre is worth κ rows. Everything that is shared passes the gate, in T
-releases of equal price:
+λ of the paper is κ/n_k: the centre counts like κ rows. Everything that is shared passes the gate,
+in T releases of equal cost:
 
 1. *Target* (numbers without public bounds, 2 releases): as in pooling.
 2. *Rounds* (8 releases): w̃ ← w̃ + C · mean_k clip₁((w_k(w̃; 10) − w̃)/C) + noise, from the common
@@ -14,12 +14,12 @@ releases of equal price:
 3. *Vote* (3 releases of one vector, averaged): client k's mean held-out loss in nats for each of 12
    cells: w̃ as it is, w_k(w̃; κ) for five κ, and the same six around w⁰, which is training alone.
 
-C · rounds is how far w̃ can get: as far as w⁰ is from zero, or less, so that the noise in w̃ is no
-longer than w⁰. A random start with as much noise again is still a random start; of a public start a
-fifth is allowed. Client k takes the cell with the least n_k · (own held-out loss) + A · (published
-loss), with an insurance like pooling's (models/network/cells.py). The vote was clipped; each client
-gives it back the length that its own had. Training alone is among the cells, so that a client for
-which w̃ is useless ends with what it has alone.
+C · rounds is how far w̃ can move: at most the norm of w⁰, or less, so that the norm of the noise in
+w̃ is at most that of w⁰: a random start plus such noise is still a random start. With a public
+start, at most a fifth of its norm is allowed. Client k takes the cell with the least n_k · (own
+held-out loss) + A · (published loss), with a correction for noise like pooling's
+(models/network/cells.py). Votes are clipped, so each client multiplies the published vote by the
+norm that its own vote had before clipping. Training alone is one of the cells.
 
 Privacy: every release is the mean over all clients of a vector of norm at most 1, with Gaussian
 noise: one `PrivacyPlan` of T rounds (adaptive composition of Gaussian mechanisms: Dong, Roth & Su
@@ -37,20 +37,20 @@ import torch
 from torch import Tensor
 
 from pmtl.algorithms.base import Sizes
-from pmtl.algorithms.default.part import Part, joining, sizes_of_numbers
-from pmtl.algorithms.default.voted import Voted
+from pmtl.algorithms.default.shared_part import Part, join_function, number_scales
+from pmtl.algorithms.default.voting import VotingAlgorithm
 from pmtl.errors import PmtlError
 from pmtl.models import FlatModel, Layout
 from pmtl.models.linear.solve import ClientRows
-from pmtl.models.linear.target import BINS, in_units, level_votes, size_votes
+from pmtl.models.linear.target import BINS, level_votes, scaled_rows, size_votes
 from pmtl.models.network.cells import CELLS, PENALTIES, WORST, choose, in_nats, pick
 from pmtl.models.network.rows import Network, NetworkRows, in_target_units
-from pmtl.models.network.train import held_out, held_out_losses, path
+from pmtl.models.network.train import held_out, held_out_losses, train_path
 
 #: The penalty and the steps of a round.
 ROUND_PENALTY, ROUND_STEPS = 10.0, 10
-#: How far the shared weights may get in all rounds, and the length of the noise in them, both in
-#: units of the start's length: of a random start, and of a public start or a part of the weights.
+#: How far the shared weights may move in all rounds, and the norm of the noise in them, both in
+#: units of the start's norm: for a random start, and for a public start or a part of the weights.
 REACH, NOISE, NOISE_OF_PUBLIC = 0.8, 1.0, 0.2
 #: The smallest dimension of a random subspace. A subspace is used if the model has more than 4
 #: times as many weights as the subspace has dimensions.
@@ -58,23 +58,23 @@ LEAST_SHARED, WEIGHTS_PER_DIMENSION = 50, 4
 
 
 @dataclass(frozen=True)
-class Anchored(Voted):
-    """Personal networks around shared weights; `settle` decides everything from public numbers.
+class Anchored(VotingAlgorithm):
+    """Personal networks around shared weights; `resolve` decides everything from public numbers.
 
     Args:
-        rounds, votes, target, noise: see `Voted`. The target is "none" also for a network whose
+        rounds, votes, target, noise: see `VotingAlgorithm`. The target is also "none" if the
             last layer is not linear.
     """
 
     name: ClassVar[str] = "anchored"
     uses_start: ClassVar[bool] = True
-    uses_last: ClassVar[bool] = True
+    uses_last_upload: ClassVar[bool] = True
 
     part: Part | None = field(default=None, repr=False, metadata={"derived": True})
 
     # ---- decided before anything is spent, from public numbers ----
 
-    def settle(self, sizes: Sizes, strength: float) -> Anchored:
+    def resolve(self, sizes: Sizes, strength: float) -> Anchored:
         scaled = sizes.task == "regression" and self.target not in ("auto", "none")
         if scaled and sizes.last is None:
             raise PmtlError(
@@ -106,9 +106,9 @@ class Anchored(Voted):
         return self._shared if self.stage(round) == "weights" else self._sizes.outputs * BINS
 
     @property
-    def usual_share(self) -> str | None:
+    def default_share(self) -> str | None:
         """With a public start and far more weights than can be shared: a random subspace in which
-        the noise is about as long as half of a client's moves."""
+        the norm of the noise is about half of that of a client's moves."""
         if not self._sizes.public_start or not self.noise:
             return None
         enough = max(LEAST_SHARED, int(self.releases / (2 * self.noise) ** 2))
@@ -121,7 +121,7 @@ class Anchored(Voted):
 
     @property
     def _step(self) -> float:
-        """C: the longest move of a client in a round."""
+        """C: the largest norm of a client's move in a round."""
         length = self._sizes.start_norm or 1.0
         careful = self._sizes.public_start or self.part is not None
         allowed = NOISE_OF_PUBLIC if careful else NOISE
@@ -150,14 +150,14 @@ class Anchored(Voted):
 
     # ---- inside clients ----
 
-    def work(self, rows: ClientRows, board: Tensor, round: int) -> Tensor:
+    def compute_uploads(self, rows: ClientRows, board: Tensor, round: int) -> Tensor:
         shared, target, _ = self._read(board)
         stage = self.stage(round)
         if stage == "size":
             return size_votes(rows)
         if stage == "level":
             return level_votes(rows, target[:, 0])
-        scaled, _, _ = self._in_units(rows, target)
+        scaled, _, _ = self._scaled(rows, target)
         if stage == "weights":
             return self._moves(scaled, shared) / self._step
         return self._vote_upload(self._losses(scaled, shared), rows)
@@ -165,13 +165,13 @@ class Anchored(Voted):
     def finish_after(self, rows: ClientRows, board: Tensor, last: Tensor) -> Tensor:
         """The personal model and the one trained alone, [K, 2 P]; `last` is the client's vote."""
         shared, target, vote = self._read(board)
-        scaled, size, level = self._in_units(rows, target)
+        scaled, size, level = self._scaled(rows, target)
         losses = last.double() * self._vote_norm  # A constant for each client does not matter.
         length = last.double().norm(dim=1, keepdim=True).clamp(min=1)  # before it was clipped to 1
         cells = choose(losses, held_out(scaled), vote, self._vote_noise, length)
         centres = torch.stack(self._centres(scaled, shared), 1)
         masks = scaled.mask.unsqueeze(1).expand(-1, 2, -1)
-        found = torch.stack([centres, *path(scaled, masks, centres, PENALTIES)], 2)
+        found = torch.stack([centres, *train_path(scaled, masks, centres, PENALTIES)], 2)
         candidates = found.flatten(1, 2)  # [K, cells, P]
         chosen = pick(candidates, cells)
         if self._sizes.last is not None and self.target != "none":
@@ -180,13 +180,13 @@ class Anchored(Voted):
         return chosen.flatten(1)
 
     def finish(self, rows: ClientRows, board: Tensor) -> Tensor:
-        return self.finish_after(rows, board, self.work(rows, board, self.releases - 1))
+        return self.finish_after(rows, board, self.compute_uploads(rows, board, self.releases - 1))
 
-    def _in_units(self, rows: ClientRows, target: Tensor) -> tuple[NetworkRows, Tensor, Tensor]:
-        turns = self.target == "release"
+    def _scaled(self, rows: ClientRows, target: Tensor) -> tuple[NetworkRows, Tensor, Tensor]:
+        cyclic = self.target == "release"
         if self.target == "none":
             return cast(NetworkRows, rows), target[:, 0], target[:, 1]
-        scaled, size, level = in_units(rows, target[:, 0], target[:, 1], turns)
+        scaled, size, level = scaled_rows(rows, target[:, 0], target[:, 1], cyclic)
         return cast(NetworkRows, scaled), size, level
 
     def _moves(self, rows: NetworkRows, shared: Tensor) -> Tensor:
@@ -195,9 +195,9 @@ class Anchored(Voted):
         if self.part is not None:
             own = self.part.own(rows.network.start).expand(len(shared), -1)
             numbers = torch.cat([shared, own], 1)
-            join, scales = joining(self.part), sizes_of_numbers(self.part, rows.network.scales)
+            join, scales = join_function(self.part), number_scales(self.part, rows.network.scales)
         masks, penalties = rows.mask.unsqueeze(1), [ROUND_PENALTY]
-        (after,) = path(
+        (after,) = train_path(
             rows, masks, numbers.unsqueeze(1), penalties, ROUND_STEPS, join=join, scales=scales
         )
         return after[:, 0, : self._shared] - shared

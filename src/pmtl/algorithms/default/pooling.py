@@ -4,20 +4,20 @@ The model of client k is the exact solution of the paper's equation 3 around sha
 
     W_k(w̃; κ) = argmin_W  Σ_rows loss(xᵀW, y) + ½ Σ_j κ_j ‖W_j − w̃_j‖²   (models/linear/solve.py)
 
-with κ₀ for the intercept and κ₁ for the slopes. λ of the paper is κ/n_k: a prior that is worth κ
+with κ₀ for the intercept and κ₁ for the slopes. λ of the paper is κ/n_k: a prior that counts like κ
 rows. This is partial pooling (Gelman & Hill 2007, chapter 12): κ = 0 is training alone, κ = ∞ one
 model for all. w̃ and training alone begin at zero, or at a public head. Everything that is shared
-passes the gate, in T releases of equal price:
+passes the gate, in T releases of equal cost:
 
 1. *Target* (numbers without public bounds, 2 releases): the clients' votes for the size of the
    target, as a power of two, and for its level.
-   Where weights are far too many (words, hundreds of classes), one more release: how much clients
-   use each column and class. Only the weights in most use are then shared
-   (models/linear/frequent.py). Of a public head with too many weights, a map of its answers is
+   If there are far too many weights (words, hundreds of classes), there is one more release: how
+   much clients use each column and class. Only the most used weights are then shared
+   (models/linear/frequent.py). If a public head has too many weights, a map of its answers is
    shared instead (models/linear/public_answers.py).
 2. *Rounds* (8 releases): w̃ ← w̃ + C · mean_k clip₁((W_k(w̃; κ) − w̃)/C) + noise. C · rounds is how
-   far w̃ gets at first (`reach`), farther the less noise there is. While the moves of a round still
-   point along those of earlier rounds, w̃ and C are doubled (models/linear/path.py).
+   far w̃ moves at first (`reach`); it is larger if there is less noise. While the moves of a round
+   still have the direction of earlier ones, w̃ and C are doubled (models/linear/path.py).
 3. *Vote* (3 releases of one vector, averaged): client k's mean held-out loss in nats for each of 12
    cells: penalties from "the shared weights as they are" to "almost free", and training alone.
    Each client subtracts its mean over the cells.
@@ -26,15 +26,15 @@ Client k takes the mean of its solutions in all cells with weights proportional 
 
     exp(−n_k · (own held-out loss) − A · (published loss))                (models/linear/cells.py)
 
-so the vote counts like A more rows. Known noise insures it: the published losses are shrunk towards
-"no difference" (James & Stein 1961), training alone is favoured where they say nothing, and no
-penalty is stronger than the precision of w̃.
+so the vote counts like A more rows. The known noise is taken into account: the published losses are
+shrunk towards zero (James & Stein 1961), training alone is preferred if they are mostly noise, and
+no penalty is stronger than the precision of w̃.
 
 Privacy: every release is the mean over all clients of a vector of norm at most 1, with Gaussian
 noise, so T releases are one `PrivacyPlan` of T rounds, also where a release depends on earlier
 ones (adaptive composition of Gaussian mechanisms: Dong, Roth & Su 2022). Scales, held-out losses
-and the weights of cells stay in the client. W_k is a function of the client's own rows and of what
-was published, which is billboard privacy (Hsu et al. 2014, lemma 1; the paper's theorem 2).
+and the weights of cells stay in the client. W_k depends on the client's own rows and on published
+values only, which is billboard privacy (Hsu et al. 2014, lemma 1; the paper's theorem 2).
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pmtl.algorithms.default.shares import Shares
+from pmtl.algorithms.default.pooling_base import PoolingBase
 from pmtl.models import Layout
 from pmtl.models.linear import cells
 from pmtl.models.linear.frequent import most_used, share_norm, use_votes
-from pmtl.models.linear.path import Path
+from pmtl.models.linear.path import WeightPath
 from pmtl.models.linear.public_answers import (
     answers_as_features,
     as_weights,
@@ -58,7 +58,7 @@ from pmtl.models.linear.public_answers import (
     first_map,
 )
 from pmtl.models.linear.solve import ClientRows, solve
-from pmtl.models.linear.target import in_units, level_votes, size_votes
+from pmtl.models.linear.target import level_votes, scaled_rows, size_votes
 
 #: The penalties in the rounds, for numbers and for classes. A client with one class only would move
 #: an almost free intercept as far as it can.
@@ -66,12 +66,12 @@ NUMBERS, CLASSES = (0.3, 3.0), (1.0, 3.0)
 
 
 @dataclass(frozen=True)
-class Pooling(Shares):
-    """Partial pooling of linear models; `settle` decides everything from public numbers.
+class Pooling(PoolingBase):
+    """Partial pooling of linear models; `resolve` decides everything from public numbers.
 
     Args:
-        rounds, votes, target, noise: see `Voted`.
-        share, reach: see `Shares`.
+        rounds, votes, target, noise: see `VotingAlgorithm`.
+        share, reach: see `PoolingBase`.
     """
 
     name: ClassVar[str] = "pooling"
@@ -118,7 +118,7 @@ class Pooling(Shares):
 
     # ---- inside clients ----
 
-    def work(self, rows: ClientRows, board: Tensor, round: int) -> Tensor:
+    def compute_uploads(self, rows: ClientRows, board: Tensor, round: int) -> Tensor:
         weights, target, _, steps, further = self._read(board)
         stage = self.stage(round)
         if stage == "use":
@@ -127,7 +127,7 @@ class Pooling(Shares):
             return size_votes(rows)
         if stage == "level":
             return level_votes(rows, target[:, 0])
-        scaled, _, _ = in_units(rows, target[:, 0], target[:, 1], self.target != "given")
+        scaled, _, _ = scaled_rows(rows, target[:, 0], target[:, 1], self.target != "given")
         if stage == "weights":
             if self.share == "answers":
                 weights = further.reshape(len(further), -1, self._sizes.outputs)
@@ -143,7 +143,7 @@ class Pooling(Shares):
 
     def finish(self, rows: ClientRows, board: Tensor) -> Tensor:
         weights, target, vote, steps, _ = self._read(board)
-        scaled, size, level = in_units(rows, target[:, 0], target[:, 1], self.target != "given")
+        scaled, size, level = scaled_rows(rows, target[:, 0], target[:, 1], self.target != "given")
         centre, penalty = self._grid(weights, rows, steps)
         found, losses, held = cells.held_out(scaled, centre, penalty)
         losses, alone = cells.own_losses(losses, held, rows)
@@ -156,7 +156,7 @@ class Pooling(Shares):
             cells.take(penalty, order),
             start=cells.take(found, order),
         )
-        # By itself and from the start, so that it does not depend on what was published.
+        # Solved separately and from the start, so that it does not depend on published values.
         apart = cells.mixture(solve(scaled, centre[:, split:], penalty[:, split:]), alone)
         used = torch.cat([cells.take(parts, order), parts[:, -1:]], 1)
         mine = cells.mixture(torch.cat([around, apart.unsqueeze(1)], 1), used)
@@ -172,7 +172,7 @@ class Pooling(Shares):
         alone = cells.alone_penalties(rows.task, self._sizes.outputs)
         apart = self._penalties(alone, rows).expand(len(around), -1, -1)
         firsts = [torch.zeros_like(weights)]
-        if self.begins_at_start and rows.start is not None:  # A client may do better without it.
+        if self.begins_at_start and rows.start is not None:  # Zeros may suit a client better.
             firsts.append(firsts[0] + rows.start)
         centres = [weights] * len(cells.AROUND)
         centres += [first for first in firsts for _ in alone]
@@ -219,9 +219,9 @@ class Pooling(Shares):
         if self.stage(round) == "use":
             further = update.to(further.dtype)
         if self.stage(round) == "weights":
-            last = round + 1 == self._before + self.rounds and self.share != "frequent"
+            last = round + 1 == self._first_releases + self.rounds and self.share != "frequent"
             now, begun = self._shared_numbers(weights, further, memory)
-            path = Path(now - begun, steps[:, 0], steps[:, 1], memory["length"])
+            path = WeightPath(now - begun, steps[:, 0], steps[:, 1], memory["length"])
             path = path.advance(*self._free(update), self.noise, self._first_step, last)
             steps, length = torch.stack([path.step, path.squares], 1), path.length
             weights, further = self._placed(path.weights + begun, weights, further, memory)
@@ -231,7 +231,7 @@ class Pooling(Shares):
     def _shared_numbers(
         self, weights: Tensor, further: Tensor, memory: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """The shared numbers [1, shared], and what they were at first."""
+        """The shared numbers [1, shared], and their first values."""
         if self.share == "answers":
             return further, first_map(self._sizes.task, memory["start"]).flatten(1)
         places = self._places(further)

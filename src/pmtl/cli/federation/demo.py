@@ -25,9 +25,9 @@ def demo(
 
     Example: pmtl federation demo --epsilon 2 --out federation-demo
     """
-    from pmtl.federation.nvflare.extra import need_nvflare
+    from pmtl.federation.nvflare.extra import require_nvflare
 
-    need_nvflare()
+    require_nvflare()
     from pmtl.federation.demo import run_demo
     from pmtl.privacy.plan import PrivacyRequest
     from pmtl.privacy.statement.text import hidden

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pmtl.errors import PmtlError
-from pmtl.federation.nvflare.extra import need_nvflare
+from pmtl.federation.nvflare.extra import require_nvflare
 from pmtl.federation.nvflare.job import write_job
 from pmtl.federation.nvflare.kits import check_certificate
 from pmtl.federation.nvflare.policy import ADMIN, OUTCOME, PROGRESS, STOP, check_role
@@ -29,7 +29,7 @@ STATES = {
     "FINISHED:ABORTED": "stopped",
     "FINISHED:CAN_NOT_SCHEDULE": "refused",
 }
-_GOING_ON = {"waiting", "starting", "running"}
+_ACTIVE_STATES = {"waiting", "starting", "running"}
 
 
 class Administrator:
@@ -99,21 +99,21 @@ class Administrator:
                 job |= shown
         if outcome:
             job |= {"state": outcome["state"], "sentence": outcome["sentence"]}
-        return job | {"ended": job["state"] not in _GOING_ON}
+        return job | {"ended": job["state"] not in _ACTIVE_STATES}
 
 
 @contextlib.contextmanager
 def administrator(kit: Path) -> Iterator[Administrator]:
     """A session with the server of a federation; `kit` is the administrator's."""
-    need_nvflare()
+    require_nvflare()
     check_role(kit, "admin")
     check_certificate(kit)
     from nvflare.fuel.flare_api.flare_api import new_secure_session
 
     place = json.loads((kit / "startup/fed_admin.json").read_text(encoding="utf-8"))["admin"]
     logging.getLogger("nvflare").setLevel(logging.CRITICAL)  # Errors are sentences of ours.
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
         try:
             session = new_secure_session(ADMIN, str(kit.resolve()), timeout=_CONNECT)
         except Exception as error:
@@ -124,7 +124,7 @@ def administrator(kit: Path) -> Iterator[Administrator]:
     try:
         yield Administrator(session)
     finally:
-        with contextlib.suppress(Exception), contextlib.redirect_stdout(said):
+        with contextlib.suppress(Exception), contextlib.redirect_stdout(output):
             session.close()
 
 

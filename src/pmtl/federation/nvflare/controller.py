@@ -58,7 +58,7 @@ class PmtlController(Controller):  # type: ignore[misc]
             self._transport.close()
 
     def control_flow(self, abort_signal: Any, fl_ctx: Any) -> None:
-        """Run the job, and put down how it ended; its sentences are public."""
+        """Run the job, and record how it ended; its sentences are public."""
         engine, workspace = fl_ctx.get_engine(), fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
         kit, number = Path(workspace.get_root_dir()), fl_ctx.get_job_id()
         _keep_log(kit / RUNS_LOG)
@@ -134,8 +134,8 @@ class PmtlController(Controller):  # type: ignore[misc]
 
 
 def _keep_log(file: Path) -> None:
-    """Write what the run says to a file of the kit: NVFLARE packs away the logs of a job that has
-    ended, and its main process rotates log.txt. One job runs at a time."""
+    """Write the run's log to a file of the kit: NVFLARE archives the logs of ended jobs, and its
+    main process rotates log.txt. One job runs at a time."""
     kept = logging.handlers.RotatingFileHandler(
         file, maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8"
     )

@@ -1,4 +1,4 @@
-"""A job that sends bytes to all sites and back: is everybody there, and how quick is it?"""
+"""A job that sends bytes to all sites and back, to test connections and measure their speed."""
 
 from __future__ import annotations
 

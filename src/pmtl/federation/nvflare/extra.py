@@ -9,7 +9,7 @@ from pmtl.errors import PmtlError
 VERSION = "2.9.0"
 
 
-def need_nvflare() -> None:
+def require_nvflare() -> None:
     """Refuse to go on without the version of NVFLARE that this was written and tested for."""
     try:
         found = importlib.metadata.version("nvflare")

@@ -1,8 +1,8 @@
-"""What the server lets pass between cells, NVFLARE's endpoints.
+"""Which messages the server accepts from cells, NVFLARE's endpoints.
 
 A connection is bound to its certificate's name by mutual TLS. NVFLARE does not bind a message's
 origin to its connection, lets a site write to other sites, and answers maintenance requests, such
-as stopping a cell, from any site. The guard closes these three.
+as stopping a cell, from any site. The guard prevents all three.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ENGINES: list[Any] = []  #: the engine of this process, for its end
 _log = logging.getLogger(__name__)
 
 
-class Sites:
+class SiteNames:
     """The names of all sites, read again when their file has changed. Without a file that can be
     read there are none."""
 
@@ -57,7 +57,7 @@ class Guard(FLComponent):  # type: ignore[misc]
         if event_type == EventType.SYSTEM_BOOTSTRAP:
             engine, workspace = fl_ctx.get_engine(), fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
             kit = Path(workspace.get_root_dir())
-            self.server, self.sites = server_address(kit)[0], Sites(kit)
+            self.server, self.sites = server_address(kit)[0], SiteNames(kit)
             engine.get_cell().core_cell.add_incoming_filter(channel="*", topic="*", cb=self.check)
             ENGINES.append(engine)
             _log.info("The server waits for the sites %s.", ", ".join(sorted(self.sites())))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pmtl.errors import PmtlError
-from pmtl.federation.nvflare.extra import need_nvflare
+from pmtl.federation.nvflare.extra import require_nvflare
 from pmtl.federation.nvflare.policy import ADMIN, write_policy, write_site_names
 from pmtl.storage import disk_errors, new_folder, read_json, write_json, write_text
 
@@ -40,7 +40,7 @@ _EARLIER = datetime.timedelta(days=1)  # So that a clock that is behind does no 
 def provision(server: str, sites: Sequence[str], out: str | Path) -> dict[str, str]:
     """Make the kits of a federation, in a new folder `out`, and return where they are, by
     participant. `server` is the name by which sites reach the server, HOST or HOST:PORT."""
-    need_nvflare()
+    require_nvflare()
     host, port = parse_server(server)
     check_names(sites)
     out = Path(out)
@@ -54,7 +54,7 @@ def add_sites(kits: str | Path, sites: Sequence[str]) -> dict[str, str]:
     """Make the kits of further sites, and return where they are. Of the folder that `provision`
     made only its folder `ca` is needed. A name that was ever used is refused, because its
     certificate may still be somewhere."""
-    need_nvflare()
+    require_nvflare()
     kits = Path(kits)
     host, port, known = _described(kits / "ca")
     check_names(sites)
@@ -76,7 +76,7 @@ def add_sites(kits: str | Path, sites: Sequence[str]) -> dict[str, str]:
 def renew(kits: str | Path, out: str | Path) -> dict[str, str]:
     """Make all kits again, in a new folder `out`, with new keys and certificates of the same
     root."""
-    need_nvflare()
+    require_nvflare()
     kits, out = Path(kits), Path(out)
     host, port, sites = _described(kits / "ca")
     with _new_folder(out) as made:
@@ -98,7 +98,7 @@ def check_certificate(kit: Path) -> str | None:
         raise PmtlError(
             f"The certificate of {kit} is valid from {begin:%Y-%m-%d} to {end:%Y-%m-%d}, and this "
             f"machine's clock says {now:%Y-%m-%d}. Set the clock, or get new certificates from "
-            "who made the kits (pmtl federation renew)."
+            "the maker of the kits (pmtl federation renew)."
         )
     if end - now > _SOON:
         return None
@@ -196,14 +196,14 @@ def _make(
         StaticFileBuilder(config_folder="config", scheme=SCHEME, require_signed_jobs=True),
         _certificates(),
     ]
-    said = io.StringIO()
+    output = io.StringIO()
     with tempfile.TemporaryDirectory(dir=work, prefix=".nvflare-") as folder:
         if ca is not None:
             _give_root(ca, Path(folder) / _PROJECT / "state")
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             context = Provisioner(folder, builders).provision(project)
         if context.get(CtxKey.BUILD_ERROR):
-            raise PmtlError(f"NVFLARE could not make the kits: {said.getvalue().strip()[-500:]}")
+            raise PmtlError(f"NVFLARE could not make the kits: {output.getvalue().strip()[-500:]}")
         made = Path(context[CtxKey.CURRENT_PROD_DIR])
         for place, name in ((host, "server"), (ADMIN, "admin"), *((site, site) for site in sites)):
             _keep(made / place, kits / name)
@@ -239,7 +239,7 @@ def _give_root(ca: Path, state: Path) -> None:
 
 
 def _keep(made: Path, kit: Path) -> None:
-    """Move one kit without NVFLARE's scripts and examples; nobody else may read it."""
+    """Move one kit without NVFLARE's scripts and examples; only its owner may read it."""
     kit.mkdir(mode=0o700)
     for part in ("startup", "local", "transfer"):
         shutil.move(made / part, kit / part)

@@ -21,20 +21,20 @@ from pathlib import Path
 from typing import Any
 
 from pmtl.errors import PmtlError
-from pmtl.federation.nvflare.extra import need_nvflare
+from pmtl.federation.nvflare.extra import require_nvflare
 from pmtl.federation.nvflare.kits import check_certificate
 from pmtl.federation.nvflare.policy import SITE_FILE, role_of, server_address, write_policy
 from pmtl.storage import exclusive
 
 _GRACE = 15.0  # Seconds that a process has to end by itself.
-_MISTAKE = 2  # The status of a process that said in a sentence why it cannot start.
+_CONFIG_ERROR = 2  # The status of a process that said in a sentence why it cannot start.
 _CRASHES, _WITHIN = 5, 300.0  # It is given up after so many crashes within so many seconds.
 
 
 def supervise(kit: Path, say: Callable[[str], None]) -> None:
     """Run a server's or a site's process until Ctrl-C or SIGTERM; start it again when it crashes.
     `say` is called with sentences on what happens."""
-    need_nvflare()
+    require_nvflare()
     if sentence := check_certificate(kit):
         say(sentence)
     with exclusive(kit / ".lock"):
@@ -72,8 +72,8 @@ def _keep_running(kit: Path, say: Callable[[str], None]) -> None:
                 pass
             if asked.is_set():
                 break
-            if child.returncode == _MISTAKE:
-                sys.exit(_MISTAKE)  # It has said what is wrong.
+            if child.returncode == _CONFIG_ERROR:
+                sys.exit(_CONFIG_ERROR)  # It has said what is wrong.
             _end(child)  # Its children, if it left any.
             now = time.monotonic()
             crashes = [*(t for t in crashes if now - t < _WITHIN), now]
@@ -102,7 +102,7 @@ def _start(kit: Path) -> subprocess.Popen[bytes]:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """End a process and all its children: politely, and after a while by force."""
+    """End a process and all its children: with SIGTERM, and after a while with SIGKILL."""
     import psutil
 
     family = []
@@ -128,7 +128,7 @@ def run(kit: Path, parent: int | None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=end).start())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if parent is not None:
-        threading.Thread(target=_follow, args=(parent, end), daemon=True).start()
+        threading.Thread(target=_exit_with_parent, args=(parent, end), daemon=True).start()
     from nvflare.fuel.f3.mpm import MainProcessMonitor
 
     arguments = argparse.Namespace(workspace=str(kit.resolve()), local_rank=0)
@@ -165,9 +165,9 @@ def _site_main(kit: Path) -> Any:
     shell, and whether they are authorised is what the server says."""
     from nvflare.private.fed.app.client import client_train
 
-    from pmtl.federation.nvflare.site import HANDLERS, ask_until_answered
+    from pmtl.federation.nvflare.site import HANDLERS, retry_until_admitted
 
-    ask_until_answered()
+    retry_until_admitted()
     if (kit / SITE_FILE).is_file():  # Without it, the site can only echo.
         from pmtl.federation.service import open_site
 
@@ -212,7 +212,7 @@ def _loaded(module: str, name: str) -> list[Any]:
     return list(getattr(found, name, ()))
 
 
-def _follow(parent: int, end: Callable[[], None]) -> None:
+def _exit_with_parent(parent: int, end: Callable[[], None]) -> None:
     while os.getppid() == parent:
         time.sleep(1.0)
     end()
@@ -227,7 +227,7 @@ def _main() -> int:
         return run(asked.kit, asked.parent)
     except PmtlError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
-        return _MISTAKE
+        return _CONFIG_ERROR
 
 
 if __name__ == "__main__":

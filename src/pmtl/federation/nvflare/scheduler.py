@@ -31,7 +31,7 @@ class Scheduler(JobSchedulerSpec, FLComponent):  # type: ignore[misc]
         self._lock = threading.Lock()
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
-        """Keep account of the job that runs."""
+        """Note when the running job ends."""
         if event_type in {EventType.JOB_COMPLETED, EventType.JOB_ABORTED}:
             number = get_event_job_id(fl_ctx)
             self.remove_scheduled_job(number)
@@ -97,7 +97,7 @@ class Scheduler(JobSchedulerSpec, FLComponent):  # type: ignore[misc]
 
 
 def _keep_outcome(number: str, fl_ctx: Any) -> None:
-    """Put down in the job's description how it ended, for the administrator."""
+    """Record in the job's description how it ended, for the administrator."""
     engine = fl_ctx.get_engine()
     file = Path(engine.args.workspace) / OUTCOMES / f"{number}.json"
     if file.is_file():

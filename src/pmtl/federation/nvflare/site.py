@@ -75,9 +75,8 @@ def _reply(answer: Handler, message: Any) -> Any:
     return make_reply(ReturnCode.PROCESS_EXCEPTION)  # The reason stays in this log.
 
 
-def ask_until_answered() -> None:
-    """Let a site go on asking a server that is there and does not answer it, because it does not
-    let the site in yet. NVFLARE's process would end."""
+def retry_until_admitted() -> None:
+    """Make a site retry while the server does not admit it; NVFLARE's process would end."""
     challenge = Authenticator._challenge_server
     said: list[str] = []
 

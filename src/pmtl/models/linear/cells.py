@@ -15,15 +15,15 @@ AROUND = [(a, b) for a in (0.1, 1.0, 10.0) for b in (1.0, 10.0, 100.0)]
 AROUND += [(10.0, 1000.0), (1000.0, 1000.0)]
 ALONE_NUMBERS = [(0.1, b) for b in (1.0, 3.0, 10.0, 30.0, 100.0)]
 ALONE_CLASSES = [(a, b) for a in (0.1, 1.0) for b in (1.0, 5.0, 30.0)]
-#: From so many classes on, their frequencies may differ much: three more, with freer intercepts.
+#: From so many classes on, frequencies may differ much: three more with weaker penalties.
 MANY_CLASSES = 20
 ALONE_MANY = [(0.01, b) for b in (1.0, 5.0, 30.0)] + ALONE_CLASSES
 #: What is voted on: each cell around the shared weights, and training alone.
 CELLS = len(AROUND) + 1
-#: How many rows the vote counts for: not so many that its noise is worth more than one nat.
+#: How many rows the vote counts for; fewer if its noise would count more than one nat.
 VOTE_ROWS = 200.0
-#: Insurance: how much more the vote is shrunk than James and Stein would, and by how many nats the
-#: shared weights have to beat training alone in a client that the vote tells nothing.
+#: Protection against noise: a factor on the shrinkage of James and Stein, and by how many nats the
+#: shared weights must be better than training alone if the vote is only noise.
 CAUTION, HANDICAP = 2.0, 1.0
 #: The factor of penalties on words: the weight of a word that few rows have is larger than that of
 #: a column that all have.
@@ -42,7 +42,7 @@ def alone_penalties(task: str, outputs: int) -> list[tuple[float, float]]:
 def held_out(rows: ClientRows, centre: Tensor, penalty: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The solutions around the shared weights [K, len(AROUND), …], roughly, the mean held-out
     losses of all candidates, and of how many rows these are [K, 1]. Losses of training alone are
-    found by themselves, so that they do not depend on what was published."""
+    computed separately, so that they do not depend on published values."""
     split = len(AROUND)
     found, around, held = held_out_losses(rows, centre[:, :split], penalty[:, :split])
     _, alone, _ = held_out_losses(rows, centre[:, split:], penalty[:, split:])
@@ -55,7 +55,7 @@ def own_losses(losses: Tensor, held: Tensor, rows: ClientRows) -> tuple[Tensor, 
 
     Training alone is a mixture of its penalties, and its loss is that of the mixture. The loss of
     numbers, whose variance is unknown, is half the logarithm of their squared error, to which a
-    hundredth of the usual one is added.
+    hundredth of the median is added.
 
     Args:
         losses: [K, len(AROUND) + penalties] mean held-out losses.
@@ -63,8 +63,8 @@ def own_losses(losses: Tensor, held: Tensor, rows: ClientRows) -> tuple[Tensor, 
         rows: the clients' rows.
     """
     if rows.task == "regression":
-        usual = losses[:, len(AROUND) :].median(1, keepdim=True).values
-        losses = rows.y.shape[2] * torch.log(losses + 0.01 * usual + 1e-12) / 2
+        median = losses[:, len(AROUND) :].median(1, keepdim=True).values
+        losses = rows.y.shape[2] * torch.log(losses + 0.01 * median + 1e-12) / 2
     held = held.clamp(min=1)
     alone = -held * losses[:, len(AROUND) :]
     mixed = alone.logsumexp(1, keepdim=True) - math.log(alone.shape[1])
@@ -110,8 +110,8 @@ def take(table: Tensor, order: Tensor) -> Tensor:
 
 
 def shrink_vote(vote: Tensor, noise: float) -> tuple[Tensor, Tensor]:
-    """Shrink the vote [K, CELLS] by its known noise: its smooth part and the rest, each by its own.
-    Also returns the factor [K, 1] of the smooth part."""
+    """Shrink the vote [K, CELLS] by its known noise: its smooth part and the rest separately. Also
+    returns the factor [K, 1] of the smooth part."""
     smooth = smooth_basis(vote)
     part = vote @ smooth @ smooth.T
     rest = vote - vote.mean(1, keepdim=True) - part
@@ -120,7 +120,7 @@ def shrink_vote(vote: Tensor, noise: float) -> tuple[Tensor, Tensor]:
 
 
 def james_stein(part: Tensor, free: int, noise: float) -> Tensor:
-    """[K, 1] what a vector with so many free numbers is multiplied by."""
+    """[K, 1] the shrinkage factor for a vector with so many free numbers."""
     length = part.square().sum(1, keepdim=True).clamp(min=1e-300)
     return (1 - CAUTION * free * noise**2 / length).clamp(min=0)
 
@@ -153,8 +153,8 @@ def units_of_words(rows: ClientRows) -> Tensor:
     if not rows.words:
         return torch.ones_like(rows.x[:, 0])
     features = rows.x[:, :, 1:]
-    there = features != 0
-    entries, filled = there.any(1).sum(1) * rows.mask.sum(1), there.sum((1, 2))
+    nonzero = features != 0
+    entries, filled = nonzero.any(1).sum(1) * rows.mask.sum(1), nonzero.sum((1, 2))
     squares = features.square().sum((1, 2)) / filled.clamp(min=1)
     sparse = (filled > 0) & (filled < entries / 2)
     units = torch.ones_like(rows.x[:, 0])

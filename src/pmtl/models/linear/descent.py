@@ -1,16 +1,16 @@
-"""Steps to the end of the paper's equation 3 for linear models, for many problems at once.
+"""Iterations that solve the paper's equation 3 for linear models, for many problems at once.
 
 A row's loss has a curvature in its outputs of at most b (Böhning 1992 for cross-entropy). With
 K = diag(κ), a step with the matrix b·XᵀX + K never increases the objective, whatever the units of
 the data. Steps are accelerated (Nesterov's momentum, restarted when it points uphill, O'Donoghue &
 Candès 2015) until nothing moves.
 
-Where columns are many beside a client's rows, every step stays in the space of the rows,
+If a client has more columns than rows, every step stays in the space of the rows,
 
-    W = c + K⁻¹Xᵀa,   a ← a − M(a + missed),   M = (I + bG)⁻¹,   G = XK⁻¹Xᵀ
+    W = c + K⁻¹Xᵀa,   a ← a − M(a + residuals),   M = (I + bG)⁻¹,   G = XK⁻¹Xᵀ
 
-(Woodbury), and so do the logits: XW ← XW − (I − M)(a + missed)/b. `ByRows` takes the same steps as
-`ByColumns`, at the price of one product with an n × n matrix. At the end a = −missed.
+(Woodbury), and so do the logits: XW ← XW − (I − M)(a + residuals)/b. `ByRows` takes the same steps
+as `ByColumns`, with one product with an n × n matrix. At the end a = −residuals.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pmtl.models.losses import Task
 
 #: What is added to the diagonal of a matrix before it is inverted, relative to its largest entry.
 _ROUNDING = 1e-12
-#: Up to so many classes, a softmax is computed by hand.
+#: Up to so many classes, a softmax is computed without torch's function.
 _FEW = 12
 
 
@@ -34,7 +34,7 @@ class Problem:
     """What is minimised: Σ_rows loss(xᵀW · scale + offset, y) + ½ Σ_j κ_j ‖W_j − c_j‖²."""
 
     task: Task
-    x: Tensor  #: [K, n, d] the rows that count; 0 in the others
+    x: Tensor  #: [K, n, d] the rows that are used; 0 in the others
     y: Tensor  #: [K, n, outputs]
     centre: Tensor  #: c, [K or 1, G, d, outputs]
     penalty: Tensor  #: κ, [K or 1, G, d]
@@ -42,7 +42,7 @@ class Problem:
     scale: Tensor | None = None  #: [K, 1, 1, outputs] at most 1: the curvature's bound holds
     offset: Tensor | None = None  #: [K, G, n, outputs]
 
-    def missed(self, logits: Tensor) -> Tensor:
+    def residuals(self, logits: Tensor) -> Tensor:
         """The loss's gradient in xᵀW, from xᵀW, [K, G, n, outputs]."""
         if self.scale is not None and self.offset is not None:
             logits = logits * self.scale + self.offset
@@ -50,8 +50,8 @@ class Problem:
             logits = softmax(logits)
         elif self.task == "multilabel":
             logits = torch.sigmoid(logits)
-        missed = logits - self.y.unsqueeze(1)
-        return missed if self.scale is None else missed * self.scale
+        residuals = logits - self.y.unsqueeze(1)
+        return residuals if self.scale is None else residuals * self.scale
 
     def solve(self, start: Tensor | None, until: tuple[int, float]) -> Tensor:
         """The weights [K, G, d, outputs], from `start` or the centre.
@@ -84,7 +84,7 @@ class _Steps(Protocol):
         """The state after one step, and the gradient before it."""
 
     def weights(self, state: Tensor) -> Tensor:
-        """The weights that a state stands for."""
+        """The weights of a state."""
 
 
 class ByColumns:
@@ -92,8 +92,8 @@ class ByColumns:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._turned = problem.x.transpose(1, 2)
-        matrix = (problem.bound * self._turned @ problem.x).unsqueeze(1)
+        self._transposed = problem.x.transpose(1, 2)
+        matrix = (problem.bound * self._transposed @ problem.x).unsqueeze(1)
         self.inverse = invert(matrix + torch.diag_embed(problem.penalty))
 
     def begin(self, start: Tensor | None) -> Tensor:
@@ -103,7 +103,7 @@ class ByColumns:
     def advance(self, state: Tensor) -> tuple[Tensor, Tensor]:
         problem = self._problem
         pull = problem.penalty.unsqueeze(-1) * (state - problem.centre)
-        gradient = times(self._turned, problem.missed(times(problem.x, state))) + pull
+        gradient = multiply(self._transposed, problem.residuals(multiply(problem.x, state))) + pull
         return state - self.inverse @ gradient, gradient
 
     def weights(self, state: Tensor) -> Tensor:
@@ -122,23 +122,23 @@ class ByRows:
 
     def begin(self, start: Tensor | None) -> Tensor:
         problem, (clients, cells) = self._problem, self.inverse.shape[:2]
-        logits = times(problem.x, problem.centre.expand(clients, cells, -1, -1))
+        logits = multiply(problem.x, problem.centre.expand(clients, cells, -1, -1))
         a = torch.zeros_like(logits)
-        if start is not None:  # what a would be if these weights were the end
-            a = -problem.missed(times(problem.x, start))
+        if start is not None:  # a for which these weights are the solution
+            a = -problem.residuals(multiply(problem.x, start))
             logits = logits + self._gram @ a
         return torch.cat([a, logits], 2)
 
     def advance(self, state: Tensor) -> tuple[Tensor, Tensor]:
         a, logits = state.chunk(2, dim=2)
-        off = a + self._problem.missed(logits)  # the gradient is Xᵀ off
+        off = a + self._problem.residuals(logits)  # the gradient is Xᵀ off
         step = self.inverse @ off
         after = torch.cat([a - step, logits - (off - step) / self._problem.bound], 2)
         return after, torch.cat([torch.zeros_like(off), off], 2)
 
     def weights(self, state: Tensor) -> Tensor:
         a, _ = state.chunk(2, dim=2)
-        moved = times(self._problem.x.transpose(1, 2), a)
+        moved = multiply(self._problem.x.transpose(1, 2), a)
         return self._problem.centre + moved / self._problem.penalty.unsqueeze(-1)
 
 
@@ -162,8 +162,8 @@ def softmax(logits: Tensor) -> Tensor:
     """Over the last axis. With few classes, this takes a third of the time of torch's own."""
     if logits.shape[-1] > _FEW:
         return torch.softmax(logits, -1)
-    grown = torch.exp(logits - logits.amax(-1, keepdim=True))
-    return grown / grown.sum(-1, keepdim=True)
+    powers = torch.exp(logits - logits.amax(-1, keepdim=True))
+    return powers / powers.sum(-1, keepdim=True)
 
 
 def gram(x: Tensor, penalty: Tensor) -> Tensor:
@@ -179,7 +179,7 @@ def invert(matrix: Tensor) -> Tensor:
     return torch.cholesky_inverse(torch.linalg.cholesky(matrix))
 
 
-def times(a: Tensor, b: Tensor) -> Tensor:
+def multiply(a: Tensor, b: Tensor) -> Tensor:
     """`a` [K, i, j] times every matrix of `b` [K, G, j, c], in one product per client."""
     count, columns = b.shape[1], b.shape[3]
     flat = a @ b.transpose(1, 2).flatten(2)

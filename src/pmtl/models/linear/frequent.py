@@ -1,10 +1,10 @@
-"""Which weights are worth sharing where a model has far too many of them: those in frequent use.
+"""Which weights are shared if a model has far too many of them: those that are used most.
 
-A weight joins a column and an output. With bags of words and many classes most weights are used by
-few clients, and a noisy mean over all clients says nothing about them. One release tells how much
-clients use each column and have each class; the weights with the largest products of both are
-shared. Clients differ most in their intercepts, so these get a part of the upload's norm of their
-own: otherwise they would take nearly all of it.
+A weight belongs to a column and an output. With bags of words and many classes most weights are
+used by few clients, and their noisy mean over all clients is mostly noise. One release publishes
+how much clients use each column and have each class; the weights with the largest products of both
+are shared. Clients differ most in their intercepts, so intercepts get a fixed part of the upload's
+norm: otherwise they would take nearly all of it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ INTERCEPTS = 0.5
 
 def use_votes(rows: ClientRows) -> Tensor:
     """[K, columns + outputs] of norm 1: the mean square of each column but the constant one, and
-    how frequent each class is; the outputs of a numeric target count alike."""
+    how frequent each class is; all outputs of a numeric target count the same."""
     counts = rows.counts.unsqueeze(1)
     columns = rows.x[:, :, 1:].square().sum(1) / counts
     outputs = rows.y.sum(1) / counts
@@ -34,7 +34,7 @@ def use_votes(rows: ClientRows) -> Tensor:
 
 
 def most_used(use: Tensor, outputs: int, count: int, alike: bool = False) -> Tensor:
-    """The places of the slopes in most use, `count` of them, in weights [1 + columns, outputs].
+    """The places of the `count` most used slopes, in weights [1 + columns, outputs].
 
     Args:
         use: [K, columns + outputs] what was published, for K clients that all read the same.
@@ -49,7 +49,7 @@ def most_used(use: Tensor, outputs: int, count: int, alike: bool = False) -> Ten
     if alike:
         classes = torch.ones_like(classes)
     products = (columns[:, None] * classes).flatten()
-    # Stable, so that a server and its sites choose alike among columns that are lost in noise.
+    # Stable, so that a server and its sites choose the same columns if several are equal.
     best = torch.argsort(products, descending=True, stable=True)[:count]
     return outputs + torch.sort(best).values
 

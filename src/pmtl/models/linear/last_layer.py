@@ -1,7 +1,7 @@
 """The linear part of a model: the one linear layer that is trained, and the features it reads.
 
-A linear model is all linear part. So is, with fixed features, `hog`, or a network of which
-everything but the last layer is frozen.
+In a linear model this is the whole model. `hog`, and a network in which all layers but the last are
+frozen, have one linear layer on fixed features.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class LastLayer:
 
     @property
     def start(self) -> Tensor | None:
-        """[1 + columns, outputs] the layer's public weights, with which training begins. Columns
-        are scaled by each client, so that public weights of raw columns would not fit them. A head
-        of zeros says nothing, and does not count."""
+        """[1 + columns, outputs] the layer's public weights, with which training begins. Clients
+        scale raw columns, so public weights of raw columns would not fit them and are not used. A
+        head of zeros does not count."""
         slopes, intercepts = self.layer.weight.detach(), self.layer.bias.detach()
         if not (self.public and self.fixed and bool(slopes.any())):
             return None
@@ -53,8 +53,8 @@ class LastLayer:
 
     @property
     def factor(self) -> float:
-        """A public number that brings fixed features to a size near 1: those of `hog` have norm 1
-        in all."""
+        """A public number that brings fixed features to a size near 1: those of `hog` together have
+        norm 1."""
         return math.sqrt(self.columns) if isinstance(self.module, HogLinear) else 1.0
 
     def features(self, x: Tensor) -> Tensor:
@@ -110,7 +110,7 @@ class LastLayer:
 def last_layer(model: FlatModel, input_shape: tuple[int, ...]) -> LastLayer | None:
     """The linear part of a model, or None if more than one linear layer is trained.
 
-    The answer is tried out on random rows: the model's outputs must be those of the layer.
+    This is tested on random rows: the model's outputs must be those of the layer.
     """
     module = model.module
     trained = [name for name, value in module.named_parameters() if value.requires_grad]

@@ -1,6 +1,6 @@
 """Newton's method for yes-or-no targets with few columns, for many problems at once.
 
-Labels are problems of their own. Two opposite classes are one problem for the difference D of their
+Each label is a separate problem. Two opposite classes are one problem for the difference D of their
 weights: with penalty κ on each, ½ κ/2 ‖D − (c₁ − c₀)‖² is added to its loss, and the mean of both
 stays that of the centre. The objective is convex, so Newton's direction leads downhill. Steps along
 it are halved until the objective decreases in proportion (Armijo 1966): it never increases,
@@ -16,7 +16,7 @@ from torch.nn.functional import softplus
 
 #: The most columns, and the most steps and halvings of one.
 FEW, STEPS, HALVINGS = 40, 50, 40
-#: The part of the decrease that the gradient promises, and what rounding may hide of it.
+#: The part of the predicted decrease that a step must reach, and the tolerance for rounding.
 DECREASE, ROUNDING = 1e-4, 1e-12
 
 
@@ -107,7 +107,7 @@ def _direction(x: Tensor, curvature: Tensor, k: Tensor, gradient: Tensor) -> Ten
         matrix = (x * curvature[:, :, problem : problem + 1]).transpose(1, 2) @ x
         diagonal = matrix.diagonal(dim1=1, dim2=2)
         diagonal.add_(k[:, :, problem])
-        # Rounding must not make it indefinite where columns are large and alike.
+        # Rounding must not make it indefinite if columns are large and similar.
         diagonal.add_(ROUNDING * diagonal.amax(1, keepdim=True))
         root = torch.linalg.cholesky(matrix)
         directions.append(torch.cholesky_solve(-gradient[:, :, problem : problem + 1], root))

@@ -1,29 +1,30 @@
-"""How far shared weights go: their steps grow while the clients' moves point the same way.
+"""The step size of shared weights: it grows while the clients' moves have the same direction.
 
 In a round, clients move by at most a step C from the weights w, and u is the noisy mean of their
-moves in units of C. Where the right weights are large, nearly all moves are clipped: u tells the
-direction, and hardly anything about the distance. But if earlier moves had come near, the later
-ones would no longer point along them. So u is compared with the path w that earlier moves made:
+moves in units of C. If the best weights are large, nearly all moves are clipped: u shows the
+direction, but not the distance. If w were already near the best weights, later moves would no
+longer have the direction of earlier ones. So u is compared with the path w of earlier moves:
 
     a = ⟨u, w⟩/‖w‖                      what u adds along the path
     e = (‖w‖² − its noise)/(‖w‖ · L)    what earlier moves added on average; L is the sum of steps
 
 The noise of a is σ, that of one number, however many weights there are. If a > 2σ and a > 0.7 e,
-the clients go on as before: the path and C are doubled. 0.7: if what moves add falls by a constant
+the moves continue as before: the path and C are doubled. 0.7: if what moves add falls by a constant
 factor from round to round, doubling goes too far just where a < e/√2 (after two rounds) to
 a < e ln 2 (after many). Doubling the path, and not only the next steps, gives all rounds the same
 weight, and so keeps the ratio of signal and noise. C halves, to no less than at first, if the mean
-of the moves, less its noise, is shorter than ¼. All of this is work on what is published, and costs
+of the moves, less its noise, is shorter than ¼. All of this uses published values only and costs
 no privacy.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 from torch import Tensor, where
 
-#: A component counts if it is more than so many deviations of its noise.
+#: A component counts if it exceeds so many standard deviations of its noise.
 CLEAR = 2.0
 #: The path is doubled if moves still add this part of what they added before.
 AS_BEFORE = 0.7
@@ -32,8 +33,8 @@ SHORT = 0.25
 
 
 @dataclass(frozen=True)
-class Path:
-    """Where some vectors of weights are, and how they got there.
+class WeightPath:
+    """Vectors of weights, and the steps that led to them.
 
     Args:
         weights: [vectors, shared numbers].
@@ -48,7 +49,7 @@ class Path:
     squares: Tensor
     length: Tensor
 
-    def advance(self, move: Tensor, free: int, noise: float, first: float, last: bool) -> Path:
+    def advance(self, move: Tensor, free: int, noise: float, first: float, last: bool) -> Self:
         """The path after one more round.
 
         Args:
@@ -56,7 +57,7 @@ class Path:
             free: how many of its numbers are free.
             noise: σ of each of them.
             first: the least step.
-            last: whether this was the last round: what no later round can check is not doubled.
+            last: whether this was the last round; then nothing is doubled.
         """
         squared = self.weights.square().sum(1)
         norm = squared.sqrt().clamp(min=1e-300)
@@ -68,7 +69,7 @@ class Path:
         factor = where(onward, 2.0, 1.0)
         agreed = (move.square().sum(1) - free * noise**2).clamp(min=0).sqrt()
         shorter = where(agreed < SHORT, self.step / 2, self.step).clamp(min=first)
-        return Path(
+        return type(self)(
             (self.weights + self.step[:, None] * move) * factor[:, None],
             where(onward, 2 * self.step, shorter),
             (self.squares + self.step.square()) * factor.square(),

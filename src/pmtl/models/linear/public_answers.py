@@ -1,15 +1,15 @@
 """A public head with too many weights to share: clients share a map of its answers.
 
 A public head W⁰ on fixed features x answers f = xᵀW⁰, one number for each class (or label). What is
-shared is what to make of these answers,
+shared is a map of these answers,
 
-    outputs = b + Mᵀ f/s,    which begins as the public head itself: M = s·I, b = b⁰
+    outputs = b + Mᵀ f/s,    which starts as the public head: M = s·I, b = b⁰
 
-so (classes + 1) · classes numbers, however many features there are: every class may be weighed by
-the answer for every other one. As weights on the features it is w̃ = W⁰M/s. For classes, W⁰ is taken
+so (classes + 1) · classes numbers, for any number of features: the output of every class may depend
+on the answers for all classes. As weights on the features it is w̃ = W⁰M/s. For classes, W⁰ is taken
 less its mean over the classes, which changes no probability. s is a public number: 2, so that
-answers of a trained network have a size near 1, or half the usual length of a class's weights, if
-that is more: the answers of a head that is too sure of itself are large. M comes from releases, and
+answers of a trained network have a size near 1, or half the root mean square norm of a class's
+weights, if that is more: an overconfident head has large answers. M comes from releases, and
 W⁰ from a public file.
 """
 
@@ -23,7 +23,7 @@ from torch import Tensor
 from pmtl.models.linear.solve import ClientRows
 from pmtl.models.losses import Task
 
-#: The least s, and the part of the usual length of a class's weights that it is otherwise.
+#: The least s, and otherwise s in units of the root mean square norm of a class's weights.
 LEAST, PART = 2.0, 0.5
 
 

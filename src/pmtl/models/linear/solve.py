@@ -1,4 +1,4 @@
-"""The paper's equation 3 for linear models, solved to the end for many clients at once.
+"""The paper's equation 3 for linear models, solved exactly for many clients at once.
 
 Client k has rows (x, y); the columns of x include a constant 1. For every row g of a table of
 penalties κ and centres c, `solve` finds
@@ -18,15 +18,15 @@ import torch
 from torch import Tensor
 
 from pmtl.models.linear import newton
-from pmtl.models.linear.descent import Problem, times
-from pmtl.models.linear.smaller import Classes, Columns
+from pmtl.models.linear.descent import Problem, multiply
+from pmtl.models.linear.reduction import Classes, Columns
 from pmtl.models.losses import Task
 
 #: The largest second derivative of a row's loss in its outputs.
 CURVATURE: dict[Task, float] = {"regression": 1.0, "classification": 0.5, "multilabel": 0.25}
-#: Steps at most, and the largest move of a weight at which the iteration ends: to the end, and for
-#: losses that only compare penalties.
-TO_THE_END, ROUGHLY = (500, 1e-5), (120, 1e-2)
+#: The most steps, and the largest move of a weight at which the iteration ends: for a solution, and
+#: for losses that only compare penalties.
+EXACT, ROUGH = (500, 1e-5), (120, 1e-2)
 #: Every FOLDS-th row is held out together; all folds are tried for clients with at most so many
 #: rows, and one for larger ones.
 FOLDS, FEW_ROWS = 5, 1000
@@ -66,7 +66,7 @@ def solve(
     penalty: Tensor,
     mask: Tensor | None = None,
     start: Tensor | None = None,
-    until: tuple[int, float] = TO_THE_END,
+    until: tuple[int, float] = EXACT,
 ) -> Tensor:
     """The weights `[K, G, d, outputs]` of every client for every row of the table.
 
@@ -85,7 +85,7 @@ def solve(
         found = solve(
             small, columns.weights(centre), columns.penalties(penalty), mask, begin, until
         )
-        return columns.back(found, centre)
+        return columns.restore(found, centre)
     mask = rows.mask if mask is None else mask
     yes_or_no = rows.task == "multilabel" or (
         rows.task == "classification" and rows.y.shape[2] == 2
@@ -100,11 +100,11 @@ def solve(
     classes = Classes.of(rows.y) if rows.task == "classification" else None
     if classes is None:
         return Problem(rows.task, used, rows.y, centre, penalty, bound).solve(start, until)
-    offset, few = classes.offsets(times(rows.x, centre)), classes.centre(centre)
+    offset, few = classes.offsets(multiply(rows.x, centre)), classes.centre(centre)
     begin = None if start is None else classes.start(start, centre)
     y = classes.targets(rows.y)
     problem = Problem(rows.task, used, y, few, penalty, bound, classes.scale, offset)
-    return classes.back(problem.solve(begin, until), centre)
+    return classes.restore(problem.solve(begin, until), centre)
 
 
 def held_out_losses(
@@ -123,9 +123,9 @@ def held_out_losses(
         found, losses, held = held_out_losses(
             small, columns.weights(centre), columns.penalties(penalty)
         )
-        return columns.back(found, centre), losses, held
-    weights = solve(rows, centre, penalty, until=ROUGHLY)
-    outputs = times(rows.x, weights)
+        return columns.restore(found, centre), losses, held
+    weights = solve(rows, centre, penalty, until=ROUGH)
+    outputs = multiply(rows.x, weights)
     if rows.task == "regression":
         used = rows.x * rows.mask.unsqueeze(-1)
         problem = Problem(rows.task, used, rows.y, centre, penalty, CURVATURE[rows.task])
@@ -139,9 +139,9 @@ def held_out_losses(
         for fold in range(min(FOLDS, rows.mask.shape[1]) if bool(few.any()) else 1):
             out = (place == fold) & (rows.mask > 0) & (few.unsqueeze(1) | (fold == 0))
             counted = counted + out
-            inside = solve(rows, centre, penalty, rows.mask * ~out, weights, ROUGHLY)
-            there = times(rows.x, inside)
-            outputs = torch.where(out[:, None, :, None], there, outputs)
+            inside = solve(rows, centre, penalty, rows.mask * ~out, weights, ROUGH)
+            held_out = multiply(rows.x, inside)
+            outputs = torch.where(out[:, None, :, None], held_out, outputs)
     losses = row_losses(rows.task, outputs, rows.y.unsqueeze(1)) * counted.unsqueeze(1)
     held = counted.sum(1)
     return weights, losses.sum(2) / held.clamp(min=1).unsqueeze(1), held

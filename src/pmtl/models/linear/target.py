@@ -12,13 +12,13 @@ from pmtl.models.linear.solve import ClientRows
 
 #: Histograms for the target: powers of two from 2**FIRST_POWER, and levels (cyclic).
 BINS, FIRST_POWER, LEVEL_WIDTH = 64, -24, 2.0
-#: The level is known up to multiples of a turn, in units of the size.
-TURN = LEVEL_WIDTH * BINS
+#: The level is cyclic: it is known up to multiples of this period, in units of the size.
+PERIOD = LEVEL_WIDTH * BINS
 
 
 def size_votes(rows: ClientRows) -> Tensor:
     """[K, outputs · BINS]: each client marks the power of two of its targets' deviation. A client
-    whose deviation is outside of all bins marks none: a wrong size is worse than its own."""
+    whose deviation is outside of all bins marks none: a wrong size would be worse."""
     _, spread = moments(rows)
     power = torch.log2(spread).floor() - FIRST_POWER
     return _histogram(power.clamp(0, BINS - 1), (power >= 0) & (power < BINS))
@@ -26,7 +26,7 @@ def size_votes(rows: ClientRows) -> Tensor:
 
 def level_votes(rows: ClientRows, size: Tensor) -> Tensor:
     """[K, outputs · BINS]: each client marks its targets' mean in units of `size` [K, outputs],
-    up to multiples of a turn."""
+    modulo the period."""
     mean, _ = moments(rows)
     size = torch.where(size > 0, size, 1.0)
     bins = torch.remainder((mean / size / LEVEL_WIDTH).floor(), BINS)
@@ -51,20 +51,20 @@ def spans(target: Tensor) -> list[float]:
     for which the published level is unambiguous. Both are infinite if the size was lost in
     noise."""
     size, level = target
-    low, high = ((level + sign * TURN / 2) * size for sign in (-1, 1))
+    low, high = ((level + sign * PERIOD / 2) * size for sign in (-1, 1))
     lost = torch.where(size > 0, 0.0, torch.inf)
     return torch.stack([low - lost, high + lost], 1).flatten().tolist()
 
 
 def _read_histogram(bins: Tensor, noise: float) -> tuple[Tensor, Tensor]:
-    """The bin around which most of the mass is, and whether that is more than noise."""
+    """The bin with the most mass around it, and whether that is more than noise."""
     around = bins + torch.roll(bins, 1, -1) / 2 + torch.roll(bins, -1, -1) / 2
     height, best = around.max(-1)
     return best.double(), height > 3.5 * noise * math.sqrt(1.5)
 
 
-def in_units(
-    rows: ClientRows, size: Tensor, level: Tensor, turns: bool
+def scaled_rows(
+    rows: ClientRows, size: Tensor, level: Tensor, cyclic: bool
 ) -> tuple[ClientRows, Tensor, Tensor]:
     """The rows with (y − level)/size, and both in the target's own units [K, outputs].
 
@@ -72,13 +72,13 @@ def in_units(
         rows: the clients' rows.
         size: [K, outputs]; 0: each client uses its own deviation and mean.
         level: [K, outputs] in units of the size.
-        turns: whether the level is known up to multiples of a turn only.
+        cyclic: whether the level is known modulo the period only.
     """
     mean, spread = moments(rows)
     if rows.task != "regression":
         return rows, torch.ones_like(mean), torch.zeros_like(mean)
-    if turns:
-        level = level + TURN * torch.round((mean / size.clamp(min=1e-300) - level) / TURN)
+    if cyclic:
+        level = level + PERIOD * torch.round((mean / size.clamp(min=1e-300) - level) / PERIOD)
     public = size > 0
     level = torch.where(public, level * size, mean)
     size = torch.where(public, size, torch.where(spread > 0, spread, 1.0))
@@ -94,7 +94,7 @@ def moments(rows: ClientRows) -> tuple[Tensor, Tensor]:
     return mean, torch.sqrt(squares / (counts - 1).clamp(min=1))
 
 
-def _histogram(bins: Tensor, there: Tensor) -> Tensor:
-    """[K, outputs · BINS]: 1/√outputs in the bin of each output, nothing where not `there`."""
+def _histogram(bins: Tensor, valid: Tensor) -> Tensor:
+    """[K, outputs · BINS]: 1/√outputs in the bin of each output, 0 where not `valid`."""
     marks = torch.nn.functional.one_hot(torch.nan_to_num(bins).long(), BINS).to(bins.dtype)
-    return (marks * there.unsqueeze(-1) / math.sqrt(bins.shape[1])).flatten(1)
+    return (marks * valid.unsqueeze(-1) / math.sqrt(bins.shape[1])).flatten(1)

@@ -16,18 +16,17 @@ EACH = 1 + len(PENALTIES)
 CELLS = 2 * EACH
 #: How many rows the vote counts for.
 VOTE_ROWS = 100.0
-#: Nats against the candidates of a path before a client has seen any row: with few rows, cross-
-#: validation often prefers the weakest or the strongest penalty by luck.
+#: Prior penalties in nats on the candidates of a path: with few rows, cross-validation often
+#: prefers the weakest or the strongest penalty by chance.
 PRIOR = (4.0, 2.0, 1.0, 0.0, 0.0, 2.0)
 #: By how many nats a candidate's held-out loss can exceed that of the best one.
 WORST = 5.0
-#: By how many nats the shared weights have to beat training alone in a client that the vote tells
-#: nothing.
+#: By how many nats the shared weights must be better than training alone if the vote is only noise.
 HANDICAP = 2.0
 
 
 def choose(losses: Tensor, counts: Tensor, vote: Tensor, noise: float, scale: Tensor) -> Tensor:
-    """[K, 2] the cell that each client takes, and the one that it takes without the others.
+    """[K, 2] the cell that each client takes, and the one that it takes without other clients.
 
     Args:
         losses: [K, cells] the client's own held-out losses in nats.
@@ -52,11 +51,11 @@ def pick(table: Tensor, cells: Tensor) -> Tensor:
 
 
 def in_nats(task: Task, losses: Tensor, outputs: int) -> Tensor:
-    """Held-out losses [K, G] in nats: half the squared error in units of the client's usual one."""
+    """Held-out losses [K, G] in nats: half the squared error in units of the client's median."""
     if task != "regression":
         return losses
-    usual = losses.median(1, keepdim=True).values + 0.01 * outputs
-    return outputs * losses / usual / 2
+    median = losses.median(1, keepdim=True).values + 0.01 * outputs
+    return outputs * losses / median / 2
 
 
 def prior(like: Tensor) -> Tensor:

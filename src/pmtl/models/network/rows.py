@@ -1,4 +1,4 @@
-"""All rows of many clients beside the network that is trained on them."""
+"""All rows of many clients, with the network that is trained on them."""
 
 from __future__ import annotations
 
@@ -96,18 +96,18 @@ class NetworkRows(ClientRows):
 def _scales(model: FlatModel, start: Tensor) -> Tensor:
     """The root mean square of every parameter tensor; at least a tenth of that of all weights, so
     that biases that start at zero move, too."""
-    usual = float(start.square().mean().sqrt()) or 0.1
+    size = float(start.square().mean().sqrt()) or 0.1
     scales = torch.empty_like(start)
     for parameter in model.layout.parameters:
         own = float(start[parameter.place].square().mean().sqrt())
-        scales[parameter.place] = max(own, usual / 10)
+        scales[parameter.place] = max(own, size / 10)
     return scales
 
 
 def last_places(model: FlatModel, input_shape: tuple[int, ...]) -> LastPlaces | None:
     """The last linear layer, if the network's answers are its outputs and it is trained; else None.
 
-    Answers in other units are then other weights of this layer. It is tried out on random rows.
+    Other weights of this layer then give outputs in other units. This is tested on random rows.
     """
     parts = {part.name: part for part in model.layout.parameters}
     layers = [(n, one) for n, one in model.module.named_modules() if isinstance(one, nn.Linear)]
@@ -133,7 +133,7 @@ def last_places(model: FlatModel, input_shape: tuple[int, ...]) -> LastPlaces | 
 
 
 def in_target_units(vectors: Tensor, last: LastPlaces, size: Tensor, level: Tensor) -> Tensor:
-    """Vectors [K, P] that answer like `vectors`, times `size` and plus `level` [K, outputs]."""
+    """Vectors [K, P] whose outputs are those of `vectors` times `size` plus `level`."""
     vectors = vectors.clone()
     weights = slice(last.weights, last.weights + last.outputs * last.columns)
     bias = slice(last.bias, last.bias + last.outputs)

@@ -3,11 +3,11 @@
     minimise over w   mean_rows loss(f(x; w), y) + ½ (κ/n) ‖w − c‖²
 
 by Adam (Kingma & Ba 2015) with a step of `RATE` in units of the size that each parameter tensor has
-in the common start. A step of Adam does not depend on the scale of the loss, so that nothing
-diverges whatever the units. A path of penalties κ from strong to weak, each begun where the last
-one ended, gives models from near the centre to far from it for little more than the price of one.
+in the common start. A step of Adam does not depend on the scale of the loss, so that training does
+not diverge in any units. A path of penalties κ from strong to weak, each begun where the last one
+ended, gives models from near the centre to far from it for little more than the cost of one.
 
-Dropout is off: the pull towards the centre is what regularises.
+Dropout is off: the penalty regularises.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pmtl.models.network.rows import Network, NetworkRows
 
 #: The step, in units of the start's weights; Adam's decays; what keeps a quotient finite.
 RATE, DECAY, SQUARES_DECAY, TINY = 0.1, 0.9, 0.99, 1e-12
-#: Steps for each penalty of a path, and how many times more for clients of several batches.
+#: Steps for each penalty of a train_path, and how many times more for clients of several batches.
 STEPS, MOST_TIMES = 15, 3
 #: Every FOLDS-th row is held out together; all folds are tried for clients with at most so many
 #: rows, and one for those with more.
@@ -34,7 +34,7 @@ FOLDS, FEW = 5, 100
 Join = Callable[[Tensor], Tensor]
 
 
-def path(
+def train_path(
     rows: NetworkRows,
     masks: Tensor,
     centre: Tensor,
@@ -73,8 +73,8 @@ def path(
             square = SQUARES_DECAY * square + (1 - SQUARES_DECAY) * g.square()
             size = (square / (1 - SQUARES_DECAY**t)).sqrt() + TINY
             w = w - scales * (mean / (1 - DECAY**t)) / size
-        sound = w.isfinite().all(-1, keepdim=True)
-        found.append(torch.where(sound, w, centre))
+        finite = w.isfinite().all(-1, keepdim=True)
+        found.append(torch.where(finite, w, centre))
     return found
 
 
@@ -100,7 +100,7 @@ def held_out_losses(
     count = out.shape[1]
     masks = (rows.mask.unsqueeze(1) * ~out).repeat(1, len(centres), 1)
     begin = torch.cat([c.unsqueeze(1).expand(-1, count, -1) for c in centres], 1)
-    tried = [begin, *path(rows, masks, begin, penalties)]
+    tried = [begin, *train_path(rows, masks, begin, penalties)]
     counted = out.sum((1, 2)).clamp(min=1)
     sums = []
     for w in tried:

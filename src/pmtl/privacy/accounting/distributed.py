@@ -1,12 +1,12 @@
-"""Noise that sites add in shares: what is left of it for each adversary.
+"""Noise that sites add in shares: how much of it each adversary does not know.
 
-N sites add one share each. The plan's noise is that of n = N − c shares, so that it is left if c
+N sites add one share each. The plan's noise is that of n = N − c shares, so that it remains if c
 sites collude (`secure_aggregation/shares.py`). Whoever knows k of the N shares faces the others: a
 noise multiplier of z·√((N − k)/n).
 
 The shares are rounded Gaussians, and their sum has the ε of a Gaussian (docs/secure-aggregation.md
-has the proof). A check value stands beside it: what is published for sums of n discrete Gaussians
-of variance s² (Kairouz, Liu & Steinke 2021, Proposition 14). For d numbers, sensitivities Δ₁ and Δ₂
+has the proof). For comparison there is the published bound for sums of n discrete Gaussians of
+variance s² (Kairouz, Liu & Steinke 2021, Proposition 14). For d numbers, sensitivities Δ₁ and Δ₂
 and τ = 10·Σ_{k<n} exp(−2π²s²·k/(k+1)), their Rényi divergence of order λ is at most
 
     ½λ·min( Δ₂²/(ns²) + 2τd/λ,  Δ₂²/(ns²) + 2τΔ₁/(√n·s) + τ²d,  (Δ₂/(√n·s) + τ√d)² )

@@ -1,4 +1,4 @@
-"""Lazy imports of SciPy and dp-accounting, which a machine that only trains may lack."""
+"""Lazy imports of SciPy and dp-accounting, which are not needed for training."""
 
 from __future__ import annotations
 

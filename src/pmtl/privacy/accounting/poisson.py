@@ -39,7 +39,7 @@ _MOST_ROUNDS = 1_000_000
 _DENSE = 1000
 
 
-@lru_cache(maxsize=1024)  # A search for the noise, and the runs of a comparison, ask again.
+@lru_cache(maxsize=1024)  # Searches and comparisons compute the same values again.
 def epsilon(z: float, rate: float, rounds: int, delta: float, sensitivity: int) -> float:
     """ε at δ for noise multiplier z: replace-one (sensitivity 2) or zero-out (1)."""
     losses = partial(_composed, z, rate, rounds, delta, sensitivity)
@@ -70,7 +70,7 @@ def delta(z: float, rate: float, rounds: int, epsilon: float, sensitivity: int) 
     return smaller(answer, cap)
 
 
-@lru_cache(maxsize=256)  # A run, and everybody who reads it, states the same plan.
+@lru_cache(maxsize=256)  # A run and its readers compute the same plan.
 def authors_epsilon(z: float, rate: float, rounds: int, delta: float) -> float:
     """The ε that the authors' code reports: Rényi accounting, Poisson coins, one client added or
     removed. For comparison only: the paper's definition replaces a client."""

@@ -206,7 +206,7 @@ def in_words(candidates: int, runs_drawn: str, chance: float, score_noise: float
         f"({runs_drawn}, {candidates} on average) and kept secret; each run is independent, with a "
         f"setting drawn at random from the {candidates}, and its validation score gets noise of "
         f"standard deviation {score_noise:.3g} in the gate (a client's score is in [0, 1]); and "
-        "only the run with the best noisy score is published. Nobody, not even a client, may see "
+        "only the run with the best noisy score is published. No one, not even a client, may see "
         "anything of the other runs: if clients receive the models of every run while it trains, "
         f"the ε of publishing all holds instead. With a probability of {chance:.0%} fewer than two "
         "runs are made, and nothing is compared."

@@ -1,4 +1,4 @@
-"""What the entries of a ledger add up to: what is spent on each client, and what the caps allow.
+"""The sums over a ledger's entries: what is spent on each client, and what the caps allow.
 
 Every client has an account: the charges of all populations it was in. Clients that joined and left
 together share one (`populations.Span`). A cap holds for each account; reports show the largest. Two
@@ -90,14 +90,14 @@ class Account:
         return run not in self._unplanned and Counter(self.events(run)) <= planned
 
     def _add_charge(self, run: str, entry: Entry, values: dict[str, Any]) -> None:
-        stands_for = values.pop("afterwards", None) or entry.hash[:16]
+        charge_hash = values.pop("afterwards", None) or entry.hash[:16]
         number = int(values.pop("population", 0))
         event = GaussianEvent.from_dict(values)
         if self.populations.clients[number] != event.clients:
             raise ValueError("a number of clients that differs from its population's")
         if run not in self._plans and self.populations.named:
             self._unplanned.add(run)
-        charge = Charge(event.kind, entry.round or 0, str(stands_for))
+        charge = Charge(event.kind, entry.round or 0, str(charge_hash))
         self._charges.setdefault(run, []).append(charge)
         self._by_population.setdefault(number, {}).setdefault(run, Counter())[event] += 1
 
@@ -180,8 +180,8 @@ class Account:
 
     # --- accounts ---
 
-    def turn_to(self, clients: Sequence[str] | None) -> None:
-        """Make charges be about these clients; nothing is written yet."""
+    def set_clients(self, clients: Sequence[str] | None) -> None:
+        """Set the clients that the next charges are about; nothing is written yet."""
         if clients is None:
             self._number = self.populations.newest
             return
@@ -231,14 +231,14 @@ class Account:
             # Composition takes up to a second, and a part of another account is never the only
             # largest one, except that without noise a part may be infinite, too.
             if not part or any(not z > 0 for _, z, _ in costs[span]):
-                largest = largest.or_of(composition.epsilon(charged[span], delta), clients)
+                largest = largest.larger(composition.epsilon(charged[span], delta), clients)
         return largest
 
     def filtered(self, delta: float, own: bool = False) -> Largest:
         """The smallest cap at δ that admits every account."""
         largest = Largest(0.0, 0)
         for span, clients in self.spans(own).items():
-            largest = largest.or_of(self.filter_of(span, delta), clients)
+            largest = largest.larger(self.filter_of(span, delta), clients)
         return largest
 
     def filter_of(self, span: Span, delta: float) -> float:

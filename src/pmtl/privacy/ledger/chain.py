@@ -39,7 +39,7 @@ class Entry(NamedTuple):
         return hashlib.sha256(canonical(self[:-1]).encode()).hexdigest()
 
 
-MARKS = ", ".join("?" * len(Entry._fields))
+PLACEHOLDERS = ", ".join("?" * len(Entry._fields))
 
 
 def canonical(value: Any) -> str:
@@ -113,7 +113,7 @@ def head_text(entry: Entry) -> str:
 
 
 def read_head(path: Path) -> str | None:
-    head = beside(path, ".head")
+    head = with_ending(path, ".head")
     try:
         text = head.read_bytes().decode("ascii", errors="replace")
     except FileNotFoundError:
@@ -150,7 +150,7 @@ def disagreement(entries: list[Entry], head: str | None, path: Path) -> str | No
 
 def prepare_head(path: Path, entry: Entry) -> Path:
     """Write the head that names `entry` to a temporary file, and return its path."""
-    partial = beside(path, ".head.partial")
+    partial = with_ending(path, ".head.partial")
     with partial.open("w", encoding="ascii") as file:
         file.write(head_text(entry))
         file.flush()
@@ -158,5 +158,5 @@ def prepare_head(path: Path, entry: Entry) -> Path:
     return partial
 
 
-def beside(path: Path, ending: str) -> Path:
+def with_ending(path: Path, ending: str) -> Path:
     return path.with_name(path.name + ending)

@@ -25,8 +25,8 @@ class Largest(NamedTuple):
     epsilon: float
     clients: int
 
-    def or_of(self, epsilon: float, clients: int) -> Largest:
-        """The larger of this account and one of `clients` other clients; equal ones are joined."""
+    def larger(self, epsilon: float, clients: int) -> Largest:
+        """The larger of this account and one of `clients` other clients; equal ones are merged."""
         if epsilon == self.epsilon:
             return Largest(epsilon, self.clients + clients)
         return max(self, Largest(epsilon, clients))

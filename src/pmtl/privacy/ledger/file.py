@@ -18,7 +18,7 @@ from typing import Any
 from pmtl import storage
 from pmtl.errors import PmtlError
 from pmtl.privacy.ledger import chain
-from pmtl.privacy.ledger.chain import MARKS, RESTORE, Entry, beside, next_entry
+from pmtl.privacy.ledger.chain import PLACEHOLDERS, RESTORE, Entry, next_entry, with_ending
 
 FORMAT = 2
 READABLE = (1, 2)
@@ -46,7 +46,7 @@ def real_path(path: str | Path) -> Path:
         raise PmtlError(f"{path} cannot be the path of a ledger: {error}.") from error
 
 
-def vanished(path: Path) -> PmtlError:
+def missing_ledger(path: Path) -> PmtlError:
     return PmtlError(
         f"The ledger {path} is missing, but {path.name}.head says that it had entries: a new one "
         f"would not have them. To go on, {RESTORE}; or choose another path for another population."
@@ -55,7 +55,7 @@ def vanished(path: Path) -> PmtlError:
 
 def take_lock(path: Path) -> int:
     return storage.take_lock(
-        beside(path, ".lock"),
+        with_ending(path, ".lock"),
         f"{path} is in use: another process is writing to it, and a ledger has one writer at a "
         "time. Wait for it, or stop it first.",
     )
@@ -73,10 +73,10 @@ def connect(path: Path, mode: str = "rw") -> sqlite3.Connection:
 
 def connected(path: Path, write: bool) -> sqlite3.Connection:
     """The database of a ledger, for reading or also for writing."""
-    with sentences(path, "opened"):
+    with readable_errors(path, "opened"):
         db = connect(path)
     try:
-        with sentences(path, "written" if write else "opened"):
+        with readable_errors(path, "written" if write else "opened"):
             if write:
                 # Another tool may have changed the journal mode; durability depends on this one.
                 db.execute("PRAGMA journal_mode = DELETE")
@@ -103,7 +103,7 @@ def write_new(path: Path, population: dict[str, Any]) -> None:
         for statement in _SCHEMA:
             db.execute(statement)
         genesis = next_entry(None, "genesis", None, None, values)
-        db.execute(f"INSERT INTO entries VALUES ({MARKS})", genesis)
+        db.execute(f"INSERT INTO entries VALUES ({PLACEHOLDERS})", genesis)
         db.execute("COMMIT")
     finally:
         db.close()
@@ -149,7 +149,7 @@ def read_verified(
     # the head, never shorter. If it adds several, both are read again.
     for patience in (0.01, 0.05, 0.2, 0.5, None) if wait else (None,):
         head = chain.read_head(path)
-        with sentences(path, "read"):
+        with readable_errors(path, "read"):
             written, rows = read_rows(db, path)
         entries = chain.verified(rows, path)
         trouble = chain.disagreement(entries, head, path)
@@ -161,8 +161,8 @@ def read_verified(
 
 
 @contextmanager
-def sentences(path: Path, what: str) -> Iterator[None]:
-    """Turn errors of SQLite and of the system into sentences."""
+def readable_errors(path: Path, what: str) -> Iterator[None]:
+    """Turn errors of SQLite and of the system into readable errors."""
     safe = (
         "Earlier charges are safe, and nothing may be released now; free some space, or make the "
         "file writable."

@@ -69,16 +69,16 @@ class Ledger(Account):
         path, population = file.real_path(path), first_population(clients)
         if path.exists():
             raise PmtlError(f"{path} exists already: open it, or choose another path.")
-        if chain.beside(path, ".head").exists():
-            raise file.vanished(path)
+        if chain.with_ending(path, ".head").exists():
+            raise file.missing_ledger(path)
         lock = file.take_lock(path)
         partial = path.with_name(f".{path.name}.partial")
         try:
             if path.exists():
                 raise PmtlError(f"{path} was created by another process just now: open it.")
-            with file.sentences(path, "created"):
+            with file.readable_errors(path, "created"):
                 partial.unlink(missing_ok=True)
-                chain.beside(partial, "-journal").unlink(missing_ok=True)
+                chain.with_ending(partial, "-journal").unlink(missing_ok=True)
                 file.write_new(partial, population)
                 place(partial, path)
             return cls._load(path, lock, clients)
@@ -102,8 +102,8 @@ class Ledger(Account):
         """
         path = file.real_path(path)
         if not path.exists():
-            if chain.beside(path, ".head").exists():
-                raise file.vanished(path)
+            if chain.with_ending(path, ".head").exists():
+                raise file.missing_ledger(path)
             raise PmtlError(f"There is no ledger at {path}: make one with `pmtl ledger create`.")
         lock = file.take_lock(path) if write else None
         try:
@@ -126,10 +126,10 @@ class Ledger(Account):
                     f"{path} is damaged: it says that its format is {written}, but its entries "
                     f"have the format {ledger.format}. To go on, {RESTORE}."
                 )
-            ledger.turn_to(clients)
+            ledger.set_clients(clients)
             if lock is not None and head != chain.head_text(entries[-1]):
-                with file.sentences(path, "written"):
-                    place(chain.prepare_head(path, entries[-1]), chain.beside(path, ".head"))
+                with file.readable_errors(path, "written"):
+                    place(chain.prepare_head(path, entries[-1]), chain.with_ending(path, ".head"))
             return ledger
         except BaseException:
             db.close()
@@ -227,17 +227,17 @@ class Ledger(Account):
             )
         entry = chain.next_entry(self.last, kind, run, round, values)
         self._failed = True  # until the write has succeeded
-        with file.sentences(self.path, "written"):
+        with file.readable_errors(self.path, "written"):
             try:
                 # The new head is written first, so that a full disk shows before anything is
                 # charged, and moved to its place after the commit.
                 partial = chain.prepare_head(self.path, entry)
                 self._db.execute("BEGIN IMMEDIATE")
-                self._db.execute(f"INSERT INTO entries VALUES ({chain.MARKS})", entry)
+                self._db.execute(f"INSERT INTO entries VALUES ({chain.PLACEHOLDERS})", entry)
                 if kind == "population":
                     file.set_format(self._db)
                 self._db.execute("COMMIT")
-                place(partial, chain.beside(self.path, ".head"))
+                place(partial, chain.with_ending(self.path, ".head"))
             finally:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")

@@ -13,7 +13,7 @@ from pmtl.privacy.accounting.validation import KIND
 from pmtl.privacy.ledger.charges import to_list
 from pmtl.privacy.ledger.events import TRAINING, GaussianEvent
 from pmtl.privacy.plan import ADJACENCY, PrivacyPlan
-from pmtl.privacy.sampling import EVERYBODY
+from pmtl.privacy.sampling import ALL_OTHERS
 from pmtl.privacy.statement import text
 from pmtl.privacy.statement.meaning import Guarantee, stated_deltas
 
@@ -120,7 +120,7 @@ def make_statement(
     if shares:
         report = _account(plan)
         hidden = None if sites is None else distributed.report(plan, *sites)
-        adversary = report.get("holds_against", EVERYBODY) + "."
+        adversary = report.get("holds_against", ALL_OTHERS) + "."
         if hidden is not None:
             alone = hidden["colluders"] == 0
             adversary = (text.ADVERSARY_ALONE if alone else text.ADVERSARY).format(**hidden)

@@ -30,7 +30,7 @@ RELATIONS = (
 )
 PUBLIC_FILE = (
     "{what} (file {file}, SHA-256 {sha256}): treated as public. That they were made without these "
-    "clients' data is the word of whoever started the run; it was not checked. A run's folder "
+    "clients' data is claimed by whoever started the run and was not checked. A run's folder "
     "keeps a copy (start.safetensors), which is public, too."
 )
 #: What the files of these roles hold.
@@ -68,10 +68,10 @@ ADVERSARY_ALONE = (
     "A site that helps knows its own share of the noise."
 )
 NOT_HIDDEN = (
-    "Secure aggregation does not stand against more colluding sites than stated, nor against sites "
-    "that send nonsense: that a site clips each of its clients is the site's word. It assumes that "
-    "X25519, HKDF-SHA256 and ChaCha20 are not broken, as a quantum computer would do. Nobody from "
-    "outside has reviewed this protocol yet."
+    "Secure aggregation does not protect against more colluding sites than stated, or sites "
+    "that send invalid sums: every site is trusted to clip its clients' uploads. It assumes that "
+    "X25519, HKDF-SHA256 and ChaCha20 are secure; a quantum computer would break X25519. No "
+    "outside party has reviewed this protocol yet."
 )
 CHOOSING = (
     "Settings that were chosen by looking at results on these clients' data cost privacy that is "
@@ -89,18 +89,18 @@ CHOSEN = (
 FINETUNED = (
     "Fine-tuning and choosing inside a client: free. Every client continued from the published "
     "models with its own rows only, and nothing was sent or published, so the run's guarantee also "
-    "holds for the models after it. It does not cover a setting that was picked for all clients by "
-    "looking at everybody's results."
+    "holds for the models after it. It does not cover a setting that was chosen for all clients by "
+    "looking at the results of all clients."
 )
 EXPERIMENT = (
     "This was a seeded experiment: its noise can be computed again from the seed, and its metrics "
-    "are exact. The guarantee describes the mechanism; it does not hold against anybody who knows "
+    "are exact. The guarantee describes the mechanism; it does not hold against anyone who knows "
     "the seed, or sees the metrics or the run's folder. Do not give these files to anyone from "
     "whom the clients must be protected."
 )
 EXPERIMENT_IN_SHARES = (
     "This was an experiment: its metrics are exact, and the guarantee does not hold against "
-    "anybody who sees them or the folder of a site. Do not give these files to anyone from whom "
+    "anyone who sees them or the folder of a site. Do not give these files to anyone from whom "
     "the clients must be protected. The noise came from the operating systems of the sites and was "
     "not kept; the seed does not decide it."
 )
@@ -112,12 +112,12 @@ PRODUCTION = (
     "the public settings (plan.json), this statement (privacy.txt, privacy.json) and the released "
     "metrics (metrics.jsonl, metrics.csv). Nothing of private/ may: the clients' own models, their "
     "scalings, the checkpoint and the record of the run. Only the owner of the run can open it. "
-    "Each client gets its own model and nobody else's."
+    "Each client gets its own model only."
 )
 
 
 def hidden(report: Mapping[str, Any]) -> str:
-    """What the server did not see, and what that is worth against whom (`distributed.report`)."""
+    """What the server did not see, and ε against each adversary (`distributed.report`)."""
     count = report["colluders"]
     helpers = {
         0: "alone",
@@ -158,7 +158,7 @@ def _about_mode(statement: Statement) -> str:
 
 
 def headline(statement: Statement) -> str:
-    """The number to quote, and what it means with an example."""
+    """The number to quote, and an example of its meaning."""
     if statement.plan is None:
         return "ε = 0: every client trained alone, and no model used the rows of another client."
     if statement.epsilon is None:
@@ -253,7 +253,7 @@ def mechanism(statement: Statement) -> str:
     if statement.metrics is not None:
         released = PrivacyPlan.from_dict(statement.metrics)
         metrics = (
-            f" Average metrics of everybody were released {released.rounds} times, with noise of "
+            f" Average metrics of all clients were released {released.rounds} times, with noise of "
             f"standard deviation {released.noise_std:.4g} on an average accuracy (noise multiplier "
             f"{released.noise_multiplier:.4g}); they are paid for in the ε above."
         )

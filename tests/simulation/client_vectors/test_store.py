@@ -19,8 +19,8 @@ from pmtl.errors import PmtlError
 from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.simulation import LocalTraining, Store, simulate
-from pmtl.simulation.owned import row_file
-from pmtl.simulation.owned import rows_on_disk as disk_rows
+from pmtl.simulation.client_vectors import row_file
+from pmtl.simulation.client_vectors import rows_on_disk as disk_rows
 
 M, WIDTH = 6, 3
 START = torch.tensor([1.0, -2.0, 0.5])
@@ -49,7 +49,7 @@ def clients(*numbers):
 def saved(store):
     """What a checkpoint holds once it is on disk: a copy that later rounds cannot change."""
     parts = {name: part.clone() for name, part in store.snapshot().items()}
-    store.settle()
+    store.checkpoint_saved()
     return parts
 
 

@@ -1,4 +1,4 @@
-"""What an algorithm has to know of a part of a model that is shared (`sharing/`)."""
+"""The interface between an algorithm and the shared part of a model (`sharing/`)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Part(Protocol):
         """How many numbers are shared."""
 
     @property
-    def rest(self) -> int:
-        """How many are personal."""
+    def personal_size(self) -> int:
+        """How many numbers are personal."""
 
     def first(self, common: Tensor) -> Tensor:
         """[k] the shared numbers of the common start."""
 
     def own(self, common: Tensor) -> Tensor:
-        """[rest] its personal numbers."""
+        """[personal_size] the personal numbers of the common start."""
 
     def join(self, s: Tensor, p: Tensor) -> Tensor:
         """[P] the weights."""
@@ -40,15 +40,15 @@ class Part(Protocol):
         """The same map on another device."""
 
 
-def joining(part: Part) -> Callable[[Tensor], Tensor]:
-    """From the shared and the personal numbers in one vector to the weights."""
+def join_function(part: Part) -> Callable[[Tensor], Tensor]:
+    """A function from the vector (shared numbers, personal numbers) to the weights."""
     return lambda numbers: part.join(numbers[: part.size], numbers[part.size :])
 
 
-def sizes_of_numbers(part: Part, scales: Tensor) -> Tensor:
-    """The sizes of the shared and the personal numbers, from those of the weights [P]. Along
-    directions, each number moves as much as all do on average."""
-    if part.rest:
+def number_scales(part: Part, scales: Tensor) -> Tensor:
+    """The sizes of the shared and the personal numbers, from the sizes of the weights [P]. Numbers
+    along directions all get the same size."""
+    if part.personal_size:
         return torch.cat(part.pull_back(scales))
     usual: Tensor = scales.norm() / math.sqrt(part.size)
     return usual

@@ -87,8 +87,8 @@ class RowFile:
         return disk_errors(
             self._name,
             action,
-            "What was saved before is safe: free some space (or set TMPDIR to a folder that has "
-            "room) and try again.",
+            "What was saved before is safe: free some space (or set TMPDIR to a folder with "
+            "free space) and try again.",
         )
 
 

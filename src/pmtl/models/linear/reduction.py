@@ -1,15 +1,15 @@
-"""Smaller problems with the same solution: few of many columns, few of many classes.
+"""Smaller problems with the same solution: fewer columns, fewer classes.
 
-*Columns* that are 0 in all of a client's rows (words that it never uses) have no part in its loss:
-their weights stay at the centre. The others are enough.
+*Columns* that are 0 in all of a client's rows (words that it never uses) do not change its loss:
+their weights stay at the centre, and only the other columns are needed.
 
 *Classes* that a client has no rows of move together, by one common change δ; with U of them,
 
     f_rest = log Σ_rest exp(xᵀc_j) + xᵀδ,   penalty ½ U κ ‖δ‖²
 
 is one class instead of U. Around centres that are the same for all of these classes (training
-alone) this is exact, because the solution is unique and they can be exchanged. Otherwise it is what
-eq. 3 gives with one change for all classes of which the client knows the same: nothing.
+alone) this is exact, because the solution is unique and they can be exchanged. Otherwise it is the
+solution of eq. 3 with one common change for all classes that the client has no rows of.
 With v = √U δ the penalty is that of the other classes, and the logit's scale is 1/√U ≤ 1, so that
 the bound of the curvature holds as before.
 """
@@ -58,7 +58,7 @@ class Columns:
         wide = w.expand(len(self.index), -1, -1, -1)
         return torch.gather(wide, 2, self._place(wide))
 
-    def back(self, w: Tensor, centre: Tensor) -> Tensor:
+    def restore(self, w: Tensor, centre: Tensor) -> Tensor:
         """All weights [K, G, d, outputs]: `w`, and the centre of the other columns."""
         wide = centre.expand(len(w), w.shape[1], -1, -1)
         return wide.scatter(2, self._place(w), w)
@@ -104,25 +104,25 @@ class Classes:
 
     def offsets(self, outputs: Tensor) -> Tensor:
         """[K, G, n, S + 1] what is added to logits: log Σ exp of the rest at the centre, whose
-        logits are `outputs` [K, G, n, outputs]. Places without a class of the client never win."""
+        logits are `outputs` [K, G, n, outputs]. Other places get probability 0."""
         rest = outputs.masked_fill(self.own[:, None, None], NEVER).logsumexp(3, keepdim=True)
         places = torch.where(self._filled, 0.0, NEVER)[:, None, None].to(rest.dtype)
         return torch.cat([places.expand(*rest.shape[:3], -1), rest], 3)
 
     def centre(self, centre: Tensor) -> Tensor:
-        """[K, G, d, S + 1] from [K or 1, G, d, outputs]: the rest begins with no change."""
+        """[K, G, d, S + 1] from [K or 1, G, d, outputs]: the rest begins with δ = 0."""
         mine = self._gather(centre.expand(len(self.own), -1, -1, -1))
         return torch.cat([mine, torch.zeros_like(mine[..., :1])], 3)
 
     def start(self, w: Tensor, centre: Tensor) -> Tensor:
-        """[K, G, d, S + 1] from weights [K, G, d, outputs] that `back` made before."""
+        """[K, G, d, S + 1] from weights [K, G, d, outputs] that `restore` made before."""
         few = self.centre(centre)
         few[..., :-1] = torch.where(self._filled[:, None, None], self._gather(w), few[..., :-1])
         rest = torch.where(self.own[:, None, None], 0.0, w - centre).sum(3)
         few[..., -1] = rest * self.scale[..., -1]  # The mean of U changes, times √U.
         return few
 
-    def back(self, w: Tensor, centre: Tensor) -> Tensor:
+    def restore(self, w: Tensor, centre: Tensor) -> Tensor:
         """All weights [K, G, d, outputs]."""
         moved = centre + (w * self.scale)[..., -1:]
         mine = torch.where(self._filled[:, None, None], w[..., :-1], self._gather(moved))

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pmtl.models.linear import smaller
+from pmtl.models.linear import reduction
 from pmtl.models.linear.solve import ClientRows, solve
 
 PENALTY = torch.tensor([[[0.1, *[1.0] * 23], [1.0, *[5.0] * 23]]], dtype=torch.float64)
@@ -29,7 +29,7 @@ def client_rows(task="classification", classes=30, seen=4):
 def both(monkeypatch, rows, centre, **options):
     """The solution of the smaller problem, and of the whole one."""
     small = solve(rows, centre, PENALTY, until=EXACTLY, **options)
-    monkeypatch.setattr(smaller, "MANY", 10**9)
+    monkeypatch.setattr(reduction, "MANY", 10**9)
     return small, solve(rows, centre, PENALTY, until=EXACTLY, **options)
 
 
@@ -37,7 +37,7 @@ def both(monkeypatch, rows, centre, **options):
 def test_columns_that_a_client_does_not_use_stay_at_the_centre(task, monkeypatch):
     rows = client_rows(task, classes=6, seen=2)
     centre = torch.randn(1, 2, 24, rows.y.shape[2], dtype=torch.float64)
-    columns = smaller.Columns.used(rows.x)
+    columns = reduction.Columns.used(rows.x)
     assert columns is not None
     assert columns.index.shape[1] < 17
     small, whole = both(monkeypatch, rows, centre)

@@ -1,6 +1,6 @@
-"""What the default methods have in common: releases of shared weights, then a vote.
+"""The base class of the default methods: releases of shared weights, then a vote.
 
-T releases of equal price, each the mean over all clients of a vector of norm at most 1:
+T releases of equal cost, each the mean over all clients of a vector of norm at most 1:
 
 1. *Target* (numbers without public bounds, 2 releases): the clients' votes for the size of the
    target, as a power of two, and for its level (models/linear/target.py).
@@ -8,8 +8,8 @@ T releases of equal price, each the mean over all clients of a vector of norm at
 3. *Vote* (releases of one vector, averaged): the client's mean held-out loss in nats for each
    candidate, minus the mean over the candidates.
 
-Afterwards each client makes its personal model of its own rows and of what was published, and
-keeps, for the verdict, the model that it has alone.
+Afterwards each client makes its personal model from its own rows and the published values. For the
+verdict it also keeps the model that it would have without the other clients.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pmtl.models.linear.solve import ClientRows
 from pmtl.models.linear.target import BINS, read_level, read_size
 from pmtl.models.linear.target import spans as spans_of
 
-#: A vote in nats: the noise that is aimed at, and the least and largest norm for clipping it.
+#: A vote in nats: the intended noise, and the smallest and largest norm for clipping.
 VOTE_NOISE, VOTE_NORMS = 0.005, (0.05, 2.0)
 #: The most noise of a release with which the target's histograms are readable.
 READABLE = 0.12
@@ -35,8 +35,8 @@ TARGETS = ("auto", "given", "release", "own", "none")
 
 
 @dataclass(frozen=True)
-class Voted(ExactAlgorithm):
-    """Shared weights, a vote, and what clients make of them.
+class VotingAlgorithm(ExactAlgorithm):
+    """Releases of shared weights and a vote, from which clients make personal models.
 
     Args:
         rounds: releases for the shared weights.
@@ -67,14 +67,14 @@ class Voted(ExactAlgorithm):
 
     # ---- decided before anything is spent, from public numbers ----
 
-    def _with_target(self, sizes: Sizes, strength: float, usual: str = "auto") -> Self:
-        """With the scale of the target and the noise decided; `usual` stands for "auto"."""
+    def _with_target(self, sizes: Sizes, strength: float, default: str = "auto") -> Self:
+        """With the scale of the target and the noise decided; `default` replaces "auto"."""
         asked = self.target if sizes.task == "regression" else "none"
         if asked == "given" and sizes.target_range is None:
             raise PmtlError(
                 f"{self.name}:target=given needs public bounds of the target (--bounds)."
             )
-        asked = usual if asked == "auto" else asked
+        asked = default if asked == "auto" else asked
         if asked == "auto" and sizes.target_range is not None:
             asked = "given"
         if asked == "auto":
@@ -90,23 +90,23 @@ class Voted(ExactAlgorithm):
     @property
     def _sizes(self) -> Sizes:
         if self.sizes is None:
-            raise PmtlError(f"{self.name} was not settled for a federation: call settle first.")
+            raise PmtlError(f"{self.name} has no sizes of a federation yet: call resolve first.")
         return self.sizes
 
     # ---- the releases ----
 
     @property
     def releases(self) -> int:
-        return self._before + self.rounds + self.votes
+        return self._first_releases + self.rounds + self.votes
 
     @property
-    def _first(self) -> tuple[str, ...]:
-        """What is released before the rounds."""
+    def _first_stages(self) -> tuple[str, ...]:
+        """The releases before the rounds."""
         return ("size", "level") if self.target == "release" else ()
 
     @property
-    def _before(self) -> int:
-        return len(self._first)
+    def _first_releases(self) -> int:
+        return len(self._first_stages)
 
     @property
     def _target_in_words(self) -> str:
@@ -114,10 +114,10 @@ class Voted(ExactAlgorithm):
         return "2 for the size and the level of the target, " if released else ""
 
     def stage(self, round: int) -> str:
-        """What is released in a round: one of the first stages, weights or vote."""
-        if round < self._before:
-            return self._first[round]
-        return "weights" if round < self._before + self.rounds else "vote"
+        """What a round releases: one of the first stages, weights or vote."""
+        if round < self._first_releases:
+            return self._first_stages[round]
+        return "weights" if round < self._first_releases + self.rounds else "vote"
 
     def repeats(self, round: int) -> bool:
         return self.stage(round) == "vote" == self.stage(max(0, round - 1))
@@ -140,8 +140,8 @@ class Voted(ExactAlgorithm):
         return torch.where((rows.mask.sum(1) > 1).unsqueeze(1), upload, 0.0)
 
     def _target(self, target: Tensor) -> Tensor:
-        """Size and level [K, 2, outputs] that clients use, from the published ones. A size of 0
-        means that every client uses its own. The level is in units of the size."""
+        """Size and level [K, 2, outputs] that clients use, from the published ones. If the size is
+        0, every client uses its own size. The level is in units of the size."""
         if self.target == "none":
             return torch.stack([torch.ones_like(target[:, 0]), torch.zeros_like(target[:, 1])], 1)
         if self.target != "given" or self._sizes.target_range is None:
@@ -163,13 +163,13 @@ class Voted(ExactAlgorithm):
             level, clear = read_level(update.reshape(len(update), -1, BINS), self.noise)
             size = torch.where(clear, size, 0.0)
         elif stage == "vote":
-            cast = round - self._before - self.rounds
-            vote = (vote * cast + update * self._vote_norm) / (cast + 1)
+            votes = round - self._first_releases - self.rounds
+            vote = (vote * votes + update * self._vote_norm) / (votes + 1)
         return torch.stack([size, level], 1), vote
 
     @property
     def shows_model(self) -> bool:
-        return self.target != "own"  # In each client's own units it predicts nothing by itself.
+        return self.target != "own"  # With "own", its predictions have no common unit.
 
     def target_spans(self, shared: Tensor) -> list[float] | None:
         return spans_of(self._published_target(shared)[0]) if self.target == "release" else None
@@ -178,7 +178,7 @@ class Voted(ExactAlgorithm):
         """Size and level [1, 2, outputs] of a billboard [1, B]."""
         raise NotImplementedError
 
-    # ---- a client owns its personal model, and the one trained alone ----
+    # ---- a client's own vector: its personal model, then the model trained alone ----
 
     def start(self, shared: Tensor) -> Tensor:
         return torch.cat([shared, shared])

@@ -1,4 +1,4 @@
-"""What the clients own between rounds.
+"""The clients' own vectors between rounds.
 
 All clients begin with the common start, which is stored once: a client that was never sampled takes
 no space. A client gets a row when it is first written, and no client can write to another's row.
@@ -20,15 +20,15 @@ from torch import Tensor
 from pmtl.data.disk import memory_limit
 from pmtl.engines.row_tensors import to_device
 from pmtl.errors import PmtlError
-from pmtl.simulation.owned.rows_on_disk import DiskRows
+from pmtl.simulation.client_vectors.rows_on_disk import DiskRows
 
 Clients = NDArray[np.int64]
 Places = NDArray[np.int64]
 
 
 class MemoryRows:
-    """The clients' vectors in one array that grows with the number of clients seen: `DiskRows` in
-    memory. A place is a row number."""
+    """The clients' vectors in one array that grows with the number of clients seen. It has the
+    methods of `DiskRows`; a place is a row number."""
 
     where = "memory"
 
@@ -57,7 +57,7 @@ class MemoryRows:
     def snapshot(self, places: Places) -> dict[str, Tensor]:
         return {"owned": self._rows[: self._count]}
 
-    def settle(self) -> None:
+    def checkpoint_saved(self) -> None:
         return None
 
     def _index(self, places: Places) -> Tensor:
@@ -103,11 +103,11 @@ class Store:
 
     @property
     def vectors(self) -> Tensor:
-        """A copy `[m, own]` of what all clients own, for small federations."""
+        """A copy `[m, own]` of all clients' own vectors, for small federations."""
         return self.gather(np.arange(self.m))
 
     def gather(self, clients: Clients) -> Tensor:
-        """A copy `[K, own]` of what the clients own."""
+        """A copy `[K, own]` of the clients' own vectors."""
         places = self._place[clients]
         known = places >= 0
         if known.all() and len(known):
@@ -119,19 +119,19 @@ class Store:
         return own
 
     def scatter(self, clients: Clients, rows: Tensor) -> None:
-        """Replace what the clients own."""
+        """Replace the clients' own vectors."""
         if len(self.start) and len(clients):
             self._place[clients] = self._rows.write(self._place[clients], rows)
 
     def snapshot(self) -> dict[str, Tensor]:
-        """What a checkpoint has to hold; everything else is flushed to disk."""
+        """The tensors for a checkpoint; everything else is flushed to disk."""
         seen = self.seen
         seen = seen[np.argsort(self._place[seen], kind="stable")]
         return {"clients": torch.from_numpy(seen), **self._rows.snapshot(self._place[seen])}
 
-    def settle(self) -> None:
+    def checkpoint_saved(self) -> None:
         """To be called when the last snapshot's checkpoint is on disk."""
-        self._rows.settle()
+        self._rows.checkpoint_saved()
 
     def restore(
         self, parts: Mapping[str, Tensor], checked: Callable[[], None] = lambda: None
@@ -139,7 +139,7 @@ class Store:
         """Continue from a snapshot, in a fresh store.
 
         `checked` is called `CHECKS` times while the vectors in a file are checked. Vectors that a
-        checkpoint left in a file stay there; others go where they fit now.
+        checkpoint left in a file stay there; others are stored where they fit.
         """
         clients = parts["clients"].numpy()
         if len(clients) and not 0 <= clients.min() <= clients.max() < self.m:
@@ -158,7 +158,7 @@ class Store:
 
 
 def _device_for(start: Tensor, expected: float) -> torch.device | None:
-    """Where so many rows fit: on the training device, in main memory, or nowhere (None)."""
+    """The device with memory for so many rows: the training device, the CPU, or None."""
     needed = expected * start.nbytes
     if start.is_cuda and 4 * needed <= torch.cuda.get_device_properties(start.device).total_memory:
         return start.device

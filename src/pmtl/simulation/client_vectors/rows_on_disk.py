@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pmtl.data.disk import temporary_file
 from pmtl.errors import PmtlError
-from pmtl.simulation.owned.row_file import DIGEST_BYTES, RowFile, private
+from pmtl.simulation.client_vectors.row_file import DIGEST_BYTES, RowFile, private
 
 Places = NDArray[np.int64]
 
@@ -55,7 +55,7 @@ class DiskRows:
         return now
 
     def snapshot(self, places: Places) -> dict[str, Tensor]:
-        """What a checkpoint holds of these slots; the slots themselves are flushed to disk."""
+        """The tensors about these slots for a checkpoint; the slots are flushed to disk."""
         fresh = np.array(sorted(self._fresh), dtype=np.int64)
         if len(self._digests) < self._slots:
             more = np.zeros((self._slots - len(self._digests), DIGEST_BYTES), dtype=np.uint8)
@@ -68,8 +68,8 @@ class DiskRows:
             "digests": torch.from_numpy(self._digests[places]),
         }
 
-    def settle(self) -> None:
-        """The last snapshot's checkpoint is on disk: free the slots that only older ones name."""
+    def checkpoint_saved(self) -> None:
+        """The last snapshot's checkpoint is on disk: free the slots that it does not name."""
         self._free += self._retired
         self._retired = []
         self._fresh.clear()

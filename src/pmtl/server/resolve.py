@@ -1,6 +1,6 @@
-"""What is decided from public numbers before the first round: the algorithm and its settings.
+"""Decides the algorithm and its settings from public numbers, before the first round.
 
-A simulation and the server of a real federation decide alike. Nothing here sees a row.
+Simulations and real federations use the same rules. Nothing here sees a row.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def sizes_of(
     target_range: tuple[float, float] | None = None,
     public_start: bool = False,
 ) -> Sizes:
-    """The public numbers from which an exact algorithm decides; the arguments are those of `Sizes`,
-    and the shape of a row."""
+    """The public numbers on which an exact algorithm's settings depend; the arguments are the
+    fields of `Sizes` and the shape of a row."""
     layer = last_layer(model, input_shape)
     columns = 0 if layer is None else layer.columns + 1
     factor = 1.0 if layer is None else layer.factor
@@ -47,16 +47,16 @@ def sizes_of(
     )
 
 
-def settle_algorithm(
+def resolve_algorithm(
     method: Algorithm, asked: PrivacyRequest, clients: int, sizes: Sizes
 ) -> Algorithm:
-    """The algorithm with all that it decides from public numbers."""
+    """The algorithm with all settings that follow from public numbers."""
     if not isinstance(method, ExactAlgorithm):
         return method
     if asked.rounds is not None or asked.clip is not None:
         raise PmtlError(
-            f"The algorithm {method.name!r} decides itself how often it releases what, and how "
-            f"uploads are clipped: leave rounds and clip out, or use {method.name}:rounds=…."
+            f"The algorithm {method.name!r} chooses the number of releases and the clip norm: "
+            f"leave rounds and clip out, or use {method.name}:rounds=…."
         )
     if asked.noise is not None:
         asked.resolve(clients)  # Refuses noise that is not a number of at least 0.
@@ -68,11 +68,11 @@ def settle_algorithm(
 
         checked = replace(asked, epsilon=None, noise=0.0).resolve(clients)  # δ is a probability.
         strength = clients * mu_for(asked.target, checked.delta)
-    return method.settle(sizes, strength)
+    return method.resolve(sizes, strength)
 
 
-def usual_algorithm(asked: PrivacyRequest, local: Any, share: str | None, linear: bool) -> str:
-    """What `algorithm=auto` means: pooling for linear models and anchored for others, unless
+def auto_algorithm(asked: PrivacyRequest, local: Any, share: str | None, linear: bool) -> str:
+    """The meaning of `algorithm=auto`: pooling for linear models and anchored for others, unless
     settings of Algorithm 1 were given. `local` is a `LocalTraining`."""
     steps = asked.rounds is not None or asked.clip is not None or local != type(local)()
     if steps:

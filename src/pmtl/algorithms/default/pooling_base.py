@@ -1,4 +1,4 @@
-"""Which numbers of a linear model pooling shares, by the rule of `linear_sharing.py`."""
+"""Which numbers of a linear model pooling shares (the rule is in `linear_sharing.py`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from pmtl.algorithms.base import Sizes
-from pmtl.algorithms.default.voted import Voted
+from pmtl.algorithms.default.voting import VotingAlgorithm
 from pmtl.errors import PmtlError
 from pmtl.linear_sharing import LinearSizes
 from pmtl.models.linear import cells
@@ -17,11 +17,11 @@ SHARES = ("auto", "all", "answers", "frequent", "intercepts")
 
 
 @dataclass(frozen=True)
-class Shares(Voted):
-    """What is shared, how many numbers that is, and its description for the statement.
+class PoolingBase(VotingAlgorithm):
+    """Which numbers are shared, how many there are, and their description for the statement.
 
     Args:
-        rounds, votes, target, noise: see `Voted`.
+        rounds, votes, target, noise: see `VotingAlgorithm`.
         share: "all" weights, a map of the "answers" of a public head, the "frequent" weights
             (intercepts, and slopes of the columns and classes that are used most), the
             "intercepts" only, or "auto".
@@ -35,7 +35,7 @@ class Shares(Voted):
         super().__post_init__()
         self._one_of("share", SHARES)
 
-    def settle(self, sizes: Sizes, strength: float) -> Self:
+    def resolve(self, sizes: Sizes, strength: float) -> Self:
         if not sizes.linear:
             raise PmtlError(
                 "pooling solves linear models exactly (logistic, linear, hog, or a network of "
@@ -79,7 +79,7 @@ class Shares(Voted):
 
     @property
     def frequent(self) -> int:
-        """How many slopes are shared because they are in most use."""
+        """How many slopes are shared because clients use them most."""
         return _layer(self._sizes).frequent(self._strength) if self.share == "frequent" else 0
 
     @property
@@ -87,8 +87,10 @@ class Shares(Voted):
         return self._sizes.begins_at_head
 
     @property
-    def _first(self) -> tuple[str, ...]:
-        return (*super()._first, "use") if self.share == "frequent" else super()._first
+    def _first_stages(self) -> tuple[str, ...]:
+        return (
+            (*super()._first_stages, "use") if self.share == "frequent" else super()._first_stages
+        )
 
     def upload_size(self, round: int) -> int:
         sizes = self._sizes
@@ -105,7 +107,7 @@ class Shares(Voted):
 
     @property
     def _used(self) -> int:
-        """How many numbers say what clients use."""
+        """How many numbers the release of the columns and classes in use has."""
         return self._sizes.columns - 1 + self._sizes.outputs
 
     def warning(self, clients: int, cohort: int, rounds: int) -> str | None:
