@@ -291,6 +291,7 @@ def refuse_differences(
             "the settings": to_json([settings, promised, run]),
             "the model": identity(model.module, model.start()),
             "the algorithm": identity(method, _board(method, data)),
+            "the sampling scheme": identity([plan.scheme for plan in plans if plan is not None]),
             "the version of pmtl": f"{software.pop('pmtl')} {_sources()}",
             "the version of Python or torch": to_json(software),
         }
