@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import platform
-import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
@@ -20,6 +19,7 @@ from pmtl.data import Bounds, FederatedData
 from pmtl.data.targets import Task
 from pmtl.errors import PmtlError, PmtlWarning, naming
 from pmtl.models import FlatModel, build_model
+from pmtl.plugins import add_folder
 from pmtl.privacy.ledger.charges import from_list, to_list
 from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.plan import PrivacyPlan
@@ -29,7 +29,7 @@ from pmtl.simulation import identity
 from pmtl.spec import unknown
 
 #: The format of `run.json`. Files of pmtl 0.1 have no number; fields that they lack have defaults.
-FORMAT = 2
+FORMAT = 3
 
 #: The facts and settings that are also in `public/plan.json`.
 _PUBLIC_FACTS = (
@@ -69,7 +69,7 @@ class RunFacts:
     config_digest: str = ""
     ledger: str | None = None
     ledger_id: str | None = None  #: the identity of the ledger
-    model_folder: str | None = None  #: the folder of the module of the user's own model
+    plugin_folder: str | None = None  #: the folder of the user's own modules, if the run has any
     model_identity: str | None = None  #: of its code and of what is not trained
     initialisation: int | None = None  #: the seed of the models' start; not in files of pmtl 0.1
     metric: str | None = None  #: metrics of the user's own
@@ -130,11 +130,15 @@ class RunFacts:
                 f"{where} has the format {format!r}, and this version of pmtl reads formats up to "
                 f"{FORMAT}: use the version that wrote it."
             )
+        if format < 3 and "model_folder" in values:  # The former name.
+            values["plugin_folder"] = values.pop("model_folder")
+        if isinstance(values.get("plugin_folder"), str):
+            add_folder(values["plugin_folder"])  # The plan may name a sampling scheme in it.
         known, hints = {item.name: item for item in fields(cls)}, get_type_hints(cls)
         for name in [name for name in values if name not in known]:
-            if format == FORMAT:
+            if format > 1:
                 raise unknown(f"entry of {where} named", name, known)
-            del values[name]  # Earlier versions had further entries.
+            del values[name]  # pmtl 0.1 had further entries.
         for name, item in known.items():
             required = item.default is MISSING and item.default_factory is MISSING
             if required and name not in values:
@@ -238,8 +242,6 @@ def rebuild_model(
         raise PmtlError(
             "This run's model came from a Python program: give its factory again as model=…."
         )
-    if facts.model_folder and facts.model_folder not in sys.path:
-        sys.path.append(facts.model_folder)  # The folder of the user's own module.
     begin = (facts.seed or 0) if facts.initialisation is None else facts.initialisation
     init = None if public is None else public.start
     sizes = (facts.input_shape, facts.outputs, facts.task)
