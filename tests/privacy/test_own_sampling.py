@@ -137,6 +137,17 @@ def test_the_command_line_finds_it():
     assert json.loads(done.stdout)["epsilon"] == pytest.approx(accountant.epsilon(PLAN))
 
 
+def test_its_comparisons_are_in_the_table(monkeypatch):
+    monkeypatch.setattr(OneGroup, "comparisons", lambda self, plan: {"mine": 1.5, "yours": 1.25})
+    monkeypatch.setattr(OneGroup, "labels", {"mine": "against my neighbours"})
+    arguments = "privacy epsilon --clients 30 --cohort 10 --noise 0.2 --rounds 6 --delta 1e-3"
+    done = CliRunner().invoke(app, [*arguments.split(), "--sampling", OWN])
+    assert done.exit_code == 0, done.output
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert any("neighbours" in row and "1.5" in row for row in rows)
+    assert any("yours" in row and "1.25" in row for row in rows)
+
+
 def test_the_audit_attacks_it():
     setup = AuditSetup(clients=30, cohort=10, sampling=OWN, trials=400)
     drawn = sampler(setup)
