@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 import pmtl
 from pmtl import plugins
+from pmtl import storage as files
 from pmtl.errors import PmtlError
 
 ALGORITHM = """
@@ -119,6 +121,56 @@ def test_an_installed_package_is_found_by_its_entry_points_everywhere(installed,
     assert done.status == 0, done.err
     with pytest.raises(PmtlError, match=r"Known: .*pmtl.*tiny.*own as package\.module:Name"):
         pmtl.build_algorithm("fedyours")
+
+
+IN_ANOTHER_FOLDER = """
+import sys
+import pmtl
+
+for path in sys.argv[1:]:
+    run = pmtl.load_run(path)
+    assert run.evaluate()["test"]["personal"]
+    assert run.privacy.epsilon > 0
+"""
+
+
+def test_runs_with_the_users_own_modules_are_read_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    rows = {"x": [[k / 9, 1 - k / 9] for k in range(48)], "y": [0, 1] * 24}
+    rows |= {"client": [f"c{k % 6}" for k in range(48)]}
+    own = {
+        "sampling": {"privacy": {"cohort": 3, "rounds": 1, "sampling": "own_sampling:Half"}},
+        "metric": {"metric": "accuracy+own_metric:right"},
+        "reader": {"data": "rows.json:reader=own_reader:read"},
+        "algorithm": {"algorithm": "own_algorithm:Mine"},
+        "model": {"model": "own_model:model"},
+    }
+    for kind, named in own.items():
+        (tmp_path / kind).mkdir()
+        monkeypatch.chdir(tmp_path / kind)
+        Path(f"own_{kind}.py").write_text(ALL, encoding="utf-8")
+        Path("rows.json").write_text(json.dumps(rows), encoding="utf-8")
+        usual = {"data": "synthetic:clients=6,samples=20", "algorithm": "pmtl"}
+        usual |= {"privacy": {"rounds": 1}, "local": {"steps": 1}}
+        pmtl.train(**{**usual, **named}, out="run")
+        sys.modules.pop(f"own_{kind}")
+    _as_format_2(tmp_path / "model/run/run.json")
+    runs = [str(tmp_path / kind / "run") for kind in own]
+    (tmp_path / "elsewhere").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", IN_ANOTHER_FOLDER, *runs],
+        cwd=tmp_path / "elsewhere",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def _as_format_2(file):
+    """The facts of a run as an earlier version wrote them."""
+    values = files.read_json(file)
+    files.write_json(file, values | {"format": 2, "model_folder": values.pop("plugin_folder")})
 
 
 @pytest.mark.parametrize(

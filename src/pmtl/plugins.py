@@ -51,6 +51,12 @@ def entries(what: str) -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=GROUPS[what])}
 
 
+def add_folder(folder: str) -> None:
+    """Let modules be found in this folder, too, after all others."""
+    if folder not in sys.path:
+        sys.path.append(folder)
+
+
 def _imported(what: str, name: str, path: str) -> Any:
     module_name, _, attribute = path.partition(":")
     # Unlike `python -m`, the command line does not put the current folder on the path.

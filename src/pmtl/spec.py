@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from functools import wraps
 from numbers import Integral, Real
-from typing import Any, ParamSpec, TypeVar, get_type_hints
+from types import UnionType
+from typing import Any, Literal, ParamSpec, TypeVar, cast, get_args, get_origin, get_type_hints
 from urllib.parse import quote, unquote
 
-from pmtl.errors import PmtlError, did_you_mean
+from pmtl.errors import PmtlError, did_you_mean, errors_naming
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -73,6 +74,59 @@ def format_spec(name: str, options: Mapping[str, Any]) -> str:
 
 #: Characters of values that are not encoded, beside letters and digits.
 _PLAIN = " /\\+-_.~()[]{}@#&!?*'\"^|<>;$"
+
+
+def take_format(values: dict[str, Any], where: str, newest: int) -> int:
+    """Take the number of the format out of the values of the file `where`; 1 unless they have one.
+    A format that this version does not know is refused."""
+    format = values.pop("format", 1)
+    if isinstance(format, bool) or format not in range(1, newest + 1):
+        raise PmtlError(
+            f"{where} has the format {format!r}, and this version of pmtl reads formats up to "
+            f"{newest}: use the version that wrote it."
+        )
+    return int(format)
+
+
+def from_values(
+    kind: type[T], values: Mapping[str, Any], where: str, *, lenient: bool = False
+) -> T:
+    """An object of the dataclass `kind` from the values of the file `where`; lists become tuples.
+    Missing names and wrong types are refused; unknown names too, or they are ignored (`lenient`).
+    """
+    known, hints = {item.name: item for item in fields(cast(Any, kind))}, get_type_hints(kind)
+    for name in values:
+        if name not in known and not lenient:
+            raise unknown(f"entry of {where} named", str(name), known)
+    made: dict[str, Any] = {}
+    for name, item in known.items():
+        if name not in values:
+            if item.default is MISSING and item.default_factory is MISSING:
+                raise PmtlError(f"There is no entry {name!r} in {where}, so it cannot be used.")
+            continue
+        value = values[name]
+        made[name] = tuple(value) if isinstance(value, list) else value
+        if not _fits(made[name], hints[name]):
+            raise PmtlError(f"In {where}, the entry {name!r} is not valid: {value!r}.")
+    with errors_naming(where):
+        return kind(**made)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if isinstance(hint, UnionType):
+        return any(_fits(value, kind) for kind in get_args(hint))
+    kind, inner = get_origin(hint) or hint, get_args(hint)
+    if kind is Literal:
+        return value in inner
+    if kind is tuple:
+        return isinstance(value, tuple) and all(_fits(item, inner[0]) for item in value)
+    if kind in (dict, Mapping):
+        return isinstance(value, kind) and all(_fits(item, inner[1]) for item in value.values())
+    if kind is Any:
+        return True
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, (int, float) if kind is float else kind)
 
 
 def unknown(what: str, given: str, known: Iterable[str]) -> PmtlError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 import sys
@@ -10,6 +11,9 @@ from pathlib import Path
 import pytest
 
 import pmtl
+from pmtl.experiments.compare import compare
+from pmtl.federation.nvflare.job import write_job
+from pmtl.sklearn import PMTLClassifier
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"```python title=\"(\S+)\"\n(.*?)```", PAGE, re.S))
@@ -70,3 +74,15 @@ def test_fedrep_shares_the_body_and_keeps_the_heads(folder):
 def test_the_callback_says_every_round(folder, pmtl_command):
     done = pmtl_command("train", "--callback", "watch:Watch", "--rounds", "2", "--noise", "1")
     assert "round 1 of 2\nround 2 of 2\ndone" in done.out
+
+
+def test_the_exceptions_are_stated_and_true(tmp_path):
+    layout = (Path(__file__).parents[1] / "docs/architecture.md").read_text(encoding="utf-8")
+    for page in (" ".join(PAGE.split()), " ".join(layout.split())):
+        assert "imports no code that a job or a message names" in page
+        assert re.search("omparisons and (the )?estimators .{0,20}take no callbacks", page)
+    assert "callbacks" not in inspect.signature(compare).parameters
+    assert "callbacks" not in PMTLClassifier().get_params()
+    for config in ({"metric": "shares:share_right"}, {"privacy": {"sampling": "groups:OneGroup"}}):
+        with pytest.raises(pmtl.PmtlError, match="does not import code"):
+            write_job({"name": "r", "job": {"config": config}}, tmp_path)

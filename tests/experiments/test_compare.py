@@ -6,9 +6,17 @@ from dataclasses import replace
 
 import pytest
 
+from pmtl import storage as files
 from pmtl.data import load
 from pmtl.errors import Interrupted, PmtlError
-from pmtl.experiments.compare import CellRunner, Grid, compare, resume_comparison
+from pmtl.experiments.compare import (
+    CellRunner,
+    Grid,
+    compare,
+    read_plan,
+    resume_comparison,
+    write_plan,
+)
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyRequest
 from pmtl.runs.config import TrainConfig
@@ -109,3 +117,30 @@ def test_a_comparison_is_charged_like_any_run_and_is_never_production(tmp_path):
 def test_a_base_with_an_epsilon_of_its_own_is_refused():
     with pytest.raises(PmtlError, match="sets ε itself"):
         grid(base=TrainConfig(privacy=PrivacyRequest(epsilon=3.0)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ("algorithms", "no entry 'algorithms' in .*comparison.json"),
+        ("base", "no entry 'base' in"),
+        ({"algorithms": "pmtl"}, "'algorithms' is not valid"),
+        ({"epsilons": ["large"]}, "'epsilons' is not valid"),
+        ({"seeds": [0.5]}, "'seeds' is not valid"),
+        ({"base": 3}, "'base' is not valid"),
+        ({"axes": {"lr": 3}}, "'axes' is not valid"),
+        ({"colour": "red"}, "no entry of .* named 'colour'"),
+    ],
+)
+def test_a_plan_with_a_wrong_entry_is_a_sentence(changes, words, tmp_path):
+    file = tmp_path / "comparison.json"
+    write_plan(grid(), file, load(SPEC))
+    assert read_plan(file) == grid(base=replace(grid().base, data=load(SPEC).source))
+    values = files.read_json(file)
+    if isinstance(changes, str):
+        del values[changes]
+    else:
+        values |= changes
+    files.write_json(file, values)
+    with pytest.raises(PmtlError, match=words):
+        read_plan(file)

@@ -62,8 +62,9 @@ def test_from_the_folder_comes_what_was_put_into_it(run):
     assert set(written["test"]) == {"finetuned", "personal", "shared"}
     assert written["test"]["personal"] == run.evaluate()["test"]["personal"]
     about = again.about
-    assert (about["method"], about["start"], about["lam"]) == ("mean", "personal", 0.3)
-    assert about["local"]["steps"] == 4
+    assert (about.method, about.start, about.lam) == ("mean", "personal", 0.3)
+    assert about.local["steps"] == 4
+    assert about == tuned.about
     x = run.data.gather(np.arange(3))[0]
     answers = tuned.personal("3")(torch.from_numpy(x)).argmax(-1)
     assert again.predict("3", x).tolist() == answers.tolist()
@@ -124,7 +125,7 @@ def test_the_statement_says_that_it_was_free_and_only_then(run):
 def test_a_run_of_fedavg_gets_personal_models_and_says_whose_they_are(small):
     run = pmtl.train(small, algorithm="fedavg", privacy=PLAN)
     tuned = pmtl.finetune(run, steps=2)
-    assert tuned.about["start"] == "shared"
+    assert tuned.about.start == "shared"
     assert set(tuned.evaluate()["test"]) == {"finetuned", "shared"}
     assert "protects the other clients, not the client itself" not in " ".join(
         str(run.privacy).split()
@@ -154,7 +155,7 @@ class TestSelect:
         expected = {"finetuned.json", "personal.safetensors", "privacy.txt", "privacy.json"}
         assert names == expected
         about = json.loads((tuned.path / "finetuned.json").read_text())
-        assert "picks" not in about
+        assert about["picks"] is None
         assert about["seed"] is None
         for found in (tuned, pmtl.load_finetuned(tuned.path, data=small)):
             with pytest.raises(pmtl.PmtlError, match="where it is private"):
@@ -191,7 +192,7 @@ class TestOneMistake:
             pmtl.finetune(alone, "mean")
         with pytest.raises(pmtl.PmtlError, match="use --start personal"):
             pmtl.finetune(alone, start="shared")
-        assert pmtl.finetune(alone, steps=1).about["start"] == "personal"
+        assert pmtl.finetune(alone, steps=1).about.start == "personal"
         average = pmtl.train(small, algorithm="fedavg", privacy=PLAN)
         with pytest.raises(pmtl.PmtlError, match="use --start shared"):
             pmtl.finetune(average, start="personal")
@@ -235,6 +236,38 @@ class TestTheFolder:
         (tuned.path / "finetuned.json").unlink()
         with pytest.raises(pmtl.PmtlError, match="no fine-tuned result"):
             pmtl.load_finetuned(tuned.path)
+
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"format": 99}, "format 99.*version that wrote it"),
+            ({"run": 3}, "'run' is not valid"),
+            ({"local": None}, "'local' is not valid"),
+            ({"picks": ["a"]}, "'picks' is not valid"),
+            ({"run_folder": ""}, "does not name its run"),
+            ({"written": {}}, "does not name its run and its models"),
+            ({"colour": "red"}, "no entry of .* named 'colour'"),
+            ("method", "no entry 'method' in .*finetuned.json"),
+        ],
+    )
+    def test_a_wrong_entry_is_a_sentence(self, run, changes, words):
+        tuned = pmtl.finetune(run, steps=1, out=folder_of(run, "vanilla", None))
+        values = files.read_json(tuned.path / "finetuned.json")
+        if isinstance(changes, str):
+            del values[changes]
+        else:
+            values |= changes
+        files.write_json(tuned.path / "finetuned.json", values)
+        with pytest.raises(pmtl.PmtlError, match=words):
+            pmtl.load_finetuned(tuned.path)
+
+    def test_a_file_of_an_earlier_version_is_read(self, run):
+        tuned = pmtl.finetune(run, steps=1, out=folder_of(run, "vanilla", None))
+        values = files.read_json(tuned.path / "finetuned.json")
+        for name in ("format", "picks", "candidates"):
+            del values[name]
+        files.write_json(tuned.path / "finetuned.json", values)
+        assert pmtl.load_finetuned(tuned.path).about == tuned.about
 
     def test_a_changed_model_is_noticed(self, run):
         tuned = pmtl.finetune(run, steps=1, out=folder_of(run, "vanilla", None))

@@ -137,6 +137,17 @@ def test_the_command_line_finds_it():
     assert json.loads(done.stdout)["epsilon"] == pytest.approx(accountant.epsilon(PLAN))
 
 
+def test_its_comparisons_are_in_the_table(monkeypatch):
+    monkeypatch.setattr(OneGroup, "comparisons", lambda self, plan: {"mine": 1.5, "yours": 1.25})
+    monkeypatch.setattr(OneGroup, "labels", {"mine": "against my neighbours"})
+    arguments = "privacy epsilon --clients 30 --cohort 10 --noise 0.2 --rounds 6 --delta 1e-3"
+    done = CliRunner().invoke(app, [*arguments.split(), "--sampling", OWN])
+    assert done.exit_code == 0, done.output
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert any("neighbours" in row and "1.5" in row for row in rows)
+    assert any("yours" in row and "1.25" in row for row in rows)
+
+
 def test_the_audit_attacks_it():
     setup = AuditSetup(clients=30, cohort=10, sampling=OWN, trials=400)
     drawn = sampler(setup)
@@ -144,6 +155,60 @@ def test_the_audit_attacks_it():
     # Everybody knows when a client takes part; that is granted, and measured.
     assert len(drawn.detail["granted_to_colluders"]) == 2
     assert one_round(setup).passed
+
+
+class Favoured(SamplingScheme):
+    """Client 0 is in every round; the others take turns."""
+
+    said = 1.0
+
+    def draw(self, sampler, round):
+        plan = sampler.plan
+        others = (round * (plan.cohort - 1) + np.arange(plan.cohort - 1)) % (plan.clients - 1)
+        return np.sort(np.append(others + 1, 0))
+
+    def chance(self, rate):
+        return self.said
+
+
+class Turns(Favoured):
+    """The clients take turns: whoever knows who was drawn before knows who is drawn next."""
+
+    def draw(self, sampler, round):
+        plan = sampler.plan
+        return np.sort((round * plan.cohort + np.arange(plan.cohort)) % plan.clients)
+
+
+class Again(Favoured):
+    """Every second round has the clients of the round before."""
+
+    def draw(self, sampler, round):
+        order = np.argsort(sampler.tickets(round - round % 2))
+        return np.sort(order[: sampler.plan.cohort])
+
+
+class Halves(Favoured):
+    """A coin decides on client 0; the others are drawn at random."""
+
+    said = 0.5
+
+    def draw(self, sampler, round):
+        tickets = sampler.tickets(round)
+        order = np.argsort(tickets[1:]) + 1
+        if tickets[0] >> np.uint64(63):
+            order = np.append(0, order)
+        return np.sort(order[: sampler.plan.cohort])
+
+
+@pytest.mark.parametrize("kind", [Favoured, Turns, Again, Halves])
+def test_the_audit_compares_with_the_chance_that_is_charged(kind, monkeypatch):
+    name = f"{__name__}:{kind.__name__}"
+    setup = AuditSetup(clients=30, cohort=10, sampling=name, trials=600)
+    found = sampler(setup)
+    assert found.passed, found.detail
+    for too_low in (1 / 3, 0.35):
+        monkeypatch.setattr(kind, "said", too_low)
+        assert not sampler(setup).passed
 
 
 def test_its_own_check_is_asked():

@@ -54,6 +54,8 @@ def test_the_file_has_a_format_and_all_facts(folder):
         ({"plan": {}}, "privacy plan lacks"),
         ({"charged": [{"count": 0}]}, "'charged' cannot be read"),
         ({"colour": "red"}, "no entry of .* named 'colour'"),
+        ({"format": 2, "colour": "red"}, "no entry of .* named 'colour'"),
+        ({"plugin_folder": 3}, "'plugin_folder' is not valid"),
     ],
 )
 def test_a_wrong_entry_is_a_sentence(changes, words, folder):
@@ -65,7 +67,7 @@ def test_a_wrong_entry_is_a_sentence(changes, words, folder):
 def test_a_missing_entry_is_a_sentence(folder):
     values = files.read_json(folder / "run.json")
     del values["plan"]
-    with pytest.raises(pmtl.PmtlError, match=r"run.json .*no entry 'plan'"):
+    with pytest.raises(pmtl.PmtlError, match=r"no entry 'plan' in run\.json"):
         RunFacts.from_dict(values, "run.json")
 
 

@@ -16,12 +16,14 @@ import signal
 import sys
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
 import pmtl
 from pmtl.algorithms import PMTL
 from pmtl.cli import app
+from pmtl.privacy.sampling import SamplingScheme
 from pmtl.runs import preparation
 from pmtl.simulation import Simulation
 
@@ -71,6 +73,18 @@ class Model(nn.Linear):
         return super().forward(x) * self.by
 
 
+class SameClients(SamplingScheme):
+    """Every round has the same clients, `first` and those after it."""
+
+    first = 0
+
+    def draw(self, sampler, round):
+        return np.arange(self.first, self.first + sampler.plan.cohort)
+
+    def chance(self, rate):
+        return 1.0
+
+
 def differing(folder, team):
     """What each way to differ ended in, in this process: the sentence."""
     odd = team.rank == team.size - 1
@@ -83,6 +97,7 @@ def differing(folder, team):
         "the settings": {"local": {"steps": 4 if odd else 3}},
         "the model": {"model": Model},
         "the algorithm": {"algorithm": PMTL(lam=0.4 if odd else 0.3)},
+        "the sampling scheme": {"privacy": {"cohort": 4, "sampling": "__main__:SameClients"}},
         "the version of pmtl": {},
         "the version of Python or torch": {},
     }
@@ -90,6 +105,7 @@ def differing(folder, team):
     sources, versions = preparation._sources, preparation.versions
     for name, changes in cases.items():
         Model.by = 2.0 if odd and name == "the model" else 1.0
+        SameClients.first = 2 if odd and name == "the sampling scheme" else 0
         if odd and name == "the version of pmtl":
             preparation._sources = lambda: "edited"
         if odd and name == "the version of Python or torch":

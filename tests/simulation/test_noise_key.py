@@ -2,11 +2,37 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+import pmtl
+from pmtl.algorithms import PMTL
 from pmtl.errors import PmtlError
+from pmtl.models import build_model
 from pmtl.privacy.noise import CPU, real
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.privacy.sampling import SamplingScheme
+from pmtl.runs.folder import RunFolder
+from pmtl.simulation import LocalTraining, simulate
 from pmtl.simulation.noise_key import NoiseKey
+
+
+class Turns(SamplingScheme):
+    """Clients take turns."""
+
+    def draw(self, sampler, round):
+        plan = sampler.plan
+        return np.sort((np.arange(plan.cohort) + round * plan.cohort) % plan.clients)
+
+    def chance(self, rate):
+        return 1.0
+
+
+def first_clients(self, sampler, round):
+    return np.arange(sampler.plan.cohort)
+
+
+OWN = f"{__name__}:Turns"
 
 
 def noise(key, release=""):
@@ -27,3 +53,44 @@ def test_metrics_are_decided_upon_before_noise_is_drawn():
     noise(key)
     with pytest.raises(PmtlError, match="before the first round"):
         key.add_metrics({"rounds": 1})
+
+
+def test_two_sampling_schemes_of_one_name_do_not_share_noise(small, monkeypatch):
+    model = build_model("logistic", small.input_shape, small.outputs, small.task, 0)
+    local = LocalTraining(steps=1)
+
+    def key(sampling):
+        plan = PrivacyPlan(12, 4, sampling, 0.5, 0.1, 3, 1e-2)
+        return simulate(small, model, PMTL(), plan, local, 0).noise_key
+
+    turns, fixed = key(OWN), key("fixed")
+    assert key(OWN).text == turns.text
+    monkeypatch.setattr(Turns, "draw", first_clients)
+    assert key(OWN).text != turns.text
+    assert noise(key(OWN)) != noise(turns)
+    assert key("fixed").text == fixed.text
+
+
+def test_a_run_whose_sampling_scheme_has_changed_does_not_go_on(small, tmp_path, monkeypatch):
+    save = RunFolder.save_round
+
+    def stop(self, line):
+        save(self, line)
+        if line["round"] == 2:
+            raise SystemError("power cut")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "save_round", stop)
+        with pytest.raises(SystemError):
+            pmtl.train(
+                small,
+                privacy={"rounds": 4, "cohort": 4, "sampling": OWN},
+                local={"steps": 1},
+                checkpoint_seconds=0.0,
+                out=tmp_path / "run",
+            )
+    with monkeypatch.context() as patch:
+        patch.setattr(Turns, "draw", first_clients)
+        with pytest.raises(PmtlError, match="algorithm or sampling scheme"):
+            pmtl.resume(tmp_path / "run", data=small)
+    assert pmtl.resume(tmp_path / "run", data=small).facts.complete

@@ -167,8 +167,9 @@ def content(folder):
 @pytest.mark.parametrize(
     "what",
     [
-        *("the data", "the settings", "the model", "the algorithm", "the version of pmtl"),
-        *("the version of Python or torch", "the data, in production", "stopped", "stopped-real"),
+        *("the data", "the settings", "the model", "the algorithm", "the sampling scheme"),
+        *("the version of pmtl", "the version of Python or torch", "the data, in production"),
+        *("stopped", "stopped-real"),
     ],
 )
 def test_every_process_refuses_a_team_that_differs_and_says_in_what(what, told):

@@ -7,6 +7,11 @@ change; the claim is 0, so a draw of fixed size is refuted.
 If a fixed number is drawn, colluders know when k takes part. The accounting assumes that
 (`privacy/accounting/colluders.py`), so it is measured, but not part of the verdict. The verdict is
 always about two things: k's rounds are independent of each other, and k is not drawn too often.
+
+A scheme of the user's own may claim less: that k takes part with at most the probability `chance`,
+given all earlier rounds. Then the verdict is about that: in all rounds, and in those after a round
+with k and without k, k is not drawn more often. (Rounds are independent if always q clients are
+drawn, and none with more than q/m.)
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from pmtl.audit.estimators import Bits, Floats, discriminant, threshold_bound, u
 from pmtl.audit.result import AuditResult, Finding, seed_of, share
 from pmtl.audit.setup import AuditSetup
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.privacy.sampling import default_sampling
+from pmtl.privacy.sampling import SCHEMES, default_sampling
 from pmtl.streams import name_keys
 
 GAME = "sampler"
@@ -48,7 +53,9 @@ def sampler(setup: AuditSetup) -> AuditResult:
             "whether it was drawn before": before[:, victim].astype(np.float64),
             "whether it was not drawn before": -before[:, victim].astype(np.float64),
         }
-    granted = list(scores)[:2] if not plan.scheme.coins_are_secret else []
+    scheme, own = plan.scheme, type(plan.scheme) not in SCHEMES.values()
+    bounded = own and (scheme.size_varies or scheme.checked_chance(plan.rate) > plan.rate)
+    granted = list(scores)[: 4 if bounded else 0 if scheme.coins_are_secret else 2]
     confidence = share(setup.confidence, _GUESSES + 1)
     findings, measured = [], {}
     for name, score in scores.items():
@@ -58,7 +65,15 @@ def sampler(setup: AuditSetup) -> AuditResult:
         else:
             numbers = {"rounds_in": int(bits.sum()), "rate": plan.rate}
             findings.append(Finding(name, bound.epsilon, len(bits), numbers))
-    findings.append(_too_often(table[len(table) // 2 :, victim], plan, confidence))
+    first, second = table[: len(table) // 2, victim], table[len(table) // 2 :, victim]
+    findings.append(_too_often("at all", second, len(second), plan, confidence))
+    for name, there in (("after a round with it", True), ("after a round without it", False)):
+        if bounded:
+            after = second[1:][second[:-1] == there]
+            # The number of trials must not depend on the draws that are counted. The second half
+            # usually has three quarters as many as the first; if not, some count as absent.
+            trials = 3 * int((first == there).sum()) // 4
+            findings.append(_too_often(name, after[:trials], trials, plan, confidence))
     detail = {"sampling": plan.sampling, "granted_to_colluders": measured}
     return AuditResult.of(GAME, setup, findings, 0.0, len(bits), claim=0.0, **detail)
 
@@ -89,11 +104,14 @@ def _plan(setup: AuditSetup) -> PrivacyPlan:
     return PrivacyPlan(clients, cohort, drawn, 1.0, 1.0, rounds, 0.5)
 
 
-def _too_often(drawn: Bits, plan: PrivacyPlan, confidence: float) -> Finding:
-    """By how much k's odds of being drawn exceed the plan's."""
-    absent = int((~drawn).sum())
-    rate = 1 - float(upper_limit(absent, len(drawn), 1 - confidence))
-    odds = rate / max(1 - rate, 1e-300) * (1 - plan.rate) / plan.rate
+def _too_often(
+    when: str, drawn: Bits, trials: int, plan: PrivacyPlan, confidence: float
+) -> Finding:
+    """By how much k's odds of being drawn exceed those that are charged. `drawn` has at most
+    `trials` rounds; in the missing ones k counts as absent."""
+    present, chance = int(drawn.sum()), plan.scheme.checked_chance(plan.rate)
+    rate = 1 - float(upper_limit(trials - present, trials, 1 - confidence))
+    odds = rate / max(1 - rate, 1e-300) * (1 - chance) / chance
     excess = max(math.log(max(odds, 1e-300)), 0.0)
-    numbers = {"rounds_in": len(drawn) - absent, "rate": plan.rate}
-    return Finding("how often it is drawn at all", excess, len(drawn), numbers)
+    numbers = {"rounds_in": present, "rate": chance}
+    return Finding(f"how often it is drawn {when}", excess, trials, numbers)

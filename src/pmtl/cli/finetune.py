@@ -115,9 +115,9 @@ def report(run: Run, done: list[Finetuned], as_json: bool) -> None:
 
     production = run.facts.production
     scores = {} if production else _scores(done)
-    chosen = {} if production or "picks" not in done[0].about else done[0].chosen
+    chosen = {} if production or done[0].about.picks is None else done[0].chosen
     statement = done[0].privacy
-    judged = verdict(done[0]) if done[0].about["method"] == SELECT else None
+    judged = verdict(done[0]) if done[0].about.method == SELECT else None
     if as_json:
         summary: dict[str, Any] = {"finetuned": [str(tuned.path) for tuned in done]}
         summary |= {"epsilon": statement.epsilon, "delta": statement.delta, **scores}
@@ -147,7 +147,7 @@ def _scores(done: list[Finetuned]) -> dict[str, Any]:
     """Metrics before (shared, personal) and after (by the name of each result)."""
     scores: dict[str, Any] = {}
     for tuned in done:
-        method, start = tuned.about["method"], tuned.about["start"]
+        method, start = tuned.about.method, tuned.about.start
         name = method if start is None else f"{method}-{start}"
         for split, views in tuned.evaluate().items():
             if views is None:

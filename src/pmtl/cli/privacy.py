@@ -159,8 +159,6 @@ def _values(plan: PrivacyPlan) -> dict[str, Any]:
 
 
 _LABELS = {
-    "outsiders": "fixed size, against those who see only the models",
-    "colluders": "fixed size, against clients who collude",
     "zero_out": "a client left out instead of replaced",
     "authors": "the authors' code (Rényi, Poisson, add or remove)",
     "full_participation": "all clients in every round, same noise",
@@ -176,13 +174,15 @@ def _show(answer: dict[str, Any], plan: PrivacyPlan, as_json: bool) -> None:
     if as_json:
         opt.print_json(answer | report | _values(plan))
         return
-    also = report["also"]
+    also, labels = report["also"], plan.scheme.labels
     for name, value in answer.items():
         print(f"{name}: {value:.6g}" if isinstance(value, float) else f"{name}: {value}")
     rows = {"this plan (the number that holds)": report["epsilon"]}
-    rows |= {label: also[key] for key, label in _LABELS.items() if key in also}
+    reason = also.pop("paper_theorem_1_reason", None)
+    rows |= {labels.get(key, key): value for key, value in also.items() if key not in _LABELS}
+    rows |= {label: also[key] for key, label in _LABELS.items()}
     sentences = [_meaning(plan, report["epsilon"], report["holds_against"])]
-    if reason := also.get("paper_theorem_1_reason"):
+    if reason is not None:
         sentences.insert(0, f"The paper's Theorem 1 does not apply here: {reason}.")
     _print(plan, "counted as", rows, sentences)
 

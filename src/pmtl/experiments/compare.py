@@ -10,6 +10,7 @@ reported in the results and does not stop the others.
 
 from __future__ import annotations
 
+import math
 import threading
 import warnings
 from contextlib import ExitStack
@@ -38,6 +39,7 @@ from pmtl.runs.result import Run, load_run
 from pmtl.runs.training import resume, start, with_absolute_paths
 from pmtl.sharing import PublicInputs, share_part
 from pmtl.simulation import check_engine
+from pmtl.spec import from_values
 from pmtl.views.progress import progress_bar
 
 __all__ = ["Cell", "CellRunner", "Grid", "compare", "resume_comparison"]
@@ -100,15 +102,16 @@ def write_plan(grid: Grid, file: Path, data: FederatedData) -> None:
 
 
 def read_plan(file: Path) -> Grid:
-    """What `write_plan` wrote."""
-    values = files.read_json(file)
-    return Grid(
-        tuple(values["algorithms"]),
-        tuple(float(epsilon) for epsilon in values["epsilons"]),
-        tuple(values["seeds"]),
-        parse_config(values["base"], str(file)),
-        values.get("axes", {}),
-    )
+    """What `write_plan` wrote, checked."""
+    values = {"axes": {}} | files.read_json(file)
+    if isinstance(values.get("base"), dict):
+        values["base"] = parse_config(values["base"], str(file))
+    if isinstance(values.get("epsilons"), list):  # JSON has no infinity.
+        values["epsilons"] = [math.inf if e == "inf" else e for e in values["epsilons"]]
+    for name in ("algorithms", "epsilons", "seeds", "base"):
+        if name not in values:
+            raise PmtlError(f"There is no entry {name!r} in {file}, so it cannot be used.")
+    return from_values(Grid, values, str(file))
 
 
 def resolve_grid(grid: Grid, data: FederatedData) -> tuple[Grid, FederatedData]:

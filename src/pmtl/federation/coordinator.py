@@ -36,6 +36,7 @@ from pmtl.runs.config import TrainConfig, parse_config
 from pmtl.secure_aggregation.shares import default_colluders, scale
 from pmtl.server import Server
 from pmtl.sharing import PublicInputs
+from pmtl.spec import from_values
 
 AT_THE_SERVER = "(at the server)"
 #: Seconds that sites have for reading their data and for one round.
@@ -59,11 +60,9 @@ class Job:
     def from_dict(cls, values: Mapping[str, Any]) -> Job:
         """The inverse of `asdict`, checked."""
         given = dict(values)
-        try:
-            config = parse_config(given.pop("config"), "the job")
-            return cls(config=config, sites=tuple(given.pop("sites", ())), **given)
-        except (KeyError, TypeError) as error:
-            raise PmtlError(f"The job cannot be read: {error}.") from error
+        if isinstance(given.get("config"), Mapping):
+            given["config"] = parse_config(given["config"], "the job")
+        return from_values(cls, given, "the job")
 
 
 @dataclass

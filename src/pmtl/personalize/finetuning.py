@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import secrets
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from pmtl.algorithms import Algorithm
 from pmtl.errors import PmtlError
 from pmtl.personalize.choosing import LAMS, candidates, choose
 from pmtl.personalize.methods import SELECT, build_method, needs_published
-from pmtl.personalize.result import Finetuned, refuse_existing, save_finetuned
+from pmtl.personalize.result import Finetuned, FinetunedFacts, refuse_existing, save_finetuned
 from pmtl.personalize.tuning import Workspace, tune
 from pmtl.runs.config import resolve_device
 from pmtl.runs.folder import RunFolder
@@ -79,20 +79,21 @@ def finetune(
     model = copy.deepcopy(run._model).to(where, dtype)
     tensors = RowTensors(run.data, where, dtype)
     space = Workspace(run.data, tensors, model, seed, engine, production, progress)
-    about: dict[str, Any] = {
-        "method": method,
-        "start": start,
-        "lam": getattr(how, "lam", lam),
-        "local": asdict(local),
-        "seed": None if production else seed,
-    }
+    about = FinetunedFacts(
+        run=run.facts.id,
+        method=method,
+        start=start,
+        lam=getattr(how, "lam", lam),
+        local=asdict(local),
+        seed=None if production else seed,
+    )
     if how is None:
         weights, more = _select(run, space, start, lam, local)
     else:
         views, more = run.views(), {}
         anchor = views.get("shared", views["personal"])  # Only used by methods that need "shared".
         weights = tune(space, how, views[str(start)], anchor, local).gather
-    tuned = Finetuned(run, model, weights, about | more)
+    tuned = Finetuned(run, model, weights, replace(about, **more))
     return tuned if out is None else save_finetuned(tuned, out)
 
 
@@ -156,7 +157,7 @@ def _select(
     lams = LAMS if lam is None else dict.fromkeys(LAMS, (lam,))
     offered = candidates(names, local, None if start is None else [start], lams)
     chosen = choose(space, offered, views, default=names[-1])
-    about: dict[str, Any] = {"candidates": [candidate.name for candidate in offered]}
+    about: dict[str, Any] = {"candidates": tuple(candidate.name for candidate in offered)}
     if not run.facts.production:  # In production choices are private.
-        about["picks"] = chosen.picks.tolist()
+        about["picks"] = tuple(chosen.picks.tolist())
     return chosen.store.gather, about

@@ -10,7 +10,8 @@ its owner can open it.
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,44 @@ from pmtl.runs.folder import make_private, save_statement
 from pmtl.runs.personal import Personal, PersonalFile, write_personal
 from pmtl.runs.result import Run, load_run, statement_of
 from pmtl.simulation import Metrics, Weights
+from pmtl.spec import from_values, take_format
 
 FOLDER = "finetuned"
 FACTS_FILE = "finetuned.json"
+#: The format of `finetuned.json`. Files of format 1 have no number and lack what does not apply.
+FORMAT = 2
+
+
+@dataclass(frozen=True)
+class FinetunedFacts:
+    """The content of `finetuned.json`: what was done, and to which run."""
+
+    run: str  #: the identity of the run
+    method: str
+    start: str | None
+    lam: float | None
+    local: dict[str, Any]  #: the `LocalTraining`
+    seed: int | None  #: None in production
+    candidates: tuple[str, ...] | None = None  #: what clients chose from, with the method `select`
+    picks: tuple[int, ...] | None = None  #: what each client chose; in production it is private
+    run_folder: str = ""  #: the run's folder, relative, so that both can be moved together
+    written: dict[str, str] = field(default_factory=dict)  #: digests of the files of the result
+    pmtl: str = ""
+    python: str = ""
+    torch: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"format": FORMAT, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], where: str) -> FinetunedFacts:
+        """The inverse of `to_dict`, for values from the file `where`, which are checked."""
+        values = dict(values)
+        format = take_format(values, where, FORMAT)
+        about = from_values(cls, values, where, lenient=format == 1)
+        if not about.run_folder or not isinstance(about.written.get("personal"), str):
+            raise PmtlError(f"{where} does not name its run and its models, so it cannot be used.")
+        return about
 
 
 class Finetuned(Run):
@@ -38,11 +74,10 @@ class Finetuned(Run):
         run: Run,
         model: FlatModel,
         weights: Weights,
-        about: dict[str, Any],
+        about: FinetunedFacts,
         path: Path | None = None,
     ) -> None:
-        """`model` is on the device of the fine-tuned `weights`; `about` is what was done, as in
-        `finetuned.json`."""
+        """`model` is on the device of the fine-tuned `weights`; `about` is what was done."""
         facts = replace(run.facts, personal=True)
         device = next(model.module.parameters()).device
         self.run = run
@@ -90,12 +125,12 @@ class Finetuned(Run):
     def chosen(self) -> dict[str, int]:
         """How many clients chose which candidate, in the order of candidates; for
         `method="select"` in an experiment."""
-        if "picks" not in self.about:
+        names, picks = self.about.candidates, self.about.picks
+        if names is None or picks is None:
             raise PmtlError(
                 "What clients chose is not known: this is a production run, where it is private, "
                 "or nothing was chosen (method='select')."
             )
-        names, picks = self.about["candidates"], self.about["picks"]
         counts = np.bincount(np.asarray(picks, dtype=np.int64), minlength=len(names))
         return {name: int(n) for name, n in zip(names, counts, strict=True) if n}
 
@@ -124,17 +159,13 @@ def save_finetuned(tuned: Finetuned, path: str | Path) -> Finetuned:
         save_statement(partial, tuned.privacy)
         if not facts.production:
             files.write_json(partial / "result.json", tuned.evaluate())
-        files.write_json(
-            partial / FACTS_FILE,
-            {
-                **versions(),
-                **tuned.about,
-                "run": facts.id,
-                # Relative, so that both can be moved together.
-                "run_folder": os.path.relpath(run.path.resolve(), path.resolve()),
-                "written": {"personal": digest},
-            },
+        tuned.about = replace(
+            tuned.about,
+            run_folder=os.path.relpath(run.path.resolve(), path.resolve()),
+            written={"personal": digest},
+            **versions(),
         )
+        files.write_json(partial / FACTS_FILE, tuned.about.to_dict())
     tuned.path = path
     return tuned
 
@@ -160,16 +191,16 @@ def load_finetuned(
         raise PmtlError(
             f"There is no fine-tuned result at {path}: give a folder that `pmtl finetune` wrote."
         )
-    about = files.read_json(path / FACTS_FILE)
-    place = path / about["run_folder"]
+    about = FinetunedFacts.from_dict(files.read_json(path / FACTS_FILE), str(path / FACTS_FILE))
+    place = path / about.run_folder
     if not place.is_dir():
         raise PmtlError(f"The run that {path} belongs to is not at {place}: put it back there.")
     run = load_run(place, data, model)
-    if run.facts.id != about["run"]:
+    if run.facts.id != about.run:
         raise PmtlError(f"{path} was made from another run than the one at {place}.")
     blocks = np.asarray(run.facts.blocks, dtype=np.int64)
-    known = about["written"]["personal"]
-    weights = PersonalFile(path / "personal.safetensors", blocks, known, run._key)
+    digest = about.written["personal"]
+    weights = PersonalFile(path / "personal.safetensors", blocks, digest, run._key)
     return Finetuned(run, run._model, weights, about, path)
 
 

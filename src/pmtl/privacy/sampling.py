@@ -60,6 +60,8 @@ class SamplingScheme:
     )
     #: Against whom the guarantee holds, in words.
     holds_against: str = f"{ALL_OTHERS} and who took part in which round"
+    #: What the names of `comparisons` mean, in words.
+    labels: Mapping[str, str] = {}
 
     def check(self, clients: int, cohort: int) -> None:
         """Raise a `PmtlError` if a cohort of this size cannot be drawn."""
@@ -120,7 +122,7 @@ class SamplingScheme:
         return 0.0
 
     def comparisons(self, plan: PrivacyPlan) -> dict[str, float]:
-        """Other values of ε that are reported for comparison, by name."""
+        """Other values of ε that are reported for comparison, by name (see `labels`)."""
         return {}
 
     def in_words(self, plan: PrivacyPlan, also: Mapping[str, Any]) -> str:
@@ -182,6 +184,10 @@ class Fixed(SamplingScheme):
     them were drawn, so they know whether the last client was."""
 
     holds_against = f"{ALL_OTHERS} and can tell from their own draws when this client took part"
+    labels: Mapping[str, str] = {
+        "outsiders": "fixed size, against those who see only the models",
+        "colluders": "fixed size, against clients who collude",
+    }
 
     def draw(self, sampler: Sampler, round: int) -> NDArray[np.int64]:
         # The q lowest tickets; equal tickets (probability 2^−64) are ordered by index.

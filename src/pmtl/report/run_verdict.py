@@ -73,12 +73,12 @@ def _trained(run: Run, rows: Split, losses: dict[str, Floats]) -> dict[str, str]
 
 
 def _finetuned(run: Finetuned, rows: Split) -> dict[str, str]:
-    if run.about["method"] != SELECT:
+    if run.about.method != SELECT:
         return {}
     about = {"remark": "Validation rows did the choosing; their own scores are optimistic."}
     if rows == "validation":
         about = {"chosen": "Clients chose by these very rows, and there are no test rows."}
-    if "picks" in run.about:
+    if run.about.picks is not None:
         alone = sum(n for name, n in run.chosen.items() if name.startswith("local "))
         counted = f"{alone} of {len(run.clients)} clients chose training alone."
         about["remark"] = f"{counted} {about.get('remark', '')}".strip()

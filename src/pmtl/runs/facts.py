@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import copy
 import platform
-import sys
 import warnings
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
-from types import UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,16 +18,17 @@ from pmtl.data import Bounds, FederatedData
 from pmtl.data.targets import Task
 from pmtl.errors import PmtlError, PmtlWarning, errors_naming
 from pmtl.models import FlatModel, build_model
+from pmtl.plugins import add_folder
 from pmtl.privacy.ledger.charges import from_list, to_list
 from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.runs.config import IN_MEMORY, TrainConfig
 from pmtl.sharing import PublicInputs
 from pmtl.simulation import identity
-from pmtl.spec import unknown
+from pmtl.spec import from_values, take_format
 
 #: The format of `run.json`. Files of pmtl 0.1 have no number; fields that they lack have defaults.
-FORMAT = 2
+FORMAT = 3
 
 #: The facts and settings that are also in `public/plan.json`.
 _PUBLIC_FACTS = (
@@ -69,7 +68,7 @@ class RunFacts:
     config_digest: str = ""
     ledger: str | None = None
     ledger_id: str | None = None  #: the identity of the ledger
-    model_folder: str | None = None  #: the folder of the module of the user's own model
+    plugin_folder: str | None = None  #: the folder of the user's own modules, if the run has any
     model_identity: str | None = None  #: of its code and of what is not trained
     initialisation: int | None = None  #: the seed of the models' start; not in files of pmtl 0.1
     metric: str | None = None  #: metrics of the user's own
@@ -124,54 +123,29 @@ class RunFacts:
     def from_dict(cls, values: Mapping[str, Any], where: str) -> RunFacts:
         """The inverse of `to_dict`, for values from the file `where`, which are checked."""
         values = dict(values)
-        format = values.pop("format", 1)
-        if format not in range(1, FORMAT + 1):
-            raise PmtlError(
-                f"{where} has the format {format!r}, and this version of pmtl reads formats up to "
-                f"{FORMAT}: use the version that wrote it."
-            )
-        known, hints = {item.name: item for item in fields(cls)}, get_type_hints(cls)
-        for name in [name for name in values if name not in known]:
-            if format == FORMAT:
-                raise unknown(f"entry of {where} named", name, known)
-            del values[name]  # Earlier versions had further entries.
-        for name, item in known.items():
-            required = item.default is MISSING and item.default_factory is MISSING
-            if required and name not in values:
-                raise PmtlError(f"{where} cannot be used: it has no entry {name!r}.")
+        format = take_format(values, where, FORMAT)
+        if format < 3 and "model_folder" in values:  # The former name.
+            values["plugin_folder"] = values.pop("model_folder")
+        if isinstance(values.get("plugin_folder"), str):
+            add_folder(values["plugin_folder"])  # The plan may name a sampling scheme in it.
         with errors_naming(where):
-            return cls(**{name: _read(name, value, hints[name]) for name, value in values.items()})
+            values = {name: _read(name, value) for name, value in values.items()}
+        # pmtl 0.1 had further entries.
+        return from_values(cls, values, where, lenient=format == 1)
 
 
-def _read(name: str, value: Any, hint: Any) -> Any:
+def _read(name: str, value: Any) -> Any:
     """A value of `run.json` as `RunFacts` has it."""
     try:
         if name in ("plan", "metrics_plan"):
-            value = None if value is None else PrivacyPlan.from_dict(value)
-        elif name == "charged":
-            value = None if value is None else from_list(value)
-        elif isinstance(value, list):
-            value = tuple(value)
-        elif value == "inf" and name.startswith("population"):  # JSON has no infinity.
-            value = float(value)
+            return None if value is None else PrivacyPlan.from_dict(value)
+        if name == "charged":
+            return None if value is None else from_list(value)
+        if value == "inf" and name.startswith("population"):  # JSON has no infinity.
+            return float(value)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise PmtlError(f"The entry {name!r} cannot be read ({error}).") from error
-    if not _fits(value, hint):
-        raise PmtlError(f"The entry {name!r} is not valid: {value!r}.")
     return value
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    if isinstance(hint, UnionType):
-        return any(_fits(value, kind) for kind in get_args(hint))
-    kind, inner = get_origin(hint) or hint, get_args(hint)
-    if kind is Literal:
-        return value in inner
-    if kind is tuple:
-        return isinstance(value, tuple) and all(_fits(item, inner[0]) for item in value)
-    if isinstance(value, bool):
-        return kind is bool
-    return isinstance(value, (int, float) if kind is float else kind)
 
 
 def versions() -> dict[str, Any]:
@@ -238,8 +212,6 @@ def rebuild_model(
         raise PmtlError(
             "This run's model came from a Python program: give its factory again as model=…."
         )
-    if facts.model_folder and facts.model_folder not in sys.path:
-        sys.path.append(facts.model_folder)  # The folder of the user's own module.
     begin = (facts.seed or 0) if facts.initialisation is None else facts.initialisation
     init = None if public is None else public.start
     sizes = (facts.input_shape, facts.outputs, facts.task)

@@ -36,6 +36,7 @@ from pmtl.runs.facts import RunFacts, fingerprint_of, versions
 from pmtl.server.resolve import auto_algorithm, resolve_algorithm, sizes_of
 from pmtl.sharing import named
 from pmtl.simulation import Simulation, Team, device_of, identity, metric_bounds, simulate
+from pmtl.spec import parse_spec
 
 
 def plans_of(
@@ -173,7 +174,7 @@ def facts_of(
         ledger=config.ledger,
         data=config.data,
         model=config.model,
-        model_folder=str(Path.cwd()) if ":" in config.model else None,
+        plugin_folder=str(Path.cwd()) if _has_own_modules(config, plan) else None,
         algorithm=config.algorithm,
         config_digest=config.digest(),
         seed=config.seed,
@@ -207,6 +208,13 @@ def facts_of(
         board=board.digest(),
         **more,
     )
+
+
+def _has_own_modules(config: TrainConfig, plan: PrivacyPlan) -> bool:
+    """Whether the run names anything as `package.module:Name`."""
+    model, algorithm = parse_spec(config.model)[0], parse_spec(config.algorithm)[0]
+    names = (model, algorithm, plan.sampling, config.metric or "")
+    return "reader=" in config.data or any(":" in name for name in names)
 
 
 @contextmanager
@@ -293,6 +301,7 @@ def refuse_differences(
             "the settings": to_json([settings, promised, run]),
             "the model": identity(model.module, model.start()),
             "the algorithm": identity(method, _board(method, data)),
+            "the sampling scheme": identity([plan.scheme for plan in plans if plan is not None]),
             "the version of pmtl": f"{software.pop('pmtl')} {_sources()}",
             "the version of Python or torch": to_json(software),
         }

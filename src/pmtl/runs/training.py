@@ -319,8 +319,8 @@ def resume(
         if config.seed is not None and federation.noise_key.text != facts.noise_key:
             raise PmtlError(
                 f"The run at {path} cannot continue to the same bits: the code of its model or "
-                "algorithm, or the version of pmtl, is not the one it was started with. Restore "
-                "that, or start a new run."
+                "algorithm or sampling scheme, or the version of pmtl, is not the one it was "
+                "started with. Restore that, or start a new run."
             )
         if budget is not None:
             budget.check_identity(facts.ledger_id)

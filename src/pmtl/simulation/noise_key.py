@@ -15,6 +15,7 @@ from pmtl._version import __version__
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
 from pmtl.privacy.noise import Source, Words, seeded_source, system_source
+from pmtl.privacy.sampling import SCHEMES
 from pmtl.server import Server
 from pmtl.simulation.identity import identity
 from pmtl.simulation.sites import Sites
@@ -32,6 +33,8 @@ class NoiseKey:
     def describe(self, server: Server, sites: Sites, hardened: bool) -> None:
         """Describe the run; to be called before training, which may change the module."""
         if self._seed is not None:
+            scheme = server.plan.scheme
+            own = () if type(scheme) in SCHEMES.values() else (scheme,)  # The plan has only a name.
             self._described = identity(
                 __version__,
                 server.plan.to_dict(),
@@ -42,6 +45,7 @@ class NoiseKey:
                 sites.model.module,
                 sites.model.start(),
                 hardened,
+                *own,
             )
 
     def add_metrics(self, *decided: Any) -> None:

@@ -55,3 +55,28 @@ def test_a_simulation_has_no_such_setting(file, pmtl_command):
     outcome = pmtl_command("train", "--config", file)
     assert outcome.status == 2
     assert "secure_aggregation is a setting of pmtl federation run" in " ".join(outcome.err.split())
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"run": 3}, "'run' is not valid"),
+        ({"config": "none"}, "'config' is not valid"),
+        ({"sites": "abc"}, "'sites' is not valid"),
+        ({"sites": ["a", 3]}, "'sites' is not valid"),
+        ({"secure": "yes"}, "'secure' is not valid"),
+        ({"colluders": 1.5}, "'colluders' is not valid"),
+        ({"round_seconds": "600"}, "'round_seconds' is not valid"),
+        ({"colour": "red"}, "no entry of the job named 'colour'"),
+        ("config", "no entry 'config' in the job"),
+        ("run", "no entry 'run' in the job"),
+    ],
+)
+def test_a_job_is_checked(changes, said):
+    job = job_of("r", make_config(None, {}, FederationConfig))
+    if isinstance(changes, str):
+        del job[changes]
+    else:
+        job |= changes
+    with pytest.raises(PmtlError, match=said):
+        Job.from_dict(job)

@@ -59,7 +59,7 @@ def report(plan: PrivacyPlan) -> dict[str, Any]:
     - `authors`: as in the authors' code (Rényi, Poisson coins, one client added or removed);
     - `full_participation`: all clients in every round, with the same noise on the average;
     - `paper_theorem_1`: the paper's closed form for that case, or None and the reason;
-    - `outsiders`, `colluders` (fixed only): without and with knowledge of who was drawn.
+    - what the sampling scheme compares with (`SamplingScheme.comparisons`).
     """
     return {
         "epsilon": epsilon(plan),

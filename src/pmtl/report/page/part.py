@@ -176,7 +176,7 @@ def _settings(run: Run) -> tuple[Pairs, str]:
     settings: Pairs = []
     if isinstance(run, Finetuned):
         names = ("method", "start", "lam", "seed", "local")
-        settings += flat({name: run.about.get(name) for name in names}, "finetune.")
+        settings += flat({name: getattr(run.about, name) for name in names}, "finetune.")
         run = run.run
     if run.path is not None and (file := RunFolder(run.path).config_file).exists():
         text = file.read_text(encoding="utf-8")
@@ -196,7 +196,7 @@ def _commands(run: Run) -> Pairs:
         ("Run it again, to the same bits", ["train", "--config", config])
     ]
     if isinstance(run, Finetuned):
-        again = ["finetune", before, "--method", run.about["method"]]
+        again = ["finetune", before, "--method", run.about.method]
         commands.append(("Fine-tune again", again))
     commands += [
         ("Measure it again", ["evaluate", run.path]),
