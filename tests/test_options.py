@@ -3,9 +3,12 @@ line."""
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import math
+import pydoc
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -75,6 +78,45 @@ def test_a_field_is_all_that_a_new_option_takes(command, heard, tmp_path):
     ):
         with pytest.raises(pmtl.PmtlError, match=r"warmth must be at least 0.*How warm it is"):
             wrong()
+
+
+@dataclass(frozen=True)
+class ColourConfig(TrainConfig):
+    colour: str | None = option(None, help="Which colour it has.")
+
+
+@pytest.fixture
+def train(monkeypatch):
+    """`pmtl.train`, as it is with one more field of `TrainConfig`, and what it is to train."""
+    from pmtl.runs import config, training
+
+    monkeypatch.setattr(config, "TrainConfig", ColourConfig)
+    spec = importlib.util.spec_from_file_location("training_again", training.__file__)
+    again = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(again)
+    again.start = lambda config, **_: config
+    return again.train
+
+
+def test_a_field_is_all_that_a_new_option_of_train_takes(train):
+    assert inspect.signature(train).parameters["colour"].default is None
+    shown = pydoc.plain(pydoc.render_doc(train))
+    assert "colour: str | None = None" in shown
+    assert "colour: Which colour it has." in shown
+    assert "**settings" not in shown
+    assert train(colour="red", init=Path("w")) == ColourConfig(colour="red", init="w", seed=None)
+    with pytest.raises(pmtl.PmtlError, match=r"named 'color'\. Did you mean 'colour'\?"):
+        train(color="red")
+    with pytest.raises(pmtl.PmtlError, match="colour must be text, but 3 was given"):
+        train(colour=3)
+
+
+def test_train_says_what_each_option_is():
+    shown = " ".join(pydoc.plain(pydoc.render_doc(pmtl.train)).split())
+    for name, setting in declared(TrainConfig).items():
+        if name not in ("data", "model", "algorithm"):
+            assert f"{name}: {setting.about.help}" in shown
+    assert inspect.signature(pmtl.train).parameters["init"].annotation == str | None | Path
 
 
 def test_python_files_and_the_command_line_have_the_same_settings():

@@ -87,7 +87,9 @@ class TrainConfig:
         "every release charged, only average metrics with noise).",
     )
     ledger: str | None = option(
-        None, help="The clients' ledger, which is charged; see pmtl ledger create."
+        None,
+        help="The clients' ledger, which is charged; see pmtl ledger create.",
+        metavar="FILE",
     )
     seed: int | None = option(
         None,
