@@ -17,11 +17,13 @@ import typer
 from typer.testing import CliRunner
 
 import pmtl
+from pmtl.audit.setup import AuditSetup
 from pmtl.cli import options as opt
+from pmtl.cli.federation.commands import run as federation_run
 from pmtl.cli.train import train as train_command
 from pmtl.options import check_options, declared, option, tables
 from pmtl.privacy.plan import PrivacyRequest
-from pmtl.runs.config import TrainConfig, parse_config
+from pmtl.runs.config import Reading, TrainConfig, parse_config
 from pmtl.simulation import LocalTraining
 from pmtl.storage import read_toml
 
@@ -130,9 +132,22 @@ def test_python_files_and_the_command_line_have_the_same_settings():
     options = set(inspect.signature(train_command).parameters)
     assert options - {*declared(TrainConfig), *inside} == {
         *("config", "out", "callback", "as_json"),
-        *("client_column", "target", "scale", "bounds", "schema"),
+        *declared(Reading),
     }
     assert {*declared(TrainConfig), *inside} <= options
+
+
+def test_what_is_a_setting_elsewhere_has_its_words_and_default():
+    shown = " ".join(pydoc.plain(pydoc.render_doc(pmtl.finetune)).split())
+    taken = inspect.signature(pmtl.finetune).parameters
+    assert "halve_every" not in taken
+    for name in ("steps", "epochs", "batch", "lr"):
+        setting = declared(LocalTraining)[name]
+        assert f"{name}: {setting.about.help}" in shown
+        assert taken[name].default == setting.default
+    for name in ("cohort", "sampling", "delta"):
+        assert declared(AuditSetup)[name].about is declared(PrivacyRequest)[name].about
+    assert not set(declared(Reading)) & set(inspect.signature(federation_run).parameters)
 
 
 @pytest.mark.parametrize("kind", [TrainConfig, PrivacyRequest, LocalTraining])

@@ -66,6 +66,12 @@ def declared(kind: Any) -> dict[str, Declared]:
     }
 
 
+def same_option(kind: Any, name: str) -> Any:
+    """A field of a dataclass that is also a setting of another one, `kind`."""
+    setting = declared(kind)[name]
+    return field(default=setting.default, metadata={"option": setting.about})
+
+
 def tables(kind: Any) -> Iterator[tuple[str, type, str]]:
     """The fields of a dataclass that are dataclasses of settings: names, types, `--help` panels."""
     hints = get_type_hints(kind)

@@ -8,7 +8,6 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -16,8 +15,8 @@ import typer
 from pmtl.cli.shell.completion import completer
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
-from pmtl.options import Declared, declared, option, tables
-from pmtl.runs.config import CONFIGURATION, DATA, TrainConfig, merge, parse_config
+from pmtl.options import Declared, declared, tables
+from pmtl.runs.config import CONFIGURATION, DATA, Reading, TrainConfig, in_spec, merge, parse_config
 from pmtl.spec import format_spec, parse_spec
 from pmtl.storage import read_toml
 
@@ -25,34 +24,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Command = TypeVar("Command", bound=Callable[..., None])
-
-
-@dataclass(frozen=True)
-class Reading:
-    """Options of the data's spec that are also options of commands."""
-
-    client_column: str | None = option(
-        None, help="The column of a table that names the client.", panel=DATA
-    )
-    target: str | None = option(
-        None, help="The column of a table that is to be predicted; several as a+b.", panel=DATA
-    )
-    scale: str | None = option(
-        None,
-        help="client: every client standardises its features by its own training rows.",
-        panel=DATA,
-    )
-    bounds: str | None = option(
-        None,
-        help="A TOML file with public bounds of columns ([columns.NAME] with low and high), by "
-        "which they are scaled.",
-        panel=DATA,
-    )
-    schema: str | None = option(
-        None,
-        help="A TOML file that says what the columns of a table hold; pmtl data schema writes one.",
-        panel=DATA,
-    )
 
 
 def typer_option(setting: Declared, panel: str | None = None) -> Any:
@@ -126,7 +97,7 @@ def _parameters(kind: type, panel: str | None = None) -> Iterator[inspect.Parame
             annotation=setting.hint | None,
         )
         if setting.name == "data":
-            yield from _parameters(Reading)
+            yield from _parameters(Reading, DATA)
     for _, inner, heading in tables(kind):
         yield from _parameters(inner, heading)
 
@@ -142,18 +113,13 @@ def make_config(
     """The configuration from a command's options, which override `file`; None is ignored."""
     options = given(options)
     values = merge({} if file is None else read_toml(file, CONFIGURATION), _nested(kind, options))
-    # `--client-column` is the option `client` of the data's spec.
-    reading = {
-        key.removesuffix("_column"): options[key] for key in declared(Reading) if key in options
-    }
-    if reading:
+    if reading := [name for name in declared(Reading) if name in options]:
         if "data" not in values:
-            raise PmtlError(
-                "--client-column, --target, --scale, --schema and --bounds need --data: give it, "
-                "too."
-            )
+            flags = " and ".join(f"--{name.replace('_', '-')}" for name in reading)
+            raise PmtlError(f"{flags} cannot be used without --data: give it, too.")
         name, more = parse_spec(values["data"])
-        values["data"] = format_spec(name, {**more, **reading})
+        more |= {in_spec(one): options[one] for one in reading}
+        values["data"] = format_spec(name, more)
     return parse_config(values, file or "the options", kind)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pmtl.client.batches import LocalTraining
 from pmtl.errors import PmtlError, kind_of, naming
 from pmtl.jsontext import to_json
-from pmtl.options import check_options, homes, option, tables
+from pmtl.options import check_options, declared, homes, option, tables
 from pmtl.privacy.accounting.validation import DEFAULT_SHARE
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
 from pmtl.spec import construct, format_spec, unknown
@@ -33,6 +33,35 @@ DATA = "Data and model"
 
 #: What errors call a file of settings.
 CONFIGURATION = "The configuration"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Options of the data's spec that are also options of commands."""
+
+    client_column: str | None = option(None, help="The column of a table that names the client.")
+    target: str | None = option(
+        None, help="The column of a table that is to be predicted; several as a+b."
+    )
+    scale: str | None = option(
+        None, help="client: every client standardises its features by its own training rows."
+    )
+    bounds: str | None = option(
+        None,
+        help="A TOML file with public bounds of columns ([columns.NAME] with low and high), by "
+        "which they are scaled.",
+        metavar="FILE",
+    )
+    schema: str | None = option(
+        None,
+        help="A TOML file that says what the columns of a table hold; pmtl data schema writes one.",
+        metavar="FILE",
+    )
+
+
+def in_spec(name: str) -> str:
+    """What the data's spec calls an option of `Reading`."""
+    return name.removesuffix("_column")
 
 
 @dataclass(frozen=True)
@@ -251,10 +280,9 @@ def _refuse_misplaced(values: Mapping[str, Any], kind: type[TrainConfig]) -> Non
     for place, part in parts.items():
         for name in part if isinstance(part, Mapping) else ():
             home = known.get(name, place)
-            if name in _OF_DATA:
+            if name in declared(Reading):
                 problems.append(
-                    f"{name} is an option of the data: write data = "
-                    f'"FILE:{name.removesuffix("_column")}=…".'
+                    f'{name} is an option of the data: write data = "FILE:{in_spec(name)}=…".'
                 )
             elif name in _OF_FEDERATIONS and name not in known:
                 problems.append(
@@ -271,8 +299,6 @@ def _refuse_misplaced(values: Mapping[str, Any], kind: type[TrainConfig]) -> Non
 
 #: Settings of `pmtl federation run` only.
 _OF_FEDERATIONS = ("secure_aggregation", "colluders")
-#: Options of commands that a file gives as a part of the data's spec.
-_OF_DATA = ("client_column", "target", "scale", "bounds", "schema")
 
 
 def merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -312,21 +338,3 @@ def algorithm_spec(algorithm: str | Algorithm) -> str:
     if not all(isinstance(value, (int, float, str)) for value in values.values()):
         return IN_MEMORY
     return format_spec(name, values)
-
-
-def resolve_device(device: str) -> str:
-    """The device to use; `auto` is the graphics card if there is one."""
-    import torch
-
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        from pmtl.engines.process import devices
-
-        raise PmtlError(
-            f"The device {device!r} cannot be used here. There is: {', '.join(devices())}. "
-            "--device auto uses the best of them."
-        ) from error
-    return device
