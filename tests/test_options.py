@@ -3,9 +3,12 @@ line."""
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import math
+import pydoc
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +17,13 @@ import typer
 from typer.testing import CliRunner
 
 import pmtl
+from pmtl.audit.setup import AuditSetup
 from pmtl.cli import options as opt
+from pmtl.cli.federation.commands import run as federation_run
 from pmtl.cli.train import train as train_command
 from pmtl.options import check_options, declared, option, tables
 from pmtl.privacy.plan import PrivacyRequest
-from pmtl.runs.config import TrainConfig, parse_config
+from pmtl.runs.config import Reading, TrainConfig, parse_config
 from pmtl.simulation import LocalTraining
 from pmtl.storage import read_toml
 
@@ -77,6 +82,45 @@ def test_a_field_is_all_that_a_new_option_takes(command, heard, tmp_path):
             wrong()
 
 
+@dataclass(frozen=True)
+class ColourConfig(TrainConfig):
+    colour: str | None = option(None, help="Which colour it has.")
+
+
+@pytest.fixture
+def train(monkeypatch):
+    """`pmtl.train`, as it is with one more field of `TrainConfig`, and what it is to train."""
+    from pmtl.runs import config, training
+
+    monkeypatch.setattr(config, "TrainConfig", ColourConfig)
+    spec = importlib.util.spec_from_file_location("training_again", training.__file__)
+    again = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(again)
+    again.start = lambda config, **_: config
+    return again.train
+
+
+def test_a_field_is_all_that_a_new_option_of_train_takes(train):
+    assert inspect.signature(train).parameters["colour"].default is None
+    shown = pydoc.plain(pydoc.render_doc(train))
+    assert "colour: str | None = None" in shown
+    assert "colour: Which colour it has." in shown
+    assert "**settings" not in shown
+    assert train(colour="red", init=Path("w")) == ColourConfig(colour="red", init="w", seed=None)
+    with pytest.raises(pmtl.PmtlError, match=r"named 'color'\. Did you mean 'colour'\?"):
+        train(color="red")
+    with pytest.raises(pmtl.PmtlError, match="colour must be text, but 3 was given"):
+        train(colour=3)
+
+
+def test_train_says_what_each_option_is():
+    shown = " ".join(pydoc.plain(pydoc.render_doc(pmtl.train)).split())
+    for name, setting in declared(TrainConfig).items():
+        if name not in ("data", "model", "algorithm"):
+            assert f"{name}: {setting.about.help}" in shown
+    assert inspect.signature(pmtl.train).parameters["init"].annotation == str | None | Path
+
+
 def test_python_files_and_the_command_line_have_the_same_settings():
     settings = {item.name: item.default for item in fields(TrainConfig)}
     own = set(inspect.signature(pmtl.train).parameters)
@@ -88,9 +132,22 @@ def test_python_files_and_the_command_line_have_the_same_settings():
     options = set(inspect.signature(train_command).parameters)
     assert options - {*declared(TrainConfig), *inside} == {
         *("config", "out", "callback", "as_json"),
-        *("client_column", "target", "scale", "bounds", "schema"),
+        *declared(Reading),
     }
     assert {*declared(TrainConfig), *inside} <= options
+
+
+def test_what_is_a_setting_elsewhere_has_its_words_and_default():
+    shown = " ".join(pydoc.plain(pydoc.render_doc(pmtl.finetune)).split())
+    taken = inspect.signature(pmtl.finetune).parameters
+    assert "halve_every" not in taken
+    for name in ("steps", "epochs", "batch", "lr"):
+        setting = declared(LocalTraining)[name]
+        assert f"{name}: {setting.about.help}" in shown
+        assert taken[name].default == setting.default
+    for name in ("cohort", "sampling", "delta"):
+        assert declared(AuditSetup)[name].about is declared(PrivacyRequest)[name].about
+    assert not set(declared(Reading)) & set(inspect.signature(federation_run).parameters)
 
 
 @pytest.mark.parametrize("kind", [TrainConfig, PrivacyRequest, LocalTraining])

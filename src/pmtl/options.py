@@ -7,21 +7,28 @@
         def __post_init__(self) -> None:
             check_options(self)
 
-Python programs, configuration files (`runs/config.py`) and the command line (`cli/options.py`) all
-read type, default, bounds and help text from the field.
+Python functions (`takes_settings`), configuration files (`runs/config.py`) and the command line
+(`cli/options.py`) all read type, default, bounds and help text from the field.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
+from functools import cache
 from numbers import Integral, Real
+from pathlib import Path
 from types import NoneType
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 from pmtl.errors import PmtlError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,12 @@ class Option:
     above: float | None = None  #: a number that the value must be greater than
     finite: bool = False  #: whether infinity is refused
     panel: str | None = None  #: the heading of the option in `--help`
-    metavar: str | None = None  #: the name of the value in `--help`
+    metavar: str | None = None  #: the name of the value in `--help`; a FILE may be a `Path`
+    names: tuple[str, ...] = ()  #: values that stand between { and } in `help`
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", tuple(re.findall(r"{(.*?)}", self.help)))
+        object.__setattr__(self, "help", re.sub(r"[{}]", "", self.help))
 
 
 def option(default: Any, help: str, **about: Any) -> Any:
@@ -51,6 +63,7 @@ class Declared(NamedTuple):
     about: Option
 
 
+@cache
 def declared(kind: Any) -> dict[str, Declared]:
     """The settings of a dataclass by name; its tables are not among them."""
     hints = get_type_hints(kind)
@@ -59,6 +72,12 @@ def declared(kind: Any) -> dict[str, Declared]:
         for item in fields(kind)
         if "option" in item.metadata
     }
+
+
+def same_option(kind: Any, name: str) -> Any:
+    """A field of a dataclass that is also a setting of another one, `kind`."""
+    setting = declared(kind)[name]
+    return field(default=setting.default, metadata={"option": setting.about})
 
 
 def tables(kind: Any) -> Iterator[tuple[str, type, str]]:
@@ -77,8 +96,36 @@ def tables_by_setting(kind: Any) -> dict[str, str]:
     return found
 
 
+def takes_settings(kind: Any, *left_out: str) -> Callable[[Function], Function]:
+    """Replace the `**settings` of a function by an argument for each setting of `kind` that is not
+    left out and has no argument: in its signature, and at the end of its docstring."""
+
+    def decorate(function: Function) -> Function:
+        signature = inspect.signature(function, eval_str=True)
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        first = [p for p in own if p.kind is not p.KEYWORD_ONLY]
+        made, lines = [], inspect.cleandoc(function.__doc__ or "").split("\n    **settings:")[:1]
+        for name, hint, default, about in declared(kind).values():
+            if name in (*left_out, *signature.parameters):
+                continue
+            hint = hint | Path if about.metavar == "FILE" else hint
+            made.append(
+                inspect.Parameter(
+                    name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint
+                )
+            )
+            text = textwrap.fill(f"{name}: {about.help}", 92, subsequent_indent="    ")
+            lines.append(textwrap.indent(text, "    "))
+        parameters = [*first, *made, *own[len(first) :]]
+        function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        function.__doc__ = "\n".join(lines)
+        return function
+
+    return decorate
+
+
 _KINDS: dict[type, tuple[str, Any]] = {
-    str: ("text", str),
+    str: ("text", (str, Path)),
     bool: ("true or false", bool),
     int: ("a whole number", Integral),
     float: ("a number", Real),
@@ -90,7 +137,8 @@ def check_options(made: Any) -> None:
 
     Numbers become Python's int or float, so that writing and reading a file keeps them equal.
     """
-    for setting in declared(type(made)).values():
+    kind: Any = type(made)
+    for setting in declared(kind).values():
         kinds = get_args(setting.hint) or (setting.hint,)
         value = getattr(made, setting.name)
         if value is None and NoneType in kinds:

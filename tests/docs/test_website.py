@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib.util
 import os
 import re
@@ -80,6 +81,9 @@ def test_the_reference_has_every_command_and_every_public_name(site):
     for name in pmtl.__all__:
         if name != "__version__":
             assert re.search(rf'id="pmtl\.[\w.]*\b{name}"', python), name
+    text = html.unescape(re.sub(r"<[^>]*>", "", python))
+    assert "checkpoint_seconds: float = 10.0" in text, "the signature of train"
+    assert "Seconds between checkpoints, which a crash may cost; 0: every round." in text
 
 
 def test_the_notebook_shows_its_results(site):

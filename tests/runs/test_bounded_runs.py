@@ -257,4 +257,4 @@ def test_a_mistake_is_a_sentence_and_nothing_is_spent(bounds, data, words, here,
 def test_bounds_need_data(here, pmtl_command):
     done = pmtl_command("train", "--bounds", "b.toml")
     assert done.status == 2
-    assert "--bounds need --data" in done.err
+    assert "--bounds cannot be used without --data: give it, too." in done.err

@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from pmtl.errors import PmtlError
-from pmtl.options import check_options, declared, option
+from pmtl.options import check_options, option, same_option
 from pmtl.privacy.plan import (
     DEFAULT_CLIP,
+    DEFAULT_EPSILON,
     PrivacyPlan,
     PrivacyRequest,
     check_epsilon,
@@ -31,18 +32,18 @@ CONFIDENCE = 0.999
 class AuditSetup:
     """The plan that is claimed, and how many trials attack it."""
 
-    epsilon: float = option(2.0, help="ε of the claim; the noise is calibrated to it.")
+    epsilon: float = option(DEFAULT_EPSILON, help="ε of the claim; the noise is calibrated to it.")
     clients: int = option(20, help="m: how many clients the federation has.")
-    cohort: int | None = option(None, help="q, clients a round; all clients unless given.")
-    sampling: str | None = option(None, help=declared(PrivacyRequest)["sampling"].about.help)
+    cohort: int | None = same_option(PrivacyRequest, "cohort")
+    sampling: str | None = same_option(PrivacyRequest, "sampling")
     rounds: int = option(3, help="T: rounds of the games that train.")
     trials: int = option(4000, help="Trials of the one-round game; other games in proportion.")
-    delta: float | None = option(None, help="δ; 1/(10 · clients) unless given.")
+    delta: float | None = same_option(PrivacyRequest, "delta")
     clip: float = option(DEFAULT_CLIP, help="γ, the largest norm of an upload.")
     seed: int = option(0, help="Another seed plays other trials.", at_least=0)
     confidence: float = option(CONFIDENCE, help="The confidence of every single game.")
     mode: str = option(
-        "experiment", help="experiment (seeded) or production (the operating system's noise)."
+        "experiment", help="{experiment} (seeded) or {production} (the operating system's noise)."
     )
     hardened: bool | None = option(
         None, help="Attack the gate with exact noise; by default only in production."

@@ -18,27 +18,22 @@ if TYPE_CHECKING:
 ALL = "all"
 
 
-@opt.with_settings("steps", "halve_every", kind=LocalTraining)
+@opt.with_settings("halve_every", kind=LocalTraining)
 def finetune(
-    path: str = opt.completed_argument("run", "The folder of a finished run.", "RUN"),
+    path: str = opt.completed_argument("The folder of a finished run.", "RUN", "run"),
     method: str = opt.completed(
         "vanilla",
-        "method",
-        "vanilla, mean, kl, ewc, all four of them (all), or select: every client chooses the "
-        "best model by its own validation rows.",
+        "{vanilla}, {mean}, {kl}, {ewc}, all four of them ({all}), or {select}: every client "
+        "chooses the best model by its own validation rows, also with 5 times as many --steps.",
     ),
     start: str | None = opt.completed(
         None,
-        "start",
-        "shared or personal: the model to start from (default: personal if the run has such "
+        "{shared} or {personal}: the model to start from (default: personal if the run has such "
         "models; select tries both).",
     ),
     lam: float | None = opt.optional(
         "λ, how strongly the published model pulls (default: mean 0.1, kl and ewc 1; "
         "select tries 0.1 and 1)."
-    ),
-    steps: int | None = opt.optional(
-        "Steps of SGD (default 10); select tries them and 5 times as many."
     ),
     seed: int | None = opt.optional("The same seed gives the same bits (default: the run's)."),
     device: opt.Device = None,
@@ -96,7 +91,7 @@ def finetune(
         refuse_existing(tasks[0][2])
     for one, _, place in (task for task in tasks if task not in missing):
         opt.warn(f"{place} exists already and is kept as it is: {one} is not done again.")
-    settings |= {"start": start, "steps": steps, "seed": seed, "device": device, "engine": engine}
+    settings |= {"start": start, "seed": seed, "device": device, "engine": engine}
     settings = opt.given(settings)
     done: list[Finetuned] = []
     try:

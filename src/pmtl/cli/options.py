@@ -8,7 +8,6 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -16,8 +15,8 @@ import typer
 from pmtl.cli.shell.completion import completer
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
-from pmtl.options import Declared, declared, option, tables
-from pmtl.runs.config import CONFIGURATION, DATA, TrainConfig, merge, parse_config
+from pmtl.options import Declared, Option, declared, tables
+from pmtl.runs.config import CONFIGURATION, DATA, Reading, TrainConfig, in_spec, merge, parse_config
 from pmtl.spec import format_spec, parse_spec
 from pmtl.storage import read_toml
 
@@ -25,34 +24,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Command = TypeVar("Command", bound=Callable[..., None])
-
-
-@dataclass(frozen=True)
-class Reading:
-    """Options of the data's spec that are also options of commands."""
-
-    client_column: str | None = option(
-        None, help="The column of a table that names the client.", panel=DATA
-    )
-    target: str | None = option(
-        None, help="The column of a table that is to be predicted; several as a+b.", panel=DATA
-    )
-    scale: str | None = option(
-        None,
-        help="client: every client standardises its features by its own training rows.",
-        panel=DATA,
-    )
-    bounds: str | None = option(
-        None,
-        help="A TOML file with public bounds of columns ([columns.NAME] with low and high), by "
-        "which they are scaled.",
-        panel=DATA,
-    )
-    schema: str | None = option(
-        None,
-        help="A TOML file that says what the columns of a table hold; pmtl data schema writes one.",
-        panel=DATA,
-    )
 
 
 def typer_option(setting: Declared, panel: str | None = None) -> Any:
@@ -66,7 +37,7 @@ def typer_option(setting: Declared, panel: str | None = None) -> Any:
         help=re.sub(r"\[(?=[a-z/#@])", r"\\[", help),  # Rich would take it for markup.
         rich_help_panel=about.panel or panel,
         metavar=about.metavar,
-        autocompletion=completer(setting.name),
+        autocompletion=completer(setting.name, about.names),
     )
 
 
@@ -80,14 +51,22 @@ def flag(name: str, help: str) -> Any:
     return typer.Option(False, name, help=help)
 
 
-def completed(default: str | None, values: str, help: str) -> Any:
-    """A Typer option whose values the shell completes; `values` is a name for `completer`."""
-    return typer.Option(default, help=help, autocompletion=completer(values))
+def completed(default: str | None, help: str, setting: str = "") -> Any:
+    """A Typer option whose values the shell completes: those of a setting, or those between { and }
+    in `help`."""
+    return typer.Option(default, **_completed(help, setting))
 
 
-def completed_argument(values: str, help: str, metavar: str) -> Any:
-    """The same for an argument, which has to be given."""
-    return typer.Argument(..., help=help, metavar=metavar, autocompletion=completer(values))
+def completed_argument(help: str, metavar: str, setting: str = "") -> Any:
+    """The same for an argument, which has to be given; a "run" is a folder."""
+    return typer.Argument(..., metavar=metavar, **_completed(help, setting))
+
+
+def _completed(help: str, setting: str) -> dict[str, Any]:
+    about = Option(help)
+    known = declared(TrainConfig)
+    names = known[setting].about.names if setting in known else about.names
+    return {"help": about.help, "autocompletion": completer(setting, names)}
 
 
 Clients = Annotated[int | None, typer.Option(help="m: how many clients the federation has.")]
@@ -97,7 +76,7 @@ Target = Annotated[str | None, typer_option(declared(Reading)["target"])]
 SchemaFile = Annotated[str | None, typer_option(declared(Reading)["schema"])]
 Device = Annotated[str | None, typer_option(declared(TrainConfig)["device"])]
 Engine = Annotated[str | None, typer_option(declared(TrainConfig)["engine"])]
-RUN = completed_argument("run", "The folder of a finished run, or RUN/finetuned/NAME.", "RUN")
+RUN = completed_argument("The folder of a finished run, or RUN/finetuned/NAME.", "RUN", "run")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, to stdout.")]
 
 
@@ -126,7 +105,7 @@ def _parameters(kind: type, panel: str | None = None) -> Iterator[inspect.Parame
             annotation=setting.hint | None,
         )
         if setting.name == "data":
-            yield from _parameters(Reading)
+            yield from _parameters(Reading, DATA)
     for _, inner, heading in tables(kind):
         yield from _parameters(inner, heading)
 
@@ -142,18 +121,13 @@ def make_config(
     """The configuration from a command's options, which override `file`; None is ignored."""
     options = given(options)
     values = merge({} if file is None else read_toml(file, CONFIGURATION), _nested(kind, options))
-    # `--client-column` is the option `client` of the data's spec.
-    reading = {
-        key.removesuffix("_column"): options[key] for key in declared(Reading) if key in options
-    }
-    if reading:
+    if reading := [name for name in declared(Reading) if name in options]:
         if "data" not in values:
-            raise PmtlError(
-                "--client-column, --target, --scale, --schema and --bounds need --data: give it, "
-                "too."
-            )
+            flags = " and ".join(f"--{name.replace('_', '-')}" for name in reading)
+            raise PmtlError(f"{flags} cannot be used without --data: give it, too.")
         name, more = parse_spec(values["data"])
-        values["data"] = format_spec(name, {**more, **reading})
+        more |= {in_spec(one): options[one] for one in reading}
+        values["data"] = format_spec(name, more)
     return parse_config(values, file or "the options", kind)
 
 

@@ -47,10 +47,10 @@ def paper(
         pmtl paper fig3 --on synthetic --quick
         pmtl paper all --on femnist --data femnist.npz
     """
+    from pmtl.engines.process import resolve_device
     from pmtl.experiments.results import Results
     from pmtl.experiments.run import default_experiments, run_experiments
     from pmtl.experiments.settings import setting_of
-    from pmtl.runs.config import resolve_device
 
     setting = setting_of(on, quick)
     names = default_experiments(on) if "all" in experiment else tuple(experiment)

@@ -1,4 +1,4 @@
-"""Threads, signals and memory of the process of a run."""
+"""The device, threads, signals and memory of the process of a run."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+
+from pmtl.errors import PmtlError
 
 #: Threads on the CPU if a GPU trains: they read rows and draw noise.
 GPU_THREADS = 4
@@ -65,6 +67,20 @@ def devices() -> list[str]:
         built = torch.version.cuda is not None
         found[0] += ", no CUDA device" if built else ", and a PyTorch without CUDA"
     return found
+
+
+def resolve_device(device: str) -> str:
+    """The device to use; `auto` is the graphics card if there is one."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise PmtlError(
+            f"The device {device!r} cannot be used here. There is: {', '.join(devices())}. "
+            "--device auto uses the best of them."
+        ) from error
+    return device
 
 
 def peak_resident_bytes() -> int:

@@ -22,7 +22,7 @@ import numpy as np
 from pmtl import storage as files
 from pmtl.algorithms import build_algorithm
 from pmtl.data import FederatedData, Split, load
-from pmtl.engines.process import graceful_stop
+from pmtl.engines.process import graceful_stop, resolve_device
 from pmtl.errors import Interrupted, PmtlError, memory_errors
 from pmtl.experiments.compare_verdict import verdicts
 from pmtl.experiments.result_cache import Result, ResultCache
@@ -32,7 +32,7 @@ from pmtl.experiments.sweep.table import Comparison
 from pmtl.models import FlatModel, build_model
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.report.verdict import Floats
-from pmtl.runs.config import IN_MEMORY, TrainConfig, parse_config, resolve_device
+from pmtl.runs.config import IN_MEMORY, TrainConfig, parse_config
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.preparation import default_algorithm, wants_scaling
 from pmtl.runs.result import Run, load_run

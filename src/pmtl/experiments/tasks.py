@@ -20,7 +20,7 @@ import torch
 from pmtl import storage as files
 from pmtl.algorithms import Algorithm, build_algorithm
 from pmtl.data import FederatedData, Split, load
-from pmtl.engines.process import threads_for
+from pmtl.engines.process import resolve_device, threads_for
 from pmtl.errors import PmtlError, memory_errors
 from pmtl.experiments.result_cache import Result
 from pmtl.experiments.settings import Setting, measured_rounds
@@ -31,7 +31,6 @@ from pmtl.personalize.methods import METHODS, build_method
 from pmtl.personalize.tuning import Workspace, tune
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.sampling import default_sampling
-from pmtl.runs.config import resolve_device
 from pmtl.simulation import RowTensors, Simulation, Weights, evaluate, simulate
 
 

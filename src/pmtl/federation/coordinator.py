@@ -26,7 +26,7 @@ from pmtl.federation.agreement import Agreement, Columns, belongs_to
 from pmtl.federation.messages import Message
 from pmtl.federation.rounds import Rounds, read_answers, sentence_of
 from pmtl.federation.server_folder import ServerFolder, ServerRun
-from pmtl.federation.transport import Transport
+from pmtl.federation.transport import JOIN_SECONDS, ROUND_SECONDS, Transport
 from pmtl.jsontext import to_json
 from pmtl.privacy.grid import Grid
 from pmtl.privacy.ledger.events import TRAINING
@@ -39,8 +39,6 @@ from pmtl.sharing import PublicInputs
 from pmtl.spec import from_values
 
 AT_THE_SERVER = "(at the server)"
-#: Seconds that sites have for reading their data and for one round.
-JOIN_SECONDS, ROUND_SECONDS = 300.0, 600.0
 
 
 @dataclass(frozen=True)

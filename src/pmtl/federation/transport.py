@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+#: Seconds that sites have for reading their data and for one round.
+JOIN_SECONDS, ROUND_SECONDS = 300.0, 600.0
+
 #: A site's part: from the server's message to the answer.
 Handler = Callable[[bytes], bytes]
 

@@ -11,12 +11,13 @@ from typing import Any
 import torch
 
 from pmtl.algorithms import Algorithm
+from pmtl.engines.process import resolve_device
 from pmtl.errors import PmtlError
+from pmtl.options import takes_settings
 from pmtl.personalize.choosing import LAMS, candidates, choose
 from pmtl.personalize.methods import SELECT, build_method, needs_published
 from pmtl.personalize.result import Finetuned, FinetunedFacts, refuse_existing, save_finetuned
 from pmtl.personalize.tuning import Workspace, tune
-from pmtl.runs.config import resolve_device
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.result import Run, load_run
 from pmtl.simulation import LocalTraining, RowTensors, Weights
@@ -27,34 +28,28 @@ STARTS = ("shared", "personal")
 
 
 @explain_wrong_calls()
+@takes_settings(LocalTraining, "halve_every")
 def finetune(
     run: Run | str | Path,
     method: str = "vanilla",
     start: str | None = None,
     *,
-    steps: int | None = None,
-    epochs: int | None = None,
-    batch: int = 10,
-    lr: float = 0.1,
     lam: float | None = None,
     seed: int | None = None,
     device: str = "auto",
     engine: str = "auto",
     out: str | Path | None = None,
     progress: bool = False,
+    **settings: Any,
 ) -> Finetuned:
     """Let every client of a finished run train its model further, at no privacy cost.
 
     Args:
         run: A run, or its folder.
         method: vanilla, mean, kl, ewc (`personalize/methods.py`), or select: each client chooses on
-            its validation rows (`personalize/choosing.py`).
+            its validation rows (`personalize/choosing.py`), also with 5 times as many `steps`.
         start: The `shared` model or the client's `personal` one, the default if the run has it;
             select tries both unless given.
-        steps: Steps of SGD, 10 unless given; select tries them and 5 times as many.
-        epochs: Passes over a client's rows, instead of `steps`.
-        batch: Rows of a step; 0 for all rows.
-        lr: η, the step size.
         lam: λ, how strongly the published model pulls.
         seed: The same seed gives the same bits; the run's unless given; not in production.
         device: auto, cpu or cuda.
@@ -62,6 +57,7 @@ def finetune(
         out: A new folder for the result; `folder_of` gives the default of the command line. Without
             it, the result stays in memory.
         progress: Whether to show a progress bar.
+        **settings: fields of `LocalTraining`, which `help(pmtl.finetune)` lists.
     """
     run = run if isinstance(run, Run) else load_run(run)
     if isinstance(run, Finetuned):
@@ -69,7 +65,7 @@ def finetune(
     how = None if method == SELECT else build_method(method, lam)
     if start is not None or how is not None:
         start = check_start(run, method, start, how)
-    local = LocalTraining(steps=steps, epochs=epochs, batch=batch, lr=lr)
+    local = LocalTraining(**settings)
     production = run.facts.production
     seed = _seed(run, seed)
     if out is not None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pmtl.client.batches import LocalTraining
 from pmtl.errors import PmtlError, errors_naming, kind_of
 from pmtl.jsontext import to_json
-from pmtl.options import check_options, option, tables, tables_by_setting
+from pmtl.options import check_options, declared, option, tables, tables_by_setting
 from pmtl.privacy.accounting.validation import DEFAULT_SHARE
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
 from pmtl.spec import construct, format_spec, unknown
@@ -36,27 +36,57 @@ CONFIGURATION = "The configuration"
 
 
 @dataclass(frozen=True)
+class Reading:
+    """Options of the data's spec that are also options of commands."""
+
+    client_column: str | None = option(None, help="The column of a table that names the client.")
+    target: str | None = option(
+        None, help="The column of a table that is to be predicted; several as a+b."
+    )
+    scale: str | None = option(
+        None, help="{client}: every client standardises its features by its own training rows."
+    )
+    bounds: str | None = option(
+        None,
+        help="A TOML file with public bounds of columns ([columns.NAME] with low and high), by "
+        "which they are scaled.",
+        metavar="FILE",
+    )
+    schema: str | None = option(
+        None,
+        help="A TOML file that says what the columns of a table hold; pmtl data schema writes one.",
+        metavar="FILE",
+    )
+
+
+def in_spec(name: str) -> str:
+    """What the data's spec calls an option of `Reading`."""
+    return name.removesuffix("_column")
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """All settings of a run; the same settings give the same bits."""
 
     data: str = option(
         "synthetic",
-        help="PATH[:key=value,…] (.npz, .csv, .parquet, .h5, LEAF .json/.zip/folder) or synthetic.",
+        help="PATH[:key=value,…] (.csv, .parquet, .npz, .h5, LEAF .json, …) or synthetic.",
         panel=DATA,
         metavar="SPEC",
     )
     model: str = option(
         "auto",
-        help="logistic, linear, mlp[:hidden=64,layers=1], femnist_cnn, celeba_cnn, hog, "
-        "package.module:Name, or auto: logistic or linear, by the target.",
+        help="{logistic}, {linear}, {mlp}[:hidden=64,layers=1], {femnist_cnn}, {celeba_cnn}, "
+        "{hog}, package.module:Name, or {auto}: logistic or linear, by the target.",
         panel=DATA,
     )
     algorithm: str = option(
         "auto",
-        help="auto (pooling for linear models, anchored for others), pooling, anchored, "
-        "pmtl[:lam=0.1], fedavg, fedprox[:mu=0.1], local, ditto[:lam=0.1], ppsgd[:alpha=1], "
-        "clustered:clusters=FILE (JSON or CSV, client to cluster), related:omega=FILE (.npy, or "
-        "CSV with names), fedadam[:server_lr=0.03], naive_joint, or package.module:Name.",
+        help="{auto} (pooling for linear models, anchored for others), {pooling}, {anchored}, "
+        "{pmtl}[:lam=0.1], {fedavg}, {fedprox}[:mu=0.1], {local}, {ditto}[:lam=0.1], "
+        "{ppsgd}[:alpha=1], {clustered:clusters=}FILE (JSON or CSV, client to cluster), "
+        "{related:omega=}FILE (.npy, or CSV with names), {fedadam}[:server_lr=0.03], "
+        "{naive_joint}, or package.module:Name.",
     )
     init: str | None = option(
         None,
@@ -72,9 +102,9 @@ class TrainConfig:
     )
     share: str | None = option(
         None,
-        help="What leaves a client: patterns of parameter names (head.*), joined by +, biases, "
-        "subspace:k=1000[,seed=0], lowrank:rank=4[,seed=0], film or basis:file=FILE (public); "
-        "by default the whole model.",
+        help="What leaves a client: patterns of parameter names (head.*), joined by +, {biases}, "
+        "{subspace:k=}1000[,seed=0], {lowrank:rank=}4[,seed=0], {film} or {basis:file=}FILE "
+        "(public); by default the whole model.",
         panel=DATA,
     )
     privacy: PrivacyRequest = field(default_factory=PrivacyRequest, metadata={"panel": "Privacy"})
@@ -83,22 +113,24 @@ class TrainConfig:
     )
     mode: str = option(
         "experiment",
-        help="experiment (seeded, repeatable) or production (the operating system's randomness, "
-        "every release charged, only average metrics with noise).",
+        help="{experiment} (seeded, repeatable) or {production} (the operating system's "
+        "randomness, every release charged, only average metrics with noise).",
     )
     ledger: str | None = option(
-        None, help="The clients' ledger, which is charged; see pmtl ledger create."
+        None,
+        help="The clients' ledger, which is charged; see pmtl ledger create.",
+        metavar="FILE",
     )
     seed: int | None = option(
         None,
         help="The same seed gives the same bits; by default 0, in production none.",
         at_least=0,
     )
-    device: str = option("auto", help="auto, cpu or cuda.")
+    device: str = option("auto", help="{auto}, {cpu} or {cuda}.")
     engine: str = option(
         "auto",
-        help="axis (all clients in one computation), threads (one client per core), debug (one "
-        "client after the other; errors name the client and the stage) or auto.",
+        help="{axis} (all clients in one computation), {threads} (one client per core), {debug} "
+        "(one client after the other; errors name the client and the stage) or {auto}.",
     )
     compile: bool | None = option(
         None,
@@ -249,10 +281,9 @@ def _refuse_misplaced(values: Mapping[str, Any], kind: type[TrainConfig]) -> Non
     for place, part in parts.items():
         for name in part if isinstance(part, Mapping) else ():
             table = known.get(name, place)
-            if name in _DATA_OPTIONS:
+            if name in declared(Reading):
                 problems.append(
-                    f"{name} is an option of the data: write data = "
-                    f'"FILE:{name.removesuffix("_column")}=…".'
+                    f'{name} is an option of the data: write data = "FILE:{in_spec(name)}=…".'
                 )
             elif name in _FEDERATION_SETTINGS and name not in known:
                 problems.append(
@@ -269,8 +300,6 @@ def _refuse_misplaced(values: Mapping[str, Any], kind: type[TrainConfig]) -> Non
 
 #: Settings of `pmtl federation run` only.
 _FEDERATION_SETTINGS = ("secure_aggregation", "colluders")
-#: Options of commands that a file gives as a part of the data's spec.
-_DATA_OPTIONS = ("client_column", "target", "scale", "bounds", "schema")
 
 
 def merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -310,21 +339,3 @@ def algorithm_spec(algorithm: str | Algorithm) -> str:
     if not all(isinstance(value, (int, float, str)) for value in values.values()):
         return IN_MEMORY
     return format_spec(name, values)
-
-
-def resolve_device(device: str) -> str:
-    """The device to use; `auto` is the graphics card if there is one."""
-    import torch
-
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        from pmtl.engines.process import devices
-
-        raise PmtlError(
-            f"The device {device!r} cannot be used here. There is: {', '.join(devices())}. "
-            "--device auto uses the best of them."
-        ) from error
-    return device

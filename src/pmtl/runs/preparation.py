@@ -15,6 +15,7 @@ import numpy as np
 from pmtl.algorithms import Algorithm, ExactAlgorithm
 from pmtl.billboard import Billboard
 from pmtl.data import Bounds, FederatedData, describe, public_warnings
+from pmtl.engines.process import resolve_device
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
 from pmtl.models import FlatModel
@@ -31,7 +32,7 @@ from pmtl.privacy.statement.warnings import (
     warn_of_noisy_metrics,
 )
 from pmtl.runs.budget import Budget
-from pmtl.runs.config import TrainConfig, resolve_device
+from pmtl.runs.config import TrainConfig
 from pmtl.runs.facts import RunFacts, fingerprint_of, versions
 from pmtl.server.resolve import auto_algorithm, resolve_algorithm, sizes_of
 from pmtl.sharing import named

@@ -18,6 +18,7 @@ from pmtl.data import FederatedData, load
 from pmtl.data.checks import not_a_federation
 from pmtl.errors import PmtlError, PmtlWarning, kind_of
 from pmtl.models import build_model, check_model, start_warnings
+from pmtl.options import takes_settings
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
 from pmtl.runs.callbacks import Callback, build_callbacks
 from pmtl.runs.config import (
@@ -58,6 +59,7 @@ _FRAMES = (
 @explain_wrong_calls(
     {"client": _FRAMES, "target": _FRAMES}, privacy=PrivacyRequest, local=LocalTraining
 )
+@takes_settings(TrainConfig)
 def train(
     data: str | Path | FederatedData = "synthetic",
     model: str | Callable[..., nn.Module] = "auto",
@@ -65,24 +67,12 @@ def train(
     privacy: PrivacyRequest | PrivacyPlan | dict[str, Any] | float | None = None,
     *,
     local: LocalTraining | dict[str, Any] | None = None,
-    init: str | Path | None = None,
-    frozen: str | None = None,
-    share: str | None = None,
-    mode: str = "experiment",
-    ledger: str | Path | None = None,
-    seed: int | None = None,
-    device: str = "auto",
-    engine: str = "auto",
-    compile: bool | None = None,
-    evaluate_every: int = 10,
-    metric: str | None = None,
-    patience: int | None = None,
-    checkpoint_seconds: float = 10.0,
     out: str | Path | None = None,
     callbacks: Sequence[Callback | str] = (),
     progress: bool = False,
     warn: Callable[[str], None] | None = None,
     team: Team = ALONE,
+    **settings: Any,
 ) -> Run:
     """Train one model per client.
 
@@ -97,20 +87,6 @@ def train(
             models and anchored for others.
         privacy: the privacy that is asked for: an ε, or the fields of `PrivacyRequest`.
         local: a client's work in a round: the fields of `LocalTraining`.
-        init: a public start: a safetensors file with the names of the model's parameters.
-        frozen: parameters that are not trained: patterns of names (`encoder.*`), joined by +.
-        share: what leaves a client: patterns of names (`head.*`), `biases`, `subspace:k=1000`,
-            `lowrank:rank=4`, `film` or `basis:file=FILE`; by default the whole model.
-        mode: `experiment` or `production`.
-        ledger: the clients' ledger, which is charged.
-        seed: the same seed gives the same bits; 0 unless given, in production none.
-        device: `auto`, `cpu` or `cuda`.
-        engine: `auto`, `axis`, `threads` or `debug`.
-        compile: whether to compile the steps of the engine `axis`.
-        evaluate_every: rounds between evaluations on validation rows; 0 for never.
-        metric: further measures (`auc+f1`), or your own (`package.module:function`).
-        patience: stop after this many evaluations without a lower released loss.
-        checkpoint_seconds: seconds between checkpoints; 0 for every round.
         out: a new folder, from which `resume` can continue; by default the run is in memory only.
         callbacks: callbacks (`pmtl.Callback`), or their names.
         progress: whether to show a progress bar.
@@ -119,6 +95,7 @@ def train(
         team: this process's rank under torchrun (`with pmtl.join_team() as team`). Every process
             calls this with the same arguments and data; the first writes and returns the result.
             Processes that differ in data, settings or code are refused.
+        **settings: the other fields of `TrainConfig`, which `help(pmtl.train)` lists.
     """
     if isinstance(data, Path):
         data = str(data)
@@ -137,19 +114,7 @@ def train(
         algorithm=algorithm_spec(algorithm),
         privacy=privacy_of(privacy),
         local=part(LocalTraining, local, "local"),
-        init=None if init is None else str(init),
-        frozen=frozen,
-        share=share,
-        mode=mode,
-        ledger=None if ledger is None else str(ledger),
-        seed=seed,
-        device=device,
-        engine=engine,
-        compile=compile,
-        evaluate_every=evaluate_every,
-        metric=metric,
-        patience=patience,
-        checkpoint_seconds=checkpoint_seconds,
+        **settings,
     )
     return start(
         config,

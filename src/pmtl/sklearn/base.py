@@ -25,7 +25,7 @@ from pmtl.data import FederatedData
 from pmtl.data.client_names import encode
 from pmtl.errors import PmtlError, PmtlWarning
 from pmtl.models import Task
-from pmtl.privacy.plan import PrivacyRequest
+from pmtl.privacy.plan import DEFAULT_EPSILON, PrivacyRequest
 from pmtl.runs.result import Run
 from pmtl.runs.training import train
 from pmtl.sklearn.columns import check_rows, without_column
@@ -58,7 +58,7 @@ class PMTLEstimator(BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        epsilon: float = 2.0,
+        epsilon: float = DEFAULT_EPSILON,
         delta: float | None = None,
         *,
         algorithm: Any = "auto",

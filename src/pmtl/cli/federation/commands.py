@@ -13,6 +13,9 @@ from pmtl.cli.federation.demo import demo
 from pmtl.cli.federation.kits import add_site, members, provision, renew
 from pmtl.cli.federation.settings import FederationConfig, job_of
 from pmtl.errors import PmtlError
+from pmtl.federation.transport import ROUND_SECONDS
+from pmtl.options import declared
+from pmtl.runs.config import Reading, in_spec
 
 if TYPE_CHECKING:
     from pmtl.federation.nvflare.admin import Administrator
@@ -34,9 +37,8 @@ SiteKit = Annotated[Path, typer.Argument(metavar="KIT", help="This site's kit, K
 AdminKit = Annotated[Path, typer.Argument(metavar="KIT", help="The administrator's kit.")]
 #: Settings that sites and the server decide, or that have no meaning between organisations.
 _LEFT_OUT = (
-    *("data", "client_column", "target", "scale", "bounds", "schema", "ledger", "device"),
-    *("engine", "compile", "evaluate_every", "metric", "metrics", "patience", "loss_bound"),
-    "checkpoint_seconds",
+    *("data", *declared(Reading), "ledger", "device", "engine", "compile", "evaluate_every"),
+    *("metric", "metrics", "patience", "loss_bound", "checkpoint_seconds"),
 )
 
 
@@ -56,7 +58,7 @@ def server(kit: ServerKit) -> None:
 
 
 @app.command()
-@opt.with_settings(kind=opt.Reading)
+@opt.with_settings(kind=Reading)
 def site(
     kit: SiteKit,
     data: str | None = opt.optional("This site's rows, as in pmtl train.", metavar="SPEC"),
@@ -81,7 +83,7 @@ def site(
     from pmtl.federation.nvflare.policy import check_role, server_address
 
     check_role(kit, "site")
-    reading = {name.removesuffix("_column"): value for name, value in reading.items()}
+    reading = {in_spec(name): value for name, value in reading.items()}
     write_site_file(kit, data, reading, limits, models, one_client)
     host, port = server_address(kit)
     _supervise(kit, "site", f" and connects to {host}:{port} when the server is there")
@@ -107,7 +109,7 @@ def run(
         None, "--site", help="A site that takes part (default all)."
     ),
     round_seconds: float = typer.Option(
-        600.0, help="How long the server waits for a site's answer."
+        ROUND_SECONDS, help="How long the server waits for a site's answer."
     ),
     resume: bool = opt.flag("--resume", "Continue a run that was stopped."),
     wait: bool = typer.Option(True, "--wait/--no-wait", help="Whether to wait for the end."),

@@ -7,13 +7,14 @@ from pathlib import Path
 import typer
 
 from pmtl.cli import options as opt
+from pmtl.privacy.plan import DEFAULT_EPSILON
 
 
 def demo(
     out: Path = typer.Option(
         Path("federation-demo"), help="A new folder for kits, models and the report."
     ),
-    epsilon: float = typer.Option(2.0, help="ε for the whole run."),
+    epsilon: float = typer.Option(DEFAULT_EPSILON, help="ε for the whole run."),
     secure: bool = opt.flag("--secure-aggregation", "Sites hide their uploads from the server."),
     as_json: opt.AsJson = False,
 ) -> None:

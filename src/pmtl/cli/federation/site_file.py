@@ -10,10 +10,13 @@ from pmtl.cli import options as opt
 from pmtl.data.schema import Schema
 from pmtl.errors import PmtlError
 from pmtl.federation.nvflare.policy import SITE_FILE
+from pmtl.options import declared
+from pmtl.runs.config import Reading
 from pmtl.spec import format_spec, parse_spec
 from pmtl.storage import read_toml, write_text
 
-_FILES = ("schema", "bounds")  # Options of a data spec that name files.
+#: Options of a data spec that name files.
+_FILES = [name for name, one in declared(Reading).items() if one.about.metavar == "FILE"]
 
 
 def write_site_file(

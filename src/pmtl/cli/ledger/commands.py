@@ -14,6 +14,8 @@ import typer
 from pmtl.cli import options as opt
 from pmtl.cli.ledger.text import accounts_of, print_summary, summary_of
 from pmtl.errors import PmtlError
+from pmtl.options import declared
+from pmtl.privacy.plan import PrivacyRequest
 
 app = typer.Typer(
     help="What all runs on the same clients have spent together, and how much they may.",
@@ -22,7 +24,7 @@ app = typer.Typer(
 )
 
 Path = Annotated[str, typer.Argument(metavar="PATH", help="The ledger, a file.")]
-Delta = Annotated[float | None, typer.Option(help="δ (default: 1/(10 · clients)).")]
+Delta = Annotated[float | None, opt.typer_option(declared(PrivacyRequest)["delta"])]
 Data = Annotated[
     str, typer.Option(metavar="SPEC", help="The federation of its clients, as in pmtl train.")
 ]
