@@ -10,8 +10,10 @@ import torch
 from weights import shared
 
 import pmtl
+from pmtl import storage as files
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.runs.callbacks import Event
+from pmtl.server import Server
 
 PRIVACY = {"rounds": 4}
 QUICK = {"steps": 1}
@@ -84,9 +86,26 @@ def test_a_callback_changes_nothing(small):
     assert run.metrics == spoilt.metrics
 
 
-def test_production_tells_only_what_is_public(small, tmp_path):
+@pytest.mark.parametrize("mode", ["experiment", "production"])
+def test_checkpoints_at_the_start_and_with_the_result_are_not_announced(mode, small, tmp_path):
     Ledger.create(tmp_path / "ledger.db", small.clients).close()
     diary = Diary()
+    options = {"mode": mode, "ledger": tmp_path / "ledger.db", "out": tmp_path / "run"}
+    train(small, callbacks=[diary], checkpoint_seconds=1e9, **options)
+    assert diary.rounds("checkpoint") == []
+    stated = " ".join(pmtl.Callback.on_checkpoint.__doc__.split())
+    assert "Two checkpoints are not announced" in stated
+
+
+def test_production_tells_only_what_is_public(small, tmp_path, monkeypatch):
+    Ledger.create(tmp_path / "ledger.db", small.clients).close()
+    diary, published, publish = Diary(), {}, Server.publish
+
+    def spy(self, tally, state, *more):
+        publish(self, tally, state, *more)
+        published[state.round] = state.shared.clone()
+
+    monkeypatch.setattr(Server, "publish", spy)
     train(
         small,
         mode="production",
@@ -99,6 +118,9 @@ def test_production_tells_only_what_is_public(small, tmp_path):
     assert heard == [json.loads(line) for line in public]
     assert set().union(*heard) <= {"round", "validation", "noise"}
     assert {event.path for _, event in diary.heard} == {tmp_path / "run/public"}
+    assert all(torch.equal(event.shared, published[event.round]) for _, event in diary.heard)
+    file = tmp_path / "run/public/shared.safetensors"
+    assert torch.equal(diary.heard[-1][1].shared, files.read_tensors(file)[0]["weights"])
 
 
 def test_nothing_is_shared_by_local_training(small):

@@ -6,18 +6,17 @@ All of it is public. Server and sites derive the same algorithm from it (`Agreem
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from pmtl.algorithms import Algorithm, ExactAlgorithm, build_algorithm
-from pmtl.errors import PmtlError, PublicError
+from pmtl.errors import PmtlError
+from pmtl.federation.messages import check_run_name, refuse_code
 from pmtl.jsontext import to_json
 from pmtl.models import FlatModel, Task, build_model
 from pmtl.models.linear.last_layer import last_layer
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.privacy.sampling import SCHEMES
 from pmtl.runs.config import TrainConfig, parse_config
 from pmtl.server.resolve import auto_algorithm, resolve_algorithm, sizes_of
 from pmtl.sharing import PublicInputs, share_part
@@ -25,9 +24,6 @@ from pmtl.storage import digest_of_text
 
 if TYPE_CHECKING:
     from pmtl.data import FederatedData
-
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
 @dataclass(frozen=True)
@@ -183,7 +179,7 @@ class Agreement:
     def from_dict(cls, values: Mapping[str, Any]) -> Agreement:
         """The inverse of `to_dict`, checked. Names of code are refused before any import."""
         try:
-            _refuse_code(values)
+            refuse_code(values["config"], values["plan"]["sampling"])
             return cls(
                 check_run_name(values["run"]),
                 parse_config(values["config"], "the run's settings"),
@@ -202,22 +198,6 @@ class Agreement:
 def belongs_to(client: str, site: str) -> bool:
     """Whether a client is one of this site's, or the site itself is the client."""
     return client == site or client.startswith(f"{site}/")
-
-
-def check_run_name(name: Any) -> str:
-    """The name of a run, which is also the name of folders."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise PublicError(
-            f"{str(name)[:100]!r} cannot name a run: use letters, digits, - and _, at most 100."
-        )
-    return name
-
-
-def _refuse_code(values: Mapping[str, Any]) -> None:
-    config = values["config"]
-    schemes = values["plan"]["sampling"], config["privacy"].get("sampling")
-    if config.get("metric") is not None or any(s not in (None, *SCHEMES) for s in schemes):
-        raise PublicError("A federation knows only the library's sampling schemes and metrics.")
 
 
 def _model(

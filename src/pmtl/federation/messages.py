@@ -18,6 +18,7 @@ Any of them may be answered by `refused`, with a sentence that is public.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,10 +30,13 @@ from safetensors.numpy import save
 from pmtl.errors import PmtlError, PublicError
 from pmtl.jsontext import to_json
 from pmtl.messages import from_bytes
+from pmtl.privacy.sampling import SCHEMES
+from pmtl.spec import parse_spec
 
 REFUSED = "refused"
 _LONGEST_HEADER = 64 * 2**20
 _NAME = "pmtl"
+_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 @dataclass(frozen=True)
@@ -86,3 +90,33 @@ class Message:
 def refusal(sentence: str) -> Message:
     """The answer of a site that refuses; the sentence must be public."""
     return Message(REFUSED, {"sentence": sentence})
+
+
+def check_run_name(name: Any) -> str:
+    """The name of a run, which is also the name of folders."""
+    if not isinstance(name, str) or not _RUN_NAME.fullmatch(name):
+        raise PublicError(
+            f"{str(name)[:64]!r} is no name for a run: use 1 to 64 letters, digits, hyphens and "
+            "underscores, and begin with a letter or a digit."
+        )
+    return name
+
+
+def refuse_code(config: Any, sampling: Any = None) -> None:
+    """Refuse settings of a run, or the sampling of its plan, that name code: server and sites would
+    import `package.module:Name`. Installed sampling schemes and all metrics are refused, too."""
+    config = config if isinstance(config, Mapping) else {}
+    privacy = config.get("privacy")
+    asked = privacy.get("sampling") if isinstance(privacy, Mapping) else None
+    named = {name: config.get(name) for name in ("model", "algorithm", "metric")}
+    for name, value in [*named.items(), ("sampling", asked), ("sampling", sampling)]:
+        if isinstance(value, str) and ":" in parse_spec(value)[0]:
+            raise PublicError(
+                f"A federation does not import code that a job names, and the {name} is {value!r}: "
+                "use one of the library's, or leave it out."
+            )
+    if named["metric"] is not None or any(s not in (None, *SCHEMES) for s in (asked, sampling)):
+        raise PublicError(
+            "A federation takes no metric, and only the library's sampling schemes: leave out the "
+            "others."
+        )

@@ -17,7 +17,8 @@ from typing import Any
 
 from pmtl import storage as files
 from pmtl.algorithms import ExactAlgorithm
-from pmtl.federation.agreement import Agreement, check_run_name
+from pmtl.federation.agreement import Agreement
+from pmtl.federation.messages import check_run_name
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.statement.statement import make_statement
 from pmtl.runs.budget import Budget, Checkpoint, Published

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pmtl import storage as files
 from pmtl.errors import PmtlError
-from pmtl.federation.agreement import check_run_name
+from pmtl.federation.messages import check_run_name
 from pmtl.federation.training import Pending, Training
 from pmtl.runs.folder import make_private
 

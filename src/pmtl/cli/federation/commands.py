@@ -125,8 +125,8 @@ def run(
 
     Example: pmtl federation run KITS/admin --epsilon 2 --name first
     """
+    from pmtl.federation.messages import check_run_name
     from pmtl.federation.nvflare.admin import administrator
-    from pmtl.federation.nvflare.job import check_run_name
 
     check_run_name(name)
     if not round_seconds > 0:

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pmtl.errors import PmtlError
+from pmtl.federation.messages import check_run_name, refuse_code
 from pmtl.federation.nvflare.policy import CONTROLLER
-from pmtl.spec import parse_spec
 
 FOLDER = "pmtl"  #: the job's folder, and its name
 SETTINGS = "pmtl.json"
 LARGEST_SETTINGS = 2**20  #: bytes
 #: With which the submitter's side signs every folder.
 _SIGNATURES = {".__nvfl_sig.json", ".__nvfl_submitter.crt"}
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.I)
 _META = {
     "name": FOLDER,
     "deploy_map": {"app": ["@ALL"]},  # The scheduler deploys it to the server alone.
@@ -35,21 +33,10 @@ _FIXED = {
 }
 
 
-def check_run_name(name: str) -> str:
-    """The name of a run, which is a folder in the server's kit."""
-    if not _NAME.fullmatch(name):
-        raise PmtlError(
-            f"{name!r} is no name for a run: use 1 to 64 letters, digits, hyphens and "
-            "underscores, and begin with a letter or a digit."
-        )
-    return name
-
-
 def write_job(job: Mapping[str, Any], folder: Path) -> Path:
     """Write the job definition into an empty folder and return its path. `job` has the `name` of
     the run, whether to `resume` it, and `job` (the coordinator's) or `echo`."""
-    check_run_name(str(job["name"]))
-    _refuse_code(job)
+    _check(job)
     content = json.dumps(dict(job), indent=2, allow_nan=False)
     if len(content.encode()) > LARGEST_SETTINGS:
         raise PmtlError(f"The settings of the run are longer than {LARGEST_SETTINGS} bytes.")
@@ -101,22 +88,11 @@ def _settings(content: bytes) -> dict[str, Any]:
         raise PmtlError(f"The job's settings cannot be read: {error}.") from error
     if not isinstance(job, dict) or not isinstance(job.get("name"), str):
         raise PmtlError("The job's settings have no name of a run.")
-    check_run_name(job["name"])
-    _refuse_code(job)
+    _check(job)
     return job
 
 
-def _refuse_code(job: Mapping[str, Any]) -> None:
-    """A run's settings may name code only of the library: `package.module:Name` would be imported
-    by the server."""
-    asked = job.get("job", {})
-    config = asked.get("config", {}) if isinstance(asked, dict) else {}
-    privacy = config.get("privacy") if isinstance(config, dict) else None
-    named = ((config, "model"), (config, "algorithm"), (config, "metric"), (privacy, "sampling"))
-    for table, key in named:
-        value = table.get(key) if isinstance(table, dict) else None
-        if isinstance(value, str) and ":" in parse_spec(value)[0]:
-            raise PmtlError(
-                f"A federation does not import code that a job names, and the {key} is {value!r}: "
-                "use one of the library's."
-            )
+def _check(job: Mapping[str, Any]) -> None:
+    check_run_name(job.get("name"))
+    asked = job.get("job")
+    refuse_code(asked.get("config") if isinstance(asked, dict) else None)

@@ -207,10 +207,12 @@ def _losses_epsilon(groups: Sequence[Group], delta: float, cap: float, sensitivi
     variance = math.fsum(
         count * poisson.loss_deviation(z, rate, sensitivity) ** 2 for z, rate, count in parts
     )
-    interval = math.sqrt(variance / rounds) / poisson.points_per_deviation(rounds)
+    interval = 0.0
     for z, rate, _ in parts:
         points = _MOST_POINTS_FULL if rate == 1 else poisson.MOST_POINTS
-        interval = max(interval, 2 * poisson.reach(z, rate, tail, sensitivity) / points)
+        furthest = poisson.reach(z, rate, tail, sensitivity)
+        width = poisson.grid_interval(math.sqrt(variance / rounds), furthest, rounds, points)
+        interval = max(interval, width)
     total: Any = None
     for z, rate, count in parts:
         losses = poisson.one_round(z, rate, interval, tail, sensitivity)

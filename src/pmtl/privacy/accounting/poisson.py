@@ -102,10 +102,12 @@ def smaller(value: float, cap: float) -> float:
     return value if value < cap else cap
 
 
-def points_per_deviation(rounds: int) -> float:
-    """Points of the grid for one deviation of a round's loss; fewer for very many rounds, to save
-    time. A wider grid only makes ε larger."""
-    return 30 * min(1.0, math.sqrt(20_000 / rounds))
+def grid_interval(deviation: float, furthest: float, rounds: int, points: int) -> float:
+    """The width of a grid for losses up to ±`furthest`: 30 points for one `deviation` of a round's
+    loss, fewer for very many rounds, to save time, and at most `points` in all. A wider grid only
+    makes ε larger."""
+    per_deviation = 30 * min(1.0, math.sqrt(20_000 / rounds))
+    return max(deviation / per_deviation, 2 * furthest / points)
 
 
 def log_tail(delta: float, rounds: int) -> float:
@@ -153,10 +155,8 @@ def summed(part: Any, rounds: int) -> Any:
 def _composed(z: float, rate: float, rounds: int, delta: float, sensitivity: int) -> Any:
     """The distribution of the total privacy loss after all rounds."""
     tail = log_tail(delta, rounds)
-    interval = max(
-        loss_deviation(z, rate, sensitivity) / points_per_deviation(rounds),
-        2 * reach(z, rate, tail, sensitivity) / MOST_POINTS,
-    )
+    deviation, furthest = loss_deviation(z, rate, sensitivity), reach(z, rate, tail, sensitivity)
+    interval = grid_interval(deviation, furthest, rounds, MOST_POINTS)
     return repeated(one_round(z, rate, interval, tail, sensitivity), rounds)
 
 
@@ -202,7 +202,7 @@ def _outsiders_losses(z: float, rate: float, rounds: int, delta: float) -> Any:
     unamplified = gaussian.epsilon(mu, min(1e-4 * delta / (rounds * rate), 0.5))
     reach = float(np.logaddexp(math.log1p(-rate), math.log(rate) + unamplified))
     deviation = loss_deviation(z, rate, sensitivity=2)
-    interval = max(deviation / points_per_deviation(rounds), 2 * reach / 60_000)
+    interval = grid_interval(deviation, reach, rounds, points=60_000)
     top = max(math.ceil(reach / interval), 1)
     epsilons = np.arange(top + 1) * interval
     with np.errstate(divide="ignore"):
