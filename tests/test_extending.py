@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+import runpy
 import shlex
 import sys
 from pathlib import Path
@@ -13,6 +15,8 @@ import pmtl
 
 PAGE = (Path(__file__).parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"```python title=\"(\S+)\"\n(.*?)```", PAGE, re.S))
+#: A reader and a scheme of one's own are two files each: the second is the test.
+TESTS = ["test_jsonl.py", "test_groups.py"]
 COMMANDS = [line[2:] for line in PAGE.splitlines() if line.startswith("$ pmtl ")]
 #: Fewer rounds and seeds, so that a command takes a second.
 QUICK = {"train": ["--rounds", "2"], "compare": ["--rounds", "2", "--seeds", "1", "--out", "c"]}
@@ -33,8 +37,16 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_the_page_has_its_examples():
-    assert set(FILES) == {"fedrep.py", "jsonl.py", "groups.py", "shares.py", "watch.py"}
+    examples = {"fedrep.py", "jsonl.py", "groups.py", "shares.py", "watch.py"}
+    assert set(FILES) == {*examples, *TESTS}
     assert len(COMMANDS) == 7
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_the_tests_of_the_page_pass(folder, name):
+    sys.path.insert(0, str(folder))
+    (test,) = (part for name, part in runpy.run_path(name).items() if name.startswith("test_"))
+    test(*[folder] * len(inspect.signature(test).parameters))
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
+from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType
@@ -39,6 +41,11 @@ class Option:
     finite: bool = False  #: whether infinity is refused
     panel: str | None = None  #: the heading of the option in `--help`
     metavar: str | None = None  #: the name of the value in `--help`; a FILE may be a `Path`
+    names: tuple[str, ...] = ()  #: values that stand between { and } in `help`
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", tuple(re.findall(r"{(.*?)}", self.help)))
+        object.__setattr__(self, "help", re.sub(r"[{}]", "", self.help))
 
 
 def option(default: Any, help: str, **about: Any) -> Any:
@@ -56,6 +63,7 @@ class Declared(NamedTuple):
     about: Option
 
 
+@cache
 def declared(kind: Any) -> dict[str, Declared]:
     """The settings of a dataclass by name; its tables are not among them."""
     hints = get_type_hints(kind)
@@ -129,7 +137,7 @@ def check_options(made: Any) -> None:
 
     Numbers become Python's int or float, so that writing and reading a file keeps them equal.
     """
-    for setting in declared(type(made)).values():
+    for setting in declared(made.__class__).values():
         kinds = get_args(setting.hint) or (setting.hint,)
         value = getattr(made, setting.name)
         if value is None and NoneType in kinds:

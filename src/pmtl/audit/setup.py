@@ -43,7 +43,7 @@ class AuditSetup:
     seed: int = option(0, help="Another seed plays other trials.", at_least=0)
     confidence: float = option(CONFIDENCE, help="The confidence of every single game.")
     mode: str = option(
-        "experiment", help="experiment (seeded) or production (the operating system's noise)."
+        "experiment", help="{experiment} (seeded) or {production} (the operating system's noise)."
     )
     hardened: bool | None = option(
         None, help="Attack the gate with exact noise; by default only in production."

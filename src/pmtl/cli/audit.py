@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 @with_settings("confidence", kind=AuditSetup)
 def audit(
     game: str = completed(
-        "all", "game", "one-round, canaries, billboard, default, metrics, sampler, server or all."
+        "all",
+        "{one-round}, {canaries}, {billboard}, {default}, {metrics}, {sampler}, {server} or {all}.",
     ),
     as_json: AsJson = False,
     **settings: Any,

@@ -20,8 +20,8 @@ from pmtl.storage import disk_errors, numbered, write_text
 def compare(
     algorithm: list[str] | None = opt.completed(
         None,
-        "algorithm",
         "An algorithm, also package.module:Name; repeatable (default: pmtl, fedavg, local).",
+        "algorithm",
     ),
     epsilon: list[float] | None = opt.optional("An ε; repeatable (default: 0.5, 2, 8)."),
     grid: list[str] | None = opt.optional(

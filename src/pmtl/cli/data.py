@@ -21,7 +21,7 @@ app = typer.Typer(
 @app.command()
 def show(
     spec: str = opt.completed_argument(
-        "data", "PATH[:key=value,…] or synthetic[:key=value,…]", "SPEC"
+        "PATH[:key=value,…] or synthetic[:key=value,…]", "SPEC", "data"
     ),
     client_column: opt.ClientColumn = None,
     target: opt.Target = None,
@@ -100,7 +100,7 @@ def example(
 @app.command()
 def fetch(
     name: str = opt.completed_argument(
-        "data set", "femnist, femnist-nist, stackoverflow or celeba", "NAME"
+        "{femnist}, {femnist-nist}, {stackoverflow} or {celeba}", "NAME"
     ),
     to: str | None = opt.optional("The folder to put it in (default: data/NAME)."),
     force: bool = opt.flag("--force", "Download files that exist again."),

@@ -20,17 +20,15 @@ ALL = "all"
 
 @opt.with_settings("halve_every", kind=LocalTraining)
 def finetune(
-    path: str = opt.completed_argument("run", "The folder of a finished run.", "RUN"),
+    path: str = opt.completed_argument("The folder of a finished run.", "RUN", "run"),
     method: str = opt.completed(
         "vanilla",
-        "method",
-        "vanilla, mean, kl, ewc, all four of them (all), or select: every client chooses the "
-        "best model by its own validation rows, also with 5 times as many --steps.",
+        "{vanilla}, {mean}, {kl}, {ewc}, all four of them ({all}), or {select}: every client "
+        "chooses the best model by its own validation rows, also with 5 times as many --steps.",
     ),
     start: str | None = opt.completed(
         None,
-        "start",
-        "shared or personal: the model to start from (default: personal if the run has such "
+        "{shared} or {personal}: the model to start from (default: personal if the run has such "
         "models; select tries both).",
     ),
     lam: float | None = opt.optional(

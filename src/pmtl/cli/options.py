@@ -15,7 +15,7 @@ import typer
 from pmtl.cli.shell.completion import completer
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
-from pmtl.options import Declared, declared, tables
+from pmtl.options import Declared, Option, declared, tables
 from pmtl.runs.config import CONFIGURATION, DATA, Reading, TrainConfig, in_spec, merge, parse_config
 from pmtl.spec import format_spec, parse_spec
 from pmtl.storage import read_toml
@@ -37,7 +37,7 @@ def typer_option(setting: Declared, panel: str | None = None) -> Any:
         help=re.sub(r"\[(?=[a-z/#@])", r"\\[", help),  # Rich would take it for markup.
         rich_help_panel=about.panel or panel,
         metavar=about.metavar,
-        autocompletion=completer(setting.name),
+        autocompletion=completer(setting.name, about.names),
     )
 
 
@@ -51,14 +51,22 @@ def flag(name: str, help: str) -> Any:
     return typer.Option(False, name, help=help)
 
 
-def completed(default: str | None, values: str, help: str) -> Any:
-    """A Typer option whose values the shell completes; `values` is a name for `completer`."""
-    return typer.Option(default, help=help, autocompletion=completer(values))
+def completed(default: str | None, help: str, setting: str = "") -> Any:
+    """A Typer option whose values the shell completes: those of a setting, or those between { and }
+    in `help`."""
+    return typer.Option(default, **_completed(help, setting))
 
 
-def completed_argument(values: str, help: str, metavar: str) -> Any:
-    """The same for an argument, which has to be given."""
-    return typer.Argument(..., help=help, metavar=metavar, autocompletion=completer(values))
+def completed_argument(help: str, metavar: str, setting: str = "") -> Any:
+    """The same for an argument, which has to be given; a "run" is a folder."""
+    return typer.Argument(..., metavar=metavar, **_completed(help, setting))
+
+
+def _completed(help: str, setting: str) -> dict[str, Any]:
+    about = Option(help)
+    known = declared(TrainConfig)
+    names = known[setting].about.names if setting in known else about.names
+    return {"help": about.help, "autocompletion": completer(setting, names)}
 
 
 Clients = Annotated[int | None, typer.Option(help="m: how many clients the federation has.")]
@@ -68,7 +76,7 @@ Target = Annotated[str | None, typer_option(declared(Reading)["target"])]
 SchemaFile = Annotated[str | None, typer_option(declared(Reading)["schema"])]
 Device = Annotated[str | None, typer_option(declared(TrainConfig)["device"])]
 Engine = Annotated[str | None, typer_option(declared(TrainConfig)["engine"])]
-RUN = completed_argument("run", "The folder of a finished run, or RUN/finetuned/NAME.", "RUN")
+RUN = completed_argument("The folder of a finished run, or RUN/finetuned/NAME.", "RUN", "run")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, to stdout.")]
 
 

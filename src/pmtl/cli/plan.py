@@ -18,7 +18,7 @@ def plan(
     clients: opt.Clients = None,
     parameters: int | None = opt.optional("d: how many numbers leave a client; or give --columns."),
     model: str = opt.completed(
-        "auto", "model", "A model of the library; its parameters are counted."
+        "auto", "A model of the library; its parameters are counted.", "model"
     ),
     columns: int | None = opt.optional("How many numbers a row has."),
     classes: int = typer.Option(1, help="Outputs of the model: classes or labels, 1 for a number."),

@@ -66,7 +66,7 @@ def train(
 
 
 def resume(
-    path: str = opt.completed_argument("run", "The folder of a run or of a comparison.", "RUN"),
+    path: str = opt.completed_argument("The folder of a run or of a comparison.", "RUN", "run"),
     callback: Callbacks = None,
     as_json: opt.AsJson = False,
 ) -> None:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from pmtl.errors import PmtlError
 from pmtl.options import check_options, option
-from pmtl.privacy.sampling import Sampler, SamplingScheme, default_sampling, find_scheme
+from pmtl.privacy.sampling import SCHEMES, Sampler, SamplingScheme, default_sampling, find_scheme
 from pmtl.spec import unknown
 
 ADJACENCY = "replace-one"
@@ -172,8 +172,9 @@ class PrivacyRequest:
     )
     sampling: str | None = option(
         None,
-        help="full, poisson (a coin per client), fixed (exactly q, as in the paper) or a scheme of "
-        "your own (package.module:Name); full if everybody takes part, else poisson.",
+        help=", ".join(f"{{{name}}} ({kind.in_help})" for name, kind in SCHEMES.items())
+        + " or a scheme of your own (package.module:Name); full if everybody takes part, else "
+        "poisson.",
     )
     cohort: int | None = option(None, help="q, clients a round; everybody unless given.")
     rounds: int | None = option(

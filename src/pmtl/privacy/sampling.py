@@ -54,6 +54,8 @@ class SamplingScheme:
     #: Whether each client is drawn independently with probability q/m, by a coin that no other
     #: client learns. Only then is the accounting of Poisson sampling used for several plans.
     coins_are_secret: bool = False
+    #: What `--help` says about a scheme of the library.
+    in_help: str = "as its class says"
     #: How ε is computed, in words.
     accountant: str = (
         "exact Gaussian (μ-GDP) over a binomial number of known participations, replace-one"
@@ -131,6 +133,7 @@ class SamplingScheme:
 class Full(SamplingScheme):
     """All clients take part in every round."""
 
+    in_help = "everybody"
     accountant = "exact Gaussian (μ-GDP), replace-one"
     holds_against = EVERYBODY
 
@@ -157,6 +160,7 @@ class Poisson(SamplingScheme):
 
     size_varies = True
     coins_are_secret = True
+    in_help = "a coin per client"
     accountant = "PLD, Poisson-subsampled Gaussian, replace-one"
     holds_against = f"{EVERYBODY}, as long as the client's own coins stay secret"
 
@@ -181,6 +185,7 @@ class Fixed(SamplingScheme):
     """Exactly q clients, as in the paper. The other m − 1 clients together can count how many of
     them were drawn, so they know whether the last client was."""
 
+    in_help = "exactly q, as in the paper"
     holds_against = f"{EVERYBODY} and can tell from their own draws when this client took part"
 
     def draw(self, sampler: Sampler, round: int) -> NDArray[np.int64]:

@@ -44,7 +44,7 @@ class Reading:
         None, help="The column of a table that is to be predicted; several as a+b."
     )
     scale: str | None = option(
-        None, help="client: every client standardises its features by its own training rows."
+        None, help="{client}: every client standardises its features by its own training rows."
     )
     bounds: str | None = option(
         None,
@@ -70,22 +70,23 @@ class TrainConfig:
 
     data: str = option(
         "synthetic",
-        help="PATH[:key=value,…] (.npz, .csv, .parquet, .h5, LEAF .json/.zip/folder) or synthetic.",
+        help="PATH[:key=value,…] (.csv, .parquet, .npz, .h5, LEAF .json, …) or synthetic.",
         panel=DATA,
         metavar="SPEC",
     )
     model: str = option(
         "auto",
-        help="logistic, linear, mlp[:hidden=64,layers=1], femnist_cnn, celeba_cnn, hog, "
-        "package.module:Name, or auto: logistic or linear, by the target.",
+        help="{logistic}, {linear}, {mlp}[:hidden=64,layers=1], {femnist_cnn}, {celeba_cnn}, "
+        "{hog}, package.module:Name, or {auto}: logistic or linear, by the target.",
         panel=DATA,
     )
     algorithm: str = option(
         "auto",
-        help="auto (pooling for linear models, anchored for others), pooling, anchored, "
-        "pmtl[:lam=0.1], fedavg, fedprox[:mu=0.1], local, ditto[:lam=0.1], ppsgd[:alpha=1], "
-        "clustered:clusters=FILE (JSON or CSV, client to cluster), related:omega=FILE (.npy, or "
-        "CSV with names), fedadam[:server_lr=0.03], naive_joint, or package.module:Name.",
+        help="{auto} (pooling for linear models, anchored for others), {pooling}, {anchored}, "
+        "{pmtl}[:lam=0.1], {fedavg}, {fedprox}[:mu=0.1], {local}, {ditto}[:lam=0.1], "
+        "{ppsgd}[:alpha=1], {clustered:clusters=}FILE (JSON or CSV, client to cluster), "
+        "{related:omega=}FILE (.npy, or CSV with names), {fedadam}[:server_lr=0.03], "
+        "{naive_joint}, or package.module:Name.",
     )
     init: str | None = option(
         None,
@@ -101,9 +102,9 @@ class TrainConfig:
     )
     share: str | None = option(
         None,
-        help="What leaves a client: patterns of parameter names (head.*), joined by +, biases, "
-        "subspace:k=1000[,seed=0], lowrank:rank=4[,seed=0], film or basis:file=FILE (public); "
-        "by default the whole model.",
+        help="What leaves a client: patterns of parameter names (head.*), joined by +, {biases}, "
+        "{subspace:k=}1000[,seed=0], {lowrank:rank=}4[,seed=0], {film} or {basis:file=}FILE "
+        "(public); by default the whole model.",
         panel=DATA,
     )
     privacy: PrivacyRequest = field(default_factory=PrivacyRequest, metadata={"panel": "Privacy"})
@@ -112,8 +113,8 @@ class TrainConfig:
     )
     mode: str = option(
         "experiment",
-        help="experiment (seeded, repeatable) or production (the operating system's randomness, "
-        "every release charged, only average metrics with noise).",
+        help="{experiment} (seeded, repeatable) or {production} (the operating system's "
+        "randomness, every release charged, only average metrics with noise).",
     )
     ledger: str | None = option(
         None,
@@ -125,11 +126,11 @@ class TrainConfig:
         help="The same seed gives the same bits; by default 0, in production none.",
         at_least=0,
     )
-    device: str = option("auto", help="auto, cpu or cuda.")
+    device: str = option("auto", help="{auto}, {cpu} or {cuda}.")
     engine: str = option(
         "auto",
-        help="axis (all clients in one computation), threads (one client per core), debug (one "
-        "client after the other; errors name the client and the stage) or auto.",
+        help="{axis} (all clients in one computation), {threads} (one client per core), {debug} "
+        "(one client after the other; errors name the client and the stage) or {auto}.",
     )
     compile: bool | None = option(
         None,

@@ -2,41 +2,94 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
+import types
 
+import numpy as np
 import pytest
 
 from pmtl.algorithms import ALGORITHMS
 from pmtl.audit.games import EVERY, GAMES
-from pmtl.cli.finetune import ALL
-from pmtl.cli.shell.completion import ENDINGS, VALUES, completer
+from pmtl.audit.setup import AuditSetup
+from pmtl.cli import audit, data, finetune
+from pmtl.cli.results import export
+from pmtl.cli.shell.completion import completer
 from pmtl.data.download import CATALOGUE
-from pmtl.data.load import READERS
+from pmtl.data.load import READERS, load
 from pmtl.engines.choose import ENGINES
 from pmtl.export.formats import FORMATS
 from pmtl.models import MODELS
+from pmtl.options import declared
 from pmtl.personalize.methods import METHODS, SELECT
 from pmtl.privacy.noise import MODES
+from pmtl.privacy.plan import PrivacyRequest
 from pmtl.privacy.sampling import SCHEMES
+from pmtl.runs.config import TrainConfig
 
 
-def test_the_names_are_those_of_the_library():
+def test_the_names_of_settings_are_those_of_the_library():
     known = {
-        "algorithm": {"auto", *ALGORITHMS},
-        "model": {"auto", *MODELS},
-        "engine": set(ENGINES),
-        "mode": set(MODES),
-        "sampling": set(SCHEMES),
-        "format": set(FORMATS),
-        "method": {*METHODS, SELECT, ALL},
-        "game": {EVERY, *GAMES},
-        "data set": set(CATALOGUE),
+        (TrainConfig, "algorithm"): {"auto", *ALGORITHMS},
+        (TrainConfig, "model"): {"auto", *MODELS},
+        (TrainConfig, "engine"): set(ENGINES),
+        (TrainConfig, "mode"): set(MODES),
+        (AuditSetup, "mode"): set(MODES),
+        (PrivacyRequest, "sampling"): set(SCHEMES),
     }
-    for what, names in known.items():
-        assert {value.partition(":")[0] for value in VALUES[what]} == names, what
-    assert {ending.removeprefix(".") for ending in ENDINGS} == set(READERS)
+    for (kind, name), names in known.items():
+        offered = declared(kind)[name].about.names
+        assert {value.partition(":")[0] for value in offered} == names, name
+
+
+def test_the_names_of_other_options_are_those_of_the_library():
+    known = {
+        (export.export, "to"): set(FORMATS),
+        (finetune.finetune, "method"): {*METHODS, SELECT, finetune.ALL},
+        (audit.audit, "game"): {EVERY, *GAMES},
+        (data.fetch, "name"): set(CATALOGUE),
+    }
+    for (command, name), names in known.items():
+        about = inspect.signature(command).parameters[name].default
+        assert set(about.autocompletion("")) == names
+        assert "{" not in about.help
+
+
+def test_a_reader_is_all_that_a_new_format_takes(tmp_path, monkeypatch):
+    reader = types.ModuleType("pmtl.data.readers.lines")
+    rows = {"x": np.eye(4), "y": [0, 1, 0, 1], "client": list("aabb")}
+    reader.read_lines = lambda path: rows
+    monkeypatch.setitem(sys.modules, reader.__name__, reader)
+    monkeypatch.setitem(READERS, "jsonl", "lines:read_lines")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "visits.jsonl").touch()
+    assert completer("data")("vis") == ["visits.jsonl"]
+    assert load("visits.jsonl").clients == ("a", "b")
+
+
+SCHEME = """
+import sys
+from pmtl.privacy import sampling
+class Turns(sampling.Full):
+    in_help = "one after the other"
+sampling.SCHEMES["turns"] = Turns
+from pmtl.cli.shell.completion import completer
+from pmtl.options import declared
+from pmtl.privacy.plan import PrivacyRequest
+about = declared(PrivacyRequest)["sampling"].about
+print(completer("sampling", about.names)("tu"))
+assert ", turns (one after the other) or a scheme of your own" in about.help
+print(PrivacyRequest(noise=1.0, sampling="turns").resolve(5).scheme.in_help)
+"""
+
+
+def test_a_class_is_all_that_a_new_sampling_scheme_takes():
+    done = subprocess.run(
+        [sys.executable, "-c", SCHEME], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "['turns']\none after the other\n"
 
 
 COMPLETE = """
@@ -71,9 +124,12 @@ def complete(*words: str) -> list[str]:
     ("words", "offered"),
     [
         (["train", "--algorithm", "p"], ["pooling", "pmtl", "ppsgd"]),
-        (["compare", "--algorithm", "fed"], ["fedavg", "fedadam", "fedprox"]),
+        (["compare", "--algorithm", "fed"], ["fedavg", "fedprox", "fedadam"]),
         (["train", "--sampling", ""], ["full", "poisson", "fixed"]),
         (["export", "run", "--to", "o"], ["onnx"]),
+        (["train", "--share", "s"], ["subspace:k="]),
+        (["audit", "--mode", ""], ["experiment", "production"]),
+        (["data", "fetch", "femnist-"], ["femnist-nist"]),
     ],
 )
 def test_the_shell_offers_values_without_torch(words, offered):

@@ -21,7 +21,7 @@ def export(
     shared: bool = opt.flag("--shared", "The shared model."),
     all_clients: bool = opt.flag("--all", "Every client's model, each in a file of its own."),
     to: str = opt.completed(
-        "onnx", "format", "onnx, torch (torch.export) or safetensors (weights only)."
+        "onnx", "{onnx}, {torch} (torch.export) or {safetensors} (weights only)."
     ),
     licence: str = typer.Option(
         "unknown", "--license", help="The licence that the model card names."

@@ -1,61 +1,36 @@
 """Values that the shell completes (`pmtl --install-completion`).
 
-The names are written here, because asking the packages that hold them would import torch, and
-completion has to answer at once. `tests/cli/shell/test_completion.py` compares them.
+Names are those in the help of options (`Option.names`), endings those of the readers. Nothing here
+imports torch, since completion has to answer at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-#: Known values by what is completed.
-VALUES: dict[str, tuple[str, ...]] = {
-    "algorithm": (
-        *("auto", "pooling", "anchored", "pmtl", "fedavg", "fedadam", "fedprox", "local", "ditto"),
-        *("ppsgd", "clustered:clusters=", "related:omega=", "naive_joint"),
-    ),
-    "model": ("auto", "logistic", "linear", "mlp", "femnist_cnn", "celeba_cnn", "hog"),
-    "engine": ("auto", "axis", "threads", "debug"),
-    "device": ("auto", "cpu", "cuda"),
-    "mode": ("experiment", "production"),
-    "sampling": ("full", "poisson", "fixed"),
-    "share": ("biases", "film", "lowrank:rank=", "subspace:k=", "basis:file="),
-    "format": ("onnx", "torch", "safetensors"),
-    "method": ("vanilla", "mean", "kl", "ewc", "all", "select"),
-    "start": ("shared", "personal"),
-    "game": (
-        *("all", "one-round", "canaries", "billboard", "default"),
-        *("metrics", "sampler", "server"),
-    ),
-    "data set": ("femnist", "femnist-nist", "stackoverflow", "celeba"),
-    "scale": ("client",),
-}
-#: Endings of files that hold federations.
-ENDINGS = (
-    *(".npz", ".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet", ".pq"),
-    *(".h5", ".hdf5", ".json", ".zip"),
-)
 #: What a plug-in of this kind is called (`pmtl/plugins.py`).
 _PLUGINS = {"algorithm": "algorithm", "model": "model", "sampling": "sampling scheme"}
-#: Settings whose values are names of files.
-_FILES = {"data": ENDINGS, "bounds": (".toml",), "init": (".safetensors",)}
+#: Settings whose values are names of files with these endings.
+_FILES = {"bounds": (".toml",), "schema": (".toml",), "init": (".safetensors",)}
 
 Completer = Callable[[str], list[str]]
 
 
-def completer(name: str) -> Completer | None:
-    """A function from the beginning of a value to all values that begin so. `name` is a key of
-    `VALUES`, the name of a setting, or "run"; others have no completion."""
-    if name in VALUES:
-        return lambda incomplete: _names(name, incomplete)
+def completer(name: str, values: Sequence[str] = ()) -> Completer | None:
+    """A function from the beginning of a value to all values that begin so. `name` is that of a
+    setting, or "run"; None if it has neither `values` nor files."""
+    if name == "run":
+        return _runs
+    if name == "data":
+        return _data
     if name in _FILES:
-        return lambda incomplete: _data(incomplete, name)
-    return _runs if name == "run" else None
+        return lambda incomplete: _files(incomplete, _FILES[name])
+    return (lambda incomplete: _names(name, values, incomplete)) if values else None
 
 
-def _names(name: str, incomplete: str) -> list[str]:
-    known = list(VALUES[name])
+def _names(name: str, values: Sequence[str], incomplete: str) -> list[str]:
+    known = list(values)
     if name in _PLUGINS:
         from pmtl.plugins import entries
 
@@ -63,9 +38,15 @@ def _names(name: str, incomplete: str) -> list[str]:
     return [value for value in known if value.startswith(incomplete)]
 
 
-def _data(incomplete: str, name: str) -> list[str]:
-    named = ["synthetic"] if name == "data" and "synthetic".startswith(incomplete) else []
-    return named + [path for path in _paths(incomplete) if path.endswith(("/", *_FILES[name]))]
+def _data(incomplete: str) -> list[str]:
+    from pmtl.data.load import READERS
+
+    named = [name for name in ("synthetic",) if name.startswith(incomplete)]
+    return named + _files(incomplete, tuple(f".{ending}" for ending in READERS))
+
+
+def _files(incomplete: str, endings: tuple[str, ...]) -> list[str]:
+    return [path for path in _paths(incomplete) if path.endswith(("/", *endings))]
 
 
 def _runs(incomplete: str) -> list[str]:
