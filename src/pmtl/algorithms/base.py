@@ -197,7 +197,7 @@ class Reader(Protocol):
 class Sizes:
     """Public numbers of a federation and its model, from which an algorithm may decide."""
 
-    task: Task
+    task: Task  #: what kind of target is predicted
     outputs: int  #: number of model outputs
     columns: int  #: features of the linear part of the model, and 1 for the intercept
     linear: bool  #: whether only one linear layer, the last one, is trained
@@ -231,7 +231,8 @@ class ExactAlgorithm(Algorithm):
     uses_last: ClassVar[bool] = False
 
     def reader(self, model: FlatModel, input_shape: tuple[int, ...]) -> Reader:
-        """What makes `rows` of a client's rows: by default the model's linear part."""
+        """What makes `rows` of a client's rows of `input_shape`: by default the linear part of the
+        model."""
         layer = last_layer(model, input_shape)
         if layer is None:
             raise PmtlError(f"The algorithm {self.name!r} needs a linear model.")
@@ -288,7 +289,7 @@ class ExactAlgorithm(Algorithm):
 
     @abstractmethod
     def alone(self, own: Tensor) -> Tensor:
-        """The weights [P] that the client would have without the others."""
+        """The weights [P] that the client would have without the others, from its `own` vector."""
 
     @abstractmethod
     def finish(self, rows: ClientRows, board: Tensor) -> Tensor:

@@ -43,7 +43,7 @@ class Finetuned(Run):
         path: Path | None = None,
     ) -> None:
         """`model` is on the device of the fine-tuned `weights`; `about` is what was done, as in
-        `finetuned.json`."""
+        `finetuned.json`; `path` is the folder of the result, if it has one."""
         facts = replace(run.facts, personal=True)
         device = next(model.module.parameters()).device
         self.run = run
