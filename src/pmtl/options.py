@@ -137,8 +137,7 @@ def check_options(made: Any) -> None:
 
     Numbers become Python's int or float, so that writing and reading a file keeps them equal.
     """
-    kind: Any = type(made)
-    for setting in declared(kind).values():
+    for setting in declared(made.__class__).values():
         kinds = get_args(setting.hint) or (setting.hint,)
         value = getattr(made, setting.name)
         if value is None and NoneType in kinds:

@@ -196,7 +196,7 @@ class Reader(Protocol):
 class Sizes:
     """Public numbers of a federation and its model, from which an algorithm may decide."""
 
-    task: Task
+    task: Task  #: what kind of target is predicted
     outputs: int  #: number of model outputs
     columns: int  #: features of the linear part of the model, and 1 for the intercept
     linear: bool  #: whether only one linear layer, the last one, is trained
@@ -230,7 +230,8 @@ class ExactAlgorithm(Algorithm):
     uses_last_upload: ClassVar[bool] = False
 
     def reader(self, model: FlatModel, input_shape: tuple[int, ...]) -> Reader:
-        """Converts a client's rows to `ClientRows`; by default with the model's linear part."""
+        """Converts a client's rows of `input_shape` to `ClientRows`; by default with the model's
+        linear part."""
         layer = last_layer(model, input_shape)
         if layer is None:
             raise PmtlError(f"The algorithm {self.name!r} needs a linear model.")
@@ -287,7 +288,7 @@ class ExactAlgorithm(Algorithm):
 
     @abstractmethod
     def alone(self, own: Tensor) -> Tensor:
-        """The weights [P] of the client's model trained without the other clients."""
+        """The weights [P] of the model trained without the others, from the client's `own` vector."""
 
     @abstractmethod
     def finish(self, rows: ClientRows, board: Tensor) -> Tensor:

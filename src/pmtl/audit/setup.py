@@ -107,7 +107,8 @@ class AuditSetup:
         full_participation: bool = False,
     ) -> PrivacyPlan:
         """The plan with the claimed ε for so many rounds. For another number of clients, the cohort
-        is the same share of them; `full_participation` replaces the sampling."""
+        is the same share of them; `delta` replaces the claimed δ, `full_participation` the
+        sampling."""
         m = self.clients if clients is None else clients
         cohort, sampling = self.cohort, self.sampling
         if full_participation:

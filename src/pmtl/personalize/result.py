@@ -77,7 +77,8 @@ class Finetuned(Run):
         about: FinetunedFacts,
         path: Path | None = None,
     ) -> None:
-        """`model` is on the device of the fine-tuned `weights`; `about` is what was done."""
+        """`model` is on the device of the fine-tuned `weights`; `about` is what was done, as in
+        `finetuned.json`; `path` is the folder of the result, if it has one."""
         facts = replace(run.facts, personal=True)
         device = next(model.module.parameters()).device
         self.run = run

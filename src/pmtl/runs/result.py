@@ -63,6 +63,22 @@ class Run(Predicting, RunView):
         key: bytes = b"",
         alone: Weights | None = None,
     ) -> None:
+        """Made by `train`, `resume` and `load_run`.
+
+        Args:
+            facts: the content of `run.json`.
+            model: the module, as a function of one vector.
+            personal: gives the weights of clients' personal models; None if they have none.
+            shared: the published weights, a row for each shared model.
+            statement: the privacy statement.
+            metrics: the lines of `metrics.jsonl`.
+            data: the federation; read from where the run found it unless given.
+            path: the run's folder, if it has one.
+            scaling: what each client does to its features, if anything.
+            board: which client reads which rows of `shared`; by default the blocks in `facts`.
+            key: the key of the digests in `facts`; empty in an experiment.
+            alone: gives the weights that clients would have without the others, if known.
+        """
         self.facts = facts
         self.clients: tuple[str, ...] = facts.clients
         self.privacy = statement
@@ -74,8 +90,8 @@ class Run(Predicting, RunView):
         self._billboard = board or Billboard(np.asarray(facts.blocks, dtype=np.int64))
         self._data = data
         self._scaling = scaling
-        self._key = key  # of the digests in `facts`
-        self._alone = alone  # what clients would have without the others
+        self._key = key
+        self._alone = alone
 
     def personal(self, client: str) -> nn.Module:
         """The personal model of a client, a module in evaluation mode.

@@ -48,7 +48,7 @@ class Share(ABC):
 
     @abstractmethod
     def join(self, s: Tensor, p: Tensor) -> Tensor:
-        """[P] the weights."""
+        """[P] the weights of shared numbers `s` and personal numbers `p`."""
 
     @abstractmethod
     def pull_back(self, gradient: Tensor) -> tuple[Tensor, Tensor]:

@@ -50,7 +50,8 @@ class Ledger(Account):
     methods `run` is the identity of a run, and `plan` what it may release and how often."""
 
     def __init__(self, path: Path, db: sqlite3.Connection, lock: int | None) -> None:
-        """Use `open` or `create`, which do the checks."""
+        """Use `open` or `create`, which do the checks: `path` is the file, `db` its connection, and
+        `lock` the file lock of a writer."""
         super().__init__(path)
         self._db, self._lock = db, lock
         self._owner = os.getpid()

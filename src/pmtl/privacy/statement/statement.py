@@ -20,22 +20,22 @@ from pmtl.privacy.statement.meaning import Guarantee, stated_deltas
 
 @dataclass(frozen=True)
 class Statement:
-    """The guarantee of a run. `epsilon` is inf without privacy, and None if it could not be
-    computed (dp-accounting is not installed)."""
+    """The guarantee of a run. `str(statement)` is the text of `privacy.txt`."""
 
+    #: ε; inf without privacy, and None if it could not be computed (without dp-accounting).
     epsilon: float | None
-    delta: float
-    adjacency: str
-    unit: str
-    adversary: str
-    sampling: str
-    rounds: int
-    accountant: str
-    also: dict[str, Any]
-    plan: dict[str, Any] | None
-    mode: str
-    not_covered: tuple[str, ...]
-    hardened: bool = False
+    delta: float  #: δ of the guarantee
+    adjacency: str  #: in what neighbouring federations differ: `replace-one`
+    unit: str  #: who is protected, as a sentence
+    adversary: str  #: against whom the guarantee holds, as a sentence
+    sampling: str  #: the sampling scheme; `none` if nothing left a client
+    rounds: int  #: T, how many rounds the plan has
+    accountant: str  #: how ε was computed, in words
+    also: dict[str, Any]  #: other values of ε, for comparison
+    plan: dict[str, Any] | None  #: the `PrivacyPlan`; None if nothing left a client
+    mode: str  #: `experiment` or `production`
+    not_covered: tuple[str, ...]  #: what the guarantee does not cover, as sentences
+    hardened: bool = False  #: whether noise was drawn exactly, on a grid of whole numbers
     metrics: dict[str, Any] | None = None  #: the plan of the average metrics, if any were released
     charged: tuple[dict[str, Any], ...] = ()  #: every kind of release with its `count`
     guarantees: tuple[Guarantee, ...] = ()  #: ε at several δ, and bounds on an attacker
