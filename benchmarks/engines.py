@@ -87,7 +87,7 @@ def ours(made: Simulation, variant: str) -> Turn:
         made = simulate(*parts, engine="threads")
     elif variant != "auto":
         how, _, what = variant.partition("-")
-        made.sites._trainer = AxisTrainer(
+        made.sites.trainer = AxisTrainer(
             made.algorithm,
             made.model if what == "grouped" else lowered(made.model, "patches"),
             task,

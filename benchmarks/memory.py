@@ -115,7 +115,7 @@ def steps(clients: int, steps: int, dense: bool) -> dict[str, Any]:
         bags_of_words(clients, 60), plan, LocalTraining(steps=steps, batch=10, lr=0.3)
     )
     if dense:
-        made.sites._sparse = None
+        made.sites.sparse = None
     progress = made.start()
     everybody = np.arange(clients)
     watch = Watch()

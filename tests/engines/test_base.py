@@ -209,5 +209,5 @@ class TestDropout:
         with torch.random.fork_rng():
             torch.manual_seed(0)
             batches = TensorBatches(x, y, np.ones((4, 1, 3), dtype=bool))
-            kept = federation.sites._trainer.train(shared, shared, batches, 0.1).kept
+            kept = federation.sites.trainer.train(shared, shared, batches, 0.1).kept
         assert len({tuple(row.tolist()) for row in kept}) == 4

@@ -148,7 +148,7 @@ def test_a_run_is_the_same_with_every_engine_but_for_the_last_bits(local):
     for change in changes:
         made = federation(**settings, **change)
         if made.sites.compile:
-            made.sites._trainer = compiled(made.algorithm, made.model, made.data.task)
+            made.sites.trainer = compiled(made.algorithm, made.model, made.data.task)
         assert made.noise_key.text == federation(**settings).noise_key.text
         actual, others = run(made)
         assert torch.allclose(actual.shared, expected.shared, rtol=0, atol=1e-12)
@@ -162,7 +162,7 @@ class TestCompiling:
     def counted(self, sizes=(6,) * 60, **changes):
         made = federation(sizes, engine="axis", **changes)
         counter = CompileCounterWithBackend("eager")
-        made.sites._trainer = AxisTrainer(
+        made.sites.trainer = AxisTrainer(
             made.algorithm, made.model, made.data.task, compile=True, backend=counter
         )
         return made, counter
@@ -178,17 +178,17 @@ class TestCompiling:
         before = counter.frame_count
         assert before == len({widths(n, [n], None)[0] for n in cohorts}) <= 5
         again, _ = self.counted(**settings)
-        again.sites._trainer = made.sites._trainer
+        again.sites.trainer = made.sites.trainer
         run(again)
         assert counter.frame_count == before
 
     def test_a_cohort_in_pieces_needs_one_width(self, monkeypatch):
         made, counter = self.counted((6,) * 25, cohort=25, local=LocalTraining(steps=2))
         expected, _ = run(made)
-        monkeypatch.setattr("pmtl.engines.choose.CHUNK_FLOATS", 9 * made.sites._client_floats)
+        monkeypatch.setattr("pmtl.engines.choose.CHUNK_FLOATS", 9 * made.sites.client_floats)
         pieces, counter = self.counted((6,) * 25, cohort=25, local=LocalTraining(steps=2))
         assert [len(piece) for piece in pieces.sites.pieces(np.arange(25))] == [9, 8, 8]
-        pieces.sites._trainer._width = 9
+        pieces.sites.trainer._width = 9
         actual, _ = run(pieces)
         assert counter.frame_count == 1
         assert torch.allclose(actual.store.vectors, expected.store.vectors, atol=1e-6)
@@ -214,7 +214,7 @@ class TestCompiling:
             raise OSError("no compiler here")
 
         made = federation(engine="axis")
-        made.sites._trainer = AxisTrainer(
+        made.sites.trainer = AxisTrainer(
             made.algorithm, made.model, made.data.task, compile=True, backend=broken
         )
         with pytest.warns(UserWarning, match="no compiler here") as caught:
@@ -228,7 +228,7 @@ class TestPadding:
     def worked(self, made):
         """How many clients were in each step of each call."""
         clients = []
-        trainer = made.sites._trainer
+        trainer = made.sites.trainer
         step = trainer._step
 
         def counting(*arguments):
@@ -428,7 +428,7 @@ def test_dropout_is_repeatable_with_every_engine_but_has_other_masks(change):
     def trained(change):
         made = federation(factory=dropping, rounds=1, **change)
         if made.sites.compile:
-            made.sites._trainer = compiled(made.algorithm, made.model, made.data.task)
+            made.sites.trainer = compiled(made.algorithm, made.model, made.data.task)
         before = torch.random.get_rng_state()
         progress, _ = run(made)
         assert torch.equal(torch.random.get_rng_state(), before)
@@ -506,7 +506,7 @@ class TestChoice:
     def test_a_federation_says_what_it_chose(self):
         made = federation()
         assert (made.sites.engine, made.sites.compile) == ("axis", False)
-        assert isinstance(federation(engine="threads").sites._trainer, ThreadsTrainer)
+        assert isinstance(federation(engine="threads").sites.trainer, ThreadsTrainer)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            assert federation(engine="axis", compile=True).sites._trainer.compiled
+            assert federation(engine="axis", compile=True).sites.trainer.compiled

@@ -76,8 +76,8 @@ class TestTheSameNumbers:
 
     def compare(self, **options):
         one, other = federation(**options), federation(**options, stored="dense")
-        assert one.sites._sparse is not None
-        assert other.sites._sparse is None
+        assert one.sites.sparse is not None
+        assert other.sites.sparse is None
         (a, first), (b, second) = run(one), run(other)
         assert not torch.equal(a.shared, one.start().shared) or not one.algorithm.shares
         assert torch.allclose(a.shared, b.shared, **CLOSE)
@@ -104,7 +104,7 @@ class TestTheSameNumbers:
 
     def test_as_of_the_engine_debug_which_makes_batches_dense(self):
         made = federation(algorithm=PMTL(), engine="debug")
-        assert made.sites._sparse is None
+        assert made.sites.sparse is None
         (a, _), (b, _) = run(made), run(federation(algorithm=PMTL()))
         assert torch.allclose(a.store.vectors, b.store.vectors, **CLOSE)
 
@@ -195,12 +195,12 @@ class Longer(PMTL):
 class TestWhoIsTrainedSo:
     @pytest.mark.parametrize("algorithm", [Decaying(), Silent(), Longer()])
     def test_an_algorithm_whose_rest_is_not_known_takes_every_step(self, algorithm):
-        assert federation(algorithm=PMTL()).sites._sparse is not None
-        assert federation(algorithm=algorithm).sites._sparse is None
+        assert federation(algorithm=PMTL()).sites.sparse is not None
+        assert federation(algorithm=algorithm).sites.sparse is None
 
     def test_other_models_take_dense_batches(self):
         made = federation(algorithm=PMTL(), model="mlp:hidden=4")
-        assert made.sites._sparse is None
+        assert made.sites.sparse is None
         run(made)
 
     def test_a_linear_model_that_is_partly_frozen_does_too(self):
@@ -262,7 +262,7 @@ class TestBlock:
         random = torch.Generator().manual_seed(1)
         own, shared = torch.randn(2, M, made.model.size, generator=random, dtype=torch.float64)
         before = own.clone(), shared.clone()
-        trained = made.sites._sparse.train(own, shared, index, real, 0.3)
+        trained = made.sites.sparse.train(own, shared, index, real, 0.3)
         assert torch.equal(own, before[0])
         assert torch.equal(shared, before[1])
         assert not torch.equal(trained.kept, own)

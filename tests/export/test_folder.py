@@ -105,14 +105,14 @@ def test_an_interrupted_export_leaves_nothing(odd_run, tmp_path, monkeypatch, fa
 
 def test_a_client_that_diverged_is_left_out_of_all_and_refused_alone(tmp_path):
     run = runs_to_export.trained(small_federation(), "mlp", "pmtl")
-    honest = run._weights
+    honest = run.personal_weights
 
     def broken(clients):
         weights = honest(clients).clone()
         weights[torch.from_numpy(clients == 3)] = torch.nan
         return weights
 
-    run._weights = broken
+    run.personal_weights = broken
     done = pmtl.export_model(run, tmp_path / "all", all_clients=True, to="safetensors")
     assert list(done.left_out) == ["site-03"]
     assert "diverged" in done.left_out["site-03"]
@@ -149,7 +149,7 @@ def test_an_existing_folder_is_refused_and_stays(odd_run, tmp_path):
 def test_the_shared_model_has_nothing_of_the_client_whose_scaling_it_was_read_with(tmp_path):
     data = runs_to_export.federation()
     run = runs_to_export.trained(data.bounded(Bounds(((0.0, 50.0), None, None, None))))
-    assert run._scaling.means[0, 1] > 10  # A client's own, which must not get out.
+    assert run.scaling.means[0, 1] > 10  # A client's own, which must not get out.
     pmtl.export_model(run, tmp_path / "out", shared=True, to="safetensors")
     weights = load_file(tmp_path / "out/model.safetensors")
     assert weights["scale.mean"].tolist() == [25, 0, 0, 0]
@@ -183,7 +183,7 @@ def test_in_production_a_shared_export_has_only_what_is_public(production, tmp_p
     assert "passed the gate" in card
     assert "worst decile" not in card
     written = b"".join(file.read_bytes() for file in (tmp_path / "out").iterdir())
-    secret = production._scaling
+    secret = production.scaling
     for values in (secret.means, secret.widths):
         for client in range(len(values)):
             assert values[client].astype(np.float32).tobytes() not in written
@@ -269,7 +269,7 @@ def test_several_shared_models_need_a_client(tmp_path):
     done = pmtl.export_model(run, tmp_path / "out", shared=True, client="site-02", to="safetensors")
     assert done.private_to is None
     weights = load_file(tmp_path / "out/model.safetensors")
-    assert torch.equal(weights["model.linear.bias"], run._shared[2, -2:].float())
+    assert torch.equal(weights["model.linear.bias"], run.shared_weights[2, -2:].float())
 
 
 def test_a_run_that_shares_nothing_has_no_shared_model(tmp_path):

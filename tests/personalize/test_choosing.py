@@ -210,7 +210,7 @@ def test_pieces_change_nothing(monkeypatch):
     offered = candidates(VIEWS, LOCAL, ["personal"], dict.fromkeys(LAMS, (1.0,)))[:10]
     space = Workspace(data, tensors, flat)
     whole = choose(space, offered, views_of(start, anchor), default="personal")
-    floats = Tuner(space, offered[0].method, LOCAL).work._client_floats
+    floats = Tuner(space, offered[0].method, LOCAL).work.client_floats
     monkeypatch.setattr("pmtl.engines.choose.CHUNK_FLOATS", 4 * floats)
     parts = choose(space, offered, views_of(start, anchor), default="personal")
     assert np.array_equal(parts.picks, whole.picks)

@@ -106,7 +106,7 @@ def test_a_clients_own_scaling_is_part_of_its_model(small):
     scaled = pmtl.FederatedData.from_arrays(raw, small.y, owner, outputs=2, scale="client")
     tuned = pmtl.finetune(pmtl.train(scaled, privacy=PLAN), steps=20)
     mine = weights(tuned)[3]
-    exact = tuned._model.apply(mine, torch.from_numpy(scaled.x[42:56])).argmax(-1)
+    exact = tuned.flat_model.apply(mine, torch.from_numpy(scaled.x[42:56])).argmax(-1)
     assert tuned.predict(small.clients[3], raw[42:56]).tolist() == exact.tolist()
     assert 0 < exact.sum() < 14
 

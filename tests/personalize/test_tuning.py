@@ -107,7 +107,7 @@ def test_sparse_rows_stay_sparse_and_give_the_same_numbers(name, task):
     for data in (dense, rows):
         tensors = RowTensors(data, plain.CPU, torch.float64)
         tuner = Tuner(Workspace(data, tensors, flat, 3), method_of(name), LOCAL)
-        assert (tuner.work._sparse is not None) == (data is rows)
+        assert (tuner.work.sparse is not None) == (data is rows)
         results.append(run(data, tensors, flat, start, anchor, name))
     assert torch.allclose(*results, **CLOSE)
     assert (results[0] - start).norm(dim=1).min() > 1e-2
@@ -127,7 +127,7 @@ def test_pieces_and_a_file_change_nothing(monkeypatch):
     data = plain.federation()
     pieces = plain.pieces(data)
     whole = run(data, *pieces, "ewc")
-    floats = Tuner(Workspace(data, *pieces[:2], 3), method_of("ewc"), LOCAL).work._client_floats
+    floats = Tuner(Workspace(data, *pieces[:2], 3), method_of("ewc"), LOCAL).work.client_floats
     monkeypatch.setattr("pmtl.engines.choose.CHUNK_FLOATS", 4 * floats)
     monkeypatch.setenv("PMTL_MEMORY_LIMIT", "1")
     assert len(Tuner(Workspace(data, *pieces[:2], 3), method_of("ewc"), LOCAL).pieces()) == 2

@@ -61,7 +61,7 @@ def keep_sums(monkeypatch):
     publish = Release.publish
 
     def spy(self, tally, *rest):
-        unit = self._noise.grid.step if isinstance(self._noise, GridNoise) else 1.0
+        unit = self.noise.grid.step if isinstance(self.noise, GridNoise) else 1.0
         sums.append([Fraction(value) * Fraction(unit) for value in tally.sum[0].tolist()])
         return publish(self, tally, *rest)
 

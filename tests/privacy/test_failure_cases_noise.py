@@ -155,7 +155,7 @@ def test_a_sampler_and_an_accountant_that_disagree_cannot_be_constructed(hardene
     with pytest.raises(PmtlError, match="plan is for 4 clients, but keys"):
         plan.sampler(0, np.arange(5, dtype=np.uint64))
     with pytest.raises(PmtlError, match="protects 4 clients, but 5"):
-        Release(plan, np.zeros(5, dtype=np.int64), federation.server.gate._noise)
+        Release(plan, np.zeros(5, dtype=np.int64), federation.server.gate.noise)
     data = federation.data.select(federation.data.clients[:3])
     with pytest.raises(PmtlError, match="plan is for 4 clients, but the data has 3"):
         simulate(data, federation.model, PMTL(), plan, federation.sites.local, 0, hardened=hardened)

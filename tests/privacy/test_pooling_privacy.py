@@ -214,7 +214,7 @@ def outcome(world, monkeypatch, tmp_path, data, epsilon):
     models = {
         view: [bits(row) for row in run.views()[view](OTHERS)] for view in ("personal", "alone")
     }
-    scaling = run._scaling
+    scaling = run.scaling
     scales = [bits(torch.from_numpy(part[OTHERS])) for part in (scaling.means, scaling.widths)]
     return {"uploads": world.others(), "models": models, "scales": scales}
 

@@ -52,7 +52,7 @@ def drawn(draw, rows):
 
 
 def test_a_method_has_one_colour_however_its_epsilon_is_counted():
-    _, axes = drawn(plots._against_epsilon, CURVES)
+    _, axes = drawn(plots.against_epsilon, CURVES)
     handles, labels = axes.get_legend_handles_labels()
     colours = {label: handle[0].get_color() for label, handle in zip(labels, handles, strict=True)}
     styles = {
@@ -66,10 +66,10 @@ def test_a_method_has_one_colour_however_its_epsilon_is_counted():
 @pytest.mark.parametrize(
     ("draw", "rows"),
     [
-        (plots._against_epsilon, CURVES),
-        (plots._bars, BARS),
-        (plots._sweep, SWEEP),
-        (plots._against_rounds, ROUNDS),
+        (plots.against_epsilon, CURVES),
+        (plots.bars, BARS),
+        (plots.sweep, SWEEP),
+        (plots.against_rounds, ROUNDS),
     ],
 )
 def test_the_legend_lies_beside_the_picture(draw, rows):
@@ -89,7 +89,7 @@ def test_every_experiment_becomes_a_picture(name, tmp_path):
 
 
 def test_rounds_are_on_the_axis_of_rounds():
-    _, axes = drawn(plots._against_rounds, ROUNDS)
+    _, axes = drawn(plots.against_rounds, ROUNDS)
     assert {line.get_label(): line.get_xydata().tolist() for line in axes.lines} == {
         "PMTL": [[1, 0.1], [4, 0.4], [6, 0.6]],
         "global": [[1, 0.8], [4, 0.8], [6, 0.8]],
@@ -107,7 +107,7 @@ def test_rounds_are_on_the_axis_of_rounds():
 )
 def test_an_axis_of_accuracies_does_not_exaggerate(means, start, end):
     rows = [{"ε": 1 + at, "PMTL": {"mean": mean, "std": 0.01}} for at, mean in enumerate(means)]
-    _, axes = drawn(plots._against_epsilon, rows)
+    _, axes = drawn(plots.against_epsilon, rows)
     low, high = axes.get_ylim()
     assert (low, high) == pytest.approx((start, end), abs=0.02)
     assert high - low >= 0.2 - 1e-9
@@ -117,19 +117,19 @@ def test_an_axis_of_accuracies_does_not_exaggerate(means, start, end):
 
 def test_an_axis_of_errors_says_where_it_starts():
     _, axes = drawn(lambda axes, rows: axes.plot([1, 2], rows), [5.0, 5.1])
-    plots._value_axis(axes, "test rmse", accuracy=False)
+    plots.value_axis(axes, "test rmse", accuracy=False)
     low, high = axes.get_ylim()
     assert high - low == pytest.approx(0.2 * 5.1, rel=0.02)
     assert axes.get_ylabel() == f"test rmse (axis starts at {low:.2g}, not at 0)"
 
 
 def test_bars_start_at_zero():
-    _, axes = drawn(plots._bars, BARS)
+    _, axes = drawn(plots.bars, BARS)
     assert axes.get_ylim() == (0, 1)
     assert axes.get_ylabel() == "test accuracy"
     assert {bar.get_y() for bar in axes.patches} == {0}
 
 
 def test_where_all_runs_failed_there_is_no_legend():
-    figure, _ = drawn(plots._bars, [{"ε": 0.8, "before": None}])
+    figure, _ = drawn(plots.bars, [{"ε": 0.8, "before": None}])
     assert figure.legends == []

@@ -128,14 +128,14 @@ def test_the_model_that_was_trained_gives_no_warning(own, factory):
     """The weights that training began with do not matter: the trained ones replace them."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert pmtl.load_run(own, model=factory)._model.changed is None
+        assert pmtl.load_run(own, model=factory).flat_model.changed is None
 
 
 @pytest.mark.parametrize("factory", [sigmoid, louder, refrozen])
 def test_a_model_that_changed_since_training_is_noticed(own, factory):
     with pytest.warns(PmtlWarning, match=f"{factory.__name__}.*changed since this run was trained"):
         run = pmtl.load_run(own, model=factory)
-    assert "train again" in run._model.changed
+    assert "train again" in run.flat_model.changed
 
 
 def test_runs_without_a_record_of_the_model_or_of_another_python_are_read(own):

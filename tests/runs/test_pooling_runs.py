@@ -90,7 +90,7 @@ def test_in_production_every_release_is_charged_once_and_hardened(
     publish = Release.publish
 
     def watching(self, tally, shared, *step):
-        gates.append((type(self._noise), tally.sum.dtype, len(charged(ledger))))
+        gates.append((type(self.noise), tally.sum.dtype, len(charged(ledger))))
         return publish(self, tally, shared, *step)
 
     monkeypatch.setattr(Release, "publish", watching)

@@ -51,7 +51,7 @@ def words(made):
         made.server.gate,
         *([] if made.released_metrics is None else [made.released_metrics._gate]),
     ]
-    return [gate._noise(0, (1, 40)) for gate in gates]
+    return [gate.noise(0, (1, 40)) for gate in gates]
 
 
 def share_nothing(*made):

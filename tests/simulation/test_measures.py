@@ -203,7 +203,7 @@ def test_a_measure_of_another_task_is_refused_before_anything_is_trained(uneven,
 def test_sparse_rows_of_text_are_measured_like_dense_ones(uneven):
     from scipy.sparse import csr_matrix
 
-    model = pmtl.train(uneven, algorithm="local", privacy={"noise": 0.01, "rounds": 1})._model
+    model = pmtl.train(uneven, algorithm="local", privacy={"noise": 0.01, "rounds": 1}).flat_model
     weights = torch.randn(1, model.size, generator=torch.Generator().manual_seed(0))
     found = []
     for x in (uneven.x, csr_matrix(uneven.x)):
@@ -223,7 +223,7 @@ def test_processes_of_a_team_measure_their_own_clients(uneven):
 
     def measured(clients):
         chosen = {"auc": None, "brier": None}
-        found = Evaluator(tensors, run._model, "test").extra_metrics(
+        found = Evaluator(tensors, run.flat_model, "test").extra_metrics(
             chosen, run.views()["personal"], np.array(clients, np.int64)
         )
         return np.stack([values for values, _, _ in found.values()])

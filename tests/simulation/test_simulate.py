@@ -148,8 +148,8 @@ class TestStreams:
             federation(cohort=6),
             federation(seed=1),
         ]
-        draws = [made.server.gate._noise(0, (1, 50)) for made in (federation(), *others)]
-        assert torch.equal(draws[0], federation().server.gate._noise(0, (1, 50)))
+        draws = [made.server.gate.noise(0, (1, 50)) for made in (federation(), *others)]
+        assert torch.equal(draws[0], federation().server.gate.noise(0, (1, 50)))
         assert len(torch.cat(draws).unique()) == 50 * len(draws)
 
     def test_other_cohorts_leave_batches_alone(self):
@@ -184,7 +184,7 @@ def test_a_cohort_that_is_trained_in_pieces_ends_the_same(algorithm, at_once, mo
     whole = federation(**settings)
     expected, reports = run(whole)
     assert len(whole.sites.pieces(np.arange(M))) == 1
-    at_most = at_once * whole.sites._client_floats
+    at_most = at_once * whole.sites.client_floats
     monkeypatch.setattr("pmtl.engines.choose.CHUNK_FLOATS", at_most)
     pieces = federation(**settings)
     actual, others = run(pieces)

@@ -288,7 +288,7 @@ class ExactAlgorithm(Algorithm):
 
     @abstractmethod
     def alone(self, own: Tensor) -> Tensor:
-        """The weights [P] of the model trained without the others, from the client's `own` vector."""
+        """The weights [P] of the client's model without the others, from its `own` vector."""
 
     @abstractmethod
     def finish(self, rows: ClientRows, board: Tensor) -> Tensor:

@@ -100,8 +100,8 @@ def export_model(
     kind, path = find_format(to), Path(out)
     if not files.is_free(path):
         raise PmtlError(f"{path} exists already: choose another --out, or delete it first.")
-    if run._model.changed is not None:
-        raise PmtlError(run._model.changed)
+    if run.flat_model.changed is not None:
+        raise PmtlError(run.flat_model.changed)
     private = run.facts.production and not shared
     with files.new_folder(path) as folder:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -217,8 +217,8 @@ class _Export:
     ) -> Format:
         """Write a model, read it again, and compare its answers with those of the run. `columns`:
         whether its graph may read the columns of a table."""
-        facts = self._run.facts
-        rows = trial_rows(module, facts.input_shape, facts.pixels, self._run._model.traits.looks_up)
+        facts, traits = self._run.facts, self._run.flat_model.traits
+        rows = trial_rows(module, facts.input_shape, facts.pixels, traits.looks_up)
         if self._writer is None:
             known = facts.schema if columns else None
             schema = None if known is None else Schema.from_dict(known)

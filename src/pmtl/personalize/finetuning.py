@@ -70,9 +70,9 @@ def finetune(
     seed = _seed(run, seed)
     if out is not None:
         refuse_existing(out)
-    where, dtype = torch.device(resolve_device(device)), run._shared.dtype
+    where, dtype = torch.device(resolve_device(device)), run.shared_weights.dtype
     # A copy, so that the run's own model stays on its device.
-    model = copy.deepcopy(run._model).to(where, dtype)
+    model = copy.deepcopy(run.flat_model).to(where, dtype)
     tensors = RowTensors(run.data, where, dtype)
     space = Workspace(run.data, tensors, model, seed, engine, production, progress)
     about = FinetunedFacts(

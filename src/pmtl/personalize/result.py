@@ -88,14 +88,14 @@ class Finetuned(Run):
             facts,
             model,
             lambda clients: weights(clients).to(device),
-            run._shared.to(device),
+            run.shared_weights.to(device),
             statement_of(facts, finetuned=True),
             run.metrics,
             run._data,
             path,
-            run._scaling,
-            run._billboard,
-            run._key,
+            run.scaling,
+            run.billboard,
+            run.digest_key,
         )
 
     def views(self) -> dict[str, Weights]:
@@ -103,12 +103,12 @@ class Finetuned(Run):
         before = self.run.views()
         if not self.run.facts.personal:
             before = {"shared": before["shared"]}
-        device = self._shared.device
+        device = self.shared_weights.device
         moved: dict[str, Weights] = {
             name: lambda clients, weights=weights: weights(clients).to(device)  # type: ignore[misc]
             for name, weights in before.items()
         }
-        return {FOLDER: self._weights, **moved}
+        return {FOLDER: self.personal_weights, **moved}
 
     def evaluate(self, metric: str | None = None) -> dict[str, dict[str, Metrics] | None]:
         """Metrics after fine-tuning (`finetuned`) and before, on test and validation rows.
@@ -155,8 +155,8 @@ def save_finetuned(tuned: Finetuned, path: str | Path) -> Finetuned:
             make_private(partial)
         else:
             partial.mkdir()
-        personal = Personal(all_clients, tuned._shared, tuned._weights)
-        digest = write_personal(partial / "personal.safetensors", personal, about, run._key)
+        personal = Personal(all_clients, tuned.shared_weights, tuned.personal_weights)
+        digest = write_personal(partial / "personal.safetensors", personal, about, run.digest_key)
         save_statement(partial, tuned.privacy)
         if not facts.production:
             files.write_json(partial / "result.json", tuned.evaluate())
@@ -201,8 +201,8 @@ def load_finetuned(
         raise PmtlError(f"{path} was made from another run than the one at {place}.")
     blocks = np.asarray(run.facts.blocks, dtype=np.int64)
     digest = about.written["personal"]
-    weights = PersonalFile(path / "personal.safetensors", blocks, digest, run._key)
-    return Finetuned(run, run._model, weights, about, path)
+    weights = PersonalFile(path / "personal.safetensors", blocks, digest, run.digest_key)
+    return Finetuned(run, run.flat_model, weights, about, path)
 
 
 def load_result(path: str | Path) -> Run:

@@ -110,7 +110,7 @@ class Release:
             raise PmtlError("The hardened noise was made for another plan: make it for this one.")
         self.plan = plan
         self.billboard = board
-        self._noise = noise
+        self.noise = noise
         self._charge = charge
         self._one_by_one = one_by_one
         self._published: set[int] = set()
@@ -129,7 +129,7 @@ class Release:
 
     def open(self, round: int, shared: Tensor, size: int | None = None) -> Tally:
         """An empty sum for a round; uploads are of length `size`, or as long as `shared`."""
-        dtype = torch.int64 if isinstance(self._noise, GridNoise) else torch.float64
+        dtype = torch.int64 if isinstance(self.noise, GridNoise) else torch.float64
         shape = (len(shared), shared.shape[1] if size is None else size)
         return Tally(round, shape, shared.device, dtype)
 
@@ -169,8 +169,8 @@ class Release:
             mixed = self.billboard.mixture is not None
             if mixed:  # All writes of a client are one vector, of norm at most γ.
                 clipped = self.billboard.written(clients[chosen], clipped)
-            if isinstance(self._noise, GridNoise):
-                clipped = self._noise.grid.snap(clipped)
+            if isinstance(self.noise, GridNoise):
+                clipped = self.noise.grid.snap(clipped)
             if mixed:
                 tally.sum += clipped.sum(dim=0).view_as(tally.sum)
                 continue
@@ -224,13 +224,13 @@ class Release:
 
     @property
     def _grid(self) -> Grid:
-        if not isinstance(self._noise, GridNoise) or self.billboard.mixture is not None:
+        if not isinstance(self.noise, GridNoise) or self.billboard.mixture is not None:
             raise PmtlError("This gate does not compute in whole numbers of steps.")
-        return self._noise.grid
+        return self.noise.grid
 
     def average(self, tally: Tally) -> Tensor:
         """The average before noise: private, with sensitivity 2γ/q."""
-        unit = self._noise.grid.step if isinstance(self._noise, GridNoise) else 1.0
+        unit = self.noise.grid.step if isinstance(self.noise, GridNoise) else 1.0
         divisors = self._divisors.to(tally.sum.device, non_blocking=True)
         return unit * tally.sum.to(torch.float64) / divisors
 
@@ -270,9 +270,9 @@ class Release:
         device, divisors = tally.sum.device, self._divisors.to(tally.sum.device, non_blocking=True)
         noise: Tensor | float = 0.0
         if self.plan.noise_std > 0:
-            noise = self._noise(tally.round, tuple(tally.sum.shape)).to(device)
-        if isinstance(self._noise, GridNoise):
+            noise = self.noise(tally.round, tuple(tally.sum.shape)).to(device)
+        if isinstance(self.noise, GridNoise):
             # Whole numbers up to here, so nothing was rounded. float64, because a Python float
             # times an integer tensor would be float32.
-            return self._noise.grid.step * (tally.sum + noise).to(torch.float64) / divisors
+            return self.noise.grid.step * (tally.sum + noise).to(torch.float64) / divisors
         return self.average(tally) + self.plan.noise_std * self.plan.cohort / divisors * noise

@@ -69,7 +69,7 @@ def plot_comparison(results: dict[str, Any], path: Path) -> None:
         x = [places[epsilon] for epsilon in epsilons]
         axes.errorbar(x, means, deviations, marker="o", capsize=3, label=method)
     axes.set_xlabel("ε (client-level, replace-one; smaller is more private)")
-    _value_axis(axes, f"test {metric}", metric == "accuracy")
+    value_axis(axes, f"test {metric}", metric == "accuracy")
     axes.set_title(f"{results['clients']} clients, mean ± standard deviation over seeds")
     axes.grid(alpha=0.25)
     axes.legend(frameon=False)
@@ -79,9 +79,9 @@ def plot_comparison(results: dict[str, Any], path: Path) -> None:
 def plot_sheet(name: str, caption: str, rows: Rows, path: Path) -> None:
     """Plot the rows of an experiment."""
     axes = make_axes(8.4)
-    draw = {"fig2": _loss_and_epsilon, "sweep": _sweep, "fig1": _bars, "table1": _bars}
-    draw["longer"] = _against_rounds
-    draw.get(name, _against_epsilon)(axes, rows)
+    draw = {"fig2": _loss_and_epsilon, "sweep": sweep, "fig1": bars, "table1": bars}
+    draw["longer"] = against_rounds
+    draw.get(name, against_epsilon)(axes, rows)
     axes.set_title(textwrap.fill(caption, 80), fontsize="medium")
     axes.figure.savefig(path, dpi=150)
 
@@ -109,7 +109,7 @@ def _epsilon_axis(axes: Any, epsilons: Sequence[float]) -> dict[float, float]:
     return places
 
 
-def _value_axis(axes: Any, label: str, accuracy: bool = True) -> None:
+def value_axis(axes: Any, label: str, accuracy: bool = True) -> None:
     """Limits that do not exaggerate. To be called when everything is drawn."""
     low, high = axes.get_ylim()
     low, high = axis_range(low, high, accuracy)
@@ -140,7 +140,7 @@ def _loss_and_epsilon(axes: Any, rows: Rows) -> None:
     rounds = [row["rounds"] for row in rows]
     axes.plot(rounds, [row["training loss"] for row in rows], color="tab:orange", label="loss")
     axes.set_xlabel("communication rounds")
-    _value_axis(axes, "average training loss", accuracy=False)
+    value_axis(axes, "average training loss", accuracy=False)
     axes.yaxis.label.set_color("tab:orange")
     right = axes.twinx()
     for counting, style in (("ours", "-"), ("paper's", "--")):
@@ -151,7 +151,7 @@ def _loss_and_epsilon(axes: Any, rows: Rows) -> None:
     right.legend(frameon=False, loc="upper center")
 
 
-def _against_epsilon(axes: Any, rows: Rows) -> None:
+def against_epsilon(axes: Any, rows: Rows) -> None:
     """Fig. 3 and similar ones: accuracy against ε, a line for every method."""
     places = _epsilon_axis(axes, [row["ε"] for row in rows])
     methods = _accuracies(rows)
@@ -171,7 +171,7 @@ def _against_epsilon(axes: Any, rows: Rows) -> None:
     _finish(axes, "test accuracy")
 
 
-def _against_rounds(axes: Any, rows: Rows) -> None:
+def against_rounds(axes: Any, rows: Rows) -> None:
     """Accuracy against rounds, a line for every method."""
     for method in _accuracies(rows):
         points = [(row["rounds"], row[method]["mean"]) for row in rows if row[method]]
@@ -180,7 +180,7 @@ def _against_rounds(axes: Any, rows: Rows) -> None:
     _finish(axes, "test accuracy")
 
 
-def _sweep(axes: Any, rows: Rows) -> None:
+def sweep(axes: Any, rows: Rows) -> None:
     """Accuracy against σ, a line for every γ and λ."""
     lines: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
@@ -191,7 +191,7 @@ def _sweep(axes: Any, rows: Rows) -> None:
     _finish(axes, "test accuracy after the last round")
 
 
-def _bars(axes: Any, rows: Rows) -> None:
+def bars(axes: Any, rows: Rows) -> None:
     """A group of bars for every row, a bar for every column that holds accuracies."""
     names = _accuracies(rows)
     width = 0.8 / max(1, len(names))
@@ -211,7 +211,7 @@ def _accuracies(rows: Rows) -> list[str]:
 
 
 def _finish(axes: Any, ylabel: str, grid: bool = True) -> None:
-    _value_axis(axes, ylabel)
+    value_axis(axes, ylabel)
     if grid:
         axes.grid(alpha=0.25)
     if axes.get_legend_handles_labels()[0]:  # There are none if all runs failed.

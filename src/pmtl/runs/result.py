@@ -46,6 +46,12 @@ class Run(Predicting, RunView):
         privacy: the privacy statement.
         metrics: the lines of `metrics.jsonl`, one for each round.
         path: the run's folder, if it has one.
+        flat_model: the module, as a function of one vector.
+        personal_weights: gives the weights of clients' personal models.
+        shared_weights: the published weights, a row for each shared model.
+        billboard: which client reads which of these rows.
+        scaling: what each client does to its features, if anything.
+        digest_key: the key of the digests in `facts`; empty in an experiment.
     """
 
     def __init__(
@@ -84,13 +90,13 @@ class Run(Predicting, RunView):
         self.privacy = statement
         self.metrics = metrics
         self.path = path
-        self._model = model
-        self._weights = self._published if personal is None else personal
-        self._shared = shared
-        self._billboard = board or Billboard(np.asarray(facts.blocks, dtype=np.int64))
+        self.flat_model = model
+        self.personal_weights = self._published if personal is None else personal
+        self.shared_weights = shared
+        self.billboard = board or Billboard(np.asarray(facts.blocks, dtype=np.int64))
         self._data = data
-        self._scaling = scaling
-        self._key = key
+        self.scaling = scaling
+        self.digest_key = key
         self._alone = alone
 
     def personal(self, client: str) -> nn.Module:
@@ -107,16 +113,17 @@ class Run(Predicting, RunView):
     def shared(self) -> nn.Module:
         """The shared model; if there are several, see `shared_for`."""
         self._models.refuse_shared()
-        if len(self._shared) > 1:
+        if len(self.shared_weights) > 1:
             raise PmtlError(
-                f"This run published {len(self._shared)} models, not one: use shared_for(client)."
+                f"This run published {len(self.shared_weights)} models, not one: use "
+                "shared_for(client)."
             )
-        if self._scaling is not None and not self._scaling.same_for_all:
+        if self.scaling is not None and not self.scaling.same_for_all:
             raise PmtlError(
                 "The shared model of this run needs rows that a client has scaled or filled: use "
                 "shared_for(client)."
             )
-        return self._models.module(self._shared[0], None)
+        return self._models.module(self.shared_weights[0], None)
 
     def shared_for(self, client: str) -> nn.Module:
         """The shared model for the client with this name."""
@@ -138,7 +145,7 @@ class Run(Predicting, RunView):
         splits: tuple[Split, ...] = ("test", "validation")
         own, tensors = find_metrics(metric or self.facts.metric), self._tensors()
         return {
-            split: evaluate(tensors, self._model, self.views(), split, custom=own)
+            split: evaluate(tensors, self.flat_model, self.views(), split, custom=own)
             for split in splits
         }
 
@@ -149,7 +156,7 @@ class Run(Predicting, RunView):
             split: train, validation or test.
         """
         self._refuse_exact()
-        measuring = Evaluator(self._tensors(), self._model, split)
+        measuring = Evaluator(self._tensors(), self.flat_model, split)
         all_clients = np.arange(len(self.clients), dtype=np.int64)
         there = measuring.rows.counts > 0
         losses = {}
@@ -170,12 +177,12 @@ class Run(Predicting, RunView):
         """
         self._refuse_exact()
         chosen = find_metrics(metric or "+".join(filter(None, ("all", self.facts.metric))))
-        return Evaluator(self._tensors(), self._model, split).client_table(self.views(), chosen)
+        return Evaluator(self._tensors(), self.flat_model, split).client_table(self.views(), chosen)
 
     def views(self) -> dict[str, Weights]:
         """Functions that give the weights of any clients' personal models and, if the run has them,
         of the shared ones and of those that clients would have alone."""
-        views = {"personal": self._weights}
+        views = {"personal": self.personal_weights}
         if self.facts.shares and self.facts.shows_model:
             views["shared"] = self._published
         if self._alone is not None:
@@ -200,11 +207,11 @@ class Run(Predicting, RunView):
             schema = self.facts.schema
             self._data = load(spec, production=self.facts.production, schema=schema)
         self._data = as_trained(self._data, self.facts)
-        check_data(self._data, self.facts, self._key)
+        check_data(self._data, self.facts, self.digest_key)
         return self._data
 
     def _tensors(self) -> RowTensors:
-        return RowTensors(self.data, self._shared.device, self._shared.dtype)
+        return RowTensors(self.data, self.shared_weights.device, self.shared_weights.dtype)
 
     def _refuse_exact(self) -> None:
         # A site of a federation may measure its own models on its own rows.
@@ -219,11 +226,11 @@ class Run(Predicting, RunView):
         text = None if facts.text is None else TextRule.from_dict(facts.text)
         schema = None if facts.schema is None else Schema.from_dict(facts.schema)
         return Models(
-            self._model,
-            self._weights,
+            self.flat_model,
+            self.personal_weights,
             self._published,
-            self._shared,
-            self._scaling,
+            self.shared_weights,
+            self.scaling,
             None if facts.bounds is None else Bounds.from_dict(facts.bounds),
             self.clients,
             facts.task,
@@ -233,12 +240,12 @@ class Run(Predicting, RunView):
             parse_spec(facts.data)[1].get("client") if schema is None else schema.named("client"),
             None if facts.shares else facts.algorithm,
             facts.shows_model,
-            self._billboard.mixture is not None,
+            self.billboard.mixture is not None,
             facts.target_spans,
         )
 
     def _published(self, clients: NDArray[np.int64]) -> Tensor:
-        return self._billboard.read(self._shared, clients)
+        return self.billboard.read(self.shared_weights, clients)
 
 
 @explain_wrong_calls()

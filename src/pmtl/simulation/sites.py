@@ -75,20 +75,20 @@ class Sites:
             self._exact = ExactEngine(
                 algorithm, model, tensors, alone, in_slots, debug=engine == "debug"
             )
-        self._sparse: SparseTrainer | None = None
+        self.sparse: SparseTrainer | None = None
         if (
             engine != "debug"
             and self._exact is None
             and SparseTrainer.fits(algorithm, model, tensors)
         ):
-            self._sparse = SparseTrainer(algorithm, model, data.task, tensors, isolate)
+            self.sparse = SparseTrainer(algorithm, model, data.task, tensors, isolate)
         self._one_by_one = isolate and not safe
         self.engine, self.compile = choose(
             engine, compile, model, self.device, self._workload(), isolate, self._one_by_one
         )
         # The size of a cohort's largest piece, if it is the same in all rounds.
         width = None if largest is None else len(self.pieces(np.arange(largest))[0])
-        self._trainer = build_trainer(
+        self.trainer = build_trainer(
             self.engine, self.compile, algorithm, model, data.task, width, isolate
         )
 
@@ -124,14 +124,14 @@ class Sites:
         lr: float,
         width: int | None = None,
     ) -> Trained:
-        if self._sparse is not None:
-            return self._sparse.train(own, shared, index, real, lr, width)
+        if self.sparse is not None:
+            return self.sparse.train(own, shared, index, real, lr, width)
         # Dropout masks depend on which clients are trained together.
         with torch.random.fork_rng(enabled=self.model.traits.random_forward):
             if self.model.traits.random_forward:
                 torch.manual_seed(subseed(self.seed, "forward", round, int(self.keys[clients[0]])))
             batches = IndexedBatches(self.tensors, clients, index, real)
-            return self._trainer.train(own, shared, batches, lr)
+            return self.trainer.train(own, shared, batches, lr)
 
     def _train_isolated(
         self, clients: Ints, own: Tensor, shared: Tensor, round: int, lr: float
@@ -147,7 +147,7 @@ class Sites:
             real[~filled] = False
             chosen = torch.from_numpy(who).to(own.device)
             read = shared[:1].expand(len(who), -1) if shared.stride(0) == 0 else shared[chosen]
-            width = None if self._sparse is None else shape[2]
+            width = None if self.sparse is None else shape[2]
             trained = self._train_batches(
                 clients[who], own[chosen], read, index, real, round, lr, width
             )
@@ -160,7 +160,7 @@ class Sites:
     def _shapes(self) -> Ints:
         """[m, 3]: rows of a batch, steps, and columns of sparse rows, by each client's own rows."""
         columns = np.zeros(self.data.m, dtype=np.int64)
-        if self._sparse is not None:
+        if self.sparse is not None:
             columns = client_widths(self.data.x, self.data.rows("train"))
         return np.stack([*self.batches.own_sizes(np.arange(self.data.m)), columns], axis=1)
 
@@ -168,7 +168,7 @@ class Sites:
         """How many slots an array of this shape has; None if clients do not share an array."""
         if self.model.traits.random_forward:
             return 1  # Each client has its own random numbers.
-        if self._sparse is None and self.engine == "threads":
+        if self.sparse is None and self.engine == "threads":
             return None
         if self._one_by_one:
             return 1
@@ -181,13 +181,13 @@ class Sites:
             self._exact.dry_run(shared, self._rounds)
             return
         batch = self.expected_batch
-        width = (None if self._sparse else self._width_of((batch, 1, 0))) or 1
+        width = (None if self.sparse else self._width_of((batch, 1, 0))) or 1
         _, answers = self.tensors.rows(np.zeros((1, 1), dtype=np.int64))
         shape = (width, 1, batch)
         rows = torch.zeros(*shape, *self.data.input_shape, dtype=shared.dtype).to(self.device)
         targets = torch.zeros_like(answers).expand(*shape, *answers.shape[2:])
         batches = TensorBatches(rows, targets, np.ones(shape, dtype=bool))
-        self._trainer.train(own.repeat(width, 1), shared.expand(width, -1), batches, 0.0)
+        self.trainer.train(own.repeat(width, 1), shared.expand(width, -1), batches, 0.0)
 
     def prefetch(self, clients: Ints, round: int) -> None:
         """Draw the batches of a later round."""
@@ -217,7 +217,7 @@ class Sites:
                 rows = float(self.data.rows("train").counts.mean())
                 batches = int(np.ceil(rows / self.batches.size))
             steps = self.local.epochs * batches
-        return Workload(self._client_floats, self._expected_cohort, self._rounds * steps)
+        return Workload(self.client_floats, self._expected_cohort, self._rounds * steps)
 
     @property
     def step_floats(self) -> int:
@@ -226,10 +226,10 @@ class Sites:
         clients = self._expected_cohort
         if self.isolate:
             clients = self._width_of((self.expected_batch, 1, 0)) or 1
-        return clients * self._client_floats
+        return clients * self.client_floats
 
     @property
-    def _client_floats(self) -> int:
+    def client_floats(self) -> int:
         return self._floats_for(self.expected_batch)
 
     def _floats_for(self, batch: int) -> int:
@@ -243,5 +243,5 @@ class Sites:
 
     @cached_property
     def _chunk(self) -> int:
-        engine = "sparse" if self._sparse else self.engine
-        return clients_at_once(engine, self.device, self._client_floats)
+        engine = "sparse" if self.sparse else self.engine
+        return clients_at_once(engine, self.device, self.client_floats)

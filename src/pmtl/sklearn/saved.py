@@ -96,9 +96,9 @@ def save(run: Run) -> SavedPath | SavedArrays:
         run.facts,
         run.privacy,
         _array(run.views()["personal"](all_clients)),
-        _array(run._shared),
-        {name: _array(part) for name, part in run._billboard.tensors().items()},
-        run._scaling,
+        _array(run.shared_weights),
+        {name: _array(part) for name, part in run.billboard.tensors().items()},
+        run.scaling,
         tuple(run.metrics),
     )
 

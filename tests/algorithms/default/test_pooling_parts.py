@@ -74,7 +74,7 @@ def test_a_public_head_is_where_sharing_and_training_alone_begin():
     head = torch.randn(15, generator=torch.Generator().manual_seed(0)).double()
     board = method.board_start(head).unsqueeze(0)
     assert torch.allclose(method.published(board), head.unsqueeze(0))
-    start = method._from_vector(head)
+    start = method.from_vector(head)
     nothing = ClientRows(
         "classification",
         *(torch.zeros(1, 4, size).double() for size in (5, 3)),
@@ -119,7 +119,7 @@ def test_a_map_of_answers_begins_as_the_public_head_and_moves_as_the_clients_do(
     sizes = Sizes(task, outputs, columns, True, public_head=True)
     method = Pooling(share="answers", reach=800.0).resolve(sizes, 1e9)
     head = torch.randn(columns, outputs, generator=random).double()
-    vector = method._to_vector(head.unsqueeze(0))[0]
+    vector = method.to_vector(head.unsqueeze(0))[0]
     board = method.board_start(vector).unsqueeze(0)
     assert torch.allclose(method.published(board)[0], vector)
     x = torch.randn(2, rows, columns, generator=random).double()
@@ -139,7 +139,7 @@ def test_a_map_of_answers_begins_as_the_public_head_and_moves_as_the_clients_do(
     table = torch.tensor([1.0] + [3.0] * outputs).double()[None, None] * penalty
     moved = solve(small, first[None, None], table)[:, 0] - first
     expected = first + moved.mean(0)
-    published = method._from_vector(method.published(after)[0])
+    published = method.from_vector(method.published(after)[0])
     centred = published - published.mean(1, keepdim=True)
     by_hand = torch.cat([expected[:1], slopes / 2 @ expected[1:]])
     by_hand = by_hand - by_hand.mean(1, keepdim=True)
@@ -211,10 +211,10 @@ def test_a_bad_public_head_does_not_spoil_training_alone():
     y = torch.nn.functional.one_hot((x[..., 1] > 0).long(), 2).double()
     wrong = torch.tensor([[0.0, 0.0], [30.0, -30.0], [0.0, 0.0]]).double()
     rows = ClientRows("classification", x, y, torch.ones(1, 40).double(), start=wrong)
-    board = method.board_start(method._to_vector(wrong.unsqueeze(0))[0]).unsqueeze(0)
+    board = method.board_start(method.to_vector(wrong.unsqueeze(0))[0]).unsqueeze(0)
     own = method.finish(rows, board)[0]
     for vector in (method.alone(own), method.predict(own, board[0])):
-        answers = x[0] @ method._from_vector(vector)
+        answers = x[0] @ method.from_vector(vector)
         assert (answers.argmax(1) == y[0].argmax(1)).double().mean() > 0.9
 
 
@@ -227,10 +227,10 @@ def test_no_release_is_paid_for_a_choice_of_none_or_all(strength, share):
 def test_clients_that_read_different_billboards_are_refused():
     method = Pooling().resolve(Sizes("classification", 100, 1001, True), 200.0)
     use = torch.zeros(2, 1100)
-    assert len(method._places(use)) == 2600
+    assert len(method.places(use)) == 2600
     use[1, 0] = 1
     with pytest.raises(PmtlError, match="one billboard for all clients"):
-        method._places(use)
+        method.places(use)
 
 
 def test_with_many_classes_training_alone_also_tries_freer_intercepts():

@@ -51,7 +51,7 @@ def test_the_run_with_the_best_noisy_score_is_kept(chosen, data):
     """The tries, made again one by one."""
     results, out = chosen
     terms = terms_of(grid(), data)
-    drawn = choice._draw(grid().candidates(), terms.shape, 0)
+    drawn = choice.draw_candidates(grid().candidates(), terms.shape, 0)
     assert len(drawn) > 2
     tries = []
     for number, candidate in enumerate(drawn):
@@ -74,7 +74,7 @@ def test_nothing_is_left_of_the_others_or_of_their_number(chosen):
     results, out = chosen
     assert {path.name for path in out.iterdir()} == {"best", "selection.json", "choice.json"}
     written = (out / "choice.json").read_text() + (out / "selection.json").read_text()
-    drawn = choice._draw(grid().candidates(), terms_of(grid(), load(SPEC)).shape, 0)
+    drawn = choice.draw_candidates(grid().candidates(), terms_of(grid(), load(SPEC)).shape, 0)
     assert f": {len(drawn)}," not in written
     assert set(results) == {
         *("candidates", "chosen", "score", "score_noise", "run", "epsilon", "delta"),
@@ -145,7 +145,7 @@ def test_if_no_run_is_drawn_nothing_is_published(tmp_path, data, pmtl_command):
     shape = terms_of(grid(axes=two), data).shape
     assert shape == selection.POISSON
     candidates = grid(axes=two).candidates()
-    seed = next(s for s in range(100) if not choice._draw(candidates, shape, s))
+    seed = next(s for s in range(100) if not choice.draw_candidates(candidates, shape, s))
     done = pmtl_command(
         *("compare", "--data", SPEC, "--rounds", 2, "--steps", 2, "--algorithm", "pmtl"),
         *("--grid", "lr=0.05,0.5", "--epsilon", 4, "--seed", seed, "--select"),
@@ -162,7 +162,7 @@ def test_a_choice_that_was_stopped_keeps_nothing_and_begins_again(
 ):
     results, _ = chosen
     calls = []
-    real = choice._try
+    real = choice.try_candidate
 
     def stop_at_second(*arguments):
         calls.append(arguments)
@@ -171,7 +171,7 @@ def test_a_choice_that_was_stopped_keeps_nothing_and_begins_again(
         return real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(choice, "_try", stop_at_second)
+        patch.setattr(choice, "try_candidate", stop_at_second)
         with pytest.raises(Interrupted, match="all runs are deleted"):
             select(grid(), tmp_path / "cut")
     assert [path.name for path in (tmp_path / "cut").iterdir()] == ["selection.json"]

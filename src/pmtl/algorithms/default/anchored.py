@@ -120,7 +120,7 @@ class Anchored(VotingAlgorithm):
         return self._sizes.weights if self.part is None else self.part.size
 
     @property
-    def _step(self) -> float:
+    def step_size(self) -> float:
         """C: the largest norm of a client's move in a round."""
         length = self._sizes.start_norm or 1.0
         careful = self._sizes.public_start or self.part is not None
@@ -159,7 +159,7 @@ class Anchored(VotingAlgorithm):
             return level_votes(rows, target[:, 0])
         scaled, _, _ = self._scaled(rows, target)
         if stage == "weights":
-            return self._moves(scaled, shared) / self._step
+            return self._moves(scaled, shared) / self.step_size
         return self._vote_upload(self._losses(scaled, shared), rows)
 
     def finish_after(self, rows: ClientRows, board: Tensor, last: Tensor) -> Tensor:
@@ -226,7 +226,7 @@ class Anchored(VotingAlgorithm):
         numbers, target, vote = self._cut(shared)
         target, vote = self._after_release(round, update, target, vote)
         if self.stage(round) == "weights":
-            numbers = numbers + self._step * update
+            numbers = numbers + self.step_size * update
         board = torch.cat([numbers.to(target.dtype), target.flatten(1), vote], 1)
         return board, {"round": memory["round"] + 1}
 

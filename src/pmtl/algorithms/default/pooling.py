@@ -91,7 +91,7 @@ class Pooling(PoolingBase):
     def board_start(self, common: Tensor) -> Tensor:
         board = common.new_zeros(sum(self._sections))
         if self.begins_at_start:
-            head = self._from_vector(common)
+            head = self.from_vector(common)
             board[: self._sections[0]] = head.flatten()
             if self.share == "answers":
                 board[-self._shared :] = first_map(self._sizes.task, head).flatten()
@@ -107,7 +107,7 @@ class Pooling(PoolingBase):
         target = self._target(target.reshape(-1, 2, outputs))
         return weights.reshape(-1, columns, outputs), target, vote, steps, further
 
-    def _places(self, use: Tensor) -> Tensor:
+    def places(self, use: Tensor) -> Tensor:
         """The places of the shared weights in [d · outputs]."""
         columns, outputs = self._sizes.columns, self._sizes.outputs
         places = torch.arange(outputs * (columns if self.share == "all" else 1), device=use.device)
@@ -135,7 +135,7 @@ class Pooling(PoolingBase):
             penalty = self._penalties([NUMBERS if rows.task == "regression" else CLASSES], scaled)
             solved = solve(scaled, weights.unsqueeze(1), penalty, until=(100, 1e-3))
             moved = (solved[:, 0] - weights).flatten(1) / steps[:, :1]
-            moved = moved if self.share == "answers" else moved[:, self._places(further)]
+            moved = moved if self.share == "answers" else moved[:, self.places(further)]
             return share_norm(moved, self._sizes.outputs) if self.frequent else moved
         _, losses, held = cells.held_out(scaled, *self._grid(weights, rows, steps))
         losses, _ = cells.own_losses(losses, held, rows)
@@ -160,7 +160,7 @@ class Pooling(PoolingBase):
         apart = cells.mixture(solve(scaled, centre[:, split:], penalty[:, split:]), alone)
         used = torch.cat([cells.take(parts, order), parts[:, -1:]], 1)
         mine = cells.mixture(torch.cat([around, apart.unsqueeze(1)], 1), used)
-        return torch.cat([self._to_vector(_unscaled(one, size, level)) for one in (mine, apart)], 1)
+        return torch.cat([self.to_vector(_unscaled(one, size, level)) for one in (mine, apart)], 1)
 
     def _grid(self, weights: Tensor, rows: ClientRows, steps: Tensor) -> tuple[Tensor, Tensor]:
         """The centres [K, cells, d, outputs] and the penalties [K or 1, cells, d] of all cells."""
@@ -191,12 +191,12 @@ class Pooling(PoolingBase):
         units = cells.variances(rows) if self._sizes.bounded else cells.units_of_words(rows)
         return every * units.unsqueeze(1)
 
-    def _to_vector(self, weights: Tensor) -> Tensor:
+    def to_vector(self, weights: Tensor) -> Tensor:
         """From [K, d, outputs], intercept first, to the layer's vector [K, P]."""
         slopes = (weights[:, 1:] * self._sizes.factor).transpose(1, 2)
         return torch.cat([slopes.flatten(1), weights[:, 0]], 1)
 
-    def _from_vector(self, vector: Tensor) -> Tensor:
+    def from_vector(self, vector: Tensor) -> Tensor:
         """From the layer's vector [P] to [d, outputs]."""
         slopes, intercepts = vector[: -self._sizes.outputs], vector[-self._sizes.outputs :]
         slopes = slopes.reshape(self._sizes.outputs, -1).T / self._sizes.factor
@@ -234,7 +234,7 @@ class Pooling(PoolingBase):
         """The shared numbers [1, shared], and their first values."""
         if self.share == "answers":
             return further, first_map(self._sizes.task, memory["start"]).flatten(1)
-        places = self._places(further)
+        places = self.places(further)
         begun = memory.get("start", torch.zeros_like(weights))
         return weights.flatten(1)[:, places], begun.flatten(1)[:, places]
 
@@ -246,7 +246,7 @@ class Pooling(PoolingBase):
             map = shared.reshape(len(shared), -1, self._sizes.outputs)
             return as_weights(self._sizes.task, memory["start"], map), shared
         flat = weights.flatten(1)
-        flat[:, self._places(further)] = shared
+        flat[:, self.places(further)] = shared
         return flat.view_as(weights), further
 
     def _free(self, update: Tensor) -> tuple[Tensor, int]:
@@ -270,7 +270,7 @@ class Pooling(PoolingBase):
         if self._sizes.task == "regression":
             size = torch.where(target[:, 0] > 0, target[:, 0], 1.0)
             weights = _unscaled(weights, size, target[:, 0] * target[:, 1])
-        return self._to_vector(weights).to(shared.dtype)
+        return self.to_vector(weights).to(shared.dtype)
 
     def _published_target(self, shared: Tensor) -> Tensor:
         return self._read(shared)[1]

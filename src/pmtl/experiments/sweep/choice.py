@@ -144,10 +144,12 @@ def _choose(grid: Grid, terms: Terms, out: Path, data: FederatedData, show: bool
     try:
         # The bar has no numbers, since the number of runs is secret.
         with progress_bar("choosing", None, show=show):
-            for number, candidate in enumerate(_draw(grid.candidates(), terms.shape, seed)):
+            for number, candidate in enumerate(
+                draw_candidates(grid.candidates(), terms.shape, seed)
+            ):
                 cell = Cell(candidate, terms.epsilon, subseed(seed, "try", number))
                 path = tried / str(number)
-                score = _try(config_of(grid.base, cell), path, data, terms)
+                score = try_candidate(config_of(grid.base, cell), path, data, terms)
                 worse: Path | None = path
                 if best is None or score > best.score:
                     worse, best = best and best.path, Tried(score, candidate, path)
@@ -169,14 +171,14 @@ def _choose(grid: Grid, terms: Terms, out: Path, data: FederatedData, show: bool
     return results
 
 
-def _draw(candidates: list[Candidate], shape: float, seed: int) -> list[Candidate]:
+def draw_candidates(candidates: list[Candidate], shape: float, seed: int) -> list[Candidate]:
     """A random number of candidates, each drawn at random."""
     random = np.random.default_rng(subseed(seed, "choice"))
     runs = selection.draw_number_of_runs(len(candidates), shape, random)
     return [candidates[place] for place in random.integers(len(candidates), size=runs)]
 
 
-def _try(config: TrainConfig, path: Path, data: FederatedData, terms: Terms) -> float:
+def try_candidate(config: TrainConfig, path: Path, data: FederatedData, terms: Terms) -> float:
     """The noisy score of a run, which is made in the folder `path`."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Training diverged", RuntimeWarning)
