@@ -119,7 +119,7 @@ def test_a_server_and_its_sites_give_what_the_simulation_gives(task, outputs, mo
 
 def test_a_site_keeps_its_vector_until_it_has_finished():
     data, method, _, sites = prepared("regression", 1)
-    board = method.board_start(model_for(data).start())
+    board = method.billboard_start(model_for(data).start())
     before = sites[0].own.clone()
     sites[0].answer(RoundMessage(0, board.numpy()))
     assert torch.equal(sites[0].own, before)
@@ -141,7 +141,7 @@ def test_a_site_without_training_rows_answers_with_zeros():
     own = FederatedData.from_arrays(x, y[:, 0], names, split, validation=0, bad_rows="drop")
     method = Pooling(target="release").resolve(Sizes("regression", 1, 4, True), 200.0)
     site = Site(own, model_for(own), method, LocalTraining(), 1.0, 0)
-    board = method.board_start(model_for(own).start()).numpy()
+    board = method.billboard_start(model_for(own).start()).numpy()
     for round in range(method.releases):
         assert not site.answer(RoundMessage(round, board))[UPLOAD].any()
     site.finish(RoundMessage(method.releases, board))
@@ -155,4 +155,4 @@ def test_a_site_with_another_model_is_refused():
     network = build_model("mlp:hidden=3", own.input_shape, 1, "regression", 0)
     site = Site(own, network, method, LocalTraining(), 1.0, 0)
     with pytest.raises(PmtlError, match="needs a linear model"):
-        site.answer(RoundMessage(0, method.board_start(network.start()).numpy()))
+        site.answer(RoundMessage(0, method.billboard_start(network.start()).numpy()))

@@ -48,7 +48,7 @@ def engine_of(data, one_by_one=False, algorithm=None, model="auto"):
 
 def board_of(algorithm, clients, seed=0):
     """What was published, in mid-run; the same for all clients."""
-    size = len(algorithm.board_start(torch.zeros(1)))
+    size = len(algorithm.billboard_start(torch.zeros(1)))
     board = 0.3 * torch.randn(1, size, generator=torch.Generator().manual_seed(seed))
     outputs, columns = algorithm.sizes.outputs, algorithm.sizes.columns
     board[:, columns * outputs : (columns + 1) * outputs] = 4.0

@@ -82,7 +82,7 @@ def board_of(method, seed):
     """Anything that may have been published."""
     random = torch.Generator().manual_seed(seed)
     sizes = method.sizes
-    board = torch.randn(1, method.board_size(None), generator=random).double()
+    board = torch.randn(1, method.billboard_size(None), generator=random).double()
     place = sizes.columns * sizes.outputs
     power = torch.randint(-8, 8, (sizes.outputs,), generator=random)
     board[:, place : place + sizes.outputs] = 2.0**power

@@ -114,7 +114,7 @@ def test_a_target_with_bounds_needs_no_release():
     resolved = Pooling().resolve(sizes, strength=100.0)
     assert resolved.target == "given"
     assert resolved.releases == Pooling().rounds + Pooling().votes
-    weights = resolved.published(resolved.board_start(torch.zeros(1)).unsqueeze(0))
+    weights = resolved.published(resolved.billboard_start(torch.zeros(1)).unsqueeze(0))
     assert weights[0, -1] == 1000.5  # Zero weights predict the middle.
     assert Pooling(target="release").resolve(sizes, 100.0).target == "release"
     with pytest.raises(pmtl.PmtlError, match="needs public bounds of the target"):

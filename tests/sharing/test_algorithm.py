@@ -177,7 +177,7 @@ def test_every_engine_computes_what_debug_computes(method, share):
     x = torch.randn(4, 3, 2, 5, generator=generator, dtype=torch.float64)
     y = torch.randint(0, 3, (4, 3, 2), generator=generator)
     mask = (torch.arange(6) < torch.tensor((2, 5, 0, 3))[:, None]).view(4, 3, 2)
-    size = algorithm.board_size(flat.layout)
+    size = algorithm.billboard_size(flat.layout)
     shared = torch.randn(4, size, generator=generator, dtype=torch.float64)
     own = algorithm.start(flat.start()).repeat(4, 1)
     own = own + 0.01 * torch.randn(own.shape, generator=generator, dtype=torch.float64)
@@ -225,7 +225,7 @@ def test_an_upload_does_not_read_the_personal_numbers(method):
     """With garbage in their place, the same bytes leave."""
     flat = build_model("mlp:hidden=5", (D,), C, "classification", 0)
     algorithm = share_part(build_algorithm(method), "3.*", flat).bind(flat.layout)
-    shared = algorithm.board_start(flat.start()) + 0.1
+    shared = algorithm.billboard_start(flat.start()) + 0.1
     own = algorithm.start(flat.start()) + 0.3
     state = algorithm.begin(own, shared)
     state = algorithm.step(state, shared, lambda w: w**2, 0.1)
@@ -347,7 +347,7 @@ def test_clusters_share_a_part_of_their_own():
     algorithm = share_part(ALGORITHMS["clustered"](clusters=clusters), "3.*", flat)
     board = algorithm.billboard(tuple(clusters))
     assert board.size == 2
-    assert board.first(algorithm.board_start(flat.start())).shape == (2, 5 * C + C)
+    assert board.first(algorithm.billboard_start(flat.start())).shape == (2, 5 * C + C)
 
 
 @dataclass(frozen=True)

@@ -75,11 +75,11 @@ class Algorithm(ABC):
         """The algorithm with its own tensors, if it has any, on this `device`, as `dtype`."""
         return self
 
-    def board_size(self, layout: Layout) -> int:
+    def billboard_size(self, layout: Layout) -> int:
         """The length of a vector of the billboard; by default `layout.size`, the model's length."""
         return layout.size
 
-    def board_start(self, common: Tensor) -> Tensor:
+    def billboard_start(self, common: Tensor) -> Tensor:
         """The first vector of the billboard, given the common start `[P]` of all clients."""
         return common
 
@@ -219,8 +219,8 @@ class ExactAlgorithm(Algorithm):
     """An algorithm whose clients use all their rows at once instead of taking steps.
 
     `compute_uploads` and `finish` are written for many clients at once; a client's result does not
-    depend on the other clients. `rows` are all training rows of the clients, `board` [K, B] is the
-    billboard that each client reads.
+    depend on the other clients. `rows` are all training rows of the clients, `billboard` [K, B] is
+    what each client reads.
     """
 
     exact: ClassVar[bool] = True
@@ -283,7 +283,7 @@ class ExactAlgorithm(Algorithm):
         return False
 
     @abstractmethod
-    def compute_uploads(self, rows: ClientRows, board: Tensor, round: int) -> Tensor:
+    def compute_uploads(self, rows: ClientRows, billboard: Tensor, round: int) -> Tensor:
         """The uploads [K, U] of a round, before clipping to norm 1."""
 
     @abstractmethod
@@ -291,12 +291,12 @@ class ExactAlgorithm(Algorithm):
         """The weights [P] of the client's model without the others, from its `own` vector."""
 
     @abstractmethod
-    def finish(self, rows: ClientRows, board: Tensor) -> Tensor:
+    def finish(self, rows: ClientRows, billboard: Tensor) -> Tensor:
         """What clients own after the last release [K, own]."""
 
-    def finish_after(self, rows: ClientRows, board: Tensor, last: Tensor) -> Tensor:
+    def finish_after(self, rows: ClientRows, billboard: Tensor, last: Tensor) -> Tensor:
         """`finish`, given the clients' last uploads before clipping [K, U]."""
-        return self.finish(rows, board)
+        return self.finish(rows, billboard)
 
     def begin(self, own: Tensor, shared: Tensor) -> State:
         raise NotImplementedError

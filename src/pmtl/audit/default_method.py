@@ -104,14 +104,14 @@ def play(
     rest = np.setdiff1d(np.arange(trials * m), k)
     whole = in_blocks(plan, trials)
     gate = Release(whole, blocks, noise_of(whole, source_of(seed), hardened))
-    board = method.board_start(_start(first)).expand(trials, -1)
-    memory = method.server_start(board)
+    billboard = method.billboard_start(_start(first)).expand(trials, -1)
+    memory = method.server_start(billboard)
     coin, scores = torch.from_numpy(bits).unsqueeze(1), torch.zeros(trials, dtype=torch.float64)
     for round in range(plan.rounds):
         if not method.repeats(round):
-            theirs = method.compute_uploads(others, board.repeat_interleave(m - 1, 0), round)
-            mine = [method.compute_uploads(one, board, round) for one in (first, second)]
-        tally = gate.open(round, board, theirs.shape[1])
+            theirs = method.compute_uploads(others, billboard.repeat_interleave(m - 1, 0), round)
+            mine = [method.compute_uploads(one, billboard, round) for one in (first, second)]
+        tally = gate.open(round, billboard, theirs.shape[1])
         gate.add(tally, rest, theirs)
         gate.add(tally, k, torch.where(coin, mine[0], mine[1]))
         released = gate.publish(tally, torch.zeros(trials, theirs.shape[1], dtype=torch.float64))
@@ -119,8 +119,8 @@ def play(
         one, other = (clip(upload, plan.clip_norm) for upload in mine)
         left = m * released - known - (one + other) / 2
         scores += (left * (one - other)).sum(1)
-        after, memory = method.server_step(board.double(), released, memory)
-        board = after.to(board.dtype)
+        after, memory = method.server_step(billboard.double(), released, memory)
+        billboard = after.to(billboard.dtype)
     return np.asarray(np.nan_to_num(scores.numpy()), dtype=np.float64)
 
 

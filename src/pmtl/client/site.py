@@ -113,7 +113,7 @@ class Site:
 
     def _check(self, message: RoundMessage) -> None:
         """Refuse an invalid shared vector, and a second request for one round."""
-        size = self.algorithm.board_size(self.model.layout)
+        size = self.algorithm.billboard_size(self.model.layout)
         if message.shared.shape != (size,) or not np.isfinite(message.shared).all():
             raise PmtlError(
                 f"The server's message is refused: the shared model must have {size} finite "

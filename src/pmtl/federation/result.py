@@ -52,9 +52,9 @@ class RunResult:
             agreement.config, data=data.source or IN_MEMORY, ledger=ledger, device="cpu"
         )
         key = secrets.token_bytes(KEY_BYTES) if config.mode == "production" else b""
-        board = Billboard(np.zeros(data.m, dtype=np.int64))
+        billboard = Billboard(np.zeros(data.m, dtype=np.int64))
         facts = facts_of(
-            *(config, data, self.model, algorithm, board, agreement.plan, None, key),
+            *(config, data, self.model, algorithm, billboard, agreement.plan, None, key),
             id=agreement.run,
             initialisation=agreement.initialisation,
             public_files=dict(self.public.about),
@@ -102,12 +102,12 @@ class RunResult:
             models["alone"] = Personal(seen, torch.zeros_like(shown), alone)
         facts = folder.facts()
         events = {GaussianEvent.of(facts.plan): rounds} if facts.shares else None
-        board = Billboard(blocks)
+        billboard = Billboard(blocks)
         facts = replace(
             facts,
             state="complete",
             blocks=tuple(blocks.tolist()),
-            board=board.digest(),
+            board=billboard.digest(),
             charged=events,
         )
         published = {"weights": shown if algorithm.exact else vectors}

@@ -151,12 +151,12 @@ class Rounds:
 
     def _shown_to(self, site: str) -> dict[str, NDArray[Any]]:
         """What the clients of a site read: the vectors, and which of them each client reads."""
-        board, shared, clients = self.server.billboard, self.state.shared, self.members[site]
-        if board.mixture is None:
-            used, reads = np.unique(board.blocks[clients], return_inverse=True)
+        billboard, shared, clients = self.server.billboard, self.state.shared, self.members[site]
+        if billboard.mixture is None:
+            used, reads = np.unique(billboard.blocks[clients], return_inverse=True)
             shown = shared[torch.from_numpy(used)]
         else:
-            shown = board.read(shared, clients, one_by_one=True)
+            shown = billboard.read(shared, clients, one_by_one=True)
             reads = np.arange(len(clients))
         return {"shared": shown.cpu().numpy(), "reads": reads.astype(np.int64)}
 

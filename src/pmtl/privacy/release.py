@@ -87,7 +87,7 @@ class Release:
     def __init__(
         self,
         plan: PrivacyPlan,
-        board: Billboard | NDArray[np.int64],
+        billboard: Billboard | NDArray[np.int64],
         noise: Noise | GridNoise,
         charge: Callable[[int], None] | None = None,
         one_by_one: bool = False,
@@ -95,27 +95,27 @@ class Release:
         """
         Args:
             plan: clip norm, noise, cohort and number of clients.
-            board: the billboard, or the block of each client.
+            billboard: the billboard, or the block of each client.
             noise: from `noise_of`; `GridNoise` makes the gate hardened.
             charge: writes a round to a ledger and returns when it is on disk.
             one_by_one: for production: a clipped upload never depends on other uploads.
         """
-        board = board if isinstance(board, Billboard) else Billboard(board)
-        if board.blocks.shape != (plan.clients,):
+        billboard = billboard if isinstance(billboard, Billboard) else Billboard(billboard)
+        if billboard.blocks.shape != (plan.clients,):
             raise PmtlError(
-                f"The plan protects {plan.clients} clients, but {len(board.blocks)} clients would "
-                "write to the billboard: make the plan for this federation."
+                f"The plan protects {plan.clients} clients, but {len(billboard.blocks)} clients "
+                "would write to the billboard: make the plan for this federation."
             )
         if isinstance(noise, GridNoise) and noise.grid != Grid.of(plan):
             raise PmtlError("The hardened noise was made for another plan: make it for this one.")
         self.plan = plan
-        self.billboard = board
+        self.billboard = billboard
         self.noise = noise
         self._charge = charge
         self._one_by_one = one_by_one
         self._published: set[int] = set()
         self._owner = os.getpid()
-        divisors = plan.cohort * board.members / plan.clients
+        divisors = plan.cohort * billboard.members / plan.clients
         self._divisors = torch.from_numpy(divisors).unsqueeze(1)
 
     @property

@@ -150,7 +150,7 @@ def warnings_of(federation: Simulation, metrics: PrivacyPlan | None, secret: boo
             None
             if method.exact  # It shares less instead, and reports that.
             else warn_if_noise_exceeds_signal(
-                plan, method.board_size(federation.model.layout), smallest
+                plan, method.billboard_size(federation.model.layout), smallest
             ),
             method.warning(plan.clients, plan.cohort, plan.rounds),
         ]
@@ -162,7 +162,7 @@ def facts_of(
     data: FederatedData,
     model: FlatModel,
     algorithm: Algorithm,
-    board: Billboard,
+    billboard: Billboard,
     plan: PrivacyPlan,
     metrics: PrivacyPlan | None,
     key: bytes,
@@ -199,14 +199,14 @@ def facts_of(
         parameters=model.size,
         frozen=config.frozen,
         share=named(config.share),
-        shared_numbers=None if config.share is None else algorithm.board_size(model.layout),
+        shared_numbers=None if config.share is None else algorithm.billboard_size(model.layout),
         plan=plan,
         metrics_plan=metrics,
         hardened=bool(config.privacy.hardened),
         fingerprint=fingerprint_of(data, key),
         clients=tuple(data.clients),
-        blocks=tuple(board.blocks.tolist()),
-        board=board.digest(),
+        blocks=tuple(billboard.blocks.tolist()),
+        board=billboard.digest(),
         **more,
     )
 

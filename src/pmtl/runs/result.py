@@ -65,7 +65,7 @@ class Run(Predicting, RunView):
         data: FederatedData | None = None,
         path: Path | None = None,
         scaling: Scaling | None = None,
-        board: Billboard | None = None,
+        billboard: Billboard | None = None,
         key: bytes = b"",
         alone: Weights | None = None,
     ) -> None:
@@ -81,7 +81,7 @@ class Run(Predicting, RunView):
             data: the federation; read from where the run found it unless given.
             path: the run's folder, if it has one.
             scaling: what each client does to its features, if anything.
-            board: which client reads which rows of `shared`; by default the blocks in `facts`.
+            billboard: which client reads which rows of `shared`; by default the blocks in `facts`.
             key: the key of the digests in `facts`; empty in an experiment.
             alone: gives the weights that clients would have without the others, if known.
         """
@@ -93,7 +93,7 @@ class Run(Predicting, RunView):
         self.flat_model = model
         self.personal_weights = self._published if personal is None else personal
         self.shared_weights = shared
-        self.billboard = board or Billboard(np.asarray(facts.blocks, dtype=np.int64))
+        self.billboard = billboard or Billboard(np.asarray(facts.blocks, dtype=np.int64))
         self._data = data
         self.scaling = scaling
         self.digest_key = key

@@ -201,8 +201,8 @@ def start(
         known |= {"model_identity": code}
         known["noise_key"] = None if config.seed is None else federation.noise_key.text
         what = federation.data, federation.model, federation.algorithm
-        board = federation.server.billboard
-        facts = facts_of(config, *what, board, federation.plan, metrics, key, **known)
+        billboard = federation.server.billboard
+        facts = facts_of(config, *what, billboard, federation.plan, metrics, key, **known)
         if warn is not None and team.leader:
             about_clients = [] if budget is None else budget.ledger.notices()
             usual = warnings_of(federation, metrics, secret)

@@ -92,7 +92,7 @@ class Server:
 
     def start(self, common: Tensor) -> ServerState:
         """The state before the first round; `common` [P] is the common start of all clients."""
-        shared = self.billboard.first(self.algorithm.board_start(common))
+        shared = self.billboard.first(self.algorithm.billboard_start(common))
         return ServerState(0, shared, self.algorithm.server_start(shared))
 
     def draw(self, round: int) -> NDArray[np.int64]:

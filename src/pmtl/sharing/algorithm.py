@@ -51,7 +51,7 @@ class SharedPart(Algorithm):
         inner = self.inner
         changed = [
             method
-            for method in ("objective", "board_size", "board_start", "published")
+            for method in ("objective", "billboard_size", "billboard_start", "published")
             if getattr(type(inner), method) is not getattr(Algorithm, method)
         ]
         if changed or isinstance(inner, (NaiveJoint, SharedPart)):
@@ -75,10 +75,10 @@ class SharedPart(Algorithm):
     def to(self, device: torch.device, dtype: torch.dtype) -> Algorithm:
         return replace(self, inner=self.inner.to(device, dtype), share=self.share.to(device, dtype))
 
-    def board_size(self, layout: Layout) -> int:
+    def billboard_size(self, layout: Layout) -> int:
         return self.share.size
 
-    def board_start(self, common: Tensor) -> Tensor:
+    def billboard_start(self, common: Tensor) -> Tensor:
         return self.share.first(common)
 
     def published(self, shared: Tensor) -> Tensor:
@@ -88,13 +88,13 @@ class SharedPart(Algorithm):
         return self.inner.blocks(clients)
 
     def billboard(self, clients: tuple[str, ...]) -> Billboard:
-        board = self.inner.billboard(clients)
-        if board.mixture is not None:
+        billboard = self.inner.billboard(clients)
+        if billboard.mixture is not None:
             raise PmtlError(
                 f"The algorithm {self.name!r} mixes several vectors of the billboard and cannot "
                 "share a part of a model: leave share out, or use clustered or pmtl."
             )
-        return board
+        return billboard
 
     def warning(self, clients: int, cohort: int, rounds: int) -> str | None:
         return self.inner.warning(clients, cohort, rounds)

@@ -76,7 +76,7 @@ class SavedArrays:
             self.statement,
             list(self.metrics),
             scaling=self.scaling,
-            board=Billboard.from_tensors(blocks, board),
+            billboard=Billboard.from_tensors(blocks, board),
         )
 
 

@@ -112,7 +112,7 @@ def test_a_large_network_with_a_public_start_shares_a_subspace():
     large, flat = resolved(40.0, model="mlp:hidden=400", public_start=True)
     assert large.default_share == "subspace:k=100"
     part = share_part(large, large.default_share, flat)
-    assert part.board_size(flat.layout) == 100 + 2 * 2 + CELLS
+    assert part.billboard_size(flat.layout) == 100 + 2 * 2 + CELLS
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_it_is_the_default_for_networks_unless_steps_are_given(quick):
 def test_an_upload_is_the_move_in_units_of_c_and_the_server_adds_it(share, quick):
     method, flat = resolved(200.0)
     method = share_part(method, share, flat).to(torch.device("cpu"), torch.float32)
-    board = method.board_start(flat.start()).unsqueeze(0)
+    board = method.billboard_start(flat.start()).unsqueeze(0)
     rows = rows_of(flat)
     upload = method.compute_uploads(rows, board, 0)
     assert upload.shape == (1, method.upload_size(0))
@@ -171,7 +171,7 @@ def test_an_upload_is_the_move_in_units_of_c_and_the_server_adds_it(share, quick
 
 def test_the_votes_are_averaged_and_nothing_else_changes(quick):
     method, flat = resolved(200.0)
-    board = method.board_start(flat.start()).unsqueeze(0).double()
+    board = method.billboard_start(flat.start()).unsqueeze(0).double()
     memory = {"round": torch.full((1,), float(method.rounds)).double()}
     ballots = torch.randn(3, 1, CELLS).double()
     after = board
@@ -185,7 +185,7 @@ def test_the_votes_are_averaged_and_nothing_else_changes(quick):
 def test_one_client_moves_no_mean_by_more_than_2_over_m(task, outputs, quick):
     """In every stage, before noise, whatever the client's rows are and become."""
     method, flat = resolved(200.0, task, outputs)
-    m, board = 4, method.board_start(flat.start()).unsqueeze(0)
+    m, board = 4, method.billboard_start(flat.start()).unsqueeze(0)
     plan = PrivacyPlan(m, m, "full", 1.0, 0.1, method.releases, 0.01)
     usual = [rows_of(flat, task, outputs, seed=k) for k in range(m - 1)]
     extreme = [rows_of(flat, task, outputs, 3, 9, scale) for scale in (1.0, 1e30, 1e-30, math.nan)]
@@ -263,7 +263,7 @@ def test_training_alone_does_not_depend_on_what_was_published(quick):
     rows = rows_of(flat)
     found = []
     for shift in (0.0, 0.3):
-        board = method.board_start(flat.start()).unsqueeze(0)
+        board = method.billboard_start(flat.start()).unsqueeze(0)
         board[:, : flat.size] += shift
         own = method.finish(rows, board)[0]
         found.append((method.predict(own, board[0]), method.alone(own)))

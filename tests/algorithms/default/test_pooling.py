@@ -110,7 +110,7 @@ class TestTheVote:
 
     def owned(self, vote):
         """The clients' models after this vote."""
-        board = self.method.board_start(torch.zeros(8)).double().unsqueeze(0)
+        board = self.method.billboard_start(torch.zeros(8)).double().unsqueeze(0)
         board[:, :8] = torch.tensor(self.shared.ravel())
         board[:, -14:-2] = torch.tensor(vote)
         board[:, -1] = sum(step**2 for step in self.page.steps)
@@ -193,7 +193,7 @@ def test_every_stage_uploads_what_it_says(task, outputs, share):
     assert stages == ["size", "level"] * (task == "regression") + ["weights"] * 8 + ["vote"] * 3
     repeated = [method.repeats(round) for round in range(method.releases)]
     assert repeated == [False] * (method.releases - 2) + [True] * 2
-    board = method.board_start(torch.zeros(4 * outputs)).expand(data.m, -1)
+    board = method.billboard_start(torch.zeros(4 * outputs)).expand(data.m, -1)
     expected = {"weights": outputs * (4 if share == "all" else 1), "vote": 12}
     for round, stage in enumerate(stages):
         uploads = method.compute_uploads(rows, board, round)
@@ -218,7 +218,7 @@ def test_a_client_that_cannot_tell_does_not_vote(rows):
     mask[3, rows:] = 0
     told = ClientRows(told.task, told.x * mask[..., None], told.y * mask[..., None], mask)
     method = Pooling(target="release").resolve(NUMBERS_OF_3, 200.0)
-    board = method.board_start(torch.zeros(4)).expand(data.m, -1)
+    board = method.billboard_start(torch.zeros(4)).expand(data.m, -1)
     assert not method.compute_uploads(told, board, 0)[3].any(), (
         "no deviation of fewer than two rows"
     )
@@ -341,7 +341,7 @@ def test_it_is_a_frozen_dataclass_that_its_name_builds():
 
 def test_it_does_nothing_before_it_is_resolved():
     with pytest.raises(PmtlError, match="call resolve first"):
-        Pooling().board_start(torch.zeros(3))
+        Pooling().billboard_start(torch.zeros(3))
     with pytest.raises(PmtlError, match="freeze the other layers"):
         Pooling().resolve(replace(NUMBERS, linear=False), 10.0)
 

@@ -85,7 +85,7 @@ def test_the_unit_of_words_does_not_matter():
         x = torch.tensor(np.concatenate([np.ones((3, 12, 1)), unit * words], 2))
         rows = ClientRows("classification", x, y, torch.ones(3, 12).double(), words=True)
         method = Pooling().resolve(Sizes("classification", 3, 9, True), 100.0)
-        board = method.board_start(torch.zeros(1).double()).expand(3, -1)
+        board = method.billboard_start(torch.zeros(1).double()).expand(3, -1)
         slopes, intercepts = method.finish(rows, board).chunk(2, dim=1)[1].split([24, 3], dim=1)
         logits = x[..., 1:] @ slopes.view(3, 3, 8).transpose(1, 2) + intercepts.unsqueeze(1)
         chances.append(torch.softmax(logits, 2))

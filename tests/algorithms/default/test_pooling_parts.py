@@ -72,7 +72,7 @@ def test_a_public_head_is_where_sharing_and_training_alone_begin():
     method = Pooling().resolve(sizes, 1e4)
     assert method.begins_at_start
     head = torch.randn(15, generator=torch.Generator().manual_seed(0)).double()
-    board = method.board_start(head).unsqueeze(0)
+    board = method.billboard_start(head).unsqueeze(0)
     assert torch.allclose(method.published(board), head.unsqueeze(0))
     start = method.from_vector(head)
     nothing = ClientRows(
@@ -120,7 +120,7 @@ def test_a_map_of_answers_begins_as_the_public_head_and_moves_as_the_clients_do(
     method = Pooling(share="answers", reach=800.0).resolve(sizes, 1e9)
     head = torch.randn(columns, outputs, generator=random).double()
     vector = method.to_vector(head.unsqueeze(0))[0]
-    board = method.board_start(vector).unsqueeze(0)
+    board = method.billboard_start(vector).unsqueeze(0)
     assert torch.allclose(method.published(board)[0], vector)
     x = torch.randn(2, rows, columns, generator=random).double()
     x[..., 0] = 1
@@ -211,7 +211,7 @@ def test_a_bad_public_head_does_not_spoil_training_alone():
     y = torch.nn.functional.one_hot((x[..., 1] > 0).long(), 2).double()
     wrong = torch.tensor([[0.0, 0.0], [30.0, -30.0], [0.0, 0.0]]).double()
     rows = ClientRows("classification", x, y, torch.ones(1, 40).double(), start=wrong)
-    board = method.board_start(method.to_vector(wrong.unsqueeze(0))[0]).unsqueeze(0)
+    board = method.billboard_start(method.to_vector(wrong.unsqueeze(0))[0]).unsqueeze(0)
     own = method.finish(rows, board)[0]
     for vector in (method.alone(own), method.predict(own, board[0])):
         answers = x[0] @ method.from_vector(vector)

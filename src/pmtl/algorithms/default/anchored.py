@@ -130,28 +130,28 @@ class Anchored(VotingAlgorithm):
 
     # ---- the billboard: shared numbers, size and level of the target, vote ----
 
-    def board_size(self, layout: Layout) -> int:
+    def billboard_size(self, layout: Layout) -> int:
         return self._shared + 2 * self._sizes.outputs + CELLS
 
-    def board_start(self, common: Tensor) -> Tensor:
+    def billboard_start(self, common: Tensor) -> Tensor:
         first = common if self.part is None else self.part.first(common)
         return torch.cat([first, common.new_zeros(2 * self._sizes.outputs + CELLS)])
 
-    def _read(self, board: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _read(self, billboard: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """From [K, B]: the shared numbers [K, S], size and level [K, 2, outputs] that clients use,
         vote [K, cells]."""
-        shared, target, vote = self._cut(board)
+        shared, target, vote = self._cut(billboard)
         return shared, self._target(target), vote
 
-    def _cut(self, board: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _cut(self, billboard: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         outputs = self._sizes.outputs
-        shared, target, vote = torch.split(board, [self._shared, 2 * outputs, CELLS], dim=1)
+        shared, target, vote = torch.split(billboard, [self._shared, 2 * outputs, CELLS], dim=1)
         return shared, target.reshape(-1, 2, outputs).double(), vote.double()
 
     # ---- inside clients ----
 
-    def compute_uploads(self, rows: ClientRows, board: Tensor, round: int) -> Tensor:
-        shared, target, _ = self._read(board)
+    def compute_uploads(self, rows: ClientRows, billboard: Tensor, round: int) -> Tensor:
+        shared, target, _ = self._read(billboard)
         stage = self.stage(round)
         if stage == "size":
             return size_votes(rows)
@@ -162,9 +162,9 @@ class Anchored(VotingAlgorithm):
             return self._moves(scaled, shared) / self.step_size
         return self._vote_upload(self._losses(scaled, shared), rows)
 
-    def finish_after(self, rows: ClientRows, board: Tensor, last: Tensor) -> Tensor:
+    def finish_after(self, rows: ClientRows, billboard: Tensor, last: Tensor) -> Tensor:
         """The personal model and the one trained alone, [K, 2 P]; `last` is the client's vote."""
-        shared, target, vote = self._read(board)
+        shared, target, vote = self._read(billboard)
         scaled, size, level = self._scaled(rows, target)
         losses = last.double() * self._vote_norm  # A constant for each client does not matter.
         length = last.double().norm(dim=1, keepdim=True).clamp(min=1)  # before it was clipped to 1
@@ -179,8 +179,10 @@ class Anchored(VotingAlgorithm):
             chosen = torch.stack(both, 1)
         return chosen.flatten(1)
 
-    def finish(self, rows: ClientRows, board: Tensor) -> Tensor:
-        return self.finish_after(rows, board, self.compute_uploads(rows, board, self.releases - 1))
+    def finish(self, rows: ClientRows, billboard: Tensor) -> Tensor:
+        return self.finish_after(
+            rows, billboard, self.compute_uploads(rows, billboard, self.releases - 1)
+        )
 
     def _scaled(self, rows: ClientRows, target: Tensor) -> tuple[NetworkRows, Tensor, Tensor]:
         cyclic = self.target == "release"
@@ -227,8 +229,8 @@ class Anchored(VotingAlgorithm):
         target, vote = self._after_release(round, update, target, vote)
         if self.stage(round) == "weights":
             numbers = numbers + self.step_size * update
-        board = torch.cat([numbers.to(target.dtype), target.flatten(1), vote], 1)
-        return board, {"round": memory["round"] + 1}
+        billboard = torch.cat([numbers.to(target.dtype), target.flatten(1), vote], 1)
+        return billboard, {"round": memory["round"] + 1}
 
     def published(self, shared: Tensor) -> Tensor:
         numbers, target, _ = self._read(shared)

@@ -78,7 +78,7 @@ class Pooling(PoolingBase):
 
     # ---- the billboard: shared weights, size and level of the target, vote ----
 
-    def board_size(self, layout: Layout) -> int:
+    def billboard_size(self, layout: Layout) -> int:
         return sum(self._sections)
 
     @property
@@ -88,22 +88,24 @@ class Pooling(PoolingBase):
         further = {"frequent": self._used, "answers": self._shared}.get(self.share, 0)
         return [columns * outputs, 2 * outputs, cells.CELLS, 2, further]
 
-    def board_start(self, common: Tensor) -> Tensor:
-        board = common.new_zeros(sum(self._sections))
+    def billboard_start(self, common: Tensor) -> Tensor:
+        billboard = common.new_zeros(sum(self._sections))
         if self.begins_at_start:
             head = self.from_vector(common)
-            board[: self._sections[0]] = head.flatten()
+            billboard[: self._sections[0]] = head.flatten()
             if self.share == "answers":
-                board[-self._shared :] = first_map(self._sizes.task, head).flatten()
-        board[sum(self._sections[:3])] = self._first_step
-        return board
+                billboard[-self._shared :] = first_map(self._sizes.task, head).flatten()
+        billboard[sum(self._sections[:3])] = self._first_step
+        return billboard
 
-    def _read(self, board: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    def _read(self, billboard: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """From [K, B]: weights [K, d, outputs], size and level [K, 2, outputs], vote [K, cells],
         C and the sum of its squares so far [K, 2]; and what is used [K, columns + outputs], or the
         map of a public head's answers [K, (outputs + 1) · outputs], or nothing."""
         columns, outputs = self._sizes.columns, self._sizes.outputs
-        weights, target, vote, steps, further = torch.split(board.double(), self._sections, dim=1)
+        weights, target, vote, steps, further = torch.split(
+            billboard.double(), self._sections, dim=1
+        )
         target = self._target(target.reshape(-1, 2, outputs))
         return weights.reshape(-1, columns, outputs), target, vote, steps, further
 
@@ -118,8 +120,8 @@ class Pooling(PoolingBase):
 
     # ---- inside clients ----
 
-    def compute_uploads(self, rows: ClientRows, board: Tensor, round: int) -> Tensor:
-        weights, target, _, steps, further = self._read(board)
+    def compute_uploads(self, rows: ClientRows, billboard: Tensor, round: int) -> Tensor:
+        weights, target, _, steps, further = self._read(billboard)
         stage = self.stage(round)
         if stage == "use":
             return use_votes(rows)
@@ -141,8 +143,8 @@ class Pooling(PoolingBase):
         losses, _ = cells.own_losses(losses, held, rows)
         return self._vote_upload(losses, rows)
 
-    def finish(self, rows: ClientRows, board: Tensor) -> Tensor:
-        weights, target, vote, steps, _ = self._read(board)
+    def finish(self, rows: ClientRows, billboard: Tensor) -> Tensor:
+        weights, target, vote, steps, _ = self._read(billboard)
         scaled, size, level = scaled_rows(rows, target[:, 0], target[:, 1], self.target != "given")
         centre, penalty = self._grid(weights, rows, steps)
         found, losses, held = cells.held_out(scaled, centre, penalty)
