@@ -365,3 +365,16 @@ def test_a_chance_above_the_rate_is_what_is_charged(monkeypatch):
     assert accountant.epsilon(plan) == expected
     assert composition.epsilon({event: 6}, 1e-3) == pytest.approx(expected)
     assert expected > 1.1 * colluders.epsilon(plan.noise_multiplier, plan.rate, 6, 1e-3, 2)
+
+
+def test_a_plan_that_is_read_after_its_scheme_changed_is_refused(monkeypatch):
+    """ε follows from the chance, so the statement of a finished run would be wrong."""
+    monkeypatch.setattr(Says, "said", 0.5)
+    plan = PrivacyPlan(30, 10, f"{__name__}:Says", 0.5, 0.2, 6, 1e-3)
+    written = plan.to_dict()
+    assert PrivacyPlan.from_dict(written) == plan
+    monkeypatch.setattr(Says, "said", 0.4)
+    with pytest.raises(PmtlError, match=r"has changed: a client's chance .* was 0\.5"):
+        PrivacyPlan.from_dict(written)
+    with pytest.raises(PmtlError, match="has changed"):
+        PrivacyPlan.from_dict(written | {"sampling": "fixed"})

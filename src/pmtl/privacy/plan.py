@@ -138,19 +138,29 @@ class PrivacyPlan:
         values: dict[str, Any] = asdict(self) | {"adjacency": self.adjacency}
         if math.isinf(self.clip_norm):
             values["clip_norm"] = "inf"
+        if self.sampling not in SCHEMES:
+            values["chance"] = self.scheme.checked_chance(self.rate)
         return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> PrivacyPlan:
-        """The plan whose `values` `to_dict` wrote, checked again."""
+        """The plan whose `values` `to_dict` wrote, checked again. A scheme of the user's own must
+        have the same chance as when it was written, because ε follows from it."""
         values = dict(values)
+        chance = values.pop("chance", None)
         adjacency = values.pop("adjacency", ADJACENCY)
         if adjacency != ADJACENCY:
             raise PmtlError(
                 f"The privacy plan was written for the adjacency {adjacency!r}, but pmtl accounts "
                 f"only for {ADJACENCY!r}: make a new plan."
             )
-        return cls(**fields_of(cls, values, "privacy plan"))
+        plan = cls(**fields_of(cls, values, "privacy plan"))
+        if chance is not None and chance != plan.to_dict().get("chance"):
+            raise PmtlError(
+                f"The sampling scheme {plan.sampling!r} has changed: a client's chance to take part "
+                f"in a round was {chance}, so the stated ε would be wrong. Use the code of then."
+            )
+        return plan
 
 
 @dataclass(frozen=True)
