@@ -157,8 +157,8 @@ class PrivacyPlan:
         plan = cls(**fields_of(cls, values, "privacy plan"))
         if chance is not None and chance != plan.to_dict().get("chance"):
             raise PmtlError(
-                f"The sampling scheme {plan.sampling!r} has changed: a client's chance to take part "
-                f"in a round was {chance}, so the stated ε would be wrong. Use the code of then."
+                f"The sampling scheme {plan.sampling!r} has changed: a client's chance to take "
+                f"part in a round was {chance}, so ε would be stated wrongly. Use its former code."
             )
         return plan
 
