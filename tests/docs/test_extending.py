@@ -88,7 +88,7 @@ def test_the_callback_says_every_round(folder, pmtl_command):
 
 
 def test_the_exceptions_are_stated_and_true(tmp_path):
-    layout = (Path(__file__).parents[1] / "docs/architecture.md").read_text(encoding="utf-8")
+    layout = (Path(__file__).parents[2] / "docs/architecture.md").read_text(encoding="utf-8")
     for page in (" ".join(PAGE.split()), " ".join(layout.split())):
         assert "imports no code that a job or a message names" in page
         assert re.search("omparisons and (the )?estimators .{0,20}take no callbacks", page)
