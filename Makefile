@@ -18,12 +18,14 @@ demo: $(STAMP)
 	  --algorithm fedavg --algorithm local --grid lr=0.1,0.3,1 --grid pmtl:lam=0.03,0.3 \
 	  --grid ditto:lam=0.03,0.3 --jobs 2 --out runs/demo
 
+# Three processes for two cores, because some tests wait for other processes.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal
 test: check
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not thorough"
+	$(PYTEST) -m "not thorough"
 
 # Long repetitions of what tests of `make test` show on other cases.
 test-thorough: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m thorough
+	$(PYTEST) -m thorough
 
 # The long version of the kill -9 test: CAMPAIGNS runs of twelve kills each.
 CAMPAIGNS ?= 20
