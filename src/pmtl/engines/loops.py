@@ -74,8 +74,8 @@ class ThreadsTrainer(CohortTrainer):
             torch_threads(1),
             ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool,
         ):
-            trained = Trained.stacked(list(pool.map(one, order.tolist())))
-        return trained.take(torch.from_numpy(np.argsort(order)))
+            trained = list(pool.map(one, order.tolist()))
+        return Trained.stacked([trained[position] for position in np.argsort(order)])
 
 
 def training_error(client: str, stage: str, error: Exception) -> PmtlError:
