@@ -52,8 +52,9 @@ def entries(what: str) -> dict[str, EntryPoint]:
 
 
 def add_folder(folder: str) -> None:
-    """Let modules be found in this folder, too, after all others."""
-    if folder not in sys.path:
+    """Let modules be found in this folder, too, after all others. Relative paths are ignored: a
+    run that was copied must not bring code of its own."""
+    if Path(folder).is_absolute() and folder not in sys.path:
         sys.path.append(folder)
 
 

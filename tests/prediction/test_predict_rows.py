@@ -419,7 +419,37 @@ def test_a_reader_of_ones_own_reads_rows_to_predict_on(tmp_path, monkeypatch, pm
         mine = [row["x"] for row in rows if row["who"] == client]
         wanted = pmtl.load_run("run").predict(client, np.array(mine, dtype=np.float32))
         assert answers["prediction"][answers["client"] == client].tolist() == wanted.tolist()
+    misspelt = pmtl_command("predict", "run", "--data", f"{spec},anser=out", "--out", "more.csv")
+    assert misspelt.status == 2
+    assert "anser" in misspelt.err
     spec = "rows.lines:reader=lines:reed"
     refused = pmtl_command("predict", "run", "--data", spec, "--out", "more.csv")
     assert refused.status == 2
     assert "reed" in refused.err
+
+
+def test_columns_of_a_reader_of_ones_own_are_found_by_name(tmp_path, monkeypatch):
+    (tmp_path / "named.py").write_text(
+        "import numpy as np\n\n\n"
+        "def read(path, lenient: bool, progress: bool):\n"
+        "    head, *rows = (line.split() for line in path.read_text().splitlines())\n"
+        "    cells = np.array([row[1:] for row in rows], dtype=np.float32)\n"
+        "    return {'x': cells[:, :2], 'y': cells[:, 2].astype(int),\n"
+        "            'client': [row[0] for row in rows], 'feature_names': head[1:3]}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    rows = [(f"c{k % 5}", k % 7, -(k % 3), int(k % 7 > 3)) for k in range(100)]
+    for name, (one, two) in {"ab": (1, 2), "ba": (2, 1), "az": (1, 2)}.items():
+        lines = [f"who {name[0]} {name[1]} y"]
+        lines += [f"{row[0]} {row[one]} {row[two]} {row[3]}" for row in rows]
+        (tmp_path / f"{name}.txt").write_text("\n".join(lines))
+    run = pmtl.train("ab.txt:reader=named:read", privacy=2.0)
+    answers = [
+        run.predict_rows(f"{name}.txt:reader=named:read")["prediction"].tolist()
+        for name in ("ab", "ba")
+    ]
+    assert answers[0] == answers[1]
+    assert len(set(answers[0])) == 2
+    with pytest.raises(pmtl.PmtlError, match=r"no column of az\.txt named 'b'"):
+        run.predict_rows("az.txt:reader=named:read")

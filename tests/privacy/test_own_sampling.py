@@ -200,6 +200,38 @@ class Halves(Favoured):
         return np.sort(order[: sampler.plan.cohort])
 
 
+class Shuffled(Favoured):
+    """Every client once in an epoch, in a random order: the last ones are certain to be drawn."""
+
+    def draw(self, sampler, round):
+        epoch, part = divmod(round, sampler.plan.clients // sampler.plan.cohort)
+        order = np.argsort(sampler.tickets(epoch), kind="stable")
+        return np.sort(order[part * sampler.plan.cohort :][: sampler.plan.cohort])
+
+
+class EverySecond(Favoured):
+    """A client that is drawn is drawn again two rounds later, and so on, ten times."""
+
+    def draw(self, sampler, round):
+        block, place = divmod(round, 20)
+        order = np.argsort(sampler.tickets(2 * block + place % 2), kind="stable")
+        return np.sort(order[: sampler.plan.cohort])
+
+
+@pytest.mark.parametrize("varies", [False, True])
+@pytest.mark.parametrize("kind", [Shuffled, EverySecond])
+def test_the_audit_finds_the_history_after_which_a_client_is_drawn_too_often(
+    kind, varies, monkeypatch
+):
+    setup = AuditSetup(clients=100, cohort=10, sampling=f"{__name__}:{kind.__name__}")
+    monkeypatch.setattr(kind, "size_varies", varies)
+    assert sampler(setup).passed
+    for too_low in (0.1, 0.15):
+        monkeypatch.setattr(kind, "said", too_low)
+        found = sampler(setup)
+        assert not found.passed, found.detail
+
+
 @pytest.mark.parametrize("kind", [Favoured, Turns, Again, Halves])
 def test_the_audit_compares_with_the_chance_that_is_charged(kind, monkeypatch):
     name = f"{__name__}:{kind.__name__}"

@@ -91,6 +91,24 @@ def test_another_process_fits_and_predicts_what_cloudpickle_sends(table, tmp_pat
     assert done.stdout.strip() == "True", done.stderr
 
 
+def test_a_pickle_remembers_the_folder_of_a_model_of_ones_own(table, tmp_path, monkeypatch):
+    for name in ("work", "elsewhere"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "work" / "small_net.py").write_text(
+        "from torch import nn\n\n\n"
+        "def net(input_shape, outputs):\n    return nn.Linear(input_shape[0], outputs)\n"
+    )
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path / "work")
+    made = PMTLClassifier(model="small_net:net", privacy={"rounds": 2}, random_state=0)
+    made.fit(table.x, table.y, groups=table.groups)
+    text, expected = pickle.dumps(made), made.predict(table.x, groups=table.groups)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    sys.path.remove(str(tmp_path / "work"))
+    del sys.modules["small_net"]
+    assert np.array_equal(pickle.loads(text).predict(table.x, groups=table.groups), expected)
+
+
 class TestByPath:
     @pytest.fixture
     def made(self, table, tmp_path):

@@ -9,9 +9,10 @@ If a fixed number is drawn, colluders know when k takes part. The accounting ass
 always about two things: k's rounds are independent of each other, and k is not drawn too often.
 
 A scheme of the user's own may claim less: that k takes part with at most the probability `chance`,
-given all earlier rounds. Then the verdict is about that: in all rounds, and in those after a round
-with k and without k, k is not drawn more often. (Rounds are independent if always q clients are
-drawn, and none with more than q/m.)
+given all earlier rounds. The verdict is then about that: k is not drawn more often in all rounds,
+and not after that history of k (drawn or not so many rounds ago, or not for so many rounds) after
+which it was drawn most often in the first half. Rounds must also be independent if always q clients
+are drawn, and none with more than q/m.
 """
 
 from __future__ import annotations
@@ -67,15 +68,38 @@ def sampler(setup: AuditSetup) -> AuditResult:
             findings.append(Finding(name, bound.epsilon, len(bits), numbers))
     first, second = table[: len(table) // 2, victim], table[len(table) // 2 :, victim]
     findings.append(_too_often("at all", second, len(second), plan, confidence))
-    for name, there in (("after a round with it", True), ("after a round without it", False)):
-        if bounded:
-            after = second[1:][second[:-1] == there]
-            # The number of trials must not depend on the draws that are counted. The second half
-            # usually has three quarters as many as the first; if not, some count as absent.
-            trials = 3 * int((first == there).sum()) // 4
-            findings.append(_too_often(name, after[:trials], trials, plan, confidence))
+    if own:
+        longest = min(2 * math.ceil(1 / plan.rate), len(first) // 4)
+        name, trials = _worst_history(first, longest, confidence)
+        after = second[longest:][_histories(second, longest)[name]]
+        findings.append(_too_often(name, after[:trials], trials, plan, confidence))
     detail = {"sampling": plan.sampling, "granted_to_colluders": measured}
     return AuditResult.of(GAME, setup, findings, 0.0, len(bits), claim=0.0, **detail)
+
+
+def _histories(drawn: Bits, longest: int) -> dict[str, Bits]:
+    """For each round but the first `longest`: whether it comes after a history, by its name."""
+    found, never = {}, np.ones(len(drawn) - longest, dtype=np.bool_)
+    for lag in range(1, longest + 1):
+        then = drawn[longest - lag : len(drawn) - lag]
+        never = never & ~then
+        found[f"{lag} rounds after a round with it"] = then
+        found[f"{lag} rounds after a round without it"] = ~then
+        found[f"after {lag} rounds without it"] = never
+    return found
+
+
+def _worst_history(drawn: Bits, longest: int, confidence: float) -> tuple[str, int]:
+    """The history after which k is drawn most often, and how many rounds to test it on. The number
+    of trials must not depend on the draws that are counted: other rounds usually have three
+    quarters as many; if not, the missing ones count as absent."""
+    rates, trials = {}, {}
+    for name, mask in _histories(drawn, longest).items():
+        rounds, present = int(mask.sum()), int(drawn[longest:][mask].sum())
+        rates[name] = 1 - float(upper_limit(rounds - present, rounds, 1 - confidence))
+        trials[name] = 3 * rounds // 4
+    worst = max(rates, key=rates.__getitem__)
+    return worst, trials[worst]
 
 
 def play(plan: PrivacyPlan, seed: int | None) -> Bits:

@@ -9,7 +9,7 @@ those in `COMMON`. docs/data.md ("A format of your own") describes readers of us
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -93,14 +93,8 @@ def load(
             "those of others are read. Save the rows as a table (CSV, Parquet) or as NumPy arrays "
             "for production; a reader of your own must have the parameter lenient."
         )
-    fixed = {"path": path, "progress": progress, "lenient": production}
-    fixed = {key: value for key, value in fixed.items() if key in ("path", *parameters)}
-    own = [option for option in parameters if option not in fixed]
-    for option in given:
-        if option not in (*own, *COMMON):
-            raise unknown(f"option of {path.name} named", option, ("reader", *own, *COMMON))
     # A reader may also have options of COMMON, to read no more clients than necessary.
-    own_given = {key: value for key, value in given.items() if key in own}
+    fixed, own_given = _arguments(reader, path, given, COMMON, progress, lenient=production)
     common = {key: value for key, value in given.items() if key in COMMON}
     bad_rows = "drop" if production else "refuse"
     try:
@@ -149,13 +143,32 @@ def choose_reader(path: Path, name: str | None = None) -> Reader:
     return found
 
 
-def read_columns(path: Path, options: Mapping[str, str]) -> Mapping[str, Any]:
-    """The columns of a file, by the reader for its ending or the one that `options` names. The
-    reader gets those of the other options that it has."""
+def read_columns(path: Path, options: Mapping[str, str], others: Iterable[str]) -> dict[str, Any]:
+    """The columns of a file, by the reader for its ending or the one that `options` names. An
+    option must be one of the reader's or of `others`."""
     reader = choose_reader(path, options.get("reader"))
+    fixed, own = _arguments(reader, path, options, others, progress=False, lenient=False)
+    return {**_read(reader, own, path, fixed)}
+
+
+def _arguments(
+    reader: Reader,
+    path: Path,
+    given: Mapping[str, Any],
+    others: Iterable[str],
+    progress: bool,
+    lenient: bool,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a reader is always given, if it has these parameters, and its own options."""
     parameters = inspect.signature(reader).parameters
-    own = {key: value for key, value in options.items() if key in parameters}
-    return _read(reader, own, path, {"path": path})
+    fixed: dict[str, Any] = {"path": path, "progress": progress, "lenient": lenient}
+    fixed = {key: value for key, value in fixed.items() if key in ("path", *parameters)}
+    own = [option for option in parameters if option not in fixed]
+    for option in given:
+        if option not in (*own, *others):
+            names = dict.fromkeys(("reader", *own, *others))
+            raise unknown(f"option of {path.name} named", option, tuple(names))
+    return fixed, {key: value for key, value in given.items() if key in own}
 
 
 def _library_reader(place: str) -> Reader:

@@ -13,8 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_all_start_methods, get_context, parent_process
-from multiprocessing.context import BaseContext
+from multiprocessing import get_context, parent_process
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -82,7 +81,7 @@ def run_tasks(
         return
     threads = max(1, torch.get_num_threads() // jobs)
     pool = ProcessPoolExecutor(
-        min(jobs, len(tasks)), _processes(), initializer=_begin, initargs=(do, threads)
+        min(jobs, len(tasks)), get_context("spawn"), initializer=_begin, initargs=(do, threads)
     )
     failed: BaseException | None = None
     try:
@@ -109,15 +108,6 @@ def run_tasks(
         ) from failed
     if failed is not None:
         raise failed
-
-
-def _processes() -> BaseContext:
-    """How processes are started: as copies of one that has imported torch, where the system can."""
-    if "forkserver" not in get_all_start_methods():
-        return get_context("spawn")
-    context = get_context("forkserver")
-    context.set_forkserver_preload(["pmtl.experiments.compare", "pmtl.experiments.results"])
-    return context
 
 
 _do_task: list[Callable[[Any], Any]] = []  #: what this process was started for

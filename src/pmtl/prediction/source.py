@@ -110,10 +110,9 @@ def open_rows(given: Any, reading: Reading) -> Iterator[Source]:
     with errors_naming(str(path)):
         client = None
         if named or path.suffix.lower() not in (".npz", ".npy"):
-            columns = read_columns(path, reading.options)
+            columns = read_columns(path, reading.options, _OPTIONS)
             client, reading = np.asarray(columns["client"]), replace(reading, client_column=None)
-            x = columns["x"] if is_sparse(columns["x"]) else np.asarray(columns["x"])
-            yield _array_source(x, client, str(path), reading)
+            yield _array_source(_in_order(columns, path, reading), client, str(path), reading)
             return
         if path.suffix.lower() == ".npz":
             client = read_array(path, reading.client_column or "client")
@@ -133,6 +132,19 @@ def _parse(given: str | Path, reading: Reading) -> tuple[Path, Reading]:
     dropped = tuple(part for part in options.get("drop", "").split("+") if part)
     reading = replace(reading, client_column=column, drop=dropped, options=options)
     return Path(name).expanduser(), reading
+
+
+def _in_order(columns: Mapping[str, Any], path: Path, reading: Reading) -> Any:
+    """The features that a reader returned, in the order of training if they have names."""
+    x = columns["x"] if is_sparse(columns["x"]) else np.asarray(columns["x"])
+    names, wanted = columns.get("feature_names"), reading.inputs.names
+    if names is None or wanted is None:
+        return x
+    places = {name: place for place, name in enumerate(names)}
+    for name in wanted:
+        if name not in places:
+            raise unknown(f"column of {path} named", name, tuple(places))
+    return x[:, [places[name] for name in wanted]]
 
 
 def _table_source(table: Table, reading: Reading) -> Source:

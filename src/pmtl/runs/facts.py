@@ -212,6 +212,8 @@ def rebuild_model(
         raise PmtlError(
             "This run's model came from a Python program: give its factory again as model=…."
         )
+    if facts.plugin_folder is not None:
+        add_folder(facts.plugin_folder)
     begin = (facts.seed or 0) if facts.initialisation is None else facts.initialisation
     init = None if public is None else public.start
     sizes = (facts.input_shape, facts.outputs, facts.task)
