@@ -20,6 +20,7 @@ from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.sampling import SamplingScheme, find_scheme
+from pmtl.privacy.statement.statement import make_statement
 from pmtl.streams import name_keys
 
 
@@ -280,8 +281,11 @@ def test_what_is_not_a_scheme_is_refused(name):
     values = GaussianEvent("full", 3, 3, 1.0, 1.0).to_dict() | {"sampling": name}
     with pytest.raises(PmtlError, match="sampling scheme"):
         GaussianEvent.from_dict(values)
+    values = PLAN.to_dict() | {"sampling": name}
+    if isinstance(name, str):
+        del values["chance"]  # With it, the cost is known, and the plan can be read.
     with pytest.raises(PmtlError, match="sampling scheme"):
-        PrivacyPlan.from_dict(PLAN.to_dict() | {"sampling": name})
+        PrivacyPlan.from_dict(values)
 
 
 class Says(OneGroup):
@@ -399,14 +403,34 @@ def test_a_chance_above_the_rate_is_what_is_charged(monkeypatch):
     assert expected > 1.1 * colluders.epsilon(plan.noise_multiplier, plan.rate, 6, 1e-3, 2)
 
 
-def test_a_plan_that_is_read_after_its_scheme_changed_is_refused(monkeypatch):
-    """ε follows from the chance, so the statement of a finished run would be wrong."""
+def test_a_plan_that_is_read_keeps_its_cost_whatever_became_of_the_code(monkeypatch):
+    """ε follows from the chance, so the statement of a finished run would be wrong otherwise."""
     monkeypatch.setattr(Says, "said", 0.5)
     plan = PrivacyPlan(30, 10, f"{__name__}:Says", 0.5, 0.2, 6, 1e-3)
     written = plan.to_dict()
     assert PrivacyPlan.from_dict(written) == plan
     monkeypatch.setattr(Says, "said", 0.4)
-    with pytest.raises(PmtlError, match=r"has changed: a client's chance .* was 0\.5"):
-        PrivacyPlan.from_dict(written)
-    with pytest.raises(PmtlError, match="has changed"):
-        PrivacyPlan.from_dict(written | {"sampling": "fixed"})
+    expected = colluders.epsilon(plan.noise_multiplier, 0.5, 6, 1e-3, 2)
+    for name in (plan.sampling, "nowhere:Says"):
+        read = PrivacyPlan.from_dict(written | {"sampling": name})
+        assert read.epsilon() == expected
+        assert read.to_dict() == written | {"sampling": name}
+        assert composition.epsilon({GaussianEvent.of(read): 6}, 1e-3) == pytest.approx(expected)
+        with pytest.raises(PmtlError, match=r"chance to take part in a round was 0\.5. To draw"):
+            read.sampler(0, name_keys([f"c{k}" for k in range(30)])).draw(0)
+    for wrong in (0.1, 2.0, "0.5", True):
+        with pytest.raises(PmtlError, match="which cannot be"):
+            PrivacyPlan.from_dict(written | {"chance": wrong})
+    with pytest.raises(PmtlError, match="cannot be imported"):
+        PrivacyPlan.from_dict({**written, "sampling": "nowhere:Says", "chance": None})
+
+
+def test_a_statement_that_is_made_again_states_the_cost_of_then(monkeypatch):
+    monkeypatch.setattr(Says, "said", 0.5)
+    plan = PrivacyPlan(30, 10, f"{__name__}:Says", 0.5, 0.2, 6, 1e-3)
+    kinds = {"shares": True, "personal": True}
+    written, before = plan.to_dict(), make_statement(plan, **kinds).epsilon
+    for name in (plan.sampling, "nowhere:Says"):
+        monkeypatch.setattr(Says, "said", 0.4)
+        read = PrivacyPlan.from_dict(written | {"sampling": name})
+        assert make_statement(read, **kinds).epsilon == before

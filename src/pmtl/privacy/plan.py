@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -26,7 +26,13 @@ from numpy.typing import NDArray
 
 from pmtl.errors import PmtlError
 from pmtl.options import check_options, option
-from pmtl.privacy.sampling import SCHEMES, Sampler, SamplingScheme, default_sampling, find_scheme
+from pmtl.privacy.sampling import (
+    SCHEMES,
+    Sampler,
+    SamplingScheme,
+    default_sampling,
+    find_scheme,
+)
 from pmtl.spec import unknown
 
 ADJACENCY = "replace-one"
@@ -56,6 +62,9 @@ class PrivacyPlan:
     noise_std: float  #: σ, the standard deviation of the noise on the average over q
     rounds: int  #: T, how often a noisy average is published
     delta: float  #: δ, the probability with which the guarantee may fail
+    #: In a plan that was read from a file, with a scheme of the user's own: the scheme's chance
+    #: when the file was written, which is what the plan costs.
+    chance: float | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         # NumPy scalars become Python numbers, so that a plan can always be written as JSON.
@@ -68,7 +77,11 @@ class PrivacyPlan:
                 f"A cohort of {self.cohort} cannot be drawn from {self.clients} clients: "
                 f"choose a cohort between 1 and {self.clients}."
             )
+        if not isinstance(self.sampling, str) or self.sampling in SCHEMES:
+            object.__setattr__(self, "chance", None)
         self.scheme.check(self.clients, self.cohort)
+        if self.chance is not None:
+            self.scheme.checked_chance(self.rate)
         if not self.clip_norm > 0:
             raise PmtlError(
                 f"The clip norm must be greater than 0, but {self.clip_norm:g} was given: "
@@ -105,7 +118,15 @@ class PrivacyPlan:
     @property
     def scheme(self) -> SamplingScheme:
         """How cohorts are drawn, and what that costs."""
-        return find_scheme(self.sampling)
+        if self.chance is None:
+            return find_scheme(self.sampling)
+        try:
+            scheme = find_scheme(self.sampling)
+            if scheme.checked_chance(self.rate) == self.chance:
+                return scheme
+        except PmtlError:
+            pass
+        return _Recorded(self.sampling, self.chance)
 
     @property
     def rate(self) -> float:
@@ -138,29 +159,40 @@ class PrivacyPlan:
         values: dict[str, Any] = asdict(self) | {"adjacency": self.adjacency}
         if math.isinf(self.clip_norm):
             values["clip_norm"] = "inf"
+        del values["chance"]
         if self.sampling not in SCHEMES:
             values["chance"] = self.scheme.checked_chance(self.rate)
         return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> PrivacyPlan:
-        """The plan whose `values` `to_dict` wrote, checked again. A scheme of the user's own must
-        have the same chance as when it was written, because ε follows from it."""
+        """The plan whose `values` `to_dict` wrote, checked again. A scheme of the user's own keeps
+        the chance that was written, because ε follows from it. If its code has another one or
+        cannot be imported, the plan can be read, but draws nothing."""
         values = dict(values)
-        chance = values.pop("chance", None)
         adjacency = values.pop("adjacency", ADJACENCY)
         if adjacency != ADJACENCY:
             raise PmtlError(
                 f"The privacy plan was written for the adjacency {adjacency!r}, but pmtl accounts "
                 f"only for {ADJACENCY!r}: make a new plan."
             )
-        plan = cls(**fields_of(cls, values, "privacy plan"))
-        if chance is not None and chance != plan.to_dict().get("chance"):
-            raise PmtlError(
-                f"The sampling scheme {plan.sampling!r} has changed: a client's chance to take "
-                f"part in a round was {chance}, so ε would be stated wrongly. Use its former code."
-            )
-        return plan
+        return cls(**fields_of(cls, {"chance": None, **values}, "privacy plan"))
+
+
+class _Recorded(SamplingScheme):
+    """A scheme of the user's own that was read from a file. It has a cost, and cannot draw."""
+
+    def __init__(self, name: str, chance: Any) -> None:
+        self._name, self._chance = name, chance
+
+    def chance(self, rate: float) -> float:
+        return self._chance  # type: ignore[no-any-return]
+
+    def draw(self, sampler: Sampler, round: int) -> NDArray[np.int64]:
+        raise PmtlError(
+            f"The sampling scheme {self._name!r} has changed or cannot be imported: a client's "
+            f"chance to take part in a round was {self._chance}. To draw, use its former code."
+        )
 
 
 @dataclass(frozen=True)

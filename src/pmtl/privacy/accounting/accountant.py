@@ -78,7 +78,7 @@ def accountant_of(plan: PrivacyPlan) -> str:
     """How the plan's ε is computed, in words."""
     if not plan.private:
         return "none: without noise or without a clip nothing is hidden"
-    return find_scheme(FULL if plan.rate == 1 else plan.sampling).accountant
+    return (find_scheme(FULL) if plan.rate == 1 else plan.scheme).accountant
 
 
 def _comparisons(plan: PrivacyPlan) -> dict[str, Any]:

@@ -68,7 +68,10 @@ class GaussianEvent:
     @classmethod
     def of(cls, plan: PrivacyPlan, kind: str = TRAINING) -> GaussianEvent:
         """One round of a plan."""
-        return cls(plan.sampling, plan.clients, plan.cohort, plan.clip_norm, plan.noise_std, kind)
+        own = plan.sampling not in SCHEMES
+        chance = plan.scheme.checked_chance(plan.rate) if own else None
+        sizes = (plan.sampling, plan.clients, plan.cohort, plan.clip_norm, plan.noise_std)
+        return cls(*sizes, kind, chance)
 
     @property
     def cost(self) -> tuple[str, float]:
