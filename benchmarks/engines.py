@@ -92,7 +92,7 @@ def ours(made: Simulation, variant: str) -> Turn:
             made.model if what == "grouped" else lowered(made.model, "patches"),
             task,
             compile=how == "compiled",
-            width=made.sites._width(),
+            width=len(made.sites.pieces(np.arange(made.plan.cohort))[0]),
             backend=tuned if what == "tuned" else "inductor",
         )
     progress = made.start()
