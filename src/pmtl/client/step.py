@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.func import grad_and_value
 
 from pmtl.algorithms import Algorithm
+from pmtl.errors import PmtlError
 from pmtl.models import Batch, FlatModel, Task
 
 #: Inputs [b, …], targets [b, …] and a mask [b] that is true for real rows and false for padding.
@@ -102,7 +103,10 @@ def client_step(
         values.append(value)
         return direction
 
-    return algorithm.step(state, shared, gradient, lr), values[-1]
+    after = algorithm.step(state, shared, gradient, lr)
+    if not values:
+        raise PmtlError(f"A step of the algorithm {algorithm.name!r} asked for no gradient.")
+    return after, values[-1]
 
 
 def _grad_and_value(function: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:

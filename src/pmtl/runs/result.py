@@ -278,6 +278,11 @@ def load_run(path: str | Path, data: FederatedData | None = None, model: Any = N
     flat = rebuild_model(facts, model, public)
     if facts.share is not None:  # The file has only the shared part.
         shared = build_share(facts.share, flat, public.rows).to(cpu, shared.dtype).published(shared)
+    if shared.shape[-1] != flat.size:
+        raise PmtlError(
+            f"The run at {path} has models of {shared.shape[-1]:,} weights, but the model that its "
+            f"run.json describes has {flat.size:,}: one of the files is damaged."
+        )
     return Run(
         facts,
         flat.to(cpu, shared.dtype),

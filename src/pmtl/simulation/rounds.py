@@ -18,6 +18,7 @@ from torch.func import vmap
 
 from pmtl.algorithms import ExactAlgorithm
 from pmtl.engines.base import Ints, Trained
+from pmtl.engines.loops import predict_one_by_one
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Tally
@@ -236,6 +237,9 @@ class Simulation:
         if self._production and len(clients):
             pairs = zip(torch.split(own, 1), torch.split(shared, 1), strict=True)
             return torch.cat([predict(mine.clone(), read.clone()) for mine, read in pairs])
+        if self.sites.engine == "debug" and len(clients):
+            names = [self.data.clients[k] for k in clients]
+            return predict_one_by_one(self.algorithm, names, own, shared)
         return predict(own, shared)
 
     def unsampled_predictors(self, state: RunState) -> Tensor:
