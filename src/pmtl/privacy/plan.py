@@ -19,7 +19,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +65,8 @@ class PrivacyPlan:
     #: In a plan that was read from a file, with a scheme of the user's own: the scheme's chance
     #: when the file was written, which is what the plan costs.
     chance: float | None = field(default=None, compare=False)
+    #: Neighbouring federations differ in the whole data set of one client.
+    adjacency: ClassVar[str] = ADJACENCY
 
     def __post_init__(self) -> None:
         # NumPy scalars become Python numbers, so that a plan can always be written as JSON.
@@ -109,11 +111,6 @@ class PrivacyPlan:
                 f"Delta is a probability strictly between 0 and 1, but {self.delta:g} was given: "
                 f"the default for {self.clients} clients is {default_delta(self.clients):.3g}."
             )
-
-    @property
-    def adjacency(self) -> str:
-        """Neighbouring federations differ in the whole data set of one client."""
-        return ADJACENCY
 
     @property
     def scheme(self) -> SamplingScheme:
