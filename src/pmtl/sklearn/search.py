@@ -30,8 +30,7 @@ from sklearn.model_selection._search import BaseSearchCV
 from pmtl.data.client_names import encode
 from pmtl.errors import PmtlError, PmtlWarning
 from pmtl.privacy.accounting import composition, selection
-from pmtl.privacy.ledger.charges import Events, total
-from pmtl.privacy.ledger.events import GaussianEvent
+from pmtl.privacy.ledger.events import Events, GaussianEvent, total
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
 from pmtl.runs.result import Run
 
