@@ -101,7 +101,7 @@ def _cost(
     dearest = max(plans, key=lambda plan: composition.epsilon(_events(plan), delta))
     spent = [_events(plan, folds) for plan in plans] + [_events(dearest)] * bool(search.refit)
     nothing: dict[str, Any] = {"publish_best": math.inf, "protocol": "ε is infinite."}
-    chosen = selection.report(dearest, len(plans)) if dearest.private else nothing
+    chosen = selection.report({dearest: len(plans)}) if dearest.private else nothing
     return SearchCost(
         candidates=len(plans),
         fits=len(spent) + len(plans) * (folds - 1),
