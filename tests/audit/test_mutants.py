@@ -84,7 +84,7 @@ def weights_by_rows(monkeypatch):
 def divided_by_who_came(monkeypatch):
     def average(self, tally):
         came = self.billboard.blocks[np.array(sorted(tally.seen), dtype=np.int64)]
-        divisors = np.maximum(np.bincount(came, minlength=self.blocks), 1)
+        divisors = np.maximum(np.bincount(came, minlength=self.billboard.size), 1)
         return tally.sum / torch.from_numpy(divisors).unsqueeze(1)
 
     monkeypatch.setattr(Release, "average", average)

@@ -146,13 +146,13 @@ def crash(monkeypatch, where, round):
     """Die in the gate at the given round: before the charge, after it, or after the release."""
     publish = Release.publish
 
-    def dying(self, tally, shared, step=1.0):
+    def dying(self, tally, shared, *how):
         if tally.round == round and where == "before":
             raise SystemError("power cut")
         if tally.round == round and where == "charged":
             self._charge(round)
             raise SystemError("power cut")
-        result = publish(self, tally, shared, step)
+        result = publish(self, tally, shared, *how)
         if tally.round == round:
             raise SystemError("power cut")
         return result

@@ -11,19 +11,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from numbers import Real
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pmtl.algorithms.default.shared_part import Share
 from pmtl.billboard import Billboard
 from pmtl.errors import PmtlError
 from pmtl.models import Batch, FlatModel, Layout, Task
-from pmtl.models.linear.last_layer import last_layer
+from pmtl.models.linear.last_layer import LastLayer, last_layer
 from pmtl.models.linear.solve import ClientRows
-from pmtl.models.network.rows import LastPlaces
+from pmtl.models.network.rows import LastPlaces, Network
 from pmtl.spec import convert_numbers
 
 #: From a vector of weights to the gradient of the client's objective on the current batch.
@@ -174,24 +175,6 @@ class Algorithm(ABC):
         """The weights with which the client predicts."""
 
 
-class Reader(Protocol):
-    """Makes the rows that an exact algorithm works on."""
-
-    def rows(
-        self,
-        task: Task,
-        outputs: int,
-        inputs: Tensor,
-        targets: Tensor,
-        real: Tensor,
-        words: bool = False,
-    ) -> ClientRows:
-        """The rows of K clients (`LastLayer.rows`)."""
-
-    def floats(self, rows: int, outputs: int) -> int:
-        """About how many floats a client with so many rows takes."""
-
-
 @dataclass(frozen=True)
 class Sizes:
     """Public numbers of a federation and its model, from which an algorithm may decide."""
@@ -229,7 +212,7 @@ class ExactAlgorithm(Algorithm):
     #: Whether `finish_after` needs the clients' last uploads.
     uses_last_upload: ClassVar[bool] = False
 
-    def reader(self, model: FlatModel, input_shape: tuple[int, ...]) -> Reader:
+    def reader(self, model: FlatModel, input_shape: tuple[int, ...]) -> LastLayer | Network:
         """Converts a client's rows of `input_shape` to `ClientRows`; by default with the model's
         linear part."""
         layer = last_layer(model, input_shape)
@@ -247,8 +230,8 @@ class ExactAlgorithm(Algorithm):
         """The part of the model that is shared unless `share` is given; None: all."""
         return None
 
-    def with_part(self, part: Any) -> ExactAlgorithm:
-        """The algorithm on the part of the model that a `Share` names."""
+    def with_part(self, part: Share) -> ExactAlgorithm:
+        """The algorithm on the `part` of the model that is shared."""
         raise PmtlError(
             f"The algorithm {self.name!r} cannot share a part of a model: it works on the whole "
             "model. Leave share out, or use anchored, pmtl, ditto, fedavg, fedprox, fedadam, ppsgd "
@@ -298,14 +281,7 @@ class ExactAlgorithm(Algorithm):
         """`finish`, given the clients' last uploads before clipping [K, U]."""
         return self.finish(rows, billboard)
 
-    def begin(self, own: Tensor, shared: Tensor) -> State:
+    def _takes_no_steps(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
 
-    def step(self, state: State, shared: Tensor, gradient: Gradient, lr: float) -> State:
-        raise NotImplementedError
-
-    def upload(self, state: State, own: Tensor, shared: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def keep(self, state: State) -> Tensor:
-        raise NotImplementedError
+    begin = step = upload = keep = _takes_no_steps

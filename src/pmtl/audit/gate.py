@@ -97,9 +97,9 @@ def play(
     return scores
 
 
-def source_of(seed: int | None) -> Source:
+def source_of(seed: int | None, release: str = "") -> Source:
     """Where noise comes from: a seed, or without one the operating system."""
-    return system_source if seed is None else seeded_source(seed)
+    return system_source if seed is None else seeded_source(seed, release)
 
 
 def _trial(gate: Release, sampler: Sampler, scenario: Scenario, upload: Tensor) -> float:

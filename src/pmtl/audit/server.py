@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pmtl.audit.estimators import Bits, Floats
+from pmtl.audit.gate import source_of
 from pmtl.audit.result import AuditResult, Finding, seed_of
 from pmtl.audit.setup import AuditSetup
 from pmtl.privacy.clipping import clip
 from pmtl.privacy.grid import Grid
-from pmtl.privacy.noise import Words, rounded, seeded_source, system_source
+from pmtl.privacy.noise import rounded
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.secure_aggregation import shares
 from pmtl.secure_aggregation.identity import Attempt, SignedKey
@@ -42,9 +43,9 @@ class Attack:
         self.scale = shares.scale(grid, len(_SITES), _COLLUDERS)
         self.attempt = Attempt("audit", "run", 0, "attempt")
         # In an experiment keys are seeded, too: the same seed plays the same game.
+        words = {site: source_of(seed, f"key of {site}")(0)(4) for site in _SITES}
         secret = {
-            site: X25519PrivateKey.from_private_bytes(_source(seed, f"key of {site}")(4).tobytes())
-            for site in _SITES
+            site: X25519PrivateKey.from_private_bytes(key.tobytes()) for site, key in words.items()
         }
         self.keys = {
             site: SignedKey(site, key.public_key().public_bytes_raw(), b"", b"")
@@ -53,7 +54,7 @@ class Attack:
         steps = grid.snap(clip(upload.unsqueeze(0), plan.clip_norm))[0]
         self.sent: dict[str, NDArray[np.uint64]] = {}
         for site in _SITES:
-            share = rounded(_source(seed, f"share of {site}"), (_SIZE,), self.scale)
+            share = rounded(source_of(seed, f"share of {site}")(0), (_SIZE,), self.scale)
             total = share + (steps if site == _VICTIM else 0)
             hidden = mask(site, secret[site], self.keys, self.attempt, _SIZE)
             self.sent[site] = total.numpy().view(np.uint64) + hidden
@@ -82,11 +83,6 @@ class Attack:
         total = unmasked(numbers, _SIZE)
         assert total is not None
         return total
-
-
-def _source(seed: int | None, what: str) -> Words:
-    """Random words; in production from the operating system."""
-    return system_source(0) if seed is None else seeded_source(seed, what)(0)
 
 
 SCENARIOS: dict[str, Callable[[Attack], Tensor]] = {

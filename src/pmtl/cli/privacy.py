@@ -124,7 +124,7 @@ def selection(
 
     _require(candidates=candidates, noise=plan["noise"] if epsilon is None else epsilon)
     each = _plan(clients, rounds, plan | {"epsilon": epsilon})
-    report = choosing.report(each, int(candidates or 0))
+    report = choosing.report({each: int(candidates or 0)})
     if as_json:
         opt.print_json(report | _values(each))
         return

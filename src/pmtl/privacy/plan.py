@@ -19,7 +19,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +67,8 @@ class PrivacyPlan:
     #: the plan was made, which is what it costs. Its code is imported only to draw (`with_code`).
     chance: float | None = field(default=None, compare=False)
     words: str | None = field(default=None, compare=False)  #: with it: how cohorts were drawn
+    #: Neighbouring federations differ in the whole data set of one client.
+    adjacency: ClassVar[str] = ADJACENCY
 
     def __post_init__(self) -> None:
         # NumPy scalars become Python numbers, so that a plan can always be written as JSON.
@@ -114,11 +116,6 @@ class PrivacyPlan:
                 f"Delta is a probability strictly between 0 and 1, but {self.delta:g} was given: "
                 f"the default for {self.clients} clients is {default_delta(self.clients):.3g}."
             )
-
-    @property
-    def adjacency(self) -> str:
-        """Neighbouring federations differ in the whole data set of one client."""
-        return ADJACENCY
 
     @property
     def scheme(self) -> SamplingScheme:

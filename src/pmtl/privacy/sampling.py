@@ -247,12 +247,9 @@ def _found(name: str) -> SamplingScheme:
             f"The sampling scheme {name!r} cannot be used: it is not a subclass of "
             "pmtl.privacy.sampling.SamplingScheme."
         )
-    own = found not in SCHEMES.values()
-    if own:
-        _refuse_own_costs(found, name)
     try:
         made = found()
-        if own:
+        if found not in SCHEMES.values():
             _refuse_own_costs(made, name)
         return made
     except PmtlError:
@@ -264,17 +261,16 @@ def _found(name: str) -> SamplingScheme:
         ) from error
 
 
-def _refuse_own_costs(scheme: SamplingScheme | type[SamplingScheme], name: str) -> None:
+def _refuse_own_costs(scheme: SamplingScheme, name: str) -> None:
     """A scheme of the user's own is charged by its `chance` alone, also together with others.
-    Neither the class nor its objects may define other costs."""
-    costs = ("epsilon", "delta", "renyi", "checked_chance", "_costs")
-    kind = scheme if isinstance(scheme, type) else type(scheme)
+    Neither its class nor the object may define other costs."""
+    kind = type(scheme)
     own = [
         cost
-        for cost in costs
+        for cost in ("epsilon", "delta", "renyi", "checked_chance", "_costs")
         if getattr(kind, cost) is not getattr(SamplingScheme, cost) or cost in vars(scheme)
     ]
-    if own or scheme.coins_are_secret:
+    if own or kind.coins_are_secret or scheme.coins_are_secret:
         raise PmtlError(
             f"The sampling scheme {name!r} cannot be used: its cost follows from chance(rate), so "
             f"it may not define {', '.join([*own, 'coins_are_secret'])}. Derive it from "

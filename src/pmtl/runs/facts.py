@@ -19,8 +19,7 @@ from pmtl.data.targets import Task
 from pmtl.errors import PmtlError, PmtlWarning, errors_naming
 from pmtl.models import FlatModel, build_model
 from pmtl.plugins import add_folder, warn_of_other_module
-from pmtl.privacy.ledger.charges import from_list, to_list
-from pmtl.privacy.ledger.events import GaussianEvent
+from pmtl.privacy.ledger.events import GaussianEvent, from_list, to_list
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.runs.config import IN_MEMORY, TrainConfig
 from pmtl.sharing import PublicInputs

@@ -146,7 +146,7 @@ class Simulation:
                 if not self.algorithm.exact:  # An exact algorithm has no batch losses.
                     losses.append(trained.losses)
                 if self.algorithm.shares:
-                    self.server.add(tally, clients, trained.uploads)
+                    self.server.gate.add(tally, clients, trained.uploads)
                     norms.append(torch.linalg.vector_norm(trained.uploads, dim=1).double())
         if self.algorithm.shares:
             self._publish(tally, state)

@@ -90,7 +90,7 @@ def test_the_epsilon_that_is_asked_for_covers_the_choice(chosen, data):
         PrivacyRequest(epsilon=results["one_run"], rounds=rounds).resolve(20): 2
         for rounds in (1, 3)
     }
-    report = selection.report_of(plans)
+    report = selection.report(plans)
     assert report["publish_best"] == pytest.approx(results["epsilon"])
     assert report["candidates"] == len(results["candidates"]) == 4
     run = load_run(out / "best", data)

@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 from pmtl.algorithms.base import Sizes
-from pmtl.algorithms.default.shared_part import Part, join_function, number_scales
+from pmtl.algorithms.default.shared_part import Share
 from pmtl.algorithms.default.voting import VotingAlgorithm
 from pmtl.errors import PmtlError
 from pmtl.models import FlatModel, Layout
@@ -70,7 +70,7 @@ class Anchored(VotingAlgorithm):
     uses_start: ClassVar[bool] = True
     uses_last_upload: ClassVar[bool] = True
 
-    part: Part | None = field(default=None, repr=False, metadata={"derived": True})
+    part: Share | None = field(default=None, repr=False, metadata={"derived": True})
 
     # ---- decided before anything is spent, from public numbers ----
 
@@ -84,7 +84,7 @@ class Anchored(VotingAlgorithm):
         unscaled = sizes.last is None or sizes.public_start
         return self._with_target(sizes, strength, "none" if unscaled else "auto")
 
-    def with_part(self, part: Part) -> Anchored:
+    def with_part(self, part: Share) -> Anchored:
         return replace(self, part=part)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Anchored:
@@ -197,7 +197,7 @@ class Anchored(VotingAlgorithm):
         if self.part is not None:
             own = self.part.own(rows.network.start).expand(len(shared), -1)
             numbers = torch.cat([shared, own], 1)
-            join, scales = join_function(self.part), number_scales(self.part, rows.network.scales)
+            join, scales = self.part.join_vector, self.part.number_scales(rows.network.scales)
         masks, penalties = rows.mask.unsqueeze(1), [ROUND_PENALTY]
         (after,) = train_path(
             rows, masks, numbers.unsqueeze(1), penalties, ROUND_STEPS, join=join, scales=scales

@@ -88,9 +88,8 @@ class PoolingBase(VotingAlgorithm):
 
     @property
     def _first_stages(self) -> tuple[str, ...]:
-        return (
-            (*super()._first_stages, "use") if self.share == "frequent" else super()._first_stages
-        )
+        use = ("use",) if self.share == "frequent" else ()
+        return super()._first_stages + use
 
     def upload_size(self, round: int) -> int:
         sizes = self._sizes

@@ -49,7 +49,7 @@ def summary_of(ledger: Ledger, delta: float | None) -> dict[str, Any]:
 def accounts_of(ledger: Ledger, delta: float) -> list[dict[str, Any]]:
     """What was spent on each client at one δ, including clients that left."""
     from pmtl.privacy.accounting import composition
-    from pmtl.privacy.ledger.charges import total
+    from pmtl.privacy.ledger.events import total
 
     spans: dict[Any, dict[str, Any]] = {}
     for span in ledger.spans():

@@ -17,12 +17,10 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pmtl.privacy.accounting import gaussian
+from pmtl.privacy.accounting.gaussian import Floats
 from pmtl.privacy.accounting.libraries import load
-
-Floats = NDArray[np.float64]
 
 # The far tails of the binomial have this fraction of δ; they are added to δ instead of summed.
 TAIL = 1e-7

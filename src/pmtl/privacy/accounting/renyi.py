@@ -29,13 +29,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pmtl.privacy.accounting import composition, gaussian
+from pmtl.privacy.accounting.gaussian import Floats
 from pmtl.privacy.accounting.libraries import load
 from pmtl.privacy.ledger.events import GaussianEvent
-
-Floats = NDArray[np.float64]
 
 ORDERS: Floats = 1 + np.geomspace(1e-3, 1e6, 701)
 """The orders λ. Every order gives a valid ε; the best of the list is within 0.1‰ of the best of

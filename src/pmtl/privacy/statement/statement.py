@@ -10,8 +10,7 @@ from typing import Any
 from pmtl.errors import PmtlError
 from pmtl.privacy.accounting import accountant, composition, distributed
 from pmtl.privacy.accounting.validation import KIND
-from pmtl.privacy.ledger.charges import to_list
-from pmtl.privacy.ledger.events import TRAINING, GaussianEvent
+from pmtl.privacy.ledger.events import TRAINING, GaussianEvent, to_list
 from pmtl.privacy.plan import ADJACENCY, PrivacyPlan
 from pmtl.privacy.sampling import ALL_OTHERS
 from pmtl.privacy.statement import text

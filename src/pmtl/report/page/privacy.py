@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from pmtl.privacy.accounting import composition
-from pmtl.privacy.ledger.charges import from_list
+from pmtl.privacy.ledger.events import from_list
 from pmtl.privacy.statement import text
 from pmtl.privacy.statement.statement import Statement
 
