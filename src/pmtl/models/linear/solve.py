@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pmtl.models.linear import newton
@@ -51,13 +52,22 @@ class ClientRows:
         return self.mask.sum(1).clamp(min=1)
 
 
+def padded_targets(task: Task, outputs: int, targets: Tensor, real: Tensor) -> Tensor:
+    """`y` of `ClientRows` from targets [K, n] or [K, n, outputs]; 0 where a row is not `real`."""
+    if task == "classification":
+        y = F.one_hot(targets.long(), outputs)
+    else:
+        y = targets.reshape(*real.shape, outputs)
+    return torch.where(real.unsqueeze(-1), y.double(), 0.0)
+
+
 def row_losses(task: Task, outputs: Tensor, y: Tensor) -> Tensor:
     """The loss of every row in nats; for numbers, half the squared error."""
     if task == "regression":
         return (outputs - y).square().sum(-1) / 2
     if task == "classification":
         return torch.logsumexp(outputs, -1) - (outputs * y).sum(-1)
-    return (torch.nn.functional.softplus(outputs) - outputs * y).sum(-1)
+    return (F.softplus(outputs) - outputs * y).sum(-1)
 
 
 def solve(
