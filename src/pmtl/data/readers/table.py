@@ -176,9 +176,9 @@ def _any_columns(
     """The columns of a table: by its schema, or as numbers. If not all columns are numbers, an
     experiment infers a schema."""
     client, target, split, drop = given
-    dropped = dropped_names(drop)
     if schema is not None:
-        return read_rows(table, Schema.of(schema).with_roles(client, target, split, dropped))
+        known = Schema.of(schema).with_roles(client, target, split, dropped_names(drop))
+        return read_rows(table, known)
     roles = assign_roles(table.names, where, *given)
     try:
         return _collect(table, roles)
@@ -187,7 +187,7 @@ def _any_columns(
         bounded = {str(name) for name in ranges} if isinstance(ranges, Mapping) else set()
         if bounded & {*roles.targets, TARGET}:
             task = task or "regression"  # A target with bounds is a number.
-        inferred = infer(table, roles, task, dropped)
+        inferred = infer(table, roles, task)
     columns = read_rows(table, inferred.schema)
     columns["disclosed"] = inferred.disclosed
     columns["notes"] = (inferred.decided, *columns.get("notes", ()))
