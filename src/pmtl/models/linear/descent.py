@@ -22,6 +22,8 @@ from torch import Tensor
 
 from pmtl.models.losses import Task
 
+#: b, the largest second derivative of a row's loss in its outputs.
+CURVATURE: dict[Task, float] = {"regression": 1.0, "classification": 0.5, "multilabel": 0.25}
 #: What is added to the diagonal of a matrix before it is inverted, relative to its largest entry.
 _ROUNDING = 1e-12
 #: Up to so many classes, a softmax is computed without torch's function.
@@ -37,7 +39,6 @@ class Problem:
     y: Tensor  #: [K, n, outputs]
     centre: Tensor  #: c, [K or 1, G, d, outputs]
     penalty: Tensor  #: κ, [K or 1, G, d]
-    bound: float  #: b
     scale: Tensor | None = None  #: [K, 1, 1, outputs] at most 1: the curvature's bound holds
     offset: Tensor | None = None  #: [K, G, n, outputs]
 
@@ -81,7 +82,7 @@ class ByColumns:
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._transposed = problem.x.transpose(1, 2)
-        matrix = (problem.bound * self._transposed @ problem.x).unsqueeze(1)
+        matrix = (CURVATURE[problem.task] * self._transposed @ problem.x).unsqueeze(1)
         self.inverse = invert(matrix + torch.diag_embed(problem.penalty))
 
     def begin(self, start: Tensor | None) -> Tensor:
@@ -108,7 +109,7 @@ class ByRows:
         self._problem = problem
         x, scale = problem.x, 1 / problem.penalty.expand(len(problem.x), -1, -1)
         self._gram = torch.einsum("knd,kgd,kmd->kgnm", x, scale, x)  # XK⁻¹Xᵀ
-        matrix = problem.bound * self._gram
+        matrix = CURVATURE[problem.task] * self._gram
         matrix.diagonal(dim1=-2, dim2=-1).add_(1.0)
         self.inverse = invert(matrix)
 
@@ -125,7 +126,7 @@ class ByRows:
         a, logits = state.chunk(2, dim=2)
         off = a + self._problem.residuals(logits)  # the gradient is Xᵀ off
         step = self.inverse @ off
-        after = torch.cat([a - step, logits - (off - step) / self._problem.bound], 2)
+        after = torch.cat([a - step, logits - (off - step) / CURVATURE[self._problem.task]], 2)
         return after, torch.cat([torch.zeros_like(off), off], 2)
 
     def weights(self, state: Tensor) -> Tensor:

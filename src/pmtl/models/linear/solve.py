@@ -23,8 +23,6 @@ from pmtl.models.linear.descent import Problem, multiply
 from pmtl.models.linear.reduction import Classes, Columns
 from pmtl.models.losses import Task
 
-#: The largest second derivative of a row's loss in its outputs.
-CURVATURE: dict[Task, float] = {"regression": 1.0, "classification": 0.5, "multilabel": 0.25}
 #: The most steps, and the largest move of a weight at which the iteration ends: for a solution, and
 #: for losses that only compare penalties.
 EXACT, ROUGH = (500, 1e-5), (120, 1e-2)
@@ -104,16 +102,16 @@ def solve(
         by_newton = newton.solve_labels if rows.task == "multilabel" else newton.solve_two_classes
         begin = centre if start is None else start
         return by_newton(rows.x, rows.y, mask, centre, penalty, begin, until[1])
-    used, bound = rows.x * mask.unsqueeze(-1), CURVATURE[rows.task]
+    problem = Problem(rows.task, rows.x * mask.unsqueeze(-1), rows.y, centre, penalty)
     if rows.task == "regression":  # one step is exact
-        return Problem(rows.task, used, rows.y, centre, penalty, bound).solve(None, (1, 0.0))
+        return problem.solve(None, (1, 0.0))
     classes = Classes.of(rows.y) if rows.task == "classification" else None
     if classes is None:
-        return Problem(rows.task, used, rows.y, centre, penalty, bound).solve(start, until)
-    offset, few = classes.offsets(multiply(rows.x, centre)), classes.centre(centre)
+        return problem.solve(start, until)
+    few, offset = classes.centre(centre), classes.offsets(multiply(rows.x, centre))
     begin = None if start is None else classes.start(start, centre)
     y = classes.targets(rows.y)
-    problem = Problem(rows.task, used, y, few, penalty, bound, classes.scale, offset)
+    problem = replace(problem, y=y, centre=few, scale=classes.scale, offset=offset)
     return classes.restore(problem.solve(begin, until), centre)
 
 
@@ -138,7 +136,7 @@ def held_out_losses(
     outputs = multiply(rows.x, weights)
     if rows.task == "regression":
         used = rows.x * rows.mask.unsqueeze(-1)
-        problem = Problem(rows.task, used, rows.y, centre, penalty, CURVATURE[rows.task])
+        problem = Problem(rows.task, used, rows.y, centre, penalty)
         left = problem.leverages().clamp(max=1 - 1e-6).unsqueeze(-1)
         y = rows.y.unsqueeze(1)
         outputs, counted = y - (y - outputs) / (1 - left), rows.mask
