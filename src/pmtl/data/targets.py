@@ -25,7 +25,7 @@ def check_targets(
     labels: Sequence[str] | None,
     usable: Mask | None = None,
 ) -> tuple[NDArray[Any], Task, int, tuple[str, ...] | None]:
-    """Targets in the type that is kept, the task, its number of outputs and the classes' names.
+    """The checked targets, the task, its number of outputs and the names of classes or labels.
 
     A missing target or an invalid class is refused; with `usable`, its row is marked as unusable
     and gets the target 0.

@@ -50,7 +50,8 @@ class Source:
     size: int  #: how many rows a piece has
     client_column: str | None
     kept: tuple[str, ...]  #: the columns that are carried over
-    clients: Callable[[], Iterator[Coded | int]]  #: of all rows; without a column, numbers of rows
+    #: The clients of all rows, part by part; without a client column, how many rows a part has.
+    clients: Callable[[], Iterator[Coded | int]]
     pieces: Callable[[], Iterator[Piece]]
 
 
