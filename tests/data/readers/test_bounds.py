@@ -34,6 +34,7 @@ def test_a_file_has_a_table_for_each_column(tmp_path):
         ("[columns.age]\nlow = 0\nhihg = 1", ["'hihg'", "Did you mean 'high'"]),
         ("[columns.blood.sugar]\nlow = 0\nhigh = 1", ["'blood'", "'sugar'", "quotes"]),
         ("[columns.age]\nlow = 0", ["'age'", "one of low and high"]),
+        ("[columns.age]", ["no bounds", "[columns.NAME]"]),
         ("[columns.age]\nlow = 2\nhigh = 2", ["'age'", "less than"]),
         ("[columns.age]\nlow = 3\nhigh = 2", ["low = 3", "high = 2"]),
         ("[columns.age]\nlow = 0\nhigh = inf", ["'age'", "finite"]),

@@ -81,7 +81,10 @@ def read_bounds(path: str | Path) -> dict[str, Range]:
     from pmtl.data.schema import Schema
 
     columns = Schema.read(path).columns
-    return {column.name: column.range for column in columns if column.range is not None}
+    ranges = {column.name: column.range for column in columns if column.range is not None}
+    if not ranges:
+        raise PublicError(f"{path} has no bounds: write [columns.NAME] with low and high.")
+    return ranges
 
 
 def checked_range(name: object, given: Any) -> Range:
