@@ -99,9 +99,8 @@ def solve(
         rows.task == "classification" and rows.y.shape[2] == 2
     )
     if yes_or_no and rows.x.shape[2] <= newton.FEW:
-        by_newton = newton.solve_labels if rows.task == "multilabel" else newton.solve_two_classes
         begin = centre if start is None else start
-        return by_newton(rows.x, rows.y, mask, centre, penalty, begin, until[1])
+        return newton.solve(rows.task, rows.x, rows.y, mask, centre, penalty, begin, until[1])
     problem = Problem(rows.task, rows.x * mask.unsqueeze(-1), rows.y, centre, penalty)
     if rows.task == "regression":  # one step is exact
         return problem.solve(None, (1, 0.0))
