@@ -38,7 +38,7 @@ def choose(losses: Tensor, counts: Tensor, vote: Tensor, noise: float, scale: Te
     smooth = smooth_basis(vote)
     vote = vote @ smooth @ smooth.T
     trust = james_stein(vote, smooth.shape[1], noise)
-    own = counts * losses + prior(vote)
+    own = counts * losses + vote.new_tensor(2 * PRIOR)  # of both paths
     score = own + VOTE_ROWS * trust * scale * vote
     score[:, :EACH] += HANDICAP * (1 - trust)
     return torch.stack([score.argmin(1), own[:, EACH:].argmin(1) + EACH], 1)
@@ -56,11 +56,6 @@ def in_nats(task: Task, losses: Tensor, outputs: int) -> Tensor:
         return losses
     median = losses.median(1, keepdim=True).values + 0.01 * outputs
     return outputs * losses / median / 2
-
-
-def prior(like: Tensor) -> Tensor:
-    """[cells] `PRIOR` of both paths."""
-    return like.new_tensor(2 * PRIOR)
 
 
 def smooth_basis(like: Tensor) -> Tensor:

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pmtl.models.flat import FlatModel
-from pmtl.models.linear.solve import ClientRows
+from pmtl.models.linear.solve import ClientRows, padded_targets
 from pmtl.models.losses import Task
 from pmtl.models.lowering import floats_per_row, has_convolutions, lowered
 
@@ -76,13 +75,9 @@ class Network:
         words: bool = False,
     ) -> NetworkRows:
         """The rows of K clients; the arguments are those of `LastLayer.rows`."""
-        if task == "classification":
-            y = F.one_hot(targets.long(), outputs)
-        else:
-            y = targets.reshape(*real.shape, outputs)
         place = real.view(*real.shape, *[1] * (inputs.dim() - 2))
         x = torch.where(place, inputs, 0.0)
-        y = torch.where(real.unsqueeze(-1), y.double(), 0.0)
+        y = padded_targets(task, outputs, targets, real)
         return NetworkRows(task, x, y, real.double(), self)
 
 
@@ -107,7 +102,7 @@ def _scales(model: FlatModel, start: Tensor) -> Tensor:
 def last_places(model: FlatModel, input_shape: tuple[int, ...]) -> LastPlaces | None:
     """The last linear layer, if the network's answers are its outputs and it is trained; else None.
 
-    Other weights of this layer then give outputs in other units. This is tested on random rows.
+    With other weights in this layer, the outputs are in other units. This is tested on random rows.
     """
     parts = {part.name: part for part in model.layout.parameters}
     layers = [(n, one) for n, one in model.module.named_modules() if isinstance(one, nn.Linear)]
