@@ -109,12 +109,11 @@ def plan(
     votes = rows is None or rows < MANY_ROWS
 
     noise = payoff.noise_ratio(resolved, parts.all)
-    vote = payoff.vote_ratio(resolved.clients, epsilon, resolved.delta) if votes else 0.0
+    vote = payoff.vote_ratio(resolved, epsilon) if votes else 0.0
     excess = max(noise / payoff.MODERATE, vote / payoff.READABLE_VOTE_NOISE)
     needed = [payoff.epsilon_for(resolved, parts.all, payoff.MODERATE)]
     if votes:
-        readable = payoff.READABLE_VOTE_NOISE
-        needed.append(payoff.vote_epsilon(resolved.clients, resolved.delta, readable))
+        needed.append(payoff.vote_epsilon(resolved, payoff.READABLE_VOTE_NOISE))
     method = None
     if columns is not None and not (public_head and plan_text.by_rounds(request)):
         method = "pooling" if public_head or sizes.is_linear(model) else "anchored"
