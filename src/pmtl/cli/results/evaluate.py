@@ -57,7 +57,7 @@ def evaluate(
     if not any(scores.values()):
         typer.echo("There are no validation or test rows to measure on.")
         return
-    title = "Over all rows, the mean over clients, and the mean over the tenth served worst"
+    title = "Over all rows, the mean over clients, and the mean over the worst tenth of clients"
     columns = ("measure", "rows", "model", "all rows", "mean", "worst decile")
     opt.print_table(title, columns, _lines(scores))
     for sentence in _without_value(run, scores):
