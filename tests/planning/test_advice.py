@@ -65,7 +65,7 @@ def test_other_federations(clients, numbers, epsilon, advice):
 def test_clients_with_many_rows_need_no_vote():
     few, many = (pmtl.plan(60, 5, privacy=1.0, rows=rows) for rows in (99, 100))
     assert (few.advice, many.advice) == ("alone", "share")
-    assert few.vote == pytest.approx(payoff.vote_ratio(60, 1.0, 1 / 600))
+    assert few.vote == pytest.approx(payoff.vote_ratio(few.privacy, 1.0))
     assert many.vote is None
     assert many.to_win == pytest.approx(5 / 100)
 

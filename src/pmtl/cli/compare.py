@@ -10,7 +10,7 @@ import typer
 from pmtl.cli import options as opt
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import DEFAULT_EPSILON
-from pmtl.storage import disk_errors, next_numbered, write_text
+from pmtl.storage import next_numbered, write_text
 
 
 @opt.with_settings(
@@ -117,8 +117,7 @@ def finish(results: Any, folder: Path, as_json: bool) -> None:
     plot = folder / "comparison.png"
     about_plot = f"Plot: {plot}"
     try:
-        with disk_errors(plot):
-            plot_comparison(results, plot)
+        plot_comparison(results, plot)
     except PmtlError as error:
         about_plot = f"No plot: {error}"
     if as_json:

@@ -127,9 +127,9 @@ def report(run: Run, done: list[Finetuned], as_json: bool) -> None:
     if chosen:
         console.print(counts_table("chosen by clients", chosen), "")
     lines = [f"{statement.afterwards}", *(f"It is in {tuned.path}." for tuned in done)]
-    # Models whose loss is infinite or NaN.
-    measured = {name: score for views in scores.values() for name, score in (views or {}).items()}
-    if lost := [name for name, score in measured.items() if not isfinite(score.get("loss", 0.0))]:
+    measured = [entry for views in scores.values() for entry in (views or {}).items()]
+    lost = dict.fromkeys(name for name, score in measured if not isfinite(score.get("loss", 0.0)))
+    if lost:
         lines.append(
             f"Careful: {', '.join(lost)} diverged for some or all clients, whose models are "
             "useless. Use a smaller --lr or --lam."

@@ -96,7 +96,17 @@ def export_model(
         licence: the licence that the model card names, as Hugging Face spells it.
         progress: whether to show a progress bar.
     """
-    _check_arguments(client, shared, all_clients, licence)
+    if all_clients and (shared or client is not None):
+        raise PmtlError("--all cannot be combined with --client or --shared: leave one out.")
+    if not (client is not None or shared or all_clients):
+        raise PmtlError(
+            "Say which model to export: --client NAME, --shared, or --all for every client's."
+        )
+    if not _LICENCE.fullmatch(licence):
+        raise PmtlError(
+            f"The licence {licence!r} is not a name such as apache-2.0 or cc-by-4.0: give one as "
+            "Hugging Face spells it."
+        )
     kind, path = find_format(to), Path(out)
     if not files.is_free(path):
         raise PmtlError(f"{path} exists already: choose another --out, or delete it first.")
@@ -129,20 +139,6 @@ def export_model(
         files.write_text(folder / "README.md", model_card(run, subject, licence))
     owner = None if shared else client
     return Exported(path, kind.name, export.models, export.left_out, export.largest, owner)
-
-
-def _check_arguments(client: str | None, shared: bool, all_clients: bool, licence: str) -> None:
-    if all_clients and (shared or client is not None):
-        raise PmtlError("--all cannot be combined with --client or --shared: leave one out.")
-    if not (client is not None or shared or all_clients):
-        raise PmtlError(
-            "Say which model to export: --client NAME, --shared, or --all for every client's."
-        )
-    if not _LICENCE.fullmatch(licence):
-        raise PmtlError(
-            f"The licence {licence!r} is not a name such as apache-2.0 or cc-by-4.0: give one as "
-            "Hugging Face spells it."
-        )
 
 
 class _Export:

@@ -31,7 +31,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pmtl.algorithms import Algorithm
-from pmtl.data import FederatedData
 from pmtl.engines.base import Ints
 from pmtl.engines.process import threads_for
 from pmtl.errors import PmtlError
@@ -119,8 +118,13 @@ def choose(
     `default` is the view for clients without validation rows.
     """
     data, device, start = space.data, space.tensors.device, space.model.start()
-    if not space.isolate:  # In production it is private which clients have such rows.
-        refuse_without_validation(data)
+    # In production it is private which clients have such rows.
+    if not space.isolate and data.rows("validation").counts.sum() == 0:
+        raise PmtlError(
+            "Clients choose on their validation rows, but this data has none: train again on data "
+            "that has some, with --data FILE:validation=0.1, or with rows marked validation in its "
+            "split column."
+        )
     tuners = {
         candidate.name: Tuner(space, candidate.method, candidate.local)
         for candidate in offered
@@ -203,12 +207,3 @@ class Best:
         average = mean(gains)
         error = np.sqrt(mean((gains - average[owner]) ** 2) / np.maximum(rows, 1))
         return np.where(finite, average - error, -np.inf), np.where(finite, mean(squares), np.inf)
-
-
-def refuse_without_validation(data: FederatedData) -> None:
-    if data.rows("validation").counts.sum() == 0:
-        raise PmtlError(
-            "Clients choose on their validation rows, but this data has none: train again on data "
-            "that has some, with --data FILE:validation=0.1, or with rows marked validation in its "
-            "split column."
-        )

@@ -191,6 +191,7 @@ def test_a_choice_that_was_stopped_keeps_nothing_and_begins_again(
         ({"seeds": (0, 1)}, "with one seed"),
         ({"epsilons": (float("inf"),)}, "Without privacy a choice costs nothing"),
         ({"axes": {}}, "only one candidate"),
+        ({"algorithms": ("auto",), "axes": {}}, "only one candidate"),
         ({"algorithms": ("pmtl", "local")}, "local, lr=0.05, rounds=1 shares nothing"),
         ({"base": replace(BASE, ledger="l.db")}, "A ledger would record every run"),
         ({"base": replace(BASE, privacy=PrivacyRequest(metrics=0.1))}, "no other metrics"),
