@@ -18,7 +18,7 @@ from pmtl.privacy import release
 from pmtl.privacy.grid import Grid, GridNoise
 from pmtl.privacy.release import Release
 from pmtl.privacy.sampling import Sampler
-from pmtl.simulation import Simulation
+from pmtl.simulation import Simulation, Sites
 from pmtl.simulation.released_metrics import ReleasedMetrics
 
 SETUP = AuditSetup(epsilon=2.0, clients=20, trials=2000, seed=1)
@@ -102,7 +102,7 @@ def counted_every_time(monkeypatch):
 
 def newcomers_inherit(monkeypatch):
     """The authors' leak: a client's first training begins from the previous client's weights."""
-    train = Simulation._train
+    train = Sites.train_clients
 
     def leaking(self, clients, own, *rest):
         been = self.__dict__.setdefault("been", {"there": set(), "last": None})
@@ -114,7 +114,7 @@ def newcomers_inherit(monkeypatch):
         been["last"] = trained.kept[-1].clone()
         return trained
 
-    monkeypatch.setattr(Simulation, "_train", leaking)
+    monkeypatch.setattr(Sites, "train_clients", leaking)
 
 
 def divided_by_who_was_drawn(monkeypatch):

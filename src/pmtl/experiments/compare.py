@@ -22,6 +22,7 @@ import numpy as np
 from pmtl import storage as files
 from pmtl.algorithms import build_algorithm
 from pmtl.data import FederatedData, Split, load
+from pmtl.engines.choose import check_engine
 from pmtl.engines.process import graceful_stop, resolve_device
 from pmtl.errors import Interrupted, PmtlError, memory_errors
 from pmtl.experiments.compare_verdict import verdicts
@@ -38,7 +39,6 @@ from pmtl.runs.preparation import default_algorithm, wants_scaling
 from pmtl.runs.result import Run, load_run
 from pmtl.runs.training import resume, start, with_absolute_paths
 from pmtl.sharing import PublicInputs, share_part
-from pmtl.simulation import check_engine
 from pmtl.spec import from_values
 from pmtl.views.frames import csv_text
 from pmtl.views.progress import progress_bar

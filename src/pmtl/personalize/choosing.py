@@ -32,13 +32,12 @@ from torch import Tensor
 
 from pmtl.algorithms import Algorithm
 from pmtl.engines.base import Ints
-from pmtl.engines.process import threads_for
 from pmtl.errors import PmtlError
 from pmtl.personalize.methods import METHODS, Vanilla, build_method, needs_published
 from pmtl.personalize.tuning import Tuner, Workspace
 from pmtl.simulation import LocalTraining, Store, Weights
 from pmtl.simulation.evaluation import Evaluator
-from pmtl.simulation.fault_isolation import isolated, together
+from pmtl.simulation.fault_isolation import isolated
 from pmtl.views.progress import progress_bar
 
 Squares = NDArray[np.float64]  #: squared distances, for each validation row or client
@@ -133,7 +132,7 @@ def choose(
     first = next(iter(tuners.values()))
     # Longer training may allow fewer clients at once.
     pieces = min((tuner.pieces() for tuner in tuners.values()), key=lambda parts: len(parts[0]))
-    store = Store.fresh(data.m, start)
+    store = Store(data.m, start)
     names = [candidate.name for candidate in offered]
     picks = np.full(data.m, names.index(default), dtype=np.int64)
     rows, trained_on = data.rows("validation").counts, data.rows("train").counts
@@ -147,14 +146,14 @@ def choose(
             weights = tuners[candidate.name](clients, weights, anchors(clients).to(device))
         return weights, measuring.row_squares(weights, clients, space.isolate)
 
-    each = isolated if space.isolate else together
     total = len(pieces) * len(offered)
-    with threads_for(first.work), progress_bar("choosing", total, show=space.progress) as bar:
+    with first.work.threads(), progress_bar("choosing", total, show=space.progress) as bar:
         for piece in pieces:
             best = Best(reading[default](piece).to(device), picks[piece], rows[piece])
             trying = piece[(rows[piece] > 0) & (trained_on[piece] > 0)]
             for number, candidate in enumerate(offered):
-                tried = each(trying, partial(attempt, candidate)) if len(trying) else []
+                work = partial(attempt, candidate)
+                tried = isolated(trying, work, isolate=space.isolate) if len(trying) else []
                 for clients, (weights, squares) in tried:
                     best.offer(np.searchsorted(piece, clients), number, weights, squares)
                 bar.advance()
