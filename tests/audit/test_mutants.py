@@ -17,7 +17,7 @@ from pmtl.audit.setup import AuditSetup
 from pmtl.privacy import release
 from pmtl.privacy.grid import Grid, GridNoise
 from pmtl.privacy.release import Release
-from pmtl.privacy.sampling import Sampler
+from pmtl.privacy.sampler import Sampler
 from pmtl.simulation import Simulation, Sites
 from pmtl.simulation.released_metrics import ReleasedMetrics
 

@@ -24,7 +24,7 @@ from pmtl.audit.setup import AuditSetup
 from pmtl.privacy.noise import Source, seeded_source, system_source
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Release, noise_of
-from pmtl.privacy.sampling import Sampler
+from pmtl.privacy.sampler import Sampler
 from pmtl.streams import name_keys
 
 GAME = "one-round"

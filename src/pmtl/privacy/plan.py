@@ -26,10 +26,11 @@ from numpy.typing import NDArray
 
 from pmtl.errors import PmtlError
 from pmtl.options import check_options, option
+from pmtl.privacy.sampler import Sampler
 from pmtl.privacy.sampling import (
     FULL,
     SCHEMES,
-    Sampler,
+    Recorded,
     SamplingScheme,
     default_sampling,
     find_scheme,
@@ -122,7 +123,7 @@ class PrivacyPlan:
         """How cohorts are drawn, and what that costs."""
         if self.chance is None:
             return find_scheme(self.sampling)
-        return _Recorded(self.chance, self.words)
+        return Recorded(self.chance, self.words)
 
     def with_code(self) -> PrivacyPlan:
         """The plan with the code of its scheme, which can draw. If the code has another chance than
@@ -206,19 +207,6 @@ class PrivacyPlan:
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy is read like a file: it keeps its cost, whatever becomes of the scheme's code."""
         return PrivacyPlan.from_dict, (self.to_dict(),)
-
-
-class _Recorded(SamplingScheme):
-    """A scheme of the user's own in a plan that was read. It has a cost, and cannot draw."""
-
-    def __init__(self, chance: float, words: str | None) -> None:
-        self._chance, self._words = chance, words
-
-    def chance(self, rate: float) -> float:
-        return self._chance
-
-    def in_words(self, plan: PrivacyPlan, also: Mapping[str, Any]) -> str:
-        return self._words or super().in_words(plan, also)
 
 
 @dataclass(frozen=True)
