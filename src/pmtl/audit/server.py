@@ -21,7 +21,7 @@ from pmtl.audit.result import AuditResult, Finding, seed_of
 from pmtl.audit.setup import AuditSetup
 from pmtl.privacy.clipping import clip
 from pmtl.privacy.grid import Grid
-from pmtl.privacy.noise import Words, rounded, seeded_source, system_source
+from pmtl.privacy.noise import WordStream, rounded, seeded_source, system_source
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.secure_aggregation import shares
 from pmtl.secure_aggregation.identity import Attempt, SignedKey
@@ -84,7 +84,7 @@ class Attack:
         return total
 
 
-def _source(seed: int | None, what: str) -> Words:
+def _source(seed: int | None, what: str) -> WordStream:
     """Random words; in production from the operating system."""
     return system_source(0) if seed is None else seeded_source(seed, what)(0)
 
@@ -100,21 +100,21 @@ def server(setup: AuditSetup) -> AuditResult:
     """Play all scenarios."""
     plan = setup.plan(1, full_participation=True)
     findings = []
-    for place, (name, look) in enumerate(SCENARIOS.items()):
-        bits = np.arange(int(setup.trials * (0.15 if place else 0.5))) % 2 == 1
-        scores = play(plan, look, bits, seed_of(setup.noise_seed, GAME + name, 0))
+    for index, (name, attack) in enumerate(SCENARIOS.items()):
+        bits = np.arange(int(setup.trials * (0.15 if index else 0.5))) % 2 == 1
+        scores = play(plan, attack, bits, seed_of(setup.noise_seed, GAME + name, 0))
         findings.append(Finding.of(name, setup, plan, scores, bits, len(SCENARIOS)))
     return AuditResult.of(GAME, setup, findings, setup.claimed_delta)
 
 
 def play(
-    plan: PrivacyPlan, look: Callable[[Attack], Tensor], bits: Bits, seed: int | None
+    plan: PrivacyPlan, attack: Callable[[Attack], Tensor], bits: Bits, seed: int | None
 ) -> Floats:
     """One score for every trial; a true bit plays +γu."""
     direction = torch.ones(_SIZE, dtype=torch.float64) / math.sqrt(_SIZE)
     scores = np.empty(len(bits))
     for trial, bit in enumerate(bits.tolist()):
         upload = (1 if bit else -1) * plan.clip_norm * direction
-        found = look(Attack(plan, upload, seed_of(seed, GAME, trial))).double()
+        found = attack(Attack(plan, upload, seed_of(seed, GAME, trial))).double()
         scores[trial] = float(found.sum()) / math.sqrt(_SIZE)
     return scores

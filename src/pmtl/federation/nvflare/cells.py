@@ -13,7 +13,7 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 
-Sites = frozenset[str]
+SiteNames = frozenset[str]
 CHANNEL = "pmtl"
 ASK, PING, ECHO = "ask", "ping", "echo"
 PING_BYTES = 16  #: of the number of a site's process
@@ -26,8 +26,8 @@ class CellTransport:
 
     A request goes to the cell with the site's name, and only the holder of the site's certificate
     has that name. Its answer is found by a random number that no other site sees. Payloads are
-    bytes and are not decoded by NVFLARE. `cell` is that of the job's process; `registered` gives
-    the sites that the server knows to be connected.
+    bytes and are not decoded by NVFLARE. `cell` is the cell of the job's process; `registered`
+    gives the sites that the server knows to be connected.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class CellTransport:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _send(
-        self, messages: Mapping[str, bytes], deadline: float, topic: str, wait_for: Sites | None
+        self, messages: Mapping[str, bytes], deadline: float, topic: str, wait_for: SiteNames | None
     ) -> dict[str, bytes]:
         if unknown := set(messages) - set(self.sites):
             raise ValueError(f"no site has the name {sorted(unknown)[0]!r}")
