@@ -15,6 +15,7 @@ import typer
 
 from pmtl.cli import options as opt
 from pmtl.errors import PmtlError
+from pmtl.planning.plan_text import epsilon_text
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
 
 app = typer.Typer(
@@ -190,7 +191,9 @@ def _show(answer: dict[str, Any], plan: PrivacyPlan, as_json: bool) -> None:
 def _print(
     plan: PrivacyPlan, what: str, rows: Mapping[str, float | None], sentences: list[str]
 ) -> None:
-    cells = [(label, "–" if value is None else opt.number(value)) for label, value in rows.items()]
+    cells = [
+        (label, "–" if value is None else epsilon_text(value)) for label, value in rows.items()
+    ]
     opt.print_table(f"ε at δ = {plan.delta:.4g}", (what, "ε"), cells)
     for sentence in sentences:
         opt.console().print(sentence)

@@ -22,7 +22,7 @@ def recommendation(plan: Plan, method: str | None) -> str:
     """The advice, its reasons, and what would change it; `method` is the model's default one."""
     head = (
         f"With {plan.privacy.clients:,} clients and {plan.numbers:,} shared "
-        f"{'number' if plan.numbers == 1 else 'numbers'} at ε = {figure(plan.epsilon)}: "
+        f"{'number' if plan.numbers == 1 else 'numbers'} at ε = {epsilon_text(plan.epsilon)}: "
     )
     if math.isinf(plan.epsilon):
         return (
@@ -48,8 +48,8 @@ def recommendation(plan: Plan, method: str | None) -> str:
     if plan.advice != ALONE and plan.in_use is not None:
         return head + (
             f"that is far too many to share. The default method ({method}) shares {plan.in_use:,} "
-            "of them, those of the columns and classes in most use. That pays where clients use "
-            f"the same columns for the same classes, as with words. {_change(plan)}"
+            "of them, the weights of the columns and classes in most use. That pays where clients "
+            f"use the same columns for the same classes, as with words. {_change(plan)}"
         )
     if plan.advice != ALONE:
         return head + (
@@ -165,7 +165,7 @@ def by_rounds(request: PrivacyRequest) -> bool:
     return any(value is not None for value in named)
 
 
-def figure(value: float) -> str:
+def epsilon_text(value: float) -> str:
     """An ε as text."""
     return "∞" if math.isinf(value) else f"{value:.4g}"
 
