@@ -90,8 +90,8 @@ def load(
     if production and "lenient" not in parameters:
         raise PublicError(
             f"The format of {path} is for experiments only: the rows of one client may decide how "
-            "those of others are read. Save the rows as a table (CSV, Parquet) or as NumPy arrays "
-            "for production; a reader of your own must have the parameter lenient."
+            "the rows of others are read. Save the rows as a table (CSV, Parquet) or as NumPy "
+            "arrays for production; a reader of your own must have the parameter lenient."
         )
     # A reader may also have options of COMMON, to read no more clients than necessary.
     fixed, own_given = _arguments(reader, path, given, COMMON, progress, lenient=production)

@@ -24,7 +24,7 @@ from pmtl.models.layout import Parameter
 
 @dataclass(frozen=True, eq=False)
 class Share(ABC):
-    """One way to share a part of a model. `layout` is that of the shared vector s."""
+    """One way to share a part of a model. `layout` is the layout of the shared vector s."""
 
     layout: Layout
 
@@ -57,7 +57,7 @@ class Share(ABC):
     @abstractmethod
     def published(self, shared: Tensor) -> Tensor:
         """The weights `[vectors, P]` of the shared models, given the billboard `[vectors, k]`.
-        Personal numbers are those of the common start."""
+        Personal numbers are as in the common start."""
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Self:
         """The same map on another device; its numbers have the type `dtype`."""

@@ -18,8 +18,8 @@ Completer = Callable[[str], list[str]]
 
 
 def completer(name: str, values: Sequence[str] = ()) -> Completer | None:
-    """A function from the beginning of a value to all values that begin so. `name` is that of a
-    setting, or "run"; None if it has neither `values` nor files."""
+    """A function from the beginning of a value to all values that begin so. `name` is the
+    name of a setting, or "run"; None if it has neither `values` nor files."""
     if name == "run":
         return _runs
     if name == "data":

@@ -13,7 +13,7 @@ from pmtl.views import html
 from pmtl.views.frames import columns_of, csv_text, flat_row, make_frame
 
 TABLE_FILE = "results.csv"
-#: Columns before and after those of the settings that vary.
+#: Columns before and after the columns of the settings that vary.
 _ABOUT = ("run", "name", "method", "algorithm")
 _MEASURED = ("epsilon", "seed", "split", "view", "metric", "value", "failure")
 
