@@ -10,8 +10,8 @@ always about two things: k's rounds are independent of each other, and k is not 
 
 A scheme of the user's own may claim less: that k takes part with at most the probability `chance`,
 given all earlier rounds. The verdict tests two rates: over all rounds, and after one history. A
-history is that k was drawn so many rounds ago, or was not, or was not drawn for so many rounds. The
-history is the one after which k was drawn most often in the first half. If a scheme always draws q
+history is that k was drawn so many rounds ago, or was not, or was not drawn for so many rounds. We
+take the one after which k was drawn most often in the first half. If a scheme always draws q
 clients, and none with a probability above q/m, its rounds must also be independent.
 """
 
@@ -92,9 +92,9 @@ def _histories(drawn: Bits, longest: int) -> dict[str, Bits]:
 
 def _worst_history(drawn: Bits, longest: int, confidence: float) -> tuple[str, int]:
     """The history after which k is drawn most often, and on how many rounds to test it. That number
-    must not depend on the draws that are counted. The first half has so many rounds after the
-    history. We test on three quarters of that number. If the second half has fewer such rounds, the
-    missing ones count as not drawn."""
+    must not depend on the draws that are counted, so it follows from the first half: three quarters
+    of its rounds after the history. If the second half has fewer such rounds, the missing ones
+    count as not drawn."""
     rates, trials = {}, {}
     for name, mask in _histories(drawn, longest).items():
         rounds, present = int(mask.sum()), int(drawn[longest:][mask].sum())

@@ -84,7 +84,7 @@ def compare(
 def resume_comparison(
     out: str | Path, data: FederatedData | None = None, *, jobs: int = 1, progress: bool = False
 ) -> Comparison:
-    """Finish the remaining runs of a comparison; arguments and result are those of `compare`."""
+    """Finish the remaining runs of a comparison; arguments and result are as in `compare`."""
     grid = read_plan(Path(out) / PLAN_FILE)
     federated = load(grid.base.data) if data is None else data
     grid, federated = resolve_grid(grid, federated)

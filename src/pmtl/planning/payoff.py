@@ -63,7 +63,7 @@ def strength(plan: PrivacyPlan, epsilon: float) -> float:
 
 
 def vote_ratio(clients: int, epsilon: float, delta: float) -> float:
-    """The norm of the noise on a vote over that of a client's vote, at the ε of a run (inf: 0)."""
+    """The norm of the noise on a vote over the norm of a client's vote; 0 if ε is inf."""
     if math.isinf(epsilon):
         return 0.0
     return 2 * math.sqrt(CELLS / VOTE_SHARE) / (clients * gaussian.mu_for(epsilon, delta))

@@ -1,7 +1,7 @@
 """Values that the shell completes (`pmtl --install-completion`).
 
-Names are those in the help of options (`Option.names`), endings those of the readers. Nothing here
-imports torch, since completion has to answer at once.
+Names are in the help of options (`Option.names`), endings in the readers. Nothing here imports
+torch, since completion has to answer at once.
 """
 
 from __future__ import annotations
