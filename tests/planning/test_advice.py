@@ -261,8 +261,9 @@ def test_mistakes_are_sentences(arguments, words):
 def test_of_far_too_many_numbers_the_default_method_shares_some():
     wide = pmtl.plan(400, columns=1000, classes=476, privacy=2.0)
     assert wide.advice == payoff.DEPENDS
-    assert f"shares {wide.in_use:,} of them, those of the columns and classes in most use" in str(
-        wide
+    assert (
+        f"shares {wide.in_use:,} of them, the weights of the columns and classes in most use"
+        in str(wide)
     )
     assert "algorithm" not in wide.toml
     network = pmtl.plan(400, model="mlp", columns=1000, classes=476, privacy=2.0)

@@ -154,5 +154,8 @@ def test_pooling_shares_what_the_plan_says(columns, classes, clients, head):
     plan = pmtl.plan(clients, columns=columns, classes=classes, privacy=2.0, public_head=head)
     assert plan.share == resolved.share
     if plan.in_use is not None:
-        assert plan.in_use == resolved._shared
-    assert math.isclose(payoff.strength(plan.privacy, 2.0), resolved._strength)
+        weights = next(r for r in range(resolved.releases) if resolved.stage(r) == "weights")
+        assert plan.in_use == resolved.upload_size(weights)
+    # Sensitivity 2 (replace-one), T releases: the noise is 2√T/(mμ).
+    strength = 2 * math.sqrt(resolved.releases) / resolved.noise
+    assert math.isclose(payoff.strength(plan.privacy, 2.0), strength)

@@ -100,7 +100,7 @@ class Algorithm(ABC):
         return None
 
     def upload_size(self, round: int) -> int | None:
-        """The length of an upload in a round; None means that of a vector of the billboard."""
+        """The length of an upload in a round; None: the length of a vector of the billboard."""
         return None
 
     def server_start(self, shared: Tensor) -> dict[str, Tensor]:
@@ -262,7 +262,7 @@ class ExactAlgorithm(Algorithm):
         """The algorithm for a plan whose releases have this noise, for uploads of norm 1."""
 
     def repeats(self, round: int) -> bool:
-        """Whether the uploads of this round are those of the round before."""
+        """Whether the uploads of this round are the same as in the round before."""
         return False
 
     @abstractmethod

@@ -54,7 +54,7 @@ SCENARIOS = (
     Scenario("opposite uploads, cohorts as asked", 1, -1, sampled=True, part=1),
     Scenario("opposite uploads", 1, -1, part=1),
     Scenario("uploads of norm 100γ", 100, -100),
-    Scenario("not a number against −γu", math.nan, -1),
+    Scenario("NaN against −γu", math.nan, -1),
     Scenario("infinite against −γu", math.inf, -1),
     Scenario("sent ten times", 1, -1, times=10),
     Scenario("all others drop out", 1, -1, alone=True),

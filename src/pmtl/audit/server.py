@@ -96,21 +96,21 @@ def server(setup: AuditSetup) -> AuditResult:
     """Play all scenarios."""
     plan = setup.plan(1, full_participation=True)
     findings = []
-    for place, (name, look) in enumerate(SCENARIOS.items()):
-        bits = np.arange(int(setup.trials * (0.15 if place else 0.5))) % 2 == 1
-        scores = play(plan, look, bits, seed_of(setup.noise_seed, GAME + name, 0))
+    for index, (name, attack) in enumerate(SCENARIOS.items()):
+        bits = np.arange(int(setup.trials * (0.15 if index else 0.5))) % 2 == 1
+        scores = play(plan, attack, bits, seed_of(setup.noise_seed, GAME + name, 0))
         findings.append(Finding.of(name, setup, plan, scores, bits, len(SCENARIOS)))
     return AuditResult.of(GAME, setup, findings, setup.claimed_delta)
 
 
 def play(
-    plan: PrivacyPlan, look: Callable[[Attack], Tensor], bits: Bits, seed: int | None
+    plan: PrivacyPlan, attack: Callable[[Attack], Tensor], bits: Bits, seed: int | None
 ) -> Floats:
     """One score for every trial; a true bit plays +γu."""
     direction = torch.ones(_SIZE, dtype=torch.float64) / math.sqrt(_SIZE)
     scores = np.empty(len(bits))
     for trial, bit in enumerate(bits.tolist()):
         upload = (1 if bit else -1) * plan.clip_norm * direction
-        found = look(Attack(plan, upload, seed_of(seed, GAME, trial))).double()
+        found = attack(Attack(plan, upload, seed_of(seed, GAME, trial))).double()
         scores[trial] = float(found.sum()) / math.sqrt(_SIZE)
     return scores

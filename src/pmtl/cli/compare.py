@@ -25,7 +25,7 @@ def compare(
     ),
     epsilon: list[float] | None = opt.optional("An ε; repeatable (default: 0.5, 2, 8)."),
     grid: list[str] | None = opt.optional(
-        "A setting and its values, lr=0.1,0.3, or those of an algorithm, "
+        "A setting and its values, lr=0.1,0.3, or an algorithm's setting and its values, "
         "pmtl:lam=0.1,1; repeatable: all combinations are run."
     ),
     seeds: int | None = opt.optional("How many seeds, counted from --seed (default 3)."),

@@ -84,19 +84,19 @@ def finetune(
         if one in METHODS:
             build_method(one, strength)
         called = f"{name}-{one}" if name and method == ALL else name
-        place = folder_of(run, one, start, called) if out is None else Path(out)
-        tasks.append((one, strength, place))
+        folder = folder_of(run, one, start, called) if out is None else Path(out)
+        tasks.append((one, strength, folder))
     missing = [task for task in tasks if is_free(task[2])]
     if not missing:
         refuse_existing(tasks[0][2])
-    for one, _, place in (task for task in tasks if task not in missing):
-        opt.warn(f"{place} exists already and is kept as it is: {one} is not done again.")
+    for one, _, folder in (task for task in tasks if task not in missing):
+        opt.warn(f"{folder} exists already and is kept as it is: {one} is not done again.")
     settings |= {"start": start, "seed": seed, "device": device, "engine": engine}
     settings = opt.given(settings)
     done: list[Finetuned] = []
     try:
-        for one, strength, place in missing:
-            done.append(tune(run, one, lam=strength, out=place, progress=True, **settings))
+        for one, strength, folder in missing:
+            done.append(tune(run, one, lam=strength, out=folder, progress=True, **settings))
     except KeyboardInterrupt:
         kept = ", ".join(str(tuned.path) for tuned in done) or "nothing"
         raise Interrupted(f"Stopped before the end. Finished and kept: {kept}.") from None

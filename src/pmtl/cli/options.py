@@ -51,8 +51,8 @@ def flag(name: str, help: str) -> Any:
 
 
 def completed(default: str | None, help: str, setting: str = "") -> Any:
-    """A Typer option whose values the shell completes: those of a setting, or those between { and }
-    in `help`."""
+    """A Typer option whose values the shell completes: the values of a setting, or the values
+    between { and } in `help`."""
     return typer.Option(default, **_completed(help, setting))
 
 

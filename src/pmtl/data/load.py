@@ -88,8 +88,8 @@ def load(
     if production and "lenient" not in fixed:
         raise PublicError(
             f"The format of {path} is for experiments only: the rows of one client may decide how "
-            "those of others are read. Save the rows as a table (CSV, Parquet) or as NumPy arrays "
-            "for production; a reader of your own must have the parameter lenient."
+            "the rows of others are read. Save the rows as a table (CSV, Parquet) or as NumPy "
+            "arrays for production; a reader of your own must have the parameter lenient."
         )
     common = {key: value for key, value in given.items() if key in COMMON}
     bad_rows = "drop" if production else "refuse"

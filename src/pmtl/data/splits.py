@@ -195,5 +195,5 @@ def group_rows(codes: NDArray[np.int64], member: NDArray[np.bool_], m: int) -> R
 
 
 def offsets(counts: NDArray[Any]) -> NDArray[np.int64]:
-    """Where the rows of each client begin, and where those of the last one end."""
+    """Where the rows of each client begin, and where the rows of the last client end."""
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

@@ -1,7 +1,7 @@
 """One client at a time per core: loops over `train_client`.
 
 `ThreadsTrainer` has one thread per core. It is fastest for convolutions on a CPU: one client's
-images stay in the core's cache, while those of a cohort would be read from memory for every layer;
+images stay in the core's cache, while a cohort's images would be read from memory for every layer;
 and threads wait for each other once a round instead of after every layer.
 
 `DebugTrainer` is slow, and its errors name the client. The other engines are tested against it.

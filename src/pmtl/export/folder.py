@@ -173,7 +173,7 @@ class _Export:
         return self._subject(writer)
 
     def shared_model(self, client: str | None) -> Subject:
-        """Write the shared model, that of a client if there are several."""
+        """Write the shared model; if there are several, the one that `client` reads."""
         facts = self._run.facts
         if not facts.shares:
             raise PmtlError(
@@ -211,8 +211,8 @@ class _Export:
     def _write(
         self, module: Predictor, client: str | None, name: str = "model", columns: bool = True
     ) -> Format:
-        """Write a model, read it again, and compare its answers with those of the run. `columns`:
-        whether its graph may read the columns of a table."""
+        """Write a model, read it again, and compare its answers with the run's answers.
+        `columns`: whether its graph may read the columns of a table."""
         facts, traits = self._run.facts, self._run.flat_model.traits
         rows = trial_rows(module, facts.input_shape, facts.pixels, traits.looks_up)
         if self._writer is None:

@@ -40,7 +40,7 @@ from pmtl.spec import from_values
 
 @dataclass(frozen=True)
 class Job:
-    """What an operator asks for. Data and ledger are those of the sites and of the server."""
+    """What an operator asks for. The data are at the sites, the ledger at the server."""
 
     run: str  #: the identity of the run
     config: TrainConfig

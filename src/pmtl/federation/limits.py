@@ -64,8 +64,8 @@ class Limits:
             )
 
     def check(self, agreement: Agreement, version: str, spent: float = 0.0) -> None:
-        """Refuse what is beyond the limits, with sentences that are public. `version` is that of
-        pmtl at the server, and `spent` the sum of the ε of earlier runs at this site."""
+        """Refuse what is beyond the limits, with sentences that are public. `version` is the
+        version of pmtl at the server, and `spent` the sum of the ε of earlier runs at this site."""
         plan, config = agreement.plan, agreement.config
         if plan.clients != len(set(agreement.clients)) or plan.clients != len(agreement.clients):
             raise PublicError("The run's plan is for other clients than it names.")

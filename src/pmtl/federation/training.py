@@ -1,7 +1,7 @@
 """A site's clients in one run: local training, what they upload, and what they own.
 
 What a round changes is *pending* until the server says that the site's upload was counted: an
-update that was not aggregated does not change any personal model.
+upload that was not counted does not change any personal model.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class Training:
 
 
 def as_one_client(data: FederatedData, name: str) -> FederatedData:
-    """All rows as those of one client."""
+    """The same rows, all of one client."""
     splits = {
         split: Rows(rows.order, np.array([0, len(rows.order)]))
         for split, rows in data.splits.items()

@@ -49,8 +49,8 @@ def recommendation(plan: Plan, method: str | None) -> str:
     if plan.advice != ALONE and plan.in_use is not None:
         return head + (
             f"that is far too many to share. The default method ({method}) shares {plan.in_use:,} "
-            "of them, those of the columns and classes in most use. That pays where clients use "
-            f"the same columns for the same classes, as with words. {_change(plan)}"
+            "of them, the weights of the columns and classes in most use. That pays where clients "
+            f"use the same columns for the same classes, as with words. {_change(plan)}"
         )
     if plan.advice != ALONE:
         return head + (

@@ -248,8 +248,8 @@ class PrivacyRequest:
     )
     loss_bound: float | None = option(
         None,
-        help="The largest loss of a client in released metrics; unless given, twice that of "
-        "guessing, and 1 for numbers.",
+        help="The largest loss of a client in released metrics; unless given, twice the "
+        "loss of guessing, and 1 for numbers.",
     )
 
     def __post_init__(self) -> None:

@@ -185,8 +185,8 @@ class Release:
     def add_sum(self, tally: Tally, clients: NDArray[np.int64], total: Tensor) -> None:
         """Add the sum `total` [P] of the uploads of one site's clients, in steps of the grid.
 
-        The site is trusted to clip every client's upload. Here only the sum is bounded: one that is
-        longer than that of clipped uploads counts as zero.
+        The site is trusted to clip every client's upload. Here only the sum is bounded: a sum
+        that clipped uploads cannot reach counts as zero.
         """
         if self.billboard.size != 1:
             raise PmtlError("Sites can send sums only if all clients read one shared model.")

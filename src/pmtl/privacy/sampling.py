@@ -215,7 +215,7 @@ class Fixed(SamplingScheme):
     def in_words(self, plan: PrivacyPlan, also: Mapping[str, Any]) -> str:
         words = (
             f"{plan.cohort} of {plan.clients} clients were drawn for each round; colluding clients "
-            "can count who was drawn, so the ε above grants them that knowledge"
+            "can count who was drawn, so the ε above assumes that they know it"
         )
         if "outsiders" in also:
             outsiders = also["outsiders"]

@@ -127,7 +127,7 @@ class Run(Predicting, RunView):
 
         Args:
             metric: further measures (`auc+f1`, or `all`) and metrics of your own
-                (`package.module:function`), joined by `+`. By default those of the run.
+                (`package.module:function`), joined by `+`. By default the run's measures.
         """
         self._refuse_exact()
         splits: tuple[Split, ...] = ("test", "validation")

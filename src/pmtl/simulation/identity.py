@@ -109,7 +109,7 @@ class _Digester:
             self._function(value)
         elif isinstance(value, type):
             self._class(value)
-        elif hasattr(value, "__wrapped__"):  # A wrapper such as that of `functools.cache`.
+        elif hasattr(value, "__wrapped__"):  # A wrapper, as `functools.cache` makes.
             self._parts("wrapper", (type(value), value.__wrapped__))
         else:
             self._object(value)

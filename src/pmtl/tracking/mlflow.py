@@ -85,7 +85,7 @@ class MLflow(Callback):
         self._run = None
 
     def _begin(self, event: Event) -> str:
-        """The identity of the MLflow run: a new one, or that of the run that is resumed."""
+        """The identity of the MLflow run: a new one, or the identity of the run that is resumed."""
         from mlflow.entities import Param
 
         own = run_id(event.path)

@@ -29,8 +29,8 @@ class TensorBoard(Callback):
     def on_round(self, event: Event) -> None:
         """Write the scalars of the round."""
         if self._writer is None:
-            # A run in memory gets a folder that does not exist yet. In that of an interrupted run,
-            # what it wrote of this round and later ones is replaced.
+            # A run in memory gets a folder that does not exist yet. In the folder of an
+            # interrupted run, what it wrote of this round and later ones is replaced.
             place = self._folder / run_name(event.path)
             place = next_numbered(place) if event.path is None else place
             self._writer = self._make(str(place), purge_step=event.round)

@@ -164,9 +164,9 @@ def show(
 def verify(path: Path, as_json: opt.AsJson = False) -> None:
     """Check that no entry was edited, removed or reordered, and that none is missing at the end.
 
-    Every entry has the hash of the one before it, and PATH.head has that of the newest. This cannot
-    detect that all hashes were recomputed, or that an old PATH was restored together with its old
-    PATH.head: compare the printed hash with one that you noted elsewhere.
+    Every entry has the hash of the one before it, and PATH.head has the hash of the newest. This
+    cannot detect that all hashes were recomputed, or that an old PATH was restored together with
+    its old PATH.head: compare the printed hash with one that you noted elsewhere.
 
     The exit status is 0 if the ledger is intact and 2 if not.
 

@@ -41,6 +41,7 @@ def evaluate(
     Example: pmtl evaluate runs/run-1 --per-client --metric accuracy+auc --out clients.csv
     """
     from pmtl.personalize.result import load_result
+    from pmtl.report.verdict import NO_ROWS
 
     if not per_client and (out is not None or split != "test"):
         raise PmtlError("--out and --split belong to --per-client: give it, too.")
@@ -55,7 +56,7 @@ def evaluate(
         opt.print_json(scores)
         return
     if not any(scores.values()):
-        typer.echo("There are no validation or test rows to measure on.")
+        typer.echo(NO_ROWS)
         return
     title = "Over all rows, the mean over clients, and the mean over the worst tenth of clients"
     columns = ("measure", "rows", "model", "all rows", "mean", "worst decile")

@@ -123,7 +123,7 @@ def find_bounds(
     targets: Sequence[str],
     words: Sequence[str] | None = None,
 ) -> Bounds:
-    """The bounds of a federation's columns, from what the user gave. `shape` is that of a row.
+    """The bounds of a federation's columns, from what the user gave. `shape` is a row's shape.
     Without the `names` of features, columns are named by their positions. `words` are the columns
     of text whose words are the features, if they are."""
     if isinstance(given, Bounds):

@@ -178,7 +178,7 @@ def _header(stream: IO[bytes], path: Path, name: str, size: int) -> Header:
 
 def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
     """The offset of a stored member's bytes. Its local header is 30 bytes, a name and extra fields
-    (which may differ from those of the central directory)."""
+    (which may differ from the extra fields of the central directory)."""
     with path.open("rb") as file:
         file.seek(info.header_offset + 26)
         lengths = file.read(4)

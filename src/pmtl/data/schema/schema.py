@@ -182,8 +182,8 @@ class Schema:
         """Rows of features, [rows, features]. NaN is a missing value that the client has to fill;
         `Run.personal(client)` reads such rows.
 
-        Columns are found by name, in any order; those of the client, the target and the split may
-        be there or not. One error lists all problems.
+        Columns are found by name, in any order; the columns of the client, the target and the split
+        may be there or not. One error lists all problems.
 
         Args:
             rows: an Arrow table or batch, a pandas or polars frame, or a mapping of columns.

@@ -56,7 +56,7 @@ def select(
     """Choose between settings privately, and keep the best run only.
 
     Args:
-        grid: the settings, with one ε, which is that of the whole choice, and one seed.
+        grid: the settings, with one seed and one ε, the ε of the whole choice.
         out: a new folder for the best run, in `best`, and `choice.json`.
         data: the federation, if `grid.base.data` does not name it.
         progress: whether to show that work goes on.

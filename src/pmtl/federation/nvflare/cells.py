@@ -25,8 +25,8 @@ class CellTransport:
 
     A request goes to the cell with the site's name, and only the holder of the site's certificate
     has that name. Its answer is found by a random number that no other site sees. Payloads are
-    bytes and are not decoded by NVFLARE. `cell` is that of the job's process; `registered` gives
-    the sites that the server knows to be connected.
+    bytes and are not decoded by NVFLARE. `cell` is the cell of the job's process; `registered`
+    gives the sites that the server knows to be connected.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ class LastLayer:
 
     @property
     def fixed(self) -> bool:
-        """Whether the features are those of a fixed network, and not the columns themselves."""
+        """Whether a fixed network computes the features from the columns."""
         return type(self.module) is not Linear
 
     @property
@@ -52,8 +52,8 @@ class LastLayer:
 
     @property
     def factor(self) -> float:
-        """A public number that brings fixed features to a size near 1: those of `hog` together have
-        norm 1."""
+        """A public number that brings fixed features to a size near 1: all features of `hog`
+        together have norm 1."""
         return math.sqrt(self.columns) if isinstance(self.module, HogLinear) else 1.0
 
     def features(self, x: Tensor) -> Tensor:

@@ -2,8 +2,8 @@
 
 Each label is a separate problem. Two opposite classes are one problem for the difference D of their
 weights: with penalty κ on each, ½ κ/2 ‖D − (c₁ − c₀)‖² is added to its loss, and the mean of both
-stays that of the centre. The objective is convex, so Newton's direction leads downhill. Steps along
-it are halved until the objective decreases in proportion (Armijo 1966): it never increases,
+stays the mean of the centre. The objective is convex, so Newton's direction leads downhill. Steps
+along it are halved until the objective decreases in proportion (Armijo 1966): it never increases,
 whatever the units of the data. Some six steps are enough, where steps with a bound of the curvature
 (`solve.py`) take dozens; each costs a matrix of the columns, so columns must be few.
 """

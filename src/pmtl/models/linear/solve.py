@@ -41,7 +41,7 @@ class ClientRows:
     mask: Tensor  #: [K, n] 1 for real rows, 0 for padding
     #: [d, outputs] public weights with which training begins; None: zeros
     start: Tensor | None = field(default=None, kw_only=True)
-    #: whether features are those of sparse rows, as of words
+    #: whether the rows are sparse, as rows of words are
     words: bool = field(default=False, kw_only=True)
 
     @property

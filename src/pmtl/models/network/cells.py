@@ -19,7 +19,7 @@ VOTE_ROWS = 100.0
 #: Prior penalties in nats on the candidates of a path: with few rows, cross-validation often
 #: prefers the weakest or the strongest penalty by chance.
 PRIOR = (4.0, 2.0, 1.0, 0.0, 0.0, 2.0)
-#: By how many nats a candidate's held-out loss can exceed that of the best one.
+#: By how many nats a candidate's held-out loss can exceed the best candidate's loss.
 WORST = 5.0
 #: By how many nats the shared weights must be better than training alone if the vote is only noise.
 HANDICAP = 2.0

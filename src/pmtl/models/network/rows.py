@@ -89,8 +89,8 @@ class NetworkRows(ClientRows):
 
 
 def _scales(model: FlatModel, start: Tensor) -> Tensor:
-    """The root mean square of every parameter tensor; at least a tenth of that of all weights, so
-    that biases that start at zero move, too."""
+    """The root mean square of every parameter tensor; at least a tenth of the root mean square of
+    all weights, so that biases that start at zero move, too."""
     size = float(start.square().mean().sqrt()) or 0.1
     scales = torch.empty_like(start)
     for parameter in model.layout.parameters:
@@ -128,7 +128,7 @@ def last_places(model: FlatModel, input_shape: tuple[int, ...]) -> LastPlaces | 
 
 
 def in_target_units(vectors: Tensor, last: LastPlaces, size: Tensor, level: Tensor) -> Tensor:
-    """Vectors [K, P] whose outputs are those of `vectors` times `size` plus `level`."""
+    """Vectors [K, P] whose outputs are the outputs of `vectors`, times `size` plus `level`."""
     vectors = vectors.clone()
     weights = slice(last.weights, last.weights + last.outputs * last.columns)
     bias = slice(last.bias, last.bias + last.outputs)

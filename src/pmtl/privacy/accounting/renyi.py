@@ -10,7 +10,7 @@ The divergences of independent releases add up. `composition` is sharper for eve
 
 The second row is for an adversary who knows who took part: the moments E[(P/Q)^(λ−1)] without and
 with the client, 1 and exp((λ−1)λμ²/2), are averaged. It also bounds the third row, and replaces it
-if the quadrature would need too many points. The pair of mixtures is that of `poisson`: it
+if the quadrature would need too many points. The pair of mixtures is the same as in `poisson`: it
 dominates in every hockey-stick divergence, hence in Rényi's, and both directions cost the same.
 
 dp-accounting's Rényi accountant does not double the sensitivity under `REPLACE_ONE`; the tests

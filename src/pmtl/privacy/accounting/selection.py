@@ -19,9 +19,9 @@ run's ε does not count. Two ways to choose have a proven cost:
 The second is what `epsilon` computes. If the settings differ in rounds, cohort or noise, one run is
 a mixture of them, and D(λ) and δ̂ are at most the largest among them. It holds if all runs take
 place on one trusted machine and only the best leaves it. **Clients who receive the models of every
-run have seen the others**: for them the cost is that of publishing all. The distribution of K must
-be fixed beforehand and may be known. The cheapest of `SHAPES` depends on the plan and not on data,
-so we may choose it.
+run have seen the others**: for them the cost is the cost of publishing all. The distribution of K
+must be fixed beforehand and may be known. The cheapest of `SHAPES` depends on the plan and not on
+data, so we may choose it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def cheapest(mixture: Mixture, delta: float, candidates: int) -> tuple[float, fl
 def _epsilons(
     mixture: Mixture, delta: float, candidates: int, shapes: Iterable[float]
 ) -> dict[float, float]:
-    """ε for each shape, at least that of one run: its bound may be the looser one, and a choice
+    """ε for each shape, at least the ε of one run: its bound may be the looser one, and a choice
     must not look cheaper than no choice."""
     _check(candidates, shapes)
     one_run = max(composition.epsilon(each, delta) for each in mixture)

@@ -103,7 +103,7 @@ def make_statement(
         disclosed: sentences about what reading the data revealed about all clients.
         relations: what defines which clients are related, if anything does.
         choice: what choosing this run among others cost: pairs of δ and ε under `costs`, which
-            replace those of the run, and the `protocol` in words.
+            replace the run's pairs, and the `protocol` in words.
         sites: with secure aggregation, how many sites there were, and how many may collude.
     """
     if charged is None:

@@ -52,7 +52,7 @@ class ComparisonPart:
 
 
 def is_comparison(path: Path) -> bool:
-    """Whether a folder is that of a comparison."""
+    """Whether a folder belongs to a comparison."""
     return (path / _UNFINISHED).exists() or (path / RESULT_FILE).exists()
 
 
