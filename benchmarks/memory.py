@@ -124,7 +124,9 @@ def steps(clients: int, steps: int, dense: bool) -> dict[str, Any]:
             for first in range(0, clients, made.sites._chunk):
                 some = everybody[first : first + made.sites._chunk]
                 own = progress.store.gather(some)
-                progress.store.scatter(some, made._train(some, own, progress.shared, 0, 0.3).kept)
+                read = progress.shared.expand(len(some), -1)
+                kept = made.sites.train_clients(some, own, read, 0, 0.3).kept
+                progress.store.scatter(some, kept)
     return {
         "parameters": made.model.size,
         "seconds_per_client": min(watch.wall) / clients,

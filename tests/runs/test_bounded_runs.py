@@ -237,7 +237,7 @@ def test_from_a_table_and_a_file_of_bounds_to_answers(here, pmtl_command):
         (TOML.replace("age", "aeg"), "t.csv:drop=note", ["'aeg'", "Did you mean 'age'"]),
         (TOML.replace("score", "note"), "t.csv", ["'note'", "category", "leave them"]),
         (TOML.replace("score", "note"), "t.csv:text=note", ["'age'", "neither"]),
-        (TOML.replace("high", "hi", 1), "t.csv:drop=note", ["'hi'", "Known: low, high"]),
+        (TOML.replace("high", "hi", 1), "t.csv:drop=note", ["'hi'", "Did you mean 'high'?"]),
         (TOML, "t.csv:drop=age,target=note", ["'age'", "neither"]),
         (TOML.replace("score", "target"), "t.csv:drop=score,target=note", ["target is text"]),
     ],

@@ -270,7 +270,7 @@ def _known_package(package: str) -> bool:
 
 @cache
 def _standard(package: str) -> bool:
-    """Whether this is a module of Python's own, and not a user's `trace.py`."""
+    """Whether this is a module of Python's own, and not a user's module of the same name."""
     file = getattr(sys.modules.get(package), "__file__", None)
     own = file is None or (file.startswith(_STANDARD_LIBRARY) and not _is_in_site_packages(file))
     return package in sys.stdlib_module_names and own
