@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pmtl.data.checks import not_a_federation
+from pmtl.data.checks import as_array, not_a_federation
 from pmtl.data.federated import FederatedData
 from pmtl.data.readers.bounds import read_bounds
 from pmtl.data.readers.columns import TABLES, Columns
@@ -144,11 +144,12 @@ def choose_reader(path: Path, name: str | None = None) -> Reader:
 
 
 def read_columns(path: Path, options: Mapping[str, str], others: Iterable[str]) -> dict[str, Any]:
-    """The columns of a file, by the reader for its ending or the one that `options` names. An
-    option must be one of the reader's or of `others`."""
+    """The columns of rows to predict on, by the reader for the file's ending or the one that
+    `options` names; only `x` must be among them. An option must be one of the reader's or of
+    `others`."""
     reader = choose_reader(path, options.get("reader"))
     fixed, own = _arguments(reader, path, options, others, progress=False, lenient=False)
-    return {**_read(reader, own, path, fixed)}
+    return {**_read(reader, own, path, fixed, training=False)}
 
 
 def _arguments(
@@ -178,7 +179,11 @@ def _library_reader(place: str) -> Reader:
 
 
 def _read(
-    reader: Reader, options: Mapping[str, Any], path: Path, fixed: Mapping[str, Any]
+    reader: Reader,
+    options: Mapping[str, Any],
+    path: Path,
+    fixed: Mapping[str, Any],
+    training: bool = True,
 ) -> Mapping[str, Any]:
     """The columns that a reader returns; errors of a user's reader become `PmtlError`."""
     name = getattr(reader, "__name__", str(reader))
@@ -187,16 +192,21 @@ def _read(
     except Exception as error:
         if isinstance(error, PmtlError) or reader.__module__.startswith(_PACKAGE):
             raise
+        hint = "" if training else " It may leave y out for rows to predict on."
         raise PmtlError(
-            f"The reader {name} failed on {path} ({type(error).__name__}: {error})."
+            f"The reader {name} failed on {path} ({type(error).__name__}: {error}).{hint}"
         ) from error
-    known = set(Columns.__annotations__)
-    if not isinstance(columns, Mapping) or not {"x", "y", "client"} <= set(columns) <= known:
+    known, needed = set(Columns.__annotations__), {"x", "y", "client"} if training else {"x"}
+    if not isinstance(columns, Mapping) or not needed <= set(columns) <= known:
         raise PmtlError(
-            f"The reader {name} must return a dictionary with x, y and client, and optionally "
-            f"{', '.join(sorted(known - {'x', 'y', 'client'}))}."
+            f"The reader {name} must return a dictionary with "
+            f"{'x, y and client' if training else 'x'}, and optionally "
+            f"{', '.join(sorted(known - needed))}."
         )
-    return columns
+    with errors_naming(f"{path}, as the reader {name} returned it"):
+        words = {"x": "features", "client": "clients"} | ({"y": "targets"} if training else {})
+        lists = [part for part in words if type(columns.get(part)) is list]
+        return {**columns, **{part: as_array(columns[part], words[part]) for part in lists}}
 
 
 def _paths(name: str) -> tuple[Path, Path]:

@@ -11,6 +11,7 @@ import pytest
 import pmtl
 from pmtl import plugins
 from pmtl.data import load
+from pmtl.data.load import READERS
 from pmtl.errors import PmtlError, PublicError
 
 READER = '''
@@ -35,6 +36,10 @@ def read_production(path: Path, lenient: bool = False) -> dict:
 
 def read_nothing(path: Path) -> dict:
     return {"x": [[1.0]], "why": "not"}
+
+
+def read_uneven(path: Path) -> dict:
+    return {"x": [[1.0], [2.0]], "y": [0, 1], "client": ["a", ["b"]]}
 
 
 a_value = 3
@@ -85,7 +90,8 @@ def test_a_comparison_trains_with_it(pmtl_command):
 
 def test_an_entry_point_names_its_ending(monkeypatch):
     with pytest.raises(
-        PmtlError, match=r"No reader knows the ending of .*: data is \.npz.*reader=package"
+        PmtlError,
+        match=rf"No reader knows the ending of .*: data is \.{next(iter(READERS))}.*reader=package",
     ):
         load("d.jsonl")
     entry = EntryPoint("jsonl", "own_reader:read_lines", "pmtl.readers")
@@ -117,6 +123,7 @@ def test_production_takes_a_reader_only_if_it_says_that_it_is_lenient(folder):
 def test_what_is_wrong_with_it_is_a_sentence(folder):
     for name, words in {
         "read_nothing": "must return a dictionary with x, y and client",
+        "read_uneven": "In d.jsonl, as the reader read_uneven returned it: The clients are not",
         "a_value": "is not a function",
         "nobody": "has no 'nobody'",
         "read_lines,colour=red": "no option of d.jsonl named 'colour'.*scale_by",
