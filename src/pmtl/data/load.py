@@ -22,13 +22,13 @@ from pmtl.data.schema import Schema
 from pmtl.data.synthetic import synthetic
 from pmtl.errors import PmtlError, PublicError, did_you_mean, errors_naming
 from pmtl.plugins import entries, find
-from pmtl.spec import construct, explain_wrong_calls, format_spec, parse_spec, unknown
+from pmtl.spec import construct, explain_wrong_calls, format_spec, parse_spec, path_options, unknown
 
 COMMON = (
     *("task", "outputs", "validation", "test", "min_rows", "clients", "largest"),
     *("scale", "bounds"),
 )
-#: Options that name files or folders.
+#: Options that name files or folders, beside those that a reader declares as a `Path`.
 PATHS = ("images", "vocabulary", "taglist", "bounds", "schema")
 
 Reader = Callable[..., Mapping[str, Any]]
@@ -79,9 +79,10 @@ def load(
     if not isinstance(kept.get("schema", ""), (str, Path)):  # The schema is not a file.
         kept = {key: value for key, value in given.items() if key != "schema"}
         kept |= {key: value for key, value in written.items() if key == "schema"}
-    paths = {key: str(_paths(str(value))[1]) for key, value in kept.items() if key in PATHS}
-    source = format_spec(str(place), kept | paths)
     reader = choose_reader(path, given.pop("reader", None))
+    files = {*PATHS, *path_options(reader)}
+    paths = {key: str(_paths(str(value))[1]) for key, value in kept.items() if key in files}
+    source = format_spec(str(place), kept | paths)
     if "bounds" in given:  # Its errors are reported before the rows are read.
         given["bounds"] = read_bounds(given["bounds"])
     if "schema" in given:

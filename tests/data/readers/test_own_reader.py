@@ -38,6 +38,12 @@ def read_nothing(path: Path) -> dict:
     return {"x": [[1.0]], "why": "not"}
 
 
+def read_renamed(path: Path, names: Path | None = None) -> dict:
+    columns = read_lines(path)
+    names = json.loads(names.read_text())
+    return columns | {"client": [names[name] for name in columns["client"]]}
+
+
 def read_uneven(path: Path) -> dict:
     return {"x": [[1.0], [2.0]], "y": [0, 1], "client": ["a", ["b"]]}
 
@@ -99,6 +105,15 @@ def test_an_entry_point_names_its_ending(monkeypatch):
     assert (
         load("d.jsonl").fingerprint() == load("d.jsonl:reader=own_reader:read_lines").fingerprint()
     )
+
+
+def test_a_file_that_an_option_names_is_found_from_another_folder(folder, monkeypatch):
+    (folder / "names.json").write_text(json.dumps({f"k{k}": f"n{k}" for k in range(4)}))
+    data = load("d.jsonl:reader=own_reader:read_renamed,names=names.json")
+    assert data.clients == ("n0", "n1", "n2", "n3")
+    (folder / "other").mkdir()
+    monkeypatch.chdir(folder / "other")
+    assert load(data.source).fingerprint() == data.fingerprint()
 
 
 def test_library_readers_have_names_too(folder):
