@@ -43,5 +43,7 @@ def test_algorithm_1_over_pipes_is_the_simulation_bit_for_bit(six):
     assert not [name for name in server if name.startswith(("pmtl.data", "pmtl.client"))]
     assert not [name for name in site if name.startswith("pmtl.server")]
     assert not {f"pmtl.data.readers.{name}" for name in ("hdf5", "leaf", "npz", "table")} & site
+    used = {"pmtl.algorithms.base", "pmtl.algorithms.pmtl"}
+    assert {name for name in server | site if name.startswith("pmtl.algorithms.")} == used
     above = ("pmtl.engines", "pmtl.simulation", "pmtl.runs")
     assert not [name for name in server | site if name.startswith(above)]

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pmtl.algorithms import names_sharing_parts
 from pmtl.billboard import Billboard
 from pmtl.errors import PmtlError
 from pmtl.models import Batch, FlatModel, Layout, Task
@@ -51,12 +52,14 @@ class Algorithm(ABC):
     relations: ClassVar[str | None] = None
     #: Whether clients solve their problems exactly instead of by steps (`ExactAlgorithm`).
     exact: ClassVar[bool] = False
+    #: Whether it can share a part of a model (`share`).
+    shares_parts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
             valid = isinstance(value, Real) and 0 <= float(value) < float("inf")
-            if field.type == "float" and not valid:
+            if field.type in ("float", float) and not valid:
                 raise PmtlError(
                     f"{self.name}: {field.name} must be a finite number that is not negative, "
                     f"but {value!r} was given."
@@ -224,6 +227,7 @@ class ExactAlgorithm(Algorithm):
     """
 
     exact: ClassVar[bool] = True
+    shares_parts: ClassVar[bool] = False
     #: Whether training begins with the common start.
     uses_start: ClassVar[bool] = False
     #: Whether `finish_after` needs the clients' last uploads.
@@ -251,8 +255,7 @@ class ExactAlgorithm(Algorithm):
         """The algorithm on the part of the model that a `Share` names."""
         raise PmtlError(
             f"The algorithm {self.name!r} cannot share a part of a model: it works on the whole "
-            "model. Leave share out, or use anchored, pmtl, ditto, fedavg, fedprox, fedadam, ppsgd "
-            "or local."
+            f"model. Leave share out, or use {names_sharing_parts()}."
         )
 
     @property
