@@ -28,7 +28,6 @@ from torch import nn
 from pmtl.algorithms import PMTL
 from pmtl.data import FederatedData
 from pmtl.engines.axis import AxisTrainer
-from pmtl.engines.process import threads_for
 from pmtl.models import build_model, lowered
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.simulation import LocalTraining, Simulation, simulate
@@ -98,7 +97,7 @@ def ours(made: Simulation, variant: str) -> Turn:
     progress = made.start()
 
     def turn(rounds: int) -> None:
-        with threads_for(made.sites):  # As `pmtl train` does.
+        with made.sites.threads():  # As `pmtl train` does.
             for _ in range(rounds):
                 made.advance(progress)
 

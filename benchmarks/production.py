@@ -24,7 +24,6 @@ from measure import machine, take_turns
 
 from pmtl.algorithms import build_algorithm
 from pmtl.data import FederatedData
-from pmtl.engines.process import threads_for
 from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.simulation import LocalTraining, Simulation, simulate
@@ -88,7 +87,7 @@ def measure(name: str, device: str, repeats: int) -> dict[str, Any]:
         engines[mode] = made.sites.engine
 
         def turn(rounds: int, made: Simulation = made, progress: Any = progress) -> None:
-            with threads_for(made.sites):
+            with made.sites.threads():
                 for _ in range(rounds):
                     made.advance(progress)
 

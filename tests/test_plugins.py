@@ -12,7 +12,7 @@ import pytest
 import pmtl
 from pmtl import plugins
 from pmtl import storage as files
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, PmtlWarning
 
 ALGORITHM = """
 from dataclasses import dataclass
@@ -189,3 +189,72 @@ def test_what_cannot_be_found_is_said(module, name, sentence):
 def test_where_the_library_has_none_nothing_is_listed():
     with pytest.raises(PmtlError, match=r"^There is no metric 'f1'\. Write your own as package"):
         plugins.find("metric", "f1", {})
+
+
+@pytest.mark.parametrize("file", ["run.json", "plan.json", "comparison.json", "finetuned.json"])
+@pytest.mark.parametrize("name", ["theirs.evil:Mine", "theirs.inner.evil:Mine", "evil:Mine"])
+def test_code_in_a_folder_of_results_is_not_run(tmp_path, monkeypatch, file, name):
+    """A run that somebody else made names its modules, and may bring them along."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    theirs = tmp_path / "theirs"
+    (theirs / "inner").mkdir(parents=True)
+    for place in (theirs, theirs / "inner"):
+        (place / "evil.py").write_text("raise SystemExit('their code runs')")
+    (theirs / file).write_text("{}")
+    plugins.add_folder(str(theirs))
+    with pytest.raises(PmtlError, match="its code lies in a folder of results"):
+        pmtl.build_algorithm(name)
+    (theirs / "__init__.py").write_text("raise SystemExit('their code runs')")
+    with pytest.raises(PmtlError, match="its code lies in a folder of results"):
+        pmtl.build_algorithm(name)
+    (theirs / file).unlink()
+    with pytest.raises(PmtlError, match="their code runs"):
+        pmtl.build_algorithm(name)
+
+
+def test_a_public_folder_runs_no_code_when_it_is_reported(tmp_path, monkeypatch, pmtl_command):
+    monkeypatch.chdir(tmp_path)
+    data, ledger = "synthetic:clients=12,samples=10", str(tmp_path / "l.db")
+    assert pmtl_command("ledger", "create", ledger, "--data", data).status == 0
+    pmtl.train(
+        data,
+        algorithm="fedavg",
+        mode="production",
+        ledger=ledger,
+        privacy={"epsilon": 5.0, "rounds": 1},
+        local={"steps": 1},
+        out=tmp_path / "run",
+    )
+    (tmp_path / "run/public").rename(tmp_path / "theirs")
+    Path("theirs/evil.py").write_text("raise SystemExit('their code runs')")
+    values = files.read_json(tmp_path / "theirs/plan.json")
+    values["plan"] |= {"sampling": "theirs.evil:S", "chance": 1.0}
+    files.write_json(tmp_path / "theirs/plan.json", values)
+    done = pmtl_command("report", "theirs", "--out", "report.html")
+    assert (done.status, "their code runs" in done.err) == (0, False), done.err
+
+
+def test_a_module_of_another_run_is_not_used_silently(tmp_path, monkeypatch):
+    """Two runs, each with a module of the same name; one process reads both."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name, value in (("one", 1.0), ("two", 2.0)):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        Path("own_twin.py").write_text(f"def value(y_true, y_pred):\n    return {value}\n")
+        pmtl.train(
+            "synthetic:clients=4,samples=20",
+            algorithm="pmtl",
+            privacy={"noise": 1.0, "rounds": 1},
+            local={"steps": 1},
+            metric="own_twin:value",
+            out="run",
+        )
+        sys.modules.pop("own_twin")
+        monkeypatch.setattr(sys, "path", [path for path in sys.path if str(tmp_path) not in path])
+    monkeypatch.chdir(tmp_path)
+    one = pmtl.load_run(tmp_path / "one/run")
+    assert one.evaluate()["test"]["personal"]["value_mean"] == 1.0
+    with pytest.warns(PmtlWarning, match="The module 'own_twin' is read from .*one"):
+        pmtl.load_run(tmp_path / "two/run")
+    sys.modules.pop("own_twin")

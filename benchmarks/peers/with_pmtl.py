@@ -19,7 +19,6 @@ import pmtl
 from pmtl.algorithms import PMTL, FedAvg
 from pmtl.client.batches import Batches
 from pmtl.data import FederatedData
-from pmtl.engines.process import threads_for
 from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.simulation import LocalTraining, Simulation, simulate
@@ -114,7 +113,7 @@ def main() -> None:
     progress = ours.start()
     turn.tick()
     clipped = []
-    with threads_for(ours.sites):  # As `pmtl train` does.
+    with ours.sites.threads():  # As `pmtl train` does.
         for _ in range(turn.rounds):
             clipped.append(ours.advance(progress).clipped or 0.0)  # To read it is to wait for it.
             turn.tick()

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 from collections.abc import Mapping
+from importlib.machinery import ModuleSpec
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, PmtlWarning
 from pmtl.spec import unknown
 
 #: What error messages call an object, and the group of its entry points.
@@ -52,21 +55,87 @@ def entries(what: str) -> dict[str, EntryPoint]:
 
 
 def add_folder(folder: str) -> None:
-    """Let modules be found in this folder, too, after all others. Relative paths are ignored: a
-    run that was copied must not bring code of its own."""
+    """Let modules be found in this folder, too, after all others. Relative paths are ignored."""
     if Path(folder).is_absolute() and folder not in sys.path:
         sys.path.append(folder)
 
 
-def _imported(what: str, name: str, path: str) -> Any:
-    module_name, _, attribute = path.partition(":")
-    # Unlike `python -m`, the command line does not put the current folder on the path.
+def warn_of_other_module(name: str, folder: str) -> None:
+    """Warn if `package.module:Name` is found elsewhere than in `folder`, although the folder has
+    a module of that name, too."""
+    module, colon, _ = name.partition(":")
+    top = module.partition(".")[0]
+    file = _file_of(top) if colon else None
+    expected = [Path(folder, f"{top}.py"), Path(folder, top, "__init__.py")]
+    there = [path.resolve() for path in expected if path.is_file()]
+    if file is not None and there and file not in there:
+        warnings.warn(
+            PmtlWarning(
+                f"The module {top!r} is read from {file}, but this run was made with the one in "
+                f"{folder}: to use that one, read the run in a Python process of its own, from "
+                "that folder."
+            ),
+            stacklevel=4,
+        )
+
+
+#: Files by which a folder of results is known.
+_OF_RESULTS = ("run.json", "plan.json", "comparison.json", "finetuned.json")
+
+
+def _refuse_results(what: str, name: str, module: str) -> None:
+    """Refuse a module that lies in a folder of results: reading results that somebody else made
+    must not run code that came with them. Packages are checked before they are imported."""
+    parts = module.split(".")
+    for count in range(1, len(parts) + 1):
+        found = _spec_of(".".join(parts[:count]))
+        if found is None:
+            return
+        origins = [found.origin] if found.has_location else found.submodule_search_locations
+        for origin in origins or ():
+            place = Path(str(origin)).resolve()
+            if any(
+                (folder / file).exists()
+                for folder in (place, *place.parents)
+                for file in _OF_RESULTS
+            ):
+                raise PmtlError(
+                    f"The {what} {name!r} is not imported, because its code lies in a folder of "
+                    f"results ({place}), which may come from somebody else: move the code to a "
+                    "folder of its own."
+                )
+
+
+def _spec_of(module: str) -> ModuleSpec | None:
+    """Where Python finds a module; None if it does not."""
+    _find_in_present_folder()
+    try:
+        return find_spec(module)
+    except (ImportError, ValueError):  # A module without a specification, such as __main__.
+        return None
+
+
+def _file_of(module: str) -> Path | None:
+    found = _spec_of(module)
+    return Path(str(found.origin)).resolve() if found is not None and found.has_location else None
+
+
+def _find_in_present_folder() -> None:
+    """Unlike `python -m`, the command line does not put the current folder on the path."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
+
+
+def _imported(what: str, name: str, path: str) -> Any:
+    module_name, _, attribute = path.partition(":")
+    _find_in_present_folder()
     try:
+        _refuse_results(what, name, module_name)
         module = importlib.import_module(module_name)
-    except Exception as error:  # The user's code may raise anything.
+    except PmtlError:
+        raise
+    except (Exception, SystemExit) as error:  # The user's code may raise anything.
         raise PmtlError(
             f"The {what} {name!r} cannot be imported ({type(error).__name__}: {error}): name a "
             "module that Python finds from this folder."

@@ -178,7 +178,7 @@ def test_without_a_step_nothing_is_uploaded_and_nothing_is_lost(name):
 @by_steps
 @pytest.mark.parametrize("lr", [LR, 4.0])  # 4 · 0.3 is beyond 1: the pull overshoots.
 @pytest.mark.parametrize("steps", [0, 1, 7])
-def test_its_rest_is_that_many_steps_without_a_gradient(name, steps, lr):
+def test_zero_gradient_steps_are_that_many_steps_with_a_gradient_of_zero(name, steps, lr):
     algorithm = make(name)
     own, shared = owned(algorithm)[0], vectors(2)[0]
     state = algorithm.begin(own, shared)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import pmtl
 from pmtl.algorithms import PMTL, ClusteredPMTL, RelatedPMTL
-from pmtl.algorithms.related import board_of
+from pmtl.algorithms.related import billboard_of
 from pmtl.billboard import Billboard, Mixture
 from pmtl.privacy.noise import seeded_source
 from pmtl.privacy.plan import PrivacyPlan
@@ -79,7 +79,7 @@ def test_clusters_are_a_special_case(data):
 
 @pytest.mark.parametrize("clusters", [[0] * M, CLUSTERS])
 def test_the_board_of_a_special_case_is_the_special_board(clusters):
-    board = board_of(clustered(clusters), M)
+    board = billboard_of(clustered(clusters), M)
     assert board.mixture is not None
     one_hot = np.equal.outer(clusters, np.unique(clusters))
     assert np.allclose(board.mixture.writes, one_hot)
@@ -92,7 +92,7 @@ def test_the_board_of_a_special_case_is_the_special_board(clusters):
 def test_what_clients_read_is_the_gradient_of_equation_1(seed, rank, scale):
     """λ(w_k − w̃_k) = λ Σ_j Ω_kj w_j, with Ω scaled to a largest eigenvalue of 1."""
     omega = psd(seed, rank=rank)
-    board = board_of(scale * omega, M)
+    board = billboard_of(scale * omega, M)
     models = torch.from_numpy(np.random.default_rng(seed + 1).normal(size=(M, 4)))
     assert board.mixture is not None
     averages = torch.from_numpy(board.mixture.writes.T / board.members[:, None]) @ models
@@ -112,7 +112,7 @@ def test_steps_follow_the_derivative_of_the_whole_objective():
     """Without a loss, full participation and no clip: a round of one step is gradient descent on
     λ/2 · tr(WΩWᵀ), so that it ends in Ω's null space."""
     omega = clustered(CLUSTERS)
-    board = board_of(omega, M)
+    board = billboard_of(omega, M)
     algorithm = RelatedPMTL(lam=1.0, omega=omega)
     own = torch.from_numpy(np.random.default_rng(0).normal(size=(M, 2)))
     mean = torch.from_numpy(clustered(CLUSTERS))
@@ -133,7 +133,7 @@ def test_steps_follow_the_derivative_of_the_whole_objective():
 def test_replacing_a_client_moves_the_board_by_no_more_than_on_one_vector(omega, hardened):
     """2γ, over all vectors together: what ε is computed from."""
     plan = PrivacyPlan(M, M, "full", 0.3, 0.1, 10, 1e-3)
-    board = board_of(omega, M)
+    board = billboard_of(omega, M)
     noise = noise_of(plan, seeded_source(0, "x"), hardened)
     gate = Release(plan, board, noise)
     uploads = torch.from_numpy(np.random.default_rng(5).normal(size=(M, 7)))
@@ -156,7 +156,7 @@ def test_replacing_a_client_moves_the_board_by_no_more_than_on_one_vector(omega,
 def test_the_noise_on_what_a_client_reads(omega):
     """σ · m · √(B_kk · max_j B_jj), as the module says."""
     plan = PrivacyPlan(M, M, "full", 1.0, 0.1, 10**6, 1e-3)
-    board = board_of(omega, M)
+    board = billboard_of(omega, M)
     gate = Release(plan, board, noise_of(plan, seeded_source(0, "x"), hardened=False))
     zero = torch.zeros(board.size, 40_000, dtype=torch.float64)
     noisy = gate.publish(gate.open(0, zero), zero)
@@ -227,7 +227,7 @@ def test_from_a_file(ending, data, tmp_path):
             lines.writerows([data.clients[k], *omega[k, order], 0] for k in order)
             lines.writerow(["stranger", *[0] * M, 1])
     board = pmtl.algorithms.build_algorithm(f"related:omega={file}").billboard(data.clients)
-    assert board.digest() == board_of(omega, M).digest()
+    assert board.digest() == billboard_of(omega, M).digest()
 
 
 @pytest.mark.parametrize(

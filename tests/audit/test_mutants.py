@@ -17,8 +17,8 @@ from pmtl.audit.setup import AuditSetup
 from pmtl.privacy import release
 from pmtl.privacy.grid import Grid, GridNoise
 from pmtl.privacy.release import Release
-from pmtl.privacy.sampling import Sampler
-from pmtl.simulation import Simulation
+from pmtl.privacy.sampler import Sampler
+from pmtl.simulation import Simulation, Sites
 from pmtl.simulation.released_metrics import ReleasedMetrics
 
 SETUP = AuditSetup(epsilon=2.0, clients=20, trials=2000, seed=1)
@@ -84,7 +84,7 @@ def weights_by_rows(monkeypatch):
 def divided_by_who_came(monkeypatch):
     def average(self, tally):
         came = self.billboard.blocks[np.array(sorted(tally.seen), dtype=np.int64)]
-        divisors = np.maximum(np.bincount(came, minlength=self.blocks), 1)
+        divisors = np.maximum(np.bincount(came, minlength=self.billboard.size), 1)
         return tally.sum / torch.from_numpy(divisors).unsqueeze(1)
 
     monkeypatch.setattr(Release, "average", average)
@@ -102,7 +102,7 @@ def counted_every_time(monkeypatch):
 
 def newcomers_inherit(monkeypatch):
     """The authors' leak: a client's first training begins from the previous client's weights."""
-    train = Simulation._train
+    train = Sites.train_clients
 
     def leaking(self, clients, own, *rest):
         been = self.__dict__.setdefault("been", {"there": set(), "last": None})
@@ -114,7 +114,7 @@ def newcomers_inherit(monkeypatch):
         been["last"] = trained.kept[-1].clone()
         return trained
 
-    monkeypatch.setattr(Simulation, "_train", leaking)
+    monkeypatch.setattr(Sites, "train_clients", leaking)
 
 
 def divided_by_who_was_drawn(monkeypatch):

@@ -62,7 +62,7 @@ def test_the_price_of_choosing_between_settings_is_shown(tmp_path, pmtl_command)
     ]
     for entry in results["selection"]:
         plan = PrivacyRequest(epsilon=entry["epsilon"], rounds=2).resolve(20)
-        expected = selection.report(plan, 2)
+        expected = selection.report({plan: 2})
         assert {name: entry[name] for name in expected} == expected
         assert entry["publish_best"] > entry["one_run"]
     at_1, at_4 = (f"{entry['publish_best']:.3g}" for entry in results["selection"])

@@ -26,6 +26,15 @@ def check_federation(data: FederatedData) -> None:
     assert describe(data)["samples"] == sum(len(data.rows(split).order) for split in SPLITS)
 
 
+def rows_of(data: FederatedData, client: str) -> dict[str, tuple[bytes, ...]]:
+    """The values of a client's rows in every split."""
+    place = data.index_of(client)
+    return {
+        split: tuple(part.tobytes() for part in data.gather(data.rows(split).of(place)))
+        for split in SPLITS
+    }
+
+
 def _check_targets(data: FederatedData) -> None:
     assert data.outputs >= 1
     assert data.labels is None or len(set(data.labels)) == len(data.labels) == data.outputs

@@ -55,6 +55,12 @@ def ratios(name, workload, peer=None, of="ratio"):
     return [line["ratio"] for line in lines]
 
 
+def times_loop(name):
+    """How many times as fast as the best loop: in the median, and in the mean."""
+    (line,) = ours(name, 100, 10, tf32=False)
+    return f"{line['times_best_loop']:.1f}", f"{line['times_best_loop_mean']:.0f}"
+
+
 #: What the page says in words, and whether the results say so, too.
 CLAIMS = {
     "100 times the plain loop at q = 100, B = 10 is met with TF32": lambda: all(
@@ -70,13 +76,21 @@ CLAIMS = {
         {line["peer"] for line in results("peers-cpu")} == {"pfl", "flower", "fedjax"}
         and min(ratios("peers-cpu", "small")) >= 5
     ),
-    "about ten times FedJAX and twelve times pfl-research": lambda: (
-        9 < min(ratios("peers-cpu", "small", "fedjax")) < 11
-        and 11 < min(ratios("peers-cpu", "small", "pfl")) < 13
+    "about seven times FedJAX and eight times pfl-research": lambda: (
+        6.5 < min(ratios("peers-cpu", "small", "fedjax", "mean")) < 7.7
+        and 7.4 < min(ratios("peers-cpu", "small", "pfl", "mean")) < 8.5
     ),
-    "pfl-research with two processes in the mean, 1.01 in the median": lambda: (
-        round(min(ratios("peers-cpu", "cnn", "pfl", "mean")), 2) == 1.02
-        and round(min(ratios("peers-cpu", "cnn", "pfl")), 2) == 1.01
+    "in the mean over a whole run is missed: it is 1.13 (FedJAX, and nearly the same with": lambda: (
+        round(min(ratios("peers-cpu", "cnn", "fedjax", "mean")), 2) == 1.13
+        and round(min(ratios("peers-cpu", "cnn", of="mean")), 2) == 1.13
+        and min(ratios("peers-cpu", "cnn", "pfl", "mean")) < 1.16
+    ),
+    "101 in the first table and 99.8 in the second, 104 and 100 in the mean": lambda: (
+        [times_loop(name) for name in ("engines-h200", "engines-h200-q100")]
+        == [("101.3", "104"), ("99.8", "100")]
+    ),
+    "With B = 10 a loop by hand with two threads is as fast as ours": lambda: all(
+        0.95 < line["times_best_loop_mean"] < 1.05 for line in ours("engines-cpu", 20, 10)
     ),
     "ours is two orders of magnitude quicker than pfl-research": lambda: (
         min(ratios("peers-h200", "cohort", "pfl")) >= 100
@@ -84,8 +98,8 @@ CLAIMS = {
     "about fifty times as quick as FedJAX": lambda: (
         45 < min(ratios("peers-h200", "cohort", "fedjax")) < 60
     ),
-    "The first round, which compiles, took between 1 and 27 seconds": lambda: (
-        {round(pick(first_rounds())) for pick in (min, max)} == {1, 27}
+    "The first round, which compiles, took between 1 and 25 seconds": lambda: (
+        {round(pick(first_rounds())) for pick in (min, max)} == {1, 25}
     ),
 }
 
@@ -105,7 +119,7 @@ def test_the_page_on_graphics_cards_has_numbers_of_the_results():
     assert f"a round took {1000 * line['median']:.1f} ms on one H200" in page
     loop = 1000 * line["median"] * line["times_best_loop"]
     assert f"on the same card took {loop:.1f} ms" in page
-    assert "The first round, which compiles, took between 1 and 27 seconds" in page
+    assert "The first round, which compiles, took between 1 and 25 seconds" in page
 
 
 @pytest.mark.parametrize("words", CLAIMS)

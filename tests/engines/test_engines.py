@@ -18,7 +18,7 @@ from pmtl.algorithms import ALGORITHMS, PMTL, Pooling, build_algorithm
 from pmtl.data import FederatedData
 from pmtl.engines.axis import AxisTrainer, row_groups, schedule, widths
 from pmtl.engines.base import TensorBatches
-from pmtl.engines.choose import Workload, build_trainer, check_engine, choose
+from pmtl.engines.choose import build_trainer, check_engine, choose
 from pmtl.engines.loops import DebugTrainer, ThreadsTrainer
 from pmtl.errors import PmtlError
 from pmtl.models import build_model, lowered
@@ -383,6 +383,29 @@ class TestDebug:
         with pytest.raises(PmtlError, match="'erin' failed in 'step 2'"):
             DebugTrainer(PMTL(), model, task).train(vectors, shared, batches, LR)
 
+    @pytest.mark.parametrize("stage", ["upload", "keep"])
+    def test_a_vector_of_a_wrong_length_names_the_stage_that_made_it(self, stage):
+        def shorter(self, state, *others):
+            return state[:3]
+
+        wrong = type("Wrong", (PMTL,), {stage: shorter})()
+        with pytest.raises(PmtlError, match=rf"'anna' failed in '{stage}'.*shape \(3,\)"):
+            DebugTrainer(wrong, *linear()).train(*clients(), LR)
+
+    def test_a_step_that_asks_for_no_gradient(self):
+        wrong = type("Wrong", (PMTL,), {"step": lambda self, w, shared, gradient, lr: w})()
+        with pytest.raises(PmtlError, match=r"'anna' failed in 'step 1'.*asked for no gradient"):
+            DebugTrainer(wrong, *linear()).train(*clients(), LR)
+
+    def test_a_prediction_that_fails_names_the_client(self, small):
+        def fail(self, own, shared):
+            raise ValueError("a mistake")
+
+        wrong = type("Wrong", (PMTL,), {"predict": fail})()
+        options = {"privacy": {"noise": 1.0, "rounds": 1}, "local": {"steps": 1}}
+        with pytest.raises(PmtlError, match=f"'{small.clients[0]}' failed in 'predict'.*a mistake"):
+            pmtl.train(small, algorithm=wrong, engine="debug", **options)
+
     def test_rows_that_cannot_be_read(self):
         class Gone(TensorBatches):
             def select(self, clients, rows):
@@ -414,9 +437,9 @@ class TestDebug:
 
     def test_production_refuses_it_in_a_sentence(self):
         model = build_model("logistic", (5,), 3, "classification", 0)
-        cpu, work = torch.device("cpu"), Workload(client_floats=10, cohort=1, steps=1)
+        cpu, work = torch.device("cpu"), {"client_floats": 10, "cohort": 1, "steps": 1}
         with pytest.raises(PmtlError, match="Production does not run the engine 'debug'"):
-            choose("debug", None, model, cpu, work, isolate=True)
+            choose("debug", None, model, cpu, **work, isolate=True)
 
 
 def dropping(input_shape, outputs):
@@ -443,11 +466,13 @@ def test_dropout_is_repeatable_with_every_engine_but_has_other_masks(change):
     assert not torch.allclose(one, plain, atol=1e-3) or change.get("compile")
 
 
+SHORT = {"client_floats": 10**4, "cohort": 100, "steps": 100}
+LONG = {"client_floats": 10**4, "cohort": 100, "steps": 10**6}
+LARGE = {"client_floats": 10**7, "cohort": 100, "steps": 100}
+
+
 class TestChoice:
     CPU, CARD = torch.device("cpu"), torch.device("cuda")
-    SHORT = Workload(client_floats=10**4, cohort=100, steps=100)
-    LONG = Workload(client_floats=10**4, cohort=100, steps=10**6)
-    LARGE = Workload(client_floats=10**7, cohort=100, steps=100)
 
     def model(self, name):
         shape, outputs, task = MODELS[name]
@@ -455,31 +480,31 @@ class TestChoice:
 
     def test_by_device_and_model(self):
         cnn, line = self.model("femnist_cnn"), self.model("logistic")
-        assert choose("auto", None, cnn, self.CPU, self.LONG) == ("threads", False)
-        assert choose("auto", None, line, self.CPU, self.LONG) == ("axis", False)
-        assert choose("auto", None, cnn, self.CARD, self.LONG) == ("axis", True)
-        assert choose("auto", None, cnn, self.CARD, self.SHORT) == ("axis", False)
-        assert choose("auto", None, line, self.CPU, self.LARGE) == ("threads", False)
+        assert choose("auto", None, cnn, self.CPU, **LONG) == ("threads", False)
+        assert choose("auto", None, line, self.CPU, **LONG) == ("axis", False)
+        assert choose("auto", None, cnn, self.CARD, **LONG) == ("axis", True)
+        assert choose("auto", None, cnn, self.CARD, **SHORT) == ("axis", False)
+        assert choose("auto", None, line, self.CPU, **LARGE) == ("threads", False)
 
     def test_a_network_pays_for_compiling_sooner_than_one_layer(self):
         """Launches are what compiling saves first, and three layers have about three times as many:
         13 ms a step at q = 100, as was measured."""
         cnn, line = self.model("femnist_cnn"), self.model("logistic")
-        some = Workload(client_floats=2 * 10**6, cohort=100, steps=4000)
-        assert choose("auto", None, cnn, self.CARD, some) == ("axis", True)
-        assert choose("auto", None, line, self.CARD, some) == ("axis", False)
-        fewer = Workload(client_floats=2 * 10**6, cohort=100, steps=2000)
-        assert choose("auto", None, cnn, self.CARD, fewer) == ("axis", False)
-        wider = Workload(client_floats=2 * 10**6, cohort=1000, steps=2000)
-        assert choose("auto", None, cnn, self.CARD, wider) == ("axis", True)
+        some = {"client_floats": 2 * 10**6, "cohort": 100, "steps": 4000}
+        assert choose("auto", None, cnn, self.CARD, **some) == ("axis", True)
+        assert choose("auto", None, line, self.CARD, **some) == ("axis", False)
+        fewer = {"client_floats": 2 * 10**6, "cohort": 100, "steps": 2000}
+        assert choose("auto", None, cnn, self.CARD, **fewer) == ("axis", False)
+        wider = {"client_floats": 2 * 10**6, "cohort": 1000, "steps": 2000}
+        assert choose("auto", None, cnn, self.CARD, **wider) == ("axis", True)
 
     def test_what_was_asked_for_is_done(self):
         cnn, line = self.model("femnist_cnn"), self.model("logistic")
-        assert choose("axis", None, cnn, self.CPU, self.LONG) == ("axis", False)
-        assert choose("axis", True, cnn, self.CPU, self.SHORT) == ("axis", True)
-        assert choose("auto", True, cnn, self.CPU, self.SHORT) == ("axis", True)
-        assert choose("axis", False, cnn, self.CARD, self.LONG) == ("axis", False)
-        assert choose("threads", None, line, self.CPU, self.LONG) == ("threads", False)
+        assert choose("axis", None, cnn, self.CPU, **LONG) == ("axis", False)
+        assert choose("axis", True, cnn, self.CPU, **SHORT) == ("axis", True)
+        assert choose("auto", True, cnn, self.CPU, **SHORT) == ("axis", True)
+        assert choose("axis", False, cnn, self.CARD, **LONG) == ("axis", False)
+        assert choose("threads", None, line, self.CPU, **LONG) == ("threads", False)
 
     def test_convolutions_with_dropout_stay_together(self):
         def factory(input_shape, outputs):
@@ -488,7 +513,7 @@ class TestChoice:
             )
 
         model = build_model(factory, (784,), 1, "regression", 0)
-        assert choose("auto", None, model, self.CPU, self.LONG) == ("axis", False)
+        assert choose("auto", None, model, self.CPU, **LONG) == ("axis", False)
 
     @pytest.mark.parametrize(
         ("engine", "compile", "device", "sentence"),

@@ -22,12 +22,13 @@ WIDTHS = {1: 4, 2: 8, 3: 1}
 def where(clients, shapes):
     """Each client's array: its shape, how many slots it has, and the client's slot."""
     found = {}
-    for shape, slots in assign_slots(clients, shapes, lambda shape: WIDTHS[shape[0]]):
-        assert len(slots) == WIDTHS[shape[0]]
-        for slot, who in enumerate(slots.tolist()):
-            if who >= 0:
-                assert int(clients[who]) not in found
-                found[int(clients[who])] = (shape, len(slots), slot)
+    for shape, who, filled in assign_slots(clients, shapes, lambda shape: WIDTHS[shape[0]]):
+        assert len(who) == len(filled) == WIDTHS[shape[0]]
+        for slot in np.flatnonzero(filled).tolist():
+            client = int(clients[who[slot]])
+            assert client not in found
+            found[client] = (shape, len(who), slot)
+        assert {*who.tolist()} == {*who[filled].tolist()}
     return found
 
 
@@ -46,9 +47,10 @@ def test_a_clients_place_does_not_depend_on_other_clients(some, others):
 def test_clients_that_share_no_array_have_no_empty_places(clients):
     group = np.array(clients)
     shapes = np.ones((len(group), 2), dtype=np.int64)
-    ((shape, slots),) = assign_slots(group, shapes, lambda shape: None)
+    ((shape, who, filled),) = assign_slots(group, shapes, lambda shape: None)
     assert shape == (1, 1)
-    assert sorted(slots.tolist()) == list(range(len(group)))
+    assert filled.all()
+    assert sorted(who.tolist()) == list(range(len(group)))
 
 
 def test_numbers_are_rounded_up_to_powers_of_two():

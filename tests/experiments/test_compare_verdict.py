@@ -83,7 +83,7 @@ def test_the_price_is_that_of_choosing_between_all_settings():
     told, _ = judged(lines, {"pmtl": 0.7, "ditto": 0.1, "local": 0.9})
     at_1, at_4 = told["at"]
     plan = PrivacyRequest(rounds=3, epsilon=1.0).resolve(20)
-    price = selection.report(plan, 3)
+    price = selection.report({plan: 3})
     assert "one of the 3 candidates" in at_1["cost"]
     assert f"ε = {price['publish_best']:.3g} with only the best run" in at_1["cost"]
     assert f"ε = {price['publish_all']:.3g} with all" in at_1["cost"]

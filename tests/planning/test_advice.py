@@ -65,7 +65,7 @@ def test_other_federations(clients, numbers, epsilon, advice):
 def test_clients_with_many_rows_need_no_vote():
     few, many = (pmtl.plan(60, 5, privacy=1.0, rows=rows) for rows in (99, 100))
     assert (few.advice, many.advice) == ("alone", "share")
-    assert few.vote == pytest.approx(payoff.vote_ratio(60, 1.0, 1 / 600))
+    assert few.vote == pytest.approx(payoff.vote_ratio(few.privacy, 1.0))
     assert many.vote is None
     assert many.to_win == pytest.approx(5 / 100)
 
@@ -261,8 +261,9 @@ def test_mistakes_are_sentences(arguments, words):
 def test_of_far_too_many_numbers_the_default_method_shares_some():
     wide = pmtl.plan(400, columns=1000, classes=476, privacy=2.0)
     assert wide.advice == payoff.DEPENDS
-    assert f"shares {wide.in_use:,} of them, those of the columns and classes in most use" in str(
-        wide
+    assert (
+        f"shares {wide.in_use:,} of them, the weights of the columns and classes in most use"
+        in str(wide)
     )
     assert "algorithm" not in wide.toml
     network = pmtl.plan(400, model="mlp", columns=1000, classes=476, privacy=2.0)

@@ -74,20 +74,19 @@ def test_a_larger_epsilon_lets_more_numbers_pay(clients, epsilon, times):
     tight = PrivacyRequest(epsilon=epsilon).resolve(clients)
     loose = PrivacyRequest(epsilon=times * epsilon).resolve(clients)
     assert payoff.max_shared_numbers(loose, 0.3) > payoff.max_shared_numbers(tight, 0.3)
-    assert payoff.vote_ratio(clients, times * epsilon, tight.delta) < payoff.vote_ratio(
-        clients, epsilon, tight.delta
-    )
+    assert payoff.vote_ratio(loose, times * epsilon) < payoff.vote_ratio(tight, epsilon)
 
 
 def test_a_vote_is_one_release_of_its_share_of_the_budget():
     """As a plan of its own: K numbers, clip 1, and μ√s."""
-    ratio = payoff.vote_ratio(160, 1.0, 1 / 1600)
+    plan = PrivacyRequest(epsilon=1).resolve(160)
+    ratio = payoff.vote_ratio(plan, 1.0)
     mu = gaussian.mu_for(1.0, 1 / 1600) * math.sqrt(payoff.VOTE_SHARE)
     release = PrivacyPlan(160, 160, "full", 1.0, 2 / (160 * mu), 1, 1 / 1600)
     assert ratio == pytest.approx(payoff.noise_ratio(release, payoff.CELLS), rel=1e-12)
     assert accountant.epsilon(release) < 1
-    assert payoff.vote_epsilon(160, 1 / 1600, ratio) == pytest.approx(1, rel=1e-6)
-    assert payoff.vote_ratio(160, math.inf, 1 / 1600) == 0
+    assert payoff.vote_epsilon(plan, ratio) == pytest.approx(1, rel=1e-6)
+    assert payoff.vote_ratio(plan, math.inf) == 0
 
 
 @pytest.mark.parametrize(("sampling", "cohort"), [(None, None), ("poisson", 50), ("fixed", 50)])
@@ -155,5 +154,8 @@ def test_pooling_shares_what_the_plan_says(columns, classes, clients, head):
     plan = pmtl.plan(clients, columns=columns, classes=classes, privacy=2.0, public_head=head)
     assert plan.share == resolved.share
     if plan.in_use is not None:
-        assert plan.in_use == resolved._shared
-    assert math.isclose(payoff.strength(plan.privacy, 2.0), resolved._strength)
+        weights = next(r for r in range(resolved.releases) if resolved.stage(r) == "weights")
+        assert plan.in_use == resolved.upload_size(weights)
+    # Sensitivity 2 (replace-one), T releases: the noise is 2√T/(mμ).
+    strength = 2 * math.sqrt(resolved.releases) / resolved.noise
+    assert math.isclose(payoff.strength(plan.privacy, 2.0), strength)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
+from hospital import hospital_frame
 
 import pmtl
 from pmtl.errors import PmtlError
-
-sys.path.append(str(Path(__file__).parents[1] / "data/schema"))
-from hospital import hospital_frame
 
 
 @pytest.fixture(scope="module")

@@ -48,8 +48,8 @@ def after_charge_before_release():
 def after_release_before_checkpoint():
     publish = Release.publish
 
-    def publish_and_die(self, tally, shared, step=1.0):
-        after = publish(self, tally, shared, step)
+    def publish_and_die(self, tally, shared, *how):
+        after = publish(self, tally, shared, *how)
         if tally.round == ROUND:
             die()
         return after

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from pmtl.data import FederatedData
 from pmtl.privacy.release import Release
-from pmtl.privacy.sampling import Sampler
+from pmtl.privacy.sampler import Sampler
 
 M, ROWS, WIDTH = 10, 12, 6
 K = 3  #: the client whose rows change

@@ -23,7 +23,7 @@ from pmtl.models import build_model
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.noise import seeded_source, system_source
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.privacy.sampling import Sampler
+from pmtl.privacy.sampler import Sampler
 from pmtl.runs.budget import Budget
 from pmtl.simulation import LocalTraining, noise_key, simulate
 

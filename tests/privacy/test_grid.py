@@ -118,7 +118,7 @@ class TestGate:
         for blocks, cohort in ([0] * 50, 50), ([0] * 50, 5), ([0] * 30 + [1] * 20, 5):
             plan = plan_for(2.0, 3.0, 50, cohort)
             gate = make_gate(plan, blocks)
-            shared = torch.zeros(gate.blocks, 1_000_000, dtype=torch.float64)
+            shared = torch.zeros(gate.billboard.size, 1_000_000, dtype=torch.float64)
             noise = gate.publish(gate.open(0, shared), shared)
             for block, row in enumerate(noise):
                 share = blocks.count(block) / 50

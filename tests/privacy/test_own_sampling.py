@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.sampling import SamplingScheme, find_scheme
-from pmtl.privacy.statement.statement import make_statement
+from pmtl.privacy.statement.statement import Statement, make_statement
 from pmtl.streams import name_keys
 
 
@@ -421,8 +423,37 @@ def test_a_plan_that_is_read_keeps_its_cost_whatever_became_of_the_code(monkeypa
     for wrong in (0.1, 2.0, "0.5", True):
         with pytest.raises(PmtlError, match="which cannot be"):
             PrivacyPlan.from_dict(written | {"chance": wrong})
-    with pytest.raises(PmtlError, match="cannot be imported"):
+    with pytest.raises(PmtlError, match="without its chance"):
         PrivacyPlan.from_dict({**written, "sampling": "nowhere:Says", "chance": None})
+
+
+def test_a_plan_that_is_read_runs_no_code_before_it_draws(tmp_path, monkeypatch):
+    """Somebody else may have written the file, and put the module beside it."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "theirs.py").write_text("raise SystemExit('their code runs')")
+    sizes = (30, 10, "fixed", 0.5, 0.2, 6, 1e-3)
+    values = PrivacyPlan(*sizes).to_dict() | {"sampling": "theirs:S", "chance": 0.5, "words": "w"}
+    read = PrivacyPlan.from_dict(values)
+    statement = make_statement(read, shares=True, personal=True)
+    assert str(Statement.from_dict(statement.to_dict())) == str(statement)
+    assert "How it was reached: 6 rounds; w; " in " ".join(str(statement).split())
+    assert read.to_dict() == values
+    with pytest.raises(PmtlError, match=r"cannot be imported \(SystemExit: their code runs\)"):
+        read.sampler(0, name_keys([f"c{k}" for k in range(30)]))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda plan: pickle.loads(pickle.dumps(plan))])
+def test_a_copy_of_a_plan_keeps_its_cost(copied, monkeypatch):
+    monkeypatch.setattr(Says, "said", 0.9)
+    plan = PrivacyPlan(30, 10, f"{__name__}:Says", 0.5, 0.2, 6, 1e-3)
+    expected, twin = plan.epsilon(), copied(plan)
+    draw = (0, name_keys([f"c{k}" for k in range(30)]))
+    assert twin == plan
+    assert (twin.sampler(*draw).draw(0) == plan.sampler(*draw).draw(0)).all()
+    monkeypatch.setattr(Says, "said", 0.4)
+    assert twin.epsilon() == expected > plan.epsilon()
+    with pytest.raises(PmtlError, match=r"its chance is 0\.4 today"):
+        twin.sampler(*draw)
 
 
 def test_a_statement_that_is_made_again_states_the_cost_of_then(monkeypatch):

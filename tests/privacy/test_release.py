@@ -51,7 +51,7 @@ def make_gate(clients=4, cohort=None, sampling=None, clip_norm=1.0, sigma=0.0, b
 def total(gate, uploads, clients=None, round=0):
     """A tally with these uploads in it."""
     uploads = torch.as_tensor(uploads)
-    tally = gate.open(round, torch.zeros(gate.blocks, uploads.shape[1]))
+    tally = gate.open(round, torch.zeros(gate.billboard.size, uploads.shape[1]))
     gate.add(tally, np.arange(len(uploads)) if clients is None else np.array(clients), uploads)
     return tally
 
@@ -221,7 +221,7 @@ class TestAveraging:
     def test_a_cluster_is_divided_by_the_cohort_expected_of_it(self):
         gate = make_gate(4, 2, "poisson", blocks=[0, 0, 0, 1])
         average = gate.average(total(gate, self.UPLOADS))
-        assert gate.blocks == 2
+        assert gate.billboard.size == 2
         assert torch.equal(average[0], self.UPLOADS[:3].double().sum(dim=0) / 1.5)
         assert torch.equal(average[1], self.UPLOADS[3].double() / 0.5)
 
@@ -242,7 +242,7 @@ class TestNoise:
     SIZE = 1_000_000  # the deviation of a variance estimate is then 0.14%
 
     def published(self, gate, round=0, shared=None):
-        shared = torch.zeros(gate.blocks, self.SIZE) if shared is None else shared
+        shared = torch.zeros(gate.billboard.size, self.SIZE) if shared is None else shared
         return gate.publish(gate.open(round, shared), shared)
 
     @pytest.mark.parametrize(("cohort", "sampling"), [(50, "full"), (5, "poisson")])

@@ -12,7 +12,7 @@ from pmtl.algorithms import PMTL, ClusteredPMTL
 from pmtl.cli.options import make_config
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import PrivacyRequest
-from pmtl.runs.config import IN_MEMORY, TrainConfig, algorithm_spec, read_config
+from pmtl.runs.config import IN_MEMORY, TrainConfig, algorithm_spec, merge, read_config
 from pmtl.simulation import LocalTraining
 
 
@@ -131,3 +131,11 @@ def test_a_setting_in_the_wrong_place_is_pointed_to_its_own(text, words, tmp_pat
     (tmp_path / "c.toml").write_text(text)
     with pytest.raises(PmtlError, match=words):
         read_config(tmp_path / "c.toml")
+
+
+@pytest.mark.parametrize(
+    ("sampling", "kept"), [("fixed", True), ("own:Scheme", True), ("full", False)]
+)
+def test_another_cohort_keeps_the_sampling_unless_it_needs_everybody(sampling, kept):
+    merged = merge({"privacy": {"sampling": sampling, "cohort": 4}}, {"privacy": {"cohort": 6}})
+    assert merged == {"privacy": {"cohort": 6} | ({"sampling": sampling} if kept else {})}

@@ -56,6 +56,8 @@ def test_the_file_has_a_format_and_all_facts(folder):
         ({"colour": "red"}, "no entry of .* named 'colour'"),
         ({"format": 2, "colour": "red"}, "no entry of .* named 'colour'"),
         ({"plugin_folder": 3}, "'plugin_folder' is not valid"),
+        *(({name: []}, f"'{name}' is damaged") for name in ("blocks", "secure")),
+        *(({name: {}}, f"'{name}' is damaged") for name in ("bounds", "choice", "written")),
     ],
 )
 def test_a_wrong_entry_is_a_sentence(changes, words, folder):

@@ -146,13 +146,13 @@ def crash(monkeypatch, where, round):
     """Die in the gate at the given round: before the charge, after it, or after the release."""
     publish = Release.publish
 
-    def dying(self, tally, shared, step=1.0):
+    def dying(self, tally, shared, *how):
         if tally.round == round and where == "before":
             raise SystemError("power cut")
         if tally.round == round and where == "charged":
             self._charge(round)
             raise SystemError("power cut")
-        result = publish(self, tally, shared, step)
+        result = publish(self, tally, shared, *how)
         if tally.round == round:
             raise SystemError("power cut")
         return result
@@ -382,14 +382,14 @@ def test_a_client_that_fails_has_a_row_like_everybody_who_was_drawn(small, ledge
         None,
         charge=lambda round: None,
     )
-    train = made._train
+    train = made.sites.train_clients
 
     def failing(clients, *rest):
         if 5 in clients:
             raise ValueError("only with this client's data")
         return train(clients, *rest)
 
-    made._train = failing
+    made.sites.train_clients = failing
     progress = made.start()
     for _ in made.rounds(progress):
         assert progress.store.seen.tolist() == list(range(12))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hospital import hospital_frame
 from new_rows import features_of
 
 import pmtl
@@ -18,9 +18,6 @@ from pmtl.data.scaling import scaling_of_new_client
 from pmtl.errors import PmtlError
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.runs.folder import RunFolder
-
-sys.path.append(str(Path(__file__).parents[1] / "data/schema"))
-from hospital import hospital_frame
 
 SPEC = "hospital.csv:client=hospital,target=outcome"
 

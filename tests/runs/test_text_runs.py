@@ -103,7 +103,7 @@ def test_another_vocabulary_is_refused(table, tmp_path, monkeypatch):
     words = tmp_path / "words.txt"
     words.write_text("socket\ntypo\nhost\n")
     spec = f"{table}:client=user,text=text,target=tag,vocabulary={words}"
-    run = train(spec, **settings())
+    train(spec, out=tmp_path / "whole", **settings())
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "save_round", _power_cut)
         with pytest.raises(SystemError):
@@ -111,12 +111,11 @@ def test_another_vocabulary_is_refused(table, tmp_path, monkeypatch):
     words.write_text("socket\npage\nhost\n")
     with pytest.raises(PmtlError, match=r"other words.*'page' in place of 'typo'"):
         resume(tmp_path / "run")
-    run._data = load(spec)
     with pytest.raises(PmtlError, match=r"other words.*'page' in place of 'typo'"):
-        run.evaluate()
-    run._data = load(f"{table}:client=user,text=text,target=tag,hash=3")
+        load_run(tmp_path / "whole").evaluate()
+    hashed = load(f"{table}:client=user,text=text,target=tag,hash=3")
     with pytest.raises(PmtlError, match=r"other words.*0 in place of 3"):
-        run.evaluate()
+        load_run(tmp_path / "whole", data=hashed).evaluate()
 
 
 @pytest.mark.skipif(not COMMITS.exists(), reason="../shared/data/commit_tags is not here")

@@ -48,7 +48,7 @@ def test_the_algorithms_server_keeps_what_it_needs():
     state = server.start(torch.zeros(2))
     assert set(state.memory) == {"m", "v"}
     tally = server.open(state)
-    server.add(tally, np.arange(4), torch.full((4, 2), 0.4))
+    server.gate.add(tally, np.arange(4), torch.full((4, 2), 0.4))
     server.publish(tally, state)
     assert torch.allclose(state.memory["m"], torch.full((1, 2), 0.2, dtype=torch.float64))
 
@@ -106,7 +106,7 @@ def test_a_round_that_cannot_be_charged_publishes_nothing():
     state = server.start(torch.zeros(2))
     memory = {name: kept.clone() for name, kept in state.memory.items()}
     tally = server.open(state)
-    server.add(tally, np.arange(4), torch.ones(4, 2))
+    server.gate.add(tally, np.arange(4), torch.ones(4, 2))
     with pytest.raises(PmtlError, match="ledger is full"):
         server.publish(tally, state)
     assert (state.round, state.shared.tolist()) == (0, [[0.0, 0.0]])

@@ -27,6 +27,7 @@ from pmtl.messages import UPLOAD, RoundMessage
 from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Release
+from pmtl.runs.personal import personal_models
 from pmtl.server import Server
 from pmtl.sharing import SharedPart, build_share, share_part
 from pmtl.simulation import simulate
@@ -217,7 +218,10 @@ def test_the_billboard_and_every_upload_have_k_numbers(method, share, monkeypatc
     assert seen == (set() if method == "local" else {k})
     assert made.predictors(state, np.arange(M)).shape == (M, made.model.size)
     assert made.published(state).shape == (1, made.model.size)
-    assert made.unsampled_predictors(state).shape == (1, made.model.size)
+    weights = made.views(state)["personal"]
+    models = personal_models(made.algorithm, state.store, state.shared, weights, weights)
+    assert set(models) == {"alone", *(["personal"] if made.algorithm.personal else [])}
+    assert {part.unseen.shape for part in models.values()} == {(1, made.model.size)}
     assert k < made.model.size or share == "*"
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import deque
 from dataclasses import dataclass, replace
+from importlib.util import module_from_spec, spec_from_file_location
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -446,6 +447,31 @@ def test_what_code_reaches_through_a_module_of_the_users_counts(monkeypatch):
     for module in (one, two):
         monkeypatch.setitem(sys.modules, "helpers_of_a_user", module)
         seen.append(identity(importing("helpers_of_a_user")))
+    assert seen[0] != seen[1]
+
+
+def imported(folder, name, number, monkeypatch):
+    """The function of a new module `name` in `folder`, whose code has this number."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.py").write_text(f"def code(x):\n    return {number} * x\n", encoding="utf-8")
+    spec = spec_from_file_location(name, folder / f"{name}.py")
+    module = module_from_spec(spec)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
+    return module.code
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [("mine", "own_code"), ("mine", "cmd"), ("site-packages", "package_without_version")],
+)
+def test_code_counts_that_no_version_stands_for(folder, name, tmp_path, monkeypatch):
+    """Also of a module with a name of Python's own. Two experiments would share noise otherwise."""
+    seen = []
+    for number in (2, 3):
+        code = imported(tmp_path / str(number) / folder, name, number, monkeypatch)
+        seen.append(identity(code))
     assert seen[0] != seen[1]
 
 

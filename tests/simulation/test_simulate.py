@@ -212,7 +212,7 @@ def test_how_the_features_are_stored_changes_nothing(storage, tmp_path, monkeypa
         stored = np.memmap(tmp_path / "x", dtype=dtype, mode="w+", shape=x.shape)
         stored[:] = x
     other = federation(x=stored, noise=seeded_noise(0))
-    assert other.sites.tensors._resident is None
+    assert not other.sites.tensors.resident
     actual, _ = run(other)
     assert same(expected, actual)
 

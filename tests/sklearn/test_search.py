@@ -93,7 +93,7 @@ class TestCost:
         assert cost.one_fit == pytest.approx(2)
         assert cost.all_fits == pytest.approx(together(2, 7))
         plan = PrivacyRequest(epsilon=2).resolve(40)
-        assert cost.publish_best == selection.report(plan, 3)["publish_best"] > 2
+        assert cost.publish_best == selection.report({plan: 3})["publish_best"] > 2
         assert "3 settings, 7 fits on 40 clients" in str(cost)
 
     def test_after_the_search_it_is_the_same(self, table):

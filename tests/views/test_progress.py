@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from pmtl.views.progress import _NotebookDisplay, progress_bar
+from pmtl.views.progress import progress_bar
 
 SOURCE = Path(__file__).parents[1] / "src"
 TRAIN = """
@@ -52,12 +54,21 @@ def test_outside_of_a_notebook_the_bar_is_on_standard_error(capsys):
     assert shown.out == ""
 
 
-def test_what_a_bar_says_is_escaped():
-    bar = object.__new__(_NotebookDisplay)
-    bar._what, bar._total, bar._done, bar._note = "<i>", 4, 1, "<b>"
-    assert bar.text() == (
+def test_what_a_bar_says_is_escaped(monkeypatch):
+    shown = []
+
+    def display(html, display_id):
+        shown.append(html)
+        return SimpleNamespace(update=shown.append)
+
+    monkeypatch.setattr("pmtl.views.progress.notebook", lambda: True)
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(HTML=str, display=display))
+    with progress_bar("<i>", 4) as bar:
+        bar.advance("<b>")
+    assert shown[-1] == (
         '<div>&lt;i&gt; <progress aria-label="&lt;i&gt;" value="1" max="4"></progress> 1/4 '
         "&lt;b&gt;</div>"
     )
-    bar._total = None
-    assert '"></progress> 1 ' in bar.text()
+    with progress_bar("<i>", None) as bar:
+        bar.advance()
+    assert '"></progress> 1 ' in shown[-1]

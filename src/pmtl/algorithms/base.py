@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from numbers import Real
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pmtl.algorithms import names_sharing_parts
+from pmtl.algorithms.default.shared_part import Share
 from pmtl.billboard import Billboard
 from pmtl.errors import PmtlError
 from pmtl.models import Batch, FlatModel, Layout, Task
-from pmtl.models.linear.last_layer import last_layer
+from pmtl.models.linear.last_layer import LastLayer, last_layer
 from pmtl.models.linear.solve import ClientRows
-from pmtl.models.network.rows import LastPlaces
+from pmtl.models.network.rows import LastPlaces, Network
 from pmtl.spec import convert_numbers
 
 #: From a vector of weights to the gradient of the client's objective on the current batch.
@@ -102,7 +103,7 @@ class Algorithm(ABC):
         return None
 
     def upload_size(self, round: int) -> int | None:
-        """The length of an upload in a round; None means that of a vector of the billboard."""
+        """The length of an upload in a round; None: the length of a vector of the billboard."""
         return None
 
     def server_start(self, shared: Tensor) -> dict[str, Tensor]:
@@ -177,24 +178,6 @@ class Algorithm(ABC):
         """The weights with which the client predicts."""
 
 
-class Reader(Protocol):
-    """Makes the rows that an exact algorithm works on."""
-
-    def rows(
-        self,
-        task: Task,
-        outputs: int,
-        inputs: Tensor,
-        targets: Tensor,
-        real: Tensor,
-        words: bool = False,
-    ) -> ClientRows:
-        """The rows of K clients (`LastLayer.rows`)."""
-
-    def floats(self, rows: int, outputs: int) -> int:
-        """About how many floats a client with so many rows takes."""
-
-
 @dataclass(frozen=True)
 class Sizes:
     """Public numbers of a federation and its model, from which an algorithm may decide."""
@@ -233,7 +216,7 @@ class ExactAlgorithm(Algorithm):
     #: Whether `finish_after` needs the clients' last uploads.
     uses_last_upload: ClassVar[bool] = False
 
-    def reader(self, model: FlatModel, input_shape: tuple[int, ...]) -> Reader:
+    def reader(self, model: FlatModel, input_shape: tuple[int, ...]) -> LastLayer | Network:
         """Converts a client's rows of `input_shape` to `ClientRows`; by default with the model's
         linear part."""
         layer = last_layer(model, input_shape)
@@ -251,8 +234,8 @@ class ExactAlgorithm(Algorithm):
         """The part of the model that is shared unless `share` is given; None: all."""
         return None
 
-    def with_part(self, part: Any) -> ExactAlgorithm:
-        """The algorithm on the part of the model that a `Share` names."""
+    def with_part(self, part: Share) -> ExactAlgorithm:
+        """The algorithm on the `part` of the model that is shared."""
         raise PmtlError(
             f"The algorithm {self.name!r} cannot share a part of a model: it works on the whole "
             f"model. Leave share out, or use {names_sharing_parts()}."
@@ -282,7 +265,7 @@ class ExactAlgorithm(Algorithm):
         """The algorithm for a plan whose releases have this noise, for uploads of norm 1."""
 
     def repeats(self, round: int) -> bool:
-        """Whether the uploads of this round are those of the round before."""
+        """Whether the uploads of this round are the same as in the round before."""
         return False
 
     @abstractmethod
@@ -301,14 +284,7 @@ class ExactAlgorithm(Algorithm):
         """`finish`, given the clients' last uploads before clipping [K, U]."""
         return self.finish(rows, billboard)
 
-    def begin(self, own: Tensor, shared: Tensor) -> State:
+    def _takes_no_steps(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
 
-    def step(self, state: State, shared: Tensor, gradient: Gradient, lr: float) -> State:
-        raise NotImplementedError
-
-    def upload(self, state: State, own: Tensor, shared: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def keep(self, state: State) -> Tensor:
-        raise NotImplementedError
+    begin = step = upload = keep = _takes_no_steps

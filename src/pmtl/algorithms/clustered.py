@@ -2,8 +2,8 @@
 
 The paper's remark on Corollary 2 (after Evgeniou, Micchelli & Pontil, JMLR 2005): Algorithm 1 runs
 inside each cluster, and the billboard has one mean per cluster. A client writes only to its own
-cluster, so replacing its data changes one block, and the guarantee is that of a single block. The
-clusters must be public: chosen without looking at the clients' data.
+cluster, so replacing its data changes one block: the guarantee is the same as for a single block.
+The clusters must be public: chosen without looking at the clients' data.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ w̃_k = Σ_j B_kj w_j and B = I − Ω: client k is pulled towards *its own* mix
 
 Let B = GGᵀ with G of shape [m, r]. The billboard shows r vectors z_i, and w̃_k = Σ_i G_ki z_i.
 Client k adds its clipped upload times its row of G to them, scaled so that no row is longer than 1
-(`billboard.py`): so ε is that of `pmtl`. Clients that Ω does not connect use different vectors.
+(`billboard.py`): so ε is the same as for `pmtl`. Clients that Ω does not connect use different
+vectors.
 
 The noise on w̃_k has standard deviation σ · m · √(B_kk · max_j B_jj), with j in k's group, where
 `pmtl` has σ. If all B_jj are equal, that is r·σ: with r kinds of clients, each mean is over an r-th
@@ -56,13 +57,13 @@ class RelatedPMTL(PMTL):
 
     def billboard(self, clients: tuple[str, ...]) -> Billboard:
         omega = _read(self.omega, clients) if isinstance(self.omega, str) else self.omega
-        return board_of(np.asarray(omega, dtype=np.float64), len(clients))
+        return billboard_of(np.asarray(omega, dtype=np.float64), len(clients))
 
     def blocks(self, clients: tuple[str, ...]) -> NDArray[np.int64]:
         return self.billboard(clients).blocks
 
 
-def board_of(omega: NDArray[np.float64], m: int) -> Billboard:
+def billboard_of(omega: NDArray[np.float64], m: int) -> Billboard:
     """The billboard of a relationship matrix."""
     if omega.shape != (m, m):
         raise PmtlError(

@@ -141,8 +141,8 @@ def _scores(moved: Floats, directions: Floats) -> Floats:
 def play(
     plan: PrivacyPlan, coins: Bits, directions: Floats, seed: int | None, hardened: bool = False
 ) -> Floats:
-    """By how much one run moved each block, [blocks, P]. `plan` is that of one block, whose first
-    clients are its canaries; canary i sends ±`directions[i]`, with the sign of its coin."""
+    """By how much one run moved each block, [blocks, P]. `plan` is the plan of one block, whose
+    first clients are its canaries; canary i sends ±`directions[i]`, with the sign of its coin."""
     secrets, size = directions.shape
     blocks = len(coins) // secrets
     data = _data(blocks, plan.clients, secrets, size - 1)

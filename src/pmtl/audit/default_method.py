@@ -95,8 +95,8 @@ def play(
     seed: int | None,
     hardened: bool = False,
 ) -> Floats:
-    """One score for every trial; a true bit plays D. `rows` are those of the other clients, and
-    those of client k under D and under D′."""
+    """One score for every trial; a true bit plays D. `rows` are three: the rows of the other
+    clients, the rows of client k under D, and its rows under D′."""
     trials, m = len(bits), plan.clients
     others, first, second = (_repeat_rows(part, trials, m) for part in rows)
     blocks = np.arange(trials * m) // m

@@ -32,8 +32,8 @@ from scipy import special, stats
 
 from pmtl.errors import PmtlError
 from pmtl.privacy.accounting import gaussian
+from pmtl.privacy.accounting.gaussian import Floats as Floats
 
-Floats = NDArray[np.float64]
 Bits = NDArray[np.bool_]
 
 #: The largest ε and μ of the search; no audit has enough trials to prove them.

@@ -24,7 +24,7 @@ from pmtl.audit.setup import AuditSetup
 from pmtl.privacy.noise import Source, seeded_source, system_source
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Release, noise_of
-from pmtl.privacy.sampling import Sampler
+from pmtl.privacy.sampler import Sampler
 from pmtl.streams import name_keys
 
 GAME = "one-round"
@@ -54,7 +54,7 @@ SCENARIOS = (
     Scenario("opposite uploads, cohorts as asked", 1, -1, sampled=True, part=1),
     Scenario("opposite uploads", 1, -1, part=1),
     Scenario("uploads of norm 100γ", 100, -100),
-    Scenario("not a number against −γu", math.nan, -1),
+    Scenario("NaN against −γu", math.nan, -1),
     Scenario("infinite against −γu", math.inf, -1),
     Scenario("sent ten times", 1, -1, times=10),
     Scenario("all others drop out", 1, -1, alone=True),
@@ -97,9 +97,9 @@ def play(
     return scores
 
 
-def source_of(seed: int | None) -> Source:
+def source_of(seed: int | None, release: str = "") -> Source:
     """Where noise comes from: a seed, or without one the operating system."""
-    return system_source if seed is None else seeded_source(seed)
+    return system_source if seed is None else seeded_source(seed, release)
 
 
 def _trial(gate: Release, sampler: Sampler, scenario: Scenario, upload: Tensor) -> float:

@@ -9,10 +9,10 @@ If a fixed number is drawn, colluders know when k takes part. The accounting ass
 always about two things: k's rounds are independent of each other, and k is not drawn too often.
 
 A scheme of the user's own may claim less: that k takes part with at most the probability `chance`,
-given all earlier rounds. The verdict is then about that: k is not drawn more often in all rounds,
-and not after that history of k (drawn or not so many rounds ago, or not for so many rounds) after
-which it was drawn most often in the first half. Rounds must also be independent if always q clients
-are drawn, and none with more than q/m.
+given all earlier rounds. The verdict tests two rates: over all rounds, and after one history. A
+history is that k was drawn so many rounds ago, or was not, or was not drawn for so many rounds. We
+take the one after which k was drawn most often in the first half. If a scheme always draws q
+clients, and none with a probability above q/m, its rounds must also be independent.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def sampler(setup: AuditSetup) -> AuditResult:
         }
     scheme, own = plan.scheme, type(plan.scheme) not in SCHEMES.values()
     bounded = own and (scheme.size_varies or scheme.checked_chance(plan.rate) > plan.rate)
-    granted = list(scores)[: 4 if bounded else 0 if scheme.coins_are_secret else 2]
+    known_to_colluders = 0 if scheme.coins_are_secret else 2
+    granted = list(scores)[: len(scores) if bounded else known_to_colluders]
     confidence = share(setup.confidence, _GUESSES + 1)
     findings, measured = [], {}
     for name, score in scores.items():
@@ -90,9 +91,10 @@ def _histories(drawn: Bits, longest: int) -> dict[str, Bits]:
 
 
 def _worst_history(drawn: Bits, longest: int, confidence: float) -> tuple[str, int]:
-    """The history after which k is drawn most often, and how many rounds to test it on. The number
-    of trials must not depend on the draws that are counted: other rounds usually have three
-    quarters as many; if not, the missing ones count as absent."""
+    """The history after which k is drawn most often, and on how many rounds to test it. That number
+    must not depend on the draws that are counted, so it follows from the first half: three quarters
+    of its rounds after the history. If the second half has fewer such rounds, the missing ones
+    count as not drawn."""
     rates, trials = {}, {}
     for name, mask in _histories(drawn, longest).items():
         rounds, present = int(mask.sum()), int(drawn[longest:][mask].sum())
@@ -132,7 +134,7 @@ def _too_often(
     when: str, drawn: Bits, trials: int, plan: PrivacyPlan, confidence: float
 ) -> Finding:
     """By how much k's odds of being drawn exceed those that are charged. `drawn` has at most
-    `trials` rounds; in the missing ones k counts as absent."""
+    `trials` rounds; in the missing ones k counts as not drawn."""
     present, chance = int(drawn.sum()), plan.scheme.checked_chance(plan.rate)
     rate = 1 - float(upper_limit(trials - present, trials, 1 - confidence))
     odds = rate / max(1 - rate, 1e-300) * (1 - chance) / chance

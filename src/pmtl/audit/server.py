@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pmtl.audit.estimators import Bits, Floats
+from pmtl.audit.gate import source_of
 from pmtl.audit.result import AuditResult, Finding, seed_of
 from pmtl.audit.setup import AuditSetup
 from pmtl.privacy.clipping import clip
 from pmtl.privacy.grid import Grid
-from pmtl.privacy.noise import Words, rounded, seeded_source, system_source
+from pmtl.privacy.noise import rounded
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.secure_aggregation import shares
 from pmtl.secure_aggregation.identity import Attempt, SignedKey
@@ -42,9 +43,9 @@ class Attack:
         self.scale = shares.scale(grid, len(_SITES), _COLLUDERS)
         self.attempt = Attempt("audit", "run", 0, "attempt")
         # In an experiment keys are seeded, too: the same seed plays the same game.
+        words = {site: source_of(seed, f"key of {site}")(0)(4) for site in _SITES}
         secret = {
-            site: X25519PrivateKey.from_private_bytes(_source(seed, f"key of {site}")(4).tobytes())
-            for site in _SITES
+            site: X25519PrivateKey.from_private_bytes(key.tobytes()) for site, key in words.items()
         }
         self.keys = {
             site: SignedKey(site, key.public_key().public_bytes_raw(), b"", b"")
@@ -53,7 +54,7 @@ class Attack:
         steps = grid.snap(clip(upload.unsqueeze(0), plan.clip_norm))[0]
         self.sent: dict[str, NDArray[np.uint64]] = {}
         for site in _SITES:
-            share = rounded(_source(seed, f"share of {site}"), (_SIZE,), self.scale)
+            share = rounded(source_of(seed, f"share of {site}")(0), (_SIZE,), self.scale)
             total = share + (steps if site == _VICTIM else 0)
             hidden = mask(site, secret[site], self.keys, self.attempt, _SIZE)
             self.sent[site] = total.numpy().view(np.uint64) + hidden
@@ -84,11 +85,6 @@ class Attack:
         return total
 
 
-def _source(seed: int | None, what: str) -> Words:
-    """Random words; in production from the operating system."""
-    return system_source(0) if seed is None else seeded_source(seed, what)(0)
-
-
 SCENARIOS: dict[str, Callable[[Attack], Tensor]] = {
     "the sum, less the colluding site's share": Attack.whole_sum,
     "an abandoned attempt, with the colluding site's masks": Attack.without_colluding,
@@ -100,21 +96,21 @@ def server(setup: AuditSetup) -> AuditResult:
     """Play all scenarios."""
     plan = setup.plan(1, full_participation=True)
     findings = []
-    for place, (name, look) in enumerate(SCENARIOS.items()):
-        bits = np.arange(int(setup.trials * (0.15 if place else 0.5))) % 2 == 1
-        scores = play(plan, look, bits, seed_of(setup.noise_seed, GAME + name, 0))
+    for index, (name, attack) in enumerate(SCENARIOS.items()):
+        bits = np.arange(int(setup.trials * (0.15 if index else 0.5))) % 2 == 1
+        scores = play(plan, attack, bits, seed_of(setup.noise_seed, GAME + name, 0))
         findings.append(Finding.of(name, setup, plan, scores, bits, len(SCENARIOS)))
     return AuditResult.of(GAME, setup, findings, setup.claimed_delta)
 
 
 def play(
-    plan: PrivacyPlan, look: Callable[[Attack], Tensor], bits: Bits, seed: int | None
+    plan: PrivacyPlan, attack: Callable[[Attack], Tensor], bits: Bits, seed: int | None
 ) -> Floats:
     """One score for every trial; a true bit plays +γu."""
     direction = torch.ones(_SIZE, dtype=torch.float64) / math.sqrt(_SIZE)
     scores = np.empty(len(bits))
     for trial, bit in enumerate(bits.tolist()):
         upload = (1 if bit else -1) * plan.clip_norm * direction
-        found = look(Attack(plan, upload, seed_of(seed, GAME, trial))).double()
+        found = attack(Attack(plan, upload, seed_of(seed, GAME, trial))).double()
         scores[trial] = float(found.sum()) / math.sqrt(_SIZE)
     return scores

@@ -27,6 +27,9 @@ from pmtl.spec import unknown
 
 CONFIDENCE = 0.999
 
+#: The plan with the least noise for ε; cached, because the search may take a second.
+_resolve = lru_cache(maxsize=64)(PrivacyRequest.resolve)
+
 
 @dataclass(frozen=True)
 class AuditSetup:
@@ -120,9 +123,3 @@ class AuditSetup:
             self._request, delta=delta, sampling=sampling, cohort=cohort, rounds=rounds
         )
         return _resolve(request, m)
-
-
-@lru_cache(maxsize=64)
-def _resolve(request: PrivacyRequest, clients: int) -> PrivacyPlan:
-    """The plan with the least noise for ε; cached, because the search may take a second."""
-    return request.resolve(clients)

@@ -57,8 +57,8 @@ def _print_table(setup: AuditSetup, results: Sequence[AuditResult]) -> None:
     title = f"What the attacks prove: {setup.mode} noise, {gate} gate"
     table = Table(title=title, title_justify="left")
     headings = ("game", "worst scenario", "trials", "δ", "proved ε ≥", "claimed ε", "verdict")
-    for place, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if 2 <= place <= 5 else "left")
+    for index, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if 2 <= index <= 5 else "left")
     for result in results:
         table.add_row(
             result.game,

@@ -10,7 +10,7 @@ import typer
 from pmtl.cli import options as opt
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import DEFAULT_EPSILON
-from pmtl.storage import disk_errors, next_numbered, write_text
+from pmtl.storage import next_numbered, write_text
 
 
 @opt.with_settings(
@@ -25,7 +25,7 @@ def compare(
     ),
     epsilon: list[float] | None = opt.optional("An ε; repeatable (default: 0.5, 2, 8)."),
     grid: list[str] | None = opt.optional(
-        "A setting and its values, lr=0.1,0.3, or those of an algorithm, "
+        "A setting and its values, lr=0.1,0.3, or an algorithm's setting and its values, "
         "pmtl:lam=0.1,1; repeatable: all combinations are run."
     ),
     seeds: int | None = opt.optional("How many seeds, counted from --seed (default 3)."),
@@ -117,8 +117,7 @@ def finish(results: Any, folder: Path, as_json: bool) -> None:
     plot = folder / "comparison.png"
     about_plot = f"Plot: {plot}"
     try:
-        with disk_errors(plot):
-            plot_comparison(results, plot)
+        plot_comparison(results, plot)
     except PmtlError as error:
         about_plot = f"No plot: {error}"
     if as_json:

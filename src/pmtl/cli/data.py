@@ -108,9 +108,9 @@ def fetch(
 ) -> None:
     """Download one of the paper's data sets from its publisher.
 
-    Files are checked against their published SHA-256; if there is none, that of the first download
-    is printed and kept beside the file. An interrupted transfer is continued. CelebA needs a
-    person's agreement, so fetching it prints the steps.
+    Files are checked against their published SHA-256; if there is none, the SHA-256 of the first
+    download is printed and kept beside the file. An interrupted transfer is continued. CelebA needs
+    a person's agreement, so fetching it prints the steps.
 
     Example: pmtl data fetch femnist --to data/femnist
     """

@@ -85,19 +85,19 @@ def finetune(
         if one in METHODS:
             build_method(one, strength)
         called = f"{name}-{one}" if name and method == ALL else name
-        place = folder_of(run, one, start, called) if out is None else Path(out)
-        tasks.append((one, strength, place))
+        folder = folder_of(run, one, start, called) if out is None else Path(out)
+        tasks.append((one, strength, folder))
     missing = [task for task in tasks if is_free(task[2])]
     if not missing:
         refuse_existing(tasks[0][2])
-    for one, _, place in (task for task in tasks if task not in missing):
-        opt.warn(f"{place} exists already and is kept as it is: {one} is not done again.")
+    for one, _, folder in (task for task in tasks if task not in missing):
+        opt.warn(f"{folder} exists already and is kept as it is: {one} is not done again.")
     settings |= {"start": start, "seed": seed, "device": device, "engine": engine}
     settings = opt.given(settings)
     done: list[Finetuned] = []
     try:
-        for one, strength, place in missing:
-            done.append(tune(run, one, lam=strength, out=place, progress=True, **settings))
+        for one, strength, folder in missing:
+            done.append(tune(run, one, lam=strength, out=folder, progress=True, **settings))
     except KeyboardInterrupt:
         kept = ", ".join(str(tuned.path) for tuned in done) or "nothing"
         raise Interrupted(f"Stopped before the end. Finished and kept: {kept}.") from None
@@ -128,9 +128,9 @@ def report(run: Run, done: list[Finetuned], as_json: bool) -> None:
     if chosen:
         console.print(counts_table("chosen by clients", chosen), "")
     lines = [f"{statement.afterwards}", *(f"It is in {tuned.path}." for tuned in done)]
-    # Models whose loss is infinite or NaN.
-    measured = {name: score for views in scores.values() for name, score in (views or {}).items()}
-    if lost := [name for name, score in measured.items() if not isfinite(score.get("loss", 0.0))]:
+    measured = [entry for views in scores.values() for entry in (views or {}).items()]
+    lost = dict.fromkeys(name for name, score in measured if not isfinite(score.get("loss", 0.0)))
+    if lost:
         lines.append(
             f"Careful: {', '.join(lost)} diverged for some or all clients, whose models are "
             "useless. Use a smaller --lr or --lam."

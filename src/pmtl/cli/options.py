@@ -4,7 +4,6 @@ made from options."""
 from __future__ import annotations
 
 import inspect
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -52,8 +51,8 @@ def flag(name: str, help: str) -> Any:
 
 
 def completed(default: str | None, help: str, setting: str = "") -> Any:
-    """A Typer option whose values the shell completes: those of a setting, or those between { and }
-    in `help`."""
+    """A Typer option whose values the shell completes: the values of a setting, or the values
+    between { and } in `help`."""
     return typer.Option(default, **_completed(help, setting))
 
 
@@ -69,7 +68,7 @@ def _completed(help: str, setting: str) -> dict[str, Any]:
     return {"help": about.help, "autocompletion": completer(setting, names)}
 
 
-Clients = Annotated[int | None, typer.Option(help="m: how many clients the federation has.")]
+Clients = Annotated[int, typer.Option(help="m: how many clients the federation has.")]
 Config = Annotated[str | None, typer.Option(help="A TOML file; options given here override it.")]
 ClientColumn = Annotated[str | None, typer_option(declared(Reading)["client_column"])]
 Target = Annotated[str | None, typer_option(declared(Reading)["target"])]
@@ -173,11 +172,6 @@ def answer(as_json: bool, value: Any, *lines: str) -> None:
         print_json(value)
     else:
         typer.echo("\n".join(lines))
-
-
-def number(value: float) -> str:
-    """An ε as text."""
-    return "∞" if math.isinf(value) else f"{value:.4g}"
 
 
 def warn(sentence: object) -> None:

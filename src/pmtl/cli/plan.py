@@ -8,14 +8,13 @@ from typing import Any
 import typer
 
 from pmtl.cli import options as opt
-from pmtl.errors import PmtlError
 from pmtl.privacy.plan import PrivacyRequest
 from pmtl.storage import write_text
 
 
 @opt.with_settings("noise", "hardened", "metrics", "loss_bound", kind=PrivacyRequest)
 def plan(
-    clients: opt.Clients = None,
+    clients: opt.Clients,
     parameters: int | None = opt.optional("d: how many numbers leave a client; or give --columns."),
     model: str = opt.completed(
         "auto", "A model of the library; its parameters are counted.", "model"
@@ -43,8 +42,6 @@ def plan(
     """
     from pmtl.planning.advice import plan as make_plan
 
-    if clients is None:
-        raise PmtlError("The option --clients is missing: give how many clients there are.")
     made = make_plan(
         clients,
         parameters,

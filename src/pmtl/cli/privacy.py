@@ -16,6 +16,7 @@ import typer
 from pmtl.cli import options as opt
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
+from pmtl.views.run_view import epsilon_number
 
 app = typer.Typer(
     help="What a plan costs in privacy: its ε, the noise for an ε, the rounds an ε leaves, and "
@@ -24,25 +25,21 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Rounds = Annotated[int | None, typer.Option(help="T: the number of published noisy averages.")]
-Epsilon = Annotated[float | None, typer.Option(help="The ε to keep.")]
-
-#: How to find the value of an option that a command needs.
-_HINTS = {
-    "candidates": "how many settings compete",
-    "clients": "how many clients the federation has",
-    "epsilon": "pmtl privacy epsilon finds it for a plan",
-    "noise": "pmtl privacy noise finds it for an ε",
-    "rounds": "pmtl privacy rounds finds how many an ε leaves",
-}
+_ROUNDS = "T: the number of published noisy averages (pmtl privacy rounds finds it for an ε)."
+_NOISE = "σ: the noise's standard deviation on the average (pmtl privacy noise finds it for an ε)."
+Rounds = Annotated[int, typer.Option(help=_ROUNDS)]
+Noise = Annotated[float, typer.Option(help=_NOISE)]
+Epsilon = Annotated[
+    float, typer.Option(help="The ε to keep (pmtl privacy epsilon finds that of a plan).")
+]
 #: Settings of a request that no command needs, or that are declared here.
 _OTHER = ("epsilon", "rounds", "hardened", "metrics", "loss_bound")
 
 
 @app.command()
-@opt.with_settings(*_OTHER, kind=PrivacyRequest)
+@opt.with_settings(*_OTHER, "noise", kind=PrivacyRequest)
 def epsilon(
-    clients: opt.Clients = None, rounds: Rounds = None, as_json: opt.AsJson = False, **plan: Any
+    clients: opt.Clients, noise: Noise, rounds: Rounds, as_json: opt.AsJson = False, **plan: Any
 ) -> None:
     """Which ε does this plan guarantee?
 
@@ -50,18 +47,13 @@ def epsilon(
 
     Example: pmtl privacy epsilon --clients 205 --cohort 100 --noise 0.05 --rounds 100
     """
-    _require(noise=plan["noise"])
-    _show({}, _plan(clients, rounds, plan), as_json)
+    _show({}, _plan(clients, rounds, plan | {"noise": noise}), as_json)
 
 
 @app.command()
 @opt.with_settings(*_OTHER, "noise", kind=PrivacyRequest)
 def noise(
-    clients: opt.Clients = None,
-    epsilon: Epsilon = None,
-    rounds: Rounds = None,
-    as_json: opt.AsJson = False,
-    **plan: Any,
+    clients: opt.Clients, epsilon: Epsilon, rounds: Rounds, as_json: opt.AsJson = False, **plan: Any
 ) -> None:
     """How much noise does this ε need?
 
@@ -69,15 +61,14 @@ def noise(
 
     Example: pmtl privacy noise --epsilon 2 --clients 205 --rounds 50
     """
-    _require(epsilon=epsilon)
     found = _plan(clients, rounds, plan | {"epsilon": epsilon})
     _show({"noise": found.noise_std}, found, as_json)
 
 
 @app.command()
-@opt.with_settings(*_OTHER, kind=PrivacyRequest)
+@opt.with_settings(*_OTHER, "noise", kind=PrivacyRequest)
 def rounds(
-    clients: opt.Clients = None, epsilon: Epsilon = None, as_json: opt.AsJson = False, **plan: Any
+    clients: opt.Clients, epsilon: Epsilon, noise: Noise, as_json: opt.AsJson = False, **plan: Any
 ) -> None:
     """How many rounds does this ε allow?
 
@@ -87,18 +78,16 @@ def rounds(
     """
     from pmtl.privacy.accounting import accountant
 
-    _require(epsilon=epsilon, noise=plan["noise"])
-    once = _plan(clients, 1, plan)
-    target = float(epsilon or 0.0)
-    if math.isinf(target):
+    once = _plan(clients, 1, plan | {"noise": noise})
+    if math.isinf(epsilon):
         raise PmtlError(
             "An infinite epsilon allows any number of rounds: give a finite --epsilon instead."
         )
-    found = accountant.rounds_for(once, target)
+    found = accountant.rounds_for(once, epsilon)
     if found == 0:
         raise PmtlError(
             f"Not even one round fits: with noise {once.noise_std:g} a single round costs epsilon "
-            f"{once.epsilon():.4g}, and {target:g} was allowed. Add noise, or allow a larger "
+            f"{once.epsilon():.4g}, and {epsilon:g} was allowed. Add noise, or allow a larger "
             "epsilon."
         )
     _show({"rounds": found}, replace(once, rounds=found), as_json)
@@ -107,10 +96,10 @@ def rounds(
 @app.command()
 @opt.with_settings(*_OTHER, kind=PrivacyRequest)
 def selection(
-    candidates: int | None = opt.optional("The number of settings; seeds do not count."),
-    clients: opt.Clients = None,
+    clients: opt.Clients,
+    rounds: Rounds,
+    candidates: int = typer.Option(..., help="The number of settings; seeds do not count."),
     epsilon: float | None = opt.optional("The ε of one run; instead of --noise."),
-    rounds: Rounds = None,
     as_json: opt.AsJson = False,
     **plan: Any,
 ) -> None:
@@ -122,9 +111,10 @@ def selection(
     """
     from pmtl.privacy.accounting import selection as choosing
 
-    _require(candidates=candidates, noise=plan["noise"] if epsilon is None else epsilon)
+    if epsilon is None and plan["noise"] is None:
+        raise PmtlError("The option --noise is missing: give a value of it, or of --epsilon.")
     each = _plan(clients, rounds, plan | {"epsilon": epsilon})
-    report = choosing.report(each, int(candidates or 0))
+    report = choosing.report({each: candidates})
     if as_json:
         opt.print_json(report | _values(each))
         return
@@ -140,17 +130,8 @@ def selection(
     _print(each, "published", rows, [report["protocol"] if each.private else _no_guarantee(each)])
 
 
-def _require(**options: Any) -> None:
-    """Refuse a command if one of these options is not given."""
-    for name, value in options.items():
-        if value is None:
-            raise PmtlError(f"The option --{name} is missing: give it a value ({_HINTS[name]}).")
-
-
-def _plan(clients: int | None, rounds: int | None, plan: Mapping[str, Any]) -> PrivacyPlan:
-    _require(clients=clients, rounds=rounds)
-    request = PrivacyRequest(**opt.given(plan), rounds=int(rounds or 0))
-    return request.resolve(int(clients or 0))
+def _plan(clients: int, rounds: int, plan: Mapping[str, Any]) -> PrivacyPlan:
+    return PrivacyRequest(**opt.given(plan), rounds=rounds).resolve(clients)
 
 
 def _values(plan: PrivacyPlan) -> dict[str, Any]:
@@ -190,7 +171,9 @@ def _show(answer: dict[str, Any], plan: PrivacyPlan, as_json: bool) -> None:
 def _print(
     plan: PrivacyPlan, what: str, rows: Mapping[str, float | None], sentences: list[str]
 ) -> None:
-    cells = [(label, "–" if value is None else opt.number(value)) for label, value in rows.items()]
+    cells = [
+        (label, "–" if value is None else epsilon_number(value)) for label, value in rows.items()
+    ]
     opt.print_table(f"ε at δ = {plan.delta:.4g}", (what, "ε"), cells)
     for sentence in sentences:
         opt.console().print(sentence)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pmtl.algorithms import Algorithm, ExactAlgorithm
 from pmtl.client.batches import Batches, LocalTraining
-from pmtl.client.step import Rows, train_client
+from pmtl.client.step import StepRows, train_client
 from pmtl.data import FederatedData
 from pmtl.data.checks import is_sparse
 from pmtl.errors import PmtlError
@@ -129,7 +129,7 @@ class Site:
         """[P] the weights with which this client predicts; `shared` is what it reads."""
         return self.algorithm.predict(self.own, shared)
 
-    def _steps(self, round: int) -> Iterator[Rows]:
+    def _steps(self, round: int) -> Iterator[StepRows]:
         """The rows of each local step."""
         if not self._data.rows("train").counts[0]:
             return

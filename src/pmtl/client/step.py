@@ -15,10 +15,11 @@ from torch import Tensor
 from torch.func import grad_and_value
 
 from pmtl.algorithms import Algorithm
+from pmtl.errors import PmtlError
 from pmtl.models import Batch, FlatModel, Task
 
 #: Inputs [b, …], targets [b, …] and a mask [b] that is true for real rows and false for padding.
-Rows = tuple[Tensor, Tensor, Tensor]
+StepRows = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def train_client(
     task: Task,
     own: Tensor,
     shared: Tensor,
-    batches: Iterable[Rows],
+    batches: Iterable[StepRows],
     lr: float,
     on_stage: Callable[[str], None] | None = None,
 ) -> OneTrained:
@@ -91,7 +92,7 @@ def client_step(
 ) -> tuple[Any, Tensor]:
     """One local step; returns the new state and the batch's objective.
 
-    If a step takes several gradients, the objective is that of the last one.
+    If a step takes several gradients, the objective is the objective of the last gradient.
     """
     batch = Batch(task, lambda weights: model.apply(weights, inputs), targets, mask)
     values: list[Tensor] = []
@@ -102,7 +103,10 @@ def client_step(
         values.append(value)
         return direction
 
-    return algorithm.step(state, shared, gradient, lr), values[-1]
+    after = algorithm.step(state, shared, gradient, lr)
+    if not values:
+        raise PmtlError(f"A step of the algorithm {algorithm.name!r} asked for no gradient.")
+    return after, values[-1]
 
 
 def _grad_and_value(function: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:

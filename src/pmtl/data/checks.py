@@ -1,6 +1,6 @@
 """Checks of features before training.
 
-An infinite or NaN value would not fail in training: the gate counts such an update as zero, and the
+An infinite or NaN value would not fail in training: the gate counts such an upload as zero, and the
 client would silently never take part. So it is refused here, by row and column. In production a
 refusal would disclose something about one client's row: there the row is marked as unusable (in the
 mask `usable`, [rows]), and `FederatedData.from_arrays` leaves it out.
@@ -146,7 +146,7 @@ def _check_sparse(csr: Any, names: Sequence[str] | None, usable: Mask | None) ->
         csr = csr.astype(np.float32, copy=False)
     if not csr.has_canonical_format or not csr.data.all():
         csr = csr.copy()
-        csr.sum_duplicates()  # A sum may be too large, or not be a number.
+        csr.sum_duplicates()  # A sum may be infinite or NaN.
         csr.eliminate_zeros()
     wrong = np.flatnonzero(~np.isfinite(csr.data))
     rows = np.searchsorted(csr.indptr, wrong, side="right") - 1

@@ -64,7 +64,7 @@ def canonical(names: Iterable[str]) -> list[str]:
 
 def encode(values: Any, what: str) -> Coded:
     """Codes and sorted names of a column; a row without a name is refused."""
-    codes, names = values if isinstance(values, Coded) else distinct(values, what)
+    codes, names = distinct(values, what)
     if "" in names and (empty := codes == names.index("")).any():
         raise _missing(int(np.argmax(empty)), what)
     used = np.bincount(codes, minlength=len(names)) > 0
@@ -89,6 +89,8 @@ def drop_zero_decimals(column: Coded) -> Coded:
 
 def distinct(values: Any, what: str) -> Coded:
     """Codes and names of a column, in any order."""
+    if isinstance(values, Coded):
+        return values
     array = np.asarray(values)
     if array.ndim != 1:
         raise PmtlError(
@@ -162,7 +164,7 @@ def _missing(row: int, what: str) -> PmtlError:
 def drop_rows_without_client(client: Any, columns: Sequence[Any]) -> tuple[Coded, Sequence[Any]]:
     """The column of clients and the other columns (None stays None) without the rows that name no
     client: these must not change the split of any client."""
-    owner = client if isinstance(client, Coded) else distinct(client, "client")
+    owner = distinct(client, "client")
     if "" not in owner.names:
         return owner, columns
     named = owner.codes != owner.names.index("")

@@ -31,14 +31,13 @@ _OTHER_FOLDER = (
     "The data does not fit in memory: set TMPDIR to a folder with enough space to keep it there."
 )
 
-MEMORY_LIMIT = physical_memory() // 4  #: default limit of one array's size in memory, in bytes
-
 
 def memory_limit() -> int:
-    """The limit of one array's size in memory, in bytes: PMTL_MEMORY_LIMIT or the default."""
+    """The limit of one array's size in memory, in bytes: PMTL_MEMORY_LIMIT, or a quarter of the
+    machine's memory."""
     given = os.environ.get("PMTL_MEMORY_LIMIT")
     if not given:
-        return MEMORY_LIMIT
+        return physical_memory() // 4
     if not given.isdecimal():
         raise PmtlError(f"PMTL_MEMORY_LIMIT must be a number of bytes, but it is {given!r}.")
     return int(given)

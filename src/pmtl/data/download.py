@@ -8,6 +8,7 @@ none: the checksum of the first download is kept beside the file, and later ones
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import tarfile
 from dataclasses import dataclass
@@ -149,7 +150,8 @@ def _fetch_source(source: Source, folder: Path, force: bool, progress: bool) -> 
     else:
         partial = folder / f"{source.name}.part"
         _download(source.url, partial, progress)
-        found = _pooch().file_hash(str(partial), alg="sha256")
+        with partial.open("rb") as content:
+            found = hashlib.file_digest(content, "sha256").hexdigest()
         right = source.sha256 or known
         if right not in (None, found):
             partial.unlink()
@@ -175,8 +177,9 @@ def _recorded(record: Path) -> str | None:
 
 
 def _download(url: str, partial: Path, progress: bool) -> None:
-    pooch = _pooch()
-    from requests import HTTPError, RequestException
+    with require_package("Fetching data sets needs pooch: pip install 'pmtl[datasets]'."):
+        from pooch import HTTPDownloader
+        from requests import HTTPError, RequestException
 
     done = partial.stat().st_size if partial.exists() else 0
     headers = {"User-Agent": f"pmtl/{__version__}", "Accept-Encoding": "identity"}
@@ -192,7 +195,7 @@ def _download(url: str, partial: Path, progress: bool) -> None:
             needed = int(answer.headers.get("Content-Length", 0))
             _check_free_space(partial.parent, needed, url)
 
-        get = pooch.HTTPDownloader(
+        get = HTTPDownloader(
             progress, CHUNK, timeout=TIMEOUT, headers=headers, hooks={"response": on_answer}
         )
         try:
@@ -218,12 +221,6 @@ def _download(url: str, partial: Path, progress: bool) -> None:
                 partial.unlink()
     partial.unlink()
     _download(url, partial, progress)
-
-
-def _pooch() -> Any:
-    with require_package("Fetching data sets needs pooch: pip install 'pmtl[datasets]'."):
-        import pooch
-    return pooch
 
 
 def _unpack(archive: Path, folder: Path, names: tuple[str, ...], progress: bool) -> None:

@@ -295,9 +295,9 @@ class FederatedData:
 
         Args:
             frame: the rows.
-            client: the column that names the client; by default "client" or that of the schema.
-            target: the column to predict; several are written `a+b`. By default "target" or that of
-                the schema.
+            client: the column that names the client; by default the schema's, or "client".
+            target: the column to predict; several are written `a+b`. By default the
+                schema's, or "target".
             split: the column with train, validation or test.
             drop: columns to leave out (a list, or `a+b`).
             schema: what the columns hold: a `Schema`, its content or its file. Without one, it is

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from pmtl.data.checks import as_array, not_a_federation
@@ -43,11 +43,8 @@ READERS: dict[str, str] = {
 }
 """The readers of files by their endings: a module of `data/readers/`, which is imported when it is
 needed, and its function."""
-FOLDER_READERS: tuple[tuple[tuple[str, ...], str], ...] = (
-    (("*.h5",), "hdf5:read_hdf5"),
-    (("x.npy", "x_data.npy", "y.npy"), "npz:read_folder"),
-)
-"""The readers of folders, each with files of which one must exist; all others are LEAF's."""
+FOLDERS = {"h5": ("*.h5",), "npz": ("x.npy", "x_data.npy", "y.npy")}
+"""The readers of folders, each with files of which one must exist; all other folders are LEAF's."""
 _PACKAGE = "pmtl.data.readers"
 _SPREADSHEETS = (".xlsx", ".xls", ".ods")
 
@@ -87,15 +84,14 @@ def load(
         given["bounds"] = read_bounds(given["bounds"])
     if "schema" in given:
         given["schema"] = Schema.of(given["schema"])
-    parameters = inspect.signature(reader).parameters
-    if production and "lenient" not in parameters:
-        raise PublicError(
-            f"The format of {path} is for experiments only: the rows of one client may decide how "
-            "those of others are read. Save the rows as a table (CSV, Parquet) or as NumPy arrays "
-            "for production; a reader of your own must have the parameter lenient."
-        )
     # A reader may also have options of COMMON, to read no more clients than necessary.
     fixed, own_given = _arguments(reader, path, given, COMMON, progress, lenient=production)
+    if production and "lenient" not in fixed:
+        raise PublicError(
+            f"The format of {path} is for experiments only: the rows of one client may decide how "
+            "the rows of others are read. Save the rows as a table (CSV, Parquet) or as NumPy "
+            "arrays for production; a reader of your own must have the parameter lenient."
+        )
     common = {key: value for key, value in given.items() if key in COMMON}
     bad_rows = "drop" if production else "refuse"
     try:
@@ -123,8 +119,8 @@ def choose_reader(path: Path, name: str | None = None) -> Reader:
     if not _exists(path):
         raise _no_such_path(path)
     if name is None and path.is_dir():
-        fit = (place for files, place in FOLDER_READERS if any(any(path.glob(f)) for f in files))
-        return _library_reader(next(fit, READERS["json"]))
+        fits = (kind for kind, files in FOLDERS.items() if any(any(path.glob(f)) for f in files))
+        name = next(fits, "json")
     endings = [*READERS, *entries("reader")]
     if name is None:
         fits = (ending for ending in endings if path.name.lower().endswith(f".{ending}"))
@@ -136,9 +132,8 @@ def choose_reader(path: Path, name: str | None = None) -> Reader:
             f"No reader knows the ending of {path}: data is .{', .'.join(endings)}, or a folder of "
             ".npy, .json or .h5. Name a reader of your own with reader=package.module:Name."
         )
-    if name in READERS:
-        return _library_reader(READERS[name])
-    found: Reader = find("reader", name, READERS)
+    place = READERS.get(name)
+    found: Reader = resolve_name(f"{_PACKAGE}.{place}") if place else find("reader", name, READERS)
     if not callable(found):
         raise PmtlError(f"The reader {name!r} is not a function of `path`.")
     return found
@@ -171,12 +166,6 @@ def _arguments(
             names = dict.fromkeys(("reader", *own, *others))
             raise unknown(f"option of {path.name} named", option, tuple(names))
     return fixed, {key: value for key, value in given.items() if key in own}
-
-
-def _library_reader(place: str) -> Reader:
-    module, _, function = place.partition(":")
-    reader: Reader = getattr(import_module(f"{_PACKAGE}.{module}"), function)
-    return reader
 
 
 def _read(

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.data.client_names import Coded, distinct, encode
+from pmtl.data.client_names import distinct, encode
 from pmtl.errors import PmtlError
 from pmtl.streams import name_keys, uniforms
 
@@ -88,8 +88,7 @@ def divide(
 def read_parts(split: Any, lenient: bool = False) -> Parts:
     """The part of each row from a column of the words train, validation and test; if `lenient`, a
     row with another word is unused."""
-    given = split if isinstance(split, Coded) else distinct(split, "split")
-    codes, words = given if lenient else encode(given, "split")
+    codes, words = distinct(split, "split") if lenient else encode(split, "split")
     parts = [_WORDS.get(word.strip().lower(), UNUSED) for word in words]
     if UNUSED in parts and not lenient:
         raise PmtlError(
@@ -196,5 +195,5 @@ def group_rows(codes: NDArray[np.int64], member: NDArray[np.bool_], m: int) -> R
 
 
 def offsets(counts: NDArray[Any]) -> NDArray[np.int64]:
-    """Where the rows of each client begin, and where those of the last one end."""
+    """Where the rows of each client begin, and where the rows of the last client end."""
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

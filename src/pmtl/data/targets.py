@@ -25,7 +25,7 @@ def check_targets(
     labels: Sequence[str] | None,
     usable: Mask | None = None,
 ) -> tuple[NDArray[Any], Task, int, tuple[str, ...] | None]:
-    """Targets in the type that is kept, the task, its number of outputs and the classes' names.
+    """The checked targets, the task, its number of outputs and the names of classes or labels.
 
     A missing target or an invalid class is refused; with `usable`, its row is marked as unusable
     and gets the target 0.
@@ -41,7 +41,7 @@ def check_targets(
         if task not in (None, "classification"):
             raise PmtlError(f"The targets are text, which the task {task} cannot use.")
         if usable is not None:
-            y = _named(y if isinstance(y, Coded) else distinct(y, "target"), usable)
+            y = _named(distinct(y, "target"), usable)
         y, found = encode(y, "target")
         labels, task = found if labels is None else labels, "classification"
     if y.dtype.kind not in "fiub" or y.ndim not in (1, 2) or 0 in y.shape:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pmtl.algorithms import Algorithm
-from pmtl.client.step import OneTrained, Rows
+from pmtl.client.step import OneTrained, StepRows
 from pmtl.models import FlatModel, Task
 
 Ints = NDArray[np.int64]
@@ -38,7 +38,7 @@ class CohortBatches(ABC):
     def read(self, step: int, n: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets [n, batch, …] of a step, of the first n clients."""
 
-    def of_client(self, k: int) -> Iterator[Rows]:
+    def of_client(self, k: int) -> Iterator[StepRows]:
         """The batches of client k alone, as `train_client` takes them."""
         mask = self.mask[k]
         one = self.select(np.array([k]), mask.shape[1])

@@ -8,8 +8,6 @@ Batches, cohorts and noise are the same with all engines.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from pmtl.algorithms import Algorithm
@@ -35,15 +33,6 @@ MOST_SLOTS, MOST_SLOTS_GPU = 512, 4096
 _COMPILE, _SAVED_PER_LAYER, _SAVED_PER_FLOAT = 40.0, 4e-3, 4.5e-12
 
 
-@dataclass(frozen=True)
-class Workload:
-    """Estimates of a run's local training before it begins."""
-
-    client_floats: int  #: floats that one client's step touches: weights, rows and layers
-    cohort: int  #: clients in a round
-    steps: int  #: steps of the whole run
-
-
 def check_engine(engine: str, compile: bool | None, device: str) -> None:
     """Refuse an engine that is unknown, or not for this device."""
     if engine not in ENGINES:
@@ -64,13 +53,18 @@ def choose(
     compile: bool | None,
     model: FlatModel,
     device: torch.device,
-    workload: Workload,
+    *,
+    client_floats: int,
+    cohort: int,
+    steps: int,
     isolate: bool = False,
     alone: bool = False,
 ) -> tuple[str, bool]:
     """The engine's name and whether it compiles, where `engine` is "auto" and `compile` is None;
-    otherwise they decide. `isolate` is for production; there, models that are not safe on the
-    client axis are trained one by one (`alone`), for which threads are faster on a CPU."""
+    otherwise they decide. A client's step touches about `client_floats` floats, a round has about
+    `cohort` clients, and the run about `steps` steps. `isolate` is for production; there, models
+    that are not safe on the client axis are trained one by one (`alone`), for which threads are
+    faster on a CPU."""
     check_engine(engine, compile, device.type)
     if isolate and compile:
         raise PmtlError(
@@ -86,19 +80,15 @@ def choose(
         engine = "axis"
         # With dropout, all threads would share one random generator.
         if device.type == "cpu" and not (compile or model.traits.random_forward):
-            few = clients_at_once("axis", device, workload.client_floats) < _FEW_CLIENTS
+            few = clients_at_once("axis", device, client_floats) < _FEW_CLIENTS
             if alone or few or has_convolutions(model.module):
                 engine = "threads"
     if compile is None:
-        pays = engine == "axis" and device.type == "cuda" and _compiling_pays(model, workload)
-        compile = pays and not isolate
+        layers = sum(any(True for _ in part.parameters(False)) for part in model.module.modules())
+        saved = _SAVED_PER_LAYER * layers + _SAVED_PER_FLOAT * (cohort * client_floats)
+        on_gpu = device.type == "cuda" and not isolate
+        compile = engine == "axis" and on_gpu and steps * saved > _COMPILE
     return engine, compile
-
-
-def _compiling_pays(model: FlatModel, workload: Workload) -> bool:
-    layers = sum(any(True for _ in part.parameters(False)) for part in model.module.modules())
-    floats = workload.cohort * workload.client_floats
-    return workload.steps * (_SAVED_PER_LAYER * layers + _SAVED_PER_FLOAT * floats) > _COMPILE
 
 
 def clients_at_once(engine: str, device: torch.device, client_floats: int) -> int:

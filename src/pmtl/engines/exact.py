@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from pmtl.algorithms import ExactAlgorithm
-from pmtl.engines.base import Ints
+from pmtl.client.batches import power_of_two
+from pmtl.engines.base import Ints, Mask
 from pmtl.engines.loops import training_error
 from pmtl.engines.row_tensors import RowTensors, to_device
 from pmtl.engines.slots import Shape, assign_slots
@@ -104,9 +105,7 @@ class ExactEngine:
         last = shared.new_zeros(len(clients), 0) if last is None else last
         parts, order = [], []
         with torch.no_grad():
-            for positions, size in self._arrays(clients):
-                filled = positions >= 0
-                who = np.where(filled, positions, positions[filled][0])
+            for who, filled, size in self._arrays(clients):
                 index, real = self._index(clients[who], size)
                 real[~filled] = False
                 place = to_device(who, shared.device)
@@ -118,19 +117,20 @@ class ExactEngine:
                     name = self._tensors.data.clients[clients[who[0]]]
                     raise training_error(name, stage, error) from error
                 parts.append(made[to_device(filled, made.device)].to(shared.dtype))
-                order.append(positions[filled])
+                order.append(who[filled])
         back = np.argsort(np.concatenate(order))
         return torch.cat(parts)[to_device(back, shared.device)]
 
-    def _arrays(self, clients: Ints) -> Iterator[tuple[Ints, int]]:
-        """Positions of the clients of each array, and its rows; −1 is an empty slot."""
+    def _arrays(self, clients: Ints) -> Iterator[tuple[Ints, Mask, int]]:
+        """Positions of the clients of each array, which of its slots are filled, and its rows."""
         counts = np.maximum(1, self._train.counts[clients])
         if not self._in_slots:
-            yield from ((some, int(counts[some].max())) for some in self._pieces(counts))
+            for some in self._pieces(counts):
+                yield some, np.ones(len(some), dtype=bool), int(counts[some].max())
             return
-        rows = 2 ** np.ceil(np.log2(counts)).astype(np.int64)
-        for shape, slots in assign_slots(clients, rows.reshape(-1, 1), self._slots):
-            yield slots, shape[0]
+        rows = power_of_two(counts).reshape(-1, 1)
+        for shape, who, filled in assign_slots(clients, rows, self._slots):
+            yield who, filled, shape[0]
 
     def _slots(self, shape: Shape) -> int:
         """How many clients with so many rows are computed together in production."""
@@ -153,14 +153,14 @@ class ExactEngine:
             yield order[:width]
             order = order[width:]
 
-    def _index(self, clients: Ints, size: int) -> tuple[Ints, np.ndarray]:
+    def _index(self, clients: Ints, size: int) -> tuple[Ints, Mask]:
         counts = self._train.counts[clients]
         real = np.arange(size) < counts[:, None]
         index = np.zeros(real.shape, dtype=np.int64)
         index[real] = np.concatenate([self._train.of(int(client)) for client in clients])
         return index, real
 
-    def _rows(self, index: Ints, real: np.ndarray) -> ClientRows:
+    def _rows(self, index: Ints, real: Mask) -> ClientRows:
         inputs, targets = self._tensors.rows(index)
         data = self._tensors.data
         mask = to_device(real, self._tensors.device)

@@ -1,7 +1,7 @@
 """One client at a time per core: loops over `train_client`.
 
 `ThreadsTrainer` has one thread per core. It is fastest for convolutions on a CPU: one client's
-images stay in the core's cache, while those of a cohort would be read from memory for every layer;
+images stay in the core's cache, while a cohort's images would be read from memory for every layer;
 and threads wait for each other once a round instead of after every layer.
 
 `DebugTrainer` is slow, and its errors name the client. The other engines are tested against it.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import traceback
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -36,7 +37,14 @@ class DebugTrainer(CohortTrainer):
             try:
                 rows = list(batches.of_client(k))
                 given = (own[k], shared[k], rows, lr, stages.append)
-                return train_client(self._algorithm, self._model, self._task, *given)
+                trained = train_client(self._algorithm, self._model, self._task, *given)
+                pairs = [("upload", trained.upload, shared[k]), ("keep", trained.kept, own[k])]
+                for stage, vector, like in pairs[not self._algorithm.shares :]:
+                    stages.append(stage)
+                    if vector.shape != like.shape:
+                        shapes = f"{tuple(vector.shape)}, and not of {tuple(like.shape)}"
+                        raise ValueError(f"it returned a tensor of shape {shapes}")
+                return trained
             except Exception as error:
                 raise training_error(batches.name(k), stages[-1], error) from error
 
@@ -76,6 +84,19 @@ class ThreadsTrainer(CohortTrainer):
         ):
             trained = list(pool.map(one, order.tolist()))
         return Trained.stacked([trained[position] for position in np.argsort(order)])
+
+
+def predict_one_by_one(
+    algorithm: Algorithm, names: Sequence[str], own: Tensor, shared: Tensor
+) -> Tensor:
+    """The weights `[K, P]` with which these clients predict. An error names the client."""
+    weights = []
+    for name, mine, read in zip(names, own, shared, strict=True):
+        try:
+            weights.append(algorithm.predict(mine, read))
+        except Exception as error:
+            raise training_error(name, "predict", error) from error
+    return torch.stack(weights)
 
 
 def training_error(client: str, stage: str, error: Exception) -> PmtlError:

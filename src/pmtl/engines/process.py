@@ -9,27 +9,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from pmtl.errors import PmtlError
-
-#: Threads on the CPU if a GPU trains: they read rows and draw noise.
-GPU_THREADS = 4
-#: A step of a whole cohort that touches fewer floats than this runs on one thread.
-SMALL_STEP = 2**22
-
-
-class Training(Protocol):
-    """Where and how clients are trained."""
-
-    device: torch.device
-    engine: str
-
-    @property
-    def step_floats(self) -> int:
-        """About how many floats one step touches."""
 
 
 @contextmanager
@@ -41,19 +25,6 @@ def torch_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextmanager
-def threads_for(training: Training) -> Iterator[None]:
-    """Use one thread for small steps: a second one costs more than it saves, and sums do not depend
-    on the machine's default. The engine `threads` keeps all; beside a GPU a few are enough."""
-    count = torch.get_num_threads()
-    if training.device.type == "cuda":
-        count = min(count, GPU_THREADS)
-    elif training.engine != "threads" and training.step_floats < SMALL_STEP:
-        count = 1
-    with torch_threads(count):
-        yield
 
 
 def devices() -> list[str]:

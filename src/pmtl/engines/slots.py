@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from pmtl.engines.base import Ints
+from pmtl.engines.base import Ints, Mask
 from pmtl.models import FlatModel
 from pmtl.models.hog import HogLinear
 from pmtl.models.library import MLP, CelebaCNN, FemnistCNN, Linear
@@ -67,9 +67,10 @@ def is_library_algorithm(algorithm: object) -> bool:
 
 def assign_slots(
     clients: Ints, shapes: Ints, width: Callable[[Shape], int | None]
-) -> Iterator[tuple[Shape, Ints]]:
+) -> Iterator[tuple[Shape, Ints, Mask]]:
     """The arrays in which clients are computed: the shape of each and, for each of its slots, the
-    position in `clients` of the client there, or -1 for an empty slot.
+    position in `clients` of the client there, and whether the slot is filled. An empty slot repeats
+    one of the clients.
 
     `shapes` [K, n] are the clients' own. A width of None means that clients do not share an array:
     then all clients of the shape come at once, without empty slots.
@@ -79,7 +80,7 @@ def assign_slots(
         own_shape = tuple(shape.tolist())
         slots_per_array = width(own_shape)
         if slots_per_array is None:
-            yield own_shape, members
+            yield own_shape, members, np.ones(len(members), dtype=bool)
             continue
         slot = clients[members] % slots_per_array
         waiting = np.ones(len(members), dtype=bool)
@@ -89,4 +90,5 @@ def assign_slots(
             now = np.flatnonzero(waiting)[first]
             slots[slot[now]] = members[now]
             waiting[now] = False
-            yield own_shape, slots
+            filled = slots >= 0
+            yield own_shape, np.where(filled, slots, slots[filled][0]), filled

@@ -34,8 +34,8 @@ class Block:
     """The rows `[K, steps, batch]` of K clients on the columns that occur in them.
 
     `real` marks the rows that are not padding. All clients have blocks of the same `width`, by
-    default that of the widest, rounded up so that few widths exist. A narrower block repeats its
-    last column, with zeros as inputs.
+    default the largest number of columns that a client has, rounded up so that few widths exist. A
+    narrower block repeats its last column, with zeros as inputs.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class SparseTrainer:
         width: int | None = None,
     ) -> Trained:
         """Train each client from `own` [K, …] around its `shared` [K, P] on its batches: the rows
-        `index` [K, steps, batch] where they are `real`. `width` is that of `Block`."""
+        `index` [K, steps, batch] where they are `real`. `width`: see `Block`."""
         algorithm, sizes = self.algorithm, sizes_of(self.model)
         with torch.no_grad():
             block = Block(self.tensors, index, real, width)
@@ -164,7 +164,7 @@ def sparse_outputs(
     width: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """A linear model's outputs for the rows `[K, n]` under `weights` [K, P], and their targets.
-    `width` is that of `Block`."""
+    `width`: see `Block`."""
     block = Block(tensors, index[:, None], real[:, None], width)
     inputs, targets = block.rows(0)
     small = small_model(model, block.width)

@@ -22,6 +22,7 @@ import numpy as np
 from pmtl import storage as files
 from pmtl.algorithms import build_algorithm
 from pmtl.data import FederatedData, Split, load
+from pmtl.engines.choose import check_engine
 from pmtl.engines.process import graceful_stop, resolve_device
 from pmtl.errors import Interrupted, PmtlError, memory_errors
 from pmtl.experiments.compare_verdict import verdicts
@@ -38,14 +39,15 @@ from pmtl.runs.preparation import default_algorithm, wants_scaling
 from pmtl.runs.result import Run, load_run
 from pmtl.runs.training import resume, start, with_absolute_paths
 from pmtl.sharing import PublicInputs, share_part
-from pmtl.simulation import check_engine
 from pmtl.spec import from_values
+from pmtl.views.frames import csv_text
 from pmtl.views.progress import progress_bar
 
 __all__ = ["Cell", "CellRunner", "Grid", "compare", "resume_comparison"]
 
 PLAN_FILE = "comparison.json"
 RESULT_FILE = "results.json"
+TABLE_FILE = "results.csv"
 
 
 def compare(
@@ -72,9 +74,7 @@ def compare(
     """
     out = Path(out)
     RunFolder.refuse_existing(out)
-    grid = replace(grid, base=with_absolute_paths(grid.base))
-    federated = load(grid.base.data) if data is None else data
-    grid, federated = resolve_grid(grid, federated)
+    grid, federated = resolve_grid(replace(grid, base=with_absolute_paths(grid.base)), data)
     check(grid, federated)
     _check_jobs(grid, jobs)
     write_plan(grid, out / PLAN_FILE, federated)
@@ -85,9 +85,7 @@ def resume_comparison(
     out: str | Path, data: FederatedData | None = None, *, jobs: int = 1, progress: bool = False
 ) -> Comparison:
     """Finish the remaining runs of a comparison; arguments and result are those of `compare`."""
-    grid = read_plan(Path(out) / PLAN_FILE)
-    federated = load(grid.base.data) if data is None else data
-    grid, federated = resolve_grid(grid, federated)
+    grid, federated = resolve_grid(read_plan(Path(out) / PLAN_FILE), data)
     _check_jobs(grid, jobs)
     return _run(grid, Path(out), federated, jobs, progress)
 
@@ -114,10 +112,11 @@ def read_plan(file: Path) -> Grid:
     return from_values(Grid, values, str(file))
 
 
-def resolve_grid(grid: Grid, data: FederatedData) -> tuple[Grid, FederatedData]:
-    """The grid with `auto` replaced by an algorithm, and the data that all its runs read: scaled
-    inside the clients if any of the methods needs that."""
+def resolve_grid(grid: Grid, given: FederatedData | None) -> tuple[Grid, FederatedData]:
+    """The grid with `auto` replaced by an algorithm, and the data that all its runs read: those
+    that are `given` or that the grid names, scaled inside the clients if a method needs that."""
     base = grid.base
+    data = load(base.data) if given is None else given
     if "auto" in grid.algorithms:
         default = default_algorithm(base, data, build(base, data)[0])
         names = (default if name == "auto" else name for name in grid.algorithms)
@@ -198,7 +197,10 @@ def _run(grid: Grid, out: Path, data: FederatedData, jobs: int, show: bool) -> C
             raise Interrupted(
                 f"Stopped after {done} runs; continue with `pmtl resume {out}`."
             ) from None
-    rows = [cache.get(cell) or _failed(cell, cache.failures[str(cell)]) for cell in cells]
+    rows = [
+        cache.get(cell) or {**cell.to_dict(), "run": str(cell), "error": cache.failures[str(cell)]}
+        for cell in cells
+    ]
     if all("error" in row for row in rows):
         raise PmtlError(rows[0]["error"])
     results = Comparison(task=data.task, clients=data.m, runs=rows, **summarise(rows, data.task))
@@ -207,7 +209,7 @@ def _run(grid: Grid, out: Path, data: FederatedData, jobs: int, show: bool) -> C
         results["selection"] = prices(results["summary"], runner.plan)
         results["verdict"] = verdicts(results, data, runner.plan, runner.losses)
     files.write_json(out / RESULT_FILE, results)
-    results.write_csv(out)
+    files.write_text(out / TABLE_FILE, csv_text(results.lines()))
     return results
 
 
@@ -270,7 +272,3 @@ def _row(cell: Cell, run: Run) -> Result:
         "not_finite": run.not_finite,
         **(files.read_json(file) if file.exists() else run.evaluate()),
     }
-
-
-def _failed(cell: Cell, error: str) -> Row:
-    return {**cell.to_dict(), "run": str(cell), "error": error}

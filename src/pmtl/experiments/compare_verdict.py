@@ -100,7 +100,7 @@ def _cost(candidates: list[Line], epsilon: float, plan_of: Plans) -> str:
         return exact
     plans = Counter(plan_of(line) for line in candidates if line["epsilon"] is not None)
     plans[next(iter(plans))] += len(candidates) - sum(plans.values())
-    price = selection.report_of(plans)
+    price = selection.report(plans)
     return (
         f"{exact} Picking one of the {len(candidates)} candidates by private scores instead would "
         f"cost at most ε = {price['publish_best']:.3g} with only the best run published, and "

@@ -103,8 +103,9 @@ def run_tasks(
         pool.shutdown(cancel_futures=True)
     if isinstance(failed, BrokenProcessPool):
         raise PmtlError(
-            "A process of the experiments ended unexpectedly, perhaps for lack of memory. Finished "
-            "results are kept: start again, with fewer --jobs."
+            "A process of the experiments ended unexpectedly. Finished results are kept. If memory "
+            "was short, start again with fewer --jobs; in a script of your own, call pmtl below "
+            'if __name__ == "__main__":, because every process imports the script.'
         ) from failed
     if failed is not None:
         raise failed

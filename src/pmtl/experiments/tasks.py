@@ -20,7 +20,7 @@ import torch
 from pmtl import storage as files
 from pmtl.algorithms import Algorithm, build_algorithm
 from pmtl.data import FederatedData, Split, load
-from pmtl.engines.process import resolve_device, threads_for
+from pmtl.engines.process import resolve_device
 from pmtl.errors import PmtlError, memory_errors
 from pmtl.experiments.result_cache import Result
 from pmtl.experiments.settings import Setting, measured_rounds
@@ -139,7 +139,7 @@ class TaskRunner:
     def _train(self, task: Task) -> list[Result]:
         run, points = self._simulation(task.cell), []
         measured, state = measured_rounds(self._length(task.cell)), run.start()
-        with threads_for(run.sites):
+        with run.sites.threads():
             for report in run.rounds(state):
                 if report.round in measured:
                     point = {"round": report.round, "train_loss": report.train_loss}
@@ -151,7 +151,7 @@ class TaskRunner:
         # The noise depends on the plan with all of its rounds, so this is the run of the curve.
         run = self._simulation(task.cell)
         state = run.start()
-        with threads_for(run.sites):
+        with run.sites.threads():
             while state.round < (task.rounds or 0):
                 run.advance(state)
         views = dict(run.views(state))

@@ -96,7 +96,17 @@ def export_model(
         licence: the licence that the model card names, as Hugging Face spells it.
         progress: whether to show a progress bar.
     """
-    _check_arguments(client, shared, all_clients, licence)
+    if all_clients and (shared or client is not None):
+        raise PmtlError("--all cannot be combined with --client or --shared: leave one out.")
+    if not (client is not None or shared or all_clients):
+        raise PmtlError(
+            "Say which model to export: --client NAME, --shared, or --all for every client's."
+        )
+    if not _LICENCE.fullmatch(licence):
+        raise PmtlError(
+            f"The licence {licence!r} is not a name such as apache-2.0 or cc-by-4.0: give one as "
+            "Hugging Face spells it."
+        )
     kind, path = find_format(to), Path(out)
     if not files.is_free(path):
         raise PmtlError(f"{path} exists already: choose another --out, or delete it first.")
@@ -131,20 +141,6 @@ def export_model(
     return Exported(path, kind.name, export.models, export.left_out, export.largest, owner)
 
 
-def _check_arguments(client: str | None, shared: bool, all_clients: bool, licence: str) -> None:
-    if all_clients and (shared or client is not None):
-        raise PmtlError("--all cannot be combined with --client or --shared: leave one out.")
-    if not (client is not None or shared or all_clients):
-        raise PmtlError(
-            "Say which model to export: --client NAME, --shared, or --all for every client's."
-        )
-    if not _LICENCE.fullmatch(licence):
-        raise PmtlError(
-            f"The licence {licence!r} is not a name such as apache-2.0 or cc-by-4.0: give one as "
-            "Hugging Face spells it."
-        )
-
-
 class _Export:
     """The models that are written to a folder, and how well they answer."""
 
@@ -177,7 +173,7 @@ class _Export:
         return self._subject(writer)
 
     def shared_model(self, client: str | None) -> Subject:
-        """Write the shared model, that of a client if there are several."""
+        """Write the shared model; if there are several, the one that `client` reads."""
         facts = self._run.facts
         if not facts.shares:
             raise PmtlError(
@@ -215,8 +211,8 @@ class _Export:
     def _write(
         self, module: Predictor, client: str | None, name: str = "model", columns: bool = True
     ) -> Format:
-        """Write a model, read it again, and compare its answers with those of the run. `columns`:
-        whether its graph may read the columns of a table."""
+        """Write a model, read it again, and compare its answers with the run's answers.
+        `columns`: whether its graph may read the columns of a table."""
         facts, traits = self._run.facts, self._run.flat_model.traits
         rows = trial_rows(module, facts.input_shape, facts.pixels, traits.looks_up)
         if self._writer is None:

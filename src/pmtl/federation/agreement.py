@@ -20,10 +20,14 @@ from pmtl.privacy.plan import PrivacyPlan
 from pmtl.runs.config import TrainConfig, parse_config
 from pmtl.server.resolve import auto_algorithm, resolve_algorithm, sizes_of
 from pmtl.sharing import PublicInputs, share_part
+from pmtl.spec import from_values
 from pmtl.storage import digest_of_text
 
 if TYPE_CHECKING:
     from pmtl.data import FederatedData
+
+#: The name of the server's ledger in the settings of a site, which does not have it.
+AT_THE_SERVER = "(at the server)"
 
 
 @dataclass(frozen=True)
@@ -54,15 +58,8 @@ class Columns:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Columns:
-        """The inverse of `asdict`, for values that came as JSON."""
-        known = {item.name for item in fields(cls)}
-        if set(values) != known:
-            raise PmtlError("A site does not say how its rows look: it has another version.")
-        plain: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in values.items()
-        }
-        return cls(**plain)
+        """The inverse of `asdict`, for values that came as JSON, checked."""
+        return from_values(cls, values, "the format of a site's rows")
 
     def difference(self, other: Columns) -> str | None:
         """The first difference in words; None if there is none."""

@@ -17,12 +17,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pmtl._version import __version__
 from pmtl.algorithms import Algorithm
 from pmtl.errors import Interrupted, PmtlError
-from pmtl.federation.agreement import Agreement, Columns, belongs_to
+from pmtl.federation.agreement import AT_THE_SERVER, Agreement, Columns, belongs_to
 from pmtl.federation.messages import Message
 from pmtl.federation.rounds import Rounds, read_answers, sentence_of
 from pmtl.federation.server_folder import ServerFolder, ServerRun
@@ -38,12 +37,10 @@ from pmtl.server import Server
 from pmtl.sharing import PublicInputs
 from pmtl.spec import from_values
 
-AT_THE_SERVER = "(at the server)"
-
 
 @dataclass(frozen=True)
 class Job:
-    """What an operator asks for. Data and ledger are those of the sites and of the server."""
+    """What an operator asks for. The data are at the sites, the ledger at the server."""
 
     run: str  #: the identity of the run
     config: TrainConfig
@@ -99,10 +96,13 @@ class Coordinator:
             server = self._server(agreement, algorithm, budget, key)
             self._start(agreement, server, public)
             undo.pop_all()
-            members = {site: _members(agreement.clients, site) for site in self.sites}
+            members = {
+                site: np.flatnonzero([belongs_to(client, site) for client in agreement.clients])
+                for site in self.sites
+            }
             state, counted = run.load(server.start(model.start()), members, budget)
-            place = (agreement, server, self.transport, members, self.job, self.tell)
-            rounds = Rounds(*place, state, counted)
+            given = agreement, server, self.transport, members, self.job, self.tell
+            rounds = Rounds(*given, state, counted)
             self._rounds(run, rounds, budget)
             rounds.finish()
             run.finish(agreement, server, state, budget)
@@ -111,8 +111,7 @@ class Coordinator:
     def _invite(self, public: PublicInputs) -> tuple[Agreement, str]:
         """Ask all sites for their clients, and make the plan. This costs no privacy."""
         config = replace(self.job.config, data="(at the sites)", init=None, device="cpu")
-        ledger = AT_THE_SERVER if config.mode == "production" else None
-        config = replace(config, ledger=ledger)
+        config = replace(config, ledger=AT_THE_SERVER if config.mode == "production" else None)
         header = {"config": asdict(config), "version": __version__, "secure": self.job.secure}
         answers = self._ask_all("joined", Message("invite", header))
         columns = {site: _columns(answer, site) for site, answer in answers.items()}
@@ -128,10 +127,8 @@ class Coordinator:
         colluders = self.job.colluders if self.job.secure else None
         if self.job.secure and colluders is None:
             colluders = default_colluders(len(self.sites))
-        agreement = Agreement.make(
-            self.job.run, config, columns[first], tuple(sorted(clients)), begin, public,
-            colluders,
-        )  # fmt: skip
+        settings = self.job.run, config, columns[first], tuple(sorted(clients)), begin
+        agreement = Agreement.make(*settings, public, colluders)
         if agreement.secure is not None:
             scale(Grid.of(agreement.plan), *agreement.secure)  # Refuses what is not covered.
         prints = {site: answers[site].header.get("fingerprint") for site in self.sites}
@@ -230,8 +227,3 @@ def _own(answer: Message, site: str) -> list[str]:
     if not own or len(set(names)) != len(names):
         raise PmtlError(f"Site {site!r} names clients that are not its own, or none.")
     return names
-
-
-def _members(clients: tuple[str, ...], site: str) -> NDArray[np.int64]:
-    """The numbers of a site's clients."""
-    return np.flatnonzero([belongs_to(client, site) for client in clients]).astype(np.int64)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from pmtl.federation.agreement import Agreement
 from pmtl.models import MODELS
 from pmtl.privacy.grid import Grid
 from pmtl.secure_aggregation import shares
-from pmtl.spec import parse_spec, unknown
+from pmtl.spec import from_values, parse_spec, unknown
 from pmtl.storage import read_toml
 
 
@@ -40,7 +40,7 @@ class Limits:
     #: within these limits are (total_epsilon, n · delta)-private together.
     total_epsilon: float = math.inf
     clip: float = math.inf  #: the largest clip norm
-    rounds: int = 10_000  #: the largest number of rounds
+    rounds: float = 10_000  #: the largest number of rounds, or inf
     clients: int = 2  #: the least number of clients of the whole federation
     models: tuple[str, ...] = tuple(MODELS)  #: that may be trained
     algorithms: tuple[str, ...] = tuple(name for name in ALGORITHMS if name != "naive_joint")
@@ -49,6 +49,11 @@ class Limits:
     modes: tuple[str, ...] = ("experiment", "production")
     secure: bool = False  #: whether the site takes part only with secure aggregation
     colluders: int = 0  #: the least number of colluding sites to protect against
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, (int, float)) and not value >= 0:
+                raise PmtlError(f"The limit {name} cannot be {value!r}.")
 
     def check_mode(self, mode: str) -> None:
         """Refuse a mode that is not allowed."""
@@ -59,8 +64,8 @@ class Limits:
             )
 
     def check(self, agreement: Agreement, version: str, spent: float = 0.0) -> None:
-        """Refuse what is beyond the limits, with sentences that are public. `version` is that of
-        pmtl at the server, and `spent` the sum of the ε of earlier runs at this site."""
+        """Refuse what is beyond the limits, with sentences that are public. `version` is the
+        version of pmtl at the server, and `spent` the sum of the ε of earlier runs at this site."""
         plan, config = agreement.plan, agreement.config
         if plan.clients != len(set(agreement.clients)) or plan.clients != len(agreement.clients):
             raise PublicError("The run's plan is for other clients than it names.")
@@ -123,35 +128,19 @@ def read_settings(path: Path) -> SiteSettings:
         for key in values:
             if key not in ("site", "limits"):
                 raise unknown("section", key, ("site", "limits"))
-        site = _table(values, "site", ("data", "folder", "one_client"))
+        site = _table(values, "site")
+        for key in site:
+            if key not in ("data", "folder", "one_client"):
+                raise unknown("entry of [site] named", key, ("data", "folder", "one_client"))
         if not isinstance(site.get("data"), str) or not isinstance(site.get("folder"), str):
             raise PmtlError("The section [site] needs data and folder, both texts.")
         folder = path.parent / site["folder"]
-        return SiteSettings(site["data"], folder, bool(site.get("one_client")), _limits(values))
+        limits = from_values(Limits, _table(values, "limits"), "[limits]")
+        return SiteSettings(site["data"], folder, bool(site.get("one_client")), limits)
 
 
-def _limits(values: Mapping[str, Any]) -> Limits:
-    table = _table(values, "limits", [item.name for item in fields(Limits)])
-    given: dict[str, Any] = {}
-    for name, value in table.items():
-        default = getattr(Limits(), name)
-        if isinstance(default, tuple):
-            fits = isinstance(value, list) and all(isinstance(item, str) for item in value)
-        elif isinstance(default, (bool, str)):
-            fits = isinstance(value, type(default))
-        else:
-            fits = isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
-        if not fits:
-            raise PmtlError(f"The limit {name} cannot be {value!r}.")
-        given[name] = tuple(value) if isinstance(value, list) else value
-    return Limits(**given)
-
-
-def _table(values: Mapping[str, Any], name: str, known: Sequence[str]) -> Mapping[str, Any]:
+def _table(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     table = values.get(name, {})
     if not isinstance(table, Mapping):
         raise PmtlError(f"[{name}] must be a section.")
-    for key in table:
-        if key not in known:
-            raise unknown(f"entry of [{name}] named", key, known)
     return table

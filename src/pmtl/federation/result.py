@@ -11,20 +11,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from pmtl.algorithms import Algorithm
 from pmtl.billboard import Billboard
 from pmtl.data import FederatedData
 from pmtl.errors import PublicError
-from pmtl.federation.agreement import Agreement
+from pmtl.federation.agreement import AT_THE_SERVER, Agreement
 from pmtl.federation.training import Ints, Training
 from pmtl.models import FlatModel
 from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.runs.config import IN_MEMORY
 from pmtl.runs.folder import KEY_BYTES, RunFolder
-from pmtl.runs.personal import Personal
+from pmtl.runs.personal import personal_models
 from pmtl.runs.preparation import facts_of
 from pmtl.runs.result import statement_of
 from pmtl.sharing import PublicInputs
@@ -46,8 +45,7 @@ class RunResult:
         if self.path.exists():
             return
         agreement, data = self.agreement, self.data
-        # The ledger is the server's; its name here says so.
-        ledger = "(at the server)" if agreement.config.mode == "production" else None
+        ledger = AT_THE_SERVER if agreement.config.mode == "production" else None
         config = replace(
             agreement.config, data=data.source or IN_MEMORY, ledger=ledger, device="cpu"
         )
@@ -89,17 +87,8 @@ class RunResult:
         clients read at the end, `vectors` [V, P] what was published of it, and `blocks` [m] which
         of these each client reads."""
         folder, algorithm = RunFolder.open(self.path), training.algorithm
-        weights, alone = training.weights(shared), training.alone()
-        seen = training.store.seen
-        shown = unseen = algorithm.published(vectors)
-        if not algorithm.exact:
-            begun = training.store.start.expand(len(vectors), -1)
-            unseen = torch.vmap(algorithm.predict)(begun, vectors)
-        models = {}
-        if algorithm.personal:
-            models["personal"] = Personal(seen, unseen, weights)
-        if alone is not None:
-            models["alone"] = Personal(seen, torch.zeros_like(shown), alone)
+        given = training.store, vectors, training.weights(shared), training.alone()
+        models = personal_models(algorithm, *given)
         facts = folder.facts()
         events = {GaussianEvent.of(facts.plan): rounds} if facts.shares else None
         billboard = Billboard(blocks)
@@ -110,6 +99,6 @@ class RunResult:
             board=billboard.digest(),
             charged=events,
         )
-        published = {"weights": shown if algorithm.exact else vectors}
+        published = {"weights": algorithm.published(vectors) if algorithm.exact else vectors}
         statement = statement_of(facts)
         folder.save_result(facts, models, published, self.data.scaling, statement, None)

@@ -78,9 +78,9 @@ class SiteService:
         identity: Callable[[], Identity] | None = None,
         source: Source = system_source,
     ) -> None:
-        """`name` is that of the site's certificate, and `settings` its own file. `identity` reads
-        the certificate, for secure aggregation; `source` is where shares of noise get their random
-        words from, for tests."""
+        """`name` is the name in the site's certificate, and `settings` its own file. `identity`
+        reads the certificate, for secure aggregation; `source` is where shares of noise get their
+        random words from, for tests."""
         self.name, self.settings = name, settings
         self._identity, self._source = identity, source
         self._masking: SiteMasking | None = None

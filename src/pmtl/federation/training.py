@@ -1,7 +1,7 @@
 """A site's clients in one run: local training, what they upload, and what they own.
 
 What a round changes is *pending* until the server says that the site's upload was counted: an
-update that was not aggregated does not change any personal model.
+upload that was not counted does not change any personal model.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pmtl.privacy.clipping import clip
 from pmtl.privacy.grid import Grid
 from pmtl.runs.config import TrainConfig
 from pmtl.simulation.client_vectors.store import Store
-from pmtl.simulation.fault_isolation import isolated
+from pmtl.simulation.fault_isolation import failure_notes, isolated
 from pmtl.simulation.sites import Sites
 
 CPU = torch.device("cpu")
@@ -94,7 +94,7 @@ class Training:
 
     def __post_init__(self) -> None:
         data, self._plan = self.data, self.agreement.plan
-        self.store = Store.fresh(data.m, self.algorithm.start(self.model.start()))
+        self.store = Store(data.m, self.algorithm.start(self.model.start()))
         self._trains = data.rows("train").counts > 0
         self._sites = Sites(
             data,
@@ -128,8 +128,10 @@ class Training:
             done = self._sites.train_clients(clients, own[chosen], read, round, lr)
             return done.kept, done.uploads
 
+        names = [self.data.clients[client] for client in drawn]
+        failed = failure_notes(self.notify_owner, names, "trained", round)
         for piece in self._sites.pieces(np.flatnonzero(self._trains[drawn])):
-            for places, (after, sent) in isolated(piece, work, self._failed(drawn, round)):
+            for places, (after, sent) in isolated(piece, work, failed):
                 chosen = torch.from_numpy(places)
                 kept[chosen] = after
                 if shares:
@@ -156,18 +158,18 @@ class Training:
         def solve(clients: Ints) -> Tensor:
             return self._sites.finish_clients(clients, shared[torch.from_numpy(clients)])
 
+        names, rounds = self.data.clients, self._plan.rounds
+        failed = failure_notes(self.notify_owner, names, "trained", rounds)
         for piece in self._sites.pieces(everybody):
-            for clients, own in isolated(piece, solve, self._failed(everybody, self._plan.rounds)):
+            for clients, own in isolated(piece, solve, failed):
                 self.store.scatter(clients, own)
 
     def weights(self, shared: Tensor) -> Callable[[Ints], Tensor]:
         """A function that gives the weights with which any clients predict."""
 
         def of(clients: Ints) -> Tensor:
-            predict = vmap(self.algorithm.predict)
-            own, read = self.store.gather(clients), shared[torch.from_numpy(clients)]
-            pairs = zip(torch.split(own, 1), torch.split(read, 1), strict=True)
-            return torch.cat([predict(mine.clone(), its.clone()) for mine, its in pairs])
+            read = shared[torch.from_numpy(clients)]
+            return self._sites.predictors(self.store.gather(clients), read)
 
         return of
 
@@ -178,18 +180,9 @@ class Training:
         each = vmap(self.algorithm.alone)
         return lambda clients: each(self.store.gather(clients))
 
-    def _failed(self, clients: Ints, round: int) -> Callable[[int, Exception], None]:
-        def tell(place: int, error: Exception) -> None:
-            self.notify_owner(
-                f"Round {round}: client {self.data.clients[clients[place]]!r} could not be trained "
-                f"({type(error).__name__}: {error}). It counts as zero."
-            )
-
-        return tell
-
 
 def as_one_client(data: FederatedData, name: str) -> FederatedData:
-    """All rows as those of one client."""
+    """The same rows, all of one client."""
     splits = {
         split: Rows(rows.order, np.array([0, len(rows.order)]))
         for split, rows in data.splits.items()

@@ -23,4 +23,3 @@ from pmtl.models.lowering import lowered as lowered
 from pmtl.models.public_files import PublicFile as PublicFile
 from pmtl.models.public_files import read_public as read_public
 from pmtl.models.start import start_warnings as start_warnings
-from pmtl.models.start import used_tensors as used_tensors

@@ -128,7 +128,7 @@ def row_divergences(task: Task, outputs: Tensor, others: Tensor) -> Tensor:
     """½[KL(p‖q) + KL(q‖p)] of every row, where p and q are the distributions of the outputs.
 
     It is ½·Σ (p − q)(log p − log q), so the logarithm of a rounded probability is never taken. The
-    divergences of several labels add up; that of two Gaussians is half their squared distance.
+    divergences of several labels add up; for two Gaussians it is half their squared distance.
     """
     if task == "classification":
         log_p, log_q = F.log_softmax(outputs, -1), F.log_softmax(others, -1)

@@ -44,11 +44,6 @@ def load_start(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
             raise PmtlError(f"The start does not fit the model: {name!r} {wrong}.")
 
 
-def used_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a start that the module uses."""
-    return {name: tensors[name] for name in module.state_dict() if name in tensors}
-
-
 def start_warnings(module: nn.Module, tensors: Mapping[str, Tensor]) -> list[str]:
     """Sentences about names that only the module or only the start has."""
     present = module.state_dict()

@@ -31,15 +31,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pmtl.algorithms import Algorithm
-from pmtl.data import FederatedData
 from pmtl.engines.base import Ints
-from pmtl.engines.process import threads_for
 from pmtl.errors import PmtlError
 from pmtl.personalize.methods import METHODS, Vanilla, build_method, needs_published
 from pmtl.personalize.tuning import Tuner, Workspace
 from pmtl.simulation import LocalTraining, Store, Weights
 from pmtl.simulation.evaluation import Evaluator
-from pmtl.simulation.fault_isolation import isolated, together
+from pmtl.simulation.fault_isolation import isolated
 from pmtl.views.progress import progress_bar
 
 Squares = NDArray[np.float64]  #: squared distances, for each validation row or client
@@ -119,8 +117,13 @@ def choose(
     `default` is the view for clients without validation rows.
     """
     data, device, start = space.data, space.tensors.device, space.model.start()
-    if not space.isolate:  # In production it is private which clients have such rows.
-        refuse_without_validation(data)
+    # In production it is private which clients have such rows.
+    if not space.isolate and data.rows("validation").counts.sum() == 0:
+        raise PmtlError(
+            "Clients choose on their validation rows, but this data has none: train again on data "
+            "that has some, with --data FILE:validation=0.1, or with rows marked validation in its "
+            "split column."
+        )
     tuners = {
         candidate.name: Tuner(space, candidate.method, candidate.local)
         for candidate in offered
@@ -129,7 +132,7 @@ def choose(
     first = next(iter(tuners.values()))
     # Longer training may allow fewer clients at once.
     pieces = min((tuner.pieces() for tuner in tuners.values()), key=lambda parts: len(parts[0]))
-    store = Store.fresh(data.m, start)
+    store = Store(data.m, start)
     names = [candidate.name for candidate in offered]
     picks = np.full(data.m, names.index(default), dtype=np.int64)
     rows, trained_on = data.rows("validation").counts, data.rows("train").counts
@@ -143,14 +146,14 @@ def choose(
             weights = tuners[candidate.name](clients, weights, anchors(clients).to(device))
         return weights, measuring.row_squares(weights, clients, space.isolate)
 
-    each = isolated if space.isolate else together
     total = len(pieces) * len(offered)
-    with threads_for(first.work), progress_bar("choosing", total, show=space.progress) as bar:
+    with first.work.threads(), progress_bar("choosing", total, show=space.progress) as bar:
         for piece in pieces:
             best = Best(reading[default](piece).to(device), picks[piece], rows[piece])
             trying = piece[(rows[piece] > 0) & (trained_on[piece] > 0)]
             for number, candidate in enumerate(offered):
-                tried = each(trying, partial(attempt, candidate)) if len(trying) else []
+                work = partial(attempt, candidate)
+                tried = isolated(trying, work, isolate=space.isolate) if len(trying) else []
                 for clients, (weights, squares) in tried:
                     best.offer(np.searchsorted(piece, clients), number, weights, squares)
                 bar.advance()
@@ -203,12 +206,3 @@ class Best:
         average = mean(gains)
         error = np.sqrt(mean((gains - average[owner]) ** 2) / np.maximum(rows, 1))
         return np.where(finite, average - error, -np.inf), np.where(finite, mean(squares), np.inf)
-
-
-def refuse_without_validation(data: FederatedData) -> None:
-    if data.rows("validation").counts.sum() == 0:
-        raise PmtlError(
-            "Clients choose on their validation rows, but this data has none: train again on data "
-            "that has some, with --data FILE:validation=0.1, or with rows marked validation in its "
-            "split column."
-        )

@@ -5,8 +5,8 @@
     kl       loss_k(w) + λ · ½[KL(p_w‖p_w̃) + KL(p_w̃‖p_w)], averaged over the batch's rows
     ewc      loss_k(w) + λ/2 · Σ_i F_i (w_i − w̃_i)²
 
-w̃ is the published model that the client reads. The symmetrised divergence of answers is that of Yu,
-Bagdasaryan & Shmatikov (2020), elastic weight consolidation that of Kirkpatrick et al. (2017). The
+w̃ is the published model that the client reads. The symmetrised divergence of answers is from Yu,
+Bagdasaryan & Shmatikov (2020), elastic weight consolidation from Kirkpatrick et al. (2017). The
 methods are algorithms that upload nothing, so the engines of training run them.
 """
 
@@ -49,7 +49,7 @@ class Mean(Vanilla):
 
 @dataclass(frozen=True)
 class KL(Vanilla):
-    """The answers are pulled towards those of the published model, on the client's own rows.
+    """The answers are pulled towards the published model's answers, on the client's own rows.
 
     The divergence is between the distributions of both models' outputs (`models/losses.py`):
     the softmax of the logits; for several labels the sum over labels; for regression half the
@@ -66,8 +66,8 @@ class KL(Vanilla):
         apart = row_divergences(batch.task, outputs, published)
         return batch.loss(outputs) + self.lam * batch.mean(apart)
 
-    # `zero_gradient_steps` is that of plain SGD: neither model's answers depend on columns that do
-    # not occur in a batch, so the divergence has no gradient there.
+    # `zero_gradient_steps` is inherited from plain SGD: neither model's answers depend on columns
+    # that do not occur in a batch, so the divergence has no gradient there.
 
 
 class EWCState(NamedTuple):

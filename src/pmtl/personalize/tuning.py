@@ -17,12 +17,11 @@ from torch.func import vmap
 from pmtl.algorithms import Algorithm
 from pmtl.data import FederatedData
 from pmtl.engines.base import Ints
-from pmtl.engines.process import threads_for
 from pmtl.models import FlatModel
 from pmtl.personalize.fisher import Fisher
 from pmtl.personalize.methods import EWC
 from pmtl.simulation import LocalTraining, RowTensors, Sites, Store, Weights
-from pmtl.simulation.fault_isolation import isolated, together
+from pmtl.simulation.fault_isolation import isolated
 from pmtl.streams import subseed
 from pmtl.views.progress import progress_bar
 
@@ -81,20 +80,19 @@ def tune(
 
     Returns a store whose `gather` gives the weights of clients."""
     tuner, device = Tuner(space, method, local), space.tensors.device
-    store = Store.fresh(space.data.m, space.model.start())
+    store = Store(space.data.m, space.model.start())
     trains = space.data.rows("train").counts > 0
 
     def work(clients: Ints) -> Tensor:
         return tuner(clients, start(clients).to(device), anchor(clients).to(device))
 
     pieces = tuner.pieces()
-    each = isolated if space.isolate else together
     show = space.progress
-    with threads_for(tuner.work), progress_bar("fine-tuning", len(pieces), show=show) as bar:
+    with tuner.work.threads(), progress_bar("fine-tuning", len(pieces), show=show) as bar:
         for piece in pieces:
             if space.isolate:
                 store.scatter(piece, start(piece))
-            for clients, weights in each(piece[trains[piece]], work):
+            for clients, weights in isolated(piece[trains[piece]], work, isolate=space.isolate):
                 store.scatter(clients, weights)
             bar.advance()
     return store

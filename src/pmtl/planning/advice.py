@@ -22,8 +22,6 @@ from pmtl.spec import explain_wrong_calls
 AGREEMENTS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 #: With this many rows a client can choose by itself, without a vote and without any cost.
 MANY_ROWS = 100
-#: The largest number of parameters that is accepted; no number of clients would be enough.
-MOST_NUMBERS = 10**15
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,7 @@ def plan(
             )
         parts = sizes.Parts(parts.head, parts.head, classes)
     if rows is not None:
-        _positive(rows, "rows")
+        sizes.check_count(rows, "rows")
     request = privacy_of(privacy)
     resolved = request.resolve(clients)
     epsilon = request.target if request.noise is None else resolved.epsilon()
@@ -111,12 +109,11 @@ def plan(
     votes = rows is None or rows < MANY_ROWS
 
     noise = payoff.noise_ratio(resolved, parts.all)
-    vote = payoff.vote_ratio(resolved.clients, epsilon, resolved.delta) if votes else 0.0
+    vote = payoff.vote_ratio(resolved, epsilon) if votes else 0.0
     excess = max(noise / payoff.MODERATE, vote / payoff.READABLE_VOTE_NOISE)
     needed = [payoff.epsilon_for(resolved, parts.all, payoff.MODERATE)]
     if votes:
-        readable = payoff.READABLE_VOTE_NOISE
-        needed.append(payoff.vote_epsilon(resolved.clients, resolved.delta, readable))
+        needed.append(payoff.vote_epsilon(resolved, payoff.READABLE_VOTE_NOISE))
     method = None
     if columns is not None and not (public_head and plan_text.by_rounds(request)):
         method = "pooling" if public_head or sizes.is_linear(model) else "anchored"
@@ -174,16 +171,7 @@ def _parts(parameters: int | None, model: str, columns: int | None, classes: int
         )
     if columns is not None:
         return sizes.parts_of(model, columns, classes)
-    return sizes.Parts(_positive(parameters, "parameters"), 0, 0)
-
-
-def _positive(value: object, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_NUMBERS:
-        raise PmtlError(
-            f"The number of {name} must be a whole number between 1 and {MOST_NUMBERS:,}, but "
-            f"{value!r} was given."
-        )
-    return value
+    return sizes.Parts(sizes.check_count(parameters, "parameters"), 0, 0)
 
 
 def _offers(parts: sizes.Parts, privacy: PrivacyPlan) -> tuple[Offer, ...]:

@@ -62,16 +62,14 @@ def strength(plan: PrivacyPlan, epsilon: float) -> float:
     return math.inf if math.isinf(epsilon) else plan.clients * gaussian.mu_for(epsilon, plan.delta)
 
 
-def vote_ratio(clients: int, epsilon: float, delta: float) -> float:
+def vote_ratio(plan: PrivacyPlan, epsilon: float) -> float:
     """The norm of the noise on a vote over that of a client's vote, at the ε of a run (inf: 0)."""
-    if math.isinf(epsilon):
-        return 0.0
-    return 2 * math.sqrt(CELLS / VOTE_SHARE) / (clients * gaussian.mu_for(epsilon, delta))
+    return 2 * math.sqrt(CELLS / VOTE_SHARE) / strength(plan, epsilon)
 
 
-def vote_epsilon(clients: int, delta: float, ratio: float) -> float:
+def vote_epsilon(plan: PrivacyPlan, ratio: float) -> float:
     """The ε of a whole run at which a vote has this noise: the inverse of `vote_ratio`."""
-    return gaussian.epsilon(2 * math.sqrt(CELLS / VOTE_SHARE) / (clients * ratio), delta)
+    return gaussian.epsilon(2 * math.sqrt(CELLS / VOTE_SHARE) / (plan.clients * ratio), plan.delta)
 
 
 def epsilon_for(plan: PrivacyPlan, numbers: int, ratio: float) -> float:

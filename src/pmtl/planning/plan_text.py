@@ -9,6 +9,7 @@ from pmtl.options import declared
 from pmtl.planning import sizes
 from pmtl.planning.payoff import ALONE, MODERATE, READABLE_VOTE_NOISE, SHARE
 from pmtl.privacy.plan import PrivacyRequest
+from pmtl.views.run_view import epsilon_number
 
 if TYPE_CHECKING:
     from pmtl.planning.advice import Plan
@@ -22,7 +23,7 @@ def recommendation(plan: Plan, method: str | None) -> str:
     """The advice, its reasons, and what would change it; `method` is the model's default one."""
     head = (
         f"With {plan.privacy.clients:,} clients and {plan.numbers:,} shared "
-        f"{'number' if plan.numbers == 1 else 'numbers'} at ε = {figure(plan.epsilon)}: "
+        f"{'number' if plan.numbers == 1 else 'numbers'} at ε = {epsilon_number(plan.epsilon)}: "
     )
     if math.isinf(plan.epsilon):
         return (
@@ -48,8 +49,8 @@ def recommendation(plan: Plan, method: str | None) -> str:
     if plan.advice != ALONE and plan.in_use is not None:
         return head + (
             f"that is far too many to share. The default method ({method}) shares {plan.in_use:,} "
-            "of them, those of the columns and classes in most use. That pays where clients use "
-            f"the same columns for the same classes, as with words. {_change(plan)}"
+            "of them, the weights of the columns and classes in most use. That pays where clients "
+            f"use the same columns for the same classes, as with words. {_change(plan)}"
         )
     if plan.advice != ALONE:
         return head + (
@@ -163,11 +164,6 @@ def by_rounds(request: PrivacyRequest) -> bool:
     """Whether settings of Algorithm 1's rounds were asked for, so that it is trained."""
     named = (request.rounds, request.clip, request.cohort, request.sampling)
     return any(value is not None for value in named)
-
-
-def figure(value: float) -> str:
-    """An ε as text."""
-    return "∞" if math.isinf(value) else f"{value:.4g}"
 
 
 def rounded(value: float) -> str:

@@ -15,6 +15,8 @@ from pmtl.spec import construct, parse_spec, unknown
 
 ALL, HEAD, BIASES = "all", "head", "biases"
 MOMENTS = "second moments"
+#: The largest number that is accepted; no number of clients would be enough for more parameters.
+MOST_NUMBERS = 10**15
 #: Models of which one linear layer is all that is trained.
 LINEAR = ("auto", "logistic", "linear", "hog")
 
@@ -32,12 +34,8 @@ class Parts:
 def parts_of(model: str, columns: int, classes: int) -> Parts:
     """The parts of the model with this spec (`mlp:hidden=128`; `auto` is a linear layer), for rows
     of so many numbers and so many outputs: classes or labels, 1 for a number."""
-    for name, value in (("columns", columns), ("classes", classes)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise PmtlError(
-                f"The number of {name} must be a whole number of at least 1, but {value!r} was "
-                "given."
-            )
+    check_count(columns, "columns")
+    check_count(classes, "classes")
     name, options = parse_spec(model)
     if name in _COUNTS:
         return construct(_COUNTS[name], options, f"model {name}", columns=columns, classes=classes)
@@ -47,6 +45,16 @@ def parts_of(model: str, columns: int, classes: int) -> Parts:
             "with --parameters instead of --model."
         )
     raise unknown("model whose parameters can be counted named", name, _COUNTS)
+
+
+def check_count(value: object, name: str) -> int:
+    """The number of `name`, which must be a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_NUMBERS:
+        raise PmtlError(
+            f"The number of {name} must be a whole number between 1 and {MOST_NUMBERS:,}, but "
+            f"{value!r} was given."
+        )
+    return value
 
 
 def is_linear(model: str) -> bool:

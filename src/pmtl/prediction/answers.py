@@ -34,7 +34,7 @@ _NAMED = 5
 
 @dataclass(frozen=True)
 class ModelRequest:
-    """Which models the user asked for: by default that of each row's own client."""
+    """Which models the user asked for: by default, for each row, the model of its client."""
 
     client: str | None = None  #: the client whose model answers for all rows
     new: bool = False  #: whether the shared model answers for clients that are not in the run

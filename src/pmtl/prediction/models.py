@@ -132,11 +132,6 @@ class Models:
                 stacklevel=4,
             )
 
-    def new_scaling(self, x: NDArray[Any]) -> Scaling | None:
-        """How a client that is not in the run scales its rows `x`: like the others, by bounds or by
-        its own rows. None if the run does not scale."""
-        return None if self.scaling is None else self.scaling_of(x[rows_for_scaling(len(x))])
-
     def scaling_of(self, rows: NDArray[Any]) -> Scaling:
         """How a client scales that has these training rows."""
         assert self.scaling is not None
@@ -152,7 +147,9 @@ class Models:
         x = self._rows(x)
         if client is None:
             self.refuse_new()
-            module = self.module(self.shared[0], 0, self.new_scaling(x))
+            # It scales its rows as the other clients do: by bounds, or by these rows.
+            new = None if self.scaling is None else self.scaling_of(x[rows_for_scaling(len(x))])
+            module = self.module(self.shared[0], 0, new)
             if x.shape[0] < FEW_ROWS and self.scaling and not self.scaling.same_for_all:
                 warnings.warn(
                     PmtlWarning(

@@ -20,8 +20,8 @@ from pmtl.data.checks import as_array, is_sparse
 from pmtl.data.client_names import Coded, distinct
 from pmtl.data.load import read_columns
 from pmtl.data.readers.cells import Table, coded_names
-from pmtl.data.readers.columns import CLIENT, TABLES
-from pmtl.data.readers.npz import read_array, read_x
+from pmtl.data.readers.columns import CLIENT, TABLES, dropped_names
+from pmtl.data.readers.npz import read_new_rows
 from pmtl.data.readers.table import frame_table, open_table
 from pmtl.data.schema.inputs import Inputs, find_columns
 from pmtl.errors import PmtlError, errors_naming
@@ -50,7 +50,8 @@ class Source:
     size: int  #: how many rows a piece has
     client_column: str | None
     kept: tuple[str, ...]  #: the columns that are carried over
-    clients: Callable[[], Iterator[Coded | int]]  #: of all rows; without a column, numbers of rows
+    #: The clients of all rows, part by part; without a client column, how many rows a part has.
+    clients: Callable[[], Iterator[Coded | int]]
     pieces: Callable[[], Iterator[Piece]]
 
 
@@ -108,15 +109,13 @@ def open_rows(given: Any, reading: Reading) -> Iterator[Source]:
             f"{path} is not a table: this model needs {needs} in .csv, .tsv or .parquet."
         )
     with errors_naming(str(path)):
-        client = None
-        if named or path.suffix.lower() not in (".npz", ".npy"):
+        if path.suffix.lower() in (".npz", ".npy") and not named:
+            x, client = read_new_rows(path, reading.client_column or "client")
+        else:
             columns = read_columns(path, reading.options, _OPTIONS)
-            client, reading = _names_of(columns.get("client")), replace(reading, client_column=None)
-            yield _array_source(_in_order(columns, path, reading), client, str(path), reading)
-            return
-        if path.suffix.lower() == ".npz":
-            client = read_array(path, reading.client_column or "client")
-        source = _array_source(read_x(path), client, str(path), reading)
+            x, client = _in_order(columns, path, reading), _names_of(columns.get("client"))
+            reading = replace(reading, client_column=None)
+        source = _array_source(x, client, str(path), reading)
     yield source
 
 
@@ -129,7 +128,7 @@ def _parse(given: str | Path, reading: Reading) -> tuple[Path, Reading]:
         if option not in _OPTIONS and "reader" not in options:  # which has options of its own
             raise unknown("option of rows to predict on named", option, _OPTIONS)
     column = reading.client_column or options.get("client")
-    dropped = tuple(part for part in options.get("drop", "").split("+") if part)
+    dropped = dropped_names(options.get("drop", ""))
     reading = replace(reading, client_column=column, drop=dropped, options=options)
     return Path(name).expanduser(), reading
 
@@ -241,22 +240,19 @@ def _array_source(given: Any, client: NDArray[Any] | None, where: str, reading: 
                 raise unknown(f"column of {where} named", column, kept)
         kept = reading.keep
 
-    firsts = range(0, total, reading.rows)
-    slices = [slice(first, min(first + reading.rows, total)) for first in firsts]
-
     def clients() -> Iterator[Coded | int]:
-        for some in slices:
-            yield some.stop - some.start if client is None else distinct(client[some], "client")
+        yield total if client is None else distinct(client, "client")
 
     def pieces() -> Iterator[Piece]:
         with errors_naming(where):
-            for some in slices:
+            for first in range(0, total, reading.rows):
+                some = slice(first, min(first + reading.rows, total))
                 rows, usable = reading.inputs.part(x, some, reading.lenient)
                 coded = None if client is None else distinct(client[some], "client")
                 columns = {}
                 if coded is not None and kept:
                     columns[name] = pa.array(coded.names).take(pa.array(coded.codes))
-                yield Piece(some.start, rows, usable, coded, columns)
+                yield Piece(first, rows, usable, coded, columns)
 
     found = None if client is None else name
     return Source(where, reading.rows, found, kept, clients, pieces)

@@ -8,7 +8,7 @@ on the data (Mironov 2012). With whole steps of length h = γ/2ᵇ nothing is ro
 - sums of integers are exact;
 - the noise is N(0, (zh)²) rounded to the grid, drawn exactly (`noise.rounded`). For an integer s,
   s + round(x) = round(s + x): the release is a true Gaussian mechanism on the sum, rounded
-  afterwards. So ε is that of the Gaussian, for every way of sampling.
+  afterwards. So ε is the ε of the Gaussian mechanism, for every way of sampling.
 
 b is at most 24, and the noise stays within 2²⁶ steps: truncation loses millionths of the noise.
 """

@@ -24,9 +24,9 @@ from pmtl.errors import PmtlError
 from pmtl.streams import name_key, words
 
 #: words(n): the next n random 64-bit words.
-Words = Callable[[int], NDArray[np.uint64]]
+WordStream = Callable[[int], NDArray[np.uint64]]
 #: source(round): the words of a round.
-Source = Callable[[int], Words]
+Source = Callable[[int], WordStream]
 #: noise(round, shape): standard normal numbers in float64.
 Noise = Callable[[int, tuple[int, ...]], Tensor]
 
@@ -55,19 +55,19 @@ def seeded_source(seed: int, release: str = "") -> Source:
     """
     what = name_key(release)
 
-    def of_round(round: int) -> Words:
+    def of_round(round: int) -> WordStream:
         generator = np.random.Philox(key=words(seed, "noise", what, round, np.arange(2)))
         return lambda count: np.asarray(generator.random_raw(count), dtype=np.uint64)
 
     return of_round
 
 
-def system_source(round: int) -> Words:
+def system_source(round: int) -> WordStream:
     """Words for production, from the operating system."""
     return lambda count: np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
 
 
-def real(words: Words, shape: tuple[int, ...], device: torch.device = CPU) -> Tensor:
+def real(words: WordStream, shape: tuple[int, ...], device: torch.device = CPU) -> Tensor:
     """Standard normal numbers in float64."""
     normal = torch.empty(prod(shape), dtype=torch.float64, device=device)
     for part in torch.split(normal, _CHUNK):
@@ -78,7 +78,7 @@ def real(words: Words, shape: tuple[int, ...], device: torch.device = CPU) -> Te
 
 
 def rounded(
-    words: Words, shape: tuple[int, ...], scale: float, device: torch.device = CPU
+    words: WordStream, shape: tuple[int, ...], scale: float, device: torch.device = CPU
 ) -> Tensor:
     """N(0, scale²) rounded to whole numbers, with exactly the right probabilities.
 
@@ -115,7 +115,7 @@ def _lengths(words: Tensor) -> tuple[Tensor, Tensor]:
     return -torch.special.ndtri(middle), places
 
 
-def _refine(place: int, guess: float, scale: float, words: Words) -> int:
+def _refine(place: int, guess: float, scale: float, words: WordStream) -> int:
     """The whole number nearest to scale·|g|, with as many bits of g's place as needed."""
     bits, near = 64, floor(guess * scale + 0.5)
     for _ in range(_MOST_WORDS):

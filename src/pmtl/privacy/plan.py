@@ -19,16 +19,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pmtl.errors import PmtlError
 from pmtl.options import check_options, option
+from pmtl.privacy.sampler import Sampler
 from pmtl.privacy.sampling import (
+    FULL,
     SCHEMES,
-    Sampler,
+    Recorded,
     SamplingScheme,
     default_sampling,
     find_scheme,
@@ -62,9 +64,12 @@ class PrivacyPlan:
     noise_std: float  #: σ, the standard deviation of the noise on the average over q
     rounds: int  #: T, how often a noisy average is published
     delta: float  #: δ, the probability with which the guarantee may fail
-    #: In a plan that was read from a file, with a scheme of the user's own: the scheme's chance
-    #: when the file was written, which is what the plan costs.
+    #: In a plan that was read or copied, with a scheme of the user's own: the scheme's chance when
+    #: the plan was made, which is what it costs. Its code is imported only to draw (`with_code`).
     chance: float | None = field(default=None, compare=False)
+    words: str | None = field(default=None, compare=False)  #: with it: how cohorts were drawn
+    #: Neighbouring federations differ in the whole data set of one client.
+    adjacency: ClassVar[str] = ADJACENCY
 
     def __post_init__(self) -> None:
         # NumPy scalars become Python numbers, so that a plan can always be written as JSON.
@@ -79,6 +84,9 @@ class PrivacyPlan:
             )
         if not isinstance(self.sampling, str) or self.sampling in SCHEMES:
             object.__setattr__(self, "chance", None)
+            object.__setattr__(self, "words", None)
+        if not isinstance(self.words, str | None):
+            raise PmtlError(f"The words of a privacy plan are text, and not {self.words!r}.")
         self.scheme.check(self.clients, self.cohort)
         if self.chance is not None:
             self.scheme.checked_chance(self.rate)
@@ -111,22 +119,31 @@ class PrivacyPlan:
             )
 
     @property
-    def adjacency(self) -> str:
-        """Neighbouring federations differ in the whole data set of one client."""
-        return ADJACENCY
-
-    @property
     def scheme(self) -> SamplingScheme:
         """How cohorts are drawn, and what that costs."""
         if self.chance is None:
             return find_scheme(self.sampling)
+        return Recorded(self.chance, self.words)
+
+    def with_code(self) -> PrivacyPlan:
+        """The plan with the code of its scheme, which can draw. If the code has another chance than
+        the plan, it is refused."""
+        if self.chance is None:
+            return self
         try:
-            scheme = find_scheme(self.sampling)
-            if scheme.checked_chance(self.rate) == self.chance:
-                return scheme
-        except PmtlError:
-            pass
-        return _Recorded(self.sampling, self.chance)
+            plan = replace(self, chance=None, words=None)
+            chance = plan.scheme.checked_chance(plan.rate)
+        except PmtlError as error:
+            raise self._cannot_draw(f"cannot be used: {error}") from error
+        if chance != self.chance:
+            raise self._cannot_draw(f"has changed, and its chance is {chance} today.")
+        return plan
+
+    def _cannot_draw(self, why: str) -> PmtlError:
+        return PmtlError(
+            f"The sampling scheme {self.sampling!r} {why} A client's chance to take part in a "
+            f"round was {self.chance}. To draw, use the scheme's former code."
+        )
 
     @property
     def rate(self) -> float:
@@ -146,7 +163,7 @@ class PrivacyPlan:
     def sampler(self, seed: int | None, client_keys: NDArray[np.uint64]) -> Sampler:
         """The cohorts this plan is charged for; `seed` is None in production, and `client_keys` are
         made from the clients' names (`streams.name_keys`)."""
-        return Sampler(self, seed, client_keys)
+        return Sampler(self.with_code(), seed, client_keys)
 
     def epsilon(self) -> float:
         """The ε this plan guarantees at its δ (needs scipy, and dp-accounting if q < m)."""
@@ -159,16 +176,17 @@ class PrivacyPlan:
         values: dict[str, Any] = asdict(self) | {"adjacency": self.adjacency}
         if math.isinf(self.clip_norm):
             values["clip_norm"] = "inf"
-        del values["chance"]
+        del values["chance"], values["words"]
         if self.sampling not in SCHEMES:
             values["chance"] = self.scheme.checked_chance(self.rate)
+            values["words"] = self.scheme.in_words(self, {})
         return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> PrivacyPlan:
         """The plan whose `values` `to_dict` wrote, checked again. A scheme of the user's own keeps
-        the chance that was written, because ε follows from it. If its code has another one or
-        cannot be imported, the plan can be read, but draws nothing."""
+        the chance that was written, because ε follows from it, and its code is not imported: a file
+        that somebody else wrote must not run code when it is read."""
         values = dict(values)
         adjacency = values.pop("adjacency", ADJACENCY)
         if adjacency != ADJACENCY:
@@ -176,23 +194,19 @@ class PrivacyPlan:
                 f"The privacy plan was written for the adjacency {adjacency!r}, but pmtl accounts "
                 f"only for {ADJACENCY!r}: make a new plan."
             )
-        return cls(**fields_of(cls, {"chance": None, **values}, "privacy plan"))
+        values = {"chance": None, "words": None, **values}
+        sampling = values.get("sampling", FULL)
+        own = isinstance(sampling, str) and sampling not in SCHEMES
+        if own and values["chance"] is None:
+            raise PmtlError(
+                f"The privacy plan names the sampling scheme {sampling!r}, which is not one of the "
+                "library's, without its chance, from which its cost follows: make a new plan."
+            )
+        return cls(**fields_of(cls, values, "privacy plan"))
 
-
-class _Recorded(SamplingScheme):
-    """A scheme of the user's own that was read from a file. It has a cost, and cannot draw."""
-
-    def __init__(self, name: str, chance: Any) -> None:
-        self._name, self._chance = name, chance
-
-    def chance(self, rate: float) -> float:
-        return self._chance  # type: ignore[no-any-return]
-
-    def draw(self, sampler: Sampler, round: int) -> NDArray[np.int64]:
-        raise PmtlError(
-            f"The sampling scheme {self._name!r} has changed or cannot be imported: a client's "
-            f"chance to take part in a round was {self._chance}. To draw, use its former code."
-        )
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is read like a file: it keeps its cost, whatever becomes of the scheme's code."""
+        return PrivacyPlan.from_dict, (self.to_dict(),)
 
 
 @dataclass(frozen=True)
@@ -234,8 +248,8 @@ class PrivacyRequest:
     )
     loss_bound: float | None = option(
         None,
-        help="The largest loss of a client in released metrics; unless given, twice that of "
-        "guessing, and 1 for numbers.",
+        help="The largest loss of a client in released metrics; unless given, twice the "
+        "loss of guessing, and 1 for numbers.",
     )
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NoReturn, cast
 
 import numpy as np
@@ -68,16 +69,14 @@ def _mark_seen(tally: Tally, clients: NDArray[np.int64]) -> list[int]:
     return fresh
 
 
+@dataclass(eq=False)
 class Tally:
     """The clipped sum of one round. It is private: only `Release.publish` may use it."""
 
-    def __init__(
-        self, round: int, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype
-    ) -> None:
-        self.round = round
-        self.sum = torch.zeros(shape, dtype=dtype, device=device)
-        self.cohort: frozenset[int] = frozenset()  #: the numbers of the clients that were drawn
-        self.seen: set[int] = set()
+    round: int
+    sum: Tensor  #: [vectors, U]
+    cohort: frozenset[int] = frozenset()  #: the numbers of the clients that were drawn
+    seen: set[int] = field(default_factory=set)  #: those whose uploads were added
 
 
 class Release:
@@ -118,11 +117,6 @@ class Release:
         divisors = plan.cohort * billboard.members / plan.clients
         self._divisors = torch.from_numpy(divisors).unsqueeze(1)
 
-    @property
-    def blocks(self) -> int:
-        """How many vectors the billboard has."""
-        return len(self._divisors)
-
     def __reduce__(self) -> NoReturn:
         """A copy would not know which rounds were published already."""
         raise PmtlError("A gate cannot be copied or sent elsewhere: a run has exactly one gate.")
@@ -131,7 +125,7 @@ class Release:
         """An empty sum for a round; uploads are of length `size`, or as long as `shared`."""
         dtype = torch.int64 if isinstance(self.noise, GridNoise) else torch.float64
         shape = (len(shared), shared.shape[1] if size is None else size)
-        return Tally(round, shape, shared.device, dtype)
+        return Tally(round, torch.zeros(shape, dtype=dtype, device=shared.device))
 
     def receive(self, tally: Tally, client: int, round: int, message: Mapping[str, Any]) -> None:
         """Clip and add what one site sent.
@@ -158,7 +152,7 @@ class Release:
         """Clip the uploads `[K, P]` of `clients` and add each to its block, once."""
         fresh = _mark_seen(tally, clients)
         workspace = _GPU_WORKSPACE if uploads.is_cuda else _WORKSPACE
-        wide = 1 if self.billboard.mixture is None else self.blocks
+        wide = 1 if self.billboard.mixture is None else self.billboard.size
         step = max(1, workspace // (8 * wide * max(1, uploads.shape[1])))
         for first in range(0, len(fresh), step):
             chosen = fresh[first : first + step]
@@ -191,10 +185,10 @@ class Release:
     def add_sum(self, tally: Tally, clients: NDArray[np.int64], total: Tensor) -> None:
         """Add the sum `total` [P] of the uploads of one site's clients, in steps of the grid.
 
-        The site is trusted to clip every client's upload. Here only the sum is bounded: one that is
-        longer than that of clipped uploads counts as zero.
+        The site is trusted to clip every client's upload. Here only the sum is bounded: a sum
+        that clipped uploads cannot reach counts as zero.
         """
-        if self.blocks != 1:
+        if self.billboard.size != 1:
             raise PmtlError("Sites can send sums only if all clients read one shared model.")
         fresh = _mark_seen(tally, clients)
         if len(fresh) == len(clients):  # Otherwise a part of it was counted before.
@@ -215,7 +209,7 @@ class Release:
                 that comes from a faulty site, and the attempt is refused.
         """
         most = self.plan.clients * 2**self._grid.bits + reach
-        if self.blocks != 1 or tally.seen or total.shape != tally.sum[0].shape:
+        if self.billboard.size != 1 or tally.seen or total.shape != tally.sum[0].shape:
             raise PmtlError("This sum does not fit the round.")
         if bool((total.double().abs() > most).any()):
             raise PmtlError("The sum of the sites is not possible: a site sent nonsense.")
@@ -234,19 +228,16 @@ class Release:
         divisors = self._divisors.to(tally.sum.device, non_blocking=True)
         return unit * tally.sum.to(torch.float64) / divisors
 
-    def publish(self, tally: Tally, shared: Tensor, step: ServerStep = torch.add) -> Tensor:
+    def publish(
+        self, tally: Tally, shared: Tensor, step: ServerStep = torch.add, noisy: bool = False
+    ) -> Tensor:
         """Charge the round, draw its noise, and return the next billboard.
 
-        `step` makes it from `shared` and the noisy average, both in float64. It uses only public
-        values, so it costs no privacy."""
-        self._refuse_repeat(tally)
-        if self._charge is not None:
-            self._charge(tally.round)  # Before the noise exists, so no release is ever uncharged.
-        update = self._noisy(tally).to(shared.device)
-        return step(shared.to(torch.float64), update).to(shared.dtype)
-
-    def _refuse_repeat(self, tally: Tally) -> None:
-        """Refuse to publish in another process, or a round twice."""
+        Args:
+            step: makes it from `shared` and the noisy average, both in float64. It uses only public
+                values, so it costs no privacy.
+            noisy: whether the sites added the noise (`add_noisy_sum`). `charge` was called before.
+        """
         if os.getpid() != self._owner:
             raise PmtlError(
                 "This gate belongs to the process that made it: a copy in another process would "
@@ -257,12 +248,9 @@ class Release:
                 f"Round {tally.round} was published already: no round gets its noise twice."
             )
         self._published.add(tally.round)
-
-    def publish_noisy(self, tally: Tally, shared: Tensor, step: ServerStep) -> Tensor:
-        """The next billboard from a sum to which sites added the noise, in shares
-        (`add_noisy_sum`). `charge` was called before they did. `step` is as for `publish`."""
-        self._refuse_repeat(tally)
-        update = self.average(tally).to(shared.device)
+        if not noisy:
+            self.charge(tally.round)  # Before the noise exists, so no release is ever uncharged.
+        update = (self.average(tally) if noisy else self._noisy(tally)).to(shared.device)
         return step(shared.to(torch.float64), update).to(shared.dtype)
 
     def _noisy(self, tally: Tally) -> Tensor:

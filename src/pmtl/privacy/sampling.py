@@ -7,8 +7,9 @@
 | `fixed` | exactly q clients, as in the paper | whether it took part: they count their own draws |
 
 The sampler, the accountant, the ledger, the statement and the audit use the same object, so what is
-drawn is what is charged. An unknown name is refused everywhere. To add a scheme, write a subclass
-with `draw` and `chance` and name it `package.module:Name`.
+drawn is what is charged. An unknown name is refused; a plan that was read keeps the cost that its
+file states, and draws nothing if the name is unknown. To add a scheme, write a subclass with `draw`
+and `chance` and name it `package.module:Name`.
 
 This module needs only NumPy: the accountants are imported when a cost is computed.
 """
@@ -16,7 +17,6 @@ This module needs only NumPy: the accountants are imported when a cost is comput
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from functools import lru_cache
 from numbers import Real
@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl import plugins, streams
+from pmtl import plugins
 from pmtl.errors import PmtlError
 from pmtl.spec import unknown
 
 if TYPE_CHECKING:
     from pmtl.privacy.plan import PrivacyPlan
+    from pmtl.privacy.sampler import Sampler
 
-STREAM = "sampling"
 FULL, POISSON, FIXED = "full", "poisson", "fixed"
 
 ALL_OTHERS = "all other clients together, who see every published model"
@@ -215,12 +215,25 @@ class Fixed(SamplingScheme):
     def in_words(self, plan: PrivacyPlan, also: Mapping[str, Any]) -> str:
         words = (
             f"{plan.cohort} of {plan.clients} clients were drawn for each round; colluding clients "
-            "can count who was drawn, so the ε above grants them that knowledge"
+            "can count who was drawn, so the ε above assumes that they know it"
         )
         if "outsiders" in also:
             outsiders = also["outsiders"]
             words += f" (for outsiders, who see only the models, ε would be {outsiders:.4g})"
         return words
+
+
+class Recorded(SamplingScheme):
+    """A scheme of the user's own in a plan that was read. It has a cost, and cannot draw."""
+
+    def __init__(self, chance: float, words: str | None) -> None:
+        self._chance, self._words = chance, words
+
+    def chance(self, rate: float) -> float:
+        return self._chance
+
+    def in_words(self, plan: PrivacyPlan, also: Mapping[str, Any]) -> str:
+        return self._words or super().in_words(plan, also)
 
 
 SCHEMES: dict[str, type[SamplingScheme]] = {FULL: Full, POISSON: Poisson, FIXED: Fixed}
@@ -247,12 +260,9 @@ def _found(name: str) -> SamplingScheme:
             f"The sampling scheme {name!r} cannot be used: it is not a subclass of "
             "pmtl.privacy.sampling.SamplingScheme."
         )
-    own = found not in SCHEMES.values()
-    if own:
-        _refuse_own_costs(found, name)
     try:
         made = found()
-        if own:
+        if found not in SCHEMES.values():
             _refuse_own_costs(made, name)
         return made
     except PmtlError:
@@ -264,78 +274,18 @@ def _found(name: str) -> SamplingScheme:
         ) from error
 
 
-def _refuse_own_costs(scheme: SamplingScheme | type[SamplingScheme], name: str) -> None:
+def _refuse_own_costs(scheme: SamplingScheme, name: str) -> None:
     """A scheme of the user's own is charged by its `chance` alone, also together with others.
-    Neither the class nor its objects may define other costs."""
-    costs = ("epsilon", "delta", "renyi", "checked_chance", "_costs")
-    kind = scheme if isinstance(scheme, type) else type(scheme)
+    Neither its class nor the object may define other costs."""
+    kind = type(scheme)
     own = [
         cost
-        for cost in costs
+        for cost in ("epsilon", "delta", "renyi", "checked_chance", "_costs")
         if getattr(kind, cost) is not getattr(SamplingScheme, cost) or cost in vars(scheme)
     ]
-    if own or scheme.coins_are_secret:
+    if own or kind.coins_are_secret or scheme.coins_are_secret:
         raise PmtlError(
             f"The sampling scheme {name!r} cannot be used: its cost follows from chance(rate), so "
             f"it may not define {', '.join([*own, 'coins_are_secret'])}. Derive it from "
             "SamplingScheme itself."
         )
-
-
-class Sampler:
-    """Draws the cohorts of a plan.
-
-    In an experiment a cohort is a pure function of (seed, client keys, round): a resumed run draws
-    the same cohorts. The coins are secret only as long as the seed is, and the generator is not
-    cryptographic. In production the operating system draws every coin, and no coin is stored.
-    """
-
-    def __init__(
-        self, plan: PrivacyPlan, seed: int | None, client_keys: NDArray[np.uint64]
-    ) -> None:
-        """`seed` is None in production; `client_keys` are made from the clients' names."""
-        keys = np.array(client_keys, dtype=np.uint64)
-        if keys.shape != (plan.clients,):
-            raise PmtlError(
-                f"The privacy plan is for {plan.clients} clients, but keys of shape {keys.shape} "
-                "were given to its sampler: make a plan for the federation that is trained."
-            )
-        if len(np.unique(keys)) != len(keys):
-            # Clients with the same key would have the same coin; the accountant assumes two.
-            raise PmtlError(
-                "Two clients have the same sampling key, so their coins would not be "
-                "independent: give every client a different name."
-            )
-        self.plan = plan
-        self.client_keys = keys
-        self._words = None if seed is None else streams.words(seed, STREAM, keys)
-
-    def draw(self, round: int) -> NDArray[np.int64]:
-        """The sorted indices of the clients of `round` (counted from 0)."""
-        plan = self.plan
-        if not 0 <= round < plan.rounds:
-            raise PmtlError(
-                f"Round {round} is outside the privacy plan, which pays for {plan.rounds} rounds "
-                f"numbered 0 to {plan.rounds - 1}: make a plan with more rounds."
-            )
-        drawn = np.asarray(plan.scheme.draw(self, round))
-        whole = drawn.dtype.kind in "iu" or not drawn.size
-        cohort = drawn.astype(np.int64)
-        sorted_once = whole and cohort.ndim == 1 and bool((np.diff(cohort) > 0).all())
-        if not sorted_once or (len(cohort) and not 0 <= cohort[0] <= cohort[-1] < plan.clients):
-            raise PmtlError(
-                f"The sampling scheme {plan.sampling!r} drew a cohort that is not a sorted list of "
-                f"different clients, numbered 0 to {plan.clients - 1}."
-            )
-        if not plan.scheme.size_varies and len(cohort) != plan.cohort:
-            raise PmtlError(
-                f"The sampling scheme {plan.sampling!r} drew {len(cohort)} clients where the plan "
-                f"says {plan.cohort}: set size_varies in its class if that is intended."
-            )
-        return cohort
-
-    def tickets(self, round: int) -> NDArray[np.uint64]:
-        """64 random bits for every client, independent in every round."""
-        if self._words is None:
-            return np.frombuffer(os.urandom(8 * self.plan.clients), dtype=np.uint64)
-        return streams.extend(self._words, round)

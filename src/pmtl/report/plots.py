@@ -45,8 +45,7 @@ def plot_plan(plan: Plan, path: str | Path) -> None:
     if plan.noise > 0:
         title = "common to all clients"
         axes.legend(frameon=False, fontsize="small", title=title, title_fontsize="small")
-    with disk_errors(path):
-        axes.figure.savefig(path, dpi=150)
+    _save(axes, path)
 
 
 def plot_comparison(results: dict[str, Any], path: Path) -> None:
@@ -73,7 +72,7 @@ def plot_comparison(results: dict[str, Any], path: Path) -> None:
     axes.set_title(f"{results['clients']} clients, mean ± standard deviation over seeds")
     axes.grid(alpha=0.25)
     axes.legend(frameon=False)
-    axes.figure.savefig(path, dpi=150)
+    _save(axes, path)
 
 
 def plot_sheet(name: str, caption: str, rows: Rows, path: Path) -> None:
@@ -83,7 +82,12 @@ def plot_sheet(name: str, caption: str, rows: Rows, path: Path) -> None:
     draw["longer"] = against_rounds
     draw.get(name, against_epsilon)(axes, rows)
     axes.set_title(textwrap.fill(caption, 80), fontsize="medium")
-    axes.figure.savefig(path, dpi=150)
+    _save(axes, path)
+
+
+def _save(axes: Any, path: Path) -> None:
+    with disk_errors(path):
+        axes.figure.savefig(path, dpi=150)
 
 
 def make_axes(width: float) -> Any:

@@ -9,7 +9,17 @@ from pmtl.data import Split
 from pmtl.personalize.methods import SELECT
 from pmtl.personalize.result import Finetuned
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.report.verdict import ALONE, EITHER, UNKNOWN, Floats, Paired, Verdict, judge, named
+from pmtl.report.verdict import (
+    ALONE,
+    EITHER,
+    NO_ROWS,
+    UNKNOWN,
+    Floats,
+    Paired,
+    Verdict,
+    judge,
+    named,
+)
 from pmtl.runs.result import Run
 
 #: What looking at scores costs, after training and after clients chose by themselves.
@@ -48,7 +58,7 @@ def verdict(run: Run) -> Verdict:
     counts = {split: run.data.rows(split).counts for split in order}
     rows: Split | None = next((split for split in order if counts[split].sum()), None)
     if rows is None:
-        return _nothing("There are no validation or test rows to measure on.")
+        return _nothing(NO_ROWS)
     losses = view_losses(run, rows)
     if not run.facts.shares and ALONE not in losses and not tuned:
         losses = {ALONE: losses["personal"]}
@@ -93,7 +103,7 @@ def released_verdict(
     released: list[dict[str, Any]], plan: PrivacyPlan | None, clients: int
 ) -> Verdict:
     """What the last released averages (`Run.released`) allow: their noise is known, the clients'
-    luck is not. `plan` is that of their release."""
+    luck is not. `plan` is the plan of the released metrics."""
     if not released:
         return _nothing("This is production, and no metrics were released, so scores cost nothing.")
     cost = "The ε of the run covers the released averages"
@@ -110,8 +120,8 @@ def released_verdict(
     winner = paired.winner
     head = f"use {named(winner)}" if winner else "no difference beyond the noise"
     words = (
-        f"In the last released averages the loss of {named(views[0])} is {loss:.4g} and that of "
-        f"{named(views[1])} {other_loss:.4g}: {'more than' if winner else 'not more than'} the "
+        f"In the last released averages the loss of {named(views[0])} is {loss:.4g} and the loss "
+        f"of {named(views[1])} {other_loss:.4g}: {'more than' if winner else 'not more than'} the "
         f"noise of the difference, {error:.2g}, explains. How much clients differ is private, so "
         "luck with clients is not counted."
     )

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pmtl.report.verdict import NO_ROWS
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -41,7 +43,7 @@ def metrics_table(scores: dict[str, Any]) -> Table:
     """The metrics of one run: a row per split and view."""
     header, rows = score_cells(scores)
     if not rows:
-        return _table([], [], title="There are no validation or test rows to measure on.")
+        return _table([], [], title=NO_ROWS)
     return _table(header, rows, left=0)
 
 

@@ -28,6 +28,8 @@ from pmtl.privacy.accounting.libraries import load
 Floats = NDArray[np.float64]
 
 SHARE, ALONE, EITHER, UNKNOWN = "share", "alone", "either", "unknown"
+#: Said where nothing can be measured.
+NO_ROWS = "There are no validation or test rows to measure on."
 #: What views are called in sentences; others by their own names.
 NAMES = {
     "personal": "the personal models",

@@ -7,9 +7,10 @@ the run ends earlier and never costs more than its plan.
 
 A run belongs to one ledger, whose identity is in `run.json`. In production neither can be replaced
 by an older copy: the ledger has a mark (round and digest) of every checkpoint, written after it,
-and a checkpoint has the number and hash of the ledger's newest entry. A run continues only from the
-checkpoint of the newest mark, or, after a crash between checkpoint and mark, from one whose entry
-the ledger has, without a later entry about the run.
+and a checkpoint has the number and hash of the ledger's newest entry. A run continues from the
+checkpoint that the newest mark names. A crash between checkpoint and mark leaves a checkpoint
+without a mark: the run continues from it only if the ledger has the entry that it names, and no
+later entry about the run.
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ class Budget:
     def charge_remaining(self, round: int) -> None:
         """Charge all releases of the plan after `round`.
 
-        Metrics decided when to stop, so only the cost of the whole plan is known, not that of the
-        rounds that were run.
+        Metrics decided when to stop, so only the cost of the whole plan is known, not the cost
+        of the rounds that were run.
         """
         for event in self.planned:
             for ahead in range(self._left(event)):

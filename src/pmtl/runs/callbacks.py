@@ -51,8 +51,8 @@ class Callback:
 
     def on_checkpoint(self, event: Event) -> None:
         """Called when a checkpoint is written after a round (`checkpoint_seconds`). Two checkpoints
-        are not announced: that of a production run before its first round, and the last one, which
-        is written with the result, before `on_end`."""
+        are not announced: the checkpoint of a production run before its first round, and the last
+        one, which is written with the result, before `on_end`."""
 
     def on_end(self, event: Event) -> None:
         """Called when the run is complete and its result is written."""

@@ -18,9 +18,8 @@ from pmtl.data import Bounds, FederatedData
 from pmtl.data.targets import Task
 from pmtl.errors import PmtlError, PmtlWarning, errors_naming
 from pmtl.models import FlatModel, build_model
-from pmtl.plugins import add_folder
-from pmtl.privacy.ledger.charges import from_list, to_list
-from pmtl.privacy.ledger.events import GaussianEvent
+from pmtl.plugins import add_folder, warn_of_other_module
+from pmtl.privacy.ledger.events import GaussianEvent, from_list, to_list
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.runs.config import IN_MEMORY, TrainConfig
 from pmtl.sharing import PublicInputs
@@ -126,12 +125,21 @@ class RunFacts:
         format = take_format(values, where, FORMAT)
         if format < 3 and "model_folder" in values:  # The former name.
             values["plugin_folder"] = values.pop("model_folder")
-        if isinstance(values.get("plugin_folder"), str):
-            add_folder(values["plugin_folder"])  # The plan may name a sampling scheme in it.
         with errors_naming(where):
             values = {name: _read(name, value) for name, value in values.items()}
         # pmtl 0.1 had further entries.
-        return from_values(cls, values, where, lenient=format == 1)
+        facts = from_values(cls, values, where, lenient=format == 1)
+        sound = {
+            "blocks": len(facts.blocks) == len(facts.clients),
+            "bounds": facts.bounds is None or "features" in facts.bounds,
+            "choice": facts.choice is None or "costs" in facts.choice,
+            "secure": facts.secure is None or len(facts.secure) == 2,
+            "written": not facts.complete or {"shared", "metrics"} <= facts.written.keys(),
+        }
+        for name in sound:
+            if not sound[name]:
+                raise PmtlError(f"In {where}: the entry {name!r} is damaged.")
+        return facts
 
 
 def _read(name: str, value: Any) -> Any:
@@ -202,6 +210,14 @@ def _first_difference(names: tuple[str, ...], known: tuple[str, ...]) -> str:
     return f"{len(names)} in place of {len(known)}"
 
 
+def find_own_modules(facts: RunFacts) -> None:
+    """Let the user's own modules be found that the run was made with."""
+    if facts.plugin_folder is not None:
+        add_folder(facts.plugin_folder)
+        for name in (facts.model, facts.plan.sampling, *(facts.metric or "").split("+")):
+            warn_of_other_module(name, facts.plugin_folder)
+
+
 def rebuild_model(
     facts: RunFacts, model: Any = None, public: PublicInputs | None = None
 ) -> FlatModel:
@@ -212,8 +228,7 @@ def rebuild_model(
         raise PmtlError(
             "This run's model came from a Python program: give its factory again as model=…."
         )
-    if facts.plugin_folder is not None:
-        add_folder(facts.plugin_folder)
+    find_own_modules(facts)
     begin = (facts.seed or 0) if facts.initialisation is None else facts.initialisation
     init = None if public is None else public.start
     sizes = (facts.input_shape, facts.outputs, facts.task)

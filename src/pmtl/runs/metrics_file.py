@@ -32,7 +32,7 @@ class MetricsFile:
             raise self.damaged() from None
 
     def digest(self, rounds: int | None = None) -> str:
-        """The digest of all lines, or of those of the first `rounds`."""
+        """The digest of all lines, or of the lines of the first `rounds`."""
         return files.digest_of_text(self._text(rounds), self.key)
 
     def published(self) -> Published:

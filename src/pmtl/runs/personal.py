@@ -22,10 +22,12 @@ import torch
 from numpy.typing import NDArray
 from safetensors import safe_open
 from torch import Tensor
+from torch.func import vmap
 
 from pmtl import storage as files
+from pmtl.algorithms import Algorithm
 from pmtl.errors import PmtlError
-from pmtl.simulation import Weights
+from pmtl.simulation import Store, Weights
 from pmtl.simulation.client_vectors.row_file import RowFile, digest_rows, private
 
 _TYPES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.uint8: "U8"}
@@ -38,6 +40,23 @@ class Personal:
     seen: NDArray[np.int64]  #: the clients that were ever sampled, sorted
     unseen: Tensor  #: [blocks, P]: the weights of the other clients
     weights: Weights  #: gives the weights of any clients
+
+
+def personal_models(
+    algorithm: Algorithm, store: Store, shared: Tensor, weights: Weights, alone: Weights | None
+) -> dict[str, Personal]:
+    """The models of each client for the run's folder: "personal" and "alone", if there are any.
+    `shared` [vectors, P] was published; `weights` and `alone` give the weights of any clients."""
+    if algorithm.exact:
+        unseen = algorithm.published(shared)
+    else:
+        unseen = vmap(algorithm.predict)(store.start.expand(len(shared), -1), shared)
+    models = {}
+    if algorithm.personal:
+        models["personal"] = Personal(store.seen, unseen, weights)
+    if alone is not None:
+        models["alone"] = Personal(store.seen, torch.zeros_like(unseen), alone)
+    return models
 
 
 def write_personal(

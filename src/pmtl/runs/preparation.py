@@ -301,7 +301,7 @@ def refuse_differences(
             "the data": data.fingerprint(),
             "the settings": to_json([settings, promised, run]),
             "the model": identity(model.module, model.start()),
-            "the algorithm": identity(method, _board(method, data)),
+            "the algorithm": identity(method, _billboard_description(method, data)),
             "the sampling scheme": identity([plan.scheme for plan in plans if plan is not None]),
             "the version of pmtl": f"{software.pop('pmtl')} {_sources()}",
             "the version of Python or torch": to_json(software),
@@ -316,7 +316,7 @@ def refuse_differences(
         )
 
 
-def _board(method: Algorithm, data: FederatedData) -> Any:
+def _billboard_description(method: Algorithm, data: FederatedData) -> Any:
     """The description of the algorithm's billboard; None if the algorithm is for other clients."""
     try:
         return method.billboard(data.clients).description()

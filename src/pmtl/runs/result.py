@@ -49,7 +49,7 @@ class Run(Predicting, RunView):
         flat_model: the module, as a function of one vector.
         personal_weights: gives the weights of clients' personal models.
         shared_weights: the published weights, a row for each shared model.
-        billboard: which client reads which of these rows.
+        billboard: which client reads which of these rows; by default the blocks in `facts`.
         scaling: what each client does to its features, if anything.
         digest_key: the key of the digests in `facts`; empty in an experiment.
     """
@@ -57,46 +57,34 @@ class Run(Predicting, RunView):
     def __init__(
         self,
         facts: RunFacts,
-        model: FlatModel,
-        personal: Weights | None,
-        shared: Tensor,
-        statement: Statement,
+        flat_model: FlatModel,
+        personal_weights: Weights | None,
+        shared_weights: Tensor,
+        privacy: Statement,
         metrics: list[dict[str, Any]],
         data: FederatedData | None = None,
         path: Path | None = None,
         scaling: Scaling | None = None,
         billboard: Billboard | None = None,
-        key: bytes = b"",
+        digest_key: bytes = b"",
         alone: Weights | None = None,
     ) -> None:
-        """Made by `train`, `resume` and `load_run`.
-
-        Args:
-            facts: the content of `run.json`.
-            model: the module, as a function of one vector.
-            personal: gives the weights of clients' personal models; None if they have none.
-            shared: the published weights, a row for each shared model.
-            statement: the privacy statement.
-            metrics: the lines of `metrics.jsonl`.
-            data: the federation; read from where the run found it unless given.
-            path: the run's folder, if it has one.
-            scaling: what each client does to its features, if anything.
-            billboard: which client reads which rows of `shared`; by default the blocks in `facts`.
-            key: the key of the digests in `facts`; empty in an experiment.
-            alone: gives the weights that clients would have without the others, if known.
-        """
+        """Made by `train`, `resume` and `load_run`, with the attributes above. `personal_weights`
+        is None if clients have no models of their own; `data` is read from where the run found it
+        unless given; `alone` gives the weights that clients would have without the others, if
+        known."""
         self.facts = facts
         self.clients: tuple[str, ...] = facts.clients
-        self.privacy = statement
+        self.privacy = privacy
         self.metrics = metrics
         self.path = path
-        self.flat_model = model
-        self.personal_weights = self._published if personal is None else personal
-        self.shared_weights = shared
+        self.flat_model = flat_model
+        self.personal_weights = personal_weights or self._published
+        self.shared_weights = shared_weights
         self.billboard = billboard or Billboard(np.asarray(facts.blocks, dtype=np.int64))
         self._data = data
         self.scaling = scaling
-        self.digest_key = key
+        self.digest_key = digest_key
         self._alone = alone
 
     def personal(self, client: str) -> nn.Module:
@@ -139,7 +127,7 @@ class Run(Predicting, RunView):
 
         Args:
             metric: further measures (`auc+f1`, or `all`) and metrics of your own
-                (`package.module:function`), joined by `+`. By default those of the run.
+                (`package.module:function`), joined by `+`. By default the run's measures.
         """
         self._refuse_exact()
         splits: tuple[Split, ...] = ("test", "validation")
@@ -278,6 +266,11 @@ def load_run(path: str | Path, data: FederatedData | None = None, model: Any = N
     flat = rebuild_model(facts, model, public)
     if facts.share is not None:  # The file has only the shared part.
         shared = build_share(facts.share, flat, public.rows).to(cpu, shared.dtype).published(shared)
+    if shared.shape[-1] != flat.size:
+        raise PmtlError(
+            f"The run at {path} has models of {shared.shape[-1]:,} weights, but the model that its "
+            f"run.json describes has {flat.size:,}: one of the files is damaged."
+        )
     return Run(
         facts,
         flat.to(cpu, shared.dtype),

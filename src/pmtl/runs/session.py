@@ -11,12 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from pmtl import storage as files
-from pmtl.engines.process import graceful_stop, peak_resident_bytes, threads_for
+from pmtl.engines.process import graceful_stop, peak_resident_bytes
 from pmtl.errors import Interrupted, PmtlError
 from pmtl.privacy.accounting.validation import KIND
 from pmtl.runs.budget import Budget, Published
@@ -24,7 +23,7 @@ from pmtl.runs.callbacks import Callback, Event, call
 from pmtl.runs.config import TrainConfig
 from pmtl.runs.facts import RunFacts
 from pmtl.runs.folder import RunFolder
-from pmtl.runs.personal import Personal
+from pmtl.runs.personal import personal_models
 from pmtl.runs.result import Run, statement_of
 from pmtl.simulation import Metrics, RoundReport, RunState, Simulation, evaluate
 from pmtl.simulation.custom_metrics import find_metrics
@@ -56,7 +55,7 @@ def run_to_end(
     if secret and folder is not None:
         federation.notify_owner = folder.note
     with ExitStack() as stack:
-        stack.enter_context(threads_for(federation.sites))
+        stack.enter_context(federation.sites.threads())
         stop = threading.Event()
         if folder is not None:
             stack.enter_context(files.exclusive(folder.lock_file))
@@ -181,9 +180,9 @@ def _finish(
     alone = views.get("alone") if federation.team.leader else None
     facts = replace(facts, state="complete", not_finite=not_finite(federation, state, facts.mode))
     if (spans := federation.algorithm.target_spans(state.shared)) is not None:
-        known = np.isfinite(spans).all()
-        facts = replace(facts, target_spans=tuple(spans) if known else None)
-        facts = replace(facts, shows_model=facts.shows_model and bool(known))
+        known = bool(np.isfinite(spans).all())
+        shows = facts.shows_model and known
+        facts = replace(facts, target_spans=tuple(spans) if known else None, shows_model=shows)
     if not facts.production:  # Who was sampled is private, and so is the number of sampled clients.
         store = state.store
         clients = len(store.seen)
@@ -211,14 +210,8 @@ def _finish(
     )
     if folder is not None:
         _save(folder, state, budget)
-        personal = {}
-        if federation.algorithm.personal:
-            personal["personal"] = Personal(
-                state.store.seen, federation.unsampled_predictors(state), weights
-            )
-        if alone is not None:
-            unseen = torch.zeros_like(federation.unsampled_predictors(state))
-            personal["alone"] = Personal(state.store.seen, unseen, alone)
+        given = federation.algorithm, state.store, state.shared, weights, alone
+        personal = personal_models(*given)
         result = None if facts.production else run.evaluate()
         shown = federation.published(state) if federation.algorithm.exact else state.shared
         published = {"weights": shown, **federation.server.billboard.tensors()}

@@ -29,7 +29,13 @@ from pmtl.runs.config import (
     privacy_of,
     read_config,
 )
-from pmtl.runs.facts import as_trained, check_data, model_identity, rebuild_model
+from pmtl.runs.facts import (
+    as_trained,
+    check_data,
+    find_own_modules,
+    model_identity,
+    rebuild_model,
+)
 from pmtl.runs.folder import KEY_BYTES, RunFolder
 from pmtl.runs.preparation import (
     default_algorithm,
@@ -264,9 +270,11 @@ def resume(
         )
     if config.algorithm == IN_MEMORY and algorithm is None:
         raise PmtlError(f"The run at {path} needs its algorithm object again: algorithm=….")
+    find_own_modules(facts)
+    facts = replace(facts, plan=facts.plan.with_code())
+    plan, metrics = facts.plan, facts.metrics_plan
     federated = _load(config, show, facts.schema) if data is None else data
     method = build_algorithm(algorithm or config.algorithm)
-    plan, metrics = facts.plan, facts.metrics_plan
     public = folder.load_public(facts)
     flat = rebuild_model(facts, model, public)
     federated = as_trained(federated, facts)

@@ -8,7 +8,8 @@ steps the longest upload.
 *Privacy of the sum* (docs/secure-aggregation.md has the proof, step by step). Let X₁ … Xₙ be the
 unrounded shares and U₁ … Uₙ independent and uniform on [−½, ½]. Rounding X gives k with the
 probability that is the density of X + U at k. The sum of the rounded shares therefore has the
-characteristic function (Σⱼ γ(t + 2πj))ⁿ, where γ is that of X + U. The rounded value of
+characteristic function (Σⱼ γ(t + 2πj))ⁿ, where γ is the characteristic function of
+X + U. The rounded value of
 ΣX + U₁ + … + Uₙ₋₁ has Σⱼ γ(t + 2πj)ⁿ. For |t| ≤ π the two differ only by terms with j ≠ 0, of at
 most e^(−π²s²/2). So up to a total variation distance that `log10_distance` bounds, the adversary
 sees S + ΣX with further independent noise, rounded: a true Gaussian mechanism with multiplier z,

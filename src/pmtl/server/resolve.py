@@ -74,7 +74,6 @@ def resolve_algorithm(
 def auto_algorithm(asked: PrivacyRequest, local: Any, share: str | None, linear: bool) -> str:
     """The meaning of `algorithm=auto`: pooling for linear models and anchored for others, unless
     settings of Algorithm 1 were given. `local` is a `LocalTraining`."""
-    steps = asked.rounds is not None or asked.clip is not None or local != type(local)()
-    if steps:
+    if asked.rounds is not None or asked.clip is not None or local != type(local)():
         return "pmtl"
     return "pooling" if linear and share is None else "anchored"

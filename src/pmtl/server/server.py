@@ -8,7 +8,7 @@ A round is (Algorithm 1, lines 3 to 9):
         server.receive(tally, client, state.round, upload)
     server.publish(tally, state)
 
-A simulation adds all uploads at once (`server.add`).
+A simulation adds all uploads at once (`Release.add`).
 """
 
 from __future__ import annotations
@@ -148,10 +148,10 @@ class Server:
         size = tally.sum.shape[1]
         wanted = (size,) if summed else (len(clients), size)
         whole = tally.sum.dtype == torch.int64 and self.billboard.mixture is None
-        kinds = "i" if whole else "f"
-        if uploads.shape != wanted or uploads.dtype.kind not in kinds:
-            uploads = np.zeros(wanted, dtype=np.int64 if whole else np.float64)
-        given = torch.from_numpy(np.array(uploads, dtype=np.int64 if whole else np.float64))
+        dtype = np.dtype(np.int64 if whole else np.float64)
+        if uploads.shape != wanted or uploads.dtype.kind != dtype.kind:
+            uploads = np.zeros(wanted, dtype)
+        given = torch.from_numpy(np.array(uploads, dtype))
         if summed:
             self.gate.add_sum(tally, clients, given)
         elif whole:
@@ -159,13 +159,9 @@ class Server:
         else:
             self.gate.add(tally, clients, given)
 
-    def add(self, tally: Tally, clients: NDArray[np.int64], uploads: Tensor) -> None:
-        """Clip and add the uploads `[K, P]` of several clients."""
-        self.gate.add(tally, clients, uploads)
-
     def publish(self, tally: Tally, state: ServerState, noisy: bool = False) -> None:
         """Charge the round, add noise, let the algorithm's server make its step, and move `state`
-        to after the round. `noisy`: the sites added the noise (`Release.publish_noisy`)."""
+        to after the round. `noisy`: the sites added the noise (`Release.publish`)."""
         if tally.round != state.round or state.round >= self.plan.rounds:
             raise PmtlError(
                 f"Round {tally.round} cannot be published: the next one is {state.round}, and the "
@@ -176,8 +172,7 @@ class Server:
             after, state.memory = self._step(shared, update, state.memory)
             return after
 
-        release = self.gate.publish_noisy if noisy else self.gate.publish
-        state.shared = release(tally, state.shared, step)
+        state.shared = self.gate.publish(tally, state.shared, step, noisy)
         state.round += 1
 
     def dry_run(self, state: ServerState) -> None:

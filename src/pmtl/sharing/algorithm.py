@@ -9,7 +9,7 @@ is FedPer (Arivazhagan et al., 2019).
     s ← the wrapped algorithm's step with g_s
     p ← p − η g_p
 
-If a step takes several gradients, as Ditto's does, p follows the last one, which is that of the
+If a step takes several gradients, as Ditto's does, p follows the last one, the gradient of the
 personal model.
 """
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pmtl.algorithms import Algorithm, ExactAlgorithm
 from pmtl.errors import PmtlError
-from pmtl.models import FlatModel, PublicFile, read_public, used_tensors
+from pmtl.models import FlatModel, PublicFile, read_public
 from pmtl.sharing.algorithm import SharedPart
 from pmtl.sharing.kinds import basis_rows, by_name, film, lowrank, subspace
 from pmtl.sharing.share import Basis, Share
@@ -91,7 +91,7 @@ class PublicInputs:
         """The parts that this model uses."""
         start, rows = self.start, self.rows
         if start is not None:
-            start = used_tensors(model.module, start)
+            start = {name: start[name] for name in model.module.state_dict() if name in start}
         if self.basis is not None:
             rows = basis_rows(self.basis, model)
         return PublicInputs(start, rows, self.about)

@@ -207,19 +207,14 @@ def _orthonormal(rows: Tensor) -> Tensor:
     """An orthonormal basis of the span of `rows`, the rows themselves if they are orthonormal."""
     k, size = rows.shape
     lengths = torch.linalg.vector_norm(rows, dim=1)
-    if k > size or not bool((lengths > 0).all()):
-        raise _not_full_rank(k, size)
-    columns, triangle = torch.linalg.qr((rows / lengths[:, None]).T)
-    diagonal = triangle.diagonal()
-    if not bool((diagonal.abs() > _DEPENDENT).all()):
-        raise _not_full_rank(k, size)
-    # A weight that no direction moves must not change at all.
-    basis: Tensor = (columns * diagonal.sign()).T * rows.ne(0).any(dim=0)
-    return basis.contiguous()
-
-
-def _not_full_rank(k: int, size: int) -> PmtlError:
-    return PmtlError(
+    if k <= size and bool((lengths > 0).all()):
+        columns, triangle = torch.linalg.qr((rows / lengths[:, None]).T)
+        diagonal = triangle.diagonal()
+        if bool((diagonal.abs() > _DEPENDENT).all()):
+            # A weight that no direction moves must not change at all.
+            basis: Tensor = (columns * diagonal.sign()).T * rows.ne(0).any(dim=0)
+            return basis.contiguous()
+    raise PmtlError(
         f"The basis does not have full rank: its {k} directions for {size} weights depend on each "
         "other. Leave out directions that are sums of others."
     )

@@ -1,7 +1,6 @@
 """One server and many sites on one machine."""
 
 from pmtl.client.batches import LocalTraining as LocalTraining
-from pmtl.engines.choose import check_engine as check_engine
 from pmtl.engines.row_tensors import RowTensors as RowTensors
 from pmtl.simulation.client_vectors.store import Store as Store
 from pmtl.simulation.evaluation import Metrics as Metrics

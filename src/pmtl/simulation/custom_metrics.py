@@ -36,7 +36,7 @@ _ERRORS = ("_loss", "_error", "_deviance")
 def find_metrics(names: str | None, task: Task | None = None) -> dict[str, Metric | None]:
     """Metrics, by the names they get in results; None for a measure of the library.
 
-    `names` are measures (`measures.py`; `all` are those of the task), `package.module:function` or
+    `names` are measures (`measures.py`; `all`: every one of the task), `package.module:function` or
     the names of entry points, joined by `+`. A measure that the `task` does not have is refused.
     """
     if names is not None and not isinstance(names, str):

@@ -25,7 +25,7 @@ from pmtl.engines.choose import slot_count
 from pmtl.engines.row_tensors import RowTensors
 from pmtl.engines.slots import assign_slots, axis_is_safe
 from pmtl.engines.sparse import client_widths, is_linear, sparse_outputs
-from pmtl.models import FlatModel, Task, metric_names, row_losses, row_metrics, row_squares
+from pmtl.models import FlatModel, metric_names, row_losses, row_metrics, row_squares
 from pmtl.simulation.custom_metrics import (
     Metric,
     client_value,
@@ -40,14 +40,11 @@ from pmtl.simulation.team import ALONE, Team
 Weights = Callable[[Ints], Tensor]
 Metrics = dict[str, float]
 Floats = NDArray[np.float64]
-#: From outputs and targets to a number for each row, by name.
-Measure = Callable[[Task, Tensor, Tensor], dict[str, Tensor]]
 
 #: Rows of one client that are evaluated at once, and floats of all clients together.
 _ROWS, _FLOATS = 256, 2**25
 
-#: Metrics of which less is better, and those that are square roots of an average over rows.
-ERRORS = ("loss", "rmse", "mae")
+#: Metrics that are square roots of an average over rows.
 ROOTS = ("rmse",)
 
 
@@ -182,13 +179,16 @@ class Evaluator:
         that are not among `clients`. `isolate` is for production: no result depends on other
         clients (`engines/slots.py`)."""
         sums: dict[str, Floats] = {}
+        task = self.tensors.data.task
         for group in self._groups(clients, isolate):
             mine = clients[group.slots[group.filled]]
             at = weights(mine)
             if not group.filled.all():
                 at = at[torch.from_numpy(np.cumsum(group.filled).clip(1) - 1).to(at.device)]
-            for _, real, table in self._tables(at, clients[group.slots], group, _metrics):
-                for name, values in table.items():
+            for _, real, outputs, targets in self._outputs(at, clients[group.slots], group):
+                found = row_metrics(task, outputs, targets)
+                for name, each in {"loss": row_losses(task, outputs, targets), **found}.items():
+                    values = each.double().view(real.shape).cpu().numpy()
                     totals = sums.setdefault(name, np.zeros(self.tensors.data.m))
                     totals[mine] += np.where(real, values, 0).sum(axis=1)[group.filled]
         return {name: values / np.maximum(self.rows.counts, 1) for name, values in sums.items()}
@@ -201,35 +201,32 @@ class Evaluator:
         def of(slots: Ints) -> Tensor:
             return weights[torch.from_numpy(slots).to(weights.device)]
 
-        for at, table in self._each_row(of, clients, _squares, isolate):
-            found[at] = table["squares"]
+        for at, real, outputs, targets in self._each_row(of, clients, isolate):
+            squares = row_squares(self.tensors.data.task, outputs, targets)
+            found[at] = squares.double().view(real.shape).cpu().numpy()[real]
         return found
 
     def row_outputs(self, weights: Weights, clients: Ints) -> NDArray[np.float32]:
         """[rows, outputs] the models' outputs for all of the clients' rows, client after client."""
         shape = (int(self.rows.counts[clients].sum()), self.tensors.data.outputs)
         found = np.empty(shape, dtype=np.float32)
-        for at, table in self._each_row(lambda slots: weights(clients[slots]), clients, _columns):
-            for output, values in table.items():
-                found[at, int(output)] = values
+        for at, real, outputs, _ in self._each_row(lambda slots: weights(clients[slots]), clients):
+            found[at] = outputs.flatten(1).double().cpu().numpy()[real.ravel()]
         return found
 
     def _each_row(
-        self,
-        weights: Callable[[Ints], Tensor],
-        clients: Ints,
-        measure: Measure,
-        isolate: bool = False,
-    ) -> Iterator[tuple[Ints, dict[str, Floats]]]:
-        """A few rows of the clients at a time: their positions among all rows, client after client,
-        and their measured values. `weights` is a function from positions to weights."""
+        self, weights: Callable[[Ints], Tensor], clients: Ints, isolate: bool = False
+    ) -> Iterator[tuple[Ints, Mask, Tensor, Tensor]]:
+        """A few rows of the clients at a time: the positions of the real ones among all rows,
+        client after client, and what `_outputs` gives. `weights` is a function from positions to
+        weights."""
         counts = self.rows.counts[clients]
         begin = np.cumsum(counts) - counts
         for group in self._groups(clients, isolate):
             slots = group.slots
-            for place, real, table in self._tables(weights(slots), clients[slots], group, measure):
-                at = begin[slots, None] + np.arange(place.start, place.stop)
-                yield at[real], {name: values[real] for name, values in table.items()}
+            found = self._outputs(weights(slots), clients[slots], group)
+            for place, real, outputs, targets in found:
+                yield (begin[slots, None] + place)[real], real, outputs, targets
 
     def _groups(self, clients: Ints, isolate: bool) -> Iterator[Group]:
         """The clients that have rows, in groups that are evaluated together."""
@@ -254,10 +251,8 @@ class Evaluator:
             floats = model.size + shape[0] * int(np.prod(data.input_shape))
             return slot_count(data.m, data.m, device, floats) if safe else 1
 
-        for shape, slots in assign_slots(clients[with_rows], shapes, width):
-            filled = slots >= 0
-            positions = with_rows[np.where(filled, slots, slots[filled][0])]
-            yield Group(positions, filled, shape[0], shape[2] if sparse else None)
+        for shape, who, filled in assign_slots(clients[with_rows], shapes, width):
+            yield Group(with_rows[who], filled, shape[0], shape[2] if sparse else None)
 
     def _by_size(self, counts: Ints) -> Iterator[Group]:
         """As many clients as memory allows, with similar numbers of rows: little padding."""
@@ -271,11 +266,12 @@ class Evaluator:
             some, order = np.split(order, [min(width, alike)])
             yield Group(np.sort(some), np.ones(len(some), dtype=bool))
 
-    def _tables(
-        self, weights: Tensor, clients: Ints, group: Group, measure: Measure
-    ) -> Iterator[tuple[slice, Mask, dict[str, Floats]]]:
-        """A few rows of every client at a time: which of its rows, which of these are real, and the
-        measured values `[K, rows]`."""
+    def _outputs(
+        self, weights: Tensor, clients: Ints, group: Group
+    ) -> Iterator[tuple[Ints, Mask, Tensor, Tensor]]:
+        """A few rows of every client at a time: which of its rows [n], which of these are real
+        [K, n], and the outputs and targets [K · n, …]. Measures are computed before padding is
+        left out: the last bits of a sum depend on the sizes of arrays."""
         tensors, model, rows = self.tensors, self.model, self.rows
         model.module.eval()
         counts, starts = np.where(group.filled, rows.counts[clients], 0), rows.offsets[clients]
@@ -291,22 +287,7 @@ class Evaluator:
                 else:
                     inputs, targets = tensors.rows(index)
                     outputs = vmap(model.apply)(weights, inputs)
-                numbers = measure(tensors.data.task, outputs.flatten(0, 1), targets.flatten(0, 1))
-            table = {name: n.double().view(real.shape).cpu().numpy() for name, n in numbers.items()}
-            yield slice(first, first + len(place)), real, table
-
-
-def _metrics(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """The task's metrics, and its loss."""
-    return {"loss": row_losses(task, outputs, targets), **row_metrics(task, outputs, targets)}
-
-
-def _columns(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    return {str(place): column for place, column in enumerate(outputs.flatten(1).unbind(1))}
-
-
-def _squares(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    return {"squares": row_squares(task, outputs, targets)}
+            yield place, real, outputs.flatten(0, 1), targets.flatten(0, 1)
 
 
 def summarise(per_client: dict[str, Floats], counts: Ints) -> Metrics:
@@ -316,5 +297,5 @@ def summarise(per_client: dict[str, Floats], counts: Ints) -> Metrics:
         root = 0.5 if name in ROOTS else 1
         summary[name] = float((values * counts).sum() / counts.sum()) ** root
         if name != "loss":
-            summary |= mean_and_worst(name, values[counts > 0] ** root, name in ERRORS)
+            summary |= mean_and_worst(name, values[counts > 0] ** root, name in LESS_IS_BETTER)
     return summary

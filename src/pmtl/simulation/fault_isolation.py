@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -15,15 +15,21 @@ Failed = Callable[[int, Exception], None]
 
 
 def isolated(
-    clients: Clients, work: Callable[[Clients], T], failed: Failed | None = None
+    clients: Clients,
+    work: Callable[[Clients], T],
+    failed: Failed | None = None,
+    isolate: bool = True,
 ) -> list[tuple[Clients, T]]:
-    """Run `work` for all clients, leaving out those for whom it fails.
+    """Run `work` for all clients, leaving out those for whom it fails. In an experiment (without
+    `isolate`) the error is raised.
 
     In production an error caused by one client's data must not be visible: it would release
     something about that client without a charge. This includes a lack of memory, which depends on
     numbers of rows. The client is found by halving. Its upload counts as zero, and the divisor does
     not change. The result of `work` for a client must not depend on the other clients.
     """
+    if not isolate:
+        return [(clients, work(clients))]
     try:
         return [(clients, work(clients))]
     except Exception as error:
@@ -35,8 +41,16 @@ def isolated(
     return [*isolated(clients[:half], work, failed), *isolated(clients[half:], work, failed)]
 
 
-def together(
-    clients: Clients, work: Callable[[Clients], T], failed: Failed | None = None
-) -> list[tuple[Clients, T]]:
-    """Run `work` for all clients at once; in an experiment errors are visible."""
-    return [(clients, work(clients))]
+def failure_notes(
+    notify_owner: Callable[[str], None], names: Sequence[str], what: str, round: int
+) -> Failed:
+    """A function that tells the owner of the data about a client that could not be computed.
+    `names` are those of the clients, and `what` is what could not be done with one."""
+
+    def failed(client: int, error: Exception) -> None:
+        notify_owner(
+            f"Round {round}: client {names[client]!r} could not be {what} "
+            f"({type(error).__name__}: {error}). It counts as zero."
+        )
+
+    return failed

@@ -7,8 +7,8 @@ names. `identity` reads
 - numbers, texts and containers by their content; tensors and arrays by their bytes, on any device;
 - a user's functions and classes by their compiled code (which exists without a source file),
   defaults, closures, the globals they name, and what they name of a user's own modules;
-- what belongs to Python or an installed package by its name (and the package's version, except
-  torch and NumPy, whose builds differ between machines with and without a GPU);
+- what belongs to Python or to an installed package with a version by its name (and this version,
+  except those of torch, NumPy and SciPy, whose builds differ between machines);
 - modules, pmtl's own objects and objects of a user's classes by their class and attributes, other
   objects by what `pickle` would store.
 """
@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache, partial
 from hashlib import blake2b
+from sysconfig import get_path
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
@@ -30,7 +31,8 @@ import torch
 from torch import Tensor, nn
 
 #: Packages whose code is identified by name alone; pmtl's version is in the key of the noise.
-_KNOWN = {"torch", "numpy", "scipy", "pmtl", *sys.stdlib_module_names}
+_BY_NAME = {"torch", "numpy", "scipy", "pmtl"}
+_STANDARD_LIBRARY = (get_path("stdlib"), get_path("platstdlib"))
 #: Attributes that are ignored: Python's own, and whether a module is in training mode.
 _IGNORED = {"__dict__", "__weakref__", "__doc__", "__module__", "_abc_impl", "training"}
 _GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME")
@@ -107,7 +109,7 @@ class _Digester:
             self._function(value)
         elif isinstance(value, type):
             self._class(value)
-        elif hasattr(value, "__wrapped__"):  # A wrapper such as that of `functools.cache`.
+        elif hasattr(value, "__wrapped__"):  # A wrapper, as `functools.cache` makes.
             self._parts("wrapper", (type(value), value.__wrapped__))
         else:
             self._object(value)
@@ -202,7 +204,7 @@ def _named_in(values: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     while waiting:
         above, module = waiting.pop()
         root = module.__name__.partition(".")[0]
-        if root in _KNOWN or _installed(root):
+        if _known_package(root):
             continue
         for name in names:
             if hasattr(module, name) and (full := f"{above}.{name}") not in found:
@@ -248,7 +250,8 @@ def _content(cell: Any) -> Any:
 def _name(value: Any) -> str:
     own = getattr(value, "__qualname__", None) or getattr(value, "__name__", None) or str(value)
     package = _package(value)
-    version = "" if package in _KNOWN else getattr(sys.modules.get(package), "__version__", "")
+    by_name = package in _BY_NAME or _standard(package)
+    version = "" if by_name else getattr(sys.modules.get(package), "__version__", "")
     return f"{getattr(value, '__module__', '')} {own} {version}"
 
 
@@ -258,10 +261,29 @@ def _package(value: Any) -> str:
 
 def _known(value: Any) -> bool:
     """Whether the code belongs to Python or an installed package, not to the user."""
-    return _package(value) in _KNOWN or _installed(_package(value))
+    return _known_package(_package(value))
+
+
+def _known_package(package: str) -> bool:
+    return package in _BY_NAME or _standard(package) or _installed(package)
+
+
+@cache
+def _standard(package: str) -> bool:
+    """Whether this is a module of Python's own, and not a user's `trace.py`."""
+    file = getattr(sys.modules.get(package), "__file__", None)
+    own = file is None or (file.startswith(_STANDARD_LIBRARY) and not _is_in_site_packages(file))
+    return package in sys.stdlib_module_names and own
 
 
 @cache
 def _installed(package: str) -> bool:
-    file = getattr(sys.modules.get(package), "__file__", None) or ""
+    """Whether this is an installed package with a version, which stands for its code. Without one,
+    it is identified by its code."""
+    module = sys.modules.get(package)
+    file = getattr(module, "__file__", None) or ""
+    return _is_in_site_packages(file) and bool(getattr(module, "__version__", ""))
+
+
+def _is_in_site_packages(file: str) -> bool:
     return "site-packages" in file or "dist-packages" in file

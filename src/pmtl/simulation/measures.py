@@ -248,7 +248,7 @@ UNDEFINED = {"auc": "their rows have one class only", "r2": "their targets are a
 
 
 def measures_of(task: Task, names: Iterable[str]) -> dict[str, Measure]:
-    """The measures of these names (`all`: those of the task); one of another task is refused."""
+    """The measures of these names (`all`: every one of the task); others are refused."""
     found: dict[str, Measure] = {}
     for name in names:
         if name != ALL and name not in MEASURES[task]:

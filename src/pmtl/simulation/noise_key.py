@@ -14,7 +14,7 @@ from typing import Any
 from pmtl._version import __version__
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
-from pmtl.privacy.noise import Source, Words, seeded_source, system_source
+from pmtl.privacy.noise import Source, WordStream, seeded_source, system_source
 from pmtl.privacy.sampling import SCHEMES
 from pmtl.server import Server
 from pmtl.simulation.identity import identity
@@ -64,7 +64,7 @@ class NoiseKey:
         if seed is None:
             return system_source
 
-        def of_round(round: int) -> Words:
+        def of_round(round: int) -> WordStream:
             self._drawn = True  # From now on the key must not change.
             return seeded_source(seed, self.text + release)(round)
 

@@ -18,13 +18,14 @@ from torch.func import vmap
 
 from pmtl.algorithms import ExactAlgorithm
 from pmtl.engines.base import Ints, Trained
+from pmtl.engines.loops import predict_one_by_one
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Tally
 from pmtl.server import Server, ServerState
 from pmtl.simulation.client_vectors.store import Store
 from pmtl.simulation.evaluation import Evaluator, Floats, Metrics, Weights
-from pmtl.simulation.fault_isolation import isolated, together
+from pmtl.simulation.fault_isolation import Failed, failure_notes, isolated
 from pmtl.simulation.noise_key import NoiseKey
 from pmtl.simulation.released_metrics import ReleasedMetrics, metric_bounds
 from pmtl.simulation.round_report import RoundReport
@@ -71,7 +72,6 @@ class Simulation:
         self.released_metrics: ReleasedMetrics | None = None
         self._hardened = hardened
         self._production = server.production
-        self._each = isolated if self._production else together
         self._next: tuple[int, Ints] | None = None
         #: Which clients have training rows. In production, a client without counts as zero.
         self._trains = self.data.rows("train").counts > 0
@@ -110,7 +110,7 @@ class Simulation:
         common = self.team.from_leader(self.model.start())  # In production each start is random.
         rate = self.plan.rate if self.algorithm.shares else 1.0
         expected = self.data.m * (1 - (1 - rate) ** self.plan.rounds) / self.team.size
-        store = Store.fresh(self.data.m, self.algorithm.start(common), expected, file)
+        store = Store(self.data.m, self.algorithm.start(common), expected, file)
         server = self.server.start(common)
         return RunState(server.round, server.shared, server.memory, store)
 
@@ -134,9 +134,11 @@ class Simulation:
                 if len(clients) < len(piece):
                     positions = torch.from_numpy(np.searchsorted(piece, clients))
                     owned = owned[positions.to(owned.device)]
-                return self._train(clients, owned, state.shared, round, lr)
+                read = self._read(state.shared, clients)
+                return self.sites.train_clients(clients, owned, read, round, lr)
 
-            done = self._each(piece[self._trains[piece]], train, self._failed("trained", round))
+            trains, failure = piece[self._trains[piece]], self._failed("trained", round)
+            done = isolated(trains, train, failure, self._production)
             failed = np.setdiff1d(piece, np.concatenate([piece[:0], *(some for some, _ in done)]))
             # A client that failed keeps its vector, but gets a row like all sampled clients.
             state.store.scatter(failed, state.store.gather(failed))
@@ -145,7 +147,7 @@ class Simulation:
                 if not self.algorithm.exact:  # An exact algorithm has no batch losses.
                     losses.append(trained.losses)
                 if self.algorithm.shares:
-                    self.server.add(tally, clients, trained.uploads)
+                    self.server.gate.add(tally, clients, trained.uploads)
                     norms.append(torch.linalg.vector_norm(trained.uploads, dim=1).double())
         if self.algorithm.shares:
             self._publish(tally, state)
@@ -170,11 +172,9 @@ class Simulation:
             def solve(clients: Ints) -> Tensor:
                 return self.sites.finish_clients(clients, self._read(state.shared, clients))
 
-            for clients, own in self._each(piece, solve, self._failed("finished", state.round)):
+            failure = self._failed("finished", state.round)
+            for clients, own in isolated(piece, solve, failure, self._production):
                 self._keep(state, clients, own)
-
-    def _train(self, clients: Ints, own: Tensor, shared: Tensor, round: int, lr: float) -> Trained:
-        return self.sites.train_clients(clients, own, self._read(shared, clients), round, lr)
 
     def _keep(self, state: RunState, clients: Ints, own: Tensor) -> None:
         state.store.scatter(clients, own)
@@ -183,14 +183,8 @@ class Simulation:
     def _read(self, shared: Tensor, clients: Ints) -> Tensor:
         return self.server.billboard.read(shared, clients, self._production)
 
-    def _failed(self, what: str, round: int) -> Callable[[int, Exception], None]:
-        def notify(client: int, error: Exception) -> None:
-            self.notify_owner(
-                f"Round {round}: client {self.data.clients[client]!r} could not be {what} "
-                f"({type(error).__name__}: {error}). It counts as zero."
-            )
-
-        return notify
+    def _failed(self, what: str, round: int) -> Failed:
+        return failure_notes(self.notify_owner, self.data.clients, what, round)
 
     def _publish(self, tally: Tally, state: RunState) -> None:
         """Sum at the leader, whose gate publishes; then broadcast the result."""
@@ -232,18 +226,10 @@ class Simulation:
     def predictors(self, state: RunState, clients: Ints) -> Tensor:
         """The weights `[K, P]` with which the clients predict."""
         own, shared = state.store.gather(clients), self._read(state.shared, clients)
-        predict = vmap(self.algorithm.predict)
-        if self._production and len(clients):
-            pairs = zip(torch.split(own, 1), torch.split(shared, 1), strict=True)
-            return torch.cat([predict(mine.clone(), read.clone()) for mine, read in pairs])
-        return predict(own, shared)
-
-    def unsampled_predictors(self, state: RunState) -> Tensor:
-        """The weights `[blocks, P]` with which clients that were never sampled predict."""
-        if self.algorithm.exact:
-            return self.published(state)
-        own = state.store.start.expand(len(state.shared), -1)
-        return vmap(self.algorithm.predict)(own, state.shared)
+        if self.sites.engine == "debug" and len(clients):
+            names = [self.data.clients[k] for k in clients]
+            return predict_one_by_one(self.algorithm, names, own, shared)
+        return self.sites.predictors(own, shared)
 
     def views(self, state: RunState) -> dict[str, Weights]:
         """What is evaluated: the personal models and, if there is one, the shared model."""
@@ -281,7 +267,7 @@ class Simulation:
             def measure(clients: Ints, weights: Weights = views[view]) -> dict[str, Floats]:
                 return evaluator.client_metrics(weights, clients, self._production)
 
-            for clients, part in self._each(mine, measure, failed):
+            for clients, part in isolated(mine, measure, failed, self._production):
                 present[clients] = evaluator.rows.counts[clients] > 0
                 for name, numbers in own.items():
                     if name in part:  # Clients without validation rows have no value.

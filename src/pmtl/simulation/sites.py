@@ -7,18 +7,21 @@ since nothing leaves a client.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.func import vmap
 
 from pmtl.algorithms import Algorithm, ExactAlgorithm
 from pmtl.client.batches import MIN_BATCH_ROWS, Batches, LocalTraining
 from pmtl.data import FederatedData
 from pmtl.engines.base import Ints, Mask, TensorBatches, Trained
-from pmtl.engines.choose import Workload, build_trainer, choose, clients_at_once, slot_count
+from pmtl.engines.choose import build_trainer, choose, clients_at_once, slot_count
 from pmtl.engines.exact import ExactEngine
+from pmtl.engines.process import torch_threads
 from pmtl.engines.row_tensors import IndexedBatches, RowTensors
 from pmtl.engines.slots import Shape, assign_slots, axis_is_safe, is_library_algorithm
 from pmtl.engines.sparse import SparseTrainer, client_widths
@@ -28,6 +31,10 @@ from pmtl.streams import name_keys, subseed
 #: In production, where these are private: the assumed number of batches of an epoch, and the most
 #: rows of a batch, for the choice of an engine.
 _EXPECTED_BATCHES, _MOST_ROWS = 10, 1024
+#: Threads on the CPU if a GPU trains: they read rows and draw noise.
+_GPU_THREADS = 4
+#: A step of a whole cohort that touches fewer floats than this runs on one thread.
+_SMALL_STEP = 2**22
 
 
 class Sites:
@@ -84,7 +91,15 @@ class Sites:
             self.sparse = SparseTrainer(algorithm, model, data.task, tensors, isolate)
         self._one_by_one = isolate and not safe
         self.engine, self.compile = choose(
-            engine, compile, model, self.device, self._workload(), isolate, self._one_by_one
+            engine,
+            compile,
+            model,
+            self.device,
+            client_floats=self.client_floats,
+            cohort=cohort,
+            steps=rounds * self._expected_steps(),
+            isolate=isolate,
+            alone=self._one_by_one,
         )
         # The size of a cohort's largest piece, if it is the same in all rounds.
         width = None if largest is None else len(self.pieces(np.arange(largest))[0])
@@ -113,6 +128,15 @@ class Sites:
         assert self._exact is not None
         return self._exact.finish(clients, shared)
 
+    def predictors(self, own: Tensor, shared: Tensor) -> Tensor:
+        """The weights `[K, P]` with which clients predict that own `own` [K, …] and read `shared`
+        [K, P]."""
+        predict = vmap(self.algorithm.predict)
+        if self.isolate and len(own):
+            pairs = zip(torch.split(own, 1), torch.split(shared, 1), strict=True)
+            return torch.cat([predict(mine.clone(), read.clone()) for mine, read in pairs])
+        return predict(own, shared)
+
     def _train_batches(
         self,
         clients: Ints,
@@ -140,9 +164,7 @@ class Sites:
         settings only. An empty slot repeats a client, without real rows."""
         positions: list[Ints] = []
         parts: list[Trained] = []
-        for shape, slots in assign_slots(clients, self._shapes[clients], self._width_of):
-            filled = slots >= 0
-            who = np.where(filled, slots, slots[filled][0])
+        for shape, who, filled in assign_slots(clients, self._shapes[clients], self._width_of):
             index, real = self.batches.draw(clients[who], round, size=shape[0])
             real[~filled] = False
             chosen = torch.from_numpy(who).to(own.device)
@@ -152,7 +174,7 @@ class Sites:
                 clients[who], own[chosen], read, index, real, round, lr, width
             )
             parts.append(trained.take(torch.from_numpy(np.flatnonzero(filled)).to(own.device)))
-            positions.append(slots[filled])
+            positions.append(who[filled])
         back = np.argsort(np.concatenate(positions))
         return Trained.joined(parts).take(torch.from_numpy(back).to(own.device))
 
@@ -208,16 +230,24 @@ class Sites:
             return self.batches.size
         return min(self.local.batch or MIN_BATCH_ROWS, _MOST_ROWS)
 
-    def _workload(self) -> Workload:
-        """Estimates for the choice of an engine."""
-        steps = self.local.steps or 0
-        if self.local.epochs:
-            batches = _EXPECTED_BATCHES
-            if not self.isolate:
-                rows = float(self.data.rows("train").counts.mean())
-                batches = int(np.ceil(rows / self.batches.size))
-            steps = self.local.epochs * batches
-        return Workload(self.client_floats, self._expected_cohort, self._rounds * steps)
+    def _expected_steps(self) -> int:
+        """About how many steps a client takes in a round, for the choice of an engine."""
+        if not self.local.epochs:
+            return self.local.steps or 0
+        rows = float(self.data.rows("train").counts.mean())
+        batches = _EXPECTED_BATCHES if self.isolate else int(np.ceil(rows / self.batches.size))
+        return self.local.epochs * batches
+
+    def threads(self) -> AbstractContextManager[None]:
+        """Use one thread for small steps: a second one costs more than it saves, and sums do not
+        depend on the machine's default. The engine `threads` keeps all; beside a GPU a few are
+        enough."""
+        count = torch.get_num_threads()
+        if self.device.type == "cuda":
+            count = min(count, _GPU_THREADS)
+        elif self.engine != "threads" and self.step_floats < _SMALL_STEP:
+            count = 1
+        return torch_threads(count)
 
     @property
     def step_floats(self) -> int:

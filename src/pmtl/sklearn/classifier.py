@@ -38,7 +38,7 @@ class PMTLClassifier(ClassifierMixin, PMTLEstimator):  # type: ignore[misc]
         Args:
             X: rows of numbers: an array, a frame or a sparse matrix.
             y: the class of each row, or columns of 0 and 1.
-            groups: the client of each row. Without it, all rows are those of one client.
+            groups: the client of each row. Without it, all rows belong to one client.
         """
         return self._fit(X, groups, lambda rows: self._columns(rows, y))
 

@@ -36,7 +36,7 @@ class PMTLRegressor(RegressorMixin, PMTLEstimator):  # type: ignore[misc]
         Args:
             X: rows of numbers: an array, a frame or a sparse matrix.
             y: the number to predict for each row, or several columns of numbers.
-            groups: the client of each row. Without it, all rows are those of one client.
+            groups: the client of each row. Without it, all rows belong to one client.
         """
         return self._fit(X, groups, lambda rows: self._columns(rows, y))
 

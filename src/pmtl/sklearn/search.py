@@ -30,8 +30,7 @@ from sklearn.model_selection._search import BaseSearchCV
 from pmtl.data.client_names import encode
 from pmtl.errors import PmtlError, PmtlWarning
 from pmtl.privacy.accounting import composition, selection
-from pmtl.privacy.ledger.charges import Events, total
-from pmtl.privacy.ledger.events import GaussianEvent
+from pmtl.privacy.ledger.events import Events, GaussianEvent, total
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
 from pmtl.runs.result import Run
 
@@ -102,7 +101,7 @@ def _cost(
     dearest = max(plans, key=lambda plan: composition.epsilon(_events(plan), delta))
     spent = [_events(plan, folds) for plan in plans] + [_events(dearest)] * bool(search.refit)
     nothing: dict[str, Any] = {"publish_best": math.inf, "protocol": "ε is infinite."}
-    chosen = selection.report(dearest, len(plans)) if dearest.private else nothing
+    chosen = selection.report({dearest: len(plans)}) if dearest.private else nothing
     return SearchCost(
         candidates=len(plans),
         fits=len(spent) + len(plans) * (folds - 1),

@@ -11,7 +11,7 @@ from urllib.parse import urlparse
 
 from pmtl.errors import PmtlError, require_package
 from pmtl.runs.callbacks import Callback, Event
-from pmtl.tracking.scalars import run_id, run_name, scalars, settings, statement
+from pmtl.tracking.scalars import read, run_id, run_name, scalars, settings
 
 #: The tag by which a resumed run is found.
 TAG = "pmtl.run"
@@ -76,7 +76,7 @@ class MLflow(Callback):
         """Write the privacy statement, and end the MLflow run."""
         if self._run is None:
             return
-        if privacy := statement(event.path):
+        if privacy := read(event.path, "privacy.json"):
             numbers = {f"privacy.{name}": privacy[name] for name in ("epsilon", "delta")}
             finite = {name: value for name, value in numbers.items() if isinstance(value, float)}
             self._log(finite, event.round)
@@ -85,7 +85,7 @@ class MLflow(Callback):
         self._run = None
 
     def _begin(self, event: Event) -> str:
-        """The identity of the MLflow run: a new one, or that of the run that is resumed."""
+        """The identity of the MLflow run: a new one, or the identity of the run that is resumed."""
         from mlflow.entities import Param
 
         own = run_id(event.path)

@@ -34,30 +34,24 @@ def run_name(path: Path | None) -> str:
     return path.parent.name if path.name == "public" else path.name
 
 
+def read(path: Path | None, name: str) -> dict[str, Any] | None:
+    """A JSON file of the run, if it is there. `privacy.json` is, when the run is complete."""
+    if path is None or not (path / name).exists():
+        return None
+    return files.read_json(path / name)
+
+
 def run_id(path: Path | None) -> str | None:
     """The run's own identity, by which a resumed run is recognised."""
-    for name in ("plan.json", "run.json"):
-        if path is not None and (path / name).exists():
-            return str(files.read_json(path / name)["id"])
-    return None
+    facts = read(path, "plan.json") or read(path, "run.json")
+    return None if facts is None else str(facts["id"])
 
 
 def settings(path: Path | None) -> dict[str, str]:
     """The settings that may be shown: of an experiment all, in production the public ones."""
-    if path is None:
-        return {}
-    if (path / "plan.json").exists():
-        plan = files.read_json(path / "plan.json")
-        values: dict[str, Any] = {k: v for k, v in plan.items() if k not in _EXCLUDED}
-    elif (path / "config.toml").exists():
+    values: dict[str, Any] = {}
+    if plan := read(path, "plan.json"):
+        values = {name: value for name, value in plan.items() if name not in _EXCLUDED}
+    elif path is not None and (path / "config.toml").exists():
         values = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
-    else:
-        return {}
     return {name: str(value) for name, value in flat_row(values).items() if value is not None}
-
-
-def statement(path: Path | None) -> dict[str, Any] | None:
-    """The content of `privacy.json`, which is there when the run is complete."""
-    if path is None or not (path / "privacy.json").exists():
-        return None
-    return files.read_json(path / "privacy.json")

@@ -8,7 +8,7 @@ from typing import Any
 from pmtl.errors import require_package
 from pmtl.runs.callbacks import Callback, Event
 from pmtl.storage import next_numbered
-from pmtl.tracking.scalars import run_name, scalars, statement
+from pmtl.tracking.scalars import read, run_name, scalars
 
 
 class TensorBoard(Callback):
@@ -29,8 +29,8 @@ class TensorBoard(Callback):
     def on_round(self, event: Event) -> None:
         """Write the scalars of the round."""
         if self._writer is None:
-            # A run in memory gets a folder that does not exist yet. In that of an interrupted run,
-            # what it wrote of this round and later ones is replaced.
+            # A run in memory gets a folder that does not exist yet. In the folder of an
+            # interrupted run, what it wrote of this round and later ones is replaced.
             place = self._folder / run_name(event.path)
             place = next_numbered(place) if event.path is None else place
             self._writer = self._make(str(place), purge_step=event.round)
@@ -46,7 +46,7 @@ class TensorBoard(Callback):
         """Write the privacy statement, and close the file."""
         if self._writer is None:  # A run without a round of its own has nothing to write.
             return
-        if privacy := statement(event.path):
+        if privacy := read(event.path, "privacy.json"):
             self._writer.add_text("privacy", f"```\n{privacy['text']}\n```", event.round)
             if isinstance(privacy["epsilon"], float):
                 self._writer.add_scalar("privacy/epsilon", privacy["epsilon"], event.round)

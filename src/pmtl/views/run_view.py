@@ -85,6 +85,11 @@ def _number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, (int, float)) else str(value or "")
 
 
+def epsilon_number(epsilon: float) -> str:
+    """An ε as text."""
+    return "∞" if math.isinf(epsilon) else f"{epsilon:.4g}"
+
+
 def epsilon_text(epsilon: float | None, delta: float) -> str:
     """ε and δ in a few characters; ε is None if it is not known."""
     if epsilon is None:

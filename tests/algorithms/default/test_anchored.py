@@ -80,14 +80,14 @@ def test_the_noise_in_the_shared_weights_is_no_longer_than_the_start():
     for strength, bound in ((1e6, REACH), (5.0, None)):
         method, flat = resolved(strength)
         length = float(flat.start().norm())
-        drift = method.noise * math.sqrt(flat.size * method.rounds) * method.step_size
-        assert method.step_size * method.rounds <= REACH * length * (1 + 1e-6)
+        drift = method.noise * math.sqrt(flat.size * method.rounds) * method.move_limit
+        assert method.move_limit * method.rounds <= REACH * length * (1 + 1e-6)
         if bound is None:
             assert drift == pytest.approx(NOISE * length, rel=1e-4)
         else:
-            assert method.step_size * method.rounds == pytest.approx(bound * length, rel=1e-4)
+            assert method.move_limit * method.rounds == pytest.approx(bound * length, rel=1e-4)
     careful, flat = resolved(5.0, public_start=True)
-    drift = careful.noise * math.sqrt(flat.size * careful.rounds) * careful.step_size
+    drift = careful.noise * math.sqrt(flat.size * careful.rounds) * careful.move_limit
     assert drift == pytest.approx(NOISE_OF_PUBLIC * float(flat.start().norm()), rel=1e-4)
 
 
@@ -163,7 +163,7 @@ def test_an_upload_is_the_move_in_units_of_c_and_the_server_adds_it(share, quick
     after, memory = method.server_step(board.double(), upload.double(), method.server_start(board))
     size = method.upload_size(0)
     moved = after[:, :size] - board[:, :size].double()
-    assert torch.allclose(moved, method.step_size * upload.double(), rtol=1e-4, atol=1e-7)
+    assert torch.allclose(moved, method.move_limit * upload.double(), rtol=1e-4, atol=1e-7)
     assert torch.equal(after[:, size:], board[:, size:].double())
     assert int(memory["round"]) == 1
     assert method.published(after).shape == (1, flat.size)
@@ -307,4 +307,4 @@ def test_sizes_are_needed():
     with pytest.raises(PmtlError, match="call resolve first"):
         Anchored().upload_size(0)
     method, _ = resolved(200.0)
-    assert replace(method, noise=0.0).step_size > 0
+    assert replace(method, noise=0.0).move_limit > 0

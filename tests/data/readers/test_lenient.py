@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
+from invariants import rows_of
 from pyarrow import parquet
 
 from pmtl.data import load
@@ -18,15 +19,6 @@ def read(tmp_path, lines, name="rows.csv", **options):
     path = tmp_path / name
     path.write_text(HEADER + "\n".join(lines) + "\n", encoding="utf-8")
     return load(path, **options)
-
-
-def rows_of(data, client):
-    """The values of a client's rows in every split."""
-    place = data.index_of(client)
-    return {
-        split: tuple(part.tobytes() for part in data.gather(data.rows(split).of(place)))
-        for split in ("train", "validation", "test")
-    }
 
 
 BAD_CELLS = {

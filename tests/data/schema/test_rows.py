@@ -12,6 +12,7 @@ import pytest
 from hospital import hospital_frame
 from hypothesis import given
 from hypothesis import strategies as st
+from invariants import rows_of
 from new_rows import features_of
 
 from pmtl.data import FederatedData, Schema, load
@@ -67,14 +68,6 @@ def read(tmp_path):
         return load(path, schema=tmp_path / "schema.toml", **options)
 
     return made
-
-
-def rows_of(data, client):
-    place = data.index_of(client)
-    return {
-        split: tuple(part.tobytes() for part in data.gather(data.rows(split).of(place)))
-        for split in data.splits
-    }
 
 
 def test_the_schema_decides_everything(read, tmp_path):

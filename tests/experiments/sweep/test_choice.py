@@ -90,7 +90,7 @@ def test_the_epsilon_that_is_asked_for_covers_the_choice(chosen, data):
         PrivacyRequest(epsilon=results["one_run"], rounds=rounds).resolve(20): 2
         for rounds in (1, 3)
     }
-    report = selection.report_of(plans)
+    report = selection.report(plans)
     assert report["publish_best"] == pytest.approx(results["epsilon"])
     assert report["candidates"] == len(results["candidates"]) == 4
     run = load_run(out / "best", data)
@@ -191,6 +191,7 @@ def test_a_choice_that_was_stopped_keeps_nothing_and_begins_again(
         ({"seeds": (0, 1)}, "with one seed"),
         ({"epsilons": (float("inf"),)}, "Without privacy a choice costs nothing"),
         ({"axes": {}}, "only one candidate"),
+        ({"algorithms": ("auto",), "axes": {}}, "only one candidate"),
         ({"algorithms": ("pmtl", "local")}, "local, lr=0.05, rounds=1 shares nothing"),
         ({"base": replace(BASE, ledger="l.db")}, "A ledger would record every run"),
         ({"base": replace(BASE, privacy=PrivacyRequest(metrics=0.1))}, "no other metrics"),

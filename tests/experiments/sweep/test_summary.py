@@ -80,7 +80,7 @@ def test_settings_with_other_plans_are_priced_with_their_own():
     every = {GaussianEvent.of(plan): plan.rounds for plan in plans} | {score: 2}
     assert price["publish_all"] == pytest.approx(composition.epsilon(every, plans[0].delta))
     alone = [
-        selection.epsilon({GaussianEvent.of(plan): plan.rounds, score: 1}, plan.delta, 2)
+        selection.cheapest([{GaussianEvent.of(plan): plan.rounds, score: 1}], plan.delta, 2)[0]
         for plan in plans
     ]
     assert price["publish_best"] >= max(alone)

@@ -3,16 +3,17 @@
 import pytest
 import torch
 
-from pmtl.models.network.cells import CELLS, EACH, HANDICAP, choose, pick, prior
+from pmtl.models.network.cells import CELLS, EACH, HANDICAP, PRIOR, choose, pick
 
 ONE = torch.ones(1, 1, dtype=torch.float64)
+BOTH_PRIORS = torch.tensor(2 * PRIOR, dtype=torch.float64)
 
 
 def losses(**better):
     made = torch.zeros(1, CELLS, dtype=torch.float64)
     for cell, nats in better.items():
         made[0, int(cell.removeprefix("cell"))] -= nats
-    return made - prior(made)  # so that only what is given makes a difference, with one row
+    return made - BOTH_PRIORS  # so that only what is given makes a difference, with one row
 
 
 @pytest.mark.parametrize(("lead", "takes"), [(HANDICAP - 0.1, EACH + 3), (HANDICAP + 0.1, 3)])
@@ -26,7 +27,7 @@ def test_a_clear_vote_decides_where_a_client_knows_nothing_and_not_where_it_has_
     vote = torch.cat([torch.full((1, EACH), -0.5), torch.full((1, EACH), 0.5)], 1).double()
     own = losses(**{f"cell{EACH + 3}": 1.0})
     assert choose(own, ONE, vote, 0.01, ONE)[0, 0] < EACH
-    own = own + prior(own)
+    own = own + BOTH_PRIORS
     assert choose(own, 1000 * ONE, vote, 0.01, ONE)[0, 0] == EACH + 3
 
 

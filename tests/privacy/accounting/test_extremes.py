@@ -283,7 +283,7 @@ class TestSearches:
     def test_too_many_candidates_are_refused(self):
         event = GaussianEvent("full", 10, 10, 1.0, 1.0)
         with pytest.raises(PmtlError, match="not priced"):
-            selection.epsilon({event: 1}, 1e-3, 10**9)
+            selection.cheapest([{event: 1}], 1e-3, 10**9)
 
     def test_words_that_are_not_random_end_in_a_sentence(self):
         """All zeros are the border of the farthest tail, again and again."""

@@ -14,7 +14,7 @@ from scipy import stats
 from pmtl.errors import PmtlError
 from pmtl.privacy.accounting import composition, gaussian, renyi, selection
 from pmtl.privacy.accounting.renyi import ORDERS
-from pmtl.privacy.accounting.selection import after_choice, cheapest, epsilon
+from pmtl.privacy.accounting.selection import after_choice, cheapest
 from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Release
@@ -26,6 +26,13 @@ SHAPES = [0.0, 0.5, 1.0, INF]
 def event(sampling, z, cohort=50, clients=100, kind="training"):
     cohort = clients if sampling == "full" else cohort
     return GaussianEvent(sampling, clients, cohort, 1.0, z / cohort, kind)
+
+
+def epsilon(events, delta, candidates, shape=None):
+    """The price of a choice between runs with the same events, of the cheapest shape by default."""
+    if shape is None:
+        return cheapest([events], delta, candidates)[0]
+    return selection.epsilon([events], delta, candidates, shape)
 
 
 def number_of_runs(mean, shape):
@@ -82,20 +89,20 @@ def test_a_choice_between_different_plans_costs_at_least_that_between_equal_ones
     """At any order the divergence of a mixture is at most the largest: for each plan the price is
     at least that of runs with this plan alone, and for equal plans it is the same."""
     one, two = {event("full", 9.0): 4}, {event("poisson", 4.0): 30}
-    together = epsilon([one, two], 1e-3, 6, shape)
+    together = selection.epsilon([one, two], 1e-3, 6, shape)
     alone = [epsilon(each, 1e-3, 6, shape) for each in (one, two)]
     assert together >= max(alone)
-    assert epsilon([one, one], 1e-3, 6, shape) == alone[0]
+    assert selection.epsilon([one, one], 1e-3, 6, shape) == alone[0]
     plans = [PrivacyPlan(100, 100, "full", 1.0, 1.0, 2, delta) for delta in (0.1, 0.2)]
     with pytest.raises(PmtlError, match="same clients and the same δ"):
-        selection.report_of(dict.fromkeys(plans, 1))
+        selection.report(dict.fromkeys(plans, 1))
 
 
 def test_one_candidate_is_one_run():
     for shape in (0.0, 0.5, 1.0):
         assert selection.chance_of_no_choice(1, shape) == 1
     events = {event("poisson", 10.0): 20, event("full", 8.0): 1}
-    assert cheapest(events, 1e-4, 1) == (composition.epsilon(events, 1e-4), 0.0)
+    assert cheapest([events], 1e-4, 1) == (composition.epsilon(events, 1e-4), 0.0)
     assert epsilon(events, 1e-4, 1, shape=0.5) == composition.epsilon(events, 1e-4)
     # A Poisson number of runs may be two, whatever its mean, and costs more than one.
     assert epsilon(events, 1e-4, 1, shape=INF) > composition.epsilon(events, 1e-4)
@@ -275,7 +282,7 @@ def test_publishing_all_is_the_sum_of_all():
 @pytest.mark.parametrize("candidates", [2, 5, 40])
 def test_the_listed_shapes_are_the_cheapest(z, candidates):
     events = {event("full", z): 10}
-    price, shape = cheapest(events, 1e-5, candidates)
+    price, shape = cheapest([events], 1e-5, candidates)
     assert shape in selection.SHAPES
     assert price == epsilon(events, 1e-5, candidates) == epsilon(events, 1e-5, candidates, shape)
     for other in (0.0, 0.2, 0.5, 1.0, 4.0, INF):
@@ -287,7 +294,7 @@ def test_nothing_published_and_nothing_hidden():
     assert epsilon({}, 1e-5, 9) == 0
     assert epsilon({silent: 0}, 1e-5, 9) == 0
     assert epsilon({silent: 1, event("poisson", 9.0): 1}, 1e-5, 9) == INF
-    report = selection.report(PrivacyPlan(20, 20, "full", 1.0, 0.0, 5, 1e-3), 4)
+    report = selection.report({PrivacyPlan(20, 20, "full", 1.0, 0.0, 5, 1e-3): 4})
     assert report["one_run"] == report["publish_best"] == report["publish_all"] == INF
 
 
@@ -318,7 +325,7 @@ def test_mistakes_are_answered_in_sentences(arguments, sentence):
 def test_a_report_puts_the_prices_in_order(sampling):
     cohort = 100 if sampling == "full" else 30
     plan = PrivacyPlan(100, cohort, sampling, 1.0, 10 / cohort, 20, 1e-3)
-    report = selection.report(plan, 12)
+    report = selection.report({plan: 12})
     assert report["one_run"] == plan.epsilon()
     assert (
         report["one_run"]

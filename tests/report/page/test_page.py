@@ -157,7 +157,7 @@ def test_production_is_written_from_the_public_part_alone(made, tmp_path):
         for view in ("personal", "shared")
     }
     assert any(found.values()), "noise makes some of them 0, not all"
-    assert quotes(load_run(made.production).privacy)[0].about.endswith("by their ledger")
+    assert quotes(load_run(made.production).privacy)[0][1].endswith("by their ledger")
 
 
 def _script(html: str) -> str:

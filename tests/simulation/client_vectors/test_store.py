@@ -55,7 +55,7 @@ def saved(store):
 
 class TestOwnership:
     def test_clients_begin_with_the_start_and_take_no_space(self, where, tmp_path):
-        store = Store.fresh(10**6, START, expected=2, file=tmp_path / "rows")
+        store = Store(10**6, START, expected=2, file=tmp_path / "rows")
         assert store.where == where
         assert torch.equal(store.gather(clients(0, 999_999)), START.expand(2, -1))
         assert len(store.seen) == 0
@@ -68,7 +68,7 @@ class TestOwnership:
             assert store.snapshot()["owned"].shape == (1, WIDTH)
 
     def test_what_is_gathered_is_a_copy(self, where):
-        store = Store.fresh(M, START)
+        store = Store(M, START)
         store.scatter(clients(2), rows(4))
         taken = store.gather(clients(2, 0))
         taken += 100
@@ -76,34 +76,34 @@ class TestOwnership:
         assert START.tolist() == [1.0, -2.0, 0.5]
 
     def test_what_is_scattered_replaces_these_rows_and_no_others(self, where):
-        store = Store.fresh(4, START)
+        store = Store(4, START)
         store.scatter(clients(3, 1), rows(1, 2))
         store.scatter(clients(1, 0), rows(5, 6))
         assert torch.equal(store.vectors, torch.stack([rows(6)[0], rows(5)[0], START, rows(1)[0]]))
         assert store.seen.tolist() == [0, 1, 3]
 
     def test_what_was_handed_over_is_not_kept_by_reference(self, where):
-        store = Store.fresh(M, START)
+        store = Store(M, START)
         given = rows(3)
         store.scatter(clients(1), given)
         given += 1
         assert torch.equal(store.gather(clients(1)), rows(3))
 
     def test_who_owns_nothing_is_not_put_down(self, where):
-        store = Store.fresh(M, START[:0])
+        store = Store(M, START[:0])
         store.scatter(clients(1, 2), torch.zeros(2, 0))
         assert store.gather(clients(1, 2)).shape == (2, 0)
         assert len(store.seen) == 0
 
     def test_rows_are_made_in_the_order_in_which_clients_turn_up(self, where):
-        store = Store.fresh(M, START)
+        store = Store(M, START)
         for client in (4, 1, 5, 0):
             store.scatter(clients(client), rows(client))
         assert saved(store)["clients"].tolist() == [4, 1, 5, 0]
         assert [row[0].item() for row in store.gather(clients(0, 1, 4, 5))] == [0, 1, 4, 5]
 
     def test_memory_grows_with_the_clients_seen_and_not_beyond_all(self):
-        store = Store.fresh(10, START)
+        store = Store(10, START)
         lengths = []
         for client in range(10):
             store.scatter(clients(client), rows(client))
@@ -121,7 +121,7 @@ class TestWhere:
         self, limit, expected, place, monkeypatch
     ):
         monkeypatch.setenv("PMTL_MEMORY_LIMIT", str(limit))
-        assert Store.fresh(M, START, expected).where == place
+        assert Store(M, START, expected).where == place
 
     @pytest.mark.parametrize(
         ("algorithm", "rounds", "place"),
@@ -156,7 +156,7 @@ class Crashes(RuleBasedStateMachine):
         self.checkpoint = None, {}
 
     def fresh(self):
-        return Store.fresh(M, START, file=Path(self.folder.name, "rows"))
+        return Store(M, START, file=Path(self.folder.name, "rows"))
 
     def teardown(self):
         self.limit.undo()
@@ -207,7 +207,7 @@ TestCrashes.settings = settings(
 
 class TestOnDisk:
     def test_a_checkpoint_reads_and_writes_only_what_changed(self, on_disk, tmp_path, monkeypatch):
-        store = Store.fresh(M, START, file=tmp_path / "rows")
+        store = Store(M, START, file=tmp_path / "rows")
         store.scatter(np.arange(M), rows(*range(M)))
         first = saved(store)
         before = (tmp_path / "rows").read_bytes()
@@ -228,7 +228,7 @@ class TestOnDisk:
     def test_the_digest_of_a_checkpoint_covers_every_vector(self, on_disk, tmp_path):
         tables = []
         for last in (5.0, 6.0):
-            store = Store.fresh(M, START, file=tmp_path / f"{last}")
+            store = Store(M, START, file=tmp_path / f"{last}")
             store.scatter(np.arange(2), rows(1, last))
             tables.append(saved(store))
         assert torch.equal(tables[0]["slots"], tables[1]["slots"])
@@ -238,7 +238,7 @@ class TestOnDisk:
         calls = []
         sync = os.fsync
         monkeypatch.setattr(os, "fsync", lambda handle: calls.append("sync") or sync(handle))
-        store = Store.fresh(M, START, file=tmp_path / "rows")
+        store = Store(M, START, file=tmp_path / "rows")
         store.scatter(clients(1), rows(1))
         assert calls == []
         store.snapshot()
@@ -251,22 +251,22 @@ class TestOnDisk:
         raw[place] ^= 0x04
         file.write_bytes(raw)
         with pytest.raises(PmtlError, match="damaged: the vector of a client"):
-            Store.fresh(M, START, file=file).restore(parts)
+            Store(M, START, file=file).restore(parts)
 
     def test_a_file_that_is_too_short_or_gone_is_refused(self, on_disk, tmp_path):
         file, parts = self.left_behind(tmp_path)
         file.write_bytes(file.read_bytes()[:-1])
         with pytest.raises(PmtlError, match="shorter"):
-            Store.fresh(M, START, file=file).restore(parts)
+            Store(M, START, file=file).restore(parts)
         file.unlink()
         with pytest.raises(PmtlError, match="missing"):
-            Store.fresh(M, START, file=file).restore(parts)
+            Store(M, START, file=file).restore(parts)
 
     def test_damage_outside_of_what_the_checkpoint_names_does_not_matter(self, on_disk, tmp_path):
         file, parts = self.left_behind(tmp_path)
         with file.open("ab") as appended:
             appended.write(b"what a crash left half written")
-        store = Store.fresh(M, START, file=file)
+        store = Store(M, START, file=file)
         store.restore(parts)
         assert torch.equal(store.gather(clients(0, 2)), rows(1, 2))
 
@@ -274,31 +274,31 @@ class TestOnDisk:
         file, parts = self.left_behind(tmp_path)
         parts["slots"][1] = parts["slots"][0]
         with pytest.raises(PmtlError, match="share a slot"):
-            Store.fresh(M, START, file=file).restore(parts)
+            Store(M, START, file=file).restore(parts)
 
     def test_the_check_reports_its_progress(self, on_disk, tmp_path):
         file, parts = self.left_behind(tmp_path)
         reported = []
-        Store.fresh(M, START, file=file).restore(parts, lambda: reported.append(1))
+        Store(M, START, file=file).restore(parts, lambda: reported.append(1))
         assert len(reported) == disk_rows.CHECKS
 
     def test_a_full_disk_is_a_sentence(self, on_disk, tmp_path, monkeypatch):
         def full(*_):
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        store = Store.fresh(M, START, file=tmp_path / "rows")
+        store = Store(M, START, file=tmp_path / "rows")
         monkeypatch.setattr(row_file.os, "pwrite", full)
         with pytest.raises(PmtlError, match=r"disk is full.*rows could not be written"):
             store.scatter(clients(1), rows(1))
         with pytest.raises(PmtlError, match="disk is full: The temporary file"):
-            Store.fresh(M, START).scatter(clients(1), rows(1))
+            Store(M, START).scatter(clients(1), rows(1))
 
     def test_short_reads_and_writes_are_completed(self, on_disk, monkeypatch):
         """The system may take or give less than it was asked for."""
         write, read = os.pwrite, os.preadv
         monkeypatch.setattr(row_file.os, "pwrite", lambda f, view, at: write(f, view[:5], at))
         monkeypatch.setattr(row_file.os, "preadv", lambda f, views, at: read(f, [views[0][:7]], at))
-        store = Store.fresh(M, START)
+        store = Store(M, START)
         store.scatter(np.arange(M), rows(*range(M)))
         assert torch.equal(store.vectors, rows(*range(M)))
 
@@ -312,14 +312,14 @@ class TestOnDisk:
         stores = {}
         for limit in ("1000", "0"):
             monkeypatch.setenv("PMTL_MEMORY_LIMIT", limit)
-            store = Store.fresh(M, START, file=tmp_path / f"rows-{limit}")
+            store = Store(M, START, file=tmp_path / f"rows-{limit}")
             store.scatter(clients(3, 1), rows(3, 1))
             stores[limit] = saved(store)
-        other = Store.fresh(M, START, file=tmp_path / "new")  # on disk, from memory
+        other = Store(M, START, file=tmp_path / "new")  # on disk, from memory
         other.restore(stores["1000"])
         assert other.where == "disk"
         monkeypatch.setenv("PMTL_MEMORY_LIMIT", "1000")
-        back = Store.fresh(M, START, file=tmp_path / "rows-0")  # vectors on disk stay there
+        back = Store(M, START, file=tmp_path / "rows-0")  # vectors on disk stay there
         back.restore(stores["0"])
         assert back.where == "disk"
         assert torch.equal(other.vectors, store.vectors)
@@ -327,20 +327,20 @@ class TestOnDisk:
 
     def left_behind(self, tmp_path):
         """A file and its table, as a process that ended left them."""
-        store = Store.fresh(M, START, file=tmp_path / "rows")
+        store = Store(M, START, file=tmp_path / "rows")
         store.scatter(clients(0, 2), rows(1, 2))
         return tmp_path / "rows", saved(store)
 
 
 def test_a_snapshot_of_another_run_is_refused(where):
-    store = Store.fresh(M, START)
+    store = Store(M, START)
     store.scatter(clients(M - 1), rows(1))
     parts = saved(store)
     with pytest.raises(PmtlError, match="does not fit this run of 5 clients"):
-        Store.fresh(M - 1, START).restore(parts)
+        Store(M - 1, START).restore(parts)
     if where == "memory":  # On disk, the digests tell.
         with pytest.raises(PmtlError, match="does not fit this run: its vectors"):
-            Store.fresh(M, START[:2]).restore(parts)
+            Store(M, START[:2]).restore(parts)
 
 
 @given(

@@ -15,7 +15,7 @@ in T releases of equal cost:
    cells: w̃ as it is, w_k(w̃; κ) for five κ, and the same six around w⁰, which is training alone.
 
 C · rounds is how far w̃ can move: at most the norm of w⁰, or less, so that the norm of the noise in
-w̃ is at most that of w⁰: a random start plus such noise is still a random start. With a public
+w̃ is at most the norm of w⁰: a random start plus such noise is still a random start. With a public
 start, at most a fifth of its norm is allowed. Client k takes the cell with the least n_k · (own
 held-out loss) + A · (published loss), with a correction for noise like pooling's
 (models/network/cells.py). Votes are clipped, so each client multiplies the published vote by the
@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 from pmtl.algorithms.base import Sizes
-from pmtl.algorithms.default.shared_part import Part, join_function, number_scales
+from pmtl.algorithms.default.shared_part import Share
 from pmtl.algorithms.default.voting import VotingAlgorithm
 from pmtl.errors import PmtlError
 from pmtl.models import FlatModel, Layout
@@ -71,7 +71,7 @@ class Anchored(VotingAlgorithm):
     uses_start: ClassVar[bool] = True
     uses_last_upload: ClassVar[bool] = True
 
-    part: Part | None = field(default=None, repr=False, metadata={"derived": True})
+    part: Share | None = field(default=None, repr=False, metadata={"derived": True})
 
     # ---- decided before anything is spent, from public numbers ----
 
@@ -85,7 +85,7 @@ class Anchored(VotingAlgorithm):
         unscaled = sizes.last is None or sizes.public_start
         return self._with_target(sizes, strength, "none" if unscaled else "auto")
 
-    def with_part(self, part: Part) -> Anchored:
+    def with_part(self, part: Share) -> Anchored:
         return replace(self, part=part)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Anchored:
@@ -104,12 +104,12 @@ class Anchored(VotingAlgorithm):
     def upload_size(self, round: int) -> int:
         if self.stage(round) == "vote":
             return CELLS
-        return self._shared if self.stage(round) == "weights" else self._sizes.outputs * BINS
+        return self._shared_size if self.stage(round) == "weights" else self._sizes.outputs * BINS
 
     @property
     def default_share(self) -> str | None:
         """With a public start and far more weights than can be shared: a random subspace in which
-        the norm of the noise is about half of that of a client's moves."""
+        the norm of the noise is about half of the norm of a client's moves."""
         if not self._sizes.public_start or not self.noise:
             return None
         enough = max(LEAST_SHARED, int(self.releases / (2 * self.noise) ** 2))
@@ -117,22 +117,22 @@ class Anchored(VotingAlgorithm):
         return f"subspace:k={enough}" if fewest < self._sizes.weights else None
 
     @property
-    def _shared(self) -> int:
+    def _shared_size(self) -> int:
         return self._sizes.weights if self.part is None else self.part.size
 
     @property
-    def step_size(self) -> float:
+    def move_limit(self) -> float:
         """C: the largest norm of a client's move in a round."""
         length = self._sizes.start_norm or 1.0
         careful = self._sizes.public_start or self.part is not None
         allowed = NOISE_OF_PUBLIC if careful else NOISE
-        drift = self.noise * math.sqrt(self._shared * self.rounds)  # the noise in w̃, if C = 1
+        drift = self.noise * math.sqrt(self._shared_size * self.rounds)  # the noise in w̃, if C = 1
         return length * min(REACH / self.rounds, allowed / drift if drift else math.inf)
 
     # ---- the billboard: shared numbers, size and level of the target, vote ----
 
     def billboard_size(self, layout: Layout) -> int:
-        return self._shared + 2 * self._sizes.outputs + CELLS
+        return self._shared_size + 2 * self._sizes.outputs + CELLS
 
     def billboard_start(self, common: Tensor) -> Tensor:
         first = common if self.part is None else self.part.first(common)
@@ -146,7 +146,9 @@ class Anchored(VotingAlgorithm):
 
     def _cut(self, billboard: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         outputs = self._sizes.outputs
-        shared, target, vote = torch.split(billboard, [self._shared, 2 * outputs, CELLS], dim=1)
+        shared, target, vote = torch.split(
+            billboard, [self._shared_size, 2 * outputs, CELLS], dim=1
+        )
         return shared, target.reshape(-1, 2, outputs).double(), vote.double()
 
     # ---- inside clients ----
@@ -160,7 +162,7 @@ class Anchored(VotingAlgorithm):
             return level_votes(rows, target[:, 0])
         scaled, _, _ = self._scaled(rows, target)
         if stage == "weights":
-            return self._moves(scaled, shared) / self.step_size
+            return self._moves(scaled, shared) / self.move_limit
         return self._vote_upload(self._losses(scaled, shared), rows)
 
     def finish_after(self, rows: ClientRows, billboard: Tensor, last: Tensor) -> Tensor:
@@ -198,12 +200,12 @@ class Anchored(VotingAlgorithm):
         if self.part is not None:
             own = self.part.own(rows.network.start).expand(len(shared), -1)
             numbers = torch.cat([shared, own], 1)
-            join, scales = join_function(self.part), number_scales(self.part, rows.network.scales)
+            join, scales = self.part.join_vector, self.part.number_scales(rows.network.scales)
         masks, penalties = rows.mask.unsqueeze(1), [ROUND_PENALTY]
         (after,) = train_path(
             rows, masks, numbers.unsqueeze(1), penalties, ROUND_STEPS, join=join, scales=scales
         )
-        return after[:, 0, : self._shared] - shared
+        return after[:, 0, : self._shared_size] - shared
 
     def _centres(self, rows: NetworkRows, shared: Tensor) -> list[Tensor]:
         """[K, P] the shared weights, and the common start."""
@@ -229,7 +231,7 @@ class Anchored(VotingAlgorithm):
         numbers, target, vote = self._cut(shared)
         target, vote = self._after_release(round, update, target, vote)
         if self.stage(round) == "weights":
-            numbers = numbers + self.step_size * update
+            numbers = numbers + self.move_limit * update
         billboard = torch.cat([numbers.to(target.dtype), target.flatten(1), vote], 1)
         return billboard, {"round": memory["round"] + 1}
 

@@ -85,8 +85,8 @@ class Pooling(PoolingBase):
     def _sections(self) -> list[int]:
         """How many numbers each part of the billboard has."""
         columns, outputs = self._sizes.columns, self._sizes.outputs
-        further = {"frequent": self._used, "answers": self._shared}.get(self.share, 0)
-        return [columns * outputs, 2 * outputs, cells.CELLS, 2, further]
+        shared_extra = {"frequent": self._used, "answers": self._shared_size}.get(self.share, 0)
+        return [columns * outputs, 2 * outputs, cells.CELLS, 2, shared_extra]
 
     def billboard_start(self, common: Tensor) -> Tensor:
         billboard = common.new_zeros(sum(self._sections))
@@ -94,7 +94,7 @@ class Pooling(PoolingBase):
             head = self.from_vector(common)
             billboard[: self._sections[0]] = head.flatten()
             if self.share == "answers":
-                billboard[-self._shared :] = first_map(self._sizes.task, head).flatten()
+                billboard[-self._shared_size :] = first_map(self._sizes.task, head).flatten()
         billboard[sum(self._sections[:3])] = self._first_step
         return billboard
 
@@ -103,11 +103,11 @@ class Pooling(PoolingBase):
         C and the sum of its squares so far [K, 2]; and what is used [K, columns + outputs], or the
         map of a public head's answers [K, (outputs + 1) · outputs], or nothing."""
         columns, outputs = self._sizes.columns, self._sizes.outputs
-        weights, target, vote, steps, further = torch.split(
+        weights, target, vote, steps, shared_extra = torch.split(
             billboard.double(), self._sections, dim=1
         )
         target = self._target(target.reshape(-1, 2, outputs))
-        return weights.reshape(-1, columns, outputs), target, vote, steps, further
+        return weights.reshape(-1, columns, outputs), target, vote, steps, shared_extra
 
     def places(self, use: Tensor) -> Tensor:
         """The places of the shared weights in [d · outputs]."""
@@ -121,7 +121,7 @@ class Pooling(PoolingBase):
     # ---- inside clients ----
 
     def compute_uploads(self, rows: ClientRows, billboard: Tensor, round: int) -> Tensor:
-        weights, target, _, steps, further = self._read(billboard)
+        weights, target, _, steps, shared_extra = self._read(billboard)
         stage = self.stage(round)
         if stage == "use":
             return use_votes(rows)
@@ -132,12 +132,12 @@ class Pooling(PoolingBase):
         scaled, _, _ = scaled_rows(rows, target[:, 0], target[:, 1], self.target != "given")
         if stage == "weights":
             if self.share == "answers":
-                weights = further.reshape(len(further), -1, self._sizes.outputs)
+                weights = shared_extra.reshape(len(shared_extra), -1, self._sizes.outputs)
                 scaled = answers_as_features(scaled)
             penalty = self._penalties([NUMBERS if rows.task == "regression" else CLASSES], scaled)
             solved = solve(scaled, weights.unsqueeze(1), penalty, until=(100, 1e-3))
             moved = (solved[:, 0] - weights).flatten(1) / steps[:, :1]
-            moved = moved if self.share == "answers" else moved[:, self.places(further)]
+            moved = moved if self.share == "answers" else moved[:, self.places(shared_extra)]
             return share_norm(moved, self._sizes.outputs) if self.frequent else moved
         _, losses, held = cells.held_out(scaled, *self._grid(weights, rows, steps))
         losses, _ = cells.own_losses(losses, held, rows)
@@ -148,21 +148,22 @@ class Pooling(PoolingBase):
         scaled, size, level = scaled_rows(rows, target[:, 0], target[:, 1], self.target != "given")
         centre, penalty = self._grid(weights, rows, steps)
         found, losses, held = cells.held_out(scaled, centre, penalty)
-        losses, alone = cells.own_losses(losses, held, rows)
+        losses, alone_parts = cells.own_losses(losses, held, rows)
         parts = cells.choose(losses, held, vote, self._vote_noise)
         split = len(cells.AROUND)
         parts, order = cells.without_small(parts)
-        around = solve(
+        pooled = solve(
             scaled,
             cells.take(centre, order),
             cells.take(penalty, order),
             start=cells.take(found, order),
         )
         # Solved separately and from the start, so that it does not depend on published values.
-        apart = cells.mixture(solve(scaled, centre[:, split:], penalty[:, split:]), alone)
+        alone = cells.mixture(solve(scaled, centre[:, split:], penalty[:, split:]), alone_parts)
         used = torch.cat([cells.take(parts, order), parts[:, -1:]], 1)
-        mine = cells.mixture(torch.cat([around, apart.unsqueeze(1)], 1), used)
-        return torch.cat([self.to_vector(_unscaled(one, size, level)) for one in (mine, apart)], 1)
+        personal = cells.mixture(torch.cat([pooled, alone.unsqueeze(1)], 1), used)
+        models = [_unscaled(model, size, level) for model in (personal, alone)]
+        return torch.cat([self.to_vector(model) for model in models], 1)
 
     def _grid(self, weights: Tensor, rows: ClientRows, steps: Tensor) -> tuple[Tensor, Tensor]:
         """The centres [K, cells, d, outputs] and the penalties [K or 1, cells, d] of all cells."""
@@ -170,15 +171,15 @@ class Pooling(PoolingBase):
         if self.share == "answers" and rows.start is not None:
             lengths = directions(rows.task, rows.start).square().sum(1)
             uncertainty = uncertainty * torch.cat([torch.ones_like(lengths[:1]), lengths])
-        around = 1 / (1 / self._penalties(cells.AROUND, rows) + uncertainty)
-        alone = cells.alone_penalties(rows.task, self._sizes.outputs)
-        apart = self._penalties(alone, rows).expand(len(around), -1, -1)
+        pooled = 1 / (1 / self._penalties(cells.AROUND, rows) + uncertainty)
+        pairs = cells.alone_penalties(rows.task, self._sizes.outputs)
+        alone = self._penalties(pairs, rows).expand(len(pooled), -1, -1)
         firsts = [torch.zeros_like(weights)]
         if self.begins_at_start and rows.start is not None:  # Zeros may suit a client better.
             firsts.append(firsts[0] + rows.start)
         centres = [weights] * len(cells.AROUND)
-        centres += [first for first in firsts for _ in alone]
-        penalty = torch.cat([around, *[apart] * len(firsts)], 1)
+        centres += [first for first in firsts for _ in pairs]
+        penalty = torch.cat([pooled, *[alone] * len(firsts)], 1)
         return torch.stack(centres, 1), penalty
 
     def _penalties(self, pairs: list[tuple[float, float]], rows: ClientRows) -> Tensor:
@@ -215,41 +216,43 @@ class Pooling(PoolingBase):
         self, shared: Tensor, update: Tensor, memory: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         round = int(memory["round"])
-        weights, target, vote, steps, further = (part.clone() for part in self._read(shared))
+        weights, target, vote, steps, shared_extra = (part.clone() for part in self._read(shared))
         target, vote = self._after_release(round, update, target, vote)
         length = memory["length"]
         if self.stage(round) == "use":
-            further = update.to(further.dtype)
+            shared_extra = update.to(shared_extra.dtype)
         if self.stage(round) == "weights":
             last = round + 1 == self._first_releases + self.rounds and self.share != "frequent"
-            now, begun = self._shared_numbers(weights, further, memory)
+            now, begun = self._shared_numbers(weights, shared_extra, memory)
             path = WeightPath(now - begun, steps[:, 0], steps[:, 1], memory["length"])
             path = path.advance(*self._free(update), self.noise, self._first_step, last)
             steps, length = torch.stack([path.step, path.squares], 1), path.length
-            weights, further = self._placed(path.weights + begun, weights, further, memory)
-        parts = [weights.flatten(1), target.flatten(1), vote, steps, further]
+            weights, shared_extra = self._placed(
+                path.weights + begun, weights, shared_extra, memory
+            )
+        parts = [weights.flatten(1), target.flatten(1), vote, steps, shared_extra]
         return torch.cat(parts, 1), {**memory, "round": memory["round"] + 1, "length": length}
 
     def _shared_numbers(
-        self, weights: Tensor, further: Tensor, memory: dict[str, Tensor]
+        self, weights: Tensor, shared_extra: Tensor, memory: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor]:
         """The shared numbers [1, shared], and their first values."""
         if self.share == "answers":
-            return further, first_map(self._sizes.task, memory["start"]).flatten(1)
-        places = self.places(further)
+            return shared_extra, first_map(self._sizes.task, memory["start"]).flatten(1)
+        places = self.places(shared_extra)
         begun = memory.get("start", torch.zeros_like(weights))
         return weights.flatten(1)[:, places], begun.flatten(1)[:, places]
 
     def _placed(
-        self, shared: Tensor, weights: Tensor, further: Tensor, memory: dict[str, Tensor]
+        self, shared: Tensor, weights: Tensor, shared_extra: Tensor, memory: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor]:
         """The weights [1, d, outputs] with these shared numbers, and the end of the billboard."""
         if self.share == "answers":
             map = shared.reshape(len(shared), -1, self._sizes.outputs)
             return as_weights(self._sizes.task, memory["start"], map), shared
         flat = weights.flatten(1)
-        flat[:, self.places(further)] = shared
-        return flat.view_as(weights), further
+        flat[:, self.places(shared_extra)] = shared
+        return flat.view_as(weights), shared_extra
 
     def _free(self, update: Tensor) -> tuple[Tensor, int]:
         """The update without its mean over classes, which has no effect on probabilities, and how

@@ -54,7 +54,9 @@ class PoolingBase(VotingAlgorithm):
             share = "all" if made.frequent else "intercepts"
             made = replace(self, share=share)._with_target(sizes, strength)
         budget = strength * math.sqrt(self.rounds / made.releases)
-        reach = made.reach or min(4.0, max(0.5, budget / math.sqrt(layer.free(made._shared)) / 10))
+        reach = made.reach or min(
+            4.0, max(0.5, budget / math.sqrt(layer.free(made._shared_size)) / 10)
+        )
         return replace(made, reach=reach)
 
     @property
@@ -88,20 +90,19 @@ class PoolingBase(VotingAlgorithm):
 
     @property
     def _first_stages(self) -> tuple[str, ...]:
-        return (
-            (*super()._first_stages, "use") if self.share == "frequent" else super()._first_stages
-        )
+        use = ("use",) if self.share == "frequent" else ()
+        return super()._first_stages + use
 
     def upload_size(self, round: int) -> int:
         sizes = self._sizes
         if self.stage(round) == "vote":
             return cells.CELLS
         if self.stage(round) == "weights":
-            return self._shared
+            return self._shared_size
         return self._used if self.stage(round) == "use" else sizes.outputs * BINS
 
     @property
-    def _shared(self) -> int:
+    def _shared_size(self) -> int:
         """How many numbers of a client's model are uploaded in a round."""
         return _layer(self._sizes).numbers(self.share, self._strength)
 

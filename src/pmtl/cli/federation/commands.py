@@ -68,7 +68,7 @@ def site(
     models: Path | None = opt.optional(
         "Where models are kept (default KIT/models).", metavar="FOLDER"
     ),
-    one_client: bool = opt.flag("--one-client", "All rows are those of one client, the site."),
+    one_client: bool = opt.flag("--one-client", "All rows belong to one client, the site."),
     **reading: Any,
 ) -> None:
     """Run a site, until Ctrl-C.

@@ -26,7 +26,7 @@ def demo(
 
     Example: pmtl federation demo --epsilon 2 --out federation-demo
     """
-    from pmtl.federation.nvflare.extra import require_nvflare
+    from pmtl.federation.nvflare import require_nvflare
 
     require_nvflare()
     from pmtl.federation.demo import run_demo

@@ -12,7 +12,7 @@ from pmtl.cli import options as opt
 from pmtl.errors import PmtlError
 
 Kits = Annotated[
-    Path, typer.Argument(metavar="KITS", help="The folder that provision made, with its ca.")
+    Path, typer.Argument(metavar="KITS", help="The folder that provision made, with the folder ca.")
 ]
 
 
@@ -108,8 +108,8 @@ def renew(
 ) -> None:
     """Make all kits again, with new keys and certificates that are valid for 360 days more.
 
-    Every owner replaces the folder startup of the old kit by that of the new one and starts again;
-    everything else in a kit stays. Old and new certificates work together until the old ones end.
+    Every owner copies startup from the new kit over the old one and starts again; everything else
+    in a kit stays. Old and new certificates work together until the old ones end.
 
     Example: pmtl federation renew KITS --out KITS-2027
     """
@@ -119,6 +119,6 @@ def renew(
     opt.answer(
         as_json,
         made,
-        f"{out} has new kits. Send each folder startup to the owner of the kit, who replaces the "
-        "old one by it and starts again.",
+        f"{out} has new kits. Send each folder startup to the owner of the kit, who copies it over "
+        "the old one and starts again.",
     )

@@ -16,6 +16,7 @@ from pmtl.cli.ledger.text import accounts_of, print_summary, summary_of
 from pmtl.errors import PmtlError
 from pmtl.options import declared
 from pmtl.privacy.plan import PrivacyRequest
+from pmtl.views.run_view import epsilon_number
 
 app = typer.Typer(
     help="What all runs on the same clients have spent together, and how much they may.",
@@ -122,7 +123,7 @@ def charge(
     for cap in done["passed"]:
         opt.warn(
             f"{cap['clients']} clients exceed the cap of ε = {cap['epsilon']:g} at "
-            f"δ = {cap['delta']:.3g}: {opt.number(cap['spent'])} is spent."
+            f"δ = {cap['delta']:.3g}: {epsilon_number(cap['spent'])} is spent."
         )
     again = f"To continue it: pmtl resume {run}"
     typer.echo("Its statement was written again." if done["complete"] else again)
@@ -163,9 +164,9 @@ def show(
 def verify(path: Path, as_json: opt.AsJson = False) -> None:
     """Check that no entry was edited, removed or reordered, and that none is missing at the end.
 
-    Every entry has the hash of the one before it, and PATH.head has that of the newest. This cannot
-    detect that all hashes were recomputed, or that an old PATH was restored together with its old
-    PATH.head: compare the printed hash with one that you noted elsewhere.
+    Every entry has the hash of the one before it, and PATH.head has the hash of the newest. This
+    cannot detect that all hashes were recomputed, or that an old PATH was restored together with
+    its old PATH.head: compare the printed hash with one that you noted elsewhere.
 
     The exit status is 0 if the ledger is intact and 2 if not.
 
@@ -215,7 +216,7 @@ def cap(
     opt.answer(
         as_json,
         {"ledger": path, "delta": delta, "cap": cap, "spent": spent},
-        f"The cap at δ = {delta:.3g} is {text}; {opt.number(spent)} is spent.",
+        f"The cap at δ = {delta:.3g} is {text}; {epsilon_number(spent)} is spent.",
     )
 
 

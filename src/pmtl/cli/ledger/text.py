@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from pmtl.cli.options import console, number, print_table
+from pmtl.cli.options import console, print_table
+from pmtl.views.run_view import epsilon_number
 
 if TYPE_CHECKING:
     from pmtl.privacy.ledger.ledger import Ledger
@@ -49,7 +50,7 @@ def summary_of(ledger: Ledger, delta: float | None) -> dict[str, Any]:
 def accounts_of(ledger: Ledger, delta: float) -> list[dict[str, Any]]:
     """What was spent on each client at one δ, including clients that left."""
     from pmtl.privacy.accounting import composition
-    from pmtl.privacy.ledger.charges import total
+    from pmtl.privacy.ledger.events import total
 
     spans: dict[Any, dict[str, Any]] = {}
     for span in ledger.spans():
@@ -82,7 +83,12 @@ def print_summary(summary: dict[str, Any]) -> None:
         print_table("Charged releases", columns, runs)
     headings = ("δ", "ε, settings fixed", "clients with it", "ε, any settings")
     spent = [
-        (f"{row['delta']:.3g}", number(row["epsilon"]), row["clients"], number(row["any_settings"]))
+        (
+            f"{row['delta']:.3g}",
+            epsilon_number(row["epsilon"]),
+            row["clients"],
+            epsilon_number(row["any_settings"]),
+        )
         for row in summary["epsilon"]
     ]
     print_table("The largest account", headings, spent)
@@ -91,7 +97,8 @@ def print_summary(summary: dict[str, Any]) -> None:
     for row in summary["caps"]:
         _say(
             f"Cap: ε = {row['epsilon']:g} at δ = {row['delta']:.3g} for each client and any "
-            f"settings; {number(row['spent'])} is spent, {number(row['left'])} is left."
+            f"settings; {epsilon_number(row['spent'])} is spent, {epsilon_number(row['left'])} is "
+            "left."
         )
     if not summary["caps"]:
         _say("There is no cap: set one with `pmtl ledger cap`.")
@@ -106,8 +113,8 @@ def _print_accounts(accounts: list[dict[str, Any]]) -> None:
             row["client"] + ("" if row["present"] else " (left)"),
             row["charges"],
             f"{row['delta']:.3g}",
-            number(row["epsilon"]),
-            number(row["any_settings"]),
+            epsilon_number(row["epsilon"]),
+            epsilon_number(row["any_settings"]),
         )
         for row in accounts
     ]

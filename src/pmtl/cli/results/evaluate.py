@@ -41,6 +41,7 @@ def evaluate(
     Example: pmtl evaluate runs/run-1 --per-client --metric accuracy+auc --out clients.csv
     """
     from pmtl.personalize.result import load_result
+    from pmtl.report.verdict import NO_ROWS
 
     if not per_client and (out is not None or split != "test"):
         raise PmtlError("--out and --split belong to --per-client: give it, too.")
@@ -55,9 +56,9 @@ def evaluate(
         opt.print_json(scores)
         return
     if not any(scores.values()):
-        typer.echo("There are no validation or test rows to measure on.")
+        typer.echo(NO_ROWS)
         return
-    title = "Over all rows, the mean over clients, and the mean over the tenth served worst"
+    title = "Over all rows, the mean over clients, and the mean over the worst tenth of clients"
     columns = ("measure", "rows", "model", "all rows", "mean", "worst decile")
     opt.print_table(title, columns, _lines(scores))
     for sentence in _without_value(run, scores):
@@ -98,27 +99,22 @@ def _without_value(run: Run, scores: dict[str, Any]) -> list[str]:
 
 
 def _per_client(run: Run, metric: str | None, split: str, out: str | None, as_json: bool) -> None:
-    import numpy as np
-
     table = run.per_client(metric, split)  # type: ignore[arg-type]
     if out is not None:
         from pmtl.prediction.output import write_table
 
         write_table(Path(out), table)
-    lines = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+    lines = list(zip(*(column.tolist() for column in table.values()), strict=True))
     if as_json:
-        plain = [{key: getattr(v, "item", lambda v=v: v)() for key, v in r.items()} for r in lines]
-        opt.print_json({"split": split, "out": out, "clients": plain})
+        clients = [dict(zip(table, line, strict=True)) for line in lines]
+        opt.print_json({"split": split, "out": out, "clients": clients})
         return
     if out is not None:
         typer.echo(f"The measures of {len(run.clients):,} clients on {split} rows are in {out}.")
         return
     cells = [
-        [
-            "" if v != v else f"{v:.4f}" if isinstance(v, np.floating) else str(v)
-            for v in row.values()
-        ]
-        for row in lines[:_SHOWN]
+        ["" if v != v else f"{v:.4f}" if isinstance(v, float) else str(v) for v in line]
+        for line in lines[:_SHOWN]
     ]
     opt.print_table(f"Measures on {split} rows", [name.replace("_", " ") for name in table], cells)
     if len(lines) > _SHOWN:

@@ -1,7 +1,7 @@
 """Values that the shell completes (`pmtl --install-completion`).
 
-Names are those in the help of options (`Option.names`), endings those of the readers. Nothing here
-imports torch, since completion has to answer at once.
+Names are in the help of options (`Option.names`), endings in the readers. Nothing here imports
+torch, since completion has to answer at once.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Completer = Callable[[str], list[str]]
 
 
 def completer(name: str, values: Sequence[str] = ()) -> Completer | None:
-    """A function from the beginning of a value to all values that begin so. `name` is that of a
-    setting, or "run"; None if it has neither `values` nor files."""
+    """A function from the beginning of a value to all values that begin so. `name` is the
+    name of a setting, or "run"; None if it has neither `values` nor files."""
     if name == "run":
         return _runs
     if name == "data":

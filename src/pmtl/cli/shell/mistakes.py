@@ -20,8 +20,6 @@ from pmtl.errors import PmtlError, did_you_mean
 UsageMistake: type[Exception] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
 )
-#: Printed instead of the help of an option that has none.
-_NO_HELP = "see --help"
 
 
 def sentence_of(error: Any, program: Any, typed: Sequence[str]) -> str:
@@ -29,7 +27,7 @@ def sentence_of(error: Any, program: Any, typed: Sequence[str]) -> str:
     `typed` its arguments."""
     kind, context = type(error).__name__, getattr(error, "ctx", None)
     message = str(getattr(error, "message", "") or error).strip()
-    where = "pmtl" if context is None else _path(context)
+    where = "pmtl" if context is None else context.command_path
     parameter = getattr(error, "param", None)
     if kind == "NoSuchOption":
         return _no_option(str(error.option_name), context, where)
@@ -78,10 +76,11 @@ def _options(program: Any, typed: Sequence[str]) -> Iterator[tuple[Any, str, str
         option, equals, value = word.partition("=")
         if (parameter := known.get(option)) is None:
             continue
-        if not parameter.is_flag:
-            yield parameter, option, value if equals else next(words, "")
-        else:
-            yield parameter, option, option
+        if parameter.is_flag:
+            value = option
+        elif not equals:
+            value = next(words, "")
+        yield parameter, option, value
 
 
 def _known(command: Any) -> dict[str, Any]:
@@ -138,14 +137,5 @@ def _named(parameter: Any) -> str:
 
 
 def _help(parameter: Any) -> str:
-    text = str(getattr(parameter, "help", None) or _NO_HELP)
+    text = str(getattr(parameter, "help", None) or "see --help")
     return text.replace("\\[", "[").strip().rstrip(".")
-
-
-def _path(context: Any) -> str:
-    """The command as it is typed: `pmtl ledger show`."""
-    names = []
-    while context is not None:
-        names.append(str(context.info_name or "pmtl") if context.parent is not None else "pmtl")
-        context = context.parent
-    return " ".join(reversed(names))

@@ -1,6 +1,6 @@
 """Public bounds of columns, which the user knows without looking at the clients' rows.
 
-A file has a table for each column:
+A file of bounds is a schema of numbers (`data/schema/`), with a table for each column:
 
     [columns.age]
     low = 0
@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from pmtl.data.checks import as_array
 from pmtl.data.client_names import Coded
 from pmtl.data.targets import Task
-from pmtl.errors import PublicError, did_you_mean, errors_naming, listed
-from pmtl.storage import read_toml
+from pmtl.errors import PublicError, did_you_mean, listed
 
 Range = tuple[float, float]
 #: Bounds as users give them: a file, a mapping of columns, or a list in the order of the columns.
@@ -79,41 +78,13 @@ def read_bounds(path: str | Path) -> dict[str, Range]:
             "Bounds of a file's columns are in a TOML file, whose path is given; a mapping is for "
             "FederatedData.from_arrays and from_frame."
         )
-    values = read_toml(path, "The bounds file", PublicError)
-    with errors_naming(str(path)):
-        if "version" in values:
-            from pmtl.data.schema import Schema
+    from pmtl.data.schema import Schema
 
-            found = {column.name: column.range for column in Schema.from_dict(values).columns}
-            return {name: pair for name, pair in found.items() if pair is not None}
-        _refuse_unknown("A bounds file", values, ("columns",))
-        columns = values.get("columns", {})
-        if not isinstance(columns, dict) or not columns:
-            raise PublicError(
-                "There are no bounds: write [columns.NAME] with low and high for every column."
-            )
-        return {name: _from_table(name, table) for name, table in columns.items()}
-
-
-def _from_table(name: str, table: Any) -> Range:
-    if not isinstance(table, dict):
-        raise PublicError(
-            f"The column {name!r} must be a table [columns.{name}] with low and high."
-        )
-    _refuse_unknown(f"The column {name!r}", table, ("low", "high"))
-    for key in ("low", "high"):
-        if key not in table:
-            raise PublicError(f"The column {name!r} has no {key!r}: give low and high.")
-    return checked_range(name, (table["low"], table["high"]))
-
-
-def _refuse_unknown(where: str, values: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    for key in values:
-        if key not in known:
-            raise PublicError(
-                f"{where} has no entry {key!r}.{did_you_mean(key, known)} "
-                f"Known: {', '.join(known)}. A column's name with a point needs quotes."
-            )
+    columns = Schema.read(path).columns
+    ranges = {column.name: column.range for column in columns if column.range is not None}
+    if not ranges:
+        raise PublicError(f"{path} has no bounds: write [columns.NAME] with low and high.")
+    return ranges
 
 
 def checked_range(name: object, given: Any) -> Range:
@@ -152,7 +123,7 @@ def find_bounds(
     targets: Sequence[str],
     words: Sequence[str] | None = None,
 ) -> Bounds:
-    """The bounds of a federation's columns, from what the user gave. `shape` is that of a row.
+    """The bounds of a federation's columns, from what the user gave. `shape` is a row's shape.
     Without the `names` of features, columns are named by their positions. `words` are the columns
     of text whose words are the features, if they are."""
     if isinstance(given, Bounds):

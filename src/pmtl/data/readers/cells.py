@@ -259,13 +259,6 @@ def concat(marks: Sequence[NDArray[np.bool_]], table: Table) -> NDArray[np.bool_
     return np.concatenate(marks)
 
 
-def refuse_empty(column: Any, table: Table, name: str, first: int) -> None:
-    """Refuse a column with an empty cell; `first` is the number of its first row."""
-    if column.null_count:
-        empty = column.is_null().to_numpy(zero_copy_only=False)
-        raise missing_value(table.where, name, first + int(np.argmax(empty)))
-
-
 def texts(
     batch: Any, names: Sequence[str], table: Table, first: int, usable: NDArray[np.bool_]
 ) -> Iterator[str]:
@@ -275,8 +268,9 @@ def texts(
     for column, name in zip(columns, names, strict=True):
         if not is_text(column.type):
             raise wrong_kind(table.where, "text", name, column.type)
-        if not table.lenient:
-            refuse_empty(column, table, name, first)
-        usable &= column.is_valid().to_numpy(zero_copy_only=False)
+        filled = column.is_valid().to_numpy(zero_copy_only=False)
+        if not (table.lenient or filled.all()):
+            raise missing_value(table.where, name, first + int(np.argmin(filled)))
+        usable &= filled
     for parts in zip(*(column.to_pylist() for column in columns), strict=True):
         yield " ".join(part or "" for part in parts)

@@ -55,6 +55,7 @@ class Roles:
     split: str | None
     features: tuple[str, ...]
     text: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
 
     @property
     def used(self) -> tuple[str, ...]:
@@ -106,18 +107,16 @@ def assign_roles(
             f"The column {taken!r} of {where} is named twice as client, target, split or text: "
             "each of these needs its own column."
         )
-    if texts:
-        return Roles(client_column, targets, split_column, (), texts)
     others = {*special, *dropped}
-    features = tuple(name for name in columns if name not in others)
-    if not features:
+    features = () if texts else tuple(name for name in columns if name not in others)
+    if not features and not texts:
         raise PublicError(f"{where} has no feature columns. {listing}")
-    return Roles(client_column, targets, split_column, features)
+    return Roles(client_column, targets, split_column, features, texts, dropped)
 
 
-def dropped_names(drop: str | Sequence[str]) -> list[str]:
+def dropped_names(drop: str | Sequence[str]) -> tuple[str, ...]:
     """The columns to leave out, from `a+b` or a list."""
-    return [name for name in drop.split("+") if name] if isinstance(drop, str) else list(drop)
+    return tuple(name for name in drop.split("+") if name) if isinstance(drop, str) else (*drop,)
 
 
 def _find_several(

@@ -29,9 +29,8 @@ from pmtl.errors import PmtlError, errors_naming, require_package
 from pmtl.views.progress import progress_bar
 
 GROUP = "examples"
-MAX_COMPRESSION = (
-    1100  #: the largest factor by which compression can shrink an array; Deflate: 1032
-)
+#: The largest factor by which compression can shrink an array; Deflate: 1032.
+MAX_COMPRESSION = 1100
 PIXELS, QUESTIONS = ("pixels", "label"), ("tokens", "title", "tags")
 WORDS, TAGS = 10_000, 500  #: the defaults of words= and tags=; the paper's numbers
 WORD_COUNT, TAG_COUNT = "stackoverflow.word_count", "stackoverflow.tag_count"

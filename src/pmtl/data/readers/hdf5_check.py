@@ -48,17 +48,17 @@ class HeapCheck:
             signature, _, length = _HEAD.unpack(file.read(_HEAD.size))
             if signature != b"GCOL" or not _HEAD.size <= length <= size - address:
                 raise self._damaged()
-            heap, place = file.read(length - _HEAD.size), 0
+            heap, offset = file.read(length - _HEAD.size), 0
         objects: dict[int, int] = {}
-        while len(heap) - place >= _OBJECT.size:
-            number, _, _, content = _OBJECT.unpack_from(heap, place)
+        while len(heap) - offset >= _OBJECT.size:
+            number, _, _, content = _OBJECT.unpack_from(heap, offset)
             # Free space has the number 0, and its size includes its head.
             step = content if number == 0 else _OBJECT.size + (content + 7) // 8 * 8
-            if not _OBJECT.size <= step <= len(heap) - place:
+            if not _OBJECT.size <= step <= len(heap) - offset:
                 raise self._damaged()
             if number:
                 objects[number] = content
-            place += step
+            offset += step
         return objects
 
     def _damaged(self) -> PmtlError:

@@ -190,7 +190,7 @@ class _Rows:
             if not all(isinstance(name, str) for name in x):
                 raise PmtlError(
                     f"x of {where} is not a list of file names of images in {self._images}, unlike "
-                    "that of other users or in contradiction to images=."
+                    "the x of other users or in contradiction to images=."
                 )
             return _read_images(self._images, x, self._size)
         try:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import IO, Any
@@ -27,62 +28,57 @@ MOST_AXES = 32  #: the number of axes that every version of NumPy allows
 SPARSE = ("x_data", "x_indices", "x_indptr", "x_shape")
 
 Header = tuple[tuple[int, ...], bool, np.dtype[Any]]
+Read = Callable[[str], NDArray[Any]]
 
 
 def read_npz(path: Path, *, lenient: bool = False) -> Columns:
-    """The arrays of a `.npz` file. `lenient` changes nothing: unusable rows are left out later."""
-    with open_zip(path, "copy it again or write it again with numpy.savez") as archive:
-        names = {name.removesuffix(".npy") for name in archive.namelist()}
-        return _columns(path, names, lambda name: _member(path, archive, f"{name}.npy"))
+    """The arrays of a `.npz` file or, memory-mapped, those of a folder of `.npy` files. `lenient`
+    changes nothing: unusable rows are left out later."""
+    with _opened(path, "copy it again or write it again with numpy.savez") as (names, read):
+        needed = ("y", "client") if names.issuperset(SPARSE) else ("x", "y", "client")
+        for name in needed:
+            if name not in names:
+                raise PmtlError(
+                    f"{path} has no array {name!r}: x, y and client are needed (split is optional, "
+                    f"and {', '.join(SPARSE)} may replace x). It holds "
+                    f"{', '.join(sorted(names)) or 'nothing'}."
+                )
+        return Columns(
+            x=_features(path, names, read),
+            y=read("y"),
+            client=read("client"),
+            split=read("split") if "split" in names else None,
+        )
 
 
-def read_folder(path: Path, *, lenient: bool = False) -> Columns:
-    """The arrays of a folder, memory-mapped; see `read_npz`."""
-    names = {file.stem for file in path.glob("*.npy")}
-    return _columns(path, names, lambda name: _mapped(path / f"{name}.npy"))
-
-
-def read_x(path: Path) -> Any:
-    """The array of a `.npy`, or the rows of a `.npz`: `x`, or a CSR matrix of its parts."""
+def read_new_rows(path: Path, client: str) -> tuple[Any, NDArray[Any] | None]:
+    """The features of a `.npy` or `.npz`, and the array `client` of an `.npz`, if it has one."""
     if path.suffix.lower() == ".npy":
-        return _mapped(path)
-    x = read_array(path, "x")
-    if x is not None:
-        return x
-    parts = [part for name in SPARSE if (part := read_array(path, name)) is not None]
-    if len(parts) < len(SPARSE):
-        raise PmtlError(f"{path} has no array 'x' to predict on.")
-    return _sparse(path, *parts)
+        return _mapped(path), None
+    with _opened(path, "give a .csv, .parquet, .npz or .npy file") as (names, read):
+        if "x" not in names and not names.issuperset(SPARSE):
+            raise PmtlError(f"{path} has no array 'x' to predict on.")
+        return _features(path, names, read), read(client) if client in names else None
 
 
-def read_array(path: Path, name: str) -> NDArray[Any] | None:
-    """An array of a `.npz`, or None if it has none of this name."""
-    with open_zip(path, "give a .csv, .parquet, .npz or .npy file") as archive:
-        member = f"{name}.npy"
-        return _member(path, archive, member) if member in archive.namelist() else None
+@contextmanager
+def _opened(path: Path, remedy: str) -> Iterator[tuple[set[str], Read]]:
+    """The names of the arrays of an `.npz` or a folder, and a function that reads one of them."""
+    if path.is_dir():
+        yield {file.stem for file in path.glob("*.npy")}, lambda name: _mapped(path / f"{name}.npy")
+        return
+    with open_zip(path, remedy) as archive:
+        names = {name.removesuffix(".npy") for name in archive.namelist()}
+        yield names, lambda name: _member(path, archive, f"{name}.npy")
 
 
-def _columns(path: Path, names: set[str], read: Callable[[str], NDArray[Any]]) -> Columns:
-    sparse = "x" not in names and names.issuperset(SPARSE)
-    needed = (*(SPARSE if sparse else ("x",)), "y", "client")
-    for name in needed:
-        if name not in names:
-            raise PmtlError(
-                f"{path} has no array {name!r}: x, y and client are needed (split is optional, and "
-                f"{', '.join(SPARSE)} may replace x). It holds "
-                f"{', '.join(sorted(names)) or 'nothing'}."
-            )
-    return Columns(
-        x=_sparse(path, *(read(name) for name in SPARSE)) if sparse else read("x"),
-        y=read("y"),
-        client=read("client"),
-        split=read("split") if "split" in names else None,
-    )
-
-
-def _sparse(path: Path, *parts: NDArray[Any]) -> Any:
+def _features(path: Path, names: set[str], read: Read) -> Any:
+    """The array `x`, or the CSR matrix of its parts."""
+    if "x" in names:
+        return read("x")
     from scipy.sparse import csr_matrix
 
+    parts = [read(name) for name in SPARSE]
     wrong = _not_csr(*parts)
     if wrong:
         raise PmtlError(
@@ -182,7 +178,7 @@ def _header(stream: IO[bytes], path: Path, name: str, size: int) -> Header:
 
 def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
     """The offset of a stored member's bytes. Its local header is 30 bytes, a name and extra fields
-    (which may differ from those of the central directory)."""
+    (which may differ from the extra fields of the central directory)."""
     with path.open("rb") as file:
         file.seek(info.header_offset + 26)
         lengths = file.read(4)

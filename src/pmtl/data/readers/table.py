@@ -20,13 +20,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pmtl.data.client_names import is_missing
 from pmtl.data.disk import ArrayBuilder
 from pmtl.data.readers.bounds import TARGET, GivenBounds, read_bounds
 from pmtl.data.readers.cells import Table, clients_and_splits, concat, number_rows, targets, texts
 from pmtl.data.readers.columns import Columns, Roles, assign_roles, dropped_names
 from pmtl.data.readers.text import Bags, TextRule
 from pmtl.data.readers.text_rows import TextOptions, TextRows
-from pmtl.data.schema.frames import arrow_array
+from pmtl.data.schema.cells import as_text
 from pmtl.data.schema.infer import infer
 from pmtl.data.schema.rows import read_rows
 from pmtl.data.schema.schema import Schema
@@ -146,23 +147,38 @@ def frame_columns(
 
 
 def frame_table(frame: Any, lenient: bool = False) -> Table:
-    """A frame as an open table: pandas, polars, an Arrow table, or anything with `columns` and
-    `frame[name]`."""
+    """A frame as an open table: pandas, polars, Arrow, a mapping of columns, or anything with
+    `columns` and `frame[name]`."""
     import pyarrow as pa
 
-    if not hasattr(frame, "columns"):
+    if not hasattr(frame, "columns") and not isinstance(frame, Mapping):
         raise PublicError(
             f"A frame of pandas or polars is needed, but {kind_of(frame)} was given: files are "
             "read by pmtl.load(path), arrays by pmtl.FederatedData.from_arrays(x, y, client)."
         )
-    names = frame.column_names if isinstance(frame, pa.Table) else frame.columns
+    of_arrow = isinstance(frame, (pa.Table, pa.RecordBatch))
+    names = frame.schema.names if of_arrow else getattr(frame, "columns", frame)
     series = {str(name): name for name in names}
 
     def read(columns: Sequence[str]) -> list[Any]:
-        arrays = {name: arrow_array(frame[series[name]]) for name in columns}
+        arrays = {name: _arrow_array(frame[series[name]]) for name in columns}
         return [pa.RecordBatch.from_pydict(arrays)]
 
     return Table("the frame", [str(name) for name in names], False, lenient, read)
+
+
+def _arrow_array(series: Any) -> Any:
+    """A column as an Arrow array; values of mixed types become text."""
+    import pyarrow as pa
+
+    column = series.to_arrow() if hasattr(series, "to_arrow") else series  # A polars series.
+    try:
+        if not isinstance(column, (pa.Array, pa.ChunkedArray)):
+            column = pa.array(series, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        values = (None if is_missing(value) else as_text(value) for value in series)
+        column = pa.array(list(values), pa.string())
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def _any_columns(
@@ -176,9 +192,9 @@ def _any_columns(
     """The columns of a table: by its schema, or as numbers. If not all columns are numbers, an
     experiment infers a schema."""
     client, target, split, drop = given
-    dropped = dropped_names(drop)
     if schema is not None:
-        return read_rows(table, Schema.of(schema).with_roles(client, target, split, dropped))
+        known = Schema.of(schema).with_roles(client, target, split, dropped_names(drop))
+        return read_rows(table, known)
     roles = assign_roles(table.names, where, *given)
     try:
         return _collect(table, roles)
@@ -187,7 +203,7 @@ def _any_columns(
         bounded = {str(name) for name in ranges} if isinstance(ranges, Mapping) else set()
         if bounded & {*roles.targets, TARGET}:
             task = task or "regression"  # A target with bounds is a number.
-        inferred = infer(table, roles, task, dropped)
+        inferred = infer(table, roles, task)
     columns = read_rows(table, inferred.schema)
     columns["disclosed"] = inferred.disclosed
     columns["notes"] = (inferred.decided, *columns.get("notes", ()))

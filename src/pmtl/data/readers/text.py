@@ -63,8 +63,8 @@ class TextRule:
 class Bags:
     """Collects bags of names (words or tags) as the rows of a sparse matrix.
 
-    The columns are those of a list (`names`), of a hash (`hashed` columns), or of the `count` names
-    that most clients use.
+    There is a column for each of the `names`, or `hashed` columns for hashes of names, or a column
+    for each of the `count` names that most clients use.
     """
 
     def __init__(

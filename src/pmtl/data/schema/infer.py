@@ -7,7 +7,6 @@ disclosure. Production never infers a schema.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -70,13 +69,7 @@ class Found(NamedTuple):
     problem: str = ""  #: a sentence, if an experiment must not go on with this by itself
 
 
-def infer(
-    table: Table,
-    roles: Roles,
-    task: str | None = None,
-    dropped: Sequence[str] = (),
-    review: bool = False,
-) -> Inferred:
+def infer(table: Table, roles: Roles, task: str | None = None, review: bool = False) -> Inferred:
     """The schema that fits the rows of a table, which is read once.
 
     Whole numbers are amounts if the `task` is regression. `review`: a person will correct the
@@ -90,7 +83,7 @@ def infer(
     for name in table.names:
         if name in (roles.client, roles.split):
             columns.append(Column(name, None, "client" if name == roles.client else "split"))
-        elif name in dropped:
+        elif name in roles.dropped:
             columns.append(Column(name, None, "dropped"))
             notes[name] = "left out, as you said"
         elif name in profiles:

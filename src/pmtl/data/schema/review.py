@@ -9,7 +9,7 @@ from typing import Any
 
 import tomli_w
 
-from pmtl.data.readers.columns import TABLES, assign_roles, dropped_names
+from pmtl.data.readers.columns import TABLES, assign_roles
 from pmtl.data.readers.table import open_table
 from pmtl.data.schema.column import EPOCH, Column
 from pmtl.data.schema.infer import Inferred, infer
@@ -43,8 +43,7 @@ def review(path: Path, options: Mapping[str, str]) -> tuple[Inferred, str]:
     given = {key: value for key, value in options.items() if key != "task"}
     with errors_naming(str(path)), open_table(path) as table:
         roles = assign_roles(table.names, table.where, **given)
-        dropped = dropped_names(options.get("drop", ""))
-        found = infer(table, roles, options.get("task"), dropped, review=True)
+        found = infer(table, roles, options.get("task"), review=True)
     return found, to_toml(found.schema, found.notes, HEADING.format(name=path.name))
 
 

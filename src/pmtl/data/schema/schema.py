@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from pmtl.data.readers.bounds import Bounds, GivenBounds, checked_range, read_bounds
 from pmtl.data.schema.column import Column
 from pmtl.data.schema.problems import refuse
-from pmtl.errors import PublicError, did_you_mean, errors_naming, listed
+from pmtl.errors import PmtlError, PublicError, did_you_mean, errors_naming, listed
 from pmtl.storage import read_toml
 
 #: The version of the file's form.
@@ -182,17 +182,23 @@ class Schema:
         """Rows of features, [rows, features]. NaN is a missing value that the client has to fill;
         `Run.personal(client)` reads such rows.
 
-        Columns are found by name, in any order; those of the client, the target and the split may
-        be there or not. One error lists all problems.
+        Columns are found by name, in any order; the columns of the client, the target and the split
+        may be there or not. One error lists all problems.
 
         Args:
             rows: an Arrow table or batch, a pandas or polars frame, or a mapping of columns.
         """
-        from pmtl.data.schema.frames import as_batch
+        from pmtl.data.readers.table import frame_table
         from pmtl.data.schema.rows import encode_new_rows
 
-        batch = as_batch(rows)
-        self.check_names(batch.schema.names, "The frame")
+        if not hasattr(rows, "columns") and not isinstance(rows, Mapping):
+            raise PmtlError(
+                "Rows with a schema are a frame (pandas, polars, Arrow) or a mapping of columns, "
+                f"whose columns have names, not {type(rows).__name__}."
+            )
+        table = frame_table(rows)
+        self.check_names(table.names, "The frame")
+        (batch,) = table.read([column.name for column in self.features])
         return encode_new_rows(self, batch, "The frame")[0]
 
     def check_names(

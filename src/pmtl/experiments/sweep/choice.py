@@ -26,7 +26,7 @@ import numpy as np
 
 from pmtl import storage as files
 from pmtl.algorithms import build_algorithm
-from pmtl.data import FederatedData, load
+from pmtl.data import FederatedData
 from pmtl.errors import Interrupted, PmtlError
 from pmtl.experiments.compare import check, read_plan, resolve_grid, write_plan
 from pmtl.experiments.sweep.grid import Candidate, Cell, Grid, config_of
@@ -56,7 +56,7 @@ def select(
     """Choose between settings privately, and keep the best run only.
 
     Args:
-        grid: the settings, with one ε, which is that of the whole choice, and one seed.
+        grid: the settings, with one seed and one ε, the ε of the whole choice.
         out: a new folder for the best run, in `best`, and `choice.json`.
         data: the federation, if `grid.base.data` does not name it.
         progress: whether to show that work goes on.
@@ -67,10 +67,8 @@ def select(
     """
     out = Path(out)
     RunFolder.refuse_existing(out)
-    grid = replace(grid, base=with_absolute_paths(grid.base))
-    federated = load(grid.base.data) if data is None else data
+    grid, federated = resolve_grid(replace(grid, base=with_absolute_paths(grid.base)), data)
     _refuse(grid, federated)
-    grid, federated = resolve_grid(grid, federated)
     check(grid, federated, all_of_them=True)
     with progress_bar("pricing", None, show=progress):
         terms = terms_of(grid, federated)
@@ -86,9 +84,7 @@ def resume_selection(
     out = Path(out)
     if (out / RESULT_FILE).exists():
         raise PmtlError(f"The choice at {out} is complete: there is nothing left to resume.")
-    grid = read_plan(out / PLAN_FILE)
-    federated = load(grid.base.data) if data is None else data
-    grid, federated = resolve_grid(grid, federated)
+    grid, federated = resolve_grid(read_plan(out / PLAN_FILE), data)
     return _choose(grid, terms_of(grid, federated), out, federated, progress)
 
 

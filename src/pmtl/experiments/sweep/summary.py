@@ -88,7 +88,7 @@ def prices(summary: list[Row], plan_of: Plans) -> list[Row]:
         if line["epsilon"] is not None and line.get("seeds", 1):
             plans[line["method"], line["epsilon"]][plan_of(line)] += 1
     return [
-        {"method": method, "epsilon": epsilon, **selection.report_of(tried)}
+        {"method": method, "epsilon": epsilon, **selection.report(tried)}
         for (method, epsilon), tried in plans.items()
         if sum(tried.values()) > 1
     ]

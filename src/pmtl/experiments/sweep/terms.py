@@ -32,7 +32,7 @@ class Terms:
     shape: float  #: of the distribution of the number of runs
     score: PrivacyPlan  #: of the release of one run's score
     plans: Mapping[Candidate, PrivacyPlan]  #: of each candidate's run
-    report: dict[str, Any]  #: `selection.report_of` for these runs
+    report: dict[str, Any]  #: `selection.report` for these runs
 
 
 def terms_of(grid: Grid, data: FederatedData) -> Terms:
@@ -68,7 +68,7 @@ def _terms(grid: Grid, data: FederatedData, epsilon: float) -> Terms:
     known: dict[PrivacyRequest, PrivacyPlan] = {}
     each = {cell.candidate: _plan(config_of(grid.base, cell), data, known) for cell in cells}
     plans = Counter(each.values())
-    report = selection.report_of(plans)
+    report = selection.report(plans)
     mixture, score = selection.releases(plans, report["one_run"])
     shape = next(eta for eta, name in selection.SHAPES.items() if name == report["runs_drawn"])
     delta = report["delta"]

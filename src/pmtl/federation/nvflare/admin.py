@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pmtl.errors import PmtlError
-from pmtl.federation.nvflare.extra import require_nvflare
+from pmtl.federation.nvflare import require_nvflare
 from pmtl.federation.nvflare.job import write_job
 from pmtl.federation.nvflare.kits import check_certificate
 from pmtl.federation.nvflare.policy import ADMIN, OUTCOME, PROGRESS, STOP, check_role

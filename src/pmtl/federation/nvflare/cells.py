@@ -13,7 +13,6 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 
-Sites = frozenset[str]
 CHANNEL = "pmtl"
 ASK, PING, ECHO = "ask", "ping", "echo"
 PING_BYTES = 16  #: of the number of a site's process
@@ -26,8 +25,8 @@ class CellTransport:
 
     A request goes to the cell with the site's name, and only the holder of the site's certificate
     has that name. Its answer is found by a random number that no other site sees. Payloads are
-    bytes and are not decoded by NVFLARE. `cell` is that of the job's process; `registered` gives
-    the sites that the server knows to be connected.
+    bytes and are not decoded by NVFLARE. `cell` is the cell of the job's process; `registered`
+    gives the sites that the server knows to be connected.
     """
 
     def __init__(
@@ -43,24 +42,15 @@ class CellTransport:
         return frozenset(self._ping(self._registered() & frozenset(self.sites)))
 
     def ask(
-        self, messages: Mapping[str, bytes], deadline: float, wait_for: frozenset[str] | None = None
+        self,
+        messages: Mapping[str, bytes],
+        deadline: float,
+        wait_for: frozenset[str] | None = None,
+        topic: str = ASK,
     ) -> dict[str, bytes]:
         """As `Transport.ask`. An answer is not awaited any longer if the site's process has ended:
-        it was started again since, or gives no sign of life for 30 seconds."""
-        return self._send(messages, deadline, ASK, wait_for)
-
-    def echo(self, messages: Mapping[str, bytes], deadline: float) -> dict[str, bytes]:
-        """What sites received, for measuring; no part of a site's work is done."""
-        return self._send(messages, deadline, ECHO, None)
-
-    def close(self) -> None:
-        """End the threads; answers that are still awaited are dropped."""
-        self._closed.set()
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-    def _send(
-        self, messages: Mapping[str, bytes], deadline: float, topic: str, wait_for: Sites | None
-    ) -> dict[str, bytes]:
+        it was started again since, or gives no sign of life for 30 seconds. With the topic `ECHO`
+        sites send back what they received, for measuring, and do nothing else."""
         if unknown := set(messages) - set(self.sites):
             raise ValueError(f"no site has the name {sorted(unknown)[0]!r}")
         self.asked += 1
@@ -92,6 +82,11 @@ class CellTransport:
                 pings = None
         late.trigger(True)  # What is still under way is dropped.
         return answers
+
+    def close(self) -> None:
+        """End the threads; answers that are still awaited are dropped."""
+        self._closed.set()
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _ping(self, sites: frozenset[str], seconds: float = _PING_SECONDS) -> dict[str, bytes]:
         """The number of each site's process, of the sites that answer at once."""

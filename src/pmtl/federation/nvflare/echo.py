@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pmtl.errors import Interrupted, PmtlError
-from pmtl.federation.nvflare.cells import CellTransport
+from pmtl.federation.nvflare.cells import ECHO, CellTransport
 from pmtl.federation.nvflare.policy import LARGEST_MESSAGE
 from pmtl.storage import write_text
 
@@ -43,7 +43,7 @@ def run_echo(
             raise Interrupted(f"Stopped after {number} of {rounds} echoes.")
         messages = dict.fromkeys(transport.sites, content)
         began = time.monotonic()
-        answers = transport.echo(messages, deadline)
+        answers = transport.ask(messages, deadline, topic=ECHO)
         seconds = time.monotonic() - began
         wrong = [site for site, answer in answers.items() if answer != content]
         results.append({"seconds": seconds, "answered": sorted(answers), "wrong": wrong})

@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from pmtl.errors import PmtlError
-from pmtl.federation.nvflare.extra import require_nvflare
+from pmtl.federation.nvflare import require_nvflare
 from pmtl.federation.nvflare.policy import ADMIN, write_policy, write_site_names
 from pmtl.storage import disk_errors, new_folder, read_json, write_json, write_text
 
 PORT = 8002
-SCHEME = "tcp"
 _HOST = re.compile(
     r"(?=.{1,63}$)([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]*[a-z0-9])?", re.I
 )
@@ -193,7 +192,7 @@ def _make(
     project.add_admin(ADMIN, "pmtl", {"role": "lead"})
     builders = [
         WorkspaceBuilder(),
-        StaticFileBuilder(config_folder="config", scheme=SCHEME, require_signed_jobs=True),
+        StaticFileBuilder(config_folder="config", scheme="tcp", require_signed_jobs=True),
         _certificates(),
     ]
     output = io.StringIO()

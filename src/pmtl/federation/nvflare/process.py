@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pmtl.errors import PmtlError
-from pmtl.federation.nvflare.extra import require_nvflare
+from pmtl.federation.nvflare import require_nvflare
 from pmtl.federation.nvflare.kits import check_certificate
 from pmtl.federation.nvflare.policy import SITE_FILE, role_of, server_address, write_policy
 from pmtl.storage import exclusive

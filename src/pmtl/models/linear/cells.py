@@ -25,8 +25,8 @@ VOTE_ROWS = 200.0
 #: Protection against noise: a factor on the shrinkage of James and Stein, and by how many nats the
 #: shared weights must be better than training alone if the vote is only noise.
 CAUTION, HANDICAP = 2.0, 1.0
-#: The factor of penalties on words: the weight of a word that few rows have is larger than that of
-#: a column that all have.
+#: The factor of penalties on words: a word that few rows have needs a larger weight than a column
+#: that all rows have.
 WORDS = 0.03
 #: A cell with a smaller part than this is left out.
 SMALL = 1e-3
@@ -40,9 +40,9 @@ def alone_penalties(task: str, outputs: int) -> list[tuple[float, float]]:
 
 
 def held_out(rows: ClientRows, centre: Tensor, penalty: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The solutions around the shared weights [K, len(AROUND), …], roughly, the mean held-out
-    losses of all candidates, and of how many rows these are [K, 1]. Losses of training alone are
-    computed separately, so that they do not depend on published values."""
+    """Rough solutions around the shared weights [K, len(AROUND), …], the mean held-out losses of
+    all candidates, and how many rows were held out [K, 1]. Losses of training alone are computed
+    separately, so that they do not depend on published values."""
     split = len(AROUND)
     found, around, held = held_out_losses(rows, centre[:, :split], penalty[:, :split])
     _, alone, _ = held_out_losses(rows, centre[:, split:], penalty[:, split:])
@@ -53,13 +53,13 @@ def own_losses(losses: Tensor, held: Tensor, rows: ClientRows) -> tuple[Tensor, 
     """A client's losses in nats [K, CELLS], training alone as the last, and how much each penalty
     of training alone counts [K, penalties].
 
-    Training alone is a mixture of its penalties, and its loss is that of the mixture. The loss of
-    numbers, whose variance is unknown, is half the logarithm of their squared error, to which a
+    Training alone is a mixture of its penalties, and its loss is the loss of the mixture. The loss
+    of numbers, whose variance is unknown, is half the logarithm of their squared error, to which a
     hundredth of the median is added.
 
     Args:
         losses: [K, len(AROUND) + penalties] mean held-out losses.
-        held: [K, 1] of how many rows.
+        held: [K, 1] how many rows were held out.
         rows: the clients' rows.
     """
     if rows.task == "regression":
@@ -76,7 +76,7 @@ def choose(losses: Tensor, held: Tensor, vote: Tensor, noise: float) -> Tensor:
 
     Args:
         losses: [K, CELLS] the client's own losses in nats.
-        held: [K, 1] of how many rows.
+        held: [K, 1] how many rows were held out.
         vote: [K, CELLS] the published losses.
         noise: the standard deviation of their noise.
     """

@@ -16,13 +16,14 @@ as `ByColumns`, with one product with an n × n matrix. At the end a = −residu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from pmtl.models.losses import Task
 
+#: b, the largest second derivative of a row's loss in its outputs.
+CURVATURE: dict[Task, float] = {"regression": 1.0, "classification": 0.5, "multilabel": 0.25}
 #: What is added to the diagonal of a matrix before it is inverted, relative to its largest entry.
 _ROUNDING = 1e-12
 #: Up to so many classes, a softmax is computed without torch's function.
@@ -38,7 +39,6 @@ class Problem:
     y: Tensor  #: [K, n, outputs]
     centre: Tensor  #: c, [K or 1, G, d, outputs]
     penalty: Tensor  #: κ, [K or 1, G, d]
-    bound: float  #: b
     scale: Tensor | None = None  #: [K, 1, 1, outputs] at most 1: the curvature's bound holds
     offset: Tensor | None = None  #: [K, G, n, outputs]
 
@@ -60,7 +60,7 @@ class Problem:
             start: weights to begin with.
             until: steps at most, and the largest move at which the iteration ends.
         """
-        steps: _Steps = ByRows(self) if self._more_columns else ByColumns(self)
+        steps: ByColumns | ByRows = ByRows(self) if self._more_columns else ByColumns(self)
         return steps.weights(_descend(steps, steps.begin(start), until))
 
     def leverages(self) -> Tensor:
@@ -76,47 +76,40 @@ class Problem:
         return 2 * self.x.shape[1] < 3 * self.x.shape[2]
 
 
-class _Steps(Protocol):
-    def begin(self, start: Tensor | None) -> Tensor:
-        """The state to begin with, [K, G, …, outputs]."""
-
-    def advance(self, state: Tensor) -> tuple[Tensor, Tensor]:
-        """The state after one step, and the gradient before it."""
-
-    def weights(self, state: Tensor) -> Tensor:
-        """The weights of a state."""
-
-
 class ByColumns:
-    """The state is the weights."""
+    """Steps whose state is the weights."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._transposed = problem.x.transpose(1, 2)
-        matrix = (problem.bound * self._transposed @ problem.x).unsqueeze(1)
+        matrix = (CURVATURE[problem.task] * self._transposed @ problem.x).unsqueeze(1)
         self.inverse = invert(matrix + torch.diag_embed(problem.penalty))
 
     def begin(self, start: Tensor | None) -> Tensor:
+        """The state to begin with, [K, G, …, outputs]."""
         centre, (clients, cells) = self._problem.centre, self.inverse.shape[:2]
         return centre.expand(clients, cells, -1, -1) if start is None else start
 
     def advance(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        """The state after one step, and the gradient before it."""
         problem = self._problem
         pull = problem.penalty.unsqueeze(-1) * (state - problem.centre)
         gradient = multiply(self._transposed, problem.residuals(multiply(problem.x, state))) + pull
         return state - self.inverse @ gradient, gradient
 
     def weights(self, state: Tensor) -> Tensor:
+        """The weights of a state."""
         return state
 
 
 class ByRows:
-    """The state is a, and below it the logits XW."""
+    """The same steps; the state is a, and below it the logits XW."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._gram = gram(problem.x, problem.penalty)
-        matrix = problem.bound * self._gram
+        x, scale = problem.x, 1 / problem.penalty.expand(len(problem.x), -1, -1)
+        self._gram = torch.einsum("knd,kgd,kmd->kgnm", x, scale, x)  # XK⁻¹Xᵀ
+        matrix = CURVATURE[problem.task] * self._gram
         matrix.diagonal(dim1=-2, dim2=-1).add_(1.0)
         self.inverse = invert(matrix)
 
@@ -133,7 +126,7 @@ class ByRows:
         a, logits = state.chunk(2, dim=2)
         off = a + self._problem.residuals(logits)  # the gradient is Xᵀ off
         step = self.inverse @ off
-        after = torch.cat([a - step, logits - (off - step) / self._problem.bound], 2)
+        after = torch.cat([a - step, logits - (off - step) / CURVATURE[self._problem.task]], 2)
         return after, torch.cat([torch.zeros_like(off), off], 2)
 
     def weights(self, state: Tensor) -> Tensor:
@@ -142,7 +135,7 @@ class ByRows:
         return self._problem.centre + moved / self._problem.penalty.unsqueeze(-1)
 
 
-def _descend(steps: _Steps, state: Tensor, until: tuple[int, float]) -> Tensor:
+def _descend(steps: ByColumns | ByRows, state: Tensor, until: tuple[int, float]) -> Tensor:
     """Accelerated steps, until nothing moves."""
     momentum, ahead = torch.ones_like(state[:, :, 0, 0]), state
     for _ in range(until[0]):
@@ -164,11 +157,6 @@ def softmax(logits: Tensor) -> Tensor:
         return torch.softmax(logits, -1)
     powers = torch.exp(logits - logits.amax(-1, keepdim=True))
     return powers / powers.sum(-1, keepdim=True)
-
-
-def gram(x: Tensor, penalty: Tensor) -> Tensor:
-    """XK⁻¹Xᵀ, [K, G, n, n]."""
-    return torch.einsum("knd,kgd,kmd->kgnm", x, 1 / penalty.expand(len(x), -1, -1), x)
 
 
 def invert(matrix: Tensor) -> Tensor:

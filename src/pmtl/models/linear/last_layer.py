@@ -10,13 +10,12 @@ import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pmtl.models.flat import FlatModel
 from pmtl.models.hog import HogLinear
 from pmtl.models.library import Linear
-from pmtl.models.linear.solve import ClientRows
+from pmtl.models.linear.solve import ClientRows, padded_targets
 from pmtl.models.losses import Task
 
 #: How many penalties an algorithm may try at a time.
@@ -33,7 +32,7 @@ class LastLayer:
 
     @property
     def fixed(self) -> bool:
-        """Whether the features are those of a fixed network, and not the columns themselves."""
+        """Whether a fixed network computes the features from the columns."""
         return type(self.module) is not Linear
 
     @property
@@ -53,8 +52,8 @@ class LastLayer:
 
     @property
     def factor(self) -> float:
-        """A public number that brings fixed features to a size near 1: those of `hog` together have
-        norm 1."""
+        """A public number that brings fixed features to a size near 1: all features of `hog`
+        together have norm 1."""
         return math.sqrt(self.columns) if isinstance(self.module, HogLinear) else 1.0
 
     def features(self, x: Tensor) -> Tensor:
@@ -97,14 +96,10 @@ class LastLayer:
         """
         features = self.features(inputs.flatten(0, 1)).view(*real.shape, -1) * self.factor
         x = torch.cat([torch.ones_like(features[..., :1]), features], -1)
-        if task == "classification":
-            y = F.one_hot(targets.long(), outputs)
-        else:
-            y = targets.reshape(*real.shape, outputs)
-        x, y = (torch.where(real.unsqueeze(-1), part.double(), 0.0) for part in (x, y))
-        return ClientRows(
-            task, x, y, real.double(), start=self.start, words=words and not self.fixed
-        )
+        x = torch.where(real.unsqueeze(-1), x.double(), 0.0)
+        y = padded_targets(task, outputs, targets, real)
+        words = words and not self.fixed
+        return ClientRows(task, x, y, real.double(), start=self.start, words=words)
 
 
 def last_layer(model: FlatModel, input_shape: tuple[int, ...]) -> LastLayer | None:

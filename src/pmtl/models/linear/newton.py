@@ -2,8 +2,8 @@
 
 Each label is a separate problem. Two opposite classes are one problem for the difference D of their
 weights: with penalty κ on each, ½ κ/2 ‖D − (c₁ − c₀)‖² is added to its loss, and the mean of both
-stays that of the centre. The objective is convex, so Newton's direction leads downhill. Steps along
-it are halved until the objective decreases in proportion (Armijo 1966): it never increases,
+stays the mean of the centre. The objective is convex, so Newton's direction leads downhill. Steps
+along it are halved until the objective decreases in proportion (Armijo 1966): it never increases,
 whatever the units of the data. Some six steps are enough, where steps with a bound of the curvature
 (`solve.py`) take dozens; each costs a matrix of the columns, so columns must be few.
 """
@@ -14,13 +14,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from pmtl.models.losses import Task
+
 #: The most columns, and the most steps and halvings of one.
 FEW, STEPS, HALVINGS = 40, 50, 40
 #: The part of the predicted decrease that a step must reach, and the tolerance for rounding.
 DECREASE, ROUNDING = 1e-4, 1e-12
 
 
-def solve_two_classes(
+def solve(
+    task: Task,
     x: Tensor,
     y: Tensor,
     used: Tensor,
@@ -29,41 +32,31 @@ def solve_two_classes(
     start: Tensor,
     move: float,
 ) -> Tensor:
-    """The weights [K, G, d, 2] of two opposite classes; the arguments are those of
-    `solve_labels`."""
-    found = solve_labels(
-        x,
-        y[..., 1:],
-        used,
-        centre[..., 1:] - centre[..., :1],
-        penalty / 2,
-        start[..., 1:] - start[..., :1],
-        move,
-    )
-    middle = centre.mean(3, keepdim=True)
-    return torch.cat([middle - found / 2, middle + found / 2], 3)
-
-
-def solve_labels(
-    x: Tensor,
-    y: Tensor,
-    used: Tensor,
-    centre: Tensor,
-    penalty: Tensor,
-    start: Tensor,
-    move: float,
-) -> Tensor:
-    """The weights [K, G, d, outputs] of labels.
+    """The weights [K, G, d, outputs] of labels or of two opposite classes.
 
     Args:
+        task: multilabel or classification.
         x: rows [K, n, d]; 0 in padding.
-        y: their labels [K, n, outputs].
+        y: their labels [K, n, outputs], or their classes as 0 and 1.
         used: [K, n] 1 for the rows that count.
         centre: c, [K or 1, G, d, outputs].
         penalty: κ > 0, [K or 1, G, d].
         start: weights to begin with, as `centre`.
         move: the largest move of a weight at which the iteration ends.
     """
+    if task == "classification":
+        found = solve(
+            "multilabel",
+            x,
+            y[..., 1:],
+            used,
+            centre[..., 1:] - centre[..., :1],
+            penalty / 2,
+            start[..., 1:] - start[..., :1],
+            move,
+        )
+        middle = centre.mean(3, keepdim=True)
+        return torch.cat([middle - found / 2, middle + found / 2], 3)
     clients, count, outputs = len(x), penalty.shape[1], y.shape[2]
     wide = (clients, count, x.shape[2], outputs)
     # Problems are the columns of matrices [K, d or n, P].

@@ -8,13 +8,13 @@ longer have the direction of earlier ones. So u is compared with the path w of e
     a = ⟨u, w⟩/‖w‖                      what u adds along the path
     e = (‖w‖² − its noise)/(‖w‖ · L)    what earlier moves added on average; L is the sum of steps
 
-The noise of a is σ, that of one number, however many weights there are. If a > 2σ and a > 0.7 e,
-the moves continue as before: the path and C are doubled. 0.7: if what moves add falls by a constant
-factor from round to round, doubling goes too far just where a < e/√2 (after two rounds) to
-a < e ln 2 (after many). Doubling the path, and not only the next steps, gives all rounds the same
-weight, and so keeps the ratio of signal and noise. C halves, to no less than at first, if the mean
-of the moves, less its noise, is shorter than ¼. All of this uses published values only and costs
-no privacy.
+The standard deviation of the noise in a is σ, however many weights there are. If a > 2σ and
+a > 0.7 e, the moves continue as before: the path and C are doubled. Why 0.7: suppose that what
+moves add falls by a constant factor from round to round. Then doubling goes too far if a < e/√2
+(after two rounds) or a < e ln 2 (after many rounds), and 1/√2 and ln 2 are both near 0.7. Doubling
+the path, and not only the next steps, gives all rounds the same weight, and so keeps the ratio of
+signal and noise. C halves, to no less than at first, if the mean of the moves, less its noise, is
+shorter than ¼. All of this uses published values only and costs no privacy.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ their weights stay at the centre, and only the other columns are needed.
 is one class instead of U. Around centres that are the same for all of these classes (training
 alone) this is exact, because the solution is unique and they can be exchanged. Otherwise it is the
 solution of eq. 3 with one common change for all classes that the client has no rows of.
-With v = √U δ the penalty is that of the other classes, and the logit's scale is 1/√U ≤ 1, so that
-the bound of the curvature holds as before.
+With v = √U δ the penalty is the same as for the other classes, and the logit's scale is 1/√U ≤ 1,
+so that the bound of the curvature holds as before.
 """
 
 from __future__ import annotations

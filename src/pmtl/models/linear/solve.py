@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pmtl.models.linear import newton
@@ -22,8 +23,6 @@ from pmtl.models.linear.descent import Problem, multiply
 from pmtl.models.linear.reduction import Classes, Columns
 from pmtl.models.losses import Task
 
-#: The largest second derivative of a row's loss in its outputs.
-CURVATURE: dict[Task, float] = {"regression": 1.0, "classification": 0.5, "multilabel": 0.25}
 #: The most steps, and the largest move of a weight at which the iteration ends: for a solution, and
 #: for losses that only compare penalties.
 EXACT, ROUGH = (500, 1e-5), (120, 1e-2)
@@ -42,7 +41,7 @@ class ClientRows:
     mask: Tensor  #: [K, n] 1 for real rows, 0 for padding
     #: [d, outputs] public weights with which training begins; None: zeros
     start: Tensor | None = field(default=None, kw_only=True)
-    #: whether features are those of sparse rows, as of words
+    #: whether the rows are sparse, as rows of words are
     words: bool = field(default=False, kw_only=True)
 
     @property
@@ -51,13 +50,22 @@ class ClientRows:
         return self.mask.sum(1).clamp(min=1)
 
 
+def padded_targets(task: Task, outputs: int, targets: Tensor, real: Tensor) -> Tensor:
+    """`y` of `ClientRows` from targets [K, n] or [K, n, outputs]; 0 where a row is not `real`."""
+    if task == "classification":
+        y = F.one_hot(targets.long(), outputs)
+    else:
+        y = targets.reshape(*real.shape, outputs)
+    return torch.where(real.unsqueeze(-1), y.double(), 0.0)
+
+
 def row_losses(task: Task, outputs: Tensor, y: Tensor) -> Tensor:
     """The loss of every row in nats; for numbers, half the squared error."""
     if task == "regression":
         return (outputs - y).square().sum(-1) / 2
     if task == "classification":
         return torch.logsumexp(outputs, -1) - (outputs * y).sum(-1)
-    return (torch.nn.functional.softplus(outputs) - outputs * y).sum(-1)
+    return (F.softplus(outputs) - outputs * y).sum(-1)
 
 
 def solve(
@@ -91,19 +99,18 @@ def solve(
         rows.task == "classification" and rows.y.shape[2] == 2
     )
     if yes_or_no and rows.x.shape[2] <= newton.FEW:
-        by_newton = newton.solve_labels if rows.task == "multilabel" else newton.solve_two_classes
         begin = centre if start is None else start
-        return by_newton(rows.x, rows.y, mask, centre, penalty, begin, until[1])
-    used, bound = rows.x * mask.unsqueeze(-1), CURVATURE[rows.task]
+        return newton.solve(rows.task, rows.x, rows.y, mask, centre, penalty, begin, until[1])
+    problem = Problem(rows.task, rows.x * mask.unsqueeze(-1), rows.y, centre, penalty)
     if rows.task == "regression":  # one step is exact
-        return Problem(rows.task, used, rows.y, centre, penalty, bound).solve(None, (1, 0.0))
+        return problem.solve(None, (1, 0.0))
     classes = Classes.of(rows.y) if rows.task == "classification" else None
     if classes is None:
-        return Problem(rows.task, used, rows.y, centre, penalty, bound).solve(start, until)
-    offset, few = classes.offsets(multiply(rows.x, centre)), classes.centre(centre)
+        return problem.solve(start, until)
+    few, offset = classes.centre(centre), classes.offsets(multiply(rows.x, centre))
     begin = None if start is None else classes.start(start, centre)
     y = classes.targets(rows.y)
-    problem = Problem(rows.task, used, y, few, penalty, bound, classes.scale, offset)
+    problem = replace(problem, y=y, centre=few, scale=classes.scale, offset=offset)
     return classes.restore(problem.solve(begin, until), centre)
 
 
@@ -128,7 +135,7 @@ def held_out_losses(
     outputs = multiply(rows.x, weights)
     if rows.task == "regression":
         used = rows.x * rows.mask.unsqueeze(-1)
-        problem = Problem(rows.task, used, rows.y, centre, penalty, CURVATURE[rows.task])
+        problem = Problem(rows.task, used, rows.y, centre, penalty)
         left = problem.leverages().clamp(max=1 - 1e-6).unsqueeze(-1)
         y = rows.y.unsqueeze(1)
         outputs, counted = y - (y - outputs) / (1 - left), rows.mask

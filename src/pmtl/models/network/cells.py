@@ -19,7 +19,7 @@ VOTE_ROWS = 100.0
 #: Prior penalties in nats on the candidates of a path: with few rows, cross-validation often
 #: prefers the weakest or the strongest penalty by chance.
 PRIOR = (4.0, 2.0, 1.0, 0.0, 0.0, 2.0)
-#: By how many nats a candidate's held-out loss can exceed that of the best one.
+#: By how many nats a candidate's held-out loss can exceed the best candidate's loss.
 WORST = 5.0
 #: By how many nats the shared weights must be better than training alone if the vote is only noise.
 HANDICAP = 2.0
@@ -38,7 +38,7 @@ def choose(losses: Tensor, counts: Tensor, vote: Tensor, noise: float, scale: Te
     smooth = smooth_basis(vote)
     vote = vote @ smooth @ smooth.T
     trust = james_stein(vote, smooth.shape[1], noise)
-    own = counts * losses + prior(vote)
+    own = counts * losses + vote.new_tensor(2 * PRIOR)  # of both paths
     score = own + VOTE_ROWS * trust * scale * vote
     score[:, :EACH] += HANDICAP * (1 - trust)
     return torch.stack([score.argmin(1), own[:, EACH:].argmin(1) + EACH], 1)
@@ -56,11 +56,6 @@ def in_nats(task: Task, losses: Tensor, outputs: int) -> Tensor:
         return losses
     median = losses.median(1, keepdim=True).values + 0.01 * outputs
     return outputs * losses / median / 2
-
-
-def prior(like: Tensor) -> Tensor:
-    """[cells] `PRIOR` of both paths."""
-    return like.new_tensor(2 * PRIOR)
 
 
 def smooth_basis(like: Tensor) -> Tensor:

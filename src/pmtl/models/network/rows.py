@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pmtl.models.flat import FlatModel
-from pmtl.models.linear.solve import ClientRows
+from pmtl.models.linear.solve import ClientRows, padded_targets
 from pmtl.models.losses import Task
 from pmtl.models.lowering import floats_per_row, has_convolutions, lowered
 
@@ -76,13 +75,9 @@ class Network:
         words: bool = False,
     ) -> NetworkRows:
         """The rows of K clients; the arguments are those of `LastLayer.rows`."""
-        if task == "classification":
-            y = F.one_hot(targets.long(), outputs)
-        else:
-            y = targets.reshape(*real.shape, outputs)
         place = real.view(*real.shape, *[1] * (inputs.dim() - 2))
         x = torch.where(place, inputs, 0.0)
-        y = torch.where(real.unsqueeze(-1), y.double(), 0.0)
+        y = padded_targets(task, outputs, targets, real)
         return NetworkRows(task, x, y, real.double(), self)
 
 
@@ -94,8 +89,8 @@ class NetworkRows(ClientRows):
 
 
 def _scales(model: FlatModel, start: Tensor) -> Tensor:
-    """The root mean square of every parameter tensor; at least a tenth of that of all weights, so
-    that biases that start at zero move, too."""
+    """The root mean square of every parameter tensor; at least a tenth of the root mean square of
+    all weights, so that biases that start at zero move, too."""
     size = float(start.square().mean().sqrt()) or 0.1
     scales = torch.empty_like(start)
     for parameter in model.layout.parameters:
@@ -107,7 +102,7 @@ def _scales(model: FlatModel, start: Tensor) -> Tensor:
 def last_places(model: FlatModel, input_shape: tuple[int, ...]) -> LastPlaces | None:
     """The last linear layer, if the network's answers are its outputs and it is trained; else None.
 
-    Other weights of this layer then give outputs in other units. This is tested on random rows.
+    With other weights in this layer, the outputs are in other units. This is tested on random rows.
     """
     parts = {part.name: part for part in model.layout.parameters}
     layers = [(n, one) for n, one in model.module.named_modules() if isinstance(one, nn.Linear)]
@@ -133,7 +128,7 @@ def last_places(model: FlatModel, input_shape: tuple[int, ...]) -> LastPlaces | 
 
 
 def in_target_units(vectors: Tensor, last: LastPlaces, size: Tensor, level: Tensor) -> Tensor:
-    """Vectors [K, P] whose outputs are those of `vectors` times `size` plus `level`."""
+    """Vectors [K, P] whose outputs are the outputs of `vectors`, times `size` plus `level`."""
     vectors = vectors.clone()
     weights = slice(last.weights, last.weights + last.outputs * last.columns)
     bias = slice(last.bias, last.bias + last.outputs)

@@ -52,7 +52,7 @@ def train_path(
         penalties: κ, from strong to weak.
         steps: for each of them; `STEPS` unless given.
         join: the map to weights, if other numbers than the weights are trained.
-        scales: [P] the sizes of what is trained; those of the network's weights unless given.
+        scales: [P] the sizes of what is trained; by default the sizes of the network's weights.
     """
     network = rows.network
     y, pieces = rows.y.to(centre.dtype), -(-rows.x.shape[1] // network.batch)
@@ -94,8 +94,8 @@ def held_out_losses(
     rows: NetworkRows, centres: Sequence[Tensor], penalties: Sequence[float]
 ) -> Tensor:
     """[K, centres · (1 + penalties)] every client's mean loss on rows that were left out: for each
-    centre [K, P] its own loss, and that of the path around it. A client with one row has the loss
-    of the centres."""
+    centre [K, P] its own loss, and the losses of the path around it. A client with one row has the
+    loss of the centres."""
     out = folds(rows)
     count = out.shape[1]
     masks = (rows.mask.unsqueeze(1) * ~out).repeat(1, len(centres), 1)

@@ -30,10 +30,10 @@ from functools import lru_cache
 import numpy as np
 
 from pmtl.privacy.accounting import composition, gaussian, renyi
-from pmtl.privacy.ledger.charges import Events, total
-from pmtl.privacy.ledger.events import GaussianEvent
+from pmtl.privacy.accounting.gaussian import Floats
+from pmtl.privacy.ledger.events import Events, GaussianEvent, total
 
-ORDERS: renyi.Floats = 1 + np.geomspace(0.5, 512, 12)
+ORDERS: Floats = 1 + np.geomspace(0.5, 512, 12)
 """The orders α of the Rényi filter; they must never change. The best of them costs at most 5% more
 than the best order between 1.5 and 513."""
 
@@ -81,5 +81,5 @@ def all_full(events: Mapping[GaussianEvent, int]) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _divergence(event: GaussianEvent) -> renyi.Floats:
+def _divergence(event: GaussianEvent) -> Floats:
     return renyi.curve({event: 1}, ORDERS)

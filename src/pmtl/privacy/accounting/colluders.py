@@ -17,12 +17,10 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pmtl.privacy.accounting import gaussian
+from pmtl.privacy.accounting.gaussian import Floats
 from pmtl.privacy.accounting.libraries import load
-
-Floats = NDArray[np.float64]
 
 # The far tails of the binomial have this fraction of δ; they are added to δ instead of summed.
 TAIL = 1e-7
@@ -36,7 +34,7 @@ class Mixture(NamedTuple):
 
     mus: Floats  #: the possible values
     log_weights: Floats  #: the logarithms of their probabilities
-    log_missed: float  #: that of the probability of all other values, which count as δ
+    log_missed: float  #: log probability of all other values, which count as δ
 
     def log_delta(self, epsilon: float) -> float:
         """An upper bound of log δ(ε)."""
@@ -78,8 +76,8 @@ def _mixture(z: float, rate: float, rounds: int, sensitivity: int, tail: float) 
 
 
 def participations(rate: float, rounds: int, tail: float) -> tuple[Floats, Floats, float]:
-    """How often a client is drawn in `rounds` rounds: numbers of participations, the logarithms of
-    their probabilities, and that of the probability (at most `tail`) of more than the last.
+    """How often a client is drawn in `rounds` rounds: numbers of participations, their log
+    probabilities, and the log probability (at most `tail`) of more than the last number.
 
     Fewer than the first count as the first, because they reveal less.
     """

@@ -34,7 +34,7 @@ import numpy as np
 
 from pmtl.errors import PmtlError
 from pmtl.privacy.accounting import colluders, gaussian, poisson
-from pmtl.privacy.accounting.colluders import Floats
+from pmtl.privacy.accounting.gaussian import Floats
 from pmtl.privacy.accounting.libraries import load
 from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.sampling import SamplingScheme, find_scheme
@@ -68,7 +68,7 @@ class Group(NamedTuple):
     @property
     def squared_mu(self) -> float:
         """μ² of one release with the client in it (** would raise on overflow)."""
-        return (2 / self.z) * (2 / self.z)
+        return (2 / self.z) * (2 / self.z) if self.z > 0 else math.inf
 
 
 def epsilon(events: Mapping[GaussianEvent, int], delta: float, sensitivity: int = 2) -> float:
@@ -118,10 +118,7 @@ def distance(events: Mapping[GaussianEvent, int]) -> float:
 
 def largest_mu(events: Mapping[GaussianEvent, int]) -> float:
     """μ of a client that is in every release, the worst case."""
-    groups = grouped(events)
-    if any(not group.z > 0 for group in groups):
-        return math.inf
-    return math.sqrt(_always_in(groups))
+    return math.sqrt(_always_in(grouped(events)))
 
 
 def grouped(events: Mapping[GaussianEvent, int]) -> list[Group]:

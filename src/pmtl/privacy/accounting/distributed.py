@@ -1,6 +1,6 @@
 """Noise that sites add in shares: how much of it each adversary does not know.
 
-N sites add one share each. The plan's noise is that of n = N − c shares, so that it remains if c
+N sites add one share each. The plan's noise is the sum of n = N − c shares, so that it remains if c
 sites collude (`secure_aggregation/shares.py`). Whoever knows k of the N shares faces the others: a
 noise multiplier of z·√((N − k)/n).
 

@@ -19,8 +19,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pmtl.privacy.accounting.libraries import load
+
+Floats = NDArray[np.float64]
 
 # A root is found to one part in 10^13; this factor makes it a bound.
 SAFE = 1 + 1e-12

@@ -49,7 +49,7 @@ def epsilon(z: float, rate: float, rounds: int, delta: float, sensitivity: int) 
 def _capped(
     losses: Callable[[], Any], z: float, rate: float, rounds: int, delta: float, sensitivity: int
 ) -> float:
-    """ε from the distribution of all rounds' losses, at most that of known coins."""
+    """ε from the distribution of all rounds' losses, at most the ε of known coins."""
     cap = colluders.epsilon(z, rate, rounds, delta, sensitivity)
     usable = delta - rounding(rounds)
     if rate == 1 or cap in (0.0, math.inf) or usable <= 0 or not computable(z, rounds):
@@ -181,7 +181,7 @@ def loss_deviation(z: float, rate: float, sensitivity: int) -> float:
 
 def outsiders_epsilon(z: float, rate: float, rounds: int, delta: float) -> float:
     """The ε of cohorts of a fixed size, replace-one, against outsiders who see only the published
-    models. For comparison only: the guarantee is that of `colluders`.
+    models. For comparison only: the guarantee is the ε of `colluders`.
 
     Outsiders do not know whether a client took part. For them one round has the amplified profile
     of sampling without replacement (Balle, Barthe & Gaboardi 2018),

@@ -10,7 +10,7 @@ The divergences of independent releases add up. `composition` is sharper for eve
 
 The second row is for an adversary who knows who took part: the moments E[(P/Q)^(λ−1)] without and
 with the client, 1 and exp((λ−1)λμ²/2), are averaged. It also bounds the third row, and replaces it
-if the quadrature would need too many points. The pair of mixtures is that of `poisson`: it
+if the quadrature would need too many points. The pair of mixtures is the same as in `poisson`: it
 dominates in every hockey-stick divergence, hence in Rényi's, and both directions cost the same.
 
 dp-accounting's Rényi accountant does not double the sensitivity under `REPLACE_ONE`; the tests
@@ -29,13 +29,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pmtl.privacy.accounting import composition, gaussian
+from pmtl.privacy.accounting.gaussian import Floats
 from pmtl.privacy.accounting.libraries import load
 from pmtl.privacy.ledger.events import GaussianEvent
-
-Floats = NDArray[np.float64]
 
 ORDERS: Floats = 1 + np.geomspace(1e-3, 1e6, 701)
 """The orders λ. Every order gives a valid ε; the best of the list is within 0.1‰ of the best of

@@ -19,9 +19,9 @@ run's ε does not count. Two ways to choose have a proven cost:
 The second is what `epsilon` computes. If the settings differ in rounds, cohort or noise, one run is
 a mixture of them, and D(λ) and δ̂ are at most the largest among them. It holds if all runs take
 place on one trusted machine and only the best leaves it. **Clients who receive the models of every
-run have seen the others**: for them the cost is that of publishing all. The distribution of K must
-be fixed beforehand and may be known. The cheapest of `SHAPES` depends on the plan and not on data,
-so we may choose it.
+run have seen the others**: for them the cost is the cost of publishing all. The distribution of K
+must be fixed beforehand and may be known. The cheapest of `SHAPES` depends on the plan and not on
+data, so we may choose it.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ import numpy as np
 
 from pmtl.errors import PmtlError
 from pmtl.privacy.accounting import accountant, composition, gaussian, renyi
+from pmtl.privacy.accounting.gaussian import Floats
 from pmtl.privacy.accounting.libraries import load
 from pmtl.privacy.accounting.validation import DEFAULT_SHARE, KIND, metrics_plan
 from pmtl.privacy.ledger.events import GaussianEvent
@@ -45,31 +46,26 @@ MOST_CANDIDATES = 1_000_000
 SHAPES = {LOGARITHMIC: "logarithmic", POISSON: "Poisson"}
 """The shapes η. Logarithmic is the cheapest for many candidates, Poisson for few."""
 
-#: The releases of one run (training and score), or of the run with each of the settings.
-Events = Mapping[GaussianEvent, int]
-Mixture = Events | Sequence[Events]
+#: The releases of one run (training and score) with each of the settings.
+Mixture = Sequence[Mapping[GaussianEvent, int]]
 
 
-def epsilon(events: Mixture, delta: float, candidates: int, shape: float | None = None) -> float:
-    """ε at δ of publishing the best of K runs, E K = `candidates`, each of which makes all `events`
-    (training and score), replace-one; for the shape η, or for the cheapest of `SHAPES`."""
-    if shape is None:
-        return cheapest(events, delta, candidates)[0]
-    return _epsilons(events, delta, candidates, [shape])[shape]
+def epsilon(mixture: Mixture, delta: float, candidates: int, shape: float) -> float:
+    """ε at δ of publishing the best of K runs, E K = `candidates`, for the shape η, replace-one."""
+    return _epsilons(mixture, delta, candidates, [shape])[shape]
 
 
-def cheapest(events: Mixture, delta: float, candidates: int) -> tuple[float, float]:
+def cheapest(mixture: Mixture, delta: float, candidates: int) -> tuple[float, float]:
     """The least ε over `SHAPES`, and the shape that has it."""
-    return min((value, eta) for eta, value in _epsilons(events, delta, candidates, SHAPES).items())
+    return min((value, eta) for eta, value in _epsilons(mixture, delta, candidates, SHAPES).items())
 
 
 def _epsilons(
-    events: Mixture, delta: float, candidates: int, shapes: Iterable[float]
+    mixture: Mixture, delta: float, candidates: int, shapes: Iterable[float]
 ) -> dict[float, float]:
-    """ε for each shape, at least that of one run: its bound may be the looser one, and a choice
+    """ε for each shape, at least the ε of one run: its bound may be the looser one, and a choice
     must not look cheaper than no choice."""
     _check(candidates, shapes)
-    mixture = [events] if isinstance(events, Mapping) else events
     one_run = max(composition.epsilon(each, delta) for each in mixture)
     divergences = np.max([renyi.curve(each) for each in mixture], axis=0)
     if not divergences.any():
@@ -85,13 +81,11 @@ def _epsilons(
     return {shape: value(shape) for shape in shapes}
 
 
-def after_choice(
-    divergences: renyi.Floats, mean: float, shape: float, mu: float = math.inf
-) -> renyi.Floats:
+def after_choice(divergences: Floats, mean: float, shape: float, mu: float = math.inf) -> Floats:
     """The Rényi divergences, at `renyi.ORDERS`, of the best of K runs with `divergences` each. One
     run is `mu`-GDP, which only sharpens Theorem 6."""
     orders = renyi.ORDERS
-    extra: renyi.Floats | float
+    extra: Floats | float
     if shape == POISSON:
         thresholds = -np.log1p(-1 / orders)
         log_deltas = renyi.log_delta(divergences, thresholds)
@@ -138,22 +132,17 @@ def validation_release(plan: PrivacyPlan, epsilon: float) -> GaussianEvent:
     return GaussianEvent.of(metrics_plan(plan.clients, 1, 1, squared_mu, plan.delta), KIND)
 
 
-def report(plan: PrivacyPlan, candidates: int) -> dict[str, Any]:
-    """The cost of choosing between `candidates` runs of a plan.
+def report(plans: Mapping[PrivacyPlan, int]) -> dict[str, Any]:
+    """The cost of choosing between runs with these plans, all for the same clients and δ, given how
+    many candidates have each plan.
 
-    - `one_run`: the plan alone, its settings fixed beforehand;
+    - `one_run`: the most expensive plan alone, its settings fixed beforehand;
     - `one_run_with_score`: the same with one release of its validation score;
     - `publish_best`: the best of a random number of such runs, under `protocol`;
     - `publish_all`: all of them, public.
     """
-    _check(candidates, [])
-    return report_of({plan: candidates})
-
-
-def report_of(plans: Mapping[PrivacyPlan, int]) -> dict[str, Any]:
-    """The cost of choosing between runs with several plans, all for the same clients and δ, of each
-    of which there are so many candidates; `one_run` is that of the most expensive."""
     plan, candidates = next(iter(plans)), sum(plans.values())
+    _check(candidates, [])
     if any((other.clients, other.delta) != (plan.clients, plan.delta) for other in plans):
         raise PmtlError("A choice is priced for the same clients and the same δ in all its runs.")
     one_run = max(accountant.epsilon(each) for each in plans)
@@ -179,7 +168,7 @@ def report_of(plans: Mapping[PrivacyPlan, int]) -> dict[str, Any]:
     }
 
 
-def releases(plans: Iterable[PrivacyPlan], one_run: float) -> tuple[list[Events], GaussianEvent]:
+def releases(plans: Iterable[PrivacyPlan], one_run: float) -> tuple[Mixture, GaussianEvent]:
     """What one run with each of the plans releases, and the release of its score, which is the same
     for all of them; `one_run` is the largest ε of the plans."""
     plans = list(plans)

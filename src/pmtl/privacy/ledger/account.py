@@ -20,11 +20,17 @@ from typing import Any
 from pmtl.errors import PmtlError
 from pmtl.privacy.accounting import adaptive, composition
 from pmtl.privacy.ledger.chain import Entry
-from pmtl.privacy.ledger.charges import Charge, Events, Largest, from_list, total
-from pmtl.privacy.ledger.events import GaussianEvent
+from pmtl.privacy.ledger.events import (
+    Charge,
+    Events,
+    GaussianEvent,
+    Largest,
+    from_list,
+    total,
+)
+from pmtl.privacy.ledger.file import READABLE
 from pmtl.privacy.ledger.populations import Change, Populations, Span, checked_names, contains
 
-FORMATS = (1, 2)
 Charges = dict[str, Events]  # what was charged, by run
 
 
@@ -63,7 +69,7 @@ class Account:
     def _count(self, entry: Entry) -> None:
         values, run = entry.values, entry.run or ""
         if entry.kind == "genesis" and entry.sequence == 0:
-            if values["format"] not in FORMATS or ("joined" in values) != (values["format"] > 1):
+            if values["format"] not in READABLE or ("joined" in values) != (values["format"] > 1):
                 raise ValueError(f"format {values['format']!r}")
             self.populations.add(0, values)
         elif entry.kind == "population":

@@ -1,4 +1,4 @@
-"""One release as data: everything that its cost depends on.
+"""One release as data: everything that its cost depends on; and counted releases.
 
 A `PrivacyPlan` describes a whole run, a `GaussianEvent` one release. `composition` adds events up,
 the `ledger` stores them. Unknown fields, mechanisms and sampling schemes are refused, because their
@@ -11,9 +11,10 @@ cost is not known.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import ADJACENCY, PrivacyPlan, fields_of
@@ -68,8 +69,7 @@ class GaussianEvent:
     @classmethod
     def of(cls, plan: PrivacyPlan, kind: str = TRAINING) -> GaussianEvent:
         """One round of a plan."""
-        own = plan.sampling not in SCHEMES
-        chance = plan.scheme.checked_chance(plan.rate) if own else None
+        chance = None if plan.sampling in SCHEMES else plan.scheme.checked_chance(plan.rate)
         sizes = (plan.sampling, plan.clients, plan.cohort, plan.clip_norm, plan.noise_std)
         return cls(*sizes, kind, chance)
 
@@ -118,3 +118,52 @@ class GaussianEvent:
         """A plan of one round (any δ), which makes all the checks."""
         sizes = (self.clients, self.cohort, self.sampling if self.chance is None else FIXED)
         return PrivacyPlan(*sizes, self.clip_norm, self.noise_std, rounds=1, delta=0.5)
+
+
+#: Releases, and how often each was made.
+Events = Counter[GaussianEvent]
+
+
+class Charge(NamedTuple):
+    """A charge of a run: the kind of release, the round, and the charge's hash."""
+
+    kind: str
+    round: int
+    hash: str
+
+
+class Largest(NamedTuple):
+    """The largest account: its ε, and how many clients have it."""
+
+    epsilon: float
+    clients: int
+
+    def larger(self, epsilon: float, clients: int) -> Largest:
+        """The larger of this account and one of `clients` other clients; equal ones are merged."""
+        if epsilon == self.epsilon:
+            return Largest(epsilon, self.clients + clients)
+        return max(self, Largest(epsilon, clients))
+
+
+def total(parts: Iterable[Mapping[GaussianEvent, int]]) -> Events:
+    summed: Events = Counter()
+    for part in parts:
+        summed.update(part)
+    return summed
+
+
+def to_list(events: Mapping[GaussianEvent, int]) -> list[dict[str, Any]]:
+    """Counted events for JSON."""
+    return [event.to_dict() | {"count": count} for event, count in events.items() if count]
+
+
+def from_list(values: Any) -> Events:
+    """The counted events that `to_list` wrote; anything else is an error."""
+    events: Events = Counter()
+    for each in values:
+        event = dict(each)
+        count = event.pop("count")
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ValueError(f"{count!r} releases")
+        events[GaussianEvent.from_dict(event)] += count
+    return events

@@ -35,8 +35,7 @@ from pmtl.errors import PmtlError
 from pmtl.privacy.ledger import chain, file
 from pmtl.privacy.ledger.account import Account
 from pmtl.privacy.ledger.chain import RESTORE, Entry
-from pmtl.privacy.ledger.charges import to_list
-from pmtl.privacy.ledger.events import GaussianEvent
+from pmtl.privacy.ledger.events import GaussianEvent, to_list
 from pmtl.privacy.ledger.overlap import overlapping
 from pmtl.privacy.ledger.populations import first_population
 from pmtl.privacy.plan import check_epsilon, default_delta

@@ -19,11 +19,6 @@ from pmtl.privacy.ledger.populations import Populations, digest_of
 # How many files are looked at, and how long to wait for one.
 _MOST_FILES, _SECONDS = 100, 0.1
 _ENTRIES = "SELECT sequence, payload FROM entries WHERE kind IN (?, ?) ORDER BY sequence"
-# The errors of a file that is damaged or not a ledger.
-_UNREADABLE = (
-    *(sqlite3.Error, OSError, ValueError, KeyError, TypeError),
-    *(AttributeError, RecursionError, OverflowError),
-)
 
 
 def overlapping(path: Path, own: Populations, names: Sequence[str] | None) -> list[Path]:
@@ -36,7 +31,7 @@ def overlapping(path: Path, own: Populations, names: Sequence[str] | None) -> li
         heads = sorted(path.parent.glob("*.head"))[:_MOST_FILES]
     for head in heads:  # Every ledger has one.
         other = head.with_name(head.name.removesuffix(".head"))
-        with suppress(*_UNREADABLE):
+        with suppress(Exception):  # A file that is damaged or not a ledger may raise anything.
             if other == path or other.is_symlink() or not other.is_file():
                 continue
             theirs = _populations(other)

@@ -10,8 +10,7 @@ from typing import Any
 from pmtl.errors import PmtlError
 from pmtl.privacy.accounting import accountant, composition, distributed
 from pmtl.privacy.accounting.validation import KIND
-from pmtl.privacy.ledger.charges import to_list
-from pmtl.privacy.ledger.events import TRAINING, GaussianEvent
+from pmtl.privacy.ledger.events import TRAINING, GaussianEvent, to_list
 from pmtl.privacy.plan import ADJACENCY, PrivacyPlan
 from pmtl.privacy.sampling import ALL_OTHERS
 from pmtl.privacy.statement import text
@@ -104,7 +103,7 @@ def make_statement(
         disclosed: sentences about what reading the data revealed about all clients.
         relations: what defines which clients are related, if anything does.
         choice: what choosing this run among others cost: pairs of δ and ε under `costs`, which
-            replace those of the run, and the `protocol` in words.
+            replace the run's pairs, and the `protocol` in words.
         sites: with secure aggregation, how many sites there were, and how many may collude.
     """
     if charged is None:

@@ -20,6 +20,7 @@ from pmtl.report.tables import (
     selection_note,
 )
 from pmtl.runs.metrics_file import released
+from pmtl.views.run_view import epsilon_number
 
 RESULT_FILE = "results.json"
 _UNFINISHED = "comparison.json"
@@ -51,7 +52,7 @@ class ComparisonPart:
 
 
 def is_comparison(path: Path) -> bool:
-    """Whether a folder is that of a comparison."""
+    """Whether a folder belongs to a comparison."""
     return (path / _UNFINISHED).exists() or (path / RESULT_FILE).exists()
 
 
@@ -99,7 +100,7 @@ def compare_parts(parts: Sequence[Part]) -> ComparisonPart:
     for part in parts:
         name, value, noise = _score(part)
         epsilon = part.statement.epsilon
-        shown = "unknown" if epsilon is None else "∞" if math.isinf(epsilon) else f"{epsilon:.4g}"
+        shown = "unknown" if epsilon is None else epsilon_number(epsilon)
         score = "withheld" if value is None else f"{name} {value:.4f}{noise}"
         cells = [part.name, part.algorithm, f"{part.clients:,}", part.mode, shown, score]
         rows.append([*cells, part.headline()[0]])

@@ -24,7 +24,7 @@ from pmtl.report.page.comparison import (
     read_comparison,
 )
 from pmtl.report.page.part import Part, experiment_part
-from pmtl.report.page.public_part import is_public, public_part
+from pmtl.report.page.public_part import public_part
 from pmtl.report.tables import score_cells
 from pmtl.runs.result import Run
 from pmtl.views.progress import progress_bar
@@ -116,13 +116,6 @@ def render(parts: Sequence[Part], comparisons: Sequence[ComparisonPart]) -> str:
         {
             "part": part,
             "id": f"run-{number}",
-            "verdict": part.headline(),
-            "quotes": privacy.quotes(part.statement),
-            "caution": privacy.caution(part.statement),
-            "meaning": privacy.meaning(part.statement),
-            "guarantees": privacy.guarantee_rows(part.statement),
-            "statement": privacy.paragraphs(part.statement),
-            "not_covered": part.statement.not_covered,
             "curves": [placed(chart) for chart in _curves(part)],
             "gains": placed(None if part.gains is None else charts.clients_chart(part.gains)),
             "scores": score_cells(part.scores),
@@ -137,6 +130,7 @@ def render(parts: Sequence[Part], comparisons: Sequence[ComparisonPart]) -> str:
         runs=shown,
         comparisons=compared,
         several=len(parts) > 1,
+        privacy=privacy,
         script=script,
         style=style,
         numbers=numbers,
@@ -154,8 +148,8 @@ def _part(given: str | Path | Run) -> Part:
             raise PmtlError(_PRIVATE.format("This"))
         given = given.path
     path = Path(given)
-    if is_public(path):
-        return public_part(path)
+    if (part := public_part(path)) is not None:
+        return part
     run = load_result(path)
     if run.facts.production:
         raise PmtlError(_PRIVATE.format(path))

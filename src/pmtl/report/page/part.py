@@ -19,7 +19,7 @@ from pmtl.privacy.statement import warnings as about_plan
 from pmtl.privacy.statement.statement import Statement
 from pmtl.report.page.clients import Clients, client_gains
 from pmtl.report.run_verdict import verdict, view_losses
-from pmtl.report.verdict import UNKNOWN, Verdict
+from pmtl.report.verdict import NO_ROWS, UNKNOWN, Verdict
 from pmtl.runs.config import IN_MEMORY
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.result import Run
@@ -160,7 +160,7 @@ def _name(run: Run) -> str:
 
 def _gains(run: Run, judged: Verdict) -> dict[str, Any]:
     if judged.rows is None:
-        return {"no_gains": "There are no validation or test rows to measure on."}
+        return {"no_gains": NO_ROWS}
     split: Any = judged.rows
     losses = view_losses(run, split)
     gains = client_gains(run.clients, losses, split)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from pmtl.privacy.accounting import composition
-from pmtl.privacy.ledger.charges import from_list
+from pmtl.privacy.ledger.events import from_list
 from pmtl.privacy.statement import text
 from pmtl.privacy.statement.statement import Statement
 
@@ -14,31 +13,23 @@ from pmtl.privacy.statement.statement import Statement
 _POINTS = 25
 
 
-@dataclass(frozen=True)
-class Quote:
-    """A number to quote, and what it is."""
-
-    number: str
-    about: str
-
-
-def quotes(statement: Statement) -> list[Quote]:
-    """The numbers to quote, the most important one first."""
+def quotes(statement: Statement) -> list[tuple[str, str]]:
+    """The numbers to quote, the most important one first, and what each of them is."""
     if statement.plan is None:
-        return [Quote("ε = 0", "Nothing left a client.")]
+        return [("ε = 0", "Nothing left a client.")]
     if statement.epsilon is None:
-        return [Quote("ε unknown", f"ε was {statement.accountant}.")]
+        return [("ε unknown", f"ε was {statement.accountant}.")]
     if math.isinf(statement.epsilon):
-        return [Quote("NOT PRIVATE", "ε is infinite: there was no noise or no clipping.")]
+        return [("NOT PRIVATE", "ε is infinite: there was no noise or no clipping.")]
     at, found = f"at δ = {statement.delta:.3g}", []
     if statement.population_epsilon is not None:
         total = f"{at}: all runs on these clients together, by their ledger"
-        found.append(Quote(f"ε = {statement.population_epsilon:.4g}", total))
+        found.append((f"ε = {statement.population_epsilon:.4g}", total))
     run = f"{at}: this run, for each client with the whole of its data"
-    found.append(Quote(f"ε = {statement.epsilon:.4g}", run))
+    found.append((f"ε = {statement.epsilon:.4g}", run))
     if statement.attacker_right is not None:
         about = "is how often an attacker's answer is right, at most; for a blind guess it is 50%"
-        found.append(Quote(text.percent(statement.attacker_right), about))
+        found.append((text.percent(statement.attacker_right), about))
     return found
 
 

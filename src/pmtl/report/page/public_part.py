@@ -33,23 +33,13 @@ _WITHHELD = (
 )
 
 
-def is_public(path: Path) -> bool:
-    """Whether a folder is a production run, or the public part of one."""
-    return _public(path) is not None
-
-
-def _public(path: Path) -> Path | None:
-    if (path / "run.json").exists():
-        return None
+def public_part(path: Path) -> Part | None:
+    """The part of a production run, from its folder or from a copy of its `public/` folder; None
+    if `path` is neither."""
     places = (path / "public", path)
-    return next((place for place in places if (place / "plan.json").exists()), None)
-
-
-def public_part(path: Path) -> Part:
-    """The part of a production run, from its folder or from a copy of its `public/` folder."""
-    folder = _public(path)
-    if folder is None:
-        raise PmtlError(f"{path} is not a production run: it has no public/plan.json.")
+    folder = next((place for place in places if (place / "plan.json").exists()), None)
+    if folder is None or (path / "run.json").exists():
+        return None
     if not (folder / "privacy.json").exists():
         raise PmtlError(
             f"The run at {path} is not finished: continue it with `pmtl resume {path}`."

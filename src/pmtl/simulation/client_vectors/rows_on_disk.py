@@ -57,9 +57,8 @@ class DiskRows:
     def snapshot(self, places: Places) -> dict[str, Tensor]:
         """The tensors about these slots for a checkpoint; the slots are flushed to disk."""
         fresh = np.array(sorted(self._fresh), dtype=np.int64)
-        if len(self._digests) < self._slots:
-            more = np.zeros((self._slots - len(self._digests), DIGEST_BYTES), dtype=np.uint8)
-            self._digests = np.concatenate([self._digests, more])
+        more = self._slots - len(self._digests)
+        self._digests = np.pad(self._digests, ((0, more), (0, 0)))
         for some, digests in self._file.digests(fresh):
             self._digests[some] = digests
         self._file.sync()
@@ -91,9 +90,7 @@ class DiskRows:
                         "written. Restore the file from a copy, or start a new run."
                     )
             checked()
-        taken = np.zeros(self._slots, dtype=bool)
-        taken[places] = True
-        self._free = np.flatnonzero(~taken)[::-1].tolist()
+        self._free = np.setdiff1d(np.arange(self._slots), places)[::-1].tolist()
         return places
 
     def _slot_for(self, place: int) -> int:

@@ -65,31 +65,26 @@ class MemoryRows:
 
 
 class Store:
-    """The vectors of `m` clients, gathered for a cohort and scattered back."""
+    """The vectors of `m` clients, gathered for a cohort and scattered back. At first all clients
+    hold `start`.
+
+    If the rows of the `expected` number of clients (all, unless given) do not fit in memory, they
+    go to `file`, or to a temporary file.
+    """
 
     def __init__(
-        self, m: int, start: Tensor, rows: MemoryRows | DiskRows, file: Path | None = None
+        self, m: int, start: Tensor, expected: float | None = None, file: Path | None = None
     ) -> None:
         self.m = m
         self.start = start  #: [own], the common start
-        self._rows = rows
         self._file = file
         self._place = np.full(m, -1, dtype=np.int64)
-
-    @classmethod
-    def fresh(
-        cls, m: int, start: Tensor, expected: float | None = None, file: Path | None = None
-    ) -> Store:
-        """A store in which all clients hold `start`.
-
-        If the rows of the `expected` number of clients (all, unless given) do not fit in memory,
-        they go to `file`, or to a temporary file.
-        """
+        self._rows: MemoryRows | DiskRows
         device = _device_for(start, m if expected is None else expected)
         if device is None:
-            return cls(m, start, DiskRows(len(start), start.dtype, file), file)
-        none = start.new_empty((0, len(start)), device=device)
-        return cls(m, start, MemoryRows(none, m), file)
+            self._rows = DiskRows(len(start), start.dtype, file)
+        else:
+            self._rows = MemoryRows(start.new_empty((0, len(start)), device=device), m)
 
     @property
     def where(self) -> str:
