@@ -177,7 +177,7 @@ def _as_format_2(file):
     ("name", "sentence"),
     [
         ("nowhere:Mine", "cannot be imported .ModuleNotFoundError"),
-        ("own_plugin:Yours", "has no 'Yours'"),
+        ("own_plugin:Yours", r"has no 'Yours'\. It has: Mine\."),
         ("own_plugin:dataclass", "is not an algorithm"),
     ],
 )
@@ -191,7 +191,7 @@ def test_where_the_library_has_none_nothing_is_listed():
         plugins.find("metric", "f1", {})
 
 
-@pytest.mark.parametrize("file", ["run.json", "plan.json", "comparison.json", "finetuned.json"])
+@pytest.mark.parametrize("file", ["run.json", "plan.json", "comparison.json", "selection.json"])
 @pytest.mark.parametrize("name", ["theirs.evil:Mine", "theirs.inner.evil:Mine", "evil:Mine"])
 def test_code_in_a_folder_of_results_is_not_run(tmp_path, monkeypatch, file, name):
     """A run that somebody else made names its modules, and may bring them along."""

@@ -80,7 +80,7 @@ def warn_of_other_module(name: str, folder: str) -> None:
 
 
 #: Files by which a folder of results is known.
-_OF_RESULTS = ("run.json", "plan.json", "comparison.json", "finetuned.json")
+_OF_RESULTS = ("run.json", "plan.json", "comparison.json", "selection.json", "finetuned.json")
 
 
 def _refuse_results(what: str, name: str, module: str) -> None:
@@ -142,7 +142,14 @@ def _imported(what: str, name: str, path: str) -> Any:
         ) from error
     found = getattr(module, attribute, None)
     if found is None:
+        own = [key for key, value in vars(module).items() if _is_defined_in(module_name, value)]
+        listed = f" It has: {', '.join(own)}." if own else ""
         raise PmtlError(
-            f"The {what} {name!r} cannot be found: the module {module_name!r} has no {attribute!r}."
+            f"The {what} {name!r} cannot be found: the module {module_name!r} has no "
+            f"{attribute!r}.{listed}"
         )
     return found
+
+
+def _is_defined_in(module: str, value: Any) -> bool:
+    return callable(value) and getattr(value, "__module__", None) == module

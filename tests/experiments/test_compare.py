@@ -130,6 +130,7 @@ def test_a_base_with_an_epsilon_of_its_own_is_refused():
         ({"base": 3}, "'base' is not valid"),
         ({"axes": {"lr": 3}}, "'axes' is not valid"),
         ({"colour": "red"}, "no entry of .* named 'colour'"),
+        ({"format": 99}, "use the version that wrote it"),
     ],
 )
 def test_a_plan_with_a_wrong_entry_is_a_sentence(changes, words, tmp_path):

@@ -39,13 +39,14 @@ from pmtl.runs.preparation import default_algorithm, wants_scaling
 from pmtl.runs.result import Run, load_run
 from pmtl.runs.training import resume, start, with_absolute_paths
 from pmtl.sharing import PublicInputs, share_part
-from pmtl.spec import from_values
+from pmtl.spec import from_values, take_format
 from pmtl.views.frames import csv_text
 from pmtl.views.progress import progress_bar
 
 __all__ = ["Cell", "CellRunner", "Grid", "compare", "resume_comparison"]
 
 PLAN_FILE = "comparison.json"
+FORMAT = 1  #: of this file
 RESULT_FILE = "results.json"
 TABLE_FILE = "results.csv"
 
@@ -96,12 +97,13 @@ def write_plan(grid: Grid, file: Path, data: FederatedData) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
     plan = asdict(grid)
     plan["base"]["data"] = data.source or IN_MEMORY
-    files.write_json(file, plan)
+    files.write_json(file, {"format": FORMAT, **plan})
 
 
 def read_plan(file: Path) -> Grid:
     """What `write_plan` wrote, checked."""
     values = {"axes": {}} | files.read_json(file)
+    take_format(values, str(file), FORMAT)
     if isinstance(values.get("base"), dict):
         values["base"] = parse_config(values["base"], str(file))
     if isinstance(values.get("epsilons"), list):  # JSON has no infinity.
