@@ -121,10 +121,11 @@ def steps(clients: int, steps: int, dense: bool) -> dict[str, Any]:
     watch = Watch()
     for _ in range(3):
         with watch:
-            for first in range(0, clients, made.sites._chunk):
-                some = everybody[first : first + made.sites._chunk]
+            for some in made.sites.pieces(everybody):
                 own = progress.store.gather(some)
-                progress.store.scatter(some, made._train(some, own, progress.shared, 0, 0.3).kept)
+                read = made.server.billboard.read(progress.shared, some)
+                trained = made.sites.train_clients(some, own, read, 0, 0.3)
+                progress.store.scatter(some, trained.kept)
     return {
         "parameters": made.model.size,
         "seconds_per_client": min(watch.wall) / clients,
