@@ -80,7 +80,7 @@ CLAIMS = {
         6.5 < min(ratios("peers-cpu", "small", "fedjax", "mean")) < 7.7
         and 7.4 < min(ratios("peers-cpu", "small", "pfl", "mean")) < 8.5
     ),
-    "in the mean over a whole run is missed: it is 1.13 (FedJAX, and nearly the same with": lambda: (
+    "whole run is missed: it is 1.13 (FedJAX, and nearly the same with": lambda: (
         round(min(ratios("peers-cpu", "cnn", "fedjax", "mean")), 2) == 1.13
         and round(min(ratios("peers-cpu", "cnn", of="mean")), 2) == 1.13
         and min(ratios("peers-cpu", "cnn", "pfl", "mean")) < 1.16
