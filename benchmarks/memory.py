@@ -121,12 +121,11 @@ def steps(clients: int, steps: int, dense: bool) -> dict[str, Any]:
     watch = Watch()
     for _ in range(3):
         with watch:
-            for first in range(0, clients, made.sites._chunk):
-                some = everybody[first : first + made.sites._chunk]
+            for some in made.sites.pieces(everybody):
                 own = progress.store.gather(some)
-                read = progress.shared.expand(len(some), -1)
-                kept = made.sites.train_clients(some, own, read, 0, 0.3).kept
-                progress.store.scatter(some, kept)
+                read = made.server.billboard.read(progress.shared, some)
+                trained = made.sites.train_clients(some, own, read, 0, 0.3)
+                progress.store.scatter(some, trained.kept)
     return {
         "parameters": made.model.size,
         "seconds_per_client": min(watch.wall) / clients,

@@ -20,8 +20,9 @@ import pmtl
 from pmtl.audit.setup import AuditSetup
 from pmtl.cli import options as opt
 from pmtl.cli.federation.commands import run as federation_run
+from pmtl.cli.finetune import finetune as finetune_command
 from pmtl.cli.train import train as train_command
-from pmtl.options import check_options, declared, option, tables
+from pmtl.options import check_options, declared, option, rounds_only, tables
 from pmtl.privacy.plan import PrivacyRequest
 from pmtl.runs.config import Reading, TrainConfig, parse_config
 from pmtl.simulation import LocalTraining
@@ -140,11 +141,15 @@ def test_python_files_and_the_command_line_have_the_same_settings():
 def test_what_is_a_setting_elsewhere_has_its_words_and_default():
     shown = " ".join(pydoc.plain(pydoc.render_doc(pmtl.finetune)).split())
     taken = inspect.signature(pmtl.finetune).parameters
-    assert "halve_every" not in taken
-    for name in ("steps", "epochs", "batch", "lr"):
-        setting = declared(LocalTraining)[name]
+    command = inspect.signature(finetune_command).parameters
+    assert "halve_every" in rounds_only(LocalTraining)
+    for name, setting in declared(LocalTraining).items():
+        if name in rounds_only(LocalTraining):
+            assert name not in (*taken, *command)
+            continue
         assert f"{name}: {setting.about.help}" in shown
         assert taken[name].default == setting.default
+        assert name in command
     for name in ("cohort", "sampling", "delta"):
         assert declared(AuditSetup)[name].about is declared(PrivacyRequest)[name].about
     assert not set(declared(Reading)) & set(inspect.signature(federation_run).parameters)

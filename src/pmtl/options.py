@@ -41,6 +41,7 @@ class Option:
     finite: bool = False  #: whether infinity is refused
     panel: str | None = None  #: the heading of the option in `--help`
     metavar: str | None = None  #: the name of the value in `--help`; a FILE may be a `Path`
+    rounds_only: bool = False  #: whether it is about the rounds of a run: fine-tuning has none
     names: tuple[str, ...] = ()  #: values that stand between { and } in `help`
 
     def __post_init__(self) -> None:
@@ -72,6 +73,11 @@ def declared(kind: Any) -> dict[str, Declared]:
         for item in fields(kind)
         if "option" in item.metadata
     }
+
+
+def rounds_only(kind: Any) -> tuple[str, ...]:
+    """The settings of a dataclass that fine-tuning does not have."""
+    return tuple(name for name, setting in declared(kind).items() if setting.about.rounds_only)
 
 
 def same_option(kind: Any, name: str) -> Any:

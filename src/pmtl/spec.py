@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields
 from functools import wraps
 from numbers import Integral, Real
+from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, cast, get_args, get_origin, get_type_hints
 from urllib.parse import quote, unquote
@@ -224,6 +225,12 @@ def construct(build: Callable[..., T], options: Mapping[str, Any], what: str, **
     return build(**arguments, **fixed)
 
 
+def path_options(build: Callable[..., Any]) -> set[str]:
+    """The parameters of `build` that are declared as a `Path`."""
+    hints = _hints(build).items()
+    return {name for name, hint in hints if Path in getattr(hint, "__args__", (hint,))}
+
+
 def _hints(build: Callable[..., Any]) -> dict[str, Any]:
     """The types of `build`'s parameters: the annotations, or else the types of the defaults."""
     parameters = inspect.signature(build).parameters
@@ -243,6 +250,8 @@ def _coerce(value: Any, kind: Any, where: str) -> Any:
     if not isinstance(value, str):
         return value
     kinds = getattr(kind, "__args__", (kind,))
+    if Path in kinds:
+        return Path(value).expanduser()
     if bool in kinds and value.lower() in ("true", "false"):
         return value.lower() == "true"
     for number in (int, float):

@@ -230,3 +230,22 @@ def predict_shared(world, k, block):
 def predict_sum(world, k, block):
     """PP-SGD: w + θ_k answers."""
     return world.shared[block] + world.own[k]
+
+
+#: How each method is written, its constant, its start, one round of it, and who answers.
+METHODS = {
+    "pmtl": ("pmtl:lam=0.7", 0.7, start_pmtl, pmtl, predict_own),
+    "fedavg": ("fedavg", 0.0, start_fedavg, fedavg, predict_shared),
+    "fedadam": (
+        f"fedadam:server_lr=0.3,beta1={BETA_1},beta2={BETA_2},tau={TAU}",
+        0.3,
+        start_fedadam,
+        fedadam,
+        predict_shared,
+    ),
+    "fedprox": ("fedprox:mu=0.7", 0.7, start_fedavg, fedprox, predict_shared),
+    "ditto": ("ditto:lam=0.7", 0.7, start_pmtl, ditto, predict_own),
+    "ppsgd": ("ppsgd:alpha=0.6", 0.6, start_ppsgd, ppsgd, predict_sum),
+    "local": ("local", 0.0, start_pmtl, local, predict_own),
+    "naive_joint": ("naive_joint", 0.0, start_naive_joint, naive_joint, predict_shared),
+}

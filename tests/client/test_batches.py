@@ -8,6 +8,7 @@ import pytest
 from pmtl.client.batches import Batches, LocalTraining
 from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
+from pmtl.options import declared, rounds_only
 from pmtl.streams import name_keys
 
 SIZES = (3, 10, 25, 7, 1)
@@ -158,6 +159,14 @@ def test_the_step_size_is_halved_again_and_again():
     local = LocalTraining(lr=0.8, halve_every=3)
     assert [local.lr_at(t) for t in range(8)] == [0.8] * 3 + [0.4] * 3 + [0.2] * 2
     assert LocalTraining(lr=0.8).lr_at(1000) == 0.8
+
+
+@pytest.mark.parametrize("name", declared(LocalTraining))
+def test_a_step_size_that_depends_on_the_round_is_not_for_fine_tuning(name):
+    """Fine-tuning trains with the step size of the first round."""
+    local = LocalTraining(**{name: 3})
+    depends = len({local.lr_at(round) for round in range(50)}) > 1
+    assert not depends or name in rounds_only(LocalTraining)
 
 
 def test_without_a_word_a_client_takes_ten_steps_and_epochs_take_their_place():

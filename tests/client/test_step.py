@@ -22,8 +22,8 @@ class Client:
 
     def __init__(self, algorithm):
         generator = torch.Generator().manual_seed(1)
-        self.algorithm = build_algorithm(algorithm)
         self.model = build_model("mlp:hidden=5", (3,), 4, TASK, 0)
+        self.algorithm = build_algorithm(algorithm).bind(self.model.layout)
         self.model.to(torch.device("cpu"), torch.float64)
         self.x = torch.randn(4, 6, 3, generator=generator, dtype=torch.float64)
         self.y = torch.randint(0, 4, (4, 6), generator=generator)

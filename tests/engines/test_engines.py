@@ -60,7 +60,7 @@ class Cohort:
         generator = torch.Generator().manual_seed(1)
         self.model = build_model(model, shape, outputs, self.task, 0)
         self.model.to(torch.device("cpu"), torch.float64)
-        self.algorithm = build_algorithm(algorithm)
+        self.algorithm = build_algorithm(algorithm).bind(self.model.layout)
         self.x = torch.randn(K, STEPS, BATCH, *shape, generator=generator, dtype=torch.float64)
         self.y = torch.randint(0, outputs, (K, STEPS, BATCH), generator=generator)
         if self.task != "classification":

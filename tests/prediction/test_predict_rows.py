@@ -428,6 +428,58 @@ def test_a_reader_of_ones_own_reads_rows_to_predict_on(tmp_path, monkeypatch, pm
     assert "reed" in refused.err
 
 
+def test_a_reader_of_ones_own_predicts_rows_without_a_target(tmp_path, monkeypatch, pmtl_command):
+    (tmp_path / "untargeted.py").write_text(
+        "import json\n\n\n"
+        "def read(path, part=''):\n"
+        "    rows = [json.loads(line) for line in path.read_text().splitlines()]\n"
+        "    parts = part.split('+') if part else ['x', 'y', 'client']\n"
+        "    return {part: [row[part] for row in rows] for part in parts}\n"
+        "def get(path):\n"
+        "    return read(path, 'x+client') | {'y': [None]}\n"
+    )
+    rows = [{"client": f"c{k % 5}", "x": [k % 7, k % 3], "y": k % 2} for k in range(100)]
+    new = [{"client": row["client"], "x": row["x"]} for row in rows]
+    for name, lines in {"old": rows, "new": new, "bad": [*new, {"client": "c1", "x": [1]}]}.items():
+        (tmp_path / f"{name}.lines").write_text("\n".join(map(json.dumps, lines)))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert (
+        pmtl_command("train", "--data", "old.lines:reader=untargeted:read", "--out", "run").status
+        == 0
+    )
+
+    def predict(data, *options):
+        done = pmtl_command("predict", "run", "--data", data, "--out", "out.csv", *options)
+        assert done.status in (0, 2), done.err
+        return done.err if done.status else pd.read_csv("out.csv")["prediction"].tolist()
+
+    known = predict("old.lines:reader=untargeted:read")
+    assert len(set(known)) == 2
+    for way in ("get", "read,part=x+client"):
+        assert predict(f"new.lines:reader=untargeted:{way}") == known
+    run = pmtl.load_run("run")
+    alone = run.predict("c1", np.array([row["x"] for row in rows], dtype=np.float32)).tolist()
+    assert predict("new.lines:reader=untargeted:read,part=x", "--client", "c1") == alone
+    failed = predict("new.lines:reader=untargeted:read")
+    assert "The reader read failed on new.lines (KeyError: 'y'). It may leave y out" in failed
+    assert "must return a dictionary with x, and" in predict(
+        "new.lines:reader=untargeted:read,part=client"
+    )
+    uneven = predict("bad.lines:reader=untargeted:get")
+    assert "In bad.lines, as the reader get returned it: The features are not rows" in uneven
+
+
+def test_rows_of_leaf_are_predicted_by_the_names_of_their_users(tmp_path, pmtl_command):
+    """Its reader returns codes and names instead of a name for every row."""
+    users = {f"c{k}": {"x": [[k, 1], [1, k], [2, 2]], "y": [0, 1, 1]} for k in range(4)}
+    file = {"users": [*users], "num_samples": [3] * 4, "user_data": users}
+    (tmp_path / "rows.json").write_text(json.dumps(file))
+    run = pmtl.train(str(tmp_path / "rows.json"), privacy={"noise": 0.1, "rounds": 1})
+    answers = run.predict_rows(tmp_path / "rows.json")
+    assert answers["client"].tolist() == [name for name in users for _ in range(3)]
+
+
 def test_columns_of_a_reader_of_ones_own_are_found_by_name(tmp_path, monkeypatch):
     (tmp_path / "named.py").write_text(
         "import numpy as np\n\n\n"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from processes import SEED, model_for, plan, run
 
-from pmtl.algorithms import build_algorithm
+from pmtl.algorithms import ALGORITHMS, build_algorithm
 from pmtl.client.batches import LocalTraining
 from pmtl.data import FederatedData
 from pmtl.simulation import simulate
@@ -43,5 +43,7 @@ def test_algorithm_1_over_pipes_is_the_simulation_bit_for_bit(six):
     assert not [name for name in server if name.startswith(("pmtl.data", "pmtl.client"))]
     assert not [name for name in site if name.startswith("pmtl.server")]
     assert not {f"pmtl.data.readers.{name}" for name in ("hdf5", "leaf", "npz", "table")} & site
+    others = {kind.__module__ for name, kind in ALGORITHMS.items() if name != "pmtl"}
+    assert not others & (server | site), "another algorithm than the run's"
     above = ("pmtl.engines", "pmtl.simulation", "pmtl.runs")
     assert not [name for name in server | site if name.startswith(above)]

@@ -1,33 +1,108 @@
-"""One file per algorithm, each to be read beside its paper."""
+"""One file per algorithm, each to be read beside its paper.
 
+An algorithm is imported when it is first used: the names alone need no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from pmtl.algorithms.base import Algorithm as Algorithm
-from pmtl.algorithms.base import ExactAlgorithm as ExactAlgorithm
-from pmtl.algorithms.base import Sizes as Sizes
-from pmtl.algorithms.clustered import ClusteredPMTL as ClusteredPMTL
-from pmtl.algorithms.default.anchored import Anchored as Anchored
-from pmtl.algorithms.default.pooling import Pooling as Pooling
-from pmtl.algorithms.ditto import Ditto as Ditto
-from pmtl.algorithms.fedadam import FedAdam as FedAdam
-from pmtl.algorithms.fedavg import FedAvg as FedAvg
-from pmtl.algorithms.fedprox import FedProx as FedProx
-from pmtl.algorithms.local import Local as Local
-from pmtl.algorithms.naive_joint import NaiveJoint as NaiveJoint
-from pmtl.algorithms.pmtl import PMTL as PMTL
-from pmtl.algorithms.ppsgd import PPSGD as PPSGD
-from pmtl.algorithms.related import RelatedPMTL as RelatedPMTL
 from pmtl.errors import PmtlError, kind_of
 from pmtl.plugins import find
 from pmtl.spec import construct, parse_spec
 
-ALGORITHMS: dict[str, type[Algorithm]] = {
-    kind.name: kind
-    for kind in (
-        *(Pooling, Anchored, PMTL, FedAvg, FedAdam, FedProx, Local, Ditto, PPSGD),
-        *(ClusteredPMTL, RelatedPMTL, NaiveJoint),
-    )
+if TYPE_CHECKING:  # For editors and type checkers; `__getattr__` finds every class of the library.
+    from pmtl.algorithms.base import Algorithm as Algorithm
+    from pmtl.algorithms.base import ExactAlgorithm as ExactAlgorithm
+    from pmtl.algorithms.base import Sizes as Sizes
+    from pmtl.algorithms.clustered import ClusteredPMTL as ClusteredPMTL
+    from pmtl.algorithms.default.anchored import Anchored as Anchored
+    from pmtl.algorithms.default.pooling import Pooling as Pooling
+    from pmtl.algorithms.ditto import Ditto as Ditto
+    from pmtl.algorithms.fedadam import FedAdam as FedAdam
+    from pmtl.algorithms.fedavg import FedAvg as FedAvg
+    from pmtl.algorithms.fedprox import FedProx as FedProx
+    from pmtl.algorithms.local import Local as Local
+    from pmtl.algorithms.naive_joint import NaiveJoint as NaiveJoint
+    from pmtl.algorithms.pmtl import PMTL as PMTL
+    from pmtl.algorithms.ppsgd import PPSGD as PPSGD
+    from pmtl.algorithms.related import RelatedPMTL as RelatedPMTL
+
+#: The library's algorithms: their modules in this package, and their classes.
+_LIBRARY = {
+    "pooling": "default.pooling:Pooling",
+    "anchored": "default.anchored:Anchored",
+    "pmtl": "pmtl:PMTL",
+    "fedavg": "fedavg:FedAvg",
+    "fedadam": "fedadam:FedAdam",
+    "fedprox": "fedprox:FedProx",
+    "local": "local:Local",
+    "ditto": "ditto:Ditto",
+    "ppsgd": "ppsgd:PPSGD",
+    "clustered": "clustered:ClusteredPMTL",
+    "related": "related:RelatedPMTL",
+    "naive_joint": "naive_joint:NaiveJoint",
 }
+#: How `--help` writes algorithms whose options matter most. The shell completes what is in {}.
+_IN_HELP = {
+    "pmtl": "{pmtl}[:lam=0.1]",
+    "fedadam": "{fedadam}[:server_lr=0.03]",
+    "fedprox": "{fedprox}[:mu=0.1]",
+    "ditto": "{ditto}[:lam=0.1]",
+    "ppsgd": "{ppsgd}[:alpha=1]",
+    "clustered": "{clustered:clusters=}FILE (JSON or CSV, client to cluster)",
+    "related": "{related:omega=}FILE (.npy, or CSV with names)",
+}
+_BASE = ("Algorithm", "ExactAlgorithm", "Sizes")
+
+
+class _Library(Mapping[str, "type[Algorithm]"]):
+    """The classes by name."""
+
+    def __getitem__(self, name: str) -> type[Algorithm]:
+        module, _, kind = _LIBRARY[name].partition(":")
+        found: type[Algorithm] = getattr(import_module(f"{__name__}.{module}"), kind)
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in _LIBRARY
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_LIBRARY)
+
+    def __len__(self) -> int:
+        return len(_LIBRARY)
+
+
+ALGORITHMS: Mapping[str, type[Algorithm]] = _Library()
+
+
+def __getattr__(name: str) -> Any:
+    if name in _BASE:
+        return getattr(import_module(f"{__name__}.base"), name)
+    for algorithm, place in _LIBRARY.items():
+        if place.endswith(f":{name}"):
+            return ALGORITHMS[algorithm]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    classes = (place.partition(":")[2] for place in _LIBRARY.values())
+    return sorted({*globals(), *_BASE, *classes})
+
+
+def algorithms_in_help() -> str:
+    """All algorithms, as `--help` lists them."""
+    return ", ".join(_IN_HELP.get(name, f"{{{name}}}") for name in _LIBRARY)
+
+
+def names_sharing_parts() -> str:
+    """The algorithms that can share a part of a model, for error messages."""
+    *names, last = (name for name, kind in ALGORITHMS.items() if kind.shares_parts)
+    return f"{', '.join(names)} or {last}"
 
 
 def build_algorithm(spec: str | Algorithm | type[Algorithm]) -> Algorithm:
@@ -36,6 +111,8 @@ def build_algorithm(spec: str | Algorithm | type[Algorithm]) -> Algorithm:
     Args:
         spec: `pmtl:lam=0.5`, `package.module:Name:key=value`, an algorithm, or its class.
     """
+    from pmtl.algorithms.base import Algorithm
+
     if isinstance(spec, Algorithm):
         return spec
     if isinstance(spec, type) and issubclass(spec, Algorithm):

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pmtl.algorithms import names_sharing_parts
 from pmtl.algorithms.default.shared_part import Share
 from pmtl.billboard import Billboard
 from pmtl.errors import PmtlError
@@ -52,12 +53,14 @@ class Algorithm(ABC):
     relations: ClassVar[str | None] = None
     #: Whether clients solve their problems exactly instead of by steps (`ExactAlgorithm`).
     exact: ClassVar[bool] = False
+    #: Whether it can share a part of a model (`share`).
+    shares_parts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
             valid = isinstance(value, Real) and 0 <= float(value) < float("inf")
-            if field.type == "float" and not valid:
+            if field.type in ("float", float) and not valid:
                 raise PmtlError(
                     f"{self.name}: {field.name} must be a finite number that is not negative, "
                     f"but {value!r} was given."
@@ -207,6 +210,7 @@ class ExactAlgorithm(Algorithm):
     """
 
     exact: ClassVar[bool] = True
+    shares_parts: ClassVar[bool] = False
     #: Whether training begins with the common start.
     uses_start: ClassVar[bool] = False
     #: Whether `finish_after` needs the clients' last uploads.
@@ -234,8 +238,7 @@ class ExactAlgorithm(Algorithm):
         """The algorithm on the `part` of the model that is shared."""
         raise PmtlError(
             f"The algorithm {self.name!r} cannot share a part of a model: it works on the whole "
-            "model. Leave share out, or use anchored, pmtl, ditto, fedavg, fedprox, fedadam, ppsgd "
-            "or local."
+            f"model. Leave share out, or use {names_sharing_parts()}."
         )
 
     @property

@@ -21,6 +21,7 @@ class NaiveJoint(FedAvg):
     """FedAvg on the concatenation of all models: one block of the billboard per client."""
 
     name: ClassVar[str] = "naive_joint"
+    shares_parts: ClassVar[bool] = False
 
     def blocks(self, clients: tuple[str, ...]) -> NDArray[np.int64]:
         return np.arange(len(clients), dtype=np.int64)

@@ -44,6 +44,7 @@ class RelatedPMTL(PMTL):
     """
 
     name: ClassVar[str] = "related"
+    shares_parts: ClassVar[bool] = False
     relations: ClassVar[str | None] = "The relationship matrix"
 
     #: Not in `repr`, which decides the noise: the billboard has the file's content.

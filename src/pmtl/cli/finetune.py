@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pmtl.cli import options as opt
 from pmtl.client.batches import LocalTraining
 from pmtl.errors import Interrupted, PmtlError
+from pmtl.options import rounds_only
 
 if TYPE_CHECKING:
     from pmtl.personalize.result import Finetuned
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 ALL = "all"
 
 
-@opt.with_settings("halve_every", kind=LocalTraining)
+@opt.with_settings(*rounds_only(LocalTraining), kind=LocalTraining)
 def finetune(
     path: str = opt.completed_argument("The folder of a finished run.", "RUN", "run"),
     method: str = opt.completed(

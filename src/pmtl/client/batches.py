@@ -29,7 +29,11 @@ MIN_BATCH_ROWS = 32
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """How much a client trains in a round."""
+    """How much a client trains in a round.
+
+    Fine-tuning, which has these settings too, is a single round, the first: it trains with
+    `lr_at(0)` and does not offer settings that are `rounds_only`.
+    """
 
     steps: int | None = option(
         None, help=f"E, steps of SGD; {DEFAULT_STEPS} unless given.", at_least=1
@@ -40,7 +44,10 @@ class LocalTraining:
     batch: int = option(10, help="Rows a step; 0 for all rows.", at_least=0)
     lr: float = option(0.1, help="η, the step size.", above=0, finite=True)
     halve_every: int | None = option(
-        None, help="Halve η each time this many rounds have passed.", at_least=1
+        None,
+        help="Halve η each time this many rounds have passed.",
+        at_least=1,
+        rounds_only=True,
     )
 
     def __post_init__(self) -> None:

@@ -50,7 +50,7 @@ def as_array(values: Any, what: str) -> NDArray[Any]:
     try:
         return values if isinstance(values, np.ndarray) else np.asarray(values)
     except ValueError as error:
-        raise PmtlError(f"The {what} are not rows of one length: {error}.") from error
+        raise PmtlError(f"The {what} are not rows of one length ({error}).") from error
 
 
 def all_in_row(marks: NDArray[np.bool_]) -> Mask:

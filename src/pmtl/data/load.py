@@ -14,7 +14,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from pmtl.data.checks import not_a_federation
+from pmtl.data.checks import as_array, not_a_federation
 from pmtl.data.federated import FederatedData
 from pmtl.data.readers.bounds import read_bounds
 from pmtl.data.readers.columns import TABLES, Columns
@@ -22,13 +22,13 @@ from pmtl.data.schema import Schema
 from pmtl.data.synthetic import synthetic
 from pmtl.errors import PmtlError, PublicError, did_you_mean, errors_naming
 from pmtl.plugins import entries, find
-from pmtl.spec import construct, explain_wrong_calls, format_spec, parse_spec, unknown
+from pmtl.spec import construct, explain_wrong_calls, format_spec, parse_spec, path_options, unknown
 
 COMMON = (
     *("task", "outputs", "validation", "test", "min_rows", "clients", "largest"),
     *("scale", "bounds"),
 )
-#: Options that name files or folders.
+#: Options that name files or folders, beside those that a reader declares as a `Path`.
 PATHS = ("images", "vocabulary", "taglist", "bounds", "schema")
 
 Reader = Callable[..., Mapping[str, Any]]
@@ -76,9 +76,10 @@ def load(
     if not isinstance(kept.get("schema", ""), (str, Path)):  # The schema is not a file.
         kept = {key: value for key, value in given.items() if key != "schema"}
         kept |= {key: value for key, value in written.items() if key == "schema"}
-    paths = {key: str(_paths(str(value))[1]) for key, value in kept.items() if key in PATHS}
-    source = format_spec(str(place), kept | paths)
     reader = choose_reader(path, given.pop("reader", None))
+    files = {*PATHS, *path_options(reader)}
+    paths = {key: str(_paths(str(value))[1]) for key, value in kept.items() if key in files}
+    source = format_spec(str(place), kept | paths)
     if "bounds" in given:  # Its errors are reported before the rows are read.
         given["bounds"] = read_bounds(given["bounds"])
     if "schema" in given:
@@ -139,11 +140,12 @@ def choose_reader(path: Path, name: str | None = None) -> Reader:
 
 
 def read_columns(path: Path, options: Mapping[str, str], others: Iterable[str]) -> dict[str, Any]:
-    """The columns of a file, by the reader for its ending or the one that `options` names. An
-    option must be one of the reader's or of `others`."""
+    """The columns of rows to predict on, by the reader for the file's ending or the one that
+    `options` names; only `x` must be among them. An option must be one of the reader's or of
+    `others`."""
     reader = choose_reader(path, options.get("reader"))
     fixed, own = _arguments(reader, path, options, others, progress=False, lenient=False)
-    return {**_read(reader, own, path, fixed)}
+    return {**_read(reader, own, path, fixed, training=False)}
 
 
 def _arguments(
@@ -167,7 +169,11 @@ def _arguments(
 
 
 def _read(
-    reader: Reader, options: Mapping[str, Any], path: Path, fixed: Mapping[str, Any]
+    reader: Reader,
+    options: Mapping[str, Any],
+    path: Path,
+    fixed: Mapping[str, Any],
+    training: bool = True,
 ) -> Mapping[str, Any]:
     """The columns that a reader returns; errors of a user's reader become `PmtlError`."""
     name = getattr(reader, "__name__", str(reader))
@@ -176,16 +182,21 @@ def _read(
     except Exception as error:
         if isinstance(error, PmtlError) or reader.__module__.startswith(_PACKAGE):
             raise
+        hint = "" if training else " It may leave y out for rows to predict on."
         raise PmtlError(
-            f"The reader {name} failed on {path} ({type(error).__name__}: {error})."
+            f"The reader {name} failed on {path} ({type(error).__name__}: {error}).{hint}"
         ) from error
-    known = set(Columns.__annotations__)
-    if not isinstance(columns, Mapping) or not {"x", "y", "client"} <= set(columns) <= known:
+    known, needed = set(Columns.__annotations__), {"x", "y", "client"} if training else {"x"}
+    if not isinstance(columns, Mapping) or not needed <= set(columns) <= known:
         raise PmtlError(
-            f"The reader {name} must return a dictionary with x, y and client, and optionally "
-            f"{', '.join(sorted(known - {'x', 'y', 'client'}))}."
+            f"The reader {name} must return a dictionary with "
+            f"{'x, y and client' if training else 'x'}, and optionally "
+            f"{', '.join(sorted(known - needed))}."
         )
-    return columns
+    with errors_naming(f"{path}, as the reader {name} returned it"):
+        words = {"x": "features", "client": "clients"} | ({"y": "targets"} if training else {})
+        lists = [part for part in words if type(columns.get(part)) is list]
+        return {**columns, **{part: as_array(columns[part], words[part]) for part in lists}}
 
 
 def _paths(name: str) -> tuple[Path, Path]:

@@ -13,7 +13,7 @@ import torch
 from pmtl.algorithms import Algorithm
 from pmtl.engines.process import resolve_device
 from pmtl.errors import PmtlError
-from pmtl.options import takes_settings
+from pmtl.options import rounds_only, takes_settings
 from pmtl.personalize.choosing import LAMS, candidates, choose
 from pmtl.personalize.methods import SELECT, build_method, needs_published
 from pmtl.personalize.result import Finetuned, FinetunedFacts, refuse_existing, save_finetuned
@@ -28,7 +28,7 @@ STARTS = ("shared", "personal")
 
 
 @explain_wrong_calls()
-@takes_settings(LocalTraining, "halve_every")
+@takes_settings(LocalTraining, *rounds_only(LocalTraining))
 def finetune(
     run: Run | str | Path,
     method: str = "vanilla",

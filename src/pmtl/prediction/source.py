@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.data.checks import is_sparse
+from pmtl.data.checks import as_array, is_sparse
 from pmtl.data.client_names import Coded, distinct
 from pmtl.data.load import read_columns
 from pmtl.data.readers.cells import Table, coded_names
@@ -113,7 +113,7 @@ def open_rows(given: Any, reading: Reading) -> Iterator[Source]:
             x, client = read_new_rows(path, reading.client_column or "client")
         else:
             columns = read_columns(path, reading.options, _OPTIONS)
-            x, client = _in_order(columns, path, reading), np.asarray(columns["client"])
+            x, client = _in_order(columns, path, reading), _names_of(columns.get("client"))
             reading = replace(reading, client_column=None)
         source = _array_source(x, client, str(path), reading)
     yield source
@@ -133,9 +133,16 @@ def _parse(given: str | Path, reading: Reading) -> tuple[Path, Reading]:
     return Path(name).expanduser(), reading
 
 
+def _names_of(column: Any) -> NDArray[Any] | None:
+    """The clients that a reader returned, if it did, name by name."""
+    if isinstance(column, Coded):
+        return np.array(column.names)[column.codes]
+    return None if column is None else as_array(column, "clients")
+
+
 def _in_order(columns: Mapping[str, Any], path: Path, reading: Reading) -> Any:
     """The features that a reader returned, in the order of training if they have names."""
-    x = columns["x"] if is_sparse(columns["x"]) else np.asarray(columns["x"])
+    x = columns["x"] if is_sparse(columns["x"]) else as_array(columns["x"], "features")
     names, wanted = columns.get("feature_names"), reading.inputs.names
     if names is None or wanted is None:
         return x
@@ -223,8 +230,8 @@ def _array_source(given: Any, client: NDArray[Any] | None, where: str, reading: 
     total = int(x.shape[0])
     if client is None and reading.client_column is not None:
         raise PmtlError(f"{where} has no array {reading.client_column!r} that names the clients.")
-    if client is not None and len(client) != total:
-        raise PmtlError(f"{where} has {total} rows, but names {len(client)} clients.")
+    if client is not None and client.shape != (total,):
+        raise PmtlError(f"{where} has {total} rows, but names {client.size} clients.")
     name = reading.client_column or "client"
     kept: tuple[str, ...] = () if client is None else (name,)
     if reading.keep is not None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pmtl.algorithms import ALGORITHMS, algorithms_in_help
 from pmtl.client.batches import LocalTraining
 from pmtl.errors import PmtlError, errors_naming, kind_of
 from pmtl.jsontext import to_json
@@ -83,11 +84,8 @@ class TrainConfig:
     )
     algorithm: str = option(
         "auto",
-        help="{auto} (pooling for linear models, anchored for others), {pooling}, {anchored}, "
-        "{pmtl}[:lam=0.1], {fedavg}, {fedprox}[:mu=0.1], {local}, {ditto}[:lam=0.1], "
-        "{ppsgd}[:alpha=1], {clustered:clusters=}FILE (JSON or CSV, client to cluster), "
-        "{related:omega=}FILE (.npy, or CSV with names), {fedadam}[:server_lr=0.03], "
-        "{naive_joint}, or package.module:Name.",
+        help="{auto} (pooling for linear models, anchored for others), "
+        f"{algorithms_in_help()}, or package.module:Name.",
     )
     init: str | None = option(
         None,
@@ -325,8 +323,6 @@ def _without_excluded(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[st
 
 def algorithm_spec(algorithm: str | Algorithm) -> str:
     """The spec of an algorithm (`pmtl:lam=0.5`), or `IN_MEMORY` if no spec can name it."""
-    from pmtl.algorithms import ALGORITHMS
-
     if isinstance(algorithm, str):
         return algorithm
     own = [item.name for item in fields(algorithm) if not item.metadata.get("derived")]

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pmtl.algorithms import Algorithm, NaiveJoint
+from pmtl.algorithms import Algorithm, names_sharing_parts
 from pmtl.algorithms.base import Gradient
 from pmtl.billboard import Billboard
 from pmtl.errors import PmtlError
@@ -43,6 +43,7 @@ class SharedPart(Algorithm):
     """`inner` on the part of the model that `share` names."""
 
     name: ClassVar[str] = "shared part"
+    shares_parts: ClassVar[bool] = False
 
     inner: Algorithm
     share: Share
@@ -54,11 +55,10 @@ class SharedPart(Algorithm):
             for method in ("objective", "billboard_size", "billboard_start", "published")
             if getattr(type(inner), method) is not getattr(Algorithm, method)
         ]
-        if changed or isinstance(inner, (NaiveJoint, SharedPart)):
+        if changed or not inner.shares_parts:
             raise PmtlError(
                 f"The algorithm {inner.name!r} cannot share a part of a model: it works on the "
-                "whole model. Leave share out, or use pmtl, ditto, fedavg, fedprox, fedadam, ppsgd "
-                "or local."
+                f"whole model. Leave share out, or use {names_sharing_parts()}."
             )
         about = {
             "name": inner.name,

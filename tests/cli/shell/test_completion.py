@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import types
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -120,16 +121,20 @@ def complete(*words: str) -> list[str]:
     return done.stdout.split()
 
 
+def begin_with(letters: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith(letters)]
+
+
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        (["train", "--algorithm", "p"], ["pooling", "pmtl", "ppsgd"]),
-        (["compare", "--algorithm", "fed"], ["fedavg", "fedprox", "fedadam"]),
-        (["train", "--sampling", ""], ["full", "poisson", "fixed"]),
-        (["export", "run", "--to", "o"], ["onnx"]),
+        (["train", "--algorithm", "p"], begin_with("p", ALGORITHMS)),
+        (["compare", "--algorithm", "fed"], begin_with("fed", ALGORITHMS)),
+        (["train", "--sampling", ""], [*SCHEMES]),
+        (["export", "run", "--to", "o"], begin_with("o", FORMATS)),
         (["train", "--share", "s"], ["subspace:k="]),
-        (["audit", "--mode", ""], ["experiment", "production"]),
-        (["data", "fetch", "femnist-"], ["femnist-nist"]),
+        (["audit", "--mode", ""], [*MODES]),
+        (["data", "fetch", "femnist-"], begin_with("femnist-", CATALOGUE)),
     ],
 )
 def test_the_shell_offers_values_without_torch(words, offered):

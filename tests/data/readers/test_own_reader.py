@@ -11,6 +11,7 @@ import pytest
 import pmtl
 from pmtl import plugins
 from pmtl.data import load
+from pmtl.data.load import READERS
 from pmtl.errors import PmtlError, PublicError
 
 READER = '''
@@ -37,6 +38,16 @@ def read_nothing(path: Path) -> dict:
     return {"x": [[1.0]], "why": "not"}
 
 
+def read_renamed(path: Path, names: Path | None = None) -> dict:
+    columns = read_lines(path)
+    names = json.loads(names.read_text())
+    return columns | {"client": [names[name] for name in columns["client"]]}
+
+
+def read_uneven(path: Path) -> dict:
+    return {"x": [[1.0], [2.0]], "y": [0, 1], "client": ["a", ["b"]]}
+
+
 a_value = 3
 '''
 ROWS = [
@@ -48,7 +59,7 @@ ROWS = [
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     (tmp_path / "own_reader.py").write_text(READER, encoding="utf-8")
-    (tmp_path / "d.jsonl").write_text("\n".join(map(json.dumps, ROWS)), encoding="utf-8")
+    (tmp_path / "d.own").write_text("\n".join(map(json.dumps, ROWS)), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield tmp_path
@@ -56,7 +67,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_the_command_line_trains_with_it(folder, pmtl_command):
-    spec = "d.jsonl:reader=own_reader:read_lines,client=who,scale_by=0.5,validation=0"
+    spec = "d.own:reader=own_reader:read_lines,client=who,scale_by=0.5,validation=0"
     done = pmtl_command(
         *("train", "--data", spec, "--out", "run", "--noise", "0.1", "--rounds", "2"),
     )
@@ -68,7 +79,7 @@ def test_the_command_line_trains_with_it(folder, pmtl_command):
 
 def test_a_toml_file_trains_with_it(pmtl_command, folder):
     (folder / "run.toml").write_text(
-        'data = "d.jsonl:reader=own_reader:read_lines"\n[privacy]\nnoise = 0.1\nrounds = 1\n'
+        'data = "d.own:reader=own_reader:read_lines"\n[privacy]\nnoise = 0.1\nrounds = 1\n'
     )
     assert pmtl_command("train", "--config", "run.toml", "--out", "run").status == 0
     assert pmtl.load_run("run").data.m == 4
@@ -76,7 +87,7 @@ def test_a_toml_file_trains_with_it(pmtl_command, folder):
 
 def test_a_comparison_trains_with_it(pmtl_command):
     done = pmtl_command(
-        *("compare", "--data", "d.jsonl:reader=own_reader:read_lines", "--rounds", 1, "--steps", 1),
+        *("compare", "--data", "d.own:reader=own_reader:read_lines", "--rounds", 1, "--steps", 1),
         *("--seeds", 1, "--algorithm", "local", "--out", "compared", "--json"),
     )
     assert done.status == 0, done.err
@@ -85,14 +96,22 @@ def test_a_comparison_trains_with_it(pmtl_command):
 
 def test_an_entry_point_names_its_ending(monkeypatch):
     with pytest.raises(
-        PmtlError, match=r"No reader knows the ending of .*: data is \.npz.*reader=package"
+        PmtlError,
+        match=rf"No reader knows the ending of .*: data is \.{next(iter(READERS))}.*reader=package",
     ):
-        load("d.jsonl")
-    entry = EntryPoint("jsonl", "own_reader:read_lines", "pmtl.readers")
+        load("d.own")
+    entry = EntryPoint("own", "own_reader:read_lines", "pmtl.readers")
     monkeypatch.setattr(plugins, "entry_points", lambda group: [entry] if "read" in group else [])
-    assert (
-        load("d.jsonl").fingerprint() == load("d.jsonl:reader=own_reader:read_lines").fingerprint()
-    )
+    assert load("d.own").fingerprint() == load("d.own:reader=own_reader:read_lines").fingerprint()
+
+
+def test_a_file_that_an_option_names_is_found_from_another_folder(folder, monkeypatch):
+    (folder / "names.json").write_text(json.dumps({f"k{k}": f"n{k}" for k in range(4)}))
+    data = load("d.own:reader=own_reader:read_renamed,names=names.json")
+    assert data.clients == ("n0", "n1", "n2", "n3")
+    (folder / "other").mkdir()
+    monkeypatch.chdir(folder / "other")
+    assert load(data.source).fingerprint() == data.fingerprint()
 
 
 def test_library_readers_have_names_too(folder):
@@ -106,21 +125,22 @@ def test_library_readers_have_names_too(folder):
 
 def test_production_takes_a_reader_only_if_it_says_that_it_is_lenient(folder):
     with pytest.raises(PublicError, match="parameter lenient"):
-        load("d.jsonl:reader=own_reader:read_lines", production=True)
-    assert load("d.jsonl:reader=own_reader:read_production", production=True).m == 4
-    (folder / "d.jsonl").write_text("SECRET")
+        load("d.own:reader=own_reader:read_lines", production=True)
+    assert load("d.own:reader=own_reader:read_production", production=True).m == 4
+    (folder / "d.own").write_text("SECRET")
     with pytest.raises(PublicError) as told:
-        load("d.jsonl:reader=own_reader:read_production", production=True)
+        load("d.own:reader=own_reader:read_production", production=True)
     assert "SECRET" not in str(told.value)
 
 
 def test_what_is_wrong_with_it_is_a_sentence(folder):
     for name, words in {
         "read_nothing": "must return a dictionary with x, y and client",
+        "read_uneven": "In d.own, as the reader read_uneven returned it: The clients are not",
         "a_value": "is not a function",
         "nobody": "has no 'nobody'",
-        "read_lines,colour=red": "no option of d.jsonl named 'colour'.*scale_by",
-        "read_lines,client=none": r"read_lines failed on d.jsonl \(KeyError: 'none'\)",
+        "read_lines,colour=red": "no option of d.own named 'colour'.*scale_by",
+        "read_lines,client=none": r"read_lines failed on d.own \(KeyError: 'none'\)",
     }.items():
         with pytest.raises(PmtlError, match=words):
-            load(f"d.jsonl:reader=own_reader:{name}")
+            load(f"d.own:reader=own_reader:{name}")

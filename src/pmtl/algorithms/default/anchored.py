@@ -67,6 +67,7 @@ class Anchored(VotingAlgorithm):
     """
 
     name: ClassVar[str] = "anchored"
+    shares_parts: ClassVar[bool] = True
     uses_start: ClassVar[bool] = True
     uses_last_upload: ClassVar[bool] = True
 
