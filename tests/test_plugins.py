@@ -191,7 +191,9 @@ def test_where_the_library_has_none_nothing_is_listed():
         plugins.find("metric", "f1", {})
 
 
-@pytest.mark.parametrize("file", ["run.json", "plan.json", "comparison.json", "selection.json"])
+@pytest.mark.parametrize(
+    "file", ["run.json", "private/run.json", "public/plan.json", "plan.json", "comparison.json"]
+)
 @pytest.mark.parametrize("name", ["theirs.evil:Mine", "theirs.inner.evil:Mine", "evil:Mine"])
 def test_code_in_a_folder_of_results_is_not_run(tmp_path, monkeypatch, file, name):
     """A run that somebody else made names its modules, and may bring them along."""
@@ -201,14 +203,15 @@ def test_code_in_a_folder_of_results_is_not_run(tmp_path, monkeypatch, file, nam
     (theirs / "inner").mkdir(parents=True)
     for place in (theirs, theirs / "inner"):
         (place / "evil.py").write_text("raise SystemExit('their code runs')")
-    (theirs / file).write_text("{}")
+    (theirs / file).parent.mkdir(exist_ok=True)
+    files.write_json(theirs / file, {})
     plugins.add_folder(str(theirs))
     with pytest.raises(PmtlError, match="its code lies in a folder of results"):
         pmtl.build_algorithm(name)
     (theirs / "__init__.py").write_text("raise SystemExit('their code runs')")
     with pytest.raises(PmtlError, match="its code lies in a folder of results"):
         pmtl.build_algorithm(name)
-    (theirs / file).unlink()
+    (theirs / file).write_text("{}")  # Another program's file.
     with pytest.raises(PmtlError, match="their code runs"):
         pmtl.build_algorithm(name)
 

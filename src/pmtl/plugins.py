@@ -14,6 +14,7 @@ import importlib
 import sys
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
@@ -79,8 +80,19 @@ def warn_of_other_module(name: str, folder: str) -> None:
         )
 
 
-#: Files by which a folder of results is known.
-_OF_RESULTS = ("run.json", "plan.json", "comparison.json", "selection.json", "finetuned.json")
+#: Files by which a folder of results is known. All have the digest that `storage.write_json` adds.
+_OF_RESULTS = (
+    *("run.json", "private/run.json", "plan.json", "public/plan.json"),
+    *("comparison.json", "selection.json", "finetuned.json"),
+)
+
+
+def _has_results(folder: Path) -> bool:
+    for name in _OF_RESULTS:
+        with suppress(OSError):
+            if b'"digest"' in (folder / name).read_bytes():
+                return True
+    return False
 
 
 def _refuse_results(what: str, name: str, module: str) -> None:
@@ -94,11 +106,7 @@ def _refuse_results(what: str, name: str, module: str) -> None:
         origins = [found.origin] if found.has_location else found.submodule_search_locations
         for origin in origins or ():
             place = Path(str(origin)).resolve()
-            if any(
-                (folder / file).exists()
-                for folder in (place, *place.parents)
-                for file in _OF_RESULTS
-            ):
+            if any(_has_results(folder) for folder in (place, *place.parents)):
                 raise PmtlError(
                     f"The {what} {name!r} is not imported, because its code lies in a folder of "
                     f"results ({place}), which may come from somebody else: move the code to a "

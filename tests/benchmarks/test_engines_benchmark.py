@@ -16,13 +16,16 @@ VARIANTS = ("auto", "eager-patches", "threads")
 def engines(monkeypatch):
     """The benchmark, with turns of one round."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
+    names = ("engines", "measure", "plain")  # Other tests have modules of these names.
+    others = {name: sys.modules.pop(name) for name in names if name in sys.modules}
     import engines
     import measure
 
     monkeypatch.setattr(measure, "TURN_SECONDS", 0.0)
     yield engines
-    for name in ("engines", "measure", "plain"):
+    for name in names:
         sys.modules.pop(name, None)
+    sys.modules.update(others)
 
 
 def test_every_contender_has_a_mean_and_a_median(engines, monkeypatch, tmp_path, capsys):
