@@ -49,6 +49,7 @@ mutants: $(STAMP)
 # What docs/benchmarks.md, scale.md and privacy.md show of this machine; leave it alone meanwhile.
 bench: $(STAMP)
 	$(BIN)/python benchmarks/engines.py --json benchmarks/results/engines-cpu.json
+	$(BIN)/python benchmarks/convolutions.py --json benchmarks/results/convolutions-cpu.json
 	$(BIN)/python benchmarks/noise.py --json benchmarks/results/noise.json
 	$(BIN)/python benchmarks/production.py --json benchmarks/results/production-cpu.json
 	$(BIN)/python benchmarks/end_to_end.py --json benchmarks/results/end-to-end.json
