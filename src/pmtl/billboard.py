@@ -53,6 +53,11 @@ class Billboard:
         """R, the number of vectors."""
         return len(self.members)
 
+    @property
+    def one_for_all(self) -> bool:
+        """Whether all clients read the same vector."""
+        return self.size == 1 and self.mixture is None
+
     def first(self, common: Tensor) -> Tensor:
         """The billboard `[R, P]` when every client has the weights `common`."""
         if self.mixture is None:

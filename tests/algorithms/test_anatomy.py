@@ -251,7 +251,7 @@ def test_defaults_in_the_help_are_those_of_the_classes():
 @every
 def test_constants_that_are_negative_or_no_numbers_are_refused_in_a_sentence(name):
     for constant in constants(name):
-        for value in (-0.1, -1, float("nan"), float("inf"), float("-inf")):
+        for value in (-0.1, -1, float("nan"), float("inf"), float("-inf"), True):
             with pytest.raises(PmtlError, match=f"{name}: {constant} must be a finite number"):
                 make(name, **{constant: value})
         with pytest.raises(PmtlError, match=f"{constant} must be a finite number"):

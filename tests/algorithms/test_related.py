@@ -213,6 +213,24 @@ def test_a_run_with_another_matrix_is_not_resumed(data, tmp_path, monkeypatch):
         pmtl.resume(tmp_path / "run", data=data, algorithm=RelatedPMTL(omega=psd(9)))
 
 
+class ReadsOnly(RelatedPMTL):
+    """Clients predict with the mixture that they read."""
+
+    def predict(self, own, shared):
+        return shared
+
+
+def test_a_client_that_never_took_part_keeps_its_own_mixture_on_disk(data, tmp_path):
+    privacy = {"noise": 0.1, "rounds": 1, "cohort": 3, "sampling": "fixed"}
+    asked = {**OPTIONS, "privacy": privacy}
+    run = pmtl.train(data, algorithm=ReadsOnly(omega=psd(8)), out=tmp_path / "run", **asked)
+    everybody = np.arange(M)
+    expected = run.personal_weights(everybody)
+    assert len({tuple(row) for row in expected.tolist()}) == M
+    read = pmtl.load_run(tmp_path / "run", data=data)
+    assert torch.equal(read.personal_weights(everybody), expected)
+
+
 @pytest.mark.parametrize("ending", ["csv", "npy"])
 def test_from_a_file(ending, data, tmp_path):
     omega, file = psd(8), tmp_path / f"omega.{ending}"

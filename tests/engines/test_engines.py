@@ -392,6 +392,11 @@ class TestDebug:
         with pytest.raises(PmtlError, match=rf"'anna' failed in '{stage}'.*shape \(3,\)"):
             DebugTrainer(wrong, *linear()).train(*clients(), LR)
 
+    def test_uploads_may_be_shorter_than_the_billboard(self):
+        own = {"upload": lambda self, w, own, shared: w[:3], "upload_size": lambda self, round: 3}
+        short = type("Short", (PMTL,), own)()
+        assert DebugTrainer(short, *linear()).train(*clients(), LR).uploads.shape[1] == 3
+
     def test_a_step_that_asks_for_no_gradient(self):
         wrong = type("Wrong", (PMTL,), {"step": lambda self, w, shared, gradient, lr: w})()
         with pytest.raises(PmtlError, match=r"'anna' failed in 'step 1'.*asked for no gradient"):

@@ -16,6 +16,7 @@ from example_data import small_federation
 from safetensors.torch import load_file
 
 import pmtl
+from pmtl.algorithms.related import RelatedPMTL
 from pmtl.data import Bounds, FederatedData
 from pmtl.errors import PmtlWarning
 from pmtl.export import folder as export_folder
@@ -264,12 +265,23 @@ def test_a_model_of_texts_comes_with_its_rule(tmp_path):
 
 def test_several_shared_models_need_a_client(tmp_path):
     run = runs_to_export.trained(small_federation(4), "logistic", "naive_joint")
-    with pytest.raises(pmtl.PmtlError, match="published 4 models"):
+    with pytest.raises(pmtl.PmtlError, match="different shared models"):
         pmtl.export_model(run, tmp_path / "out", shared=True, to="safetensors")
     done = pmtl.export_model(run, tmp_path / "out", shared=True, client="site-02", to="safetensors")
     assert done.private_to is None
     weights = load_file(tmp_path / "out/model.safetensors")
     assert torch.equal(weights["model.linear.bias"], run.shared_weights[2, -2:].float())
+
+
+def test_a_mixture_of_shared_vectors_is_no_model_for_all(tmp_path):
+    """All clients are related, so all have the same block, and each reads its own mixture."""
+    omega = np.diag([1.0, 2.0, 3.0, 4.0]) + 0.1
+    run = runs_to_export.trained(small_federation(4), "logistic", RelatedPMTL(omega=omega))
+    assert len(set(run.facts.blocks)) == 1
+    with pytest.raises(pmtl.PmtlError, match="different shared models"):
+        pmtl.export_model(run, tmp_path / "out", shared=True, to="safetensors")
+    with pytest.raises(pmtl.PmtlError, match="different shared models"):
+        assert run.shared
 
 
 def test_a_run_that_shares_nothing_has_no_shared_model(tmp_path):

@@ -10,6 +10,7 @@ from three_sites import SITES, coordinate, job, services, write_tables
 
 from pmtl._version import __version__
 from pmtl.errors import PmtlError
+from pmtl.federation.limits import read_settings
 from pmtl.federation.messages import Message
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.runs.config import parse_config
@@ -44,6 +45,22 @@ def _one_refuses(tables, folder, **others):
     made = services(tables, folder, **others)
     made["a"] = services(tables, folder, epsilon=4.0)["a"]
     return made
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ('one_client = "no"', "the entry 'one_client' is not valid: 'no'"),
+        ('colour = "red"', "no entry of .site. named 'colour'"),
+        ('[limits]\nepsilon = "2"', "the entry 'epsilon' is not valid: '2'"),
+        ('[model]\nname = "mlp"', "no section 'model'"),
+    ],
+)
+def test_a_sites_file_is_checked(tmp_path, lines, said):
+    file = tmp_path / "site.toml"
+    file.write_text(f'[site]\ndata = "rows.csv"\nfolder = "models"\n{lines}\n')
+    with pytest.raises(PmtlError, match=said):
+        read_settings(file)
 
 
 def test_a_run_that_one_site_refuses_costs_the_others_nothing(tmp_path, tables):

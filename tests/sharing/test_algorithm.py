@@ -363,7 +363,17 @@ class Penalised(PMTL):
         return batch.loss(batch.outputs(w)) + (w - shared).square().sum()
 
 
-@pytest.mark.parametrize("algorithm", [build_algorithm("naive_joint"), Penalised()])
+@dataclass(frozen=True)
+class Short(PMTL):
+    """Uploads are shorter than the billboard."""
+
+    name: ClassVar[str] = "short"
+
+    def upload_size(self, round):
+        return 3
+
+
+@pytest.mark.parametrize("algorithm", [build_algorithm("naive_joint"), Penalised(), Short()])
 def test_an_algorithm_that_needs_the_whole_model_is_refused(algorithm):
     flat = build_model("logistic", (D,), C, "classification", 0)
     with pytest.raises(PmtlError, match="cannot share a part of a model"):

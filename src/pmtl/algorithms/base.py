@@ -59,13 +59,19 @@ class Algorithm(ABC):
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            valid = isinstance(value, Real) and 0 <= float(value) < float("inf")
+            number = isinstance(value, Real) and not isinstance(value, bool)
+            valid = number and 0 <= float(value) < float("inf")
             if field.type in ("float", float) and not valid:
                 raise PmtlError(
                     f"{self.name}: {field.name} must be a finite number that is not negative, "
                     f"but {value!r} was given."
                 )
         convert_numbers(self)
+
+    @classmethod
+    def overrides(cls, *methods: str) -> bool:
+        """Whether the class has its own version of any of these methods."""
+        return any(getattr(cls, method) is not getattr(Algorithm, method) for method in methods)
 
     def bind(self, layout: Layout) -> Algorithm:
         """The algorithm for a model with this layout; by default the same algorithm.

@@ -38,8 +38,10 @@ class DebugTrainer(CohortTrainer):
                 rows = list(batches.of_client(k))
                 given = (own[k], shared[k], rows, lr, stages.append)
                 trained = train_client(self._algorithm, self._model, self._task, *given)
-                pairs = [("upload", trained.upload, shared[k]), ("keep", trained.kept, own[k])]
-                for stage, vector, like in pairs[not self._algorithm.shares :]:
+                pairs = [("keep", trained.kept, own[k])]
+                if self._algorithm.shares and not self._algorithm.overrides("upload_size"):
+                    pairs = [("upload", trained.upload, shared[k]), *pairs]
+                for stage, vector, like in pairs:
                     stages.append(stage)
                     if vector.shape != like.shape:
                         shapes = f"{tuple(vector.shape)}, and not of {tuple(like.shape)}"

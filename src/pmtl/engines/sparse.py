@@ -215,7 +215,7 @@ def _expand_columns(columns: Tensor, weights: Tensor) -> Tensor:
 def _has_closed_form(algorithm: Algorithm) -> bool:
     """Whether `zero_gradient_steps` agrees with `step`. This is tested, because a subclass may
     change `step` and inherit a closed form that no longer agrees."""
-    if type(algorithm).zero_gradient_steps is Algorithm.zero_gradient_steps:
+    if not algorithm.overrides("zero_gradient_steps"):
         return False
     shared = torch.linspace(-1, 1, 5, dtype=torch.float64)
     own = algorithm.start(shared)

@@ -185,10 +185,10 @@ class _Export:
                 "What this run published is in each client's own units of the target, and predicts "
                 "nothing by itself: export a client's model with --client NAME."
             )
-        if client is None and len(set(facts.blocks)) > 1:
+        if client is None and not self._run.billboard.one_for_all:
             raise PmtlError(
-                f"This run published {len(set(facts.blocks))} models, not one: name a client, too, "
-                "whose shared model is to be exported (--shared --client NAME)."
+                "The clients of this run have different shared models: name a client, too, whose "
+                "shared model is to be exported (--shared --client NAME)."
             )
         found = self._run.shared_for(client or self._run.clients[0])
         public, places = with_public_scale(found.cpu().float())

@@ -26,9 +26,6 @@ from pmtl.storage import digest_of_text
 if TYPE_CHECKING:
     from pmtl.data import FederatedData
 
-#: The name of the server's ledger in the settings of a site, which does not have it.
-AT_THE_SERVER = "(at the server)"
-
 
 @dataclass(frozen=True)
 class Columns:

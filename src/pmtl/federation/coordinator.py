@@ -21,11 +21,11 @@ import numpy as np
 from pmtl._version import __version__
 from pmtl.algorithms import Algorithm
 from pmtl.errors import Interrupted, PmtlError
-from pmtl.federation.agreement import AT_THE_SERVER, Agreement, Columns, belongs_to
+from pmtl.federation.agreement import Agreement, Columns, belongs_to
 from pmtl.federation.messages import Message
 from pmtl.federation.rounds import Rounds, read_answers, sentence_of
 from pmtl.federation.server_folder import ServerFolder, ServerRun
-from pmtl.federation.transport import JOIN_SECONDS, ROUND_SECONDS, Transport
+from pmtl.federation.transport import AT_THE_SERVER, JOIN_SECONDS, ROUND_SECONDS, Transport
 from pmtl.jsontext import to_json
 from pmtl.privacy.grid import Grid
 from pmtl.privacy.ledger.events import TRAINING

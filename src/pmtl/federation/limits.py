@@ -113,12 +113,21 @@ def _listed(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class SiteSettings:
-    """A site's own file."""
+    """The content of a site's own file."""
 
     data: str  #: the spec of the site's rows; paths are relative to the file
     folder: Path  #: where personal models are kept
     one_client: bool = False  #: whether all rows belong to one client, which has the site's name
     limits: Limits = Limits()
+
+
+@dataclass(frozen=True)
+class _SiteSection:
+    """The section [site] of the file."""
+
+    data: str
+    folder: str
+    one_client: bool = False
 
 
 def read_settings(path: Path) -> SiteSettings:
@@ -128,15 +137,9 @@ def read_settings(path: Path) -> SiteSettings:
         for key in values:
             if key not in ("site", "limits"):
                 raise unknown("section", key, ("site", "limits"))
-        site = _table(values, "site")
-        for key in site:
-            if key not in ("data", "folder", "one_client"):
-                raise unknown("entry of [site] named", key, ("data", "folder", "one_client"))
-        if not isinstance(site.get("data"), str) or not isinstance(site.get("folder"), str):
-            raise PmtlError("The section [site] needs data and folder, both texts.")
-        folder = path.parent / site["folder"]
+        site = from_values(_SiteSection, _table(values, "site"), "[site]")
         limits = from_values(Limits, _table(values, "limits"), "[limits]")
-        return SiteSettings(site["data"], folder, bool(site.get("one_client")), limits)
+        return SiteSettings(site.data, path.parent / site.folder, site.one_client, limits)
 
 
 def _table(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -17,8 +17,9 @@ from pmtl.algorithms import Algorithm
 from pmtl.billboard import Billboard
 from pmtl.data import FederatedData
 from pmtl.errors import PublicError
-from pmtl.federation.agreement import AT_THE_SERVER, Agreement
+from pmtl.federation.agreement import Agreement
 from pmtl.federation.training import Ints, Training
+from pmtl.federation.transport import AT_THE_SERVER
 from pmtl.models import FlatModel
 from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.runs.config import IN_MEMORY

@@ -140,5 +140,6 @@ class RunStateFiles:
 
     def remove(self) -> None:
         """Remove the state of a run whose result is written."""
-        (self.path / _AGREEMENT).unlink(missing_ok=True)  # First: what is half removed is gone.
+        with files.disk_errors(self.path, "removed"):
+            (self.path / _AGREEMENT).unlink(missing_ok=True)  # First: then the run is unknown here.
         shutil.rmtree(self.path, ignore_errors=True)

@@ -12,6 +12,8 @@ from typing import Protocol
 
 #: Seconds that sites have for reading their data and for one round.
 JOIN_SECONDS, ROUND_SECONDS = 300.0, 600.0
+#: The name of the server's ledger in the settings of a site, which does not have it.
+AT_THE_SERVER = "(at the server)"
 
 #: A site's part: from the server's message to the answer.
 Handler = Callable[[bytes], bytes]

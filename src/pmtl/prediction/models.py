@@ -52,7 +52,7 @@ class Models:
     client_column: str | None  #: the name that the client column had in training
     unshared: str | None  #: the algorithm, if it shares nothing
     shows_model: bool  #: whether what was published predicts by itself
-    mixed: bool  #: whether clients read mixtures of the shared vectors
+    one_for_all: bool  #: whether all clients have the same shared model
     spans: tuple[float, ...] | None  #: bounds (low, high, …) of the mean of a new client's targets
 
     @cached_property
@@ -106,11 +106,6 @@ class Models:
             )
         if self.unshared is not None:
             raise PmtlError(f"Nothing was shared in this run of {self.unshared}.")
-
-    @property
-    def one_for_all(self) -> bool:
-        """Whether all clients have the same shared model."""
-        return len(self.shared) == 1 and not self.mixed
 
     def refuse_new(self) -> None:
         """Refuse a client that is not in the run if no model can answer for it."""

@@ -276,11 +276,14 @@ def _found(name: str) -> SamplingScheme:
 
 def _refuse_own_costs(scheme: SamplingScheme, name: str) -> None:
     """A scheme of the user's own is charged by its `chance` alone, also together with others.
-    Neither its class nor the object may define other costs."""
+    Neither its class nor the object may define other costs, or another adversary."""
     kind = type(scheme)
     own = [
         cost
-        for cost in ("epsilon", "delta", "renyi", "checked_chance", "_costs")
+        for cost in (
+            *("epsilon", "delta", "renyi", "checked_chance", "_costs"),
+            *("accountant", "holds_against"),
+        )
         if getattr(kind, cost) is not getattr(SamplingScheme, cost) or cost in vars(scheme)
     ]
     if own or kind.coins_are_secret or scheme.coins_are_secret:

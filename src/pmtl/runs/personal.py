@@ -43,19 +43,26 @@ class Personal:
 
 
 def personal_models(
-    algorithm: Algorithm, store: Store, shared: Tensor, weights: Weights, alone: Weights | None
+    algorithm: Algorithm,
+    store: Store,
+    shared: Tensor,
+    weights: Weights,
+    alone: Weights | None,
+    mixed: bool = False,
 ) -> dict[str, Personal]:
     """The models of each client for the run's folder: "personal" and "alone", if there are any.
-    `shared` [vectors, P] was published; `weights` and `alone` give the weights of any clients."""
+    `shared` [vectors, P] was published; `weights` and `alone` give the weights of any clients.
+    `mixed`: each client reads a mixture of these vectors, so no two clients have the same model."""
+    seen = np.arange(store.m) if mixed else store.seen
     if algorithm.exact:
         unseen = algorithm.published(shared)
     else:
         unseen = vmap(algorithm.predict)(store.start.expand(len(shared), -1), shared)
     models = {}
     if algorithm.personal:
-        models["personal"] = Personal(store.seen, unseen, weights)
+        models["personal"] = Personal(seen, unseen, weights)
     if alone is not None:
-        models["alone"] = Personal(store.seen, torch.zeros_like(unseen), alone)
+        models["alone"] = Personal(seen, torch.zeros_like(unseen), alone)
     return models
 
 

@@ -22,6 +22,7 @@ from pmtl.errors import PmtlError, PmtlWarning
 from pmtl.models import FlatModel
 from pmtl.prediction.models import Models
 from pmtl.prediction.predicting import Predicting
+from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.statement import text
 from pmtl.privacy.statement.statement import Statement, make_statement
 from pmtl.runs.config import IN_MEMORY
@@ -101,10 +102,9 @@ class Run(Predicting, RunView):
     def shared(self) -> nn.Module:
         """The shared model; if there are several, see `shared_for`."""
         self._models.refuse_shared()
-        if len(self.shared_weights) > 1:
+        if not self.billboard.one_for_all:
             raise PmtlError(
-                f"This run published {len(self.shared_weights)} models, not one: use "
-                "shared_for(client)."
+                "The clients of this run have different shared models: use shared_for(client)."
             )
         if self.scaling is not None and not self.scaling.same_for_all:
             raise PmtlError(
@@ -214,22 +214,24 @@ class Run(Predicting, RunView):
         text = None if facts.text is None else TextRule.from_dict(facts.text)
         schema = None if facts.schema is None else Schema.from_dict(facts.schema)
         return Models(
-            self.flat_model,
-            self.personal_weights,
-            self._published,
-            self.shared_weights,
-            self.scaling,
-            None if facts.bounds is None else Bounds.from_dict(facts.bounds),
-            self.clients,
-            facts.task,
-            facts.outputs,
-            facts.labels,
-            Inputs(facts.input_shape, facts.feature_names, text, facts.pixels, schema),
-            parse_spec(facts.data)[1].get("client") if schema is None else schema.named("client"),
-            None if facts.shares else facts.algorithm,
-            facts.shows_model,
-            self.billboard.mixture is not None,
-            facts.target_spans,
+            model=self.flat_model,
+            personal=self.personal_weights,
+            published=self._published,
+            shared=self.shared_weights,
+            scaling=self.scaling,
+            bounds=None if facts.bounds is None else Bounds.from_dict(facts.bounds),
+            clients=self.clients,
+            task=facts.task,
+            outputs=facts.outputs,
+            labels=facts.labels,
+            inputs=Inputs(facts.input_shape, facts.feature_names, text, facts.pixels, schema),
+            client_column=parse_spec(facts.data)[1].get("client")
+            if schema is None
+            else schema.named("client"),
+            unshared=None if facts.shares else facts.algorithm,
+            shows_model=facts.shows_model,
+            one_for_all=self.billboard.one_for_all,
+            spans=facts.target_spans,
         )
 
     def _published(self, clients: NDArray[np.int64]) -> Tensor:
@@ -274,16 +276,16 @@ def load_run(path: str | Path, data: FederatedData | None = None, model: Any = N
     return Run(
         facts,
         flat.to(cpu, shared.dtype),
-        personal,
-        shared,
-        statement_of(facts),
-        folder.metrics.lines(written["metrics"]),
-        data,
-        folder.path,
-        folder.load_scaling(written),
-        Billboard.from_tensors(blocks, published),
-        folder.key,
-        alone,
+        personal_weights=personal,
+        shared_weights=shared,
+        privacy=statement_of(facts),
+        metrics=folder.metrics.lines(written["metrics"]),
+        data=data,
+        path=folder.path,
+        scaling=folder.load_scaling(written),
+        billboard=Billboard.from_tensors(blocks, published),
+        digest_key=folder.key,
+        alone=alone,
     )
 
 
@@ -298,7 +300,7 @@ _UNDIVIDED = (
 def statement_of(facts: RunFacts, finetuned: bool = False) -> Statement:
     """The statement of a finished run; with a ledger, of all that was charged."""
     return make_statement(
-        facts.plan,
+        PrivacyPlan.from_dict(facts.plan.to_dict()),  # As it is read later, without its code.
         shares=facts.shares,
         personal=facts.personal,
         mode=facts.mode,

@@ -197,21 +197,22 @@ def _finish(
     run = Run(
         facts,
         federation.model,
-        own,
-        federation.published(state),
-        statement_of(facts),
-        metrics,
-        data,
-        None if folder is None else folder.path,
-        data.scaling,
-        federation.server.billboard,
-        key,
-        alone,
+        personal_weights=own,
+        shared_weights=federation.published(state),
+        privacy=statement_of(facts),
+        metrics=metrics,
+        data=data,
+        path=None if folder is None else folder.path,
+        scaling=data.scaling,
+        billboard=federation.server.billboard,
+        digest_key=key,
+        alone=alone,
     )
     if folder is not None:
         _save(folder, state, budget)
+        mixed = federation.server.billboard.mixture is not None
         given = federation.algorithm, state.store, state.shared, weights, alone
-        personal = personal_models(*given)
+        personal = personal_models(*given, mixed)
         result = None if facts.production else run.evaluate()
         shown = federation.published(state) if federation.algorithm.exact else state.shared
         published = {"weights": shown, **federation.server.billboard.tensors()}

@@ -50,12 +50,11 @@ class SharedPart(Algorithm):
 
     def __post_init__(self) -> None:
         inner = self.inner
-        changed = [
-            method
-            for method in ("objective", "billboard_size", "billboard_start", "published")
-            if getattr(type(inner), method) is not getattr(Algorithm, method)
-        ]
-        if changed or not inner.shares_parts:
+        of_whole_models = (
+            *("objective", "billboard_size", "billboard_start", "published"),
+            *("upload_size", "shows_model", "target_spans"),
+        )
+        if inner.overrides(*of_whole_models) or not inner.shares_parts:
             raise PmtlError(
                 f"The algorithm {inner.name!r} cannot share a part of a model: it works on the "
                 f"whole model. Leave share out, or use {names_sharing_parts()}."

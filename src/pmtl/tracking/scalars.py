@@ -4,12 +4,12 @@ part; None for a run in memory."""
 from __future__ import annotations
 
 import math
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from pmtl import storage as files
 from pmtl.runs.callbacks import Event
+from pmtl.runs.config import CONFIGURATION
 from pmtl.views.frames import flat_row
 
 #: Entries of `plan.json` that are not settings, or are long.
@@ -53,5 +53,5 @@ def settings(path: Path | None) -> dict[str, str]:
     if plan := read(path, "plan.json"):
         values = {name: value for name, value in plan.items() if name not in _EXCLUDED}
     elif path is not None and (path / "config.toml").exists():
-        values = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+        values = files.read_toml(path / "config.toml", CONFIGURATION)
     return {name: str(value) for name, value in flat_row(values).items() if value is not None}

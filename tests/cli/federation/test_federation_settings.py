@@ -51,6 +51,27 @@ def test_mistakes_are_sentences(tmp_path, content, said):
         make_config(str(tmp_path / "run.toml"), {}, FederationConfig)
 
 
+def test_production_in_a_file_is_charged_to_the_servers_ledger(tmp_path):
+    (tmp_path / "run.toml").write_text('mode = "production"\n')
+    config = make_config(str(tmp_path / "run.toml"), {}, FederationConfig)
+    assert config.ledger == "(at the server)"
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        ('engine = "debug"\n', "engine"),
+        ('data = "visits.csv:client=ward"\n', "data"),
+        ('mode = "production"\nledger = "mine.db"\n', "ledger"),
+        ("[privacy]\nmetrics = 0.2\n", "metrics"),
+    ],
+)
+def test_settings_of_other_runs_are_refused_and_not_ignored(tmp_path, content, name):
+    (tmp_path / "run.toml").write_text(content)
+    with pytest.raises(PmtlError, match=f"run has no setting {name}:"):
+        make_config(str(tmp_path / "run.toml"), {}, FederationConfig)
+
+
 def test_a_simulation_has_no_such_setting(file, pmtl_command):
     outcome = pmtl_command("train", "--config", file)
     assert outcome.status == 2

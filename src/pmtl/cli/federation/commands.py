@@ -11,7 +11,7 @@ import typer
 from pmtl.cli import options as opt
 from pmtl.cli.federation.demo import demo
 from pmtl.cli.federation.kits import add_site, members, provision, renew
-from pmtl.cli.federation.settings import FederationConfig, job_of
+from pmtl.cli.federation.settings import LEFT_OUT, FederationConfig, job_of
 from pmtl.errors import PmtlError
 from pmtl.federation.transport import ROUND_SECONDS
 from pmtl.options import declared
@@ -35,11 +35,6 @@ app.command()(renew)
 ServerKit = Annotated[Path, typer.Argument(metavar="KIT", help="The server's kit, KITS/server.")]
 SiteKit = Annotated[Path, typer.Argument(metavar="KIT", help="This site's kit, KITS/NAME.")]
 AdminKit = Annotated[Path, typer.Argument(metavar="KIT", help="The administrator's kit.")]
-#: Settings that sites and the server decide, or that have no meaning between organisations.
-_LEFT_OUT = (
-    *("data", *declared(Reading), "ledger", "device", "engine", "compile", "evaluate_every"),
-    *("metric", "metrics", "patience", "loss_bound", "checkpoint_seconds"),
-)
 
 
 @app.command()
@@ -100,7 +95,7 @@ def _supervise(kit: Path, role: str, connects: str = "") -> None:
 
 
 @app.command()
-@opt.with_settings(*_LEFT_OUT, kind=FederationConfig)
+@opt.with_settings(*LEFT_OUT, *declared(Reading), kind=FederationConfig)
 def run(
     kit: AdminKit,
     name: str = typer.Option("run", help="The name of the run."),
@@ -131,8 +126,6 @@ def run(
     check_run_name(name)
     if not round_seconds > 0:
         raise PmtlError(f"--round-seconds must be a positive number, not {round_seconds:g}.")
-    if settings.get("mode") == "production":
-        settings["ledger"] = "(at the server)"
     asked = opt.make_config(config, settings, FederationConfig)
     assert isinstance(asked, FederationConfig)
     job = job_of(name, asked) | {"sites": only or [], "summed": summed}

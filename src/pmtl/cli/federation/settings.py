@@ -6,10 +6,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pmtl.errors import PmtlError
-from pmtl.options import option
+from pmtl.federation.transport import AT_THE_SERVER
+from pmtl.options import declared, option
 from pmtl.runs.config import TrainConfig
 
 _PANEL = "Secure aggregation"
+
+#: Settings of other runs that the server or the sites decide, or that have no meaning here.
+LEFT_OUT = (
+    *("data", "ledger", "device", "engine", "compile", "evaluate_every", "metric", "metrics"),
+    *("patience", "loss_bound", "checkpoint_seconds"),
+)
 
 
 @dataclass(frozen=True)
@@ -25,6 +32,22 @@ class FederationConfig(TrainConfig):
         at_least=0,
         panel=_PANEL,
     )
+
+    def __post_init__(self) -> None:
+        if self.mode == "production" and self.ledger is None:
+            object.__setattr__(self, "ledger", AT_THE_SERVER)
+        super().__post_init__()
+        given = [
+            name
+            for part in (self, self.privacy)
+            for name, setting in declared(type(part)).items()
+            if name in LEFT_OUT and getattr(part, name) not in (setting.default, AT_THE_SERVER)
+        ]
+        if given:
+            raise PmtlError(
+                f"A federation's run has no setting {' or '.join(given)}: the server or the sites "
+                "decide it, or it has no meaning there. Leave it out."
+            )
 
 
 def job_of(name: str, config: FederationConfig) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from pmtl.federation.nvflare.policy import (
     WORK,
     site_names,
 )
-from pmtl.storage import write_text
+from pmtl.storage import disk_errors, write_text
 
 _log = logging.getLogger(__name__)
 # NVFLARE ends the job's process when a peer says that a message was too large; any site could.
@@ -91,12 +91,14 @@ class PmtlController(Controller):  # type: ignore[misc]
             ended.set()
             self._transport.close()
             self._shown |= {"outcome": outcome}
-            (kit / OUTCOMES).mkdir(mode=0o700, parents=True, exist_ok=True)
+            with disk_errors(kit / OUTCOMES):
+                (kit / OUTCOMES).mkdir(mode=0o700, parents=True, exist_ok=True)
             write_text(kit / OUTCOMES / f"{number}.json", json.dumps(outcome))
 
     def _run(self, job: dict[str, Any], folder: Path, stop: threading.Event) -> None:
         assert self._transport is not None
-        folder.mkdir(mode=0o700, exist_ok=True)
+        with disk_errors(folder):
+            folder.mkdir(mode=0o700, exist_ok=True)
         if "echo" in job:
             run_echo(job, self._transport, folder / "echo" / job["name"], stop, self._tell)
             return

@@ -6,7 +6,6 @@ A production run is read by `public_part`, from the files in `public/` alone.
 from __future__ import annotations
 
 import shlex
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,9 +19,10 @@ from pmtl.privacy.statement.statement import Statement
 from pmtl.report.page.clients import Clients, client_gains
 from pmtl.report.run_verdict import verdict, view_losses
 from pmtl.report.verdict import NO_ROWS, UNKNOWN, Verdict
-from pmtl.runs.config import IN_MEMORY
+from pmtl.runs.config import CONFIGURATION, IN_MEMORY
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.result import Run
+from pmtl.storage import read_toml
 from pmtl.views.frames import flat_row
 
 Pairs = list[tuple[str, str]]
@@ -179,8 +179,8 @@ def _settings(run: Run) -> tuple[Pairs, str]:
         settings += flat({name: getattr(run.about, name) for name in names}, "finetune.")
         run = run.run
     if run.path is not None and (file := RunFolder(run.path).config_file).exists():
-        text = file.read_text(encoding="utf-8")
-        return settings + flat(tomllib.loads(text)), text
+        values = read_toml(file, CONFIGURATION)
+        return settings + flat(values), file.read_text(encoding="utf-8")
     facts = run.facts
     chosen = {"data": facts.data, "model": facts.model, "algorithm": facts.algorithm}
     return settings + flat(chosen | {"seed": facts.seed, "privacy": facts.plan.to_dict()}), ""

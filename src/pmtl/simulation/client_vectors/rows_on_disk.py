@@ -22,6 +22,7 @@ from torch import Tensor
 from pmtl.data.disk import temporary_file
 from pmtl.errors import PmtlError
 from pmtl.simulation.client_vectors.row_file import DIGEST_BYTES, RowFile, private
+from pmtl.storage import disk_errors
 
 Places = NDArray[np.int64]
 
@@ -116,13 +117,11 @@ class DiskRows:
         if self._path is None:
             file = temporary_file()
         else:
-            try:
-                file = open(self._path, mode, buffering=0, opener=private)  # noqa: SIM115
-            except FileNotFoundError as error:
+            if mode == "r+b" and not self._path.exists():
                 raise PmtlError(
                     f"{self._path} is missing: it holds the vectors that the checkpoint refers to."
-                ) from error
-            except OSError as error:
-                raise PmtlError(f"{self._path} cannot be opened: {error.strerror}.") from error
+                )
+            with disk_errors(self._path, "opened"):
+                file = open(self._path, mode, buffering=0, opener=private)  # noqa: SIM115
         weakref.finalize(self, file.close)
         return RowFile(file, self._width, self._dtype)
