@@ -37,9 +37,10 @@ class FederationConfig(TrainConfig):
         if self.mode == "production" and self.ledger is None:
             object.__setattr__(self, "ledger", AT_THE_SERVER)
         super().__post_init__()
+        parts: tuple[Any, ...] = (self, self.privacy)
         given = [
             name
-            for part in (self, self.privacy)
+            for part in parts
             for name, setting in declared(type(part)).items()
             if name in LEFT_OUT and getattr(part, name) not in (setting.default, AT_THE_SERVER)
         ]
