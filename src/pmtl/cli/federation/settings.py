@@ -8,6 +8,7 @@ from typing import Any
 from pmtl.errors import PmtlError
 from pmtl.federation.transport import AT_THE_SERVER
 from pmtl.options import declared, option
+from pmtl.privacy.plan import PrivacyRequest
 from pmtl.runs.config import TrainConfig
 
 _PANEL = "Secure aggregation"
@@ -37,11 +38,11 @@ class FederationConfig(TrainConfig):
         if self.mode == "production" and self.ledger is None:
             object.__setattr__(self, "ledger", AT_THE_SERVER)
         super().__post_init__()
-        parts: tuple[Any, ...] = (self, self.privacy)
+        parts: dict[Any, Any] = {FederationConfig: self, PrivacyRequest: self.privacy}
         given = [
             name
-            for part in parts
-            for name, setting in declared(type(part)).items()
+            for kind, part in parts.items()
+            for name, setting in declared(kind).items()
             if name in LEFT_OUT and getattr(part, name) not in (setting.default, AT_THE_SERVER)
         ]
         if given:
