@@ -162,7 +162,7 @@ def test_how_sure_a_personal_model_is(small):
 
 def test_clustered_runs_publish_one_model_per_cluster(small):
     run = quick(small, algorithm_for("clustered", small))
-    with pytest.raises(pmtl.PmtlError, match="published 2 models"):
+    with pytest.raises(pmtl.PmtlError, match="have different shared models"):
         _ = run.shared
     x = torch.ones(1, 4)
     assert torch.equal(run.shared_for("site-00")(x), run.shared_for("site-02")(x))
