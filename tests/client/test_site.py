@@ -56,7 +56,9 @@ def test_what_leaves_is_clipped():
 def test_a_round_that_fails_leaves_its_vector_alone():
     class Fails(PMTL):
         def upload(self, w, own, shared):
-            raise RuntimeError("no upload")
+            if shared[0] > 0:
+                raise RuntimeError("no upload")
+            return super().upload(w, own, shared)
 
     site = site_of(Fails())
     before = site.own.clone()

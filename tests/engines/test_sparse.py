@@ -195,6 +195,15 @@ class Longer(PMTL):
     def start(self, shared):
         return torch.cat([shared, shared[:1]])
 
+    def step(self, w, shared, gradient, lr):
+        return torch.cat([super().step(w[:-1], shared, gradient, lr), w[-1:]])
+
+    def upload(self, w, own, shared):
+        return w[:-1] - own[:-1]
+
+    def predict(self, own, shared):
+        return own[:-1]
+
 
 class TestWhoIsTrainedSo:
     @pytest.mark.parametrize("algorithm", [Decaying(), Silent(), Longer()])

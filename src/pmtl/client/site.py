@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pmtl.algorithms import Algorithm, ExactAlgorithm
 from pmtl.client.batches import Batches, LocalTraining
+from pmtl.client.check_algorithm import check_algorithm
 from pmtl.client.step import StepRows, train_client
 from pmtl.data import FederatedData
 from pmtl.data.checks import is_sparse
@@ -57,6 +58,7 @@ class Site:
         self.client = data.clients[0]
         self.algorithm = algorithm.bind(model.layout)
         self.model = model
+        check_algorithm(self.algorithm, model, mapped=False)
         self.own = self.algorithm.start(model.start() if start is None else start)
         self._data = data
         self._local = local

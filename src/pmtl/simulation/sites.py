@@ -17,6 +17,7 @@ from torch.func import vmap
 
 from pmtl.algorithms import Algorithm, ExactAlgorithm
 from pmtl.client.batches import MIN_BATCH_ROWS, Batches, LocalTraining
+from pmtl.client.check_algorithm import check_algorithm
 from pmtl.data import FederatedData
 from pmtl.engines.base import Ints, Mask, TensorBatches, Trained
 from pmtl.engines.choose import build_trainer, choose, clients_at_once, slot_count
@@ -101,6 +102,7 @@ class Sites:
             isolate=isolate,
             alone=self._one_by_one,
         )
+        check_algorithm(algorithm, model, mapped=self.engine != "debug")
         # The size of a cohort's largest piece, if it is the same in all rounds.
         width = None if largest is None else len(self.pieces(np.arange(largest))[0])
         self.trainer = build_trainer(

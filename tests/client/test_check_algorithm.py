@@ -1,0 +1,125 @@
+"""An algorithm whose functions are not pure is refused before anything is spent."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+import pmtl
+from pmtl.algorithms import ALGORITHMS
+from pmtl.client.batches import LocalTraining
+from pmtl.client.check_algorithm import check_algorithm
+from pmtl.data.synthetic import synthetic
+from pmtl.models import build_model
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.simulation import simulate
+
+MODEL = build_model("logistic", (3,), 2, "classification", 0)
+
+
+@dataclass(frozen=True)
+class Good(pmtl.Algorithm):
+    """FedAvg, written out."""
+
+    name = "good"
+
+    def start(self, shared):
+        return shared[:0]
+
+    def begin(self, own, shared):
+        return shared
+
+    def step(self, state, shared, gradient, lr):
+        return state - lr * gradient(state)
+
+    def upload(self, state, own, shared):
+        return state - shared
+
+    def keep(self, state):
+        return state[:0]
+
+    def predict(self, own, shared):
+        return shared
+
+
+def changed(**functions):
+    return type("Changed", (Good,), functions)()
+
+
+def in_place(self, state, shared, gradient, lr):
+    state -= lr * gradient(state)
+    return state
+
+
+def in_place_later(self, state, own, shared):
+    shared.neg_()
+    return state - shared
+
+
+def branch(self, state, shared, gradient, lr):
+    return state - lr * gradient(state) if gradient(state).norm() > 1 else state
+
+
+WRONG = {
+    "step in place": ({"step": in_place}, "step .* changes a tensor"),
+    "upload in place": ({"upload": in_place_later}, "upload .* changes a tensor"),
+    "no return": ({"step": lambda *given: None}, "step .* must return a tensor.* NoneType"),
+    "start without a vector": ({"start": lambda *given: None}, "start .* NoneType"),
+    "too few arguments": ({"keep": lambda self: None}, "keep .* failed .TypeError"),
+    "a long upload": (
+        {"upload": lambda self, state, own, shared: torch.cat([state, state])},
+        r"upload .* shape \(8,\), but returned shape \(16,\)",
+    ),
+    "an array": (
+        {"upload": lambda self, state, own, shared: state.numpy()},
+        "upload .* must return a tensor.* ndarray",
+    ),
+    "two vectors to keep": (
+        {"keep": lambda self, state: (state, state)},
+        "keep .* but returned several parts",
+    ),
+    "half a model": (
+        {"predict": lambda self, own, shared: shared[:4]},
+        r"predict .* shape \(8,\), but returned shape \(4,\)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("functions", "sentence"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("mapped", [True, False])
+def test_what_is_wrong_is_named_with_its_stage(functions, sentence, mapped):
+    with pytest.raises(pmtl.PmtlError, match=sentence):
+        check_algorithm(changed(**functions), MODEL, mapped)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        branch,
+        lambda self, state, shared, gradient, lr: state * state.sum().item(),
+        lambda self, state, shared, gradient, lr: state + torch.randn_like(state),
+    ],
+    ids=["if", "item", "random numbers"],
+)
+def test_what_cannot_be_mapped_is_refused_only_where_it_is_mapped(step):
+    check_algorithm(changed(step=step), MODEL, mapped=False)
+    with pytest.raises(pmtl.PmtlError, match=r"many clients at once.*--engine debug"):
+        check_algorithm(changed(step=step), MODEL, mapped=True)
+
+
+@pytest.mark.parametrize(
+    ("engine", "seed"),
+    [("axis", 0), ("threads", 0), ("debug", 0), ("axis", None), ("threads", None)],
+)
+def test_no_engine_trains_with_an_algorithm_that_writes_into_its_arguments(engine, seed):
+    data = synthetic(clients=10, features=3, classes=2)
+    plan = PrivacyPlan(data.m, data.m, "full", 1.0, 1.0, 2, 1e-3)
+    given = data, MODEL, changed(step=in_place), plan, LocalTraining(steps=1), seed
+    with pytest.raises(pmtl.PmtlError, match="changes a tensor that it was given"):
+        simulate(*given, engine=engine, charge=lambda round: None)
+
+
+def test_the_librarys_algorithms_pass():
+    for name, kind in ALGORITHMS.items():
+        if name not in ("clustered", "related"):  # They need to know the clients.
+            check_algorithm(kind().bind(MODEL.layout), MODEL, mapped=True)
