@@ -12,17 +12,21 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 import warnings
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from pkgutil import resolve_name
+from typing import Any, TypeVar
 
-from pmtl.errors import PmtlError, PmtlWarning
-from pmtl.spec import unknown
+from pmtl.errors import Interrupted, PmtlError, PmtlWarning, is_out_of_memory
+from pmtl.spec import parse_spec, unknown
+
+T_co = TypeVar("T_co", covariant=True)
 
 #: What error messages call an object, and the group of its entry points.
 GROUPS = {
@@ -33,6 +37,34 @@ GROUPS = {
     "reader": "pmtl.readers",
     "callback": "pmtl.callbacks",
 }
+#: The base classes whose methods `errors_of_own_code` knows, and what messages call them.
+_BASES = {
+    "pmtl.algorithms.base.Algorithm": "algorithm",
+    "pmtl.privacy.sampling.SamplingScheme": "sampling scheme",
+}
+_OUR_CODE = Path(__file__).parent
+
+
+class Library(Mapping[str, T_co]):
+    """What the library has of one kind, by name. It is imported when it is asked for."""
+
+    def __init__(self, package: str, places: dict[str, str]) -> None:
+        """`places` are `module:Name` in the package, by name."""
+        self.package = package
+        self.places = places
+
+    def __getitem__(self, name: str) -> T_co:
+        found: T_co = resolve_name(f"{self.package}.{self.places[name]}")
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.places)
+
+    def __len__(self) -> int:
+        return len(self.places)
 
 
 def find(what: str, name: str, library: Mapping[str, Any]) -> Any:
@@ -40,19 +72,82 @@ def find(what: str, name: str, library: Mapping[str, Any]) -> Any:
     `what` says what is looked for, one of the keys of `GROUPS`."""
     if name in library:
         return library[name]
-    installed = entries(what)
-    if name in installed:
-        return _imported(what, name, installed[name].value)
+    installed = _installed(what, name)
+    if installed is not None:
+        return _imported(what, name, installed)
     if ":" in name:
         return _imported(what, name, name)
-    names = [*library, *installed]
+    names = [*library, *entries(what)]
     refusal = unknown(what, name, names) if names else f"There is no {what} {name!r}."
     raise PmtlError(f"{refusal} Write your own as package.module:Name.")
 
 
-def entries(what: str) -> dict[str, EntryPoint]:
-    """The entry points of installed packages for `what`, by name."""
-    return {entry.name: entry for entry in entry_points(group=GROUPS[what])}
+def entries(what: str) -> list[str]:
+    """The names of entry points of installed packages for `what`."""
+    return sorted({entry.name for entry in entry_points(group=GROUPS[what])})
+
+
+def _installed(what: str, name: str) -> str | None:
+    """The `package.module:Name` of the entry point with this name. Two of one name are refused."""
+    found = {
+        entry.value: getattr(entry.dist, "name", "a package without a name")
+        for entry in entry_points(group=GROUPS[what])
+        if entry.name == name
+    }
+    if len(found) > 1:
+        both = " and ".join(f"{value} of {package}" for value, package in sorted(found.items()))
+        raise PmtlError(
+            f"Installed packages have several entry points for the {what} {name!r}: {both}. Write "
+            "the one you mean as package.module:Name."
+        )
+    return next(iter(found), None)
+
+
+def refuse_options(what: str, name: str, advice: str) -> None:
+    """Refuse `NAME:key=value` for what takes no options; `advice` says what to do instead."""
+    if parse_spec(name)[1]:
+        raise PmtlError(f"A {what} takes no options, but {name!r} has some: {advice}.")
+
+
+@contextmanager
+def errors_of_own_code() -> Iterator[None]:
+    """Raise a `PmtlError` that names the function, the file and the line if a method of a user's
+    algorithm or sampling scheme fails. A lack of memory stays what it is."""
+    try:
+        yield
+    except (PmtlError, Interrupted):
+        raise
+    except Exception as error:  # The user's code may raise anything.
+        place = None if is_out_of_memory(error) else _own_method(error)
+        if place is None:
+            raise
+        raise PmtlError(f"{place}: {error_text(error)}.") from error
+
+
+def _own_method(error: Exception) -> str | None:
+    """The last method of a user's class that an error went through, and where; None if there is
+    none."""
+    place = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        code = frame.f_code
+        if not code.co_argcount or Path(code.co_filename).is_relative_to(_OUR_CODE):
+            continue
+        kind = type(frame.f_locals.get(code.co_varnames[0]))
+        bases = (_BASES.get(f"{base.__module__}.{base.__qualname__}") for base in kind.__mro__)
+        what = next(filter(None, bases), None)
+        if what is not None:
+            name = f"{kind.__module__}:{kind.__qualname__}"
+            file = Path(code.co_filename).name
+            place = f"The {what} {name} failed in {code.co_name} ({file}, line {line})"
+    return place
+
+
+def error_text(error: BaseException) -> str:
+    """The type and the text of an error."""
+    try:
+        return f"{type(error).__name__}: {error}".rstrip(" .:")
+    except Exception:  # The text of an error is the user's code, too.
+        return type(error).__name__
 
 
 def add_folder(folder: str) -> None:
@@ -144,9 +239,14 @@ def _imported(what: str, name: str, path: str) -> Any:
     except PmtlError:
         raise
     except (Exception, SystemExit) as error:  # The user's code may raise anything.
+        missing = isinstance(error, ModuleNotFoundError) and _is_part(error.name, module_name)
+        advice = (
+            "name a module that Python finds from this folder"
+            if missing
+            else f"correct the module{_line_of(error, module_name)}"
+        )
         raise PmtlError(
-            f"The {what} {name!r} cannot be imported ({type(error).__name__}: {error}): name a "
-            "module that Python finds from this folder."
+            f"The {what} {name!r} cannot be imported ({error_text(error)}): {advice}."
         ) from error
     found = getattr(module, attribute, None)
     if found is None:
@@ -161,3 +261,17 @@ def _imported(what: str, name: str, path: str) -> Any:
 
 def _is_defined_in(module: str, value: Any) -> bool:
     return callable(value) and getattr(value, "__module__", None) == module
+
+
+def _is_part(name: str | None, module: str) -> bool:
+    """Whether `name` is the module or a package that it lies in."""
+    return name is not None and f"{module}.".startswith(f"{name}.")
+
+
+def _line_of(error: BaseException, module: str) -> str:
+    """Where in the user's code an import failed, in words."""
+    top = module.partition(".")[0]
+    for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
+        if frame.f_globals.get("__name__", "").partition(".")[0] == top:
+            return f" ({Path(frame.f_code.co_filename).name}, line {line})"
+    return ""

@@ -5,13 +5,13 @@ An algorithm is imported when it is first used: the names alone need no torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from importlib import import_module
+from inspect import get_annotations
 from typing import TYPE_CHECKING, Any
 
 from pmtl.errors import PmtlError, kind_of
-from pmtl.plugins import find
+from pmtl.plugins import Library, find
 from pmtl.spec import construct, parse_spec
 
 if TYPE_CHECKING:  # For editors and type checkers; `__getattr__` finds every class of the library.
@@ -31,8 +31,8 @@ if TYPE_CHECKING:  # For editors and type checkers; `__getattr__` finds every cl
     from pmtl.algorithms.ppsgd import PPSGD as PPSGD
     from pmtl.algorithms.related import RelatedPMTL as RelatedPMTL
 
-#: The library's algorithms: their modules in this package, and their classes.
-_LIBRARY = {
+#: The library's algorithms: classes in modules of this package.
+_PLACES = {
     "pooling": "default.pooling:Pooling",
     "anchored": "default.anchored:Anchored",
     "pmtl": "pmtl:PMTL",
@@ -46,6 +46,7 @@ _LIBRARY = {
     "related": "related:RelatedPMTL",
     "naive_joint": "naive_joint:NaiveJoint",
 }
+ALGORITHMS: Library[type[Algorithm]] = Library(__name__, _PLACES)
 #: How `--help` writes algorithms whose options matter most. The shell completes what is in {}.
 _IN_HELP = {
     "pmtl": "{pmtl}[:lam=0.1]",
@@ -59,44 +60,23 @@ _IN_HELP = {
 _BASE = ("Algorithm", "ExactAlgorithm", "Sizes")
 
 
-class _Library(Mapping[str, "type[Algorithm]"]):
-    """The classes by name."""
-
-    def __getitem__(self, name: str) -> type[Algorithm]:
-        module, _, kind = _LIBRARY[name].partition(":")
-        found: type[Algorithm] = getattr(import_module(f"{__name__}.{module}"), kind)
-        return found
-
-    def __contains__(self, name: object) -> bool:
-        return name in _LIBRARY
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_LIBRARY)
-
-    def __len__(self) -> int:
-        return len(_LIBRARY)
-
-
-ALGORITHMS: Mapping[str, type[Algorithm]] = _Library()
-
-
 def __getattr__(name: str) -> Any:
     if name in _BASE:
         return getattr(import_module(f"{__name__}.base"), name)
-    for algorithm, place in _LIBRARY.items():
+    for algorithm, place in _PLACES.items():
         if place.endswith(f":{name}"):
             return ALGORITHMS[algorithm]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    classes = (place.partition(":")[2] for place in _LIBRARY.values())
+    classes = (place.partition(":")[2] for place in _PLACES.values())
     return sorted({*globals(), *_BASE, *classes})
 
 
 def algorithms_in_help() -> str:
     """All algorithms, as `--help` lists them."""
-    return ", ".join(_IN_HELP.get(name, f"{{{name}}}") for name in _LIBRARY)
+    return ", ".join(_IN_HELP.get(name, f"{{{name}}}") for name in _PLACES)
 
 
 def names_sharing_parts() -> str:
@@ -116,6 +96,7 @@ def build_algorithm(spec: str | Algorithm | type[Algorithm]) -> Algorithm:
     if isinstance(spec, Algorithm):
         return spec
     if isinstance(spec, type) and issubclass(spec, Algorithm):
+        _refuse_unfinished(spec, spec.__name__)
         return construct(spec, {}, f"algorithm {spec.__name__}")
     if not isinstance(spec, str):
         raise PmtlError(
@@ -126,7 +107,22 @@ def build_algorithm(spec: str | Algorithm | type[Algorithm]) -> Algorithm:
     kind = find("algorithm", name, ALGORITHMS)
     if not (isinstance(kind, type) and issubclass(kind, Algorithm)):
         raise PmtlError(f"{name!r} is not an algorithm: name a subclass of pmtl.Algorithm.")
+    _refuse_unfinished(kind, name)
     for item in fields(kind):
         if item.metadata.get("derived") and item.name in options:
             raise PmtlError(f"{name}: {item.name} follows from the run and cannot be set.")
     return construct(kind, options, f"algorithm {name}")
+
+
+def _refuse_unfinished(kind: type[Algorithm], name: str) -> None:
+    """Refuse a class that lacks what every algorithm has."""
+    if missing := sorted(getattr(kind, "__abstractmethods__", ())):
+        raise PmtlError(f"The algorithm {name} has no {', '.join(missing)}: write these methods.")
+    if not isinstance(getattr(kind, "name", None), str):
+        raise PmtlError(f'The algorithm {name} has no name: write name = "…" in its class.')
+    own = [item for item in get_annotations(kind).values() if "ClassVar" not in str(item)]
+    if own and "__dataclass_fields__" not in vars(kind):
+        raise PmtlError(
+            f"The algorithm {name} is not a dataclass: write @dataclass(frozen=True) above its "
+            "class."
+        )

@@ -19,6 +19,7 @@ from pmtl.cli.options import warn
 from pmtl.cli.results import evaluate, export, predict, report
 from pmtl.cli.shell.mistakes import UsageMistake, refuse_repeated, sentence_of
 from pmtl.errors import Interrupted, PmtlError, PmtlWarning, memory_errors
+from pmtl.plugins import errors_of_own_code
 
 app = typer.Typer(
     name="pmtl",
@@ -64,7 +65,7 @@ def main() -> None:
     # Commands report this themselves, as an error.
     warnings.filterwarnings("ignore", "Training diverged", RuntimeWarning)
     try:
-        with warnings.catch_warnings(), memory_errors(_NO_MEMORY):
+        with warnings.catch_warnings(), memory_errors(_NO_MEMORY), errors_of_own_code():
             _print_warnings_as_sentences()
             status = _run(sys.argv[1:])
     except PmtlError as error:

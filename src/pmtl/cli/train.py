@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pmtl.cli import options as opt
+from pmtl.cli.shell.completion import completer
 from pmtl.errors import PmtlError
 from pmtl.storage import next_numbered
 
@@ -21,7 +22,8 @@ Callbacks = Annotated[
     list[str] | None,
     typer.Option(
         help="tensorboard, mlflow (with options: mlflow:uri=FOLDER) or a pmtl.Callback of your "
-        "own, package.module:Name; may be given several times."
+        "own, package.module:Name; may be given several times.",
+        autocompletion=completer("callback", ("tensorboard", "mlflow")),
     ),
 ]
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 
 from pmtl.data.checks import as_array, not_a_federation
@@ -21,7 +20,7 @@ from pmtl.data.readers.columns import TABLES, Columns
 from pmtl.data.schema import Schema
 from pmtl.data.synthetic import synthetic
 from pmtl.errors import PmtlError, PublicError, did_you_mean, errors_naming
-from pmtl.plugins import entries, find
+from pmtl.plugins import Library, entries, find
 from pmtl.spec import construct, explain_wrong_calls, format_spec, parse_spec, path_options, unknown
 
 COMMON = (
@@ -33,19 +32,21 @@ PATHS = ("images", "vocabulary", "taglist", "bounds", "schema")
 
 Reader = Callable[..., Mapping[str, Any]]
 
-READERS: dict[str, str] = {
-    "npz": "npz:read_npz",
-    **dict.fromkeys(TABLES, "table:read_table"),
-    "h5": "hdf5:read_hdf5",
-    "hdf5": "hdf5:read_hdf5",
-    "json": "leaf:read_leaf",
-    "zip": "leaf:read_leaf",
-}
-"""The readers of files by their endings: a module of `data/readers/`, which is imported when it is
-needed, and its function."""
+_PACKAGE = "pmtl.data.readers"
+READERS: Library[Reader] = Library(
+    _PACKAGE,
+    {
+        "npz": "npz:read_npz",
+        **dict.fromkeys(TABLES, "table:read_table"),
+        "h5": "hdf5:read_hdf5",
+        "hdf5": "hdf5:read_hdf5",
+        "json": "leaf:read_leaf",
+        "zip": "leaf:read_leaf",
+    },
+)
+"""The readers of files by their endings: a module of `data/readers/`, and its function."""
 FOLDERS = {"h5": ("*.h5",), "npz": ("x.npy", "x_data.npy", "y.npy")}
 """The readers of folders, each with files of which one must exist; all other folders are LEAF's."""
-_PACKAGE = "pmtl.data.readers"
 _SPREADSHEETS = (".xlsx", ".xls", ".ods")
 
 
@@ -132,8 +133,7 @@ def choose_reader(path: Path, name: str | None = None) -> Reader:
             f"No reader knows the ending of {path}: data is .{', .'.join(endings)}, or a folder of "
             ".npy, .json or .h5. Name a reader of your own with reader=package.module:Name."
         )
-    place = READERS.get(name)
-    found: Reader = resolve_name(f"{_PACKAGE}.{place}") if place else find("reader", name, READERS)
+    found: Reader = find("reader", name, READERS)
     if not callable(found):
         raise PmtlError(f"The reader {name!r} is not a function of `path`.")
     return found

@@ -31,6 +31,7 @@ from pmtl.experiments.sweep.grid import Candidate, Cell, Grid, config_of
 from pmtl.experiments.sweep.summary import Row, prices, summarise
 from pmtl.experiments.sweep.table import Comparison
 from pmtl.models import FlatModel, build_model
+from pmtl.plugins import errors_of_own_code
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.report.verdict import Floats
 from pmtl.runs.config import IN_MEMORY, TrainConfig, parse_config
@@ -236,7 +237,8 @@ class CellRunner:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Training diverged", RuntimeWarning)
             try:
-                with memory_errors("There was not enough memory for this run."):
+                no_memory = "There was not enough memory for this run."
+                with memory_errors(no_memory), errors_of_own_code():
                     if path.exists():
                         return _row(cell, resume(path, self.data))
                     config = config_of(self.grid.base, cell)

@@ -11,6 +11,7 @@ from itertools import pairwise
 from math import isqrt
 
 from pmtl.errors import PmtlError
+from pmtl.plugins import entries
 from pmtl.spec import construct, parse_spec, unknown
 
 ALL, HEAD, BIASES = "all", "head", "biases"
@@ -39,7 +40,7 @@ def parts_of(model: str, columns: int, classes: int) -> Parts:
     name, options = parse_spec(model)
     if name in _COUNTS:
         return construct(_COUNTS[name], options, f"model {name}", columns=columns, classes=classes)
-    if ":" in name:
+    if ":" in name or name in entries("model"):
         raise PmtlError(
             f"The parameters of {name!r} cannot be counted from public numbers: give their number "
             "with --parameters instead of --model."

@@ -55,7 +55,7 @@ class Sampler:
             )
         drawn = np.asarray(plan.scheme.draw(self, round))
         whole = drawn.dtype.kind in "iu" or not drawn.size
-        cohort = drawn.astype(np.int64)
+        cohort = drawn.astype(np.int64) if whole else drawn
         sorted_once = whole and cohort.ndim == 1 and bool((np.diff(cohort) > 0).all())
         if not sorted_once or (len(cohort) and not 0 <= cohort[0] <= cohort[-1] < plan.clients):
             raise PmtlError(

@@ -27,8 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmtl import plugins
-from pmtl.errors import PmtlError
-from pmtl.spec import unknown
+from pmtl.errors import PmtlError, kind_of
 
 if TYPE_CHECKING:
     from pmtl.privacy.plan import PrivacyPlan
@@ -71,7 +70,10 @@ class SamplingScheme:
     def draw(self, sampler: Sampler, round: int) -> NDArray[np.int64]:
         """The sorted indices of the clients of a round (counted from 0). `sampler` has the `plan`
         and `tickets(round)`, 64 random bits for each client."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how a cohort is drawn.")
+        raise PmtlError(
+            f"The sampling scheme {type(self).__name__} does not say how a cohort is drawn: let "
+            "its class implement draw(sampler, round)."
+        )
 
     def chance(self, rate: float) -> float:
         """The largest probability that a client takes part in a round, given everything that
@@ -248,12 +250,16 @@ def find_scheme(name: str) -> SamplingScheme:
     """The scheme with this name: one of `SCHEMES`, an entry point of the group `pmtl.sampling`, or
     `package.module:Name`; otherwise an error."""
     if not isinstance(name, str):
-        raise unknown("sampling scheme", repr(name), SCHEMES)
+        raise PmtlError(
+            f"A sampling scheme is named by a text ({', '.join(SCHEMES)} or package.module:Name), "
+            f"but {kind_of(name)} was given."
+        )
     return _found(name)
 
 
 @lru_cache(maxsize=64)
 def _found(name: str) -> SamplingScheme:
+    plugins.refuse_options("sampling scheme", name, "write a subclass that sets them, and name it")
     found = plugins.find("sampling scheme", name, SCHEMES)
     if not (isinstance(found, type) and issubclass(found, SamplingScheme)):
         raise PmtlError(

@@ -24,7 +24,7 @@ from typing import Any
 from torch import Tensor
 
 from pmtl.errors import PmtlError, kind_of
-from pmtl.plugins import find
+from pmtl.plugins import Library, error_text, find
 from pmtl.spec import construct, parse_spec
 
 
@@ -68,10 +68,9 @@ def build_callbacks(given: Any) -> list[Callback]:
 
 
 #: The library's own callbacks, which are imported when they are named.
-LIBRARY = {
-    "tensorboard": "pmtl.tracking.tensorboard:TensorBoard",
-    "mlflow": "pmtl.tracking.mlflow:MLflow",
-}
+LIBRARY: Library[type[Callback]] = Library(
+    "pmtl.tracking", {"tensorboard": "tensorboard:TensorBoard", "mlflow": "mlflow:MLflow"}
+)
 
 
 def build_callback(given: Any) -> Callback:
@@ -80,7 +79,7 @@ def build_callback(given: Any) -> Callback:
     found, options = given, dict[str, str]()
     if isinstance(given, str):
         name, options = parse_spec(given)
-        found = find("callback", LIBRARY.get(name) or name, LIBRARY)
+        found = find("callback", name, LIBRARY)
     try:
         if options and not isinstance(found, type):
             raise PmtlError(f"The callback {given!r} is no class, so it takes no options.")
@@ -91,7 +90,7 @@ def build_callback(given: Any) -> Callback:
     except PmtlError:
         raise
     except Exception as error:  # The user's code may raise anything.
-        raise PmtlError(f"The callback {given!r} cannot be made ({_error_text(error)}).") from error
+        raise PmtlError(f"The callback {given!r} cannot be made ({error_text(error)}).") from error
     if not isinstance(made, Callback):
         raise PmtlError(f"The callback {given!r} is not a pmtl.Callback: derive its class from it.")
     return made
@@ -110,7 +109,7 @@ def call(
             kind = type(callback)
             failed = PmtlError(
                 f"The callback {kind.__module__}:{kind.__qualname__} failed in {when} after round "
-                f"{now.round} of {now.rounds} ({_error_text(error)}). {_how_to_continue(ends, now)}"
+                f"{now.round} of {now.rounds} ({error_text(error)}). {_how_to_continue(ends, now)}"
             )
             failed.__cause__ = error
             return failed
@@ -123,10 +122,3 @@ def _how_to_continue(ends: bool, event: Event) -> str:
     if ends:
         return "The run is complete nevertheless."
     return "The run is saved up to this round: fix the callback, and continue it with pmtl resume."
-
-
-def _error_text(error: BaseException) -> str:
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:  # The text of an error is the user's code, too.
-        return type(error).__name__

@@ -21,14 +21,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pmtl.errors import PmtlError, kind_of
-from pmtl.models import Task, predictions, probabilities
-from pmtl.plugins import find
-from pmtl.simulation.measures import ALL, NAMES, measures_of
+from pmtl.models import Task, metric_names, predictions, probabilities
+from pmtl.plugins import find, refuse_options
+from pmtl.simulation.measures import ALL, MEASURES, NAMES, measures_of
 
 #: From one client's targets and predictions to a number.
 Metric = Callable[[NDArray[Any], NDArray[Any]], float]
 
 _PROBABILITIES = ("y_score", "y_prob", "y_proba")
+#: Names that results have anyway, and columns of a table of clients.
+_TAKEN = {name for task in MEASURES for name in metric_names(task)} | {*NAMES, ALL}
+_TAKEN |= {"client", "rows", "model"}
 #: Metrics whose names end like this are errors: less is better.
 _ERRORS = ("_loss", "_error", "_deviance")
 
@@ -45,6 +48,7 @@ def find_metrics(names: str | None, task: Task | None = None) -> dict[str, Metri
         )
     found: dict[str, Metric | None] = {}
     for name in names.split("+") if names else ():
+        refuse_options("metric", name, "write a function that sets them, and name that")
         metric = find("metric", name, dict.fromkeys((*NAMES, ALL)))
         if metric is None:
             if task is not None:
@@ -54,6 +58,11 @@ def find_metrics(names: str | None, task: Task | None = None) -> dict[str, Metri
         if not callable(metric):
             raise PmtlError(f"The metric {name!r} is not a function of targets and predictions.")
         short = name.rpartition(":")[2]
+        if short in _TAKEN:
+            raise PmtlError(
+                f"The metric {name!r} would replace {short!r}, which results have anyway: give "
+                "your function another name."
+            )
         if short in found:
             raise PmtlError(f"Two metrics have the name {short!r}: results need different names.")
         found[short] = metric

@@ -10,7 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 #: The kinds of plug-ins (keys of `pmtl.plugins.GROUPS`) by what is completed.
-_PLUGINS = {"algorithm": "algorithm", "model": "model", "sampling": "sampling scheme"}
+_PLUGINS = {
+    **{name: name for name in ("algorithm", "model", "metric", "callback")},
+    "sampling": "sampling scheme",
+}
 #: Settings whose values are names of files with these endings.
 _FILES = {"bounds": (".toml",), "schema": (".toml",), "init": (".safetensors",)}
 
@@ -19,14 +22,15 @@ Completer = Callable[[str], list[str]]
 
 def completer(name: str, values: Sequence[str] = ()) -> Completer | None:
     """A function from the beginning of a value to all values that begin so. `name` is the
-    name of a setting, or "run"; None if it has neither `values` nor files."""
+    name of a setting, "callback" or "run"; None if nothing is known of its values."""
     if name == "run":
         return _runs
     if name == "data":
         return _data
     if name in _FILES:
         return lambda incomplete: _files(incomplete, _FILES[name])
-    return (lambda incomplete: _names(name, values, incomplete)) if values else None
+    known = values or name in _PLUGINS
+    return (lambda incomplete: _names(name, values, incomplete)) if known else None
 
 
 def _names(name: str, values: Sequence[str], incomplete: str) -> list[str]:
@@ -40,9 +44,11 @@ def _names(name: str, values: Sequence[str], incomplete: str) -> list[str]:
 
 def _data(incomplete: str) -> list[str]:
     from pmtl.data.load import READERS
+    from pmtl.plugins import entries
 
     named = [name for name in ("synthetic",) if name.startswith(incomplete)]
-    return named + _files(incomplete, tuple(f".{ending}" for ending in READERS))
+    endings = (*READERS, *entries("reader"))
+    return named + _files(incomplete, tuple(f".{ending}" for ending in endings))
 
 
 def _files(incomplete: str, endings: tuple[str, ...]) -> list[str]:
