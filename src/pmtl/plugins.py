@@ -23,7 +23,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, TypeVar
 
-from pmtl.errors import Interrupted, PmtlError, PmtlWarning, is_out_of_memory
+from pmtl.errors import Interrupted, PmtlError, PmtlWarning, did_you_mean, is_out_of_memory
 from pmtl.spec import parse_spec, unknown
 
 T_co = TypeVar("T_co", covariant=True)
@@ -42,7 +42,6 @@ _BASES = {
     "pmtl.algorithms.base.Algorithm": "algorithm",
     "pmtl.privacy.sampling.SamplingScheme": "sampling scheme",
 }
-_OUR_CODE = Path(__file__).parent
 
 
 class Library(Mapping[str, T_co]):
@@ -130,16 +129,20 @@ def _own_method(error: Exception) -> str | None:
     place = None
     for frame, line in traceback.walk_tb(error.__traceback__):
         code = frame.f_code
-        if not code.co_argcount or Path(code.co_filename).is_relative_to(_OUR_CODE):
+        file = Path(code.co_filename)
+        if not code.co_argcount or _is_ours(file):
             continue
         kind = type(frame.f_locals.get(code.co_varnames[0]))
         bases = (_BASES.get(f"{base.__module__}.{base.__qualname__}") for base in kind.__mro__)
         what = next(filter(None, bases), None)
         if what is not None:
             name = f"{kind.__module__}:{kind.__qualname__}"
-            file = Path(code.co_filename).name
-            place = f"The {what} {name} failed in {code.co_name} ({file}, line {line})"
+            place = f"The {what} {name} failed in {code.co_name} ({file.name}, line {line})"
     return place
+
+
+def _is_ours(file: Path) -> bool:
+    return file.is_relative_to(Path(__file__).parent)
 
 
 def error_text(error: BaseException) -> str:
@@ -239,22 +242,20 @@ def _imported(what: str, name: str, path: str) -> Any:
     except PmtlError:
         raise
     except (Exception, SystemExit) as error:  # The user's code may raise anything.
-        missing = isinstance(error, ModuleNotFoundError) and _is_part(error.name, module_name)
-        advice = (
-            "name a module that Python finds from this folder"
-            if missing
-            else f"correct the module{_line_of(error, module_name)}"
-        )
+        place = _line_of(error, module_name)
+        advice = "name a module that Python finds from this folder"
+        if place or isinstance(error, SyntaxError):  # The text of a SyntaxError has the line.
+            advice = f"correct its code{place}"
         raise PmtlError(
             f"The {what} {name!r} cannot be imported ({error_text(error)}): {advice}."
         ) from error
     found = getattr(module, attribute, None)
     if found is None:
         own = [key for key, value in vars(module).items() if _is_defined_in(module_name, value)]
-        listed = f" It has: {', '.join(own)}." if own else ""
+        listed = f" It has: {', '.join(own[:12])}{', …' * (len(own) > 12)}." if own else ""
         raise PmtlError(
             f"The {what} {name!r} cannot be found: the module {module_name!r} has no "
-            f"{attribute!r}.{listed}"
+            f"{attribute!r}.{did_you_mean(attribute, own)}{listed}"
         )
     return found
 
@@ -263,15 +264,11 @@ def _is_defined_in(module: str, value: Any) -> bool:
     return callable(value) and getattr(value, "__module__", None) == module
 
 
-def _is_part(name: str | None, module: str) -> bool:
-    """Whether `name` is the module or a package that it lies in."""
-    return name is not None and f"{module}.".startswith(f"{name}.")
-
-
 def _line_of(error: BaseException, module: str) -> str:
     """Where in the user's code an import failed, in words."""
     top = module.partition(".")[0]
     for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
-        if frame.f_globals.get("__name__", "").partition(".")[0] == top:
-            return f" ({Path(frame.f_code.co_filename).name}, line {line})"
+        file = Path(frame.f_code.co_filename)
+        if frame.f_globals.get("__name__", "").partition(".")[0] == top and not _is_ours(file):
+            return f" ({file.name}, line {line})"
     return ""

@@ -193,6 +193,11 @@ def _read(
             f"{'x, y and client' if training else 'x'}, and optionally "
             f"{', '.join(sorted(known - needed))}."
         )
+    for part in ("feature_names", "target_names", "labels"):
+        if isinstance(columns.get(part, []), (str, int, float)):
+            raise PmtlError(
+                f"The reader {name} must return {part} as a list, but it is {columns[part]!r}."
+            )
     with errors_naming(f"{path}, as the reader {name} returned it"):
         words = {"x": "features", "client": "clients"} | ({"y": "targets"} if training else {})
         lists = [part for part in words if type(columns.get(part)) is list]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from pmtl.errors import PmtlError, kind_of
+from pmtl.errors import PmtlError, is_out_of_memory, kind_of
 from pmtl.models.flat import FlatModel, refuse_changing_buffers
 from pmtl.models.hog import HogLinear
 from pmtl.models.layout import Traits
@@ -19,7 +19,7 @@ from pmtl.models.library import MLP, CelebaCNN, FemnistCNN, Linear, Shape
 from pmtl.models.lookup import Lookups
 from pmtl.models.losses import Task
 from pmtl.models.start import freeze, load_start
-from pmtl.plugins import find
+from pmtl.plugins import error_text, find
 from pmtl.spec import construct, parse_spec
 from pmtl.streams import subseed
 
@@ -151,8 +151,12 @@ def _trial_run(model: FlatModel, input_shape: Shape, outputs: int) -> Traits:
         with torch.no_grad():
             model.module.train()
             answer, again = model.module(example), model.module(example)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        reason = str(error).splitlines()[0]
+    except PmtlError:
+        raise
+    except Exception as error:  # The user's code may raise anything.
+        if is_out_of_memory(error):
+            raise
+        reason = error_text(error).partition("\n")[0]
         raise PmtlError(
             f"The model {model.name!r} cannot read rows of shape {input_shape} for many clients at "
             f"once: {reason}."

@@ -16,6 +16,7 @@ from pmtl.privacy.grid import GridNoise
 from pmtl.privacy.noise import Noise
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.server import Server
+from pmtl.server.check_hooks import bound, check_hooks
 from pmtl.simulation.noise_key import NoiseKey
 from pmtl.simulation.rounds import Simulation
 from pmtl.simulation.sites import Sites
@@ -60,7 +61,9 @@ def simulate(
         team: the processes that share the work; only the leader publishes.
     """
     where = torch.device(device)
-    algorithm = algorithm.bind(model.layout).to(where, dtype)
+    model = model.to(where, dtype)
+    algorithm = bound(algorithm, model.layout, where, dtype)
+    check_hooks(algorithm, model, data.clients)
     key = NoiseKey(seed)
     server = Server(
         data.clients,
@@ -78,7 +81,7 @@ def simulate(
     sites = Sites(
         data,
         RowTensors(data, where, dtype),
-        model.to(where, dtype),
+        model,
         algorithm,
         local,
         # Batches and dropout are local: in production they need not be reproducible.
