@@ -63,7 +63,7 @@ def test_a_reader_is_all_that_a_new_format_takes(tmp_path, monkeypatch):
     rows = {"x": np.eye(4), "y": [0, 1, 0, 1], "client": list("aabb")}
     reader.read_lines = lambda path: rows
     monkeypatch.setitem(sys.modules, reader.__name__, reader)
-    monkeypatch.setitem(READERS, "jsonl", "lines:read_lines")
+    monkeypatch.setitem(READERS.places, "jsonl", "lines:read_lines")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "visits.jsonl").touch()
     assert completer("data")("vis") == ["visits.jsonl"]
