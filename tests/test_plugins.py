@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,10 @@ import pytest
 import pmtl
 from pmtl import plugins
 from pmtl import storage as files
-from pmtl.errors import PmtlError, PmtlWarning
+from pmtl.algorithms import FedAvg
+from pmtl.cli.shell.completion import completer
+from pmtl.errors import Interrupted, PmtlError, PmtlWarning
+from pmtl.planning.sizes import parts_of
 
 ALGORITHM = """
 from dataclasses import dataclass
@@ -121,6 +125,32 @@ def test_an_installed_package_is_found_by_its_entry_points_everywhere(installed,
     assert done.status == 0, done.err
     with pytest.raises(PmtlError, match=r"Known: .*pmtl.*tiny.*own as package\.module:Name"):
         pmtl.build_algorithm("fedyours")
+
+
+def test_two_packages_with_one_name_are_refused_where_it_is_used(installed, tmp_path):
+    """Which of them is found would depend on the order of folders."""
+    other = tmp_path / "site/other-1.0.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+    (other / "entry_points.txt").write_text("[pmtl.algorithms]\ntiny = other:Mine\n")
+    both = r"'tiny': other:Mine of other and tiny_pmtl:Mine of tiny-pmtl\. Write the one"
+    with pytest.raises(PmtlError, match=both):
+        pmtl.build_algorithm("tiny")
+    assert pmtl.build_algorithm("tiny_pmtl:Mine").name == "mine"
+    assert completer("algorithm")("tin") == ["tiny"]
+    (other / "entry_points.txt").write_text("[pmtl.algorithms]\ntiny = tiny_pmtl:Mine\n")
+    assert pmtl.build_algorithm("tiny").name == "mine"  # One package, found twice.
+
+
+def test_completion_knows_the_entry_points_of_all_kinds(installed):
+    for kind in ("algorithm", "model", "sampling", "metric", "callback"):
+        assert completer(kind)("tin") == ["tiny"], kind
+    assert completer("data")("d.") == ["d.tiny"]
+
+
+def test_the_parameters_of_an_installed_model_are_asked_for(installed):
+    with pytest.raises(PmtlError, match=r"'tiny' cannot be counted.*--parameters"):
+        parts_of("tiny", 3, 2)
 
 
 IN_ANOTHER_FOLDER = """
@@ -261,3 +291,39 @@ def test_a_module_of_another_run_is_not_used_silently(tmp_path, monkeypatch):
     with pytest.warns(PmtlWarning, match="The module 'own_twin' is read from .*one"):
         pmtl.load_run(tmp_path / "two/run")
     sys.modules.pop("own_twin")
+
+
+class Raises(FedAvg):
+    """An algorithm that raises what it is told to."""
+
+    def bind(self, layout):
+        raise layout
+
+
+def test_an_error_of_own_code_is_told_with_its_place():
+    sentence = (
+        f"The algorithm {__name__}:Raises failed in bind (test_plugins.py, line LINE): "
+        "KeyError: 'such'."
+    )
+    pattern = re.escape(sentence).replace("LINE", r"\d+")
+    with pytest.raises(PmtlError, match=pattern) as told, plugins.errors_of_own_code():
+        Raises().bind(KeyError("such"))
+    assert isinstance(told.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(PmtlError("A sentence."), Interrupted("Stopped."), KeyboardInterrupt(), SystemExit(3)),
+        *(MemoryError(), RuntimeError("CUDA out of memory")),
+    ],
+)
+def test_other_ends_of_own_code_stay_what_they_are(error):
+    with pytest.raises(type(error)) as raised, plugins.errors_of_own_code():
+        Raises().bind(error)
+    assert raised.value is error
+
+
+def test_an_error_of_the_library_keeps_its_traceback():
+    with pytest.raises(AttributeError), plugins.errors_of_own_code():
+        FedAvg().billboard_size(None)

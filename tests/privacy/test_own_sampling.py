@@ -290,6 +290,11 @@ def test_what_is_not_a_scheme_is_refused(name):
         PrivacyPlan.from_dict(values)
 
 
+def test_a_name_that_is_no_text_is_told_what_names_are():
+    with pytest.raises(PmtlError, match=r"\(full, poisson, fixed or package\.module:Name\), but 7"):
+        find_scheme(7)
+
+
 class Says(OneGroup):
     """A scheme whose chance a test sets."""
 

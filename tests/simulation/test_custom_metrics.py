@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -144,3 +145,13 @@ def test_production_and_unknown_names_are_refused_before_anything_is_trained(pmt
 def test_two_metrics_of_one_name_are_refused():
     with pytest.raises(PmtlError, match="Two metrics have the name 'mean'"):
         find_metrics("numpy:mean+statistics:mean")
+
+
+TAKEN = ("loss", "accuracy", "rmse", "recall_at_5", "f1", "all", "rows")
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_a_metric_with_a_name_that_results_have_anyway_is_refused(name):
+    Path("own_metrics.py").write_text(f"def {name}(y_true, y_pred):\n    return 0.5\n")
+    with pytest.raises(PmtlError, match=f"'own_metrics:{name}' would replace '{name}'"):
+        find_metrics(f"accuracy+own_metrics:{name}")
